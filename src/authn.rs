@@ -1,7 +1,8 @@
-//! Who is asking: the two seams every authenticator implements, and what they may see.
+//! Authentication: decides which user a request or a bearer token belongs to.
 //!
-//! Follows `k8s.io/apiserver/pkg/authentication/authenticator/interfaces.go`. An authenticator never sees the
-//! request, only the credentials that were taken out of it, so it cannot alter what is forwarded.
+//! Defines the two traits that authenticators implement and their input. An authenticator never sees the request, only
+//! the credentials removed from it, so it cannot alter the forwarded request. An authenticator must never authorize:
+//! that is the backend's part. Follows `k8s.io/apiserver/pkg/authentication/authenticator/interfaces.go`.
 
 pub mod anonymous;
 pub mod bearer;
@@ -31,31 +32,31 @@ pub use futures_util::future::BoxFuture;
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::{Identity, UserInfo};
-use trace::Remarks;
+use trace::AuthnTrace;
 use x509::UnverifiedChain;
 
-/// What an authenticator says: `Ok(None)` "not my kind of credential", `Ok(Some)` "I vouch",
-/// `Err` "mine, but bad or not checkable".
-pub type Verdict = Result<Option<Authenticated>, AuthnError>;
+/// Result of an authenticator: `Ok(Some)` for an authenticated user, `Ok(None)` for no opinion (another kind of
+/// credential), `Err` for a credential of its kind that is invalid or could not be checked.
+pub type AuthnVerdict = Result<Option<Authenticated>, AuthnError>;
 
-/// Judges the credentials of a request.
+/// Authenticates the credentials of a request.
 pub trait RequestAuthenticator: Send + Sync + fmt::Debug {
-    /// The name shown in logs and metrics.
+    /// The name in logs and metrics.
     fn name(&self) -> &'static str;
-    /// Judges the credentials; see [`Verdict`] for the contract.
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict>;
+    /// Checks the credentials; see [`AuthnVerdict`] for the contract.
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict>;
 }
 
-/// Judges a bearer token.
+/// Authenticates a bearer token.
 pub trait TokenAuthenticator: Send + Sync + fmt::Debug {
-    /// The name shown in logs and metrics.
+    /// The name in logs and metrics.
     fn name(&self) -> &'static str;
-    /// Judges the token; see [`Verdict`] for the contract.
+    /// Checks the token; see [`AuthnVerdict`] for the contract.
     fn authenticate<'a>(
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict>;
+    ) -> BoxFuture<'a, AuthnVerdict>;
 }
 
 impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
@@ -67,7 +68,7 @@ impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         (**self).authenticate(token, context)
     }
 }
@@ -75,39 +76,50 @@ impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
 /// A successful authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authenticated {
-    /// Who the client is. Shared: never mutated, only replaced.
+    /// The authenticated user. Shared between requests and never mutated.
     pub user: Identity,
-    /// The audiences the credential is good for; empty when the method knows none, which every request accepts.
+    /// The audiences that the credential is valid for; empty for a method without audiences, which matches any.
     pub audiences: Vec<Audience>,
-    /// The authenticator that vouched, for metrics and the log.
+    /// The authentication method, for metrics and the log.
     pub method: &'static str,
-    /// When the authenticator itself will begin to refuse the credential, if it knows: a remembered verdict ends then.
+    /// Expiry of the credential, if known. A cached verdict ends then.
     pub expires: Option<UnixTime>,
 }
 
-/// An authentication that a [`chain::Chain`] has made, and nobody else can.
+/// An authentication result that only [`chain::AuthnChain::authenticate`] can construct.
 #[derive(Debug)]
-pub struct Proven(Authenticated);
+pub struct ProvenIdentity(Authenticated);
 
-impl Proven {
-    /// Who the client is.
+impl ProvenIdentity {
+    /// The authenticated user.
     pub fn user(&self) -> &UserInfo {
         &self.0.user
     }
 
-    /// The same, as requests share it.
+    /// The authenticated user as a shared handle.
     pub(crate) fn identity(&self) -> &Identity {
         &self.0.user
     }
 
-    /// The authenticator that vouched.
+    /// The authentication method.
     pub fn method(&self) -> &'static str {
         self.0.method
     }
 
+    /// Whether a front proxy vouched, whose word on where a request came from counts too.
+    pub(crate) fn is_by_front_proxy(&self) -> bool {
+        self.0.method == request_header::METHOD
+    }
+
     /// The authentication itself.
+    #[cfg(test)]
     pub(crate) fn into_inner(self) -> Authenticated {
         self.0
+    }
+
+    /// The identity itself.
+    pub(crate) fn into_identity(self) -> Identity {
+        self.0.user
     }
 }
 
@@ -115,29 +127,29 @@ impl Proven {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Audience(pub String);
 
-/// Why a request was not authenticated. Every kind answers 401; metrics and readiness tell them apart. The text is for
-/// the log alone.
+/// Why authentication failed. Every variant is answered with 401; metrics and readiness distinguish them. The text is
+/// only for the log, and for the answer to a `TokenReview`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthnError {
-    /// The credential is bad.
+    /// The credential is invalid.
     Invalid(String),
-    /// The credential could not be checked (an issuer or a webhook is away).
+    /// The credential could not be checked: an issuer or a webhook is unavailable.
     Unavailable(String),
     /// Several authenticators refused.
     Several(Vec<Self>),
-    /// The authenticator of this name vouched for the gateway's own user.
+    /// The named method authenticated the client as the gateway's own user.
     Reserved(&'static str),
-    /// Nobody knew the credential, or there was none, and anonymous requests are not let in.
+    /// The request has no credential or an unrecognized one, and anonymous authentication is disabled for it.
     Unrecognized,
 }
 
 impl AuthnError {
-    /// Makes one error of the errors of several authenticators; none of none.
+    /// Aggregates the errors of several authenticators; `None` for an empty list.
     pub fn of_all(mut errors: Vec<Self>) -> Option<Self> {
         if errors.len() > 1 { Some(Self::Several(errors)) } else { errors.pop() }
     }
 
-    /// Whether the credential may be good and could not be checked.
+    /// Whether the credential may be valid but could not be checked.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Unavailable(_) => true,
@@ -146,7 +158,7 @@ impl AuthnError {
         }
     }
 
-    /// The text of each refusal, none twice.
+    /// The text of each error, without duplicates.
     pub(crate) fn texts(&self) -> Vec<&str> {
         let mut texts = Vec::new();
         self.collect(&mut texts);
@@ -158,7 +170,7 @@ impl AuthnError {
             Self::Invalid(text) | Self::Unavailable(text) => text,
             Self::Several(errors) => return errors.iter().for_each(|error| error.collect(texts)),
             Self::Reserved(_) => {
-                "the credential names system:portcullis, the gateway's own user, which no client may be"
+                "the credential authenticates as system:portcullis, the user reserved for the gateway itself"
             }
             Self::Unrecognized => "no authenticator recognized a credential",
         };
@@ -170,7 +182,7 @@ impl AuthnError {
 
 impl std::error::Error for AuthnError {}
 
-/// One text as it is, several in brackets: unions within unions are one list, and no text is repeated.
+/// A single text as it is, several in brackets: nested unions form one list, without duplicates.
 // apimachinery: pkg/util/errors/errors.go, aggregate.Error
 impl fmt::Display for AuthnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -181,11 +193,11 @@ impl fmt::Display for AuthnError {
     }
 }
 
-/// A bearer token. Shown nowhere. Shared: some are large.
+/// A bearer token. `Debug` redacts it. Shared, because tokens may be large.
 #[derive(Clone)]
-pub struct BearerToken(Arc<Text>);
+pub struct BearerToken(Arc<TokenText>);
 
-struct Text {
+struct TokenText {
     text: Box<str>,
     issuer: OnceLock<Option<String>>,
 }
@@ -194,18 +206,18 @@ struct Text {
 impl BearerToken {
     /// Wraps the text of a token.
     pub fn new(token: impl Into<Box<str>>) -> Self {
-        Self(Arc::new(Text { text: token.into(), issuer: OnceLock::new() }))
+        Self(Arc::new(TokenText { text: token.into(), issuer: OnceLock::new() }))
     }
 
-    /// The token itself, for the authenticator that checks it.
+    /// The text of the token, for the authenticator that checks it.
     pub fn expose(&self) -> &str {
         &self.0.text
     }
 
-    /// The issuer that a JSON Web Token names, see [`jwt::issuer`]. Read once, however many issuers there are: anybody
-    /// can make up a token that takes long to read.
+    /// The `iss` claim of a JSON Web Token, see [`jwt::unverified_issuer`]. Parsed once for all configured issuers: any
+    /// client can send a token that is expensive to parse.
     pub(crate) fn issuer(&self) -> Option<&str> {
-        self.0.issuer.get_or_init(|| jwt::issuer(self.expose())).as_deref()
+        self.0.issuer.get_or_init(|| jwt::unverified_issuer(self.expose())).as_deref()
     }
 }
 
@@ -223,53 +235,53 @@ impl fmt::Debug for BearerToken {
     }
 }
 
-/// Everything an authenticator may look at.
+/// The input of a [`RequestAuthenticator`].
 #[derive(Debug)]
 pub struct AuthnInput<'a> {
-    /// The connection the request came over.
+    /// The client's connection.
     pub conn: &'a ConnInfo,
-    /// The credentials, already taken out of the request.
+    /// The credentials, removed from the request.
     pub credentials: &'a Credentials,
-    /// The decoded path, which decides whether anonymous requests are let in.
+    /// The decoded path. Anonymous authentication may be limited to certain paths.
     pub path: &'a str,
-    /// The audiences of this API server; empty means that none are checked.
+    /// The audiences of the API server; empty disables the check.
     pub audiences: &'a [Audience],
-    /// The generation of the configuration that judges; verdicts are remembered for it alone.
+    /// The generation of the configuration; memoized verdicts hold for one generation.
     pub generation: u64,
     /// The time of the request.
     pub now: UnixTime,
-    /// What an authenticator leaves beside its verdict.
-    pub remarks: &'a Remarks,
+    /// Receives warnings, audit annotations and steps.
+    pub trace: &'a AuthnTrace,
 }
 
 impl AuthnInput<'_> {
-    /// What authenticators of tokens may look at beside the token.
+    /// The part that token authenticators may see.
     pub fn for_tokens(&self) -> TokenContext<'_> {
-        TokenContext { audiences: self.audiences, now: self.now, remarks: self.remarks }
+        TokenContext { audiences: self.audiences, now: self.now, trace: self.trace }
     }
 }
 
-/// What a token is judged by beside itself. Nothing of the request is in it: a verdict on a token holds for every
-/// request that carries it.
+/// The input of a [`TokenAuthenticator`] beside the token. Contains nothing of the request, so that a verdict on a
+/// token holds for every request that carries it.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenContext<'a> {
-    /// The audiences the token is to be good for, one of them at least; empty means that none are checked.
+    /// The token must be valid for one of these audiences; empty disables the check.
     pub audiences: &'a [Audience],
     /// The time of the request.
     pub now: UnixTime,
-    /// What an authenticator leaves beside its verdict.
-    pub remarks: &'a Remarks,
+    /// Receives warnings, audit annotations and steps.
+    pub trace: &'a AuthnTrace,
 }
 
-/// What is known of the client's connection. Made once, when the TLS handshake is done.
+/// Facts about the client's connection, collected once after the TLS handshake.
 #[derive(Debug)]
 pub struct ConnInfo {
     /// The client's address.
     pub peer: SocketAddr,
-    /// The server name the client asked for in the TLS handshake.
+    /// The server name (SNI) of the TLS handshake.
     pub server_name: Option<String>,
-    /// The certificates the client presented; possession of the first one's key is proven, nothing else is.
+    /// The client's certificate chain. The handshake proves possession of the leaf's key and nothing else.
     pub peer_chain: UnverifiedChain,
-    /// Verdicts on `peer_chain`, kept as long as the configuration and the certificates' lifetimes allow.
+    /// Memoized verdicts on `peer_chain`.
     pub verdicts: x509::VerdictMemo,
 }

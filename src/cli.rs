@@ -1,4 +1,5 @@
-//! The commands: what each is called with, what it prints, and its exit code.
+//! The command line: subcommands with their flags, output and exit codes. Nothing printed may contain a credential or
+//! control characters from remote text.
 
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 
@@ -23,7 +24,7 @@ use clap_complete::Shell;
 use crate::config::ConfigErrors;
 use crate::config::flags::ServeFlags;
 
-/// The exit code for a configuration that cannot be served.
+/// Exit code for a usage or configuration error.
 // sysexits.h, EX_USAGE
 const BAD_CONFIGURATION: u8 = 64;
 
@@ -44,30 +45,31 @@ enum Command {
     /// --requestheader-{username,uid,group}-headers and -extra-headers-prefix name the X-Remote-* headers.
     #[command(after_help = SERVE_EXAMPLE)]
     Serve(Box<ServeFlags>),
-    /// Check a configuration: print what `serve` would say, and exit 64 if it would not start.
+    /// Check a configuration: print what `serve` would run, or its errors, and exit 64 if it would not start.
     Check(Box<check::CheckFlags>),
     /// Explain a credential: print which authenticator accepts or refuses it, and why, step by step.
     ///
-    /// Reads a bearer token from standard input, or takes a certificate with --certificate, and judges it exactly as
-    /// `serve` would with the same flags: issuers and the API server are asked. The token is printed nowhere. Exits 0 if
-    /// it is accepted, 1 if not, 64 if the configuration is bad.
+    /// Reads a bearer token from standard input, or a certificate with --certificate, and authenticates it exactly as
+    /// `serve` would with the same flags, including requests to issuers and the API server. Never prints the token.
+    /// Exits 0 if the credential is accepted, 1 if not, 64 if the configuration is invalid.
     #[command(after_help = explain::EXAMPLE)]
     Explain(Box<explain::ExplainFlags>),
-    /// Manage bootstrap tokens: what a node joins a cluster with.
+    /// Manage bootstrap tokens, with which nodes join a cluster.
     ///
-    /// A token is six public characters, a dot and sixteen secret ones, and lives in a Secret in kube-system. Clients
-    /// authenticate with it, and it signs the ConfigMap kube-public/cluster-info, by which they know the cluster.
+    /// A token is a public ID of six characters, a dot and a secret of sixteen, stored in a Secret in kube-system.
+    /// Nodes authenticate with it, and its signature on the ConfigMap kube-public/cluster-info lets them verify the
+    /// cluster.
     #[command(subcommand, after_help = token::EXAMPLE)]
     Token(token::TokenCommand),
-    /// Publish where the cluster is, and check it as a joining node does.
+    /// Publish the ConfigMap cluster-info for joining nodes, and verify it as they do.
     #[command(subcommand, after_help = cluster_info::EXAMPLE)]
     ClusterInfo(cluster_info::ClusterInfoCommand),
-    /// Certificates: make authorities, issue, sign, inspect and verify; request and approve them in a cluster.
+    /// Manage certificates: create CAs, issue, sign, inspect and verify; request and approve them in a cluster.
     #[command(subcommand, arg_required_else_help = true)]
     Certs(Box<certs::CertsCommand>),
-    /// Try it: start a small in-memory backend and the gateway in front of it, and print what to type.
+    /// Try the gateway: start it in front of a small in-memory backend, and print commands to run.
     ///
-    /// Needs nothing else on the machine. Makes a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
+    /// Has no other dependencies. Creates a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
     #[cfg(feature = "dev")]
     Dev(crate::dev::DevOptions),
     /// Print a completion script for a shell.
@@ -88,21 +90,21 @@ Example, in front of many:
   portcullis serve --config gateway.yaml";
 
 impl Cli {
-    /// Reads the command line and runs the command to its end.
+    /// Parses the command line and runs the command.
     pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
         let (arguments, left_out) = match foreign_flags::take_out(arguments.collect()) {
             Ok(taken) => taken,
             Err(errors) => return misconfigured(&errors),
         };
         for flag in left_out {
-            complain(&format!(
-                "warning: {flag} is a flag of kube-apiserver that has no meaning here; ignored"
+            print_error(&format!(
+                "warning: {flag} is a kube-apiserver flag that portcullis does not support; ignored"
             ));
         }
         match Self::try_parse_from(arguments) {
             Ok(cli) => cli.run(),
             Err(error) => {
-                // Help and version are no errors, and clap knows where each belongs.
+                // --help and --version are errors to clap, too; it prints each to the right stream.
                 error.print().ok();
                 if error.use_stderr() { ExitCode::from(BAD_CONFIGURATION) } else { ExitCode::SUCCESS }
             }
@@ -128,21 +130,21 @@ impl Cli {
     }
 }
 
-/// Says on standard error what went wrong.
+/// Prints a failure to standard error.
 fn failed(message: &str) -> ExitCode {
-    complain(message);
+    print_error(message);
     ExitCode::FAILURE
 }
 
-/// Says on standard error what is wrong with the configuration.
+/// Prints configuration errors to standard error.
 fn misconfigured(errors: &ConfigErrors) -> ExitCode {
-    complain(&errors.to_string());
+    print_error(&errors.to_string());
     ExitCode::from(BAD_CONFIGURATION)
 }
 
-/// Says something on standard error. It may be in a stranger's words: an API server's, or those in an object.
-fn complain(message: &str) {
-    let message = message.split('\n').map(terminal::harmless).collect::<Vec<_>>().join("\n");
-    // Nobody is left to tell if standard error is gone.
+/// Prints to standard error. The message may contain untrusted text, of an API server or an object.
+fn print_error(message: &str) {
+    let message = message.split('\n').map(terminal::sanitized).collect::<Vec<_>>().join("\n");
+    // A closed standard error is ignored: no other place for the message is left.
     writeln!(std::io::stderr(), "portcullis: {message}").ok();
 }

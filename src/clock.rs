@@ -1,4 +1,4 @@
-//! The time of day, injected: decisions are functions of (input, snapshot, now).
+//! The injected wall clock: decisions are functions of (input, snapshot, now).
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub type UnixTime = Duration;
 pub struct Clock(Arc<dyn Fn() -> UnixTime + Send + Sync>);
 
 impl Clock {
-    /// The system's clock; a clock before 1970 reads as 1970, where every certificate is not yet valid.
+    /// The system clock. A time before 1970 reads as 1970, when no certificate is valid yet.
     pub fn system() -> Self {
         #[expect(clippy::disallowed_methods, reason = "the one place that reads the system's clock")]
         Self(Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
@@ -31,7 +31,7 @@ impl Clock {
     }
 }
 
-/// A time for people and logs: RFC 3339, UTC, whole seconds.
+/// Formats a time for logs and output: RFC 3339, UTC, whole seconds.
 pub(crate) fn rfc3339(time: UnixTime) -> String {
     rfc3339::format_utc(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))
 }

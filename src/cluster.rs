@@ -1,4 +1,8 @@
-//! The clusters behind the gateway: which request is for which, who their clients are, where they are.
+//! One cluster behind the gateway: which requests are for it, how its clients are authenticated, where its backend is,
+//! which controllers run for it.
+//!
+//! Everything that is decided for a request hangs on the one [`Cluster`] it was routed to. Nothing here may use a part of
+//! one cluster for another.
 
 pub(crate) mod authenticators;
 pub(crate) mod jwt_issuers;
@@ -8,35 +12,84 @@ pub(crate) mod token_objects;
 
 use std::sync::Arc;
 
-use http::HeaderName;
+use rustls::crypto::CryptoProvider;
 
-use crate::authn::Audience;
-use crate::authn::chain::Chain;
-use crate::backend::upstream::Upstream;
-use crate::http::identity_headers::RequestHeaderNames;
+use crate::authn::chain::EmptyChain;
+use crate::backend::{self, Backend};
+use crate::controllers::ClusterControllers;
+use authenticators::{AuthnDeps, ClusterAuthn};
 
-/// One cluster of one generation of the configuration. Everything that is decided for its requests hangs on it, so
-/// that nothing of another cluster can be used for them by mistake.
+/// One cluster of one generation of the configuration.
 // threat: other-cluster
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    /// Its name in logs, metrics and health checks.
+    /// The name in logs, metrics and health checks.
     pub(crate) name: String,
-    /// Who clients are.
-    pub(crate) chain: Chain,
-    /// The audiences of this API server.
-    pub(crate) audiences: Vec<Audience>,
-    /// The front-proxy headers that are taken out of every request beside the standard ones.
-    pub(crate) front_proxy: Option<Arc<RequestHeaderNames>>,
+    /// How clients are authenticated.
+    pub(crate) authn: ClusterAuthn,
     /// Where requests go.
-    pub(crate) upstream: Arc<Upstream>,
-    /// Where they will go, once it was seen to take identities as they are; until then the old one stays in force.
-    pub(crate) waiting: Option<Arc<Upstream>>,
+    pub(crate) backend: Arc<Backend>,
+    /// The backend by new settings; it replaces `backend` once an endpoint of it has passed the self-check.
+    pub(crate) pending_backend: Option<Arc<Backend>>,
+    /// The controllers that run for this cluster, if any.
+    pub(crate) controllers: Option<ClusterControllers>,
+}
+
+/// Why a cluster cannot be built from its settings.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The gateway's certificate and key for the backend, an issuer or a webhook do not fit together.
+    #[error("the backend's credential cannot be used: {0}")]
+    Backend(#[from] rustls::Error),
+    /// No client could be authenticated.
+    #[error(transparent)]
+    NoAuthentication(#[from] EmptyChain),
 }
 
 impl Cluster {
-    /// Whether a front proxy of this cluster's clients writes identities into this header.
-    pub(crate) fn is_front_proxy_header(&self, name: &HeaderName) -> bool {
-        self.front_proxy.as_ref().is_some_and(|names| names.contains(name))
+    /// Builds a cluster. Watches, keys and connections of `before`, the same cluster of the generation before, go on as
+    /// far as the settings they depend on are the same.
+    pub(crate) fn build(
+        settings: &settings::Cluster,
+        provider: &Arc<CryptoProvider>,
+        before: Option<&Self>,
+        deps: &AuthnDeps,
+    ) -> Result<Self, ClusterError> {
+        let settings::Cluster { name, authentication, backend, controllers, .. } = settings;
+        let (backend, pending_backend) = backends(backend, provider, before)?;
+        let authn_before = before.map(|before| &before.authn);
+        let authn = ClusterAuthn::build(name, authentication, &backend, authn_before, deps)?;
+        let controllers = controllers.as_ref().map(|settings| ClusterControllers {
+            cluster: name.as_str().into(),
+            backend: Arc::clone(&backend),
+            settings: Arc::clone(settings),
+        });
+        Ok(Self { name: name.clone(), authn, backend, pending_backend, controllers })
+    }
+
+    /// The backend in force and the pending one.
+    pub(crate) fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
+        std::iter::once(&self.backend).chain(&self.pending_backend)
+    }
+}
+
+/// The backend in force and the pending one. A trusted backend stays in force until the new one is trusted, so that a
+/// rotated credential which the API server refuses does not end the service. This holds only if both are of the same
+/// cluster: clients that the new configuration authenticates must not reach another one.
+fn backends(
+    settings: &backend::settings::Backend,
+    provider: &Arc<CryptoProvider>,
+    before: Option<&Cluster>,
+) -> Result<(Arc<Backend>, Option<Arc<Backend>>), rustls::Error> {
+    let known = before.and_then(|cluster| cluster.backends().find(|backend| backend.is_for(settings)));
+    let next = match known {
+        Some(backend) => Arc::clone(backend),
+        None => Arc::new(Backend::new(settings, provider)?),
+    };
+    match before.map(|cluster| &cluster.backend) {
+        Some(before) if before.is_trusted() && !next.is_trusted() && before.serves_for(settings) => {
+            Ok((Arc::clone(before), Some(next)))
+        }
+        _ => Ok((next, None)),
     }
 }

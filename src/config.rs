@@ -1,5 +1,8 @@
-//! Configuration: wire types ([`flags`], the configuration file, kubeconfig), what they resolve to ([`settings`]), and
-//! the step between ([`resolve`]), which reads every file and reports every error at once.
+//! Configuration: wire types ([`flags`], the configuration file, kubeconfig), the validated [`settings`], and
+//! [`resolve`], which turns the former into the latter.
+//!
+//! `resolve` reads every file and reports every error at once. A configuration with an error is never served in part,
+//! and no error text shows a secret.
 
 mod authentication_configuration;
 mod controller_flags;
@@ -17,7 +20,7 @@ mod yaml;
 
 pub use error::{ConfigError, ConfigErrors};
 
-/// Reads the current context of a kubeconfig as [`resolve`] does.
+/// Reads the current context of a kubeconfig, as [`resolve`] does.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn load_kubeconfig(
     file: &std::path::Path,
@@ -30,7 +33,7 @@ pub(crate) fn load_kubeconfig(
         None,
         &[],
         identity,
-        &mut inputs::Inputs::default(),
+        &mut inputs::ConfigInputs::default(),
         errors,
     )
 }

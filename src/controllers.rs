@@ -1,15 +1,15 @@
-//! The controllers that `portcullis serve` runs beside the gateway if it is asked to: one set for each cluster.
+//! The optional controllers of `portcullis serve`: one set for each cluster.
 //!
-//! A controller is an async function `run(Context) -> Infallible`: it reads and writes objects of one cluster and never
-//! ends by itself. Which name stands for which function is told in `server/controllers.rs`. What a controller must keep:
-//! - It works on one replica at a time (`election`); when the lease is lost or the gateway drains, its future is
-//!   dropped between two awaits. So every write is one request, under the `resourceVersion` that was read, and what runs
-//!   on another thread (`spawn_blocking`) writes nothing itself. A write in flight has a moment to end
-//!   (`Context::writes`).
-//! - It must not block: it shares threads with the controllers of all clusters. The lease is renewed on another thread,
-//!   over connections of its own.
-//! - A panic is caught, logged and counted, and the function is called again after a while.
-//! - Failures are its own: it logs them and tries again. `worker` has the watch, the queue and the loop for that.
+//! A controller is an async function `run(ControllerContext) -> Infallible`: it reads and writes objects of one cluster
+//! and never returns. `server/controllers.rs` maps names to functions. Every controller must obey these rules:
+//! - It runs on one replica at a time (`election`). When the replica loses the lease or the gateway drains, the future
+//!   is dropped at an await. So every write is a single request with the `resourceVersion` of the read, and code on
+//!   another thread (`spawn_blocking`) never writes. A write in flight gets a short time to complete
+//!   (`ControllerContext::writes`).
+//! - It must not block: it shares threads with the controllers of all clusters. The elector renews the lease on another
+//!   thread, over its own connections.
+//! - It may panic: the caller logs and counts the panic, and calls the function again after a back-off.
+//! - It handles its own failures: it logs them and retries. `worker` provides the watch, the queue and the loop.
 
 pub(crate) mod bootstrap_signer;
 mod client;
@@ -25,64 +25,56 @@ pub(crate) mod token_cleaner;
 pub(crate) mod worker;
 
 use std::convert::Infallible;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{error, info};
+use tracing::info;
 
+use crate::backend::Backend;
 use crate::backend::kube_client;
-use crate::backend::upstream::Upstream;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use election::Stop;
+use crate::tasks::Supervisor;
+use election::StopSignal;
 pub(crate) use name::selected;
 use problems::ProblemLog;
-use settings::{Controllers, Name};
+use settings::{ControllerName, ControllerSettings};
 
-/// How long what panicked rests at first; doubled with each panic in a row.
-const REST: Duration = Duration::from_secs(1);
-/// At most.
-const LONGEST_REST: Duration = Duration::from_mins(1);
-
-/// What a controller works with. Cheap to clone.
+/// The dependencies of a controller. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Context {
+pub(crate) struct ControllerContext {
     /// The cluster's name, for logs and metrics.
     pub(crate) cluster: Arc<str>,
-    /// This replica, among those that may lead.
+    /// The identity of this replica in leader election.
     pub(crate) identity: Arc<str>,
-    /// Speaks to its API server as `system:portcullis`.
+    /// A client of the cluster's API server, as `system:portcullis`.
     pub(crate) client: kube::Client,
-    /// What the controllers of this cluster run by.
-    pub(crate) settings: Arc<Controllers>,
-    /// What is counted.
+    /// The settings of this cluster's controllers.
+    pub(crate) settings: Arc<ControllerSettings>,
     pub(crate) metrics: Arc<Metrics>,
-    /// Tells what has expired.
     pub(crate) clock: Clock,
-    /// The writes in flight; closed once none is to begin.
+    /// The writes in flight; closed when no further write may begin.
     pub(crate) writes: TaskTracker,
-    /// Held while a page of a list is in memory.
+    /// Held while a page of a list is in memory; one page per cluster.
     pub(crate) lists: Arc<Semaphore>,
-    /// What was logged and is not over yet.
+    /// The problems that were logged and persist.
     pub(crate) problems: Arc<ProblemLog>,
 }
 
-impl Context {
-    /// One whose connections live on the runtime that this is called within.
-    fn new(of: &OfCluster, identity: &Arc<str>, metrics: &Arc<Metrics>, clock: &Clock) -> Self {
+impl ControllerContext {
+    /// The context for `of`. Its connections live on the current runtime.
+    fn new(of: &ClusterControllers, identity: &Arc<str>, metrics: &Arc<Metrics>, clock: &Clock) -> Self {
         Self {
             cluster: Arc::clone(&of.cluster),
             identity: Arc::clone(identity),
-            client: client::bounded(kube_client::client(&of.upstream)),
+            client: client::bounded(kube_client::client(&of.backend)),
             settings: Arc::clone(&of.settings),
             metrics: Arc::clone(metrics),
             clock: clock.clone(),
@@ -93,79 +85,85 @@ impl Context {
     }
 }
 
-impl std::fmt::Debug for Context {
+impl std::fmt::Debug for ControllerContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Context").field("cluster", &self.cluster).finish_non_exhaustive()
+        f.debug_struct("ControllerContext").field("cluster", &self.cluster).finish_non_exhaustive()
     }
 }
 
-/// Calls the function that a name stands for.
-pub(crate) type Start = fn(Name, Context) -> BoxFuture<'static, Infallible>;
+/// Starts the controller of a name.
+pub(crate) type StartController = fn(ControllerName, ControllerContext) -> BoxFuture<'static, Infallible>;
 
 /// The controllers of one cluster.
 #[derive(Debug, Clone)]
-pub(crate) struct OfCluster {
-    /// Its name.
+pub(crate) struct ClusterControllers {
+    /// The name of the cluster.
     pub(crate) cluster: Arc<str>,
-    /// Its API server.
-    pub(crate) upstream: Arc<Upstream>,
-    /// What they run by.
-    pub(crate) settings: Arc<Controllers>,
+    /// The backend of the cluster.
+    pub(crate) backend: Arc<Backend>,
+    /// The settings of the controllers.
+    pub(crate) settings: Arc<ControllerSettings>,
 }
 
-impl OfCluster {
-    /// Whether what runs for `self` can go on for `other`.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+impl ClusterControllers {
+    /// Whether controllers that run for `self` can keep running for `other`.
+    pub(crate) fn is_unchanged_from(&self, other: &Self) -> bool {
         self.cluster == other.cluster
-            && Arc::ptr_eq(&self.upstream, &other.upstream)
+            && Arc::ptr_eq(&self.backend, &other.backend)
             && self.settings == other.settings
     }
 
-    /// Runs them on `workers` once the API server is trusted and for as long as this replica leads, until `stop`; gives
-    /// the lease up then. Must be called within another runtime, which renews the lease.
+    /// Waits until the API server is trusted, then runs the controllers on `workers` while this replica leads. On
+    /// `stop` it releases the lease and returns. The calling runtime renews the lease and must not be that of
+    /// `workers`.
     pub(crate) async fn run(
         self,
         metrics: Arc<Metrics>,
         clock: Clock,
-        start: Start,
+        start: StartController,
         stop: CancellationToken,
         workers: Handle,
     ) {
-        if stop.run_until_cancelled(self.upstream.until_trusted()).await.is_none() {
+        if stop.run_until_cancelled(self.backend.until_trusted()).await.is_none() {
             return;
         }
         let identity = identity().into();
-        let context = Context::new(&self, &identity, &metrics, &clock);
+        let context = ControllerContext::new(&self, &identity, &metrics, &clock);
         let of_work = {
             let (of, metrics, clock) = (self.clone(), Arc::clone(&metrics), clock.clone());
-            workers.spawn(async move { Context::new(&of, &identity, &metrics, &clock) }).await
+            workers.spawn(async move { ControllerContext::new(&of, &identity, &metrics, &clock) }).await
         };
-        // It fails only when that runtime ends, and all with it.
+        // The task fails only when the runtime of `workers` shuts down.
         let Ok(of_work) = of_work else { return };
-        let lasts = Lasts { cluster: &self.cluster, metrics: &metrics, stop: &stop };
+        let supervisor = Supervisor { cluster: Some(&self.cluster), metrics: &metrics, stop: Some(&stop) };
         let work = |stopping| work_on(&workers, of_work.clone(), start, stopping);
-        lasts.run("leader election", || election::lead(&context, &stop, work)).await;
+        supervisor.run("leader election", || election::lead(&context, &stop, work)).await;
     }
 }
 
-/// All controllers of a cluster, at work on another runtime until they are to stop, and until they have.
-async fn work_on(workers: &Handle, context: Context, start: Start, mut stopping: Stop) {
+/// Runs all controllers of a cluster on another runtime until `stopping`, and waits until they have stopped.
+async fn work_on(
+    workers: &Handle,
+    context: ControllerContext,
+    start: StartController,
+    mut stopping: StopSignal,
+) {
     let (writes, stopped) = (TaskTracker::new(), CancellationToken::new());
-    let context = Context { writes: writes.clone(), ..context };
-    let resting = stopped.clone();
-    let working = workers.spawn(async move { work(&context, start, &resting).await });
-    // When this is dropped, too.
+    let context = ControllerContext { writes: writes.clone(), ..context };
+    let stop = stopped.clone();
+    let working = workers.spawn(async move { work(&context, start, &stop).await });
+    // Also stops the controllers when this future is dropped.
     let _abort = AbortOnDrop(working.abort_handle());
-    let grace = stopping.asked().await;
+    let grace = stopping.requested().await;
     stopped.cancel();
     writes.close();
-    // What was written has its answer, and its line in the log.
+    // Writes in flight get their response, and their line in the log.
     timeout(grace, writes.wait()).await.ok();
     working.abort();
     working.await.ok();
 }
 
-/// Ends a task that would otherwise go on by itself.
+/// Aborts a task on drop.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -174,89 +172,21 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// All controllers of a cluster, each kept at work.
-async fn work(context: &Context, start: Start, stop: &CancellationToken) {
-    let lasts = Lasts { cluster: &context.cluster, metrics: &context.metrics, stop };
+/// Runs all controllers of a cluster; restarts each one that panics.
+async fn work(context: &ControllerContext, start: StartController, stop: &CancellationToken) {
+    let supervisor =
+        Supervisor { cluster: Some(&context.cluster), metrics: &context.metrics, stop: Some(stop) };
     let names: Vec<&str> = context.settings.names.iter().map(|name| name.alias()).collect();
-    info!(cluster = &*context.cluster, controllers = names.join(","), "controllers begin");
+    info!(cluster = &*context.cluster, controllers = names.join(","), "controllers started");
     let each = context.settings.names.iter().map(|name| {
-        lasts.run(name.alias(), move || start(*name, context.clone()).map(|never| match never {}))
+        supervisor.run(name.alias(), move || start(*name, context.clone()).map(|never| match never {}))
     });
     join_all(each).await;
 }
 
-/// The host's name and something unique, as in client-go's users.
+/// The host name and a unique suffix, as in kube-controller-manager.
 // kubernetes: cmd/kube-controller-manager/app/controllermanager.go, Run
 fn identity() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}_{}", uuid::Uuid::new_v4())
-}
-
-/// Does what panics again, until it is to stop.
-#[derive(Clone, Copy)]
-struct Lasts<'a> {
-    cluster: &'a str,
-    metrics: &'a Metrics,
-    stop: &'a CancellationToken,
-}
-
-impl Lasts<'_> {
-    /// Until it ends by itself, or is to stop while it rests.
-    async fn run<F: Future<Output = ()>>(self, name: &str, run: impl Fn() -> F) {
-        let mut rest = REST;
-        loop {
-            let begun = Instant::now();
-            if AssertUnwindSafe(async { run().await }).catch_unwind().await.is_ok() {
-                return;
-            }
-            self.metrics.panics.inc();
-            error!(cluster = self.cluster, controller = name, "panicked and begins again");
-            rest = if begun.elapsed() > LONGEST_REST { REST } else { rest };
-            if self.stop.run_until_cancelled(sleep(rest)).await.is_none() {
-                return;
-            }
-            rest = (rest * 2).min(LONGEST_REST);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn what_panics_rests_longer_each_time_and_is_counted() {
-        let (metrics, begun, origin) = (Metrics::new(), RefCell::new(Vec::new()), Instant::now());
-        let stop = CancellationToken::new();
-        let lasts = Lasts { cluster: "c", metrics: &metrics, stop: &stop };
-        let faulty = lasts.run("faulty", || async {
-            let run = begun.borrow().len();
-            begun.borrow_mut().push(origin.elapsed().as_secs());
-            if run == 8 {
-                // It has worked for long: what fails now is something else.
-                sleep(LONGEST_REST * 2).await;
-            }
-            assert!(run > 9, "it fails ten times");
-        });
-        faulty.await;
-        let begun = begun.into_inner();
-        let rests: Vec<u64> = begun.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60, 121, 2]);
-        assert_eq!(metrics.panics.get(), 10);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_rests_after_a_panic_hears_that_it_is_to_stop() {
-        let (metrics, stop, origin) = (Metrics::new(), CancellationToken::new(), Instant::now());
-        let stopping = async {
-            // In the midst of the fourth rest.
-            sleep(Duration::from_secs(8)).await;
-            stop.cancel();
-        };
-        let lasts = Lasts { cluster: "c", metrics: &metrics, stop: &stop };
-        tokio::join!(lasts.run("faulty", || async { panic!("always") }), stopping);
-        assert_eq!((origin.elapsed().as_secs(), metrics.panics.get()), (8, 4));
-    }
 }

@@ -1,9 +1,10 @@
-//! What must hold of everything that reads a stranger's bytes, whatever the bytes: one function for each reader, which
-//! panics where its property does not hold. Internal, and no part of the library's surface.
+//! Properties of the parsers of untrusted bytes: one function per parser, which panics if a property is violated.
+//! Internal, not part of the library's API.
 //!
-//! The targets in `fuzz/` call these functions with bytes of libFuzzer's making; `cargo test` calls them with the
-//! committed corpus and with random inputs of the right shape (`tests`). Inputs are text that a person can write,
-//! except for certificates and requests for them. What a function compares with is written for clearness alone, apart from the code.
+//! The targets in `fuzz/` call these functions with inputs of libFuzzer; `cargo test` calls them with the committed
+//! corpus and with random structured inputs (`tests`). Inputs are readable text, except for certificates and
+//! certificate requests. The models that results are compared with are written for clarity, and share no code with the
+//! parsers.
 
 mod certificates;
 mod escape;
@@ -25,7 +26,9 @@ pub use request::request_info;
 pub use requests::csr;
 pub use token_csv::token_csv;
 
-/// The answer of an authenticator that has nobody to wait for.
-fn ready(verdict: crate::authn::BoxFuture<'_, crate::authn::Verdict>) -> Option<crate::authn::Verdict> {
+/// The verdict of an authenticator that never waits.
+fn ready(
+    verdict: crate::authn::BoxFuture<'_, crate::authn::AuthnVerdict>,
+) -> Option<crate::authn::AuthnVerdict> {
     futures_util::FutureExt::now_or_never(verdict)
 }

@@ -1,4 +1,6 @@
-//! HTTP as client, gateway and backend share it.
+//! HTTP for both sides of the gateway: bodies, headers, errors as `Status` objects, the transport, and an HTTPS client.
+//!
+//! Decides which headers are forwarded and how identities are written. Must never forward an identity header of a client.
 
 pub(crate) mod body;
 pub mod client_tls;
@@ -6,5 +8,6 @@ pub(crate) mod encoding;
 pub(crate) mod hop_by_hop;
 pub mod https_client;
 pub(crate) mod identity_headers;
+pub(crate) mod limits;
 pub mod status;
 pub(crate) mod transport;

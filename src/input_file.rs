@@ -1,8 +1,8 @@
-//! The one way in which a file that an operator names is read: a regular file, whole, and of bounded size.
+//! Reads the files that the operator names in the configuration: regular files of bounded size only.
 //!
-//! A FIFO or a terminal could hold the reader up for ever, a device such as `/dev/zero` never ends, and merely opening
-//! some devices changes them. They are refused by what they are, before they are opened. kube-apiserver opens whatever
-//! it is given (`os.ReadFile`).
+//! A FIFO or a terminal could block the reader for ever, a device such as `/dev/zero` never ends, and opening some
+//! devices changes their state. The reader refuses them by file type before it opens them. kube-apiserver opens any
+//! path (`os.ReadFile`).
 // threat: endless-file
 
 use std::fs::{self, FileType, OpenOptions};
@@ -12,25 +12,25 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// How large a file may be: a hundred thousand tokens or five thousand certificates.
+/// Enough for a hundred thousand tokens or five thousand certificates.
 pub(crate) const MAX_FILE_SIZE: u64 = 16 << 20;
 
 /// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadFileError {
-    /// The operating system does not give it.
+    /// The operating system returned an error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is something else than a regular file.
+    /// The file is not a regular file.
     #[error("is {0}, not a regular file")]
     NotRegular(&'static str),
-    /// It is larger than [`MAX_FILE_SIZE`].
+    /// The file is larger than [`MAX_FILE_SIZE`].
     #[error("is larger than {} MiB", MAX_FILE_SIZE >> 20)]
     TooLarge,
 }
 
 impl ReadFileError {
-    /// What to do about it.
+    /// The fix to suggest to the operator.
     pub(crate) fn fix(&self) -> &'static str {
         match self {
             Self::Io(_) => "give a readable file",
@@ -40,11 +40,11 @@ impl ReadFileError {
     }
 }
 
-/// Reads a file whole.
+/// Reads a whole file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ReadFileError> {
     check_kind(fs::metadata(path)?.file_type())?;
-    // It may have been replaced since: then opening it must not wait for a writer, nor make a terminal the controlling
-    // one.
+    // The path may name another file by now: opening it must not block on a FIFO, and must not acquire a controlling
+    // terminal.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     check_kind(file.metadata()?.file_type())?;
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    fn said(path: &Path) -> String {
+    fn error_of(path: &Path) -> String {
         read(path).unwrap_err().to_string()
     }
 
@@ -92,12 +92,12 @@ mod tests {
         std::os::unix::fs::symlink("file", path("link")).unwrap();
         fs::write(path("file"), "content").unwrap();
         assert_eq!(
-            said(&path("fifo")),
+            error_of(&path("fifo")),
             "is a FIFO (a named pipe, or what a shell makes of <(…)), not a regular file"
         );
-        assert_eq!(said(&path("socket")), "is a socket, not a regular file");
-        assert_eq!(said(&path("zero")), "is a device, not a regular file");
-        assert_eq!(said(directory.path()), "is a directory, not a regular file");
+        assert_eq!(error_of(&path("socket")), "is a socket, not a regular file");
+        assert_eq!(error_of(&path("zero")), "is a device, not a regular file");
+        assert_eq!(error_of(directory.path()), "is a directory, not a regular file");
         assert_eq!(read(&path("link")).unwrap(), b"content");
     }
 
@@ -109,6 +109,6 @@ mod tests {
         file.set_len(MAX_FILE_SIZE).unwrap();
         assert_eq!(read(&path).unwrap().len(), 16 << 20);
         file.set_len(MAX_FILE_SIZE + 1).unwrap();
-        assert_eq!(said(&path), "is larger than 16 MiB");
+        assert_eq!(error_of(&path), "is larger than 16 MiB");
     }
 }

@@ -22,5 +22,6 @@ pub mod request;
 pub mod server;
 mod state;
 mod sync;
+mod tasks;
 mod telemetry;
 pub mod user;

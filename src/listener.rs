@@ -7,6 +7,7 @@ mod acceptor;
 mod activity;
 mod connection;
 mod date;
+mod driver;
 mod http1;
 mod http2;
 mod http_on_tls_port;
@@ -17,17 +18,19 @@ pub(crate) mod settings;
 pub(crate) mod tls;
 mod unauthenticated_quota;
 mod watches;
+mod worker;
 
 use std::future::Future;
 use std::sync::Arc;
 
 use http::{Request, Response};
 
-pub(crate) use acceptor::{Gate, Listener, accept_into, accept_the_rest, raise_file_limit};
-pub(crate) use activity::Busy;
-pub(crate) use connection::{Connection, Drain, Draining, Worker};
-pub(crate) use unauthenticated_quota::{Newcomers, source};
+pub(crate) use acceptor::{ConnectionLimiter, Listener, accept_into, accept_the_rest, raise_file_limit};
+pub(crate) use activity::RequestGuard;
+pub(crate) use connection::{Connection, ShutdownPhase, ShutdownSignals};
+pub(crate) use unauthenticated_quota::{UnauthenticatedQuota, source};
 pub(crate) use watches::WatchTermination;
+pub(crate) use worker::Worker;
 
 use crate::http::body::Body;
 use crate::http::transport::Incoming;

@@ -4,9 +4,7 @@ mod admin;
 mod controllers;
 pub(crate) mod self_check;
 mod shutdown;
-mod supervise;
 
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
@@ -14,35 +12,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::info;
 
-use admin::Observed;
-pub use shutdown::Hasten;
+use admin::AdminServer;
+use controllers::ControllerRunner;
+use self_check::SelfCheck;
+pub use shutdown::ForceShutdown;
 use shutdown::{Ending, Events};
-use supervise::supervise;
 
 use crate::backend::pools::Pools;
 use crate::clock::Clock;
-use crate::cluster::authenticators::Means;
+use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::MetricsAddress;
 use crate::config::settings::Settings;
-use crate::config::source::Source;
+use crate::config::source::ConfigSource;
 use crate::listener::{
-    Drain, Draining, Gate, Listener, WatchTermination, Worker, accept_into, accept_the_rest, raise_file_limit,
+    ConnectionLimiter, Listener, ShutdownPhase, ShutdownSignals, Worker, accept_into, accept_the_rest,
+    raise_file_limit,
 };
 use crate::metrics::Metrics;
 use crate::pipeline::health::Health;
 use crate::pipeline::{Gateway, LogThrottle};
-use crate::server::self_check::SelfCheck;
-use crate::state::reload::{Reloader, Signals};
-use crate::state::snapshot::{Snapshot, SnapshotError};
+use crate::state::reload::Reloader;
+use crate::state::snapshot::SnapshotError;
+use crate::state::{Live, Snapshot};
+use crate::tasks::{RuntimeThread, Supervisor};
 
-/// How often a server that tells clients to come back later looks whether it can end.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often the acceptor checks whether it can stop, while it tells clients to retry elsewhere.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -70,95 +70,60 @@ pub enum StartError {
 pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
-    drain: watch::Sender<Drain>,
-    watches: Arc<WatchTermination>,
-    hasten: Hasten,
+    phase: watch::Sender<ShutdownPhase>,
+    force_shutdown: ForceShutdown,
     ending: Mutex<Option<Ending>>,
+    shared: Shared,
+}
+
+/// The state that the threads of the process share.
+#[derive(Debug, Clone)]
+struct Shared {
+    live: Arc<Live>,
     metrics: Arc<Metrics>,
-    snapshot: Arc<ArcSwap<Snapshot>>,
-    reload: Arc<Notify>,
+    health: Arc<Health>,
+    throttle: Arc<LogThrottle>,
+    clock: Clock,
+    shutdown: ShutdownSignals,
 }
 
 impl Server {
     /// Binds, starts the threads and serves `settings`, which `source` was resolved to. The port is open when this
     /// returns.
-    pub fn start(settings: &Settings, source: Source) -> Result<Self, StartError> {
+    pub fn start(settings: &Settings, source: ConfigSource) -> Result<Self, StartError> {
         raise_file_limit();
+        let (phase, shutdown) = shutdown_signals();
         let metrics = Arc::new(Metrics::new());
-        let (drain, draining) = watch::channel(Drain::Serving);
-        let reload = Arc::new(Notify::new());
-        let runtime = tokens(draining.clone()).map_err(StartError::Thread)?;
-        let means = Means::new(runtime, Arc::clone(&metrics), Arc::clone(&reload));
-        let snapshot = Snapshot::build(settings, None, &means)?;
-        let serving = &settings.serving;
-        let bind = |address, share| {
-            Listener::bind(address, share).map_err(|source| StartError::Bind { address, source })
-        };
-        let listener = bind(serving.address, serving.permit_port_sharing)?;
-        let metrics_listener = match settings.operation.metrics {
-            MetricsAddress::On(address) => Some(bind(address, false)?),
-            MetricsAddress::Off => None,
-        };
+        let tokens = start_tokens(shutdown.phase.clone()).map_err(StartError::Thread)?;
+        let deps = AuthnDeps::new(tokens, Arc::clone(&metrics));
+        let live = Live::new(Snapshot::build(settings, None, &deps)?, Arc::clone(&deps.reload));
+        let (listener, metrics_listener) = bind(settings)?;
         let address = listener.address();
         let metrics_address = metrics_listener.as_ref().map(Listener::address);
 
-        let snapshot = Arc::new(ArcSwap::from_pointee(snapshot));
-        let health = Arc::new(Health::new(Arc::clone(&snapshot), draining.clone()));
-        let watches = Arc::<WatchTermination>::default();
-        let shutdown = Draining { phase: draining.clone(), watches: Arc::clone(&watches) };
-        let throttle = Arc::<LogThrottle>::default();
-        let workers: Vec<Worker> = (0..settings.operation.workers)
-            .map(|index| {
-                let gateway = Gateway {
-                    snapshot: Arc::clone(&snapshot),
-                    pools: Pools::default(),
-                    health: Arc::clone(&health),
-                    clock: Clock::system(),
-                    metrics: Arc::clone(&metrics),
-                    throttle: Arc::clone(&throttle),
-                };
-                worker(index, gateway, shutdown.clone())
-            })
-            .collect::<io::Result<_>>()
-            .map_err(StartError::Thread)?;
-        let (refused, swapped, controlled) =
-            (Arc::default(), Arc::<Notify>::default(), Arc::<Notify>::default());
-        let check = SelfCheck {
-            current: Arc::clone(&snapshot),
-            metrics: Arc::clone(&metrics),
-            swapped: Arc::clone(&swapped),
-            reload: Arc::clone(&reload),
-            refused: Arc::clone(&refused),
-        };
-        let swapped = [swapped, Arc::clone(&controlled)];
-        let signals = Signals { asked: Arc::clone(&reload), refused, swapped };
-        let current = Arc::clone(&snapshot);
-        let reloader = Reloader::new(source, settings, current, means, Clock::system(), signals);
-        let counted = Arc::clone(&metrics);
-        let controlling =
-            async move { tokio::join!(supervise(reloader, &counted), supervise(check, &counted)) };
-        control(controlling, draining.clone()).map_err(StartError::Thread)?;
-        let controllers = controllers::Running {
-            current: Arc::clone(&snapshot),
-            swapped: controlled,
-            metrics: Arc::clone(&metrics),
+        let shared = Shared {
+            health: Arc::new(Health::new(Arc::clone(&live), shutdown.phase.clone())),
+            throttle: Arc::default(),
             clock: Clock::system(),
+            live,
+            metrics,
+            shutdown,
         };
-        let controllers = controllers.start(draining.clone()).map_err(StartError::Thread)?;
-        let gate = Gate::new(&serving.limits, Arc::clone(&metrics));
+        let reloader = Reloader::new(source, settings, Arc::clone(&shared.live), deps, shared.clock.clone());
+        let workers = shared.start_workers(settings.operation.workers).map_err(StartError::Thread)?;
+        shared.start_control(reloader).map_err(StartError::Thread)?;
+        let controllers = shared.start_controllers().map_err(StartError::Thread)?;
         if let Some(listener) = metrics_listener {
-            let observed = Observed { metrics: Arc::clone(&metrics), health };
-            admin::start(listener, observed, draining.clone()).map_err(StartError::Thread)?;
+            shared.start_admin(listener).map_err(StartError::Thread)?;
         }
-        let current = Arc::clone(&snapshot);
-        let counted = Arc::clone(&metrics);
-        let workers =
-            accept(listener, workers, gate, current, counted, draining).map_err(StartError::Thread)?;
+        let limiter = ConnectionLimiter::new(&settings.serving.limits, Arc::clone(&shared.metrics));
+        let workers = shared.start_acceptor(listener, workers, limiter).map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, "serving");
+
         let events = Events::new();
-        let hasten = events.hasten();
+        let force_shutdown = events.force_shutdown();
         let ending = Some(Ending { workers, controllers, events }).into();
-        Ok(Self { address, metrics_address, drain, watches, hasten, ending, metrics, snapshot, reload })
+        Ok(Self { address, metrics_address, phase, force_shutdown, ending, shared })
     }
 
     /// The address that is served.
@@ -173,21 +138,22 @@ impl Server {
 
     /// Reads the configuration again now, whether it seems to have changed or not.
     pub fn reload(&self) {
-        self.reload.notify_one();
+        self.shared.live.request_reload();
     }
 
-    /// What ends a shutdown at once.
-    pub fn hasten(&self) -> Hasten {
-        self.hasten.clone()
+    /// A handle that ends a graceful shutdown at once.
+    pub fn force_shutdown(&self) -> ForceShutdown {
+        self.force_shutdown.clone()
     }
 
-    /// Fails `/readyz`, serves on for the delay, stops accepting, ends watches one after the other, lets requests finish
-    /// for the grace period, and ends what is left. Blocks.
+    /// Shuts down gracefully: fails `/readyz`, keeps serving for the delay, stops accepting, ends watches one after the
+    /// other, lets requests finish for the grace period, aborts the rest. Blocks.
     pub fn shut_down(self) {
-        let settings = self.snapshot.load().shutdown;
+        let Shared { live, metrics, shutdown, .. } = &self.shared;
+        let settings = live.peek().shutdown;
         let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(ending) = ending {
-            shutdown::run(settings, &self.drain, &self.watches, ending, &self.metrics);
+            shutdown::run(settings, &self.phase, &shutdown.watches, ending, metrics);
         }
         info!("shut down");
     }
@@ -195,79 +161,141 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.drain.send_replace(Drain::Abort);
+        self.phase.send_replace(ShutdownPhase::Abort);
     }
 }
 
-/// A worker thread with connections of its own to the backend.
-fn worker(index: usize, gateway: Gateway, shutdown: Draining) -> io::Result<Worker> {
-    let (current, metrics) = (Arc::clone(&gateway.snapshot), Arc::clone(&gateway.metrics));
-    let terms = move || {
-        let snapshot = current.load();
-        (Arc::clone(&snapshot.tls), snapshot.limits)
+fn shutdown_signals() -> (watch::Sender<ShutdownPhase>, ShutdownSignals) {
+    let (sender, phase) = watch::channel(ShutdownPhase::Serving);
+    (sender, ShutdownSignals { phase, watches: Arc::default() })
+}
+
+/// Binds the address that is served, and that of the metrics.
+fn bind(settings: &Settings) -> Result<(Listener, Option<Listener>), StartError> {
+    let bind = |address, permit_port_sharing| {
+        Listener::bind(address, permit_port_sharing).map_err(|source| StartError::Bind { address, source })
     };
-    Worker::start(format!("worker-{index}"), Arc::new(gateway), terms, metrics, shutdown)
+    let serving = bind(settings.serving.address, settings.serving.permit_port_sharing)?;
+    let metrics = match settings.operation.metrics {
+        MetricsAddress::On(address) => Some(bind(address, false)?),
+        MetricsAddress::Off => None,
+    };
+    Ok((serving, metrics))
 }
 
-/// The thread that carries no requests: reload, self-check. It ends when the server does.
-fn control(
-    controlling: impl Future<Output = ((), ())> + Send + 'static,
-    mut drain: watch::Receiver<Drain>,
-) -> io::Result<JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("control".to_owned()).spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                ((), ()) = controlling => {}
-                _ = drain.wait_for(|phase| *phase == Drain::Abort) => {}
-            }
-        });
-    })
-}
-
-/// The thread on which tokens are judged, with all that has to be asked for it.
-fn tokens(mut drain: watch::Receiver<Drain>) -> io::Result<Handle> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let handle = runtime.handle().clone();
-    std::thread::Builder::new().name("tokens".to_owned()).spawn(move || {
-        runtime.block_on(async { drain.wait_for(|phase| *phase == Drain::Abort).await.ok() });
-    })?;
+/// Starts the thread that verifies tokens and makes every request that this takes.
+fn start_tokens(phase: watch::Receiver<ShutdownPhase>) -> io::Result<Handle> {
+    let thread = RuntimeThread::new()?;
+    let handle = thread.handle().clone();
+    thread.start("tokens", || aborted(phase))?;
     Ok(handle)
 }
 
-/// The thread that accepts connections. It gives the workers away when it stops.
-fn accept(
-    listener: Listener,
-    workers: Vec<Worker>,
-    gate: Gate,
-    snapshot: Arc<ArcSwap<Snapshot>>,
-    metrics: Arc<Metrics>,
-    mut drain: watch::Receiver<Drain>,
-) -> io::Result<Receiver<Vec<Worker>>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let listener = {
-        let _registered = runtime.enter();
-        listener.register()?
-    };
-    let (given_back, receiver) = channel();
-    let accepting = async move {
-        let refusing = async {
-            drain.wait_for(|phase| *phase >= Drain::Draining).await.ok();
-            // Those who come are told to come back later, as long as there is something to wait for.
-            while snapshot.load().shutdown.send_retry_after
-                && metrics.in_progress().requests > 0
-                && *drain.borrow() == Drain::Draining
-            {
-                sleep(LOOK).await;
+/// Returns when the server aborts.
+async fn aborted(mut phase: watch::Receiver<ShutdownPhase>) {
+    phase.wait_for(|phase| *phase == ShutdownPhase::Abort).await.ok();
+}
+
+impl Shared {
+    /// Starts the threads that carry connections, each with connections of its own to the backends.
+    fn start_workers(&self, count: usize) -> io::Result<Vec<Worker>> {
+        (0..count).map(|index| self.start_worker(index)).collect()
+    }
+
+    fn start_worker(&self, index: usize) -> io::Result<Worker> {
+        let pools = Arc::new(Pools::default());
+        let snapshot = self.live.snapshot();
+        pools.keep(snapshot.generation, snapshot.endpoints());
+        let gateway = Gateway {
+            live: Arc::clone(&self.live),
+            pools: Arc::clone(&pools),
+            health: Arc::clone(&self.health),
+            clock: self.clock.clone(),
+            metrics: Arc::clone(&self.metrics),
+            throttle: Arc::clone(&self.throttle),
+        };
+        let terms = {
+            let live = Arc::clone(&self.live);
+            move || {
+                let snapshot = live.peek();
+                (Arc::clone(&snapshot.tls), snapshot.limits)
             }
         };
-        tokio::select! {
-            never = accept_into(&listener, &workers, &gate) => match never {},
-            () = refusing => {}
+        let forget_removed_endpoints = {
+            let (live, mut generations) = (Arc::clone(&self.live), self.live.subscribe());
+            async move {
+                while generations.changed().await.is_ok() {
+                    let snapshot = live.snapshot();
+                    pools.keep(snapshot.generation, snapshot.endpoints());
+                }
+            }
+        };
+        let (metrics, shutdown) = (Arc::clone(&self.metrics), self.shutdown.clone());
+        let name = format!("worker-{index}");
+        Worker::start(name, Arc::new(gateway), terms, forget_removed_endpoints, metrics, shutdown)
+    }
+
+    /// Starts the thread of reload and self-check.
+    fn start_control(&self, reloader: Reloader) -> io::Result<JoinHandle<()>> {
+        let self_check = SelfCheck::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
+        let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
+        RuntimeThread::new()?.start("control", async move || {
+            let supervisor = Supervisor { cluster: None, metrics: &metrics, stop: None };
+            tokio::select! {
+                () = supervisor.run("reload", || reloader.run()) => {}
+                () = supervisor.run("self-check", || self_check.run()) => {}
+                () = aborted(phase) => {}
+            }
+        })
+    }
+
+    /// Starts the threads of the controllers. The receiver gets a message when all have ended.
+    fn start_controllers(&self) -> io::Result<Receiver<()>> {
+        let Self { live, metrics, clock, shutdown, .. } = self.clone();
+        ControllerRunner { live, metrics, clock }.start(shutdown.phase)
+    }
+
+    /// Starts the thread of the listener for metrics and probes.
+    fn start_admin(&self, listener: Listener) -> io::Result<()> {
+        let Self { metrics, health, shutdown, .. } = self.clone();
+        admin::start(listener, AdminServer { metrics, health }, shutdown.phase)
+    }
+
+    /// Starts the thread that accepts connections. It gives the workers away when it stops.
+    fn start_acceptor(
+        &self,
+        listener: Listener,
+        workers: Vec<Worker>,
+        limiter: ConnectionLimiter,
+    ) -> io::Result<Receiver<Vec<Worker>>> {
+        let thread = RuntimeThread::new()?;
+        let listener = {
+            let _entered = thread.enter();
+            listener.register()?
+        };
+        let (given_back, receiver) = channel();
+        let shared = self.clone();
+        thread.start("acceptor", async move || {
+            tokio::select! {
+                never = accept_into(&listener, &workers, &limiter) => match never {},
+                () = shared.accepting_ends() => {}
+            }
+            accept_the_rest(listener, &workers, &limiter);
+            given_back.send(workers).ok();
+        })?;
+        Ok(receiver)
+    }
+
+    /// Returns when the server stops accepting. With `send_retry_after` that is when no request is in progress: until
+    /// then new ones are answered with 429, which needs connections.
+    async fn accepting_ends(&self) {
+        let mut phase = self.shutdown.phase.clone();
+        phase.wait_for(|phase| *phase >= ShutdownPhase::Draining).await.ok();
+        while self.live.peek().shutdown.send_retry_after
+            && self.metrics.requests.in_progress().requests > 0
+            && *phase.borrow() == ShutdownPhase::Draining
+        {
+            sleep(POLL_INTERVAL).await;
         }
-        accept_the_rest(listener, &workers, &gate);
-        given_back.send(workers).ok();
-    };
-    std::thread::Builder::new().name("acceptor".to_owned()).spawn(move || runtime.block_on(accepting))?;
-    Ok(receiver)
+    }
 }

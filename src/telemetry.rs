@@ -1,5 +1,5 @@
-//! Log lines on standard error. What is logged at which level follows kube-apiserver's `-v`: errors, failed
-//! authentication and slow requests always; every request from 3 on.
+//! Logging to standard error. Verbosity follows kube-apiserver's `-v`: errors, failed authentication and slow requests
+//! at every level; every request from 3 on.
 
 mod fields;
 
@@ -11,7 +11,7 @@ pub(crate) use fields::{QuotedFields, cut};
 
 use crate::config::flags::LogFormat;
 
-/// The target of the one line per request.
+/// The tracing target of the access log.
 pub(crate) const REQUEST_LOG: &str = "portcullis::request";
 
 /// Starts logging. A second call does nothing.
@@ -20,19 +20,19 @@ pub(crate) fn init(verbosity: u8, format: LogFormat) {
         .with_env_filter(filter(verbosity))
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    // A logger that is already there (a test's) stays.
-    let _already_there = match format {
+    // A subscriber that a test has installed stays.
+    let _already_set = match format {
         LogFormat::Text => builder.fmt_fields(QuotedFields).try_init().is_err(),
         LogFormat::Json => builder.json().flatten_event(true).try_init().is_err(),
     };
 }
 
-/// Which lines are shown.
+/// The filter for a verbosity.
 // threat: log-flood
 fn filter(verbosity: u8) -> EnvFilter {
-    // No line of another crate can carry a header: theirs are only shown when they warn. `kube` warns with the whole of
-    // an answer that it cannot read, and answers hold secrets; who asked has the error.
-    // `h2` and `rustls` warn of single frames and messages of a client, as many as it likes to send.
+    // Other crates log at warn only, so that their lines cannot contain request headers. `kube` logs the whole body of
+    // a response that it cannot parse, and responses contain Secrets; the caller gets the error anyway.
+    // `h2` and `rustls` warn about single frames and messages, so a client could flood the log.
     EnvFilter::new(match verbosity {
         0..=2 => "warn,kube_client=off,h2=error,rustls=error,portcullis=info,portcullis::request=warn",
         3..=4 => "warn,kube_client=off,h2=error,rustls=error,portcullis=info",
@@ -41,15 +41,15 @@ fn filter(verbosity: u8) -> EnvFilter {
     })
 }
 
-/// An error in words, with its causes: hyper leaves them out of its own.
-pub(crate) fn in_full(error: &dyn std::error::Error) -> String {
+/// The message of an error and of all its sources; hyper's messages omit their sources.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let words = error.to_string();
-        // Some errors say what caused them.
-        if !text.ends_with(&words) {
-            text = format!("{text}: {words}");
+        let message = error.to_string();
+        // Some messages already end with the message of their source.
+        if !text.ends_with(&message) {
+            text = format!("{text}: {message}");
         }
         cause = error.source();
     }
@@ -71,9 +71,9 @@ mod tests {
 
     use super::*;
 
-    /// What is written for one line with this as its fields and in its message.
+    /// The text of the lines that `log` writes.
     fn written(log: impl FnOnce()) -> String {
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_env_filter(filter(0))
@@ -126,9 +126,9 @@ mod tests {
     }
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Lines {
+    impl Write for CapturedLog {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -139,24 +139,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_cannot_be_read_is_not_shown() {
+    async fn a_response_that_cannot_be_parsed_is_not_logged() {
         for verbosity in 0..=10 {
             let service = service_fn(|_: Request<Body>| {
                 let body =
                     Body::from(br#"{"kind":"Secret","data":{"token":"aHVudGVyMg=="},"type":5}"#.to_vec());
                 std::future::ready(Ok::<_, Infallible>(Response::new(body)))
             });
-            let lines = Lines::default();
+            let lines = CapturedLog::default();
             let writer = lines.clone();
             let log = tracing_subscriber::fmt()
                 .with_env_filter(filter(verbosity))
                 .with_writer(move || writer.clone())
                 .finish();
-            let asking = async {
+            let request = async {
                 tracing::warn!(target: "another", "a warning");
                 Api::<Secret>::namespaced(Client::new(service, "default"), "n").get("s").await
             };
-            let error = asking.with_subscriber(log).await.unwrap_err();
+            let error = request.with_subscriber(log).await.unwrap_err();
             let shown = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
             assert!(shown.contains("a warning"), "{shown}");
             assert!(!format!("{shown}{error}").contains("aHVudGVyMg"), "{shown}{error}");

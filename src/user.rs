@@ -1,4 +1,4 @@
-//! Who a request is made as: plain data, ordered so that two identities can be compared field by field.
+//! The identity of a client: plain data, ordered so that two identities can be compared field by field.
 //!
 //! The fields are those of `user.Info` in kube-apiserver (`k8s.io/apiserver/pkg/authentication/user`).
 
@@ -9,8 +9,10 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+use http::header::{HeaderName, HeaderValue};
+
 pub use lines::IdentityMode;
-pub(crate) use lines::{Lines, UnfitIdentity};
+pub(crate) use lines::{IdentityHeaderLines, UnencodableIdentity};
 
 /// The name of a client that presented no credential.
 pub const ANONYMOUS: &str = "system:anonymous";
@@ -18,18 +20,18 @@ pub const ANONYMOUS: &str = "system:anonymous";
 pub const ALL_UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group of every client that presented a good credential.
 pub const ALL_AUTHENTICATED: &str = "system:authenticated";
-/// The user of the gateway itself: it may read every Secret, so no credential of a client may name it.
+/// The user of the gateway itself. It may read every Secret, so the credential of a client must not name it.
 pub const GATEWAY: &str = "system:portcullis";
-/// The extra key that names the credential an identity came from.
+/// The extra key for the ID of the credential that was authenticated.
 pub const CREDENTIAL_ID_KEY: &str = "authentication.kubernetes.io/credential-id";
 
-/// An identity: what `SelfSubjectReview` shows.
+/// A user as `SelfSubjectReview` returns it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UserInfo {
-    /// The user name; may be empty until the identity is about to be forwarded, which refuses it.
+    /// The user name. Forwarding refuses an empty one.
     pub name: String,
-    /// The uid, if the authenticator knows one.
+    /// The UID, if the authenticator sets one.
     pub uid: Option<String>,
     /// The groups in the authenticator's order, duplicates kept.
     pub groups: Vec<String>,
@@ -48,66 +50,97 @@ impl UserInfo {
         Self { groups: vec![ALL_UNAUTHENTICATED.to_owned()], ..Self::named(ANONYMOUS) }
     }
 
-    /// The gateway itself, as it reads from API servers.
+    /// The identity of the gateway's own requests to API servers.
     pub fn portcullis() -> Self {
         Self { groups: vec![ALL_AUTHENTICATED.to_owned()], ..Self::named(GATEWAY) }
     }
 
-    /// The user with the group of all authenticated users at the end, unless it says already what it is.
+    /// Appends the group `system:authenticated`, unless the user is anonymous or already in one of the two groups.
     // apiserver: pkg/authentication/group/authenticated_group_adder.go
     #[must_use]
     pub fn in_authenticated_group(mut self) -> Self {
-        if !self.says_whether_authenticated() {
+        if !self.has_authentication_status() {
             self.groups.push(ALL_AUTHENTICATED.to_owned());
         }
         self
     }
 
-    /// Whether the group of all authenticated users is there, or must not be.
-    pub(crate) fn says_whether_authenticated(&self) -> bool {
-        let says = |group: &String| group == ALL_AUTHENTICATED || group == ALL_UNAUTHENTICATED;
-        self.name == ANONYMOUS || self.groups.iter().any(says)
+    /// Whether the user is anonymous, or in `system:authenticated` or `system:unauthenticated`.
+    pub(crate) fn has_authentication_status(&self) -> bool {
+        let is_status = |group: &String| group == ALL_AUTHENTICATED || group == ALL_UNAUTHENTICATED;
+        self.name == ANONYMOUS || self.groups.iter().any(is_status)
     }
 
-    /// Whether kube-apiserver counts the user as anonymous when it guards against HTTP/2 floods.
+    /// Whether kube-apiserver treats the user as anonymous in its mitigation of HTTP/2 floods.
     // apiserver: pkg/endpoints/filters/authentication.go, isAnonymousUser
     pub fn is_unauthenticated(&self) -> bool {
         self.name == ANONYMOUS || self.groups.iter().any(|group| group == ALL_UNAUTHENTICATED)
     }
 }
 
-/// An identity that its requests share. It never changes, so that the lines in which backends are told of it are made
-/// once.
+/// An immutable identity, shared by its requests. Its header lines are built once.
 #[derive(Clone)]
-pub struct Identity(Arc<Shared>);
+pub struct Identity(Arc<SharedIdentity>);
 
-struct Shared {
+struct SharedIdentity {
     user: UserInfo,
-    by_request_header: OnceLock<Result<Lines, UnfitIdentity>>,
-    by_impersonation: OnceLock<Result<Lines, UnfitIdentity>>,
+    by_request_header: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
+    by_impersonation: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
 }
 
 impl Identity {
-    /// What a backend is told.
-    pub(crate) fn lines(&self, mode: IdentityMode) -> Result<&Lines, UnfitIdentity> {
+    /// The identity as the header lines of `mode`; an error if no header carries it byte for byte.
+    pub(crate) fn encode(self, mode: IdentityMode) -> Result<EncodedIdentity, UnencodableIdentity> {
+        let lines = Arc::clone(self.lines(mode)?);
+        Ok(EncodedIdentity { identity: self, lines })
+    }
+
+    /// The header lines of `mode`, made once.
+    pub(crate) fn lines(&self, mode: IdentityMode) -> Result<&IdentityHeaderLines, UnencodableIdentity> {
         let Self(shared) = self;
         let lines = match mode {
             IdentityMode::RequestHeader => &shared.by_request_header,
             IdentityMode::Impersonate => &shared.by_impersonation,
         };
-        lines.get_or_init(|| lines::lines(&shared.user, mode)).as_ref().map_err(UnfitIdentity::clone)
+        lines.get_or_init(|| lines::lines(&shared.user, mode)).as_ref().map_err(UnencodableIdentity::clone)
     }
 
-    /// Whether both are one in memory.
+    /// Whether both share one allocation.
     #[cfg(test)]
     pub(crate) fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
+/// An identity that the headers of one [`IdentityMode`] carry byte for byte.
+#[derive(Debug, Clone)]
+pub(crate) struct EncodedIdentity {
+    identity: Identity,
+    lines: IdentityHeaderLines,
+}
+
+impl EncodedIdentity {
+    /// The header lines, in order.
+    pub(crate) fn lines(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.lines
+    }
+}
+
+impl Deref for EncodedIdentity {
+    type Target = Identity;
+
+    fn deref(&self) -> &Identity {
+        &self.identity
+    }
+}
+
 impl From<UserInfo> for Identity {
     fn from(user: UserInfo) -> Self {
-        Self(Arc::new(Shared { user, by_request_header: OnceLock::new(), by_impersonation: OnceLock::new() }))
+        Self(Arc::new(SharedIdentity {
+            user,
+            by_request_header: OnceLock::new(),
+            by_impersonation: OnceLock::new(),
+        }))
     }
 }
 

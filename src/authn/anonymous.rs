@@ -1,55 +1,56 @@
-//! Requests without a credential.
+//! Anonymous authentication of requests without a credential.
 //!
-//! Follows `k8s.io/apiserver/pkg/authentication/request/anonymous/anonymous.go`. It is no member of the chain's union
-//! but stands behind it: a credential that was refused never comes here. Conditions compare the decoded path exactly.
+//! Follows `k8s.io/apiserver/pkg/authentication/request/anonymous/anonymous.go`. The authenticator is not a member of
+//! the chain's union; it runs after the union, and never for a request whose credential was refused. Conditions compare
+//! the decoded path exactly.
 
 use std::collections::BTreeSet;
 
 use super::{Authenticated, AuthnInput};
 use crate::user::{Identity, UserInfo};
 
-/// Which requests are let in without a credential.
+/// Which requests are accepted without a credential.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Anonymous {
+pub enum AnonymousAuth {
     /// None.
     #[default]
-    Nowhere,
-    /// Those for any path.
-    Everywhere,
-    /// Those for these paths.
-    At(BTreeSet<String>),
+    Disabled,
+    /// Requests for every path.
+    AllPaths,
+    /// Requests for these paths.
+    Paths(BTreeSet<String>),
 }
 
-impl Anonymous {
-    /// What lets them in, unless none is.
+impl AnonymousAuth {
+    /// The authenticator; `None` if it would accept no request.
     pub fn authenticator(&self) -> Option<AnonymousAuthenticator> {
         match self {
-            Self::Nowhere => None,
-            Self::Everywhere => Some(AnonymousAuthenticator::new([])),
-            // No path at all is not every path.
-            Self::At(paths) if paths.is_empty() => None,
-            Self::At(paths) => Some(AnonymousAuthenticator::new(paths.iter().cloned())),
+            Self::Disabled => None,
+            Self::AllPaths => Some(AnonymousAuthenticator::new([])),
+            // An empty list of conditions must not mean every path.
+            Self::Paths(paths) if paths.is_empty() => None,
+            Self::Paths(paths) => Some(AnonymousAuthenticator::new(paths.iter().cloned())),
         }
     }
 }
 
-/// Lets requests in as `system:anonymous`, all of them or those for certain paths.
+/// Authenticates requests as `system:anonymous`, for every path or for certain paths.
 #[derive(Debug)]
 pub struct AnonymousAuthenticator {
-    /// Empty: every path.
+    /// Empty for every path.
     paths: BTreeSet<String>,
     user: Identity,
 }
 
 impl AnonymousAuthenticator {
-    /// Lets in requests for these paths; for every path if there are none.
+    /// Accepts requests for these paths; for every path if the list is empty.
     pub fn new(paths: impl IntoIterator<Item = String>) -> Self {
         Self { paths: paths.into_iter().collect(), user: UserInfo::anonymous().into() }
     }
 
-    /// The identity, unless the path is not one of those let in.
+    /// Returns the anonymous user if the path is accepted.
     pub fn authenticate(&self, input: &AuthnInput<'_>) -> Option<Authenticated> {
-        // U+FFFD may stand for any byte that is no text, so a path that has one equals no configured path.
+        // U+FFFD replaces any byte that is not UTF-8, so a path that contains it must not match a configured path.
         let listed = self.paths.contains(input.path) && !input.path.contains(char::REPLACEMENT_CHARACTER);
         if !listed && !self.paths.is_empty() {
             return None;
@@ -81,18 +82,18 @@ mod tests {
             (&["/livez"], "/", false),
             (&["/a\u{fffd}"], "/a\u{fffd}", false),
         ];
-        for (paths, path, let_in) in CASES {
+        for (paths, path, accepted) in CASES {
             let mut request = TestRequest::new();
             (*path).clone_into(&mut request.path);
             let anonymous = AnonymousAuthenticator::new(paths.iter().map(|path| (*path).to_owned()));
-            assert_eq!(anonymous.authenticate(&request.input()).is_some(), *let_in, "{paths:?} {path}");
+            assert_eq!(anonymous.authenticate(&request.input()).is_some(), *accepted, "{paths:?} {path}");
         }
     }
 
     #[test]
     fn the_identity_is_that_of_kube_apiserver() {
         let request = TestRequest::new().audiences(&["api"]);
-        let found = AnonymousAuthenticator::new([]).authenticate(&request.input()).expect("let in");
+        let found = AnonymousAuthenticator::new([]).authenticate(&request.input()).expect("accepted");
         assert_eq!(*found.user, UserInfo::anonymous());
         assert_eq!(found.audiences, audiences_of(&["api"]));
     }

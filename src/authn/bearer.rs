@@ -1,32 +1,32 @@
 //! Bearer tokens in the `Authorization` header.
 //!
 //! Follows `k8s.io/apiserver/pkg/authentication/request/bearertoken/bearertoken.go`. Decides whether the header holds a
-//! bearer token at all; a token that nobody knows is an error, so that it never makes an anonymous request.
+//! bearer token. An unknown token is an error, so that its request never becomes anonymous.
 
 use super::{
-    AuthnError, AuthnInput, BearerToken, BoxFuture, RequestAuthenticator, TokenAuthenticator, Verdict,
+    AuthnError, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, RequestAuthenticator, TokenAuthenticator,
 };
 
 const EXTRA_SPACE: &str =
     "the provided Authorization header contains extra space before the bearer token, and is ignored";
 
-/// Hands the token of the `Authorization` header to a token authenticator.
+/// Passes the token of the `Authorization` header to a token authenticator.
 #[derive(Debug)]
 pub struct BearerAuthenticator {
     tokens: Box<dyn TokenAuthenticator>,
 }
 
-/// What an `Authorization` header says about bearer tokens.
+/// Result of parsing an `Authorization` header.
 #[derive(Debug, PartialEq, Eq)]
-enum Found<'a> {
-    Nothing,
-    /// There is more than one blank where one belongs.
+enum BearerHeader<'a> {
+    Absent,
+    /// More than one space between scheme and token.
     ExtraSpace,
     Token(&'a str),
 }
 
 impl BearerAuthenticator {
-    /// Checks tokens with the given authenticator, usually a union of several.
+    /// Checks tokens with `tokens`, usually a union of several authenticators.
     pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
         Self { tokens }
     }
@@ -37,53 +37,55 @@ impl RequestAuthenticator for BearerAuthenticator {
         "bearer"
     }
 
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
             let Some(token) = token(input.credentials.authorization.as_deref().unwrap_or_default()) else {
                 return Ok(None);
             };
-            known_or_error(self.tokens.authenticate(&token, input.for_tokens()).await)
+            recognized_or_error(self.tokens.authenticate(&token, input.for_tokens()).await)
         })
     }
 }
 
-/// The token of an `Authorization` header.
+/// Extracts the token of an `Authorization` header.
 pub(super) fn token(header: &str) -> Option<BearerToken> {
-    match find(header) {
-        Found::Nothing | Found::ExtraSpace => None,
-        Found::Token(token) => Some(BearerToken::new(token)),
+    match parse_header(header) {
+        BearerHeader::Absent | BearerHeader::ExtraSpace => None,
+        BearerHeader::Token(token) => Some(BearerToken::new(token)),
     }
 }
 
-/// Warns of a header whose token is ignored because of a blank too many. In kube-apiserver the authenticator of its own
-/// loopback token comes before all others and sees every header, so the warning comes whoever the client is.
+/// Warns of a header whose token is ignored because of an extra space. In kube-apiserver the authenticator of its own
+/// loopback token runs first and sees every header, so every client gets the warning.
 // apiserver: pkg/server/config.go, AuthorizeClientBearerToken
 pub(super) fn warn_of_extra_space(input: &AuthnInput<'_>) {
-    if find(input.credentials.authorization.as_deref().unwrap_or_default()) == Found::ExtraSpace {
-        input.remarks.warn(EXTRA_SPACE);
+    if parse_header(input.credentials.authorization.as_deref().unwrap_or_default())
+        == BearerHeader::ExtraSpace
+    {
+        input.trace.warn(EXTRA_SPACE);
     }
 }
 
-/// Turns "not my token" into an error: the client did present one.
-pub(super) fn known_or_error(verdict: Verdict) -> Verdict {
+/// Turns "no opinion" into an error, because the client did present a token.
+pub(super) fn recognized_or_error(verdict: AuthnVerdict) -> AuthnVerdict {
     match verdict {
         Ok(None) => Err(AuthnError::Invalid("invalid bearer token".to_owned())),
         verdict => verdict,
     }
 }
 
-fn find(header: &str) -> Found<'_> {
+fn parse_header(header: &str) -> BearerHeader<'_> {
     let mut parts = header.trim().splitn(3, ' ');
     let (Some(scheme), Some(token)) = (parts.next(), parts.next()) else {
-        return Found::Nothing;
+        return BearerHeader::Absent;
     };
     if !scheme.eq_ignore_ascii_case("bearer") {
-        return Found::Nothing;
+        return BearerHeader::Absent;
     }
     match (token, parts.next()) {
-        ("", Some(_)) => Found::ExtraSpace,
-        ("", None) => Found::Nothing,
-        (token, _) => Found::Token(token),
+        ("", Some(_)) => BearerHeader::ExtraSpace,
+        ("", None) => BearerHeader::Absent,
+        (token, _) => BearerHeader::Token(token),
     }
 }
 
@@ -91,67 +93,73 @@ fn find(header: &str) -> Found<'_> {
 mod tests {
     use futures_util::FutureExt;
 
-    use super::super::testing::{Fixed, Knows, TestRequest, success};
+    use super::super::testing::{Fixed, OneToken, TestRequest, success};
     use super::*;
 
-    fn judge(tokens: impl TokenAuthenticator + 'static, header: Option<&str>) -> (Verdict, Vec<String>) {
+    fn authenticate(
+        tokens: impl TokenAuthenticator + 'static,
+        header: Option<&str>,
+    ) -> (AuthnVerdict, Vec<String>) {
         let mut request = TestRequest::new();
         request.credentials.authorization = header.map(str::to_owned);
         let bearer = BearerAuthenticator::new(Box::new(tokens));
         let verdict = bearer.authenticate(&request.input()).now_or_never().expect("ready");
-        (verdict, request.remarks.take().warnings)
+        (verdict, request.trace.take().warnings)
     }
 
     #[test]
     fn headers_are_read_as_kube_apiserver_reads_them() {
-        const CASES: &[(&str, Found<'_>)] = &[
-            ("", Found::Nothing),
-            ("   ", Found::Nothing),
-            ("Bearer", Found::Nothing),
-            ("Bearer ", Found::Nothing),
-            ("Basic x", Found::Nothing),
-            ("bear tok", Found::Nothing),
-            ("Bearer: tok", Found::Nothing),
-            ("Bearertok", Found::Nothing),
-            ("Bearer\ttok", Found::Nothing),
-            ("Bearer tok", Found::Token("tok")),
-            (" bEaReR tok ", Found::Token("tok")),
-            ("Bearer tok extra stuff", Found::Token("tok")),
-            ("Bearer tok  extra", Found::Token("tok")),
-            ("Bearer \ttok", Found::Token("\ttok")),
-            ("Bearer  tok", Found::ExtraSpace),
-            ("Bearer   tok", Found::ExtraSpace),
+        const CASES: &[(&str, BearerHeader<'_>)] = &[
+            ("", BearerHeader::Absent),
+            ("   ", BearerHeader::Absent),
+            ("Bearer", BearerHeader::Absent),
+            ("Bearer ", BearerHeader::Absent),
+            ("Basic x", BearerHeader::Absent),
+            ("bear tok", BearerHeader::Absent),
+            ("Bearer: tok", BearerHeader::Absent),
+            ("Bearertok", BearerHeader::Absent),
+            ("Bearer\ttok", BearerHeader::Absent),
+            ("Bearer tok", BearerHeader::Token("tok")),
+            (" bEaReR tok ", BearerHeader::Token("tok")),
+            ("Bearer tok extra stuff", BearerHeader::Token("tok")),
+            ("Bearer tok  extra", BearerHeader::Token("tok")),
+            ("Bearer \ttok", BearerHeader::Token("\ttok")),
+            ("Bearer  tok", BearerHeader::ExtraSpace),
+            ("Bearer   tok", BearerHeader::ExtraSpace),
         ];
         for (header, expected) in CASES {
-            assert_eq!(find(header), *expected, "{header:?}");
+            assert_eq!(parse_header(header), *expected, "{header:?}");
         }
     }
 
     #[test]
     fn no_header_is_no_opinion() {
-        assert_eq!(judge(Knows("tok"), None), (Ok(None), vec![]));
+        assert_eq!(authenticate(OneToken("tok"), None), (Ok(None), vec![]));
     }
 
     #[test]
     fn a_known_token_is_a_success() {
-        assert_eq!(judge(Knows("tok"), Some("Bearer tok")), (Ok(Some(success("alice", &[]))), vec![]));
+        assert_eq!(
+            authenticate(OneToken("tok"), Some("Bearer tok")),
+            (Ok(Some(success("alice", &[]))), vec![])
+        );
     }
 
     #[test]
     fn an_unknown_token_is_an_error_and_not_anonymous() {
         let error = AuthnError::Invalid("invalid bearer token".to_owned());
-        assert_eq!(judge(Knows("tok"), Some("Bearer other")), (Err(error), vec![]));
+        assert_eq!(authenticate(OneToken("tok"), Some("Bearer other")), (Err(error), vec![]));
     }
 
     #[test]
     fn the_error_of_the_token_authenticator_is_passed_on() {
-        let error = AuthnError::Unavailable("issuer is away".to_owned());
-        assert_eq!(judge(Fixed(Err(error.clone())), Some("Bearer tok")), (Err(error), vec![]));
+        let error = AuthnError::Unavailable("issuer unavailable".to_owned());
+        assert_eq!(authenticate(Fixed(Err(error.clone())), Some("Bearer tok")), (Err(error), vec![]));
     }
 
     #[test]
     fn an_extra_space_is_no_opinion() {
-        assert_eq!(judge(Knows("tok"), Some("Bearer  tok")), (Ok(None), vec![]));
+        assert_eq!(authenticate(OneToken("tok"), Some("Bearer  tok")), (Ok(None), vec![]));
     }
 
     #[test]
@@ -160,7 +168,7 @@ mod tests {
             let mut request = TestRequest::new();
             request.credentials.authorization = Some(header.to_owned());
             warn_of_extra_space(&request.input());
-            assert_eq!(request.remarks.take().warnings, warnings, "{header:?}");
+            assert_eq!(request.trace.take().warnings, warnings, "{header:?}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Remembers verdicts on tokens, so that a token is checked once in a while and not with every request.
+//! Caches verdicts on tokens, so that not every request repeats the check of its token.
 //!
-//! Follows `k8s.io/apiserver/pkg/authentication/token/cache`. A verdict is kept under a keyed hash of the token and the
-//! audiences, for the time that [`Keep`] says and never past the credential's own end, by which kube-apiserver does not
-//! go. Requests that come with one token at once share one lookup, which runs on a runtime of its own and goes on
-//! without them. The authenticator is asked for a bounded number of tokens at a time: a flood of made-up tokens waits,
-//! and past a limit is refused unchecked. A cache lives as long as the configuration it was made for.
+//! Follows `k8s.io/apiserver/pkg/authentication/token/cache`. A verdict is stored under a keyed hash of the token and
+//! the audiences, for the duration set by [`CachePolicy`] and, unlike in kube-apiserver, never past the credential's
+//! expiry. Concurrent requests with the same token share one lookup, which runs on its own runtime and continues if
+//! they are cancelled. The number of concurrent lookups is bounded: a flood of made-up tokens waits, and beyond a limit
+//! is refused unchecked. A cache must never outlive the configuration that it was made for.
 
 mod key;
-mod shelf;
+mod shard;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,38 +19,38 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 use tracing::error;
 
-use super::{Audience, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
-use crate::authn::trace::Remarks;
+use super::{Audience, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
+use crate::authn::trace::AuthnTrace;
 use crate::clock::UnixTime;
-use crate::metrics::{Counted, TokenCache};
-use key::{Key, Keys};
-use shelf::{Flight, Known, Outcome, Shelf};
+use crate::metrics::{GaugeGuard, TokenCacheMetrics};
+use key::{CacheKey, CacheKeyHasher};
+use shard::{CacheEntry, CacheShard, LookupOutcome, PendingLookup};
 
-/// How long a lookup may take, whoever still waits for it.
+/// Maximum duration of a lookup, independent of the requests that wait for it.
 // apiserver: pkg/authentication/token/cache, sharedLookupTimeout
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a token waits until it is looked up.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Locks, so that request workers seldom want the same one.
-const SHELVES: usize = 16;
+/// How long a token waits for its lookup to start.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Number of shards, each with its own lock, to reduce contention between request workers.
+const SHARDS: usize = 16;
 
-/// How long what is remembered, from when its lookup began. Zero: not at all.
+/// How long verdicts are stored, counted from the start of their lookup. Zero disables storing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keep {
-    /// Tokens that somebody vouched for.
+pub struct CachePolicy {
+    /// For authenticated tokens.
     pub success: Duration,
-    /// Tokens that nobody knew.
+    /// For tokens on which no authenticator had an opinion.
     pub failure: Duration,
-    /// Whether errors count as failures; they are not remembered otherwise.
+    /// Whether errors are stored like failures; if not, they are not stored.
     pub errors: bool,
 }
 
-impl Keep {
-    /// What kube-apiserver remembers of all methods together.
+impl CachePolicy {
+    /// The policy of kube-apiserver's cache for all methods.
     // kubernetes: pkg/kubeapiserver/options/authentication.go, NewBuiltInAuthenticationOptions
     pub const TOKENS: Self = Self { success: Duration::from_secs(10), failure: Duration::ZERO, errors: true };
 
-    fn duration(&self, verdict: &Verdict) -> Duration {
+    fn duration(&self, verdict: &AuthnVerdict) -> Duration {
         match verdict {
             Ok(Some(_)) => self.success,
             Err(_) if !self.errors => Duration::ZERO,
@@ -59,127 +59,129 @@ impl Keep {
     }
 }
 
-/// What a cache may cost.
+/// Resource limits of a cache.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// Bytes of remembered verdicts. One on a pod's service account takes 2 KiB.
+pub(crate) struct CacheLimits {
+    /// Bytes of stored verdicts. A verdict on the service-account token of a pod takes 2 KiB.
     memory: usize,
-    /// Lookups at a time. Each holds a token, of 1 MiB at most as every header.
+    /// Concurrent lookups. Each holds a token, which like every header has at most 1 MiB.
     lookups: usize,
-    /// Tokens that wait for their lookup. They are held by their requests.
+    /// Tokens that wait for their lookup. Their requests hold them.
     waiting: usize,
-    /// Lookups, and as many that wait, for tokens whose last verdict was good: those that are made up take none of them.
+    /// Further lookups, and as many waiting tokens, reserved for tokens whose last verdict was a success: made-up
+    /// tokens cannot occupy them.
     reserved: usize,
-    /// How many tokens are known to be such.
+    /// Number of tokens recorded as such.
     good_tokens: usize,
 }
 
-impl Limits {
-    /// For all tokens of a cluster. Most are judged here, in no time; the others wait for somebody who is asked, and must
-    /// leave places to those: [`Self::ASKED`], the keys of issuers and the budget of live reads let fewer wait.
-    pub(crate) const JUDGED: Self =
+impl CacheLimits {
+    /// For all tokens of a cluster. Most are checked locally at once; the others wait for a remote service and must
+    /// leave slots free. Stricter limits bound them: [`Self::WEBHOOK`], and those of issuers' keys and of live reads.
+    pub(crate) const CLUSTER: Self =
         Self { memory: 64 << 20, lookups: 4096, waiting: 4096, reserved: 0, good_tokens: 0 };
-    /// For tokens that somebody else is asked about, however long that takes.
-    pub(crate) const ASKED: Self =
+    /// For tokens that a remote service checks, which may take long.
+    pub(crate) const WEBHOOK: Self =
         Self { memory: 64 << 20, lookups: 128, waiting: 512, reserved: 32, good_tokens: 1 << 16 };
 }
 
-/// Judges tokens as another authenticator does, and remembers.
+/// Caches the verdicts of another token authenticator.
 #[derive(Debug)]
-pub struct CachedTokens(Arc<Shared>);
+pub struct CachedTokens(Arc<CacheState>);
 
 #[derive(Debug)]
-struct Shared {
+struct CacheState {
     delegate: Arc<dyn TokenAuthenticator>,
-    keep: Keep,
+    policy: CachePolicy,
     runtime: Handle,
-    metrics: TokenCache,
-    keys: Keys,
-    /// One, and the others.
-    shelves: (Mutex<Shelf>, Vec<Mutex<Shelf>>),
-    /// For all tokens, and for those whose last verdict was good.
-    all: Places,
-    good: Places,
+    metrics: TokenCacheMetrics,
+    hasher: CacheKeyHasher,
+    /// The first shard and the others: at least one exists.
+    shards: (Mutex<CacheShard>, Vec<Mutex<CacheShard>>),
+    /// For any token.
+    slots: LookupSlots,
+    /// For tokens whose last verdict was a success.
+    reserved_slots: LookupSlots,
 }
 
-/// Leave to look tokens up, and to wait for it.
+/// Bounds concurrent lookups, and the tokens that wait for one.
 #[derive(Debug)]
-struct Places {
+struct LookupSlots {
     lookups: Arc<Semaphore>,
     queue: Semaphore,
 }
 
-impl Places {
+impl LookupSlots {
     fn new(lookups: usize, waiting: usize) -> Self {
         Self { lookups: Arc::new(Semaphore::new(lookups)), queue: Semaphore::new(waiting) }
     }
 
-    fn free(&self) -> Option<OwnedSemaphorePermit> {
+    fn try_acquire(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.lookups).try_acquire_owned().ok()
     }
 
-    /// Whoever waits is served in order; `None` if that would take too long.
-    async fn wait(&self) -> Option<OwnedSemaphorePermit> {
+    /// Waits for a slot, first come, first served; `None` if the queue is full or [`QUEUE_TIMEOUT`] expires.
+    async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         let _waiting = self.queue.try_acquire().ok()?;
-        timeout(PATIENCE, Arc::clone(&self.lookups).acquire_owned()).await.ok()?.ok()
+        timeout(QUEUE_TIMEOUT, Arc::clone(&self.lookups).acquire_owned()).await.ok()?.ok()
     }
 }
 
 impl CachedTokens {
-    /// Asks `delegate`, on `runtime`, about what is not remembered.
+    /// Runs lookups of `delegate` on `runtime`.
     pub(crate) fn new(
         delegate: Arc<dyn TokenAuthenticator>,
-        keep: Keep,
+        policy: CachePolicy,
         runtime: Handle,
-        metrics: &TokenCache,
-        limits: Limits,
+        metrics: &TokenCacheMetrics,
+        limits: CacheLimits,
     ) -> Self {
-        let shelf = || Mutex::new(Shelf::new(limits.memory / SHELVES, limits.good_tokens / SHELVES));
-        Self(Arc::new(Shared {
+        let shard = || Mutex::new(CacheShard::new(limits.memory / SHARDS, limits.good_tokens / SHARDS));
+        Self(Arc::new(CacheState {
             delegate,
-            keep,
+            policy,
             runtime,
             metrics: metrics.clone(),
-            keys: Keys::random(),
-            shelves: (shelf(), (1..SHELVES).map(|_| shelf()).collect()),
-            all: Places::new(limits.lookups, limits.waiting),
-            good: Places::new(limits.reserved, limits.reserved),
+            hasher: CacheKeyHasher::random(),
+            shards: (shard(), (1..SHARDS).map(|_| shard()).collect()),
+            slots: LookupSlots::new(limits.lookups, limits.waiting),
+            reserved_slots: LookupSlots::new(limits.reserved, limits.reserved),
         }))
     }
 
-    /// What is remembered, or what somebody's lookup comes to.
-    async fn outcome(&self, token: &BearerToken, context: TokenContext<'_>) -> Arc<Outcome> {
-        let Self(shared) = self;
+    /// Returns the stored outcome, or waits for the shared lookup.
+    async fn outcome(&self, token: &BearerToken, context: TokenContext<'_>) -> Arc<LookupOutcome> {
+        let Self(state) = self;
         let begun = Instant::now();
-        let key = shared.keys.key(token, context.audiences);
-        let mut known = shared.shelf(key).look(key, context.now, begun);
-        if let Known::Outcome(outcome) = known {
-            shared.metrics.hit(begun.elapsed());
+        let key = state.hasher.key(token, context.audiences);
+        let mut entry = state.shard(key).entry(key, context.now, begun);
+        if let CacheEntry::Hit(outcome) = entry {
+            state.metrics.hit(begun.elapsed());
             return outcome;
         }
-        let _miss = Miss { metrics: &shared.metrics, begun, _blocked: shared.metrics.blocked() };
+        let _miss = MissTimer { metrics: &state.metrics, begun, _blocked: state.metrics.blocked() };
         loop {
-            let (mut flight, is_own) = match known {
-                Known::Outcome(outcome) => return outcome,
-                Known::Flight(flight) => (flight, false),
-                Known::Nothing(sender) => (shared.begin(key, sender, token, context).await, true),
+            let (mut pending, is_own) = match entry {
+                CacheEntry::Hit(outcome) => return outcome,
+                CacheEntry::Pending(pending) => (pending, false),
+                CacheEntry::Vacant(sender) => (state.begin(key, sender, token, context).await, true),
             };
-            let landed = flight.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
-            match landed {
+            let outcome = pending.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+            match outcome {
                 Some(outcome) if is_own || outcome.holds_at(context.now) => return outcome,
-                // Whoever was to look it up went away before that began.
-                _ => known = shared.shelf(key).look(key, context.now, Instant::now()),
+                // The lookup was cancelled before its start, or the credential has expired.
+                _ => entry = state.shard(key).entry(key, context.now, Instant::now()),
             }
         }
     }
 
-    /// Asks for every step, which nobody remembers.
-    async fn trace(&self, token: &BearerToken, context: TokenContext<'_>) -> Verdict {
-        let question = Question::new(token, context);
-        let Some(place) = self.0.place(false).await else { return Err(overloaded()) };
-        let asking = self.0.runtime.spawn(question.ask(Arc::clone(&self.0), place));
-        let Ok((outcome, _)) = asking.await else { return Err(stopped()) };
-        context.remarks.replay(&outcome.noted);
+    /// Checks the token without the cache, which stores no steps.
+    async fn authenticate_uncached(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
+        let check = TokenCheck::new(token, context);
+        let Some(slot) = self.0.slot(false).await else { return Err(overloaded()) };
+        let running = self.0.runtime.spawn(check.run(Arc::clone(&self.0), slot));
+        let Ok((outcome, _)) = running.await else { return Err(cancelled()) };
+        context.trace.merge(&outcome.record);
         outcome.verdict
     }
 }
@@ -193,14 +195,14 @@ impl TokenAuthenticator for CachedTokens {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
-            if context.remarks.is_traced() {
-                return self.trace(token, context).await;
+            if context.trace.keeps_steps() {
+                return self.authenticate_uncached(token, context).await;
             }
             let outcome = self.outcome(token, context).await;
             if matches!(outcome.verdict, Ok(Some(_))) {
-                context.remarks.replay(&outcome.noted);
+                context.trace.merge(&outcome.record);
             }
             outcome.verdict.clone()
         })
@@ -208,41 +210,41 @@ impl TokenAuthenticator for CachedTokens {
 }
 
 // threat: token-flood
-impl Shared {
-    fn shelf(&self, key: Key) -> MutexGuard<'_, Shelf> {
-        let (one, others) = &self.shelves;
-        let shelf = others.get(key.spread() % SHELVES).unwrap_or(one);
-        shelf.lock().unwrap_or_else(PoisonError::into_inner)
+impl CacheState {
+    fn shard(&self, key: CacheKey) -> MutexGuard<'_, CacheShard> {
+        let (first, others) = &self.shards;
+        let shard = others.get(key.spread() % SHARDS).unwrap_or(first);
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a lookup as soon as there is a place for it.
+    /// Starts a lookup as soon as a slot is free.
     async fn begin(
         self: &Arc<Self>,
-        key: Key,
-        sender: watch::Sender<Option<Arc<Outcome>>>,
+        key: CacheKey,
+        sender: watch::Sender<Option<Arc<LookupOutcome>>>,
         token: &BearerToken,
         context: TokenContext<'_>,
-    ) -> Flight {
-        let flight = sender.subscribe();
-        let mut lookup = Lookup { shared: Arc::clone(self), key, sender, outcome: None };
-        let was_good = self.shelf(key).was_good(&key);
-        let place = self.place(was_good).await;
-        let unchecked = if place.is_some() { stopped() } else { overloaded() };
-        lookup.outcome = Some(Arc::new(Outcome::of(unchecked)));
-        if let Some(place) = place {
-            self.runtime.spawn(lookup.run(Question::new(token, context), place));
+    ) -> PendingLookup {
+        let pending = sender.subscribe();
+        let mut lookup = SharedLookup { state: Arc::clone(self), key, sender, outcome: None };
+        let was_good = self.shard(key).was_good(&key);
+        let slot = self.slot(was_good).await;
+        let error = if slot.is_some() { cancelled() } else { overloaded() };
+        lookup.outcome = Some(Arc::new(LookupOutcome::of(error)));
+        if let Some(slot) = slot {
+            self.runtime.spawn(lookup.run(TokenCheck::new(token, context), slot));
         }
-        flight
+        pending
     }
 
-    /// A permit to look a token up. A token whose last verdict was good does not wait behind unknown tokens.
-    async fn place(&self, was_good: bool) -> Option<OwnedSemaphorePermit> {
-        match self.all.free() {
-            Some(place) => Some(place),
-            None if !was_good => self.all.wait().await,
-            None => match self.good.free() {
-                Some(place) => Some(place),
-                None => self.good.wait().await,
+    /// Acquires a slot for a lookup. A token whose last verdict was a success does not wait behind unknown tokens.
+    async fn slot(&self, was_good: bool) -> Option<OwnedSemaphorePermit> {
+        match self.slots.try_acquire() {
+            Some(slot) => Some(slot),
+            None if !was_good => self.slots.acquire().await,
+            None => match self.reserved_slots.try_acquire() {
+                Some(slot) => Some(slot),
+                None => self.reserved_slots.acquire().await,
             },
         }
     }
@@ -252,84 +254,85 @@ fn overloaded() -> AuthnError {
     AuthnError::Unavailable("too many tokens are being checked at once".to_owned())
 }
 
-fn stopped() -> AuthnError {
-    AuthnError::Unavailable("the token was not checked to the end".to_owned())
+fn cancelled() -> AuthnError {
+    AuthnError::Unavailable("the token check was cancelled".to_owned())
 }
 
-/// Counts a request that was not answered from memory, however it ends.
-struct Miss<'a> {
-    metrics: &'a TokenCache,
+/// Records a cache miss when the request ends or is cancelled.
+struct MissTimer<'a> {
+    metrics: &'a TokenCacheMetrics,
     begun: Instant,
-    _blocked: Counted,
+    _blocked: GaugeGuard,
 }
 
-impl Drop for Miss<'_> {
+impl Drop for MissTimer<'_> {
     fn drop(&mut self) {
         self.metrics.miss(self.begun.elapsed());
     }
 }
 
-/// A lookup that others may wait for. It ends when it is dropped.
-struct Lookup {
-    shared: Arc<Shared>,
-    key: Key,
-    sender: watch::Sender<Option<Arc<Outcome>>>,
-    /// What those who wait are told in the end; nothing if it never started, so that one of them takes over.
-    outcome: Option<Arc<Outcome>>,
+/// A lookup that several requests may wait for. Dropping it ends it.
+struct SharedLookup {
+    state: Arc<CacheState>,
+    key: CacheKey,
+    sender: watch::Sender<Option<Arc<LookupOutcome>>>,
+    /// Sent to the waiting requests on drop. `None` if the lookup never started: one of them then starts another.
+    outcome: Option<Arc<LookupOutcome>>,
 }
 
-impl Lookup {
-    async fn run(mut self, question: Question, place: OwnedSemaphorePermit) {
+impl SharedLookup {
+    async fn run(mut self, check: TokenCheck, slot: OwnedSemaphorePermit) {
         let begun = Instant::now();
-        let (outcome, is_verdict) = question.ask(Arc::clone(&self.shared), place).await;
+        let (outcome, is_verdict) = check.run(Arc::clone(&self.state), slot).await;
         if let (true, Ok(found)) = (is_verdict, &outcome.verdict) {
-            self.shared.shelf(self.key).note_good(self.key, found.is_some());
+            self.state.shard(self.key).set_good(self.key, found.is_some());
         }
-        let duration = self.shared.keep.duration(&outcome.verdict);
+        let duration = self.state.policy.duration(&outcome.verdict);
         let outcome = Arc::new(outcome);
-        // Why from the beginning: what the verdict is based on may be as old as that.
+        // Counted from the start of the lookup: the verdict may rest on data of that time.
         let (now, until) = (Instant::now(), begun + duration);
         if is_verdict && now < until {
-            self.shared.shelf(self.key).keep(self.key, Arc::clone(&outcome), until, now);
+            self.state.shard(self.key).store(self.key, Arc::clone(&outcome), until, now);
         }
         self.outcome = Some(outcome);
     }
 }
 
-impl Drop for Lookup {
+impl Drop for SharedLookup {
     fn drop(&mut self) {
-        // First: who asks once this is known must not be told the same.
-        self.shared.shelf(self.key).land(&self.key);
+        // Remove the entry before sending: a later request must not join a finished lookup.
+        self.state.shard(self.key).remove_pending(&self.key);
         if let Some(outcome) = self.outcome.take() {
             self.sender.send_replace(Some(outcome));
         }
     }
 }
 
-/// What the delegate is asked, apart from the request that asks.
-struct Question {
+/// A call of the delegate, independent of the lifetime of the request.
+struct TokenCheck {
     token: BearerToken,
     audiences: Vec<Audience>,
     now: UnixTime,
-    remarks: Remarks,
+    trace: AuthnTrace,
 }
 
-impl Question {
+impl TokenCheck {
     fn new(token: &BearerToken, context: TokenContext<'_>) -> Self {
-        let remarks = if context.remarks.is_traced() { Remarks::traced() } else { Remarks::default() };
-        Self { token: token.clone(), audiences: context.audiences.to_vec(), now: context.now, remarks }
+        let trace =
+            if context.trace.keeps_steps() { AuthnTrace::with_steps() } else { AuthnTrace::default() };
+        Self { token: token.clone(), audiences: context.audiences.to_vec(), now: context.now, trace }
     }
 
-    /// Asks. An authenticator that panics has given no verdict.
-    async fn ask(self, shared: Arc<Shared>, _place: OwnedSemaphorePermit) -> (Outcome, bool) {
-        let _in_flight = shared.metrics.in_flight();
-        let Self { token, audiences, now, remarks } = &self;
-        let context = TokenContext { audiences, now: *now, remarks };
-        let asking = AssertUnwindSafe(async { shared.delegate.authenticate(token, context).await });
-        let (verdict, is_verdict) = match timeout(LOOKUP_TIMEOUT, asking.catch_unwind()).await {
+    /// Calls the delegate. The flag is false if it panicked, and so returned no verdict.
+    async fn run(self, state: Arc<CacheState>, _slot: OwnedSemaphorePermit) -> (LookupOutcome, bool) {
+        let _in_flight = state.metrics.in_flight();
+        let Self { token, audiences, now, trace } = &self;
+        let context = TokenContext { audiences, now: *now, trace };
+        let call = AssertUnwindSafe(async { state.delegate.authenticate(token, context).await });
+        let (verdict, is_verdict) = match timeout(LOOKUP_TIMEOUT, call.catch_unwind()).await {
             Ok(Ok(verdict)) => (verdict, true),
             Ok(Err(_)) => {
-                shared.metrics.panicked();
+                state.metrics.panicked();
                 error!("checking a token panicked");
                 let text = "Internal error occurred: authentication failed unexpectedly";
                 (Err(AuthnError::Unavailable(text.to_owned())), false)
@@ -339,8 +342,8 @@ impl Question {
                 (Err(AuthnError::Unavailable(text)), true)
             }
         };
-        shared.metrics.fetched(verdict.is_err());
-        (Outcome { verdict, noted: remarks.take() }, is_verdict)
+        state.metrics.fetched(verdict.is_err());
+        (LookupOutcome { verdict, record: trace.take() }, is_verdict)
     }
 }
 

@@ -1,10 +1,10 @@
-//! All authenticators of a cluster as one: who is asked in which order, and what an error means.
+//! The authenticators of a cluster as one: their order, and the meaning of an error.
 //!
 //! Follows `k8s.io/kubernetes/pkg/kubeapiserver/authenticator/config.go` with `apiserver/pkg/authentication`
 //! (`request/union`, `token/union`, `group`, `authenticator/audagnostic.go`) and the audience check of
-//! `pkg/endpoints/filters/authentication.go`. The first success wins and makes earlier errors forgotten; an error
-//! without a success is final; only a request that nobody had an opinion about can be anonymous. A method that is
-//! switched off is not in the chain, and a chain without any method cannot be built.
+//! `pkg/endpoints/filters/authentication.go`. The first success wins and discards earlier errors; an error without a
+//! success is final; only a request on which no authenticator had an opinion can become anonymous. A disabled method is
+//! not in the chain, and a chain without any method cannot be constructed.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use super::anonymous::AnonymousAuthenticator;
 use super::bearer;
 use super::request_header;
 use super::{
-    Audience, Authenticated, AuthnError, AuthnInput, BearerToken, BoxFuture, Proven, RequestAuthenticator,
-    TokenAuthenticator, TokenContext, Verdict,
+    Audience, Authenticated, AuthnError, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, ProvenIdentity,
+    RequestAuthenticator, TokenAuthenticator, TokenContext,
 };
-use crate::authn::trace::{Check, Outcome, Remarks};
+use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
 use crate::clock::UnixTime;
 use crate::go::quote::{Quoted, QuotedList};
 use crate::user::{GATEWAY, UserInfo};
 
-/// Everything that can authenticate a request to one cluster.
+/// All authenticators of one cluster.
 #[derive(Debug)]
-pub struct Chain {
+pub struct AuthnChain {
     members: Vec<Box<dyn RequestAuthenticator>>,
     anonymous: Option<AnonymousAuthenticator>,
     tokens: Option<Arc<dyn TokenAuthenticator>>,
 }
 
-/// No authentication method is configured, and anonymous requests are not let in.
+/// No authentication method is configured, and anonymous authentication is disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no authentication method is configured: nobody could be authenticated")]
+#[error("no authentication method is configured, and anonymous authentication is disabled")]
 pub struct EmptyChain;
 
-impl Chain {
-    /// Asks the members in this order, and lets in as anonymous what nobody had an opinion about, if at all.
+impl AuthnChain {
+    /// Runs `members` in this order, then `anonymous` if no member had an opinion.
     pub fn new(
         members: Vec<Box<dyn RequestAuthenticator>>,
         anonymous: Option<AnonymousAuthenticator>,
@@ -46,19 +46,19 @@ impl Chain {
         Ok(Self { members, anonymous, tokens: None })
     }
 
-    /// The same chain, which also reviews tokens: those that its members take.
+    /// Enables [`Self::review`] with the token authenticators of the members.
     #[must_use]
-    pub fn reviewing(self, tokens: Arc<dyn TokenAuthenticator>) -> Self {
+    pub fn with_token_review(self, tokens: Arc<dyn TokenAuthenticator>) -> Self {
         Self { tokens: Some(tokens), ..self }
     }
 
-    /// Whether it reviews tokens.
-    pub fn reviews(&self) -> bool {
+    /// Whether [`Self::review`] is enabled.
+    pub fn reviews_tokens(&self) -> bool {
         self.tokens.is_some()
     }
 
-    /// Finds out whose token somebody asks about; `Ok(None)` if no request with it would have a token. The same rules
-    /// as for a request with this token, and nothing else of any request.
+    /// Authenticates the token of a `TokenReview`, by the rules for a request that carries only this token; `Ok(None)`
+    /// if an `Authorization` header with the text would not contain a token.
     // kubernetes: pkg/registry/authentication/tokenreview/storage.go
     pub async fn review(
         &self,
@@ -70,11 +70,11 @@ impl Chain {
         else {
             return Ok(None);
         };
-        let remarks = Remarks::default();
-        let context = TokenContext { audiences, now, remarks: &remarks };
-        let found = bearer::known_or_error(tokens.authenticate(&token, context).await)?;
-        let found = found.map(unreserved).transpose()?.map(with_authenticated_group);
-        // Here a token that is good for no audience in particular is not good for those that were asked for.
+        let trace = AuthnTrace::default();
+        let context = TokenContext { audiences, now, trace: &trace };
+        let found = bearer::recognized_or_error(tokens.authenticate(&token, context).await)?;
+        let found = found.map(reject_reserved).transpose()?.map(with_authenticated_group);
+        // Unlike for a request, a token without audiences does not match the requested ones.
         if let Some(found) = &found
             && !audiences.is_empty()
             && intersection(&found.audiences, audiences).is_empty()
@@ -84,24 +84,24 @@ impl Chain {
         Ok(found)
     }
 
-    /// Finds out who makes a request.
-    pub async fn authenticate(&self, input: &AuthnInput<'_>) -> Result<Proven, AuthnError> {
+    /// Authenticates a request.
+    pub async fn authenticate(&self, input: &AuthnInput<'_>) -> Result<ProvenIdentity, AuthnError> {
         bearer::warn_of_extra_space(input);
         let mut errors = Vec::new();
         let mut found = None;
         for member in &self.members {
             let verdict = member.authenticate(input).await;
-            note(input.remarks, member.name(), &verdict);
+            record_verdict(input.trace, member.name(), &verdict);
             match verdict {
                 Ok(Some(authenticated)) => {
-                    found = Some(with_authenticated_group(unreserved(authenticated)?));
+                    found = Some(with_authenticated_group(reject_reserved(authenticated)?));
                     break;
                 }
                 Ok(None) => {}
                 Err(error) => errors.push(error),
             }
         }
-        // Why here: a credential that was refused must not be let in as anonymous.
+        // A refused credential must not become anonymous.
         if found.is_none() {
             if let Some(error) = AuthnError::of_all(errors) {
                 return Err(error);
@@ -110,56 +110,56 @@ impl Chain {
         }
         let found = found.ok_or(AuthnError::Unrecognized)?;
         check_audiences(input.audiences, &found.audiences)?;
-        Ok(Proven(found))
+        Ok(ProvenIdentity(found))
     }
 }
 
-/// Refuses the gateway's own user to all but front proxies, which may name any user: another gateway before this one
-/// reads through it as that user. Final: no other credential beside it counts.
+/// Refuses the gateway's own user to every client but front proxies, which may assert any user: a gateway in front of
+/// this one sends its own requests as that user. The refusal is final; no other credential of the request counts.
 // threat: gateway-user
-fn unreserved(found: Authenticated) -> Result<Authenticated, AuthnError> {
+fn reject_reserved(found: Authenticated) -> Result<Authenticated, AuthnError> {
     if found.user.name == GATEWAY && found.method != request_header::METHOD {
         return Err(AuthnError::Reserved(found.method));
     }
     Ok(found)
 }
 
-/// What a member said, for somebody who asks why.
-fn note(remarks: &Remarks, name: &str, verdict: &Verdict) {
+/// Adds a member's verdict to the trace.
+fn record_verdict(trace: &AuthnTrace, name: &str, verdict: &AuthnVerdict) {
     let outcome = match verdict {
-        Ok(Some(_)) => Outcome::Passed,
-        Ok(None) => Outcome::NotApplicable,
-        Err(_) => Outcome::Failed,
+        Ok(Some(_)) => StepOutcome::Passed,
+        Ok(None) => StepOutcome::NotApplicable,
+        Err(_) => StepOutcome::Failed,
     };
-    remarks.step(name, Check::Verdict, outcome, || match verdict {
-        Ok(Some(found)) => format!("vouches for {}", Quoted(&found.user.name)),
+    trace.step(name, Check::Verdict, outcome, || match verdict {
+        Ok(Some(found)) => format!("authenticated as {}", Quoted(&found.user.name)),
         Ok(None) => "no opinion".to_owned(),
         Err(error) => error.to_string(),
     });
 }
 
-/// Never changes the original, which may be shared.
+/// Adds the group `system:authenticated`. Copies the user, which may be shared.
 fn with_authenticated_group(found: Authenticated) -> Authenticated {
-    if found.user.says_whether_authenticated() {
+    if found.user.has_authentication_status() {
         return found;
     }
     let user = UserInfo::clone(&found.user).in_authenticated_group().into();
     Authenticated { user, ..found }
 }
 
-/// Token authenticators whose identities come with the group of all authenticated users: a chain that remembers them
-/// need not add it, and copy the identity, with every request.
+/// Adds the group `system:authenticated` before verdicts are cached, so that the chain need not copy the user for every
+/// request.
 #[derive(Debug)]
-pub struct InAuthenticatedGroup(Box<dyn TokenAuthenticator>);
+pub struct AuthenticatedGroupAdder(Box<dyn TokenAuthenticator>);
 
-impl InAuthenticatedGroup {
-    /// Adds the group to what `tokens` says.
+impl AuthenticatedGroupAdder {
+    /// Adds the group to the users of `tokens`.
     pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
         Self(tokens)
     }
 }
 
-impl TokenAuthenticator for InAuthenticatedGroup {
+impl TokenAuthenticator for AuthenticatedGroupAdder {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -168,7 +168,7 @@ impl TokenAuthenticator for InAuthenticatedGroup {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move { Ok(self.0.authenticate(token, context).await?.map(with_authenticated_group)) })
     }
 }
@@ -196,21 +196,20 @@ pub(super) fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audi
     requested.iter().filter(|audience| own.contains(audience)).cloned().collect()
 }
 
-/// What a union of token authenticators does with an error.
+/// How a union of token authenticators handles an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnError {
-    /// Ask the next one; a later success counts. The rule between methods.
+pub enum UnionErrorPolicy {
+    /// Try the next authenticator; a later success counts. The rule between methods.
     Continue,
-    /// Stop there. The rule among JWT issuers.
+    /// Return the error. The rule between JWT issuers.
     Stop,
 }
 
-/// Makes one token authenticator of several, asked in this order. One is left as it is; of none there is nothing to
-/// make.
+/// Combines token authenticators, tried in this order. A single one is returned as it is; `None` for an empty list.
 // apiserver: pkg/authentication/token/union/union.go
 pub fn token_union(
     mut members: Vec<Box<dyn TokenAuthenticator>>,
-    on_error: OnError,
+    on_error: UnionErrorPolicy,
 ) -> Option<Box<dyn TokenAuthenticator>> {
     if members.len() > 1 { Some(Box::new(TokenUnion { members, on_error })) } else { members.pop() }
 }
@@ -218,7 +217,7 @@ pub fn token_union(
 #[derive(Debug)]
 struct TokenUnion {
     members: Vec<Box<dyn TokenAuthenticator>>,
-    on_error: OnError,
+    on_error: UnionErrorPolicy,
 }
 
 impl TokenAuthenticator for TokenUnion {
@@ -230,15 +229,15 @@ impl TokenAuthenticator for TokenUnion {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
             let mut errors = Vec::new();
             for member in &self.members {
                 let verdict = member.authenticate(token, context).await;
-                note(context.remarks, member.name(), &verdict);
+                record_verdict(context.trace, member.name(), &verdict);
                 match verdict {
                     Ok(None) => {}
-                    Err(error) if self.on_error == OnError::Continue => errors.push(error),
+                    Err(error) if self.on_error == UnionErrorPolicy::Continue => errors.push(error),
                     verdict => return verdict,
                 }
             }
@@ -247,7 +246,7 @@ impl TokenAuthenticator for TokenUnion {
     }
 }
 
-/// An authenticator that knows nothing of audiences, made good for a fixed list of them.
+/// Restricts an authenticator without audiences of its own to a fixed list of them.
 #[derive(Debug)]
 pub struct AudienceAgnostic<A: ?Sized> {
     implicit: Vec<Audience>,
@@ -255,26 +254,30 @@ pub struct AudienceAgnostic<A: ?Sized> {
 }
 
 impl<A: ?Sized> AudienceAgnostic<A> {
-    /// Credentials of the delegate are good for these audiences.
+    /// Credentials of `delegate` are valid for the audiences `implicit`.
     pub fn new(implicit: Vec<Audience>, delegate: Box<A>) -> Self {
         Self { implicit, delegate }
     }
 
-    /// Asks the delegate, unless the request is for other audiences.
+    /// Runs the delegate, unless only other audiences are requested.
     // apiserver: pkg/authentication/authenticator/audagnostic.go
     async fn wrap(
         &self,
         name: &str,
         context: TokenContext<'_>,
-        verdict: impl Future<Output = Verdict>,
-    ) -> Verdict {
+        verdict: impl Future<Output = AuthnVerdict>,
+    ) -> AuthnVerdict {
         let requested = context.audiences;
         if requested.is_empty() {
             return verdict.await;
         }
         if !requested.iter().any(|audience| self.implicit.contains(audience)) {
-            context.remarks.step(name, Check::RequestedAudiences, Outcome::NotApplicable, || {
-                format!("[{}] are asked for; it vouches for [{}]", list(requested), list(&self.implicit))
+            context.trace.step(name, Check::RequestedAudiences, StepOutcome::NotApplicable, || {
+                format!(
+                    "requested audiences: [{}], accepted audiences: [{}]",
+                    list(requested),
+                    list(&self.implicit)
+                )
             });
             return Ok(None);
         }
@@ -297,7 +300,7 @@ impl<A: RequestAuthenticator + ?Sized> RequestAuthenticator for AudienceAgnostic
         self.delegate.name()
     }
 
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(
             self.wrap(
                 self.name(),
@@ -317,7 +320,7 @@ impl<A: TokenAuthenticator + ?Sized> TokenAuthenticator for AudienceAgnostic<A> 
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(self.wrap(
             self.name(),
             context,

@@ -1,8 +1,8 @@
-//! JSON Web Tokens in the compact serialisation (RFC 7515, RFC 7519): taken apart once, verified key by key.
+//! JSON Web Tokens in the compact serialization (RFC 7515, RFC 7519): parsing and signature verification.
 //!
-//! What a token says is unverified until [`Jwt::is_signed_by`] was asked; who trusts which claims is the business of
-//! [`super::service_account`] and [`super::oidc`]. Before that nothing is kept of it but a few texts: a claim set that
-//! anybody made up is not worth the memory that its members would take.
+//! Claims are unverified until [`Jwt::is_signed_by`] returns true; [`super::service_account`] and [`super::oidc`]
+//! decide which claims they trust. Before verification the module keeps a few header fields and the issuer only and
+//! never builds the claim set: any client can send a large unsigned one.
 
 pub mod key_file;
 pub mod key_set;
@@ -18,18 +18,18 @@ use serde_json::{Map, Value};
 
 use crate::go::json::JsonObject;
 use crate::pki::x509::certificate::Certificate;
-use keys::{Algorithm, PublicKey};
+use keys::{JwsAlgorithm, VerificationKey};
 
-/// The longest header, encoded: room for a chain of certificates.
-const LONGEST_HEADER: usize = 64 << 10;
+/// Maximum size of the encoded header: room for a certificate chain in `x5c`.
+const MAX_HEADER_SIZE: usize = 64 << 10;
 
-/// The longest issuer that is looked at: it is kept with the token, which may wait.
-const LONGEST_ISSUER: usize = 64 << 10;
+/// Maximum size of an issuer: it stays in memory with the token, which may wait for keys.
+const MAX_ISSUER_SIZE: usize = 64 << 10;
 
-/// How many keys a token is verified by: anybody can make up one that names none.
-const MOST_TRIED: usize = 100;
+/// Maximum number of keys tried per token: any client can send a token without a `kid`.
+const MAX_KEYS_TRIED: usize = 100;
 
-/// As Go reads base64url without padding: bits beyond the last whole byte are ignored.
+/// Decodes base64url without padding as Go does: bits beyond the last whole byte are ignored.
 // Go: encoding/base64, RawURLEncoding
 const BASE64_URL: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
@@ -38,103 +38,104 @@ const BASE64_URL: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// As Go reads base64 of certificates.
+/// Decodes the base64 of certificates as Go does.
 // Go: encoding/base64, StdEncoding
 const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
-/// A token that was taken apart. Nothing in it is verified.
+/// A parsed token. Nothing in it is verified.
 pub struct Jwt<'a> {
-    header: Header,
+    header: JoseHeader,
     payload: Vec<u8>,
     issuer: Option<String>,
     signing_input: &'a str,
     signature: Vec<u8>,
 }
 
-/// What is read of a header.
+/// The header fields that verification needs.
 #[derive(Debug, Default)]
-struct Header {
+struct JoseHeader {
     algorithm: Option<String>,
     key_id: Option<String>,
-    /// It says that something else was signed than it seems, or that something must be understood.
+    /// `crit` is present, or `b64` is not `true` (RFC 7797): such a token never verifies.
     is_extended: bool,
 }
 
-/// It is no JSON Web Token in the compact serialisation.
+/// Why a text is not a JSON Web Token in the compact serialization.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// There are not exactly three parts.
+pub enum MalformedJwt {
+    /// The token does not have exactly three parts.
     #[error("not three parts separated by dots")]
     Parts,
     /// A part is not base64url without padding.
     #[error("the {0} is not base64url without padding")]
     Base64(&'static str),
-    /// A part is no JSON object.
-    #[error("the {0} is no JSON object")]
+    /// A part is not a JSON object.
+    #[error("the {0} is not a JSON object")]
     Json(&'static str),
-    /// A name comes twice in the header, what it stands for is of another type, or there is too much of it.
+    /// The header has duplicate members, a member of the wrong type, an embedded key, or is too large.
     #[error("the header is not well-formed")]
     Header,
 }
 
 impl<'a> Jwt<'a> {
-    /// Takes a token apart.
-    pub fn parse(token: &'a str) -> Result<Self, Malformed> {
+    /// Parses a token.
+    pub fn parse(token: &'a str) -> Result<Self, MalformedJwt> {
         let [header, claims, signature] = parts(token)?;
-        let (signing_input, _) = token.rsplit_once('.').ok_or(Malformed::Parts)?;
-        if header.len() > LONGEST_HEADER {
-            return Err(Malformed::Header);
+        let (signing_input, _) = token.rsplit_once('.').ok_or(MalformedJwt::Parts)?;
+        if header.len() > MAX_HEADER_SIZE {
+            return Err(MalformedJwt::Header);
         }
         let decode =
-            |text: &str, part| BASE64_URL.decode(text.as_bytes()).map_err(|_| Malformed::Base64(part));
+            |text: &str, part| BASE64_URL.decode(text.as_bytes()).map_err(|_| MalformedJwt::Base64(part));
         let header = decode(header, "header")?;
         let payload = decode(claims, "payload")?;
         Ok(Self {
-            header: Header::read(&header)?,
-            issuer: issuer_of(&payload)?,
+            header: JoseHeader::read(&header)?,
+            issuer: issuer_in(&payload)?,
             payload,
             signing_input,
             signature: decode(signature, "signature")?,
         })
     }
 
-    /// What was signed, decoded: a JSON object.
+    /// The decoded payload: a JSON object.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// The claims, for who has verified them.
-    pub fn claims(&self) -> Result<Map<String, Value>, Malformed> {
+    /// The claims. Call this after the signature is verified.
+    pub fn claims(&self) -> Result<Map<String, Value>, MalformedJwt> {
         let claims = serde_json::from_slice::<JsonObject>(&self.payload);
-        claims.map(|JsonObject(claims)| claims).map_err(|_| Malformed::Json("payload"))
+        claims.map(|JsonObject(claims)| claims).map_err(|_| MalformedJwt::Json("payload"))
     }
 
-    /// Who says to have issued it, unverified: empty if nobody does, nothing if it is no text.
+    /// The unverified `iss` claim: empty if absent, `None` if it is not a string.
     pub fn issuer(&self) -> Option<&str> {
         self.issuer.as_deref()
     }
 
-    /// The algorithm the header names.
+    /// `alg` in the header.
     pub fn algorithm(&self) -> Option<&str> {
         self.header.algorithm.as_deref()
     }
 
-    /// The key the header names, if it names one.
+    /// `kid` in the header, unless absent or empty.
     pub fn key_id(&self) -> Option<&str> {
         self.header.key_id.as_deref().filter(|id| !id.is_empty())
     }
 
-    /// Whether one of the keys has signed it: the one it names, or any of the first hundred if it names none.
-    pub fn is_signed_by_one_of(&self, keys: &[PublicKey]) -> bool {
-        let named = |key: &&PublicKey| self.key_id().is_none_or(|id| key.id() == id);
-        keys.iter().filter(named).take(MOST_TRIED).any(|key| self.is_signed_by(key))
+    /// Whether one of the keys verifies the signature. Tries the keys with the ID in `kid`, or all keys without `kid`,
+    /// up to a limit.
+    pub fn is_signed_by_one_of(&self, keys: &[VerificationKey]) -> bool {
+        let named = |key: &&VerificationKey| self.key_id().is_none_or(|id| key.id() == id);
+        keys.iter().filter(named).take(MAX_KEYS_TRIED).any(|key| self.is_signed_by(key))
     }
 
-    /// Whether the key has signed it, by the algorithm of the header. No critical extension is understood, and no
-    /// payload that is not encoded (RFC 7797).
-    pub fn is_signed_by(&self, key: &PublicKey) -> bool {
-        let algorithm = self.algorithm().and_then(Algorithm::named);
+    /// Whether the key verifies the signature with the algorithm in `alg`. Critical extensions and unencoded payloads
+    /// (RFC 7797) are not supported.
+    pub fn is_signed_by(&self, key: &VerificationKey) -> bool {
+        let algorithm = self.algorithm().and_then(JwsAlgorithm::named);
         !self.header.is_extended
             && algorithm.is_some_and(|algorithm| {
                 key.has_signed(algorithm, self.signing_input.as_bytes(), &self.signature)
@@ -142,10 +143,10 @@ impl<'a> Jwt<'a> {
     }
 }
 
-impl Header {
-    /// Refuses one that Go's library cannot read, and one with a key in it.
+impl JoseHeader {
+    /// Rejects a header that go-jose cannot read, and one with an embedded key.
     // go-jose: jws.go and shared.go, rawHeader.sanitized
-    fn read(json: &[u8]) -> Result<Self, Malformed> {
+    fn read(json: &[u8]) -> Result<Self, MalformedJwt> {
         let mut is_well_formed = true;
         let mut header = Self::default();
         let text = |member: &RawValue| members::value::<String>(member);
@@ -157,19 +158,19 @@ impl Header {
             },
             "nonce" => is_well_formed &= text(member).is_ok(),
             "x5c" => is_well_formed &= members::value(member).is_ok_and(|chain| chain.is_none_or(is_chain)),
-            // No issuer needs one, and to judge it would take all that is known of keys.
+            // No issuer needs an embedded key, and go-jose's checks of one would need a parser for every key type.
             "jwk" => is_well_formed &= member.get() == "null",
             "b64" => header.is_extended |= member.get() != "true",
             "crit" => header.is_extended = true,
             _ => {}
         };
-        members::read(json, each).map_err(|_| Malformed::Json("header"))?;
+        members::read(json, each).map_err(|_| MalformedJwt::Json("header"))?;
         is_well_formed &= members::check_unambiguous(json).is_ok();
-        if is_well_formed { Ok(header) } else { Err(Malformed::Header) }
+        if is_well_formed { Ok(header) } else { Err(MalformedJwt::Header) }
     }
 }
 
-/// Whether these are certificates. Nothing is believed of them.
+/// Whether the values parse as certificates. Their content is not trusted or used.
 // go-jose: shared.go, parseCertificateChain
 fn is_chain(certificates: Vec<String>) -> bool {
     certificates.into_iter().all(|certificate| {
@@ -178,24 +179,24 @@ fn is_chain(certificates: Vec<String>) -> bool {
     })
 }
 
-/// The issuer that a token names, unverified: empty if it names none, nothing if that is no text, or if it is no JSON Web
-/// Token as far as its payload tells. Of the rest only the number of its parts is looked at.
+/// The unverified issuer of a token: empty if `iss` is absent; `None` if it is not a string, or if the token does not
+/// have three parts with a JSON object as the payload. The header and the signature are not read.
 // threat: large-tokens
-pub(crate) fn issuer(token: &str) -> Option<String> {
+pub(crate) fn unverified_issuer(token: &str) -> Option<String> {
     let [_, payload, _] = parts(token).ok()?;
-    issuer_of(&BASE64_URL.decode(payload).ok()?).ok()?.filter(|issuer| issuer.len() <= LONGEST_ISSUER)
+    issuer_in(&BASE64_URL.decode(payload).ok()?).ok()?.filter(|issuer| issuer.len() <= MAX_ISSUER_SIZE)
 }
 
-/// The three parts of a token.
-fn parts(token: &str) -> Result<[&str; 3], Malformed> {
-    let (signed, signature) = token.rsplit_once('.').ok_or(Malformed::Parts)?;
-    let (header, payload) = signed.split_once('.').ok_or(Malformed::Parts)?;
-    if payload.contains('.') { Err(Malformed::Parts) } else { Ok([header, payload, signature]) }
+/// Splits a token into header, payload and signature.
+fn parts(token: &str) -> Result<[&str; 3], MalformedJwt> {
+    let (signed, signature) = token.rsplit_once('.').ok_or(MalformedJwt::Parts)?;
+    let (header, payload) = signed.split_once('.').ok_or(MalformedJwt::Parts)?;
+    if payload.contains('.') { Err(MalformedJwt::Parts) } else { Ok([header, payload, signature]) }
 }
 
-/// The issuer in a payload: the last one, by any spelling that Go takes for its name, unless one of them is no text.
+/// The last `iss` in a payload, in any spelling that Go matches to the name; `None` if one of them is not a string.
 // apiserver: plugin/pkg/authenticator/token/oidc/oidc.go, untrustedIssuer; pkg/serviceaccount/jwt.go, hasCorrectIssuer
-fn issuer_of(payload: &[u8]) -> Result<Option<String>, Malformed> {
+fn issuer_in(payload: &[u8]) -> Result<Option<String>, MalformedJwt> {
     let mut issuer = Ok(String::new());
     let each = |name: &str, member: &RawValue| {
         if members::is_field(name, "iss")
@@ -208,11 +209,11 @@ fn issuer_of(payload: &[u8]) -> Result<Option<String>, Malformed> {
             }
         }
     };
-    members::read(payload, each).map_err(|_| Malformed::Json("payload"))?;
+    members::read(payload, each).map_err(|_| MalformedJwt::Json("payload"))?;
     Ok(issuer.ok())
 }
 
-/// Shows nothing that could be used.
+/// Omits the payload and the signature.
 impl std::fmt::Debug for Jwt<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Jwt").field("header", &self.header).finish_non_exhaustive()

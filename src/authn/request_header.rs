@@ -1,13 +1,13 @@
-//! Identities that an authenticating front proxy vouches for, in request headers.
+//! Users that an authenticating front proxy asserts in request headers.
 //!
 //! Follows `k8s.io/apiserver/pkg/authentication/request/headerrequest/requestheader.go`. The headers count only on a
-//! connection whose client certificate is that of a front proxy. Stricter than upstream in one point: a value or a key
-//! that is not UTF-8 refuses the request, since it could not be compared, logged or passed on as it is.
+//! connection whose client certificate is that of a front proxy. Stricter than kube-apiserver in one point: a request
+//! with a value or key that is not UTF-8 is refused, because it could not be compared, logged or forwarded unchanged.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::x509::FrontProxyVerifier;
-use super::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
+use super::{Authenticated, AuthnError, AuthnInput, AuthnVerdict, BoxFuture, RequestAuthenticator};
 use crate::go::extra_key::decode_extra_key;
 pub use crate::http::identity_headers::{HeaderNameError, RequestHeaderNames};
 use crate::user::UserInfo;
@@ -15,7 +15,7 @@ use crate::user::UserInfo;
 /// The name of the method in logs and metrics.
 pub const METHOD: &str = "request-header";
 
-/// Reads the identity; none if no header names a user.
+/// Reads the asserted user; `None` if no header has a user name.
 fn read(names: &RequestHeaderNames, headers: &HeaderMap) -> Result<Option<UserInfo>, AuthnError> {
     let Some(name) = first_of(headers, &names.user)? else {
         return Ok(None);
@@ -29,7 +29,7 @@ fn read(names: &RequestHeaderNames, headers: &HeaderMap) -> Result<Option<UserIn
             }
         }
     }
-    // The prefixes come first: they order the values of a key that has several headers.
+    // Prefixes in the outer loop: their order determines the order of a key's values.
     for prefix in &names.extra_prefixes {
         for name in headers.keys() {
             let Some(key) = name.as_str().strip_prefix(prefix.as_str()) else {
@@ -46,7 +46,7 @@ fn read(names: &RequestHeaderNames, headers: &HeaderMap) -> Result<Option<UserIn
     Ok(Some(user))
 }
 
-/// The first value of the first header that has one. Only the first value of a header counts, even if it is empty.
+/// The first non-empty value among the first values of the named headers, as Go's `Header.Get` reads them.
 fn first_of(headers: &HeaderMap, names: &[HeaderName]) -> Result<Option<String>, AuthnError> {
     for name in names {
         if let Some(value) = headers.get(name) {
@@ -64,7 +64,7 @@ fn text<'a>(name: &HeaderName, value: &'a HeaderValue) -> Result<&'a str, AuthnE
         .map_err(|_| AuthnError::Invalid(format!("header {name}: the value is not UTF-8")))
 }
 
-/// Believes the identity headers of connections from a front proxy.
+/// Authenticates the users that front proxies assert.
 #[derive(Debug)]
 pub struct RequestHeaderAuthenticator {
     verifier: FrontProxyVerifier,
@@ -72,7 +72,7 @@ pub struct RequestHeaderAuthenticator {
 }
 
 impl RequestHeaderAuthenticator {
-    /// Believes these headers when the verifier finds the client to be a front proxy.
+    /// Reads the headers `names` if `verifier` accepts the client as a front proxy.
     pub fn new(verifier: FrontProxyVerifier, names: RequestHeaderNames) -> Self {
         Self { verifier, names }
     }
@@ -83,16 +83,16 @@ impl RequestAuthenticator for RequestHeaderAuthenticator {
         METHOD
     }
 
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
-        // The headers are not even read before the certificate is found to be a front proxy's.
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
+        // Verify the certificate before reading any header.
         let verdict = self.verifier.verify(input).and_then(|is_front_proxy| {
-            if is_front_proxy { judge(&self.names, &input.credentials.front_proxy) } else { Ok(None) }
+            if is_front_proxy { authenticated(&self.names, &input.credentials.front_proxy) } else { Ok(None) }
         });
         Box::pin(std::future::ready(verdict))
     }
 }
 
-fn judge(names: &RequestHeaderNames, headers: &HeaderMap) -> Verdict {
+fn authenticated(names: &RequestHeaderNames, headers: &HeaderMap) -> AuthnVerdict {
     let user = read(names, headers)?;
     Ok(user.map(|user| Authenticated {
         user: user.into(),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_refused() {
+    fn headers_that_are_not_utf8_are_refused() {
         let cases: &[&[(&str, &[u8])]] = &[
             &[("X-Remote-User", b"a\xff")],
             &[("X-Remote-User", b"a"), ("X-Remote-Uid", b"\xff")],
@@ -267,7 +267,7 @@ mod tests {
             &[("X-Remote-User", b"a"), ("X-Remote-Extra-%ff", b"v")],
         ];
         for lines in cases {
-            assert!(judge(&standard(), &headers(lines)).is_err(), "{lines:?}");
+            assert!(authenticated(&standard(), &headers(lines)).is_err(), "{lines:?}");
         }
     }
 
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn every_header_of_an_identity_is_known() {
+    fn all_identity_headers_are_recognized() {
         let names = standard();
         for name in ["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-", "x-remote-extra-k"]
         {

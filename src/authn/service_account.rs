@@ -1,8 +1,8 @@
-//! Service-account tokens: those that are bound to an object and expire, and those in secrets, which last.
+//! Service-account tokens: bound tokens, which expire, and legacy tokens in secrets, which do not.
 //!
 //! Follows `k8s.io/kubernetes/pkg/serviceaccount/{jwt,claims,legacy}.go` and
-//! `k8s.io/apiserver/pkg/authentication/serviceaccount/util.go`. Beyond them, a question that the API server does not
-//! answer refuses the token as one that could not be checked. Tokens are taken in the one spelling that was signed.
+//! `k8s.io/apiserver/pkg/authentication/serviceaccount/util.go`. In addition, a failed lookup refuses the token as
+//! unavailable, never as invalid, and a token is accepted in its canonical encoding only.
 
 mod bound;
 mod checks;
@@ -17,40 +17,40 @@ mod verify;
 use std::sync::Arc;
 
 use super::jwt::key_set::KeySet;
-use super::jwt::keys::PublicKey;
+use super::jwt::keys::VerificationKey;
 use super::{Audience, TokenAuthenticator};
-use crate::authn::token_getter::Lookup;
-use crate::metrics::service_accounts::ServiceAccounts as Counters;
-pub use bound::BoundTokens;
-pub use legacy::LegacyTokens;
+use crate::authn::token_getter::TokenGetter;
+use crate::metrics::service_accounts::ServiceAccountMetrics;
+pub use bound::BoundTokenAuthenticator;
+pub use legacy::LegacyTokenAuthenticator;
 pub(crate) use legacy::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};
 
-/// Which service-account tokens are taken.
+/// Settings of service-account authentication.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ServiceAccounts {
-    /// The issuers of bound tokens; may be empty, then only legacy tokens are taken.
+pub struct ServiceAccountSettings {
+    /// The issuers of bound tokens; if empty, only legacy tokens are accepted.
     pub issuers: Vec<String>,
-    /// The keys of both kinds.
-    pub keys: Keys,
-    /// Whether the secret and the service account of a legacy token must still be there.
+    /// The source of the keys for bound and legacy tokens.
+    pub keys: ServiceAccountKeys,
+    /// Whether the secret and the service account of a legacy token must exist.
     pub lookup: bool,
 }
 
-/// Where the keys of service-account tokens come from.
+/// The source of the keys for service-account tokens.
 #[derive(Debug, Clone)]
-pub enum Keys {
-    /// From files; at least one.
-    Files(Arc<Vec<PublicKey>>),
-    /// From the API server's own key set.
+pub enum ServiceAccountKeys {
+    /// Keys from files; at least one.
+    Files(Arc<Vec<VerificationKey>>),
+    /// The key set that the API server publishes.
     Backend,
 }
 
-/// Keys from files are the same if their ids are: these are digests of the keys.
-impl PartialEq for Keys {
+/// Compares keys from files by ID: the IDs are digests of the keys.
+impl PartialEq for ServiceAccountKeys {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Files(own), Self::Files(other)) => {
-                own.iter().map(PublicKey::id).eq(other.iter().map(PublicKey::id))
+                own.iter().map(VerificationKey::id).eq(other.iter().map(VerificationKey::id))
             }
             (Self::Backend, Self::Backend) => true,
             (Self::Files(_), Self::Backend) | (Self::Backend, Self::Files(_)) => false,
@@ -58,50 +58,53 @@ impl PartialEq for Keys {
     }
 }
 
-/// What both kinds of tokens are judged with.
+/// Dependencies of both authenticators.
 #[derive(Debug, Clone)]
-pub(crate) struct Grounds {
-    /// The keys in force.
+pub(crate) struct AccountTokenDeps {
+    /// The keys that verify tokens.
     pub(crate) keys: KeyRing,
-    /// Where the objects are that tokens depend on.
-    pub(crate) lookup: Arc<dyn Lookup>,
-    /// The audiences of this API server.
+    /// Looks up the objects that tokens depend on.
+    pub(crate) lookup: Arc<dyn TokenGetter>,
+    /// The audiences of the API server.
     pub(crate) audiences: Vec<Audience>,
-    /// What is counted.
-    pub(crate) counters: Counters,
+    /// The metrics.
+    pub(crate) counters: ServiceAccountMetrics,
 }
 
-/// Keys that tokens are verified with.
+/// The keys that verify tokens.
 #[derive(Debug, Clone)]
 pub(crate) enum KeyRing {
-    /// These and no others.
-    Fixed(Arc<Vec<PublicKey>>),
-    /// Those of the API server's own key set, shared by everybody who needs them.
+    /// A fixed list of keys.
+    Fixed(Arc<Vec<VerificationKey>>),
+    /// The API server's key set, shared by all its users.
     Fetched(Arc<KeySet>),
 }
 
-/// The authenticators of the tokens that `settings` take, in kube-apiserver's order. `keys` are those of the API server,
-/// for settings that ask for them.
+/// Builds the authenticators for `settings`, in kube-apiserver's order. `keys` returns the API server's key set and is
+/// called for [`ServiceAccountKeys::Backend`] only.
 // kubernetes: pkg/kubeapiserver/authenticator/config.go, Config.New
 pub(crate) fn authenticators(
-    settings: &ServiceAccounts,
+    settings: &ServiceAccountSettings,
     keys: impl FnOnce() -> Arc<KeySet>,
-    lookup: Arc<dyn Lookup>,
+    lookup: Arc<dyn TokenGetter>,
     audiences: Vec<Audience>,
-    counters: Counters,
+    counters: ServiceAccountMetrics,
 ) -> Vec<Box<dyn TokenAuthenticator>> {
     let keys = match &settings.keys {
-        Keys::Files(keys) => KeyRing::Fixed(Arc::clone(keys)),
-        Keys::Backend => KeyRing::Fetched(keys()),
+        ServiceAccountKeys::Files(keys) => KeyRing::Fixed(Arc::clone(keys)),
+        ServiceAccountKeys::Backend => KeyRing::Fetched(keys()),
     };
-    on(settings, Grounds { keys, lookup, audiences, counters })
+    authenticators_with(settings, AccountTokenDeps { keys, lookup, audiences, counters })
 }
 
-fn on(settings: &ServiceAccounts, grounds: Grounds) -> Vec<Box<dyn TokenAuthenticator>> {
-    let legacy = LegacyTokens::new(settings.lookup, grounds.clone());
+fn authenticators_with(
+    settings: &ServiceAccountSettings,
+    deps: AccountTokenDeps,
+) -> Vec<Box<dyn TokenAuthenticator>> {
+    let legacy = LegacyTokenAuthenticator::new(settings.lookup, deps.clone());
     let mut authenticators: Vec<Box<dyn TokenAuthenticator>> = vec![Box::new(legacy)];
     if !settings.issuers.is_empty() {
-        authenticators.push(Box::new(BoundTokens::new(settings.issuers.clone(), grounds)));
+        authenticators.push(Box::new(BoundTokenAuthenticator::new(settings.issuers.clone(), deps)));
     }
     authenticators
 }

@@ -1,47 +1,47 @@
-//! Who clients may be, read and found to fit together.
+//! Resolved authentication settings of one cluster.
 
 use std::sync::Arc;
 
 use super::Audience;
-use super::anonymous::Anonymous;
+use super::anonymous::AnonymousAuth;
 use super::oidc::settings::JwtAuthenticator;
 use super::request_header::RequestHeaderNames;
-use super::service_account::ServiceAccounts;
+use super::service_account::ServiceAccountSettings;
 use super::static_token::StaticTokenAuthenticator;
-use super::webhook::settings::Webhook;
+use super::webhook::settings::WebhookSettings;
 use crate::pki::x509::CaBundle;
 
-/// Who clients may be: a method that is `None` is off. a snapshot turns this into a chain, which cannot be
-/// empty.
+/// Authentication methods of a cluster; `None` disables one. At least one must be enabled for
+/// [`AuthnChain`](super::chain::AuthnChain).
 #[derive(Debug, Clone, Default)]
 pub struct Authentication {
     /// The CAs of client certificates.
     pub client_ca: Option<Arc<CaBundle>>,
-    /// Front proxies that may assert identities.
-    pub request_header: Option<RequestHeader>,
-    /// The tokens of the token file.
+    /// Front proxies that may assert users in request headers.
+    pub request_header: Option<RequestHeaderConfig>,
+    /// The tokens of `--token-auth-file`.
     pub static_tokens: Option<Arc<StaticTokenAuthenticator>>,
-    /// Whether bootstrap tokens are taken.
+    /// Whether bootstrap tokens are accepted.
     pub bootstrap_tokens: bool,
-    /// The service-account tokens that are taken.
-    pub service_accounts: Option<ServiceAccounts>,
+    /// Validation of service-account tokens.
+    pub service_accounts: Option<ServiceAccountSettings>,
     /// The issuers of JSON Web Tokens.
     pub jwt: Vec<Arc<JwtAuthenticator>>,
-    /// The webhook that is asked about every token nobody else knows.
-    pub webhook: Option<Arc<Webhook>>,
-    /// Which requests are let in without a credential.
-    pub anonymous: Anonymous,
-    /// The audiences of this API server.
+    /// The webhook for tokens that no other authenticator accepts.
+    pub webhook: Option<Arc<WebhookSettings>>,
+    /// Which requests are accepted without a credential.
+    pub anonymous: AnonymousAuth,
+    /// The audiences of the API server.
     pub audiences: Vec<Audience>,
 }
 
-/// Front proxies that may assert identities.
+/// Front proxies that may assert users in request headers.
 #[derive(Debug, Clone)]
-pub struct RequestHeader {
+pub struct RequestHeaderConfig {
     /// The CAs of their certificates.
     pub ca: Arc<CaBundle>,
-    /// The common names they may have; empty for any.
+    /// The allowed common names; empty allows any.
     pub allowed_names: Vec<String>,
-    /// The headers they use.
+    /// The names of their headers.
     pub headers: RequestHeaderNames,
 }

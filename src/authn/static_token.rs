@@ -1,8 +1,8 @@
 //! Tokens from a file (`--token-auth-file`): `token,user,uid[,"group,group"]` in each line.
 //!
-//! Follows `k8s.io/apiserver/pkg/authentication/token/tokenfile/tokenfile.go`. The tokens themselves are not kept: the
-//! table is keyed by their HMAC under a key that is made anew for each table, so neither the comparison's time nor the
-//! process's memory says anything about a token that is close to a good one. A file that is not UTF-8 is refused.
+//! Follows `k8s.io/apiserver/pkg/authentication/token/tokenfile/tokenfile.go`. The table is keyed by the HMAC of each
+//! token under a random key, and never holds the tokens themselves: neither the timing of a comparison nor the memory
+//! of the process reveals anything about a token that resembles a valid one. A file that is not UTF-8 is refused.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,38 +11,38 @@ use crate::go::csv;
 pub use crate::go::csv::CsvError;
 use aws_lc_rs::{hmac, rand};
 
-use super::{Authenticated, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
+use super::{Authenticated, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
 use crate::user::{Identity, UserInfo};
 
 const METHOD: &str = "static-token";
 const DIGEST_LENGTH: usize = 32;
 
-/// Knows the tokens of a file.
+/// Authenticates the tokens of a file.
 pub struct StaticTokenAuthenticator {
     key: hmac::Key,
     users: HashMap<[u8; DIGEST_LENGTH], Identity>,
 }
 
-/// Why a token file cannot be used. Says nothing of what is in it.
+/// Why a token file cannot be used. Never contains the file's content.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
-    /// The file is not made of comma-separated values.
+    /// The file is not valid CSV.
     #[error("token file '{path}': {source}")]
     Csv {
         /// The file.
         path: String,
-        /// Where and why.
+        /// Position and cause.
         source: CsvError,
     },
-    /// A record is too short.
+    /// A record has fewer than three columns.
     #[error("token file '{path}' must have at least 3 columns (token, user name, user uid), found {found}")]
     Columns {
         /// The file.
         path: String,
-        /// How many columns there are.
+        /// The number of columns.
         found: usize,
     },
-    /// A record holds something else than text.
+    /// A record is not UTF-8.
     #[error("token file '{path}': the record on line {line} is not UTF-8")]
     NotText {
         /// The file.
@@ -50,13 +50,13 @@ pub enum TokenFileError {
         /// The line.
         line: usize,
     },
-    /// The system gave no random numbers.
-    #[error("no random numbers for the token table")]
+    /// The system's random number generator failed.
+    #[error("cannot generate a key for the token table: no random numbers")]
     Random,
 }
 
 impl StaticTokenAuthenticator {
-    /// Reads the content of a token file; `path` is for messages.
+    /// Parses the content of a token file; `path` appears in messages only.
     pub fn parse(path: &str, content: &[u8]) -> Result<Self, TokenFileError> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &rand::SystemRandom::new())
             .map_err(|_| TokenFileError::Random)?;
@@ -84,7 +84,7 @@ impl StaticTokenAuthenticator {
             }
             let user = UserInfo {
                 uid: (!uid.is_empty()).then(|| uid.clone()),
-                // An empty fourth column is one group without a name, as it is for kube-apiserver.
+                // As in kube-apiserver, an empty fourth column is one group with an empty name.
                 groups: more
                     .first()
                     .map_or_else(Vec::new, |groups| groups.split(',').map(str::to_owned).collect()),
@@ -97,7 +97,7 @@ impl StaticTokenAuthenticator {
         }
     }
 
-    /// How many tokens are known.
+    /// The number of tokens.
     pub fn count(&self) -> usize {
         self.users.len()
     }
@@ -127,7 +127,7 @@ impl TokenAuthenticator for StaticTokenAuthenticator {
         &'a self,
         token: &'a BearerToken,
         _context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         let user = self.users.get(&self.digest(token.expose()));
         let found = user.map(|user| Authenticated {
             user: user.clone(),

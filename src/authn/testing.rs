@@ -1,24 +1,24 @@
-//! What the tests of authenticators share: a request to judge, and authenticators whose verdict is given.
+//! Shared by the tests of authenticators: a request, and authenticators with a fixed verdict.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::x509::{UnverifiedChain, VerdictMemo};
 use super::{
-    Audience, Authenticated, AuthnInput, BearerToken, BoxFuture, ConnInfo, RequestAuthenticator,
-    TokenAuthenticator, TokenContext, Verdict,
+    Audience, Authenticated, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, ConnInfo,
+    RequestAuthenticator, TokenAuthenticator, TokenContext,
 };
-use crate::authn::trace::Remarks;
+use crate::authn::trace::AuthnTrace;
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::UserInfo;
 
-/// A request, as far as authenticators see it.
+/// The parts of a request that authenticators see.
 pub(crate) struct TestRequest {
     pub(crate) conn: ConnInfo,
     pub(crate) credentials: Credentials,
     pub(crate) path: String,
     pub(crate) audiences: Vec<Audience>,
-    pub(crate) remarks: Remarks,
+    pub(crate) trace: AuthnTrace,
 }
 
 impl TestRequest {
@@ -34,7 +34,7 @@ impl TestRequest {
             credentials: Credentials::default(),
             path: "/api".to_owned(),
             audiences: Vec::new(),
-            remarks: Remarks::default(),
+            trace: AuthnTrace::default(),
         }
     }
 
@@ -51,7 +51,7 @@ impl TestRequest {
             audiences: &self.audiences,
             generation: 1,
             now: UnixTime::from_secs(1_700_000_000),
-            remarks: &self.remarks,
+            trace: &self.trace,
         }
     }
 }
@@ -60,7 +60,7 @@ pub(crate) fn audiences_of(audiences: &[&str]) -> Vec<Audience> {
     audiences.iter().map(|audience| Audience((*audience).to_owned())).collect()
 }
 
-/// A success.
+/// A successful authentication.
 pub(crate) fn success(name: &str, audiences: &[&str]) -> Authenticated {
     Authenticated {
         user: UserInfo::named(name).into(),
@@ -70,16 +70,16 @@ pub(crate) fn success(name: &str, audiences: &[&str]) -> Authenticated {
     }
 }
 
-/// An authenticator whose verdict is given.
+/// An authenticator that always returns the same verdict.
 #[derive(Debug)]
-pub(crate) struct Fixed(pub(crate) Verdict);
+pub(crate) struct Fixed(pub(crate) AuthnVerdict);
 
 impl RequestAuthenticator for Fixed {
     fn name(&self) -> &'static str {
         "fixed"
     }
 
-    fn authenticate<'a>(&'a self, _input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, _input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async { self.0.clone() })
     }
 }
@@ -93,25 +93,25 @@ impl TokenAuthenticator for Fixed {
         &'a self,
         _token: &'a BearerToken,
         _context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async { self.0.clone() })
     }
 }
 
-/// Knows one token, as user `alice`.
+/// Accepts one token, as user `alice`.
 #[derive(Debug)]
-pub(crate) struct Knows(pub(crate) &'static str);
+pub(crate) struct OneToken(pub(crate) &'static str);
 
-impl TokenAuthenticator for Knows {
+impl TokenAuthenticator for OneToken {
     fn name(&self) -> &'static str {
-        "knows"
+        "one-token"
     }
 
     fn authenticate<'a>(
         &'a self,
         token: &'a BearerToken,
         _context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async { Ok((token.expose() == self.0).then(|| success("alice", &[]))) })
     }
 }

@@ -1,6 +1,7 @@
-//! What authenticators ask the cluster's API server: only what they judge by, and never a whole object.
+//! Objects of the backend cluster that token authenticators read, reduced to the fields that they check.
 //!
-//! [`Lookup`] is the seam; the implementation answers from watches and reads live what they do not know.
+//! [`TokenGetter`] is the interface. Its implementation answers from watch caches and sends a GET for an object that
+//! they do not hold.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,61 +12,62 @@ use secrecy::SecretSlice;
 use super::BoxFuture;
 use crate::clock::UnixTime;
 
-/// The answer to a lookup: `Ok(None)` if there is no such object.
-pub type Found<T> = Result<Option<Arc<T>>, LookupError>;
+/// Result of a read; `Ok(None)` if the object does not exist.
+pub type GetResult<T> = Result<Option<Arc<T>>, TokenGetterError>;
 
-/// The API server could not be asked, or did not answer. The text is for the log.
+/// The API server could not be reached or did not answer. The text is for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct LookupError(pub String);
+pub struct TokenGetterError(pub String);
 
-/// Asks the API server of one cluster as `system:portcullis`.
-pub trait Lookup: Send + Sync + fmt::Debug {
-    /// A service account.
+/// Reads objects from the API server of one cluster as `system:portcullis`.
+// kubernetes: pkg/serviceaccount, ServiceAccountTokenGetter
+pub trait TokenGetter: Send + Sync + fmt::Debug {
+    /// Reads a service account.
     fn service_account<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Found<ServiceAccount>>;
-    /// A secret.
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>>;
-    /// A secret in `kube-system` that anybody can name by making a token up: few of these are read live.
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>>;
-    /// A pod.
-    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>>;
-    /// A node.
-    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>>;
-    /// Writes a label of a secret, in its own time; a failure is logged and nothing else.
+    ) -> BoxFuture<'a, GetResult<ServiceAccount>>;
+    /// Reads a secret.
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<Secret>>;
+    /// Reads a secret in `kube-system`. A made-up token can name any of them, so live reads are rate limited.
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>>;
+    /// Reads a pod.
+    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>>;
+    /// Reads a node.
+    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>>;
+    /// Patches a label of a secret in the background; a failure is only logged.
     fn label_secret(&self, namespace: &str, name: &str, label: &'static str, value: String);
 }
 
-/// Which object this is, and whether it is on its way out.
+/// Identity of an object, and its deletion time once deletion has begun.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct ObjectIdentity {
     /// `metadata.uid`.
     pub uid: String,
     /// `metadata.deletionTimestamp`.
     pub deleted: Option<UnixTime>,
 }
 
-/// A service account, as far as tokens are judged by it.
+/// The fields of a service account that token checks use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceAccount {
-    /// Which one it is.
-    pub identity: Identity,
-    /// The names in `.secrets`.
+    /// UID and deletion time.
+    pub identity: ObjectIdentity,
+    /// The names in `secrets`.
     pub secrets: Vec<String>,
 }
 
-/// A secret. Its data is shown nowhere.
+/// The fields of a secret that token checks use. `Debug` does not print its data.
 #[derive(Debug, Clone, Default)]
 pub struct Secret {
-    /// Which one it is.
-    pub identity: Identity,
-    /// Its labels.
+    /// UID and deletion time.
+    pub identity: ObjectIdentity,
+    /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
-    /// Its type.
+    /// `type`.
     pub kind: String,
-    /// Its data, decoded.
+    /// `data`, base64-decoded.
     pub data: BTreeMap<String, SecretSlice<u8>>,
 }

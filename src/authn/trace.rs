@@ -1,5 +1,5 @@
-//! What authenticators leave beside their verdict: warnings for the client, annotations for the audit log, and, for
-//! somebody who asks why, each step they took.
+//! Side output of authenticators: warnings for the client, annotations for the audit log, and, for `portcullis
+//! explain`, the checks that each authenticator made.
 
 mod check;
 
@@ -8,104 +8,104 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use check::Check;
 
-/// Filled while a credential is judged.
+/// Collects a [`TraceRecord`] while authenticators check a credential.
 #[derive(Debug, Default)]
-pub struct Remarks {
-    noted: Mutex<Noted>,
-    traced: bool,
+pub struct AuthnTrace {
+    record: Mutex<TraceRecord>,
+    keeps_steps: bool,
 }
 
-/// What was left.
+/// The content of an [`AuthnTrace`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Noted {
+pub struct TraceRecord {
     /// Sent to the client as `Warning` headers, in order.
     pub warnings: Vec<String>,
-    /// For the audit log.
+    /// Annotations for the audit log.
     pub annotations: BTreeMap<String, String>,
-    /// What was looked at; empty unless somebody asked.
-    pub steps: Vec<Step>,
+    /// The checks in order; empty unless the trace keeps steps.
+    pub steps: Vec<TraceStep>,
 }
 
-/// One thing that an authenticator looked at.
+/// One check of an authenticator.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
-    /// The authenticator, as its `name()` has it; with a number or an issuer behind it where there are several.
+pub struct TraceStep {
+    /// The authenticator's `name()`, followed by an index or an issuer where several share the name.
     pub authenticator: String,
-    /// What was looked at: a claim, a rule, a lookup.
+    /// The claim, rule or object read that was checked.
     pub check: Check,
-    /// What came of it.
-    pub outcome: Outcome,
-    /// For people. Never a token or a part of one that could be used.
+    /// The result.
+    pub outcome: StepOutcome,
+    /// Explanation for the operator. Never contains a token or a usable part of one.
     pub detail: String,
 }
 
-/// What came of a step.
+/// Result of a [`TraceStep`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// As it must be.
+pub enum StepOutcome {
+    /// The check succeeded.
     Passed,
-    /// The credential is refused for it.
+    /// The check failed, and with it the credential.
     Failed,
-    /// It could not be checked, and the credential is refused.
+    /// The check could not be made, and the credential is refused.
     Unavailable,
-    /// Not a credential for this authenticator, or nothing to be checked.
+    /// The credential is not for this authenticator, or the check has no input.
     NotApplicable,
 }
 
-impl Remarks {
-    /// Remarks that keep the steps too.
-    pub fn traced() -> Self {
-        Self { traced: true, ..Self::default() }
+impl AuthnTrace {
+    /// A trace that also keeps the steps.
+    pub fn with_steps() -> Self {
+        Self { keeps_steps: true, ..Self::default() }
     }
 
-    /// Adds a warning for the client; a text that is already there is not repeated.
+    /// Adds a warning for the client, unless the same text is present.
     pub fn warn(&self, text: &str) {
-        let mut noted = self.noted();
-        if !noted.warnings.iter().any(|known| known == text) {
-            noted.warnings.push(text.to_owned());
+        let mut record = self.record();
+        if !record.warnings.iter().any(|present| present == text) {
+            record.warnings.push(text.to_owned());
         }
     }
 
     /// Adds an annotation for the audit log; the first value of a key stays.
     // apiserver: pkg/audit/context.go, addAuditAnnotationLocked
     pub fn annotate(&self, key: &str, value: impl Into<String>) {
-        self.noted().annotations.entry(key.to_owned()).or_insert_with(|| value.into());
+        self.record().annotations.entry(key.to_owned()).or_insert_with(|| value.into());
     }
 
-    /// Notes a step, if anybody wants to know.
+    /// Adds a step; without [`Self::keeps_steps`] it does nothing and never calls `detail`.
     pub fn step(
         &self,
         authenticator: &str,
         check: impl Into<Check>,
-        outcome: Outcome,
+        outcome: StepOutcome,
         detail: impl FnOnce() -> String,
     ) {
-        if self.traced {
+        if self.keeps_steps {
             let (authenticator, check) = (authenticator.to_owned(), check.into());
-            self.noted().steps.push(Step { authenticator, check, outcome, detail: detail() });
+            self.record().steps.push(TraceStep { authenticator, check, outcome, detail: detail() });
         }
     }
 
-    /// Whether steps are kept.
-    pub fn is_traced(&self) -> bool {
-        self.traced
+    /// Whether the trace keeps steps.
+    pub fn keeps_steps(&self) -> bool {
+        self.keeps_steps
     }
 
-    /// Adds what was left elsewhere: by a lookup that several requests share, or when its outcome was remembered.
-    pub fn replay(&self, noted: &Noted) {
-        noted.warnings.iter().for_each(|text| self.warn(text));
-        for (key, value) in &noted.annotations {
+    /// Adds the record of a token check that several requests share, or of a cached verdict.
+    pub fn merge(&self, other: &TraceRecord) {
+        other.warnings.iter().for_each(|text| self.warn(text));
+        for (key, value) in &other.annotations {
             self.annotate(key, value);
         }
-        self.noted().steps.extend(noted.steps.iter().cloned());
+        self.record().steps.extend(other.steps.iter().cloned());
     }
 
-    /// Everything so far, taken out.
-    pub fn take(&self) -> Noted {
-        std::mem::take(&mut *self.noted())
+    /// Takes the record out and leaves an empty one.
+    pub fn take(&self) -> TraceRecord {
+        std::mem::take(&mut *self.record())
     }
 
-    fn noted(&self) -> MutexGuard<'_, Noted> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn record(&self) -> MutexGuard<'_, TraceRecord> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
-//! Tokens that a webhook is asked about with a TokenReview, as the last of all.
+//! Webhook token authentication with TokenReview, the last token authenticator in the chain.
 //!
-//! Follows `k8s.io/apiserver/plugin/pkg/authenticator/token/webhook` with `apiserver/pkg/util/webhook`: a webhook that
-//! is overloaded or restarts is asked again, a few times and ever later. Whatever is not surely an answer is an error,
-//! and no error quotes the token.
+//! Follows `k8s.io/apiserver/plugin/pkg/authenticator/token/webhook` with `apiserver/pkg/util/webhook`: requests to an
+//! overloaded or restarting webhook are retried with exponential backoff. A response that is not a valid TokenReview is
+//! an error, never a verdict, and errors never quote the token.
 
 mod review;
 pub mod settings;
@@ -17,147 +17,156 @@ use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::cache::{CachedTokens, Keep, Limits};
+use super::cache::{CacheLimits, CachePolicy, CachedTokens};
 use super::chain::intersection;
 use super::{
-    Audience, Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict,
+    Audience, Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
+    TokenContext,
 };
-use crate::authn::trace::{Check, Outcome};
-use crate::http::https_client::{Client, OutboundError, PATIENCE, Question};
-use crate::metrics::{Metrics, TokenCache};
+use crate::authn::trace::{Check, StepOutcome};
+use crate::http::https_client::{HTTPS_TIMEOUT, HttpsClient, HttpsError, HttpsRequest};
+use crate::metrics::{Metrics, TokenCacheMetrics};
 use crate::user::UserInfo;
-use review::{Status, Trouble};
-use settings::{Version, Webhook};
+use review::{ReviewError, ReviewedStatus};
+use settings::{TokenReviewVersion, WebhookSettings};
 
 const NAME: &str = "webhook";
-/// How often the webhook is asked about one token.
+/// Maximum number of requests per token.
 // apiserver: pkg/util/webhook/webhook.go, DefaultRetryBackoffWithInitialDelay
-const CALLS: usize = 5;
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-const GROWTH: f64 = 1.5;
-const JITTER: f64 = 0.2;
+const MAX_ATTEMPTS: usize = 5;
+const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
+const BACKOFF_FACTOR: f64 = 1.5;
+const BACKOFF_JITTER: f64 = 0.2;
 
-/// Asks a webhook.
+/// Sends TokenReviews to a webhook.
 struct WebhookAuthenticator {
-    client: Client,
+    client: HttpsClient,
     url: String,
     bearer_token: Option<BearerToken>,
-    version: Version,
-    implicit: Vec<Audience>,
-    first_wait: Duration,
+    version: TokenReviewVersion,
+    implicit_audiences: Vec<Audience>,
+    initial_backoff: Duration,
     missing_san: IntCounter,
 }
 
-/// A webhook, and a memory for its answers: errors are not remembered.
+/// Builds a webhook authenticator with a cache for its verdicts; errors are not cached.
 // kubernetes: pkg/kubeapiserver/authenticator/config.go, newWebhookTokenAuthenticator
-pub(crate) fn remembered(
-    webhook: &Webhook,
-    implicit: Vec<Audience>,
+pub(crate) fn cached(
+    webhook: &WebhookSettings,
+    implicit_audiences: Vec<Audience>,
     provider: &Arc<CryptoProvider>,
     runtime: Handle,
     metrics: &Metrics,
 ) -> Result<CachedTokens, rustls::Error> {
-    let asked = WebhookAuthenticator::new(webhook, implicit, provider, metrics)?;
-    Ok(asked.remembered(webhook.cache_ttl, runtime, &metrics.token_cache))
+    let authenticator = WebhookAuthenticator::new(webhook, implicit_audiences, provider, metrics)?;
+    Ok(authenticator.cached(webhook.cache_ttl, runtime, &metrics.token_cache))
 }
 
 impl WebhookAuthenticator {
-    /// Tokens are good for the `implicit` audiences if the webhook says nothing of audiences. Fails if the client
-    /// certificate and its key do not fit together.
+    /// Tokens are valid for `implicit_audiences` if the response has no audiences. Fails if the client certificate and
+    /// its key do not match.
     fn new(
-        webhook: &Webhook,
-        implicit: Vec<Audience>,
+        webhook: &WebhookSettings,
+        implicit_audiences: Vec<Audience>,
         provider: &Arc<CryptoProvider>,
         metrics: &Metrics,
     ) -> Result<Self, rustls::Error> {
         Ok(Self {
-            client: Client::new(&webhook.tls, provider)?,
-            // client-go: rest/request.go, URL — the time that is given is told
-            url: format!("{}?timeout={}s", webhook.url, PATIENCE.as_secs()),
+            client: HttpsClient::new(&webhook.tls, provider)?,
+            // client-go: rest/request.go, URL — announces the request timeout
+            url: format!("{}?timeout={}s", webhook.url, HTTPS_TIMEOUT.as_secs()),
             bearer_token: webhook.bearer_token.clone(),
             version: webhook.version,
-            implicit,
-            first_wait: FIRST_WAIT,
-            missing_san: metrics.webhook_missing_san.clone(),
+            implicit_audiences,
+            initial_backoff: INITIAL_BACKOFF,
+            missing_san: metrics.authentication.webhook_missing_san.clone(),
         })
     }
 
-    fn remembered(self, ttl: Duration, runtime: Handle, metrics: &TokenCache) -> CachedTokens {
-        let keep = Keep { success: ttl, failure: ttl, errors: false };
-        CachedTokens::new(Arc::new(self), keep, runtime, metrics, Limits::ASKED)
+    fn cached(self, ttl: Duration, runtime: Handle, metrics: &TokenCacheMetrics) -> CachedTokens {
+        let policy = CachePolicy { success: ttl, failure: ttl, errors: false };
+        CachedTokens::new(Arc::new(self), policy, runtime, metrics, CacheLimits::WEBHOOK)
     }
 
-    async fn review(&self, token: &BearerToken, context: TokenContext<'_>) -> Result<Status, Trouble> {
-        let question = review::question(self.version, token, context.audiences)?;
-        let mut waits = waits(self.first_wait, random);
+    async fn review(
+        &self,
+        token: &BearerToken,
+        context: TokenContext<'_>,
+    ) -> Result<ReviewedStatus, ReviewError> {
+        let body = review::request_body(self.version, token, context.audiences)?;
+        let mut backoffs = backoffs(self.initial_backoff, random);
         loop {
-            let (outcome, told) = self.ask(token, question.clone()).await;
-            let passed = if outcome.is_ok() { Outcome::Passed } else { Outcome::Failed };
-            context.remarks.step(NAME, Check::WebhookAnswer, passed, || told);
-            let trouble = match outcome {
+            let (outcome, detail) = self.post_review(token, body.clone()).await;
+            let passed = if outcome.is_ok() { StepOutcome::Passed } else { StepOutcome::Failed };
+            context.trace.step(NAME, Check::WebhookAnswer, passed, || detail);
+            let error = match outcome {
                 Ok(status) => return Ok(status),
-                Err(trouble) => trouble,
+                Err(error) => error,
             };
-            match (trouble.again, waits.next()) {
-                // Longer than a question may take, nobody would wait for the answer.
-                (Some(hint), Some(wait)) if hint <= PATIENCE => sleep(wait.max(hint)).await,
-                _ => return Err(trouble),
+            match (error.retry_after, backoffs.next()) {
+                // A client would not wait for a Retry-After beyond the request timeout.
+                (Some(hint), Some(wait)) if hint <= HTTPS_TIMEOUT => sleep(wait.max(hint)).await,
+                _ => return Err(error),
             }
         }
     }
 
-    /// Asks once. The text is for people.
-    async fn ask(&self, token: &BearerToken, question: Vec<u8>) -> (Result<Status, Trouble>, String) {
+    /// Sends one request. The text is the detail for the trace.
+    async fn post_review(
+        &self,
+        token: &BearerToken,
+        body: Vec<u8>,
+    ) -> (Result<ReviewedStatus, ReviewError>, String) {
         let bearer = self.bearer_token.as_ref().map(BearerToken::expose);
-        match self.client.ask(Question::post(&self.url, question).bearer(bearer)).await {
+        match self.client.send(HttpsRequest::post(&self.url, body).bearer(bearer)).await {
             Ok(answer) => (
                 review::read(self.version, token, &answer),
                 format!("the webhook answered {}", answer.status),
             ),
             Err(error) => {
-                if matches!(error, OutboundError::NoSubjectAltName { .. }) {
+                if matches!(error, HttpsError::NoSubjectAltName { .. }) {
                     self.missing_san.inc();
                 }
                 let text = error.to_string();
-                let again = matches!(error, OutboundError::Lost { .. }).then_some(Duration::ZERO);
-                (Err(Trouble { text: text.clone(), again }), text)
+                let retry_after = matches!(error, HttpsError::Lost { .. }).then_some(Duration::ZERO);
+                (Err(ReviewError { text: text.clone(), retry_after }), text)
             }
         }
     }
 
-    async fn judge(&self, token: &BearerToken, context: TokenContext<'_>) -> Verdict {
+    async fn authenticate_token(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
         let redacted = |text: &str| review::redacted(token, text);
-        let status = self.review(token, context).await.map_err(|trouble| {
-            let text = redacted(&trouble.text);
+        let status = self.review(token, context).await.map_err(|error| {
+            let text = redacted(&error.text);
             tracing::error!(error = %text, "failed to make webhook authenticator request");
             AuthnError::Unavailable(text)
         })?;
-        let remarks = context.remarks;
+        let trace = context.trace;
         let mut audiences = Vec::new();
         if !context.audiences.is_empty() {
-            let told: Vec<_> = status.audiences.into_iter().map(Audience).collect();
-            let of_token = if told.is_empty() { &self.implicit } else { &told };
+            let named: Vec<_> = status.audiences.into_iter().map(Audience).collect();
+            let of_token = if named.is_empty() { &self.implicit_audiences } else { &named };
             audiences = intersection(context.audiences, of_token);
             let listed = || format!("the token is for {of_token:?}");
             if audiences.is_empty() {
-                remarks.step(NAME, Check::RequestedAudiences, Outcome::Failed, listed);
+                trace.step(NAME, Check::RequestedAudiences, StepOutcome::Failed, listed);
                 return Ok(None);
             }
-            remarks.step(NAME, Check::RequestedAudiences, Outcome::Passed, listed);
+            trace.step(NAME, Check::RequestedAudiences, StepOutcome::Passed, listed);
         }
         if !status.authenticated {
             let error = redacted(&status.error);
-            remarks.step(NAME, Check::WebhookVerdict, Outcome::Failed, || error.clone());
+            trace.step(NAME, Check::WebhookVerdict, StepOutcome::Failed, || error.clone());
             return if error.is_empty() { Ok(None) } else { Err(AuthnError::Invalid(error)) };
         }
         let user = status.user;
-        // Nobody could be told of such a user.
+        // Without a user name, the backend would attribute the forwarded request to the gateway itself.
         if user.username.is_empty() {
             let text = "the webhook authenticated a user without a name".to_owned();
-            remarks.step(NAME, Check::WebhookVerdict, Outcome::Failed, || text.clone());
+            trace.step(NAME, Check::WebhookVerdict, StepOutcome::Failed, || text.clone());
             return Err(AuthnError::Unavailable(text));
         }
-        remarks.step(NAME, Check::WebhookVerdict, Outcome::Passed, || format!("as {:?}", user.username));
+        trace.step(NAME, Check::WebhookVerdict, StepOutcome::Passed, || format!("as {:?}", user.username));
         let user = UserInfo {
             name: user.username,
             uid: Some(user.uid).filter(|uid| !uid.is_empty()),
@@ -177,8 +186,8 @@ impl TokenAuthenticator for WebhookAuthenticator {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
-        Box::pin(self.judge(token, context))
+    ) -> BoxFuture<'a, AuthnVerdict> {
+        Box::pin(self.authenticate_token(token, context))
     }
 }
 
@@ -188,17 +197,17 @@ impl fmt::Debug for WebhookAuthenticator {
     }
 }
 
-/// How long to wait between the calls; `random` gives numbers from 0 to 1.
+/// Delays between the attempts; `random` returns numbers from 0 to 1.
 // apimachinery: pkg/util/wait/backoff.go, Backoff.Step
-fn waits(first: Duration, mut random: impl FnMut() -> f64) -> impl Iterator<Item = Duration> {
-    std::iter::successors(Some(first), |wait| Some(wait.mul_f64(GROWTH)))
-        .take(CALLS - 1)
-        .map(move |wait| wait.mul_f64(1.0 + JITTER * random()))
+fn backoffs(first: Duration, mut random: impl FnMut() -> f64) -> impl Iterator<Item = Duration> {
+    std::iter::successors(Some(first), |wait| Some(wait.mul_f64(BACKOFF_FACTOR)))
+        .take(MAX_ATTEMPTS - 1)
+        .map(move |wait| wait.mul_f64(1.0 + BACKOFF_JITTER * random()))
 }
 
 fn random() -> f64 {
     let mut bytes = [0; 2];
-    // Without randomness there is no jitter, and nothing else is lost.
+    // A failure of the random source costs the jitter only.
     if rand::fill(&mut bytes).is_err() {
         return 0.0;
     }

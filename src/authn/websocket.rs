@@ -1,30 +1,31 @@
-//! Bearer tokens in the list of WebSocket subprotocols: browsers cannot send an `Authorization` header with one.
+//! Bearer tokens in the list of WebSocket subprotocols: browsers cannot send an `Authorization` header with a WebSocket
+//! handshake.
 //!
-//! Follows `k8s.io/apiserver/pkg/authentication/request/websocket/protocol.go`. The token was taken out of the request
-//! before anyone checks it; what is forwarded lists the other protocols alone.
+//! Follows `k8s.io/apiserver/pkg/authentication/request/websocket/protocol.go`. The token is removed from the request
+//! before authentication; the forwarded request lists only the other subprotocols.
 
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 
-use super::bearer::known_or_error;
+use super::bearer::recognized_or_error;
 use super::{
-    AuthnError, AuthnInput, BearerToken, BoxFuture, RequestAuthenticator, TokenAuthenticator, Verdict,
+    AuthnError, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, RequestAuthenticator, TokenAuthenticator,
 };
 use crate::request::credentials::BEARER_PROTOCOL_PREFIX;
 
-/// Unpadded, and like Go's decoder not strict about the last character's unused bits.
+/// Unpadded; like Go's decoder it ignores the unused bits of the last character.
 const TOKEN_ENCODING: GeneralPurpose =
     GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
-/// Hands the token among the subprotocols to a token authenticator.
+/// Passes the token among the subprotocols to a token authenticator.
 #[derive(Debug)]
 pub struct WebSocketAuthenticator {
     tokens: Box<dyn TokenAuthenticator>,
 }
 
 impl WebSocketAuthenticator {
-    /// Checks tokens with the given authenticator, usually the one that `Authorization` headers are checked with.
+    /// Checks tokens with `tokens`, usually the authenticator of `Authorization` headers.
     pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
         Self { tokens }
     }
@@ -35,20 +36,22 @@ impl RequestAuthenticator for WebSocketAuthenticator {
         "websocket"
     }
 
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
-            let token = find(&input.credentials.websocket_protocols)
+            let token = token_of(&input.credentials.websocket_protocols)
                 .map_err(|problem| AuthnError::Invalid(problem.to_owned()))?;
             match token {
-                Some(token) => known_or_error(self.tokens.authenticate(&token, input.for_tokens()).await),
+                Some(token) => {
+                    recognized_or_error(self.tokens.authenticate(&token, input.for_tokens()).await)
+                }
                 None => Ok(None),
             }
         })
     }
 }
 
-/// The token among the protocols.
-fn find(protocols: &[String]) -> Result<Option<BearerToken>, &'static str> {
+/// Extracts the token from the subprotocols.
+fn token_of(protocols: &[String]) -> Result<Option<BearerToken>, &'static str> {
     let mut token = None;
     for encoded in protocols.iter().filter_map(|protocol| protocol.strip_prefix(BEARER_PROTOCOL_PREFIX)) {
         if token.is_some() {
@@ -63,7 +66,7 @@ fn find(protocols: &[String]) -> Result<Option<BearerToken>, &'static str> {
     let Some(token) = token.filter(|token| !token.is_empty()) else {
         return Ok(None);
     };
-    // There must be one left to answer with.
+    // The server's answer must select another subprotocol.
     if protocols.iter().all(|protocol| protocol.starts_with(BEARER_PROTOCOL_PREFIX)) {
         return Err("missing additional subprotocol");
     }
@@ -74,7 +77,7 @@ fn find(protocols: &[String]) -> Result<Option<BearerToken>, &'static str> {
 mod tests {
     use futures_util::FutureExt as _;
 
-    use super::super::testing::{Knows, TestRequest, success};
+    use super::super::testing::{OneToken, TestRequest, success};
     use super::*;
 
     #[test]
@@ -83,7 +86,7 @@ mod tests {
         let invalid = |text: &str| Err(AuthnError::Invalid(text.to_owned()));
         let multiple = "multiple base64.bearer.authorization tokens specified";
         let encoding = "invalid base64.bearer.authorization token encoding";
-        let cases: Vec<(&str, Vec<String>, Verdict)> = vec![
+        let cases: Vec<(&str, Vec<String>, AuthnVerdict)> = vec![
             ("none", vec![], Ok(None)),
             ("others", vec!["a".into(), "b".into()], Ok(None)),
             ("empty", vec![P.into(), "b".into()], Ok(None)),
@@ -105,7 +108,7 @@ mod tests {
         for (name, protocols, expected) in cases {
             let mut request = TestRequest::new();
             request.credentials.websocket_protocols = protocols;
-            let authenticator = WebSocketAuthenticator::new(Box::new(Knows("tok")));
+            let authenticator = WebSocketAuthenticator::new(Box::new(OneToken("tok")));
             let verdict = authenticator.authenticate(&request.input()).now_or_never().expect("ready");
             assert_eq!(verdict, expected, "{name}");
         }

@@ -1,11 +1,11 @@
-//! Client certificates: who a verified one names, and how long a verdict may be remembered.
+//! Client certificates: verifies chains, derives the user from the subject, and memoizes verdicts per connection.
 //!
-//! Follows `k8s.io/apiserver/pkg/authentication/request/x509`. The TLS handshake proves that the client holds the
-//! leaf's key and nothing else; the chain is judged here, per request and against the bundle of that request, so a
-//! removed authority also stops connections that are already open. The rules are Go's (`verify`): one parser and
-//! one path builder of our own, because general libraries accept and refuse other chains than kube-apiserver does.
+//! Follows `k8s.io/apiserver/pkg/authentication/request/x509`. The TLS handshake proves possession of the leaf's key
+//! and nothing else; the chain is verified per request against the CA bundle of that request, so removing a CA also
+//! affects open connections. Parser and path builder follow Go's rules (`verify`), because general libraries accept and
+//! refuse other chains than kube-apiserver does.
 //!
-//! An unverified chain has no subject. [`CaBundle::verify`] is the only way to one.
+//! An unverified chain must never yield a subject: only [`CaBundle::verify`] does.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -16,21 +16,21 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use aws_lc_rs::digest;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
-use crate::authn::trace::{Check, Outcome};
-use crate::authn::{Authenticated, AuthnError, AuthnInput, BoxFuture, RequestAuthenticator, Verdict};
+use crate::authn::trace::{Check, StepOutcome};
+use crate::authn::{Authenticated, AuthnError, AuthnInput, AuthnVerdict, BoxFuture, RequestAuthenticator};
 use crate::clock::{self, UnixTime};
 use crate::go::hex::hex;
 use crate::go::quote::Quoted;
 use crate::pki::x509::certificate::{self, Certificate};
-use crate::pki::x509::name::Subject;
+use crate::pki::x509::name::CertificateSubject;
 use crate::pki::x509::{CaBundle, ParseError, VerifyError, bundle, verify};
 use crate::user::{CREDENTIAL_ID_KEY, Identity, UserInfo};
 
-/// How many certificates a client may present. Go knows no such limit beside the size of the message.
+/// Maximum length of a client's chain. Go limits only the size of the message.
 const MAX_CERTIFICATES: usize = 100;
 
-/// Checks what kube-apiserver's TLS stack checks of one certificate of a client, and returns its public key, with
-/// which possession is to be proven. Trust is judged later, per request.
+/// Parses a client's leaf certificate with the checks of kube-apiserver's TLS stack. Returns the public key for the
+/// proof of possession; trust is decided later, per request.
 // go: crypto/tls/handshake_server.go, processCertsFromClient
 pub fn parse_for_handshake(
     certificate: &CertificateDer<'_>,
@@ -42,8 +42,7 @@ pub fn parse_for_handshake(
     Ok(SubjectPublicKeyInfoDer::from(certificate.spki))
 }
 
-/// [`parse_for_handshake`] for everything a client presents: one certificate that does not parse ends the handshake,
-/// wherever it stands.
+/// [`parse_for_handshake`] for a whole chain: a certificate that does not parse ends the handshake, at any position.
 pub fn parse_chain_for_handshake(
     end_entity: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
@@ -58,12 +57,12 @@ pub fn parse_chain_for_handshake(
     Ok(key)
 }
 
-/// The certificates a client presented, leaf first. Nothing but possession of the leaf's key is known of them.
+/// The certificates of a client, leaf first. Only possession of the leaf's key is proven.
 #[derive(Debug, Default)]
 pub struct UnverifiedChain(Vec<CertificateDer<'static>>);
 
 impl UnverifiedChain {
-    /// What the client presented, in its order; empty if it presented nothing.
+    /// The certificates in the client's order; empty for a client without certificate.
     pub fn new(certificates: Vec<CertificateDer<'static>>) -> Self {
         Self(certificates)
     }
@@ -73,18 +72,18 @@ impl UnverifiedChain {
         self.0.is_empty()
     }
 
-    /// The last second at which the leaf claims to be valid, for the metric of remaining lifetimes, which
-    /// kube-apiserver observes before it verifies anything.
+    /// `notAfter` of the leaf, for the metric of remaining lifetimes, which kube-apiserver observes before it verifies
+    /// the chain.
     pub fn leaf_not_after(&self) -> Option<i64> {
         Some(Certificate::parse(self.0.first()?.clone()).ok()?.not_after)
     }
 }
 
-/// A chain that leads to a trusted authority; the only thing here that has a subject. It keeps no more than that: a
-/// connection may hold it for hours.
+/// A chain that leads to a trusted CA. Holds the subject but not the certificates, because a connection may keep it for
+/// hours.
 #[derive(Debug)]
 pub struct VerifiedChain {
-    subject: Subject,
+    subject: CertificateSubject,
     sha256: String,
     serial: String,
     valid_from: UnixTime,
@@ -92,13 +91,13 @@ pub struct VerifiedChain {
     user: OnceLock<Result<Option<Identity>, SubjectError>>,
 }
 
-/// Why a verified subject is no user.
+/// Why a verified subject cannot become a user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubjectError {
-    /// There are several uid attributes.
+    /// The subject has several UID attributes.
     #[error("expected 1 UID, but found multiple: [{0}]")]
     SeveralUids(String),
-    /// The uid attribute is empty.
+    /// The UID attribute is empty.
     #[error("UID cannot be an empty string")]
     EmptyUid,
 }
@@ -109,12 +108,12 @@ impl VerifiedChain {
         &self.subject.name.common_name
     }
 
-    /// Every organisation of the subject, in order, duplicates kept.
+    /// The organizations of the subject, in order and with duplicates.
     pub fn organizations(&self) -> &[String] {
         &self.subject.name.organization
     }
 
-    /// The uid the subject carries, if any.
+    /// The UID of the subject, if present.
     // apiserver: pkg/authentication/request/x509/x509.go, parseUIDFromCert
     pub fn uid(&self) -> Result<Option<&str>, SubjectError> {
         match self.subject.uids.as_slice() {
@@ -125,12 +124,12 @@ impl VerifiedChain {
         }
     }
 
-    /// SHA-256 of the leaf, in lower-case hexadecimal digits.
+    /// SHA-256 of the leaf in lower-case hexadecimal.
     pub fn sha256(&self) -> &str {
         &self.sha256
     }
 
-    /// The leaf's serial number in decimal digits.
+    /// Serial number of the leaf in decimal.
     pub fn serial(&self) -> &str {
         &self.serial
     }
@@ -145,8 +144,7 @@ impl VerifiedChain {
         self.valid_until
     }
 
-    /// Who the subject is as a user, in the group of all authenticated users; `None` for a subject without a common
-    /// name, which names nobody.
+    /// The subject as a user, with the group `system:authenticated`; `None` for a subject without a common name.
     // apiserver: pkg/authentication/request/x509/x509.go, CommonNameUserConversion
     pub fn user(&self) -> Result<Option<Identity>, SubjectError> {
         let convert = || {
@@ -165,13 +163,14 @@ impl VerifiedChain {
 }
 
 impl CaBundle {
-    /// Judges a chain as kube-apiserver does with this bundle as its client authorities.
+    /// Verifies a chain as kube-apiserver does with this bundle as `--client-ca-file`.
     pub fn verify(&self, chain: &UnverifiedChain, now: UnixTime) -> Result<VerifiedChain, VerifyError> {
         self.judge(chain, now).verdict
     }
 
-    fn judge(&self, chain: &UnverifiedChain, now: UnixTime) -> Judgement {
-        let always = |verdict| Judgement { verdict, leaf: None, from: UnixTime::ZERO, until: UnixTime::MAX };
+    fn judge(&self, chain: &UnverifiedChain, now: UnixTime) -> ChainVerdict {
+        let always =
+            |verdict| ChainVerdict { verdict, leaf: None, from: UnixTime::ZERO, until: UnixTime::MAX };
         let parsed = match parse_all(chain) {
             Ok(parsed) => parsed,
             Err(error) => return always(Err(error)),
@@ -190,11 +189,11 @@ impl CaBundle {
                     valid_until: until,
                     user: OnceLock::new(),
                 };
-                Judgement { verdict: Ok(chain), leaf: None, from, until }
+                ChainVerdict { verdict: Ok(chain), leaf: None, from, until }
             }
             Err(error) => {
                 let (from, until) = unchanged_span(now, parsed.iter().chain(self.certificates()));
-                Judgement { verdict: Err(error), leaf: Some(identifier(leaf)), from, until }
+                ChainVerdict { verdict: Err(error), leaf: Some(identifier(leaf)), from, until }
             }
         }
     }
@@ -207,7 +206,7 @@ fn parse_all(chain: &UnverifiedChain) -> Result<Vec<Certificate>, VerifyError> {
     Ok(chain.0.iter().cloned().map(Certificate::parse).collect::<Result<_, _>>()?)
 }
 
-/// How kube-apiserver names a certificate in its log.
+/// Identifies a certificate in the log as kube-apiserver does.
 // apiserver: pkg/authentication/request/x509/x509.go, certificateIdentifier
 fn identifier(leaf: &Certificate) -> String {
     let colons = |octets: &[u8]| {
@@ -222,10 +221,10 @@ fn identifier(leaf: &Certificate) -> String {
     )
 }
 
-/// A verdict and the time during which judging again would give the same.
-struct Judgement {
+/// A verdict and the time span in which another verification would return the same.
+struct ChainVerdict {
     verdict: Result<VerifiedChain, VerifyError>,
-    /// How the log names the leaf of a refused chain.
+    /// The log's identifier for the leaf of a refused chain.
     leaf: Option<String>,
     from: UnixTime,
     until: UnixTime,
@@ -235,7 +234,7 @@ fn instant(seconds: i64) -> UnixTime {
     UnixTime::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// The span around `now` in which no certificate becomes valid or ceases to be: a refusal cannot change within it.
+/// The time span around `now` in which no certificate becomes valid or expires: a refusal cannot change within it.
 fn unchanged_span<'a>(now: UnixTime, all: impl Iterator<Item = &'a Certificate>) -> (UnixTime, UnixTime) {
     let tick = UnixTime::from_nanos(1);
     let (mut from, mut until) = (UnixTime::ZERO, UnixTime::MAX);
@@ -255,50 +254,54 @@ fn unchanged_span<'a>(now: UnixTime, all: impl Iterator<Item = &'a Certificate>)
     (from, until)
 }
 
-/// Verdicts on one connection's chain. Judging costs signature checks, and a connection carries many requests.
+/// Memoizes verdicts on one connection's chain, so that its requests do not repeat the signature checks.
 ///
-/// A verdict holds for one generation of the configuration, one bundle, and the time in which it cannot change.
+/// A verdict holds for one generation of the configuration, one bundle, and the time span in which it cannot change.
 // threat: revoked-on-open-connection
 #[derive(Debug, Default)]
-pub struct VerdictMemo(Mutex<Vec<Remembered>>);
+pub struct VerdictMemo(Mutex<Vec<MemoizedVerdict>>);
 
 #[derive(Debug)]
-struct Remembered {
+struct MemoizedVerdict {
     generation: u64,
-    bundle: bundle::Fingerprint,
+    bundle: bundle::BundleFingerprint,
     from: UnixTime,
     until: UnixTime,
-    verdict: Result<Arc<VerifiedChain>, Arc<Refusal>>,
+    verdict: Result<Arc<VerifiedChain>, Arc<ChainRefusal>>,
 }
 
-/// Why a chain was refused, in words, and how the log names its leaf. A chain that is no front proxy's is refused with
-/// each request of its connection.
+/// Why a chain was refused, and the log's identifier for its leaf. Kept as text: a user's chain is refused as a front
+/// proxy's with every request of its connection.
 #[derive(Debug)]
-struct Refusal {
+struct ChainRefusal {
     error: String,
     check: Check,
     leaf: Option<String>,
 }
 
 impl VerdictMemo {
-    /// How many verdicts are kept: bundles of one generation that one connection meets, with room to spare.
+    /// Maximum number of verdicts: more than the bundles of one generation that a connection encounters.
     const CAPACITY: usize = 16;
 
-    fn verify(&self, input: &AuthnInput<'_>, bundle: &CaBundle) -> Result<Arc<VerifiedChain>, Arc<Refusal>> {
+    fn verify(
+        &self,
+        input: &AuthnInput<'_>,
+        bundle: &CaBundle,
+    ) -> Result<Arc<VerifiedChain>, Arc<ChainRefusal>> {
         let (generation, now, fingerprint) = (input.generation, input.now, bundle.fingerprint());
-        let current = |one: &Remembered| {
+        let current = |one: &MemoizedVerdict| {
             one.generation == generation && one.bundle == fingerprint && one.from <= now && now <= one.until
         };
         if let Some(known) = self.lock().iter().find(|one| current(one)) {
             return known.verdict.clone();
         }
-        // Judged without the lock: two requests may do the same work once, none waits for the other.
-        let Judgement { verdict, leaf, from, until } = bundle.judge(&input.conn.peer_chain, now);
+        // Verify without the lock: two requests may do the same work, but neither waits for the other.
+        let ChainVerdict { verdict, leaf, from, until } = bundle.judge(&input.conn.peer_chain, now);
         let verdict = verdict.map(Arc::new).map_err(|error| {
-            Arc::new(Refusal { error: error.to_string(), check: Check::of_chain(&error), leaf })
+            Arc::new(ChainRefusal { error: error.to_string(), check: Check::of_chain(&error), leaf })
         });
         let remembered =
-            Remembered { generation, bundle: fingerprint, from, until, verdict: verdict.clone() };
+            MemoizedVerdict { generation, bundle: fingerprint, from, until, verdict: verdict.clone() };
         let mut known = self.lock();
         known.retain(|one| one.generation == generation && one.bundle != fingerprint);
         if known.len() >= Self::CAPACITY {
@@ -308,51 +311,52 @@ impl VerdictMemo {
         verdict
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Remembered>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<MemoizedVerdict>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Authenticates by client certificate: the common name is the user, the organisations are the groups.
+/// Authenticates by client certificate: the common name is the user, the organizations are the groups.
 #[derive(Debug)]
 pub struct X509Authenticator {
     bundle: Arc<CaBundle>,
 }
 
 impl X509Authenticator {
-    /// Trusts the authorities of `bundle` for users.
+    /// Trusts the CAs in `bundle` for users.
     pub fn new(bundle: Arc<CaBundle>) -> Self {
         Self { bundle }
     }
 
-    fn judge(&self, input: &AuthnInput<'_>) -> Verdict {
+    fn judge(&self, input: &AuthnInput<'_>) -> AuthnVerdict {
         if input.conn.peer_chain.is_empty() {
             return Ok(None);
         }
         let step = |check: Check, outcome, detail: &dyn Fn() -> String| {
-            input.remarks.step(self.name(), check, outcome, detail);
+            input.trace.step(self.name(), check, outcome, detail);
         };
         let chain = input.conn.verdicts.verify(input, &self.bundle).map_err(|refusal| {
-            step(refusal.check.clone(), Outcome::Failed, &|| refusal.error.clone());
+            step(refusal.check.clone(), StepOutcome::Failed, &|| refusal.error.clone());
             let leaf = refusal.leaf.as_deref().unwrap_or("that does not parse");
             AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", refusal.error))
         })?;
-        step(Check::Chain, Outcome::Passed, &|| {
-            "leads to a CA for clients, for client authentication".to_owned()
+        step(Check::Chain, StepOutcome::Passed, &|| {
+            "signed by a client CA, valid for client authentication".to_owned()
         });
-        step(Check::Other("validity"), Outcome::Passed, &|| {
+        step(Check::Other("validity"), StepOutcome::Passed, &|| {
             format!("{} to {}", clock::rfc3339(chain.valid_from()), clock::rfc3339(chain.valid_until()))
         });
-        let named = if chain.common_name().is_empty() { Outcome::NotApplicable } else { Outcome::Passed };
+        let named =
+            if chain.common_name().is_empty() { StepOutcome::NotApplicable } else { StepOutcome::Passed };
         step(Check::Other("subject CN"), named, &|| Quoted(chain.common_name()).to_string());
         for organization in chain.organizations() {
-            step(Check::Other("subject O"), Outcome::Passed, &|| Quoted(organization).to_string());
+            step(Check::Other("subject O"), StepOutcome::Passed, &|| Quoted(organization).to_string());
         }
         if let Err(error) = chain.uid() {
-            step(Check::Other("subject UID"), Outcome::Failed, &|| error.to_string());
+            step(Check::Other("subject UID"), StepOutcome::Failed, &|| error.to_string());
         }
         let user = chain.user().map_err(|error| AuthnError::Invalid(error.to_string()))?;
-        // No audiences: a certificate is good for all of them.
+        // No audiences: a certificate is valid for all of them.
         Ok(user.map(|user| Authenticated { user, audiences: Vec::new(), method: self.name(), expires: None }))
     }
 }
@@ -362,13 +366,13 @@ impl RequestAuthenticator for X509Authenticator {
         "x509"
     }
 
-    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         let verdict = self.judge(input);
         Box::pin(async move { verdict })
     }
 }
 
-/// Tells front proxies from other clients: their certificate comes from an authority of their own.
+/// Recognizes front proxies by a certificate from their own CA.
 // apiserver: pkg/authentication/request/x509/x509.go, Verifier
 #[derive(Debug)]
 pub struct FrontProxyVerifier {
@@ -377,13 +381,13 @@ pub struct FrontProxyVerifier {
 }
 
 impl FrontProxyVerifier {
-    /// Trusts certificates of `bundle` whose common name is in the list; an empty list allows every name.
+    /// Trusts the CAs in `bundle` for clients whose common name is in `allowed_names`; an empty list allows every name.
     pub fn new(bundle: Arc<CaBundle>, allowed_names: Vec<String>) -> Self {
         Self { bundle, allowed_names }
     }
 
-    /// Whether the client is a front proxy: `false` if it presented no certificate, an error if it presented one
-    /// that is not a proxy's.
+    /// Whether the client is a front proxy: `false` for a client without certificate, an error for a certificate that
+    /// is not a front proxy's.
     pub fn verify(&self, input: &AuthnInput<'_>) -> Result<bool, AuthnError> {
         if input.conn.peer_chain.is_empty() {
             return Ok(false);

@@ -16,7 +16,7 @@ use crate::pki::x509::certificate::Certificate;
 
 /// How an API server asked for a client certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum CertificateRequest {
     /// Not at all.
     Never,
     /// For one of other CAs than the gateway's.
@@ -26,7 +26,7 @@ pub(crate) enum Asked {
 }
 
 /// The gateway's certificate, shown whenever it is asked for.
-pub(super) struct Presented {
+pub(super) struct ClientCertificate {
     certified: Arc<CertifiedKey>,
     /// The issuer of each certificate of the chain, as it is encoded.
     issuers: Vec<Vec<u8>>,
@@ -36,12 +36,12 @@ pub(super) struct Presented {
 }
 
 /// It, and how one server asked for it. A resumed session asks for nothing, so there must be none.
-pub(super) struct Watched {
-    presented: Arc<Presented>,
+pub(super) struct CertificateRecorder {
+    certificate: Arc<ClientCertificate>,
     asked: AtomicU8,
 }
 
-impl Presented {
+impl ClientCertificate {
     pub(super) fn new(pair: &CertificateKeyPair) -> Self {
         let chain = pair.certificates();
         let subject = chain.first().map(Certificate::label).unwrap_or_default();
@@ -56,9 +56,9 @@ impl Presented {
     }
 }
 
-impl Watched {
-    pub(super) fn new(presented: Arc<Presented>) -> Self {
-        Self { presented, asked: AtomicU8::new(0) }
+impl CertificateRecorder {
+    pub(super) fn new(certificate: Arc<ClientCertificate>) -> Self {
+        Self { certificate, asked: AtomicU8::new(0) }
     }
 
     /// Another handshake begins.
@@ -67,16 +67,16 @@ impl Watched {
     }
 
     /// How the server asked in the last handshake.
-    pub(super) fn asked(&self) -> Asked {
+    pub(super) fn asked(&self) -> CertificateRequest {
         match self.asked.load(Ordering::Relaxed) {
-            0 => Asked::Never,
-            1 => Asked::ForOthers,
-            _ => Asked::ForOurs,
+            0 => CertificateRequest::Never,
+            1 => CertificateRequest::ForOthers,
+            _ => CertificateRequest::ForOurs,
         }
     }
 }
 
-impl ResolvesClientCert for Presented {
+impl ResolvesClientCert for ClientCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         // Shown to whoever asks: the names of CAs are only hints.
         Some(Arc::clone(&self.certified))
@@ -87,11 +87,11 @@ impl ResolvesClientCert for Presented {
     }
 }
 
-impl ResolvesClientCert for Watched {
+impl ResolvesClientCert for CertificateRecorder {
     fn resolve(&self, hints: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        let ours = hints.is_empty() || self.presented.has_issuer(hints);
+        let ours = hints.is_empty() || self.certificate.has_issuer(hints);
         self.asked.store(if ours { 2 } else { 1 }, Ordering::Relaxed);
-        self.presented.resolve(hints, schemes)
+        self.certificate.resolve(hints, schemes)
     }
 
     fn has_certs(&self) -> bool {
@@ -99,14 +99,14 @@ impl ResolvesClientCert for Watched {
     }
 }
 
-impl fmt::Debug for Presented {
+impl fmt::Debug for ClientCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Presented").field("subject", &self.subject).finish_non_exhaustive()
+        f.debug_struct("ClientCertificate").field("subject", &self.subject).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Watched {
+impl fmt::Debug for CertificateRecorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched").field("asked", &self.asked()).finish_non_exhaustive()
+        f.debug_struct("CertificateRecorder").field("asked", &self.asked()).finish_non_exhaustive()
     }
 }

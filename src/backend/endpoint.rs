@@ -16,24 +16,24 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-pub(crate) use crate::backend::client_certificate::Asked;
-use crate::backend::client_certificate::{Presented, Watched};
-use crate::backend::settings::{Backend, Endpoint, HostPort};
+use super::settings::{self, HostPort};
+pub(crate) use crate::backend::client_certificate::CertificateRequest;
+use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long others are tried before an endpoint that could not be reached.
-const AVOIDED: Duration = Duration::from_secs(5);
+const UNREACHABLE_BACKOFF: Duration = Duration::from_secs(5);
 
 /// An endpoint ready to be dialled, and what is known of it. One for the process; it outlives a reload that does not
 /// touch its cluster's backend.
-pub(crate) struct Target {
+pub(crate) struct Endpoint {
     address: HostPort,
     server_name: ServerName<'static>,
     tls: Connectors,
-    standing: Arc<Standing>,
-    doubted: Notify,
+    health: Arc<EndpointHealth>,
+    recheck: Notify,
     /// Whether it is dialled by nobody but the check.
     is_for_checks: bool,
 }
@@ -43,31 +43,31 @@ pub(crate) struct Target {
 pub(super) struct Connectors {
     either: Arc<ClientConfig>,
     http1: Arc<ClientConfig>,
-    presented: Option<Arc<Presented>>,
-    watched: Option<Arc<Watched>>,
+    certificate: Option<Arc<ClientCertificate>>,
+    watched: Option<Arc<CertificateRecorder>>,
 }
 
 /// Whether an endpoint is used.
 #[derive(Debug, Default)]
-struct Standing {
+struct EndpointHealth {
     /// Odd while it is seen to take identities as they are; grows with every change.
     trust: AtomicU64,
     /// Why the last dial failed, if it did.
-    trouble: Mutex<Option<Trouble>>,
+    failure: Mutex<Option<DialFailure>>,
     /// Whether the first check has ended, well or not.
     checked: AtomicBool,
 }
 
 /// A dial that failed.
 #[derive(Debug)]
-struct Trouble {
+struct DialFailure {
     since: Instant,
     error: ConnectError,
     /// Whether a check has reached the endpoint since, over a connection that was open.
     is_over: bool,
 }
 
-impl Trouble {
+impl DialFailure {
     fn new(error: ConnectError) -> Self {
         Self { since: Instant::now(), error, is_over: false }
     }
@@ -117,24 +117,31 @@ pub(crate) enum Offer {
 
 impl Connectors {
     /// Fails if the provider has no TLS version in common with us.
-    pub(super) fn new(backend: &Backend, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+    pub(super) fn new(
+        settings: &settings::Backend,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(Arc::clone(&backend.roots.0));
-        let presented = backend.client_certificate.as_ref().map(|pair| Arc::new(Presented::new(pair)));
-        let mut either = match &presented {
-            Some(presented) => builder.with_client_cert_resolver(presented.clone()),
+            .with_root_certificates(Arc::clone(&settings.roots.0));
+        let certificate =
+            settings.client_certificate.as_ref().map(|pair| Arc::new(ClientCertificate::new(pair)));
+        let mut either = match &certificate {
+            Some(certificate) => builder.with_client_cert_resolver(certificate.clone()),
             None => builder.with_no_client_auth(),
         };
         let mut http1 = either.clone();
         either.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { either: Arc::new(either), http1: Arc::new(http1), presented, watched: None })
+        Ok(Self { either: Arc::new(either), http1: Arc::new(http1), certificate, watched: None })
     }
 
     /// The same, such that every handshake is a whole one and is watched.
     fn watched(&self) -> Self {
-        let watched = self.presented.as_ref().map(|presented| Arc::new(Watched::new(Arc::clone(presented))));
+        let watched = self
+            .certificate
+            .as_ref()
+            .map(|certificate| Arc::new(CertificateRecorder::new(Arc::clone(certificate))));
         let anew = |config: &Arc<ClientConfig>| {
             let mut config = ClientConfig::clone(config);
             config.resumption = Resumption::disabled();
@@ -144,18 +151,18 @@ impl Connectors {
             Arc::new(config)
         };
         let (either, http1) = (anew(&self.either), anew(&self.http1));
-        Self { either, http1, presented: self.presented.clone(), watched }
+        Self { either, http1, certificate: self.certificate.clone(), watched }
     }
 }
 
-impl Target {
-    pub(super) fn new(endpoint: &Endpoint, tls: &Connectors) -> Self {
+impl Endpoint {
+    pub(super) fn new(endpoint: &settings::Endpoint, tls: &Connectors) -> Self {
         Self {
             address: endpoint.address.clone(),
             server_name: endpoint.server_name.clone(),
             tls: tls.clone(),
-            standing: Arc::default(),
-            doubted: Notify::new(),
+            health: Arc::default(),
+            recheck: Notify::new(),
             is_for_checks: false,
         }
     }
@@ -167,8 +174,8 @@ impl Target {
             address: self.address.clone(),
             server_name: self.server_name.clone(),
             tls: self.tls.watched(),
-            standing: Arc::clone(&self.standing),
-            doubted: Notify::new(),
+            health: Arc::clone(&self.health),
+            recheck: Notify::new(),
             is_for_checks: true,
         }
     }
@@ -185,88 +192,88 @@ impl Target {
 
     /// To be taken before a check begins.
     pub(crate) fn trust(&self) -> Trust {
-        Trust(self.standing.trust.load(Ordering::Acquire))
+        Trust(self.health.trust.load(Ordering::Acquire))
     }
 
     /// Says that a check has found it to take identities as they are. That counts unless it has gone away since the
     /// check began: whoever is there now may be another.
     pub(crate) fn set_trusted(&self, Trust(before): Trust) -> bool {
-        let standing = &self.standing.trust;
-        standing.compare_exchange(before, before | 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        let health = &self.health.trust;
+        health.compare_exchange(before, before | 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Says that it is not known to take identities as they are.
     pub(crate) fn distrust(&self) {
         // The next even number.
         let next = |trust: u64| Some((trust | 1).wrapping_add(1));
-        self.standing.trust.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok();
+        self.health.trust.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok();
     }
 
     /// Whether it could not be reached a moment ago: others are tried first.
     pub(crate) fn is_unreachable(&self) -> bool {
-        self.trouble().as_ref().is_some_and(|trouble| trouble.since.elapsed() < AVOIDED)
+        self.failure().as_ref().is_some_and(|failure| failure.since.elapsed() < UNREACHABLE_BACKOFF)
     }
 
     /// Why it could not be reached when it was last dialled, unless a check has reached it since.
-    pub(crate) fn last_trouble(&self) -> Option<ConnectError> {
-        self.trouble().as_ref().filter(|trouble| !trouble.is_over).map(|trouble| trouble.error.clone())
+    pub(crate) fn last_error(&self) -> Option<ConnectError> {
+        self.failure().as_ref().filter(|failure| !failure.is_over).map(|failure| failure.error.clone())
     }
 
     /// Notes that a check has reached it. Others are still tried first for a while: a check needs no dial.
-    pub(crate) fn end_trouble(&self) {
-        if let Some(trouble) = self.trouble().as_mut() {
-            trouble.is_over = true;
+    pub(crate) fn clear_error(&self) {
+        if let Some(failure) = self.failure().as_mut() {
+            failure.is_over = true;
         }
     }
 
     /// Whether it was looked at, and something is known of it.
     pub(crate) fn is_checked(&self) -> bool {
-        self.standing.checked.load(Ordering::Acquire)
+        self.health.checked.load(Ordering::Acquire)
     }
 
     /// Says that it was looked at.
     pub(crate) fn set_checked(&self) {
-        self.standing.checked.store(true, Ordering::Release);
+        self.health.checked.store(true, Ordering::Release);
     }
 
     /// Asks for a check: it said something that it should not say to a gateway it believes.
-    pub(crate) fn doubt(&self) {
-        self.doubted.notify_one();
+    pub(crate) fn request_recheck(&self) {
+        self.recheck.notify_one();
     }
 
     /// Waits for a doubt.
-    pub(crate) async fn doubted(&self) {
-        self.doubted.notified().await;
+    pub(crate) async fn recheck_requested(&self) {
+        self.recheck.notified().await;
     }
 
     /// Says that a connection over HTTP/1.1 has ended. Those that carry requests come and go; the check's stays, and
     /// its end says that the server has ended.
     pub(crate) fn http1_ended(&self) {
         if self.is_for_checks {
-            self.doubt();
+            self.request_recheck();
         }
     }
 
     /// How it asked for a certificate when the check dialled it.
-    pub(crate) fn asked(&self) -> Asked {
-        self.tls.watched.as_ref().map_or(Asked::Never, |watched| watched.asked())
+    pub(crate) fn asked(&self) -> CertificateRequest {
+        self.tls.watched.as_ref().map_or(CertificateRequest::Never, |watched| watched.asked())
     }
 
     /// The common name and the issuer of the gateway's certificate, for people.
     pub(crate) fn own_certificate(&self) -> Option<(&str, &str)> {
-        self.tls.presented.as_ref().map(|own| (own.subject.as_str(), own.issuer.as_str()))
+        self.tls.certificate.as_ref().map(|own| (own.subject.as_str(), own.issuer.as_str()))
     }
 
-    fn trouble(&self) -> MutexGuard<'_, Option<Trouble>> {
-        self.standing.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failure(&self) -> MutexGuard<'_, Option<DialFailure>> {
+        self.health.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Dials, and remembers whether that worked.
     pub(crate) async fn connect(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
         let connected = self.dial(offer).await;
-        *self.trouble() = connected.as_ref().err().map(|error| Trouble::new(error.clone()));
+        *self.failure() = connected.as_ref().err().map(|error| DialFailure::new(error.clone()));
         if connected.is_err() {
-            self.doubt();
+            self.request_recheck();
         }
         connected
     }
@@ -326,8 +333,8 @@ impl Target {
     /// A connection that is of no use is as good as none.
     fn no_http(&self, cause: String) -> ConnectError {
         let error = ConnectError::Http { address: self.address.to_string(), cause };
-        *self.trouble() = Some(Trouble::new(error.clone()));
-        self.doubt();
+        *self.failure() = Some(DialFailure::new(error.clone()));
+        self.request_recheck();
         error
     }
 }
@@ -341,9 +348,9 @@ pub(crate) fn keep_alive(stream: &impl AsFd) {
     }
 }
 
-impl std::fmt::Debug for Target {
+impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Target").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Endpoint").field("address", &self.address).finish_non_exhaustive()
     }
 }
 

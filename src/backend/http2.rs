@@ -19,21 +19,22 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::pool::{SendError, Sent, lock};
-use crate::backend::endpoint::{ConnectError, Target};
+use crate::backend::endpoint::{ConnectError, Endpoint};
 use crate::http::body::{Body, EndGuard};
 use crate::http::transport::{
-    Corked, Drained, Incoming, KeepAlive, Receiving, TransportError, send_body, set_content_length,
+    CorkedStream, Http2Body, Http2KeepAlive, Incoming, TransportError, UncorkOnPoll, send_body,
+    set_content_length,
 };
 
 /// The share of a connection's streams that is used before another connection is opened.
 const FILL_PERCENT: usize = 80;
 /// A connection's window is a stream's times the streams it may carry: stalled readers block nobody else.
 const STREAMS: u32 = 256;
-const MOST_STREAMS: usize = 256;
+const MAX_STREAMS: usize = 256;
 /// Streams that are taken to be allowed until the backend has said how many are.
 const INITIAL_STREAMS: usize = 100;
 /// How long a backend that speaks HTTP/2 may take to say so. Less than a check waits for its answer.
-const BEGINNING: Duration = Duration::from_secs(5);
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Far more than is passed on: h2 ends the connection of everybody when an answer's header is some times larger than
 /// this. Behind `services/proxy` anyone can send one, of 10 MiB in lines of four bytes, which count as 35 each.
 const MAX_ANSWER_HEADER: u32 = 32 << 20;
@@ -81,7 +82,7 @@ impl Lane {
                 connections.swap_remove(least);
                 continue;
             };
-            let limit = sender.current_max_send_streams().min(MOST_STREAMS);
+            let limit = sender.current_max_send_streams().min(MAX_STREAMS);
             if load >= (limit.saturating_mul(FILL_PERCENT) / 100).max(1) {
                 return None;
             }
@@ -107,10 +108,10 @@ impl Lane {
     pub(crate) async fn begin(
         &self,
         stream: TlsStream<TcpStream>,
-        target: &Arc<Target>,
+        endpoint: &Arc<Endpoint>,
     ) -> Result<(), ConnectError> {
-        let corked = Corked::new(stream);
-        let heard = corked.heard();
+        let corked = CorkedStream::new(stream);
+        let heard = corked.next_read();
         let (sender, mut connection) = h2::client::Builder::new()
             .enable_push(false)
             .initial_max_send_streams(INITIAL_STREAMS)
@@ -122,9 +123,9 @@ impl Lane {
             .max_local_error_reset_streams(None)
             .handshake(corked.clone())
             .await
-            .map_err(|error| target.http_error(&error))?;
-        let keep_alive = KeepAlive::new(corked.clone(), connection.ping_pong());
-        let mut driven = Box::pin(Drained::new(Driven { connection, keep_alive }, corked));
+            .map_err(|error| endpoint.http_error(&error))?;
+        let keep_alive = Http2KeepAlive::new(corked.clone(), connection.ping_pong());
+        let mut driven = Box::pin(UncorkOnPoll::new(Driven { connection, keep_alive }, corked));
         // A backend begins by saying what it allows, unless it does not accept our certificate: over TLS 1.3 that comes
         // out now.
         let told = async {
@@ -134,17 +135,17 @@ impl Lane {
         };
         tokio::select! {
             ended = &mut driven => {
-                return Err(ended.map_or_else(|error| target.http_error(&error), |()| target.hung_up()));
+                return Err(ended.map_or_else(|error| endpoint.http_error(&error), |()| endpoint.hung_up()));
             }
-            told = timeout(BEGINNING, told) => told.map_err(|_| target.mute(BEGINNING))?,
+            told = timeout(SETTINGS_TIMEOUT, told) => told.map_err(|_| endpoint.mute(SETTINGS_TIMEOUT))?,
         }
-        let target = Arc::clone(target);
+        let endpoint = Arc::clone(endpoint);
         let carrier = tokio::spawn(async move {
             if let Err(error) = driven.await {
                 tracing::debug!(%error, "HTTP/2 connection to the backend ended");
             }
             // Whoever answers next may have been started anew, and with other flags.
-            target.doubt();
+            endpoint.request_recheck();
         });
         lock(&self.connections).push(Arc::new(Http2 { sender, streams: AtomicUsize::new(0), carrier }));
         Ok(())
@@ -182,7 +183,7 @@ impl Stream {
         }
         // An upload may go on after its answer: the stream is in use until the later of the two has ended.
         let shared = Arc::new(self);
-        let sending = send_body(body.holding(Box::new(Arc::clone(&shared))), stream);
+        let sending = send_body(body.with_guard(Box::new(Arc::clone(&shared))), stream);
         let task = tokio::spawn(async move {
             if let Err(error) = sending.await {
                 tracing::debug!(%error, "a request body was not sent to its end");
@@ -198,8 +199,8 @@ async fn answer(
     permit: EndGuard,
 ) -> Result<Sent, SendError> {
     let (head, stream) = response.await.map_err(broken)?.into_parts();
-    let incoming = Incoming::Http2(Receiving::new(&head.headers, stream, upload));
-    Ok(Sent::Answered(Response::from_parts(head, Body::of_response(incoming, permit))))
+    let incoming = Incoming::Http2(Http2Body::new(&head.headers, stream, upload));
+    Ok(Sent::Answered(Response::from_parts(head, Body::from_backend(incoming, permit))))
 }
 
 /// What it means for a request that its stream broke. The backend itself may say that it did nothing about it: of a
@@ -221,8 +222,8 @@ impl Drop for Stream {
 
 /// A connection that ends when the backend is gone.
 struct Driven {
-    connection: Connection<Corked<TlsStream<TcpStream>>, Bytes>,
-    keep_alive: KeepAlive<TlsStream<TcpStream>>,
+    connection: Connection<CorkedStream<TlsStream<TcpStream>>, Bytes>,
+    keep_alive: Http2KeepAlive<TlsStream<TcpStream>>,
 }
 
 impl Future for Driven {
@@ -230,7 +231,7 @@ impl Future for Driven {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let this = self.get_mut();
-        if this.keep_alive.poll_gone(cx).is_ready() {
+        if this.keep_alive.poll_dead(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut this.connection).poll(cx)

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::http2::Lane;
 use super::pool::lock;
-use super::sharing::Kind;
+use super::sharing::SharingClass;
 
 /// Windows of a short request's response and of a long stream, in bytes. A connection's is large enough for all of its
 /// streams, so that stalled readers cannot use it up.
@@ -70,13 +70,13 @@ impl Lanes {
     }
 
     /// The lane of a request; none if it must not travel over HTTP/2.
-    pub(crate) fn of(&self, kind: Kind<'_>) -> Option<Arc<Lane>> {
+    pub(crate) fn of(&self, kind: SharingClass<'_>) -> Option<Arc<Lane>> {
         match kind {
-            Kind::Short => Some(self.own.of(false)),
-            Kind::Long => Some(self.own.of(true)),
-            Kind::Extension { group, is_long } => Some(self.of_group(group).of(is_long)),
-            Kind::Relayed { user } => self.of_user(user),
-            Kind::Alone { .. } | Kind::Anonymous { .. } => None,
+            SharingClass::Short => Some(self.own.of(false)),
+            SharingClass::Long => Some(self.own.of(true)),
+            SharingClass::Extension { group, is_long } => Some(self.of_group(group).of(is_long)),
+            SharingClass::Relayed { user } => self.of_user(user),
+            SharingClass::Alone { .. } | SharingClass::Anonymous { .. } => None,
         }
     }
 
@@ -125,12 +125,12 @@ mod tests {
         let lanes = Lanes::new();
         let lane = |kind| lanes.of(kind).unwrap();
         let kinds = [
-            Kind::Short,
-            Kind::Long,
-            Kind::Extension { group: "a.example.com", is_long: false },
-            Kind::Extension { group: "a.example.com", is_long: true },
-            Kind::Relayed { user: "alice" },
-            Kind::Relayed { user: "bob" },
+            SharingClass::Short,
+            SharingClass::Long,
+            SharingClass::Extension { group: "a.example.com", is_long: false },
+            SharingClass::Extension { group: "a.example.com", is_long: true },
+            SharingClass::Relayed { user: "alice" },
+            SharingClass::Relayed { user: "bob" },
         ];
         for (one, first) in kinds.into_iter().enumerate() {
             for (other, second) in kinds.into_iter().enumerate() {
@@ -145,7 +145,8 @@ mod tests {
         let found: std::collections::HashSet<_> = (0..1000)
             .map(|number| {
                 let group = format!("g{number}.example.com");
-                Arc::as_ptr(&lanes.of(Kind::Extension { group: &group, is_long: false }).unwrap()).addr()
+                Arc::as_ptr(&lanes.of(SharingClass::Extension { group: &group, is_long: false }).unwrap())
+                    .addr()
             })
             .collect();
         assert_eq!(found.len(), EXTENSION_LANES);
@@ -154,13 +155,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lanes_of_users_who_have_left_are_forgotten() {
         let lanes = Lanes::new();
-        let held = lanes.of(Kind::Relayed { user: "held" });
+        let held = lanes.of(SharingClass::Relayed { user: "held" });
         for number in 0..10 {
-            lanes.of(Kind::Relayed { user: &number.to_string() });
+            lanes.of(SharingClass::Relayed { user: &number.to_string() });
         }
         assert_eq!(lanes.users.lock().unwrap().len(), 11);
         tokio::time::advance(IDLE_LANE_TIMEOUT).await;
-        lanes.of(Kind::Relayed { user: "late" });
+        lanes.of(SharingClass::Relayed { user: "late" });
         assert_eq!(lanes.users.lock().unwrap().len(), 2);
         drop(held);
     }
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn no_number_of_users_takes_a_connection_each() {
         let lanes = Lanes::new();
-        let lane = |number: usize| lanes.of(Kind::Relayed { user: &number.to_string() });
+        let lane = |number: usize| lanes.of(SharingClass::Relayed { user: &number.to_string() });
         let held: Vec<_> = (0..MAX_USER_LANES).map(lane).collect();
         assert!(lane(MAX_USER_LANES).is_none(), "it travels alone");
         drop(held);

@@ -1,5 +1,5 @@
 //! Connections to one endpoint, of one worker thread: HTTP/2 where the backend speaks it, in lanes, and HTTP/1.1. Which
-//! request travels on which is [`Kind`]'s to say.
+//! request travels on which is [`SharingClass`]'s to say.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,11 +16,12 @@ use tokio::time::{Instant, timeout};
 
 use super::http2::{Lane, Stream};
 use super::lanes::Lanes;
-use super::shares::{Full, Place, ShareLimits, Shares};
-pub(crate) use super::sharing::Kind;
-use crate::backend::endpoint::{ConnectError, Offer, Target};
+use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
+pub(crate) use super::sharing::SharingClass;
+use crate::backend::endpoint::{ConnectError, Endpoint, Offer};
 use crate::http::body::{Body, EndGuard};
 use crate::http::hop_by_hop;
+use crate::http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
 use crate::http::transport::{self, TransportError};
 
 /// Idle HTTP/1.1 connections are kept for less than the 90 s after which kube-apiserver closes them.
@@ -57,8 +58,6 @@ const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
 const DIALS: usize = 3;
 /// How long a backend that chose HTTP/1.1 is not asked for HTTP/2 again.
 const HTTP1_ONLY: Duration = Duration::from_mins(1);
-const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
-const MAX_HEADER_LINES: usize = 4096;
 
 /// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
@@ -83,14 +82,14 @@ pub(crate) enum SendError {
 /// The connections of one worker to one endpoint.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    target: Arc<Target>,
+    endpoint: Arc<Endpoint>,
     lanes: Lanes,
     http1: Mutex<Vec<IdleHttp1>>,
     /// Set while the backend is taken to speak HTTP/1.1 alone.
     http1_only: Mutex<Option<Instant>>,
-    anonymous: Shares<IpAddr>,
-    alone: Shares<String>,
-    relayed: Shares<String>,
+    anonymous: FairShares<IpAddr>,
+    alone: FairShares<String>,
+    relayed: FairShares<String>,
 }
 
 pub(crate) struct Http1 {
@@ -109,35 +108,35 @@ pub(crate) enum Lease {
     /// A stream.
     Http2(Stream),
     /// A connection.
-    Http1(Http1, Option<Place>),
+    Http1(Http1, Option<SharePermit>),
 }
 
 impl Pool {
     /// A pool without connections.
-    pub(crate) fn new(target: Arc<Target>) -> Arc<Self> {
+    pub(crate) fn new(endpoint: Arc<Endpoint>) -> Arc<Self> {
         Arc::new(Self {
-            target,
+            endpoint,
             lanes: Lanes::new(),
             http1: Mutex::default(),
             http1_only: Mutex::default(),
-            anonymous: Shares::new(ANONYMOUS),
-            alone: Shares::new(ALONE),
-            relayed: Shares::new(RELAYED),
+            anonymous: FairShares::new(ANONYMOUS),
+            alone: FairShares::new(ALONE),
+            relayed: FairShares::new(RELAYED),
         })
     }
 
-    pub(crate) fn target(&self) -> &Arc<Target> {
-        &self.target
+    pub(crate) fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.endpoint
     }
 
     /// How many connections there are for such requests, good or bad.
-    pub(crate) fn open(&self, kind: Kind<'_>) -> usize {
+    pub(crate) fn open(&self, kind: SharingClass<'_>) -> usize {
         let lane = self.lanes.of(kind).map_or(0, |lane| lane.open());
         lane.max(lock(&self.http1).len())
     }
 
     /// Waits for a place on a connection; nothing of a request is at stake until there is one.
-    pub(crate) async fn reserve(self: &Arc<Self>, kind: Kind<'_>) -> Result<Lease, SendError> {
+    pub(crate) async fn reserve(self: &Arc<Self>, kind: SharingClass<'_>) -> Result<Lease, SendError> {
         let Some(lane) = self.lanes.of(kind) else {
             let place = self.place(kind).await?;
             return Ok(Lease::Http1(self.some_http1().await?, place));
@@ -157,7 +156,7 @@ impl Pool {
                 dials -= 1;
             }
         }
-        Err(SendError::Connect(self.target.hung_up()))
+        Err(SendError::Connect(self.endpoint.hung_up()))
     }
 
     /// Sends a request where a place was reserved for it.
@@ -184,18 +183,18 @@ impl Pool {
     }
 
     /// A place among the requests that need a connection each.
-    async fn place(&self, kind: Kind<'_>) -> Result<Option<Place>, SendError> {
+    async fn place(&self, kind: SharingClass<'_>) -> Result<Option<SharePermit>, SendError> {
         let place = match kind {
-            Kind::Anonymous { client } => self.anonymous.acquire(client, 1).await,
-            Kind::Alone { user, header } => {
+            SharingClass::Anonymous { client } => self.anonymous.acquire(client, 1).await,
+            SharingClass::Alone { user, header } => {
                 let weight = u32::try_from(header.div_ceil(1 << 10)).map_err(|_| SendError::Busy)?;
                 self.alone.acquire(user.to_owned(), weight).await
             }
             // One past the users that have a lane each.
-            Kind::Relayed { user } => self.relayed.acquire(user.to_owned(), 1).await,
-            Kind::Short | Kind::Long | Kind::Extension { .. } => return Ok(None),
+            SharingClass::Relayed { user } => self.relayed.acquire(user.to_owned(), 1).await,
+            SharingClass::Short | SharingClass::Long | SharingClass::Extension { .. } => return Ok(None),
         };
-        place.map(Some).map_err(|Full| SendError::Busy)
+        place.map(Some).map_err(|SharesExhausted| SendError::Busy)
     }
 
     fn speaks_http1_only(&self) -> bool {
@@ -230,14 +229,14 @@ impl Pool {
     }
 
     async fn open_http2(&self, lane: &Lane) -> Result<(), ConnectError> {
-        let stream = self.target.connect(Offer::Either).await?;
+        let stream = self.endpoint.connect(Offer::Either).await?;
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             *lock(&self.http1_only) = Some(Instant::now());
             let connection = self.begin_http1(TokioIo::new(stream)).await?;
             self.keep_http1(connection);
             return Ok(());
         }
-        lane.begin(stream, &self.target).await
+        lane.begin(stream, &self.endpoint).await
     }
 
     async fn some_http1(&self) -> Result<Http1, ConnectError> {
@@ -248,7 +247,7 @@ impl Pool {
     }
 
     async fn dial_http1(&self) -> Result<Http1, ConnectError> {
-        self.begin_http1(TokioIo::new(self.target.connect(Offer::Http1).await?)).await
+        self.begin_http1(TokioIo::new(self.endpoint.connect(Offer::Http1).await?)).await
     }
 
     fn idle_http1(&self) -> Option<Http1> {
@@ -266,27 +265,27 @@ impl Pool {
         T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     {
         let handshake = http1_builder().handshake(io).await;
-        let (sender, connection) = handshake.map_err(|error| self.target.http_error(&error))?;
-        let target = Arc::clone(&self.target);
+        let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
+        let endpoint = Arc::clone(&self.endpoint);
         let carrier = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "HTTP/1.1 connection to the backend ended");
             }
-            target.http1_ended();
+            endpoint.http1_ended();
         });
         Ok(Http1 { sender, carrier })
     }
 
     /// A connection for one upgrade: never shared, never pooled.
-    pub(crate) async fn upgrading(&self, kind: Kind<'_>) -> Result<Upgrading, SendError> {
+    pub(crate) async fn upgrading(&self, kind: SharingClass<'_>) -> Result<Upgrading, SendError> {
         let place = match kind {
-            Kind::Anonymous { .. } | Kind::Alone { .. } => self.place(kind).await?,
+            SharingClass::Anonymous { .. } | SharingClass::Alone { .. } => self.place(kind).await?,
             // Each takes a connection of the client's, too.
             _ => None,
         };
-        let stream = self.target.connect(Offer::Http1).await?;
+        let stream = self.endpoint.connect(Offer::Http1).await?;
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = handshake.map_err(|error| self.target.http_error(&error))?;
+        let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
         tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "connection to the backend ended before its upgrade");
@@ -299,7 +298,7 @@ impl Pool {
 /// A connection that waits for its upgrade.
 pub(crate) struct Upgrading {
     sender: http1::SendRequest<Body>,
-    place: Option<Place>,
+    place: Option<SharePermit>,
 }
 
 impl Upgrading {
@@ -307,7 +306,7 @@ impl Upgrading {
     pub(crate) async fn send(
         mut self,
         mut request: Request<Body>,
-    ) -> Result<(Response<Incoming>, Option<Place>), SendError> {
+    ) -> Result<(Response<Incoming>, Option<SharePermit>), SendError> {
         to_origin_form(&mut request);
         let response =
             self.sender.send_request(request).await.map_err(|error| SendError::Broken(error.into()))?;
@@ -342,7 +341,7 @@ fn settle(
 ) -> Result<Sent, SendError> {
     match sent {
         Ok(response) => Ok(Sent::Answered(
-            response.map(|body| Body::of_response(transport::Incoming::Http1(body), guard)),
+            response.map(|body| Body::from_backend(transport::Incoming::Http1(body), guard)),
         )),
         Err(mut error) => match error.take_message() {
             Some(request) => Ok(Sent::NotWritten(Box::new(request), error.into_error().into())),
@@ -354,7 +353,7 @@ fn settle(
 /// Gives an HTTP/1.1 connection back once its response has ended, if it can carry another; else closes it, also if the
 /// client goes on sending a body that has been answered. Only then may another be opened in its place.
 struct ReturnHttp1 {
-    held: Option<(Http1, Option<Place>)>,
+    held: Option<(Http1, Option<SharePermit>)>,
     pool: Arc<Pool>,
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 use http::{Request, Response};
 
 use super::pool::{Pool, SendError, Sent, Upgrading};
-use super::shares::{Full, Place, ShareLimits, Shares};
-use super::sharing::Kind;
-use crate::backend::endpoint::Target;
-use crate::backend::upstream::Upstream;
+use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
+use super::sharing::SharingClass;
+use crate::backend::Backend;
+use crate::backend::endpoint::Endpoint;
 use crate::http::body::Body;
 
 /// Bodies of anonymous requests that are read before they are sent, in KiB.
@@ -26,47 +26,47 @@ const READING: ShareLimits = ShareLimits {
 /// A pool for each endpoint that was used.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    known: Mutex<Known>,
-    reading: Shares<IpAddr>,
+    known: Mutex<KnownPools>,
+    reading: FairShares<IpAddr>,
 }
 
 impl Default for Pools {
     fn default() -> Self {
-        Self { known: Mutex::default(), reading: Shares::new(READING) }
+        Self { known: Mutex::default(), reading: FairShares::new(READING) }
     }
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownPools {
     generation: u64,
     /// The endpoints of that generation.
-    used: Vec<Arc<Target>>,
+    used: Vec<Arc<Endpoint>>,
     pools: Vec<Arc<Pool>>,
 }
 
 impl Pools {
     /// Forgets, once for each generation of the configuration, the endpoints that are no longer in it. Streams that
     /// are open go on to their end.
-    pub(crate) fn keep<'a>(&self, generation: u64, used: impl Iterator<Item = &'a Arc<Target>>) {
+    pub(crate) fn keep<'a>(&self, generation: u64, used: impl Iterator<Item = &'a Arc<Endpoint>>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // A request that began before a reload may come by after it.
         if generation <= known.generation {
             return;
         }
-        let Known { used: kept, pools, .. } = &mut *known;
+        let KnownPools { used: kept, pools, .. } = &mut *known;
         *kept = used.map(Arc::clone).collect();
-        pools.retain(|pool| contains(kept, pool.target()));
+        pools.retain(|pool| contains(kept, pool.endpoint()));
         known.generation = generation;
     }
 
-    fn of(&self, target: &Arc<Target>) -> Arc<Pool> {
+    fn of(&self, endpoint: &Arc<Endpoint>) -> Arc<Pool> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pool) = known.pools.iter().find(|pool| Arc::ptr_eq(pool.target(), target)) {
+        if let Some(pool) = known.pools.iter().find(|pool| Arc::ptr_eq(pool.endpoint(), endpoint)) {
             return Arc::clone(pool);
         }
-        let pool = Pool::new(Arc::clone(target));
+        let pool = Pool::new(Arc::clone(endpoint));
         // A request that began before a reload has a pool to itself: nobody else would come to use its connections.
-        if contains(&known.used, target) {
+        if contains(&known.used, endpoint) {
             known.pools.push(Arc::clone(&pool));
         }
         pool
@@ -76,14 +76,14 @@ impl Pools {
     /// twice is the caller's to know.
     pub(crate) async fn send(
         &self,
-        upstream: &Upstream,
+        backend: &Backend,
         mut request: Box<Request<Body>>,
-        kind: Kind<'_>,
+        kind: SharingClass<'_>,
     ) -> Result<Response<Body>, SendError> {
         let mut left: Option<usize> = None;
         loop {
             let (pool, lease) = self
-                .first(upstream, |pool| async move {
+                .first(backend, |pool| async move {
                     let lease = pool.reserve(kind).await?;
                     Ok((pool, lease))
                 })
@@ -103,30 +103,30 @@ impl Pools {
     }
 
     /// Room for so many bytes of an anonymous request's body, while it comes.
-    pub(crate) async fn room_to_read(&self, client: IpAddr, bytes: u64) -> Result<Place, SendError> {
+    pub(crate) async fn room_to_read(&self, client: IpAddr, bytes: u64) -> Result<SharePermit, SendError> {
         let weight = u32::try_from(bytes.div_ceil(1 << 10)).map_err(|_| SendError::Busy)?;
-        self.reading.acquire(client, weight).await.map_err(|Full| SendError::Busy)
+        self.reading.acquire(client, weight).await.map_err(|SharesExhausted| SendError::Busy)
     }
 
     /// A connection for one upgrade.
     pub(crate) async fn upgrading(
         &self,
-        upstream: &Upstream,
-        kind: Kind<'_>,
+        backend: &Backend,
+        kind: SharingClass<'_>,
     ) -> Result<Upgrading, SendError> {
-        self.first(upstream, |pool| async move { pool.upgrading(kind).await }).await
+        self.first(backend, |pool| async move { pool.upgrading(kind).await }).await
     }
 
     /// What the first endpoint gives that can be reached.
-    async fn first<T, F>(&self, upstream: &Upstream, reserve: impl Fn(Arc<Pool>) -> F) -> Result<T, SendError>
+    async fn first<T, F>(&self, backend: &Backend, reserve: impl Fn(Arc<Pool>) -> F) -> Result<T, SendError>
     where
         F: Future<Output = Result<T, SendError>>,
     {
         // That one cannot be reached at all says more than that it could not be checked.
-        let trouble = upstream.targets().iter().find_map(|target| target.last_trouble());
+        let trouble = backend.endpoints().iter().find_map(|endpoint| endpoint.last_error());
         let mut outcome = Err(trouble.map_or(SendError::NotTrusted, SendError::Connect));
-        for target in upstream.candidates() {
-            outcome = reserve(self.of(target)).await;
+        for endpoint in backend.candidates() {
+            outcome = reserve(self.of(endpoint)).await;
             match &outcome {
                 Err(SendError::Connect(error)) => tracing::debug!(%error, "endpoint passed over"),
                 _ => break,
@@ -136,27 +136,27 @@ impl Pools {
     }
 }
 
-fn contains(targets: &[Arc<Target>], target: &Arc<Target>) -> bool {
-    targets.iter().any(|one| Arc::ptr_eq(one, target))
+fn contains(endpoints: &[Arc<Endpoint>], endpoint: &Arc<Endpoint>) -> bool {
+    endpoints.iter().any(|one| Arc::ptr_eq(one, endpoint))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::upstream::testing::upstream;
+    use crate::backend::testing::backend;
 
     #[test]
     fn nothing_is_kept_of_endpoints_that_are_no_longer_configured() {
-        let (before, after) = (upstream(), upstream());
-        let target = &before.targets()[0];
+        let (before, after) = (backend(), backend());
+        let endpoint = &before.endpoints()[0];
         let pools = Pools::default();
-        pools.keep(1, before.targets().iter());
-        let kept = pools.of(target);
-        assert!(Arc::ptr_eq(&kept, &pools.of(target)), "requests share it");
-        pools.keep(2, after.targets().iter());
+        pools.keep(1, before.endpoints().iter());
+        let kept = pools.of(endpoint);
+        assert!(Arc::ptr_eq(&kept, &pools.of(endpoint)), "requests share it");
+        pools.keep(2, after.endpoints().iter());
         // A request that began before the reload.
-        assert!(!Arc::ptr_eq(&kept, &pools.of(target)));
-        pools.keep(1, before.targets().iter());
+        assert!(!Arc::ptr_eq(&kept, &pools.of(endpoint)));
+        pools.keep(1, before.endpoints().iter());
         assert!(pools.known.lock().unwrap().pools.is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use rustls_pki_types::ServerName;
 
 use crate::authn::BearerToken;
-pub use crate::http::client_tls::Roots;
+pub use crate::http::client_tls::TrustedRoots;
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::pki::x509::CertificateKeyPair;
 use crate::user::IdentityMode;
@@ -18,7 +18,7 @@ pub struct Backend {
     /// What precedes every path there; empty for an API server of its own.
     pub path_prefix: String,
     /// The CAs of its certificate.
-    pub roots: Roots,
+    pub roots: TrustedRoots,
     /// The certificate the gateway shows it.
     pub client_certificate: Option<CertificateKeyPair>,
     /// The bearer token the gateway shows it, in identity mode `impersonate`.
@@ -96,7 +96,7 @@ mod tests {
             Backend {
                 endpoints: names.iter().map(endpoint).collect(),
                 path_prefix: path.to_owned(),
-                roots: Roots(Arc::new(roots)),
+                roots: TrustedRoots(Arc::new(roots)),
                 client_certificate: None,
                 bearer_token: None,
                 identity: IdentityMode::Impersonate,

@@ -28,31 +28,31 @@ pub(crate) struct ShareLimits {
 }
 
 /// Places for requests, shared by clients that are told apart by `K`.
-pub(crate) struct Shares<K> {
+pub(crate) struct FairShares<K> {
     limits: ShareLimits,
     places: Arc<Semaphore>,
     queue: Semaphore,
-    clients: Mutex<HashMap<K, Arc<Share>>>,
+    clients: Mutex<HashMap<K, Arc<ClientShare>>>,
 }
 
 /// What one client has in progress and in the queue.
-struct Share {
+struct ClientShare {
     places: Arc<Semaphore>,
     queue: Semaphore,
 }
 
 /// The places of one request; given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct SharePermit {
     _own: OwnedSemaphorePermit,
     _shared: OwnedSemaphorePermit,
 }
 
 /// There is no place, and none became free in time.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) struct SharesExhausted;
 
-impl<K: Hash + Eq> Shares<K> {
+impl<K: Hash + Eq> FairShares<K> {
     pub(crate) fn new(limits: ShareLimits) -> Self {
         Self {
             limits,
@@ -63,32 +63,34 @@ impl<K: Hash + Eq> Shares<K> {
     }
 
     /// Waits for as many places as the request weighs.
-    pub(crate) async fn acquire(&self, client: K, weight: u32) -> Result<Place, Full> {
+    pub(crate) async fn acquire(&self, client: K, weight: u32) -> Result<SharePermit, SharesExhausted> {
         let share = self.share_of(client);
         if let Ok(own) = Arc::clone(&share.places).try_acquire_many_owned(weight)
             && let Ok(shared) = Arc::clone(&self.places).try_acquire_many_owned(weight)
         {
-            return Ok(Place { _own: own, _shared: shared });
+            return Ok(SharePermit { _own: own, _shared: shared });
         }
-        let _own_turn = share.queue.try_acquire().map_err(|_| Full)?;
-        let _turn = self.queue.try_acquire().map_err(|_| Full)?;
+        let _own_turn = share.queue.try_acquire().map_err(|_| SharesExhausted)?;
+        let _turn = self.queue.try_acquire().map_err(|_| SharesExhausted)?;
         let waiting = async {
             // In this order: one that waits for its own requests keeps no place from others.
-            let own = Arc::clone(&share.places).acquire_many_owned(weight).await.map_err(|_| Full)?;
-            let shared = Arc::clone(&self.places).acquire_many_owned(weight).await.map_err(|_| Full)?;
-            Ok(Place { _own: own, _shared: shared })
+            let own =
+                Arc::clone(&share.places).acquire_many_owned(weight).await.map_err(|_| SharesExhausted)?;
+            let shared =
+                Arc::clone(&self.places).acquire_many_owned(weight).await.map_err(|_| SharesExhausted)?;
+            Ok(SharePermit { _own: own, _shared: shared })
         };
-        timeout(self.limits.wait, waiting).await.unwrap_or(Err(Full))
+        timeout(self.limits.wait, waiting).await.unwrap_or(Err(SharesExhausted))
     }
 
-    fn share_of(&self, client: K) -> Arc<Share> {
+    fn share_of(&self, client: K) -> Arc<ClientShare> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = clients.get(&client) {
             return Arc::clone(share);
         }
         // Those that have nothing in progress are forgotten, so that there are no more than requests.
         clients.retain(|_, share| !share.is_unused(&self.limits));
-        let share = Arc::new(Share {
+        let share = Arc::new(ClientShare {
             places: Arc::new(Semaphore::new(self.limits.places_per_client)),
             queue: Semaphore::new(self.limits.queue_per_client),
         });
@@ -97,15 +99,15 @@ impl<K: Hash + Eq> Shares<K> {
     }
 }
 
-impl Share {
+impl ClientShare {
     fn is_unused(self: &Arc<Self>, limits: &ShareLimits) -> bool {
         Arc::strong_count(self) == 1 && self.places.available_permits() == limits.places_per_client
     }
 }
 
-impl<K> fmt::Debug for Shares<K> {
+impl<K> fmt::Debug for FairShares<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shares").field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("FairShares").field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
@@ -121,8 +123,8 @@ mod tests {
         wait: Duration::from_secs(5),
     };
 
-    fn shares() -> Arc<Shares<&'static str>> {
-        Arc::new(Shares::new(LIMITS))
+    fn shares() -> Arc<FairShares<&'static str>> {
+        Arc::new(FairShares::new(LIMITS))
     }
 
     #[tokio::test(start_paused = true)]
@@ -136,10 +138,14 @@ mod tests {
             })
             .collect();
         tokio::task::yield_now().await;
-        assert_eq!(shares.acquire("a", 1).await.err(), Some(Full), "its part of the queue is full, too");
+        assert_eq!(
+            shares.acquire("a", 1).await.err(),
+            Some(SharesExhausted),
+            "its part of the queue is full, too"
+        );
         let _others = [shares.acquire("b", 1).await.unwrap(), shares.acquire("c", 1).await.unwrap()];
         for waiting in waiting {
-            assert_eq!(waiting.await.unwrap(), Err(Full), "it gives up in time");
+            assert_eq!(waiting.await.unwrap(), Err(SharesExhausted), "it gives up in time");
         }
     }
 
@@ -163,7 +169,7 @@ mod tests {
         for client in ["a", "b", "c", "d"] {
             held.push(shares.acquire(client, 1).await.unwrap());
         }
-        assert_eq!(shares.acquire("e", 1).await.err(), Some(Full));
+        assert_eq!(shares.acquire("e", 1).await.err(), Some(SharesExhausted));
         held.clear();
         shares.acquire("e", 1).await.unwrap();
     }
@@ -172,15 +178,19 @@ mod tests {
     async fn a_heavy_request_takes_the_place_of_several() {
         let shares = shares();
         let heavy = shares.acquire("a", 2).await.unwrap();
-        assert_eq!(shares.acquire("a", 1).await.err(), Some(Full));
-        assert_eq!(shares.acquire("b", 3).await.err(), Some(Full), "it weighs more than any client may have");
+        assert_eq!(shares.acquire("a", 1).await.err(), Some(SharesExhausted));
+        assert_eq!(
+            shares.acquire("b", 3).await.err(),
+            Some(SharesExhausted),
+            "it weighs more than any client may have"
+        );
         drop(heavy);
         shares.acquire("a", 1).await.unwrap();
     }
 
     #[tokio::test]
     async fn clients_that_have_left_are_forgotten() {
-        let shares = Shares::new(LIMITS);
+        let shares = FairShares::new(LIMITS);
         for number in 0..100 {
             shares.acquire(number, 1).await.unwrap();
         }

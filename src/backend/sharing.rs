@@ -38,7 +38,7 @@ const LINE: usize = 32;
 
 /// Which connections a request may share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind<'a> {
+pub(crate) enum SharingClass<'a> {
     /// Answered soon, by the API server itself.
     Short,
     /// A watch, which may last for hours.
@@ -69,7 +69,7 @@ pub(crate) enum Kind<'a> {
     },
 }
 
-impl<'a> Kind<'a> {
+impl<'a> SharingClass<'a> {
     /// The kind of a request. `user` is `None` if it is anonymous; `header` is the size of its header.
     // threat: floods
     pub(crate) fn of(info: &'a RequestInfo, user: Option<&'a str>, client: IpAddr, header: usize) -> Self {
@@ -100,7 +100,7 @@ pub(crate) fn header_size(request: &Request<Body>) -> usize {
         uri.path_and_query().map_or(0, |path: &PathAndQuery| path.as_str().len()) + ":path".len(),
     ];
     let pseudo: usize = pseudo.iter().map(|length| length + LINE).sum();
-    hop_by_hop::list_size(request.headers()).saturating_add(pseudo)
+    hop_by_hop::header_list_size(request.headers()).saturating_add(pseudo)
 }
 
 /// The API group in a path, if kube-apiserver does not serve it itself.
@@ -171,32 +171,32 @@ mod tests {
         let user = "alice";
         let group = "metrics.k8s.io";
         let cases = [
-            ("/api/v1/pods", Kind::Short),
-            ("/version", Kind::Short),
-            ("/apis", Kind::Short),
-            ("/apis/apps/v1/deployments", Kind::Short),
-            ("/openapi/v3/apis/apps/v1", Kind::Short),
-            ("/api/v1/pods?watch=1", Kind::Long),
-            ("/apis/rbac.authorization.k8s.io/v1/watch/roles", Kind::Long),
-            ("/apis/metrics.k8s.io", Kind::Extension { group, is_long: false }),
-            ("/apis/metrics.k8s.io/v1beta1/nodes", Kind::Extension { group, is_long: false }),
-            ("/openapi/v3/apis/metrics.k8s.io/v1beta1", Kind::Extension { group, is_long: false }),
-            ("/apis/metrics.k8s.io/v1beta1/nodes?watch=1", Kind::Extension { group, is_long: true }),
-            ("/api/v1/namespaces/n/pods/p/log", Kind::Relayed { user }),
-            ("/api/v1/namespaces/n/services/s/proxy/x", Kind::Relayed { user }),
-            ("/api/v1/nodes/n/proxy/metrics?watch=1", Kind::Relayed { user }),
+            ("/api/v1/pods", SharingClass::Short),
+            ("/version", SharingClass::Short),
+            ("/apis", SharingClass::Short),
+            ("/apis/apps/v1/deployments", SharingClass::Short),
+            ("/openapi/v3/apis/apps/v1", SharingClass::Short),
+            ("/api/v1/pods?watch=1", SharingClass::Long),
+            ("/apis/rbac.authorization.k8s.io/v1/watch/roles", SharingClass::Long),
+            ("/apis/metrics.k8s.io", SharingClass::Extension { group, is_long: false }),
+            ("/apis/metrics.k8s.io/v1beta1/nodes", SharingClass::Extension { group, is_long: false }),
+            ("/openapi/v3/apis/metrics.k8s.io/v1beta1", SharingClass::Extension { group, is_long: false }),
+            ("/apis/metrics.k8s.io/v1beta1/nodes?watch=1", SharingClass::Extension { group, is_long: true }),
+            ("/api/v1/namespaces/n/pods/p/log", SharingClass::Relayed { user }),
+            ("/api/v1/namespaces/n/services/s/proxy/x", SharingClass::Relayed { user }),
+            ("/api/v1/nodes/n/proxy/metrics?watch=1", SharingClass::Relayed { user }),
             (
                 "/apis/subresources.kubevirt.io/v1/namespaces/n/virtualmachines/v/proxy",
-                Kind::Relayed { user },
+                SharingClass::Relayed { user },
             ),
         ];
         for (target, expected) in cases {
             let info = info(target);
-            assert_eq!(Kind::of(&info, Some(user), CLIENT, MAX_SHARED_HEADER), expected, "{target}");
-            let large = Kind::of(&info, Some(user), CLIENT, MAX_SHARED_HEADER + 1);
-            assert_eq!(large, Kind::Alone { user, header: MAX_SHARED_HEADER + 1 }, "{target}");
-            let anonymous = Kind::of(&info, None, CLIENT, MAX_SHARED_HEADER + 1);
-            assert_eq!(anonymous, Kind::Anonymous { client: CLIENT }, "{target}");
+            assert_eq!(SharingClass::of(&info, Some(user), CLIENT, MAX_SHARED_HEADER), expected, "{target}");
+            let large = SharingClass::of(&info, Some(user), CLIENT, MAX_SHARED_HEADER + 1);
+            assert_eq!(large, SharingClass::Alone { user, header: MAX_SHARED_HEADER + 1 }, "{target}");
+            let anonymous = SharingClass::of(&info, None, CLIENT, MAX_SHARED_HEADER + 1);
+            assert_eq!(anonymous, SharingClass::Anonymous { client: CLIENT }, "{target}");
         }
     }
 

@@ -1,4 +1,5 @@
-//! `portcullis certs`: authorities, certificates and requests, with no cluster at all and with one.
+//! `portcullis certs`: CAs, certificates and certificate requests, as files and in a cluster. A private key is never
+//! printed, and never on disk without 0600 permissions.
 
 mod authority;
 mod error;
@@ -33,43 +34,43 @@ use crate::go::hex::hex;
 /// The commands of `portcullis certs`.
 #[derive(Debug, Subcommand)]
 pub(super) enum CertsCommand {
-    /// Make authorities: a root, and below it one for clients, one for servers and one for front proxies.
+    /// Create CAs: a root, and below it one CA each for clients, servers and front proxies.
     #[command(after_help = init::EXAMPLE)]
     Init(init::InitFlags),
-    /// Renew an authority: another certificate by the root's key, for the same key or for a new one.
+    /// Renew a CA: the root signs a new certificate, for the same key or a new one.
     #[command(after_help = renew::EXAMPLE)]
     RenewCa(renew::RenewFlags),
     /// Issue a certificate with a new key.
     #[command(after_help = issue::EXAMPLE)]
     Issue(issue::IssueFlags),
-    /// Sign a certificate request: the key stays with whoever made the request.
+    /// Sign a certificate request; the private key stays with its owner.
     #[command(after_help = sign::EXAMPLE)]
     Sign(sign::SignFlags),
-    /// Inspect certificates, requests, keys, kubeconfigs or a server: what they say, and what is wrong.
+    /// Inspect certificates, requests, keys, kubeconfigs or a server: print their contents and problems.
     #[command(after_help = inspect::EXAMPLE)]
     Inspect(inspect::InspectFlags),
-    /// Verify a client certificate: would the gateway accept it, and as whom.
+    /// Verify a client certificate as the gateway does, and print the user that it authenticates.
     ///
-    /// Judged by the gateway's own authenticator, with the CAs of its --client-ca-file, or of a cluster in its
-    /// configuration. Exits 0 if it is accepted, 1 if not, 64 if the configuration is bad.
+    /// Uses the gateway's own authenticator, with the CAs of --client-ca-file or of a cluster in the configuration.
+    /// Exits 0 if the certificate is accepted, 1 if not, 64 if the configuration is invalid.
     #[command(after_help = verify::EXAMPLE)]
-    Verify(Box<verify::VerifyFlags>),
-    /// Request a certificate in a cluster, wait until it is approved and signed, and write it.
+    Verify(Box<verify::CertificateVerifyFlags>),
+    /// Request a certificate in a cluster, wait for approval and signature, and write it to a file.
     #[command(after_help = requests::create::EXAMPLE)]
     Request(Box<requests::create::RequestFlags>),
     /// List the requests in a cluster, as `kubectl get csr` does.
-    List(requests::list::ListFlags),
-    /// Approve requests in a cluster, after showing what they ask for.
+    List(requests::list::RequestListFlags),
+    /// Approve requests in a cluster, after printing their contents.
     Approve(requests::decide::ApproveFlags),
     /// Deny requests in a cluster.
     Deny(requests::decide::DenyFlags),
-    /// Watch the requests in a cluster: a line for each, and for each change, until Ctrl-C.
+    /// Watch the requests in a cluster: print a line for each request and each change, until Ctrl-C.
     Watch(requests::watch::WatchFlags),
-    /// List what an authority has signed.
+    /// List the certificates that a CA has signed.
     ///
-    /// Each certificate is recorded in a file beside its authority's, client-ca.index.jsonl beside client-ca.crt: a line
-    /// of JSON with its serial number, subject, profile, end and SHA-256, and the SHA-256 of its authority's certificate,
-    /// written before the certificate is.
+    /// Each CA has an index file beside its certificate, client-ca.index.jsonl beside client-ca.crt. Before a
+    /// certificate is written, it is recorded there as a line of JSON with its serial number, subject, profile,
+    /// expiration and SHA-256, and the SHA-256 of the CA certificate.
     Index(listing::IndexFlags),
 }
 
@@ -89,16 +90,16 @@ impl CertsCommand {
             Self::Watch(flags) => requests::watch::run(flags),
             Self::Index(flags) => listing::run(flags),
         };
-        done.unwrap_or_else(|error: CommandError| error.tell())
+        done.unwrap_or_else(|error: CommandError| error.report())
     }
 }
 
-/// The serial number of a certificate, without the octet that only says that it is positive.
+/// The serial number of a certificate in hexadecimal, without the leading zero octet of its DER encoding.
 fn serial(certificate: &X509Certificate<'_>) -> String {
     hex(&certificate.serial.to_bytes_be())
 }
 
-/// What a certificate is told by: its SHA-256.
+/// The SHA-256 of a certificate, in hexadecimal.
 fn fingerprint(der: &[u8]) -> String {
     hex(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, der).as_ref())
 }

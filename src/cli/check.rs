@@ -1,4 +1,4 @@
-//! `portcullis check`: what `serve` would say, without serving.
+//! `portcullis check`: resolves the configuration and builds a snapshot of it as `serve` does, without serving.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -8,23 +8,23 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{failed, misconfigured};
-use crate::authn::anonymous::Anonymous;
-use crate::authn::jwt::keys::Algorithm;
+use crate::authn::anonymous::AnonymousAuth;
+use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::settings::Authentication;
 use crate::backend::settings::Endpoint;
 use crate::clock::rfc3339;
-use crate::cluster::authenticators::Means;
+use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
-use crate::config::inputs::Inputs;
-use crate::config::resolve::{Resolved, resolve};
-use crate::controllers::settings::{Controllers, SignerSettings};
+use crate::config::inputs::ConfigInputs;
+use crate::config::resolve::{ResolvedConfig, resolve};
+use crate::controllers::settings::SignerSettings;
 use crate::metrics::Metrics;
 use crate::state::snapshot::Snapshot;
 
-/// The flags of `portcullis check`: those of `serve`, and how to print.
+/// The flags of `portcullis check`: those of `serve`, and the output format.
 #[derive(Debug, Clone, Args)]
 #[command(args_override_self = true)]
 pub(super) struct CheckFlags {
@@ -35,7 +35,7 @@ pub(super) struct CheckFlags {
     output: Output,
 }
 
-/// How to print a result.
+/// The output formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
     /// A table, for people.
@@ -47,7 +47,7 @@ pub(super) enum Output {
 }
 
 impl Output {
-    /// For programs; `None` if people are to read it.
+    /// JSON or YAML; `None` for [`Self::Text`].
     pub(super) fn rendered(self, value: &impl Serialize) -> Option<String> {
         match self {
             Self::Text => None,
@@ -57,10 +57,10 @@ impl Output {
     }
 }
 
-/// What would be served.
+/// The configuration that `serve` would run.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct CheckReport {
     serving: String,
     metrics: Option<String>,
     request_timeout_seconds: u64,
@@ -68,13 +68,13 @@ struct Report {
     warnings: Vec<String>,
 }
 
-/// Which requests are for a cluster, where they go, and who may make them.
+/// One cluster: its routes, endpoints and authenticators.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ClusterReport {
     name: String,
     #[serde(rename = "match")]
-    routes: Option<Match>,
+    routes: Option<RoutesReport>,
     endpoints: Vec<String>,
     identity: String,
     authenticators: Vec<String>,
@@ -109,37 +109,37 @@ struct IssuerReport {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Match {
+struct RoutesReport {
     server_names: Vec<String>,
     path_prefix: Option<String>,
 }
 
-/// What is wrong.
+/// The configuration errors, for `--output`.
 #[derive(Debug, Serialize)]
-struct Failure<'a> {
+struct CheckErrors<'a> {
     errors: &'a [ConfigError],
 }
 
 pub(super) fn run(flags: &CheckFlags) -> ExitCode {
-    let resolved = match resolve(&flags.serve, &mut Inputs::default()) {
+    let resolved = match resolve(&flags.serve, &mut ConfigInputs::default()) {
         Ok(resolved) => resolved,
         Err(errors) => {
-            if let Some(text) = flags.output.rendered(&Failure { errors: &errors.0 }) {
+            if let Some(text) = flags.output.rendered(&CheckErrors { errors: &errors.0 }) {
                 print(&text);
             }
             return misconfigured(&errors);
         }
     };
-    // Nothing runs on it: what a snapshot starts is only queued.
+    // Never driven: the tasks that a snapshot spawns stay queued.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let means = Means::new(runtime.handle().clone(), Arc::new(Metrics::new()), Arc::default());
-    if let Err(error) = Snapshot::build(&resolved.settings, None, &means) {
+    let deps = AuthnDeps::new(runtime.handle().clone(), Arc::new(Metrics::new()));
+    if let Err(error) = Snapshot::build(&resolved.settings, None, &deps) {
         return failed(&error.to_string());
     }
-    let report = Report::of(resolved);
+    let report = CheckReport::of(resolved);
     print(&flags.output.rendered(&report).unwrap_or_else(|| report.table()))
 }
 
@@ -147,9 +147,9 @@ pub(super) fn print(text: &str) -> ExitCode {
     std::io::stdout().write_all(text.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
-impl Report {
-    fn of(resolved: Resolved) -> Self {
-        let Resolved { settings, warnings } = resolved;
+impl CheckReport {
+    fn of(resolved: ResolvedConfig) -> Self {
+        let ResolvedConfig { settings, warnings } = resolved;
         Self {
             serving: format!("https://{}", settings.serving.address),
             metrics: match settings.operation.metrics {
@@ -157,14 +157,7 @@ impl Report {
                 MetricsAddress::Off => None,
             },
             request_timeout_seconds: settings.operation.request_timeout.as_secs(),
-            clusters: settings
-                .clusters
-                .into_iter()
-                .map(|cluster| {
-                    let controllers = settings.controllers.get(&cluster.name).map(|running| &**running);
-                    ClusterReport::of(cluster, controllers)
-                })
-                .collect(),
+            clusters: settings.clusters.into_iter().map(ClusterReport::of).collect(),
             warnings,
         }
     }
@@ -192,15 +185,18 @@ impl Report {
 }
 
 impl ClusterReport {
-    fn of(cluster: Cluster, controllers: Option<&Controllers>) -> Self {
-        let Cluster { name, routes, authentication, backend } = cluster;
+    fn of(cluster: Cluster) -> Self {
+        let Cluster { name, routes, authentication, backend, controllers } = cluster;
+        let controllers = controllers.as_deref();
         let address = |endpoint: &Endpoint| format!("https://{}{}", endpoint.address, backend.path_prefix);
         let identity = backend.identity.to_possible_value();
         Self {
             name,
             routes: match routes {
                 Routes::Everything => None,
-                Routes::Matching { server_names, path_prefix } => Some(Match { server_names, path_prefix }),
+                Routes::Matching { server_names, path_prefix } => {
+                    Some(RoutesReport { server_names, path_prefix })
+                }
             },
             endpoints: backend.endpoints.iter().map(address).collect(),
             identity: identity.map(|value| value.get_name().to_owned()).unwrap_or_default(),
@@ -218,7 +214,7 @@ impl ClusterReport {
     fn rows(&self) -> Vec<(&'static str, Vec<String>)> {
         let matching = match &self.routes {
             None => vec!["every request".to_owned()],
-            Some(Match { server_names, path_prefix }) => {
+            Some(RoutesReport { server_names, path_prefix }) => {
                 let prefix = path_prefix.iter().map(|prefix| format!("{prefix}/…"));
                 server_names.iter().cloned().chain(prefix).collect()
             }
@@ -276,7 +272,7 @@ impl IssuerReport {
         let plural = if rules == 1 { "" } else { "s" };
         let Self { url, audiences, algorithms, .. } = self;
         let algorithms = match algorithms.len() {
-            all if all == Algorithm::ALL.len() => "RSA or ECDSA".to_owned(),
+            all if all == JwsAlgorithm::ALL.len() => "RSA or ECDSA".to_owned(),
             _ => algorithms.join(" or "),
         };
         format!(
@@ -286,7 +282,7 @@ impl IssuerReport {
     }
 }
 
-/// The methods that are on, in the order they are tried.
+/// The enabled authenticators, in the order in which they run.
 fn authenticators(authentication: &Authentication) -> Vec<String> {
     let mut methods = Vec::new();
     if let Some(request_header) = &authentication.request_header {
@@ -308,9 +304,9 @@ fn authenticators(authentication: &Authentication) -> Vec<String> {
         methods.push(format!("webhook {}", webhook.url));
     }
     match &authentication.anonymous {
-        Anonymous::Nowhere => {}
-        Anonymous::Everywhere => methods.push("anonymous".to_owned()),
-        Anonymous::At(paths) => {
+        AnonymousAuth::Disabled => {}
+        AnonymousAuth::AllPaths => methods.push("anonymous".to_owned()),
+        AnonymousAuth::Paths(paths) => {
             let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
             methods.push(format!("anonymous, at {}", paths.join(", ")));
         }

@@ -1,6 +1,6 @@
-//! The API server that a command asks: found as `kubectl` finds it, and its refusals in words that help.
+//! Client for the API server of a command: resolves the kubeconfig as `kubectl` does, and adds a fix to API errors.
 //!
-//! A kubeconfig may hold credentials: no error quotes it.
+//! A kubeconfig may contain credentials: errors never quote it.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -17,55 +17,55 @@ use tokio::runtime::Runtime;
 use crate::config::kubeconfig::unreadable;
 
 const VARIABLE: &str = "KUBECONFIG";
-/// How long a connection may take to be there.
-const CONNECTING: Duration = Duration::from_secs(10);
-/// How long one answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for the TCP and TLS connection.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for one API call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Which cluster a command asks.
+/// Flags that select the cluster of a command.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct ClusterFlags {
-    /// A kubeconfig of the cluster. Default: $KUBECONFIG, then ~/.kube/config, then the pod's service account.
+    /// The kubeconfig to use. Default: $KUBECONFIG, then ~/.kube/config, then the pod's service account.
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig. Default: its current one.
+    /// The kubeconfig context to use. Default: its current context.
     #[arg(long, value_name = "NAME", help_heading = "Cluster")]
     context: Option<String>,
 }
 
-/// There is no cluster to ask.
+/// The flags and environment yield no usable cluster.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClusterError {
     #[error("{origin}: {problem}")]
     Unreadable { origin: String, problem: String },
-    #[error("{origin}: there is no context {context:?} with a cluster in it; it has {known}")]
+    #[error("{origin}: there is no context {context:?} with a cluster; the contexts are {known}")]
     NoContext { origin: String, context: String, known: String },
-    #[error("{origin}: it has no current context; give --context, one of {known}")]
+    #[error("{origin}: no current context is set; give --context, one of {known}")]
     NoCurrentContext { origin: String, known: String },
     #[error(
-        "no cluster to ask: there is no ~/.kube/config, and this is no pod ({0}); give --kubeconfig FILE, or set \
-         KUBECONFIG"
+        "no cluster configured: ~/.kube/config does not exist, and this is not running in a pod ({0}); give \
+         --kubeconfig FILE, or set KUBECONFIG"
     )]
     Nowhere(#[source] InClusterError),
-    #[error("{0}: cannot make a client of it: {1}")]
+    #[error("{0}: cannot create a client: {1}")]
     Unusable(Uri, String),
 }
 
-/// A cluster, and how it is reached.
+/// A client, and the configuration that it was built from.
 #[derive(Clone)]
-pub(super) struct Cluster {
+pub(super) struct ClusterClient {
     pub(super) client: Client,
     pub(super) config: Config,
 }
 
 impl ClusterFlags {
-    /// The cluster and its client. Asks nothing yet.
-    pub(super) async fn connect(&self) -> Result<Cluster, ClusterError> {
+    /// Builds the client; connects on the first call.
+    pub(super) async fn connect(&self) -> Result<ClusterClient, ClusterError> {
         let mut config = self.config().await?;
-        config.connect_timeout = Some(CONNECTING);
+        config.connect_timeout = Some(DIAL_TIMEOUT);
         let unusable = |error: kube::Error| ClusterError::Unusable(config.cluster_url.clone(), chain(&error));
         let client = Client::try_from(config.clone()).map_err(unusable)?;
-        Ok(Cluster { client, config })
+        Ok(ClusterClient { client, config })
     }
 
     // client-go: tools/clientcmd/loader.go and client_config.go
@@ -99,7 +99,7 @@ impl ClusterFlags {
     }
 }
 
-/// The contexts that can be named.
+/// The names of the contexts, for an error.
 fn names(config: &Kubeconfig) -> String {
     let names: Vec<&str> = config.contexts.iter().map(|context| context.name.as_str()).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
@@ -112,27 +112,29 @@ fn in_words(error: &KubeconfigError) -> String {
     }
 }
 
-impl Cluster {
-    /// Where it is.
+impl ClusterClient {
+    /// The URL of the API server.
     pub(super) fn server(&self) -> &Uri {
         &self.config.cluster_url
     }
 
-    /// Asks it something, for a while. An error says what was not possible, and what to do about it.
+    /// Runs one API call with a timeout. An error names the failed operation and a fix.
     pub(super) async fn ask<T>(
         &self,
         doing: &str,
         question: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, String> {
-        match tokio::time::timeout(PATIENCE, question).await {
+        match tokio::time::timeout(CALL_TIMEOUT, question).await {
             Ok(answer) => answer.map_err(|error| self.refusal(doing, &error)),
-            Err(_) => {
-                Err(format!("cannot {doing}: {} does not answer for {} s", self.server(), PATIENCE.as_secs()))
-            }
+            Err(_) => Err(format!(
+                "cannot {doing}: {} did not answer within {} s",
+                self.server(),
+                CALL_TIMEOUT.as_secs()
+            )),
         }
     }
 
-    /// What an answer says, for people.
+    /// Describes a failed call, with a fix where one is known.
     pub(super) fn refusal(&self, doing: &str, error: &kube::Error) -> String {
         let kube::Error::Api(status) = error else {
             return format!("cannot {doing}: no answer from {}: {}", self.server(), chain(error));
@@ -140,7 +142,7 @@ impl Cluster {
         let message = if status.message.is_empty() { status.reason.as_str() } else { &status.message };
         let fix = match status.code {
             401 => {
-                "\n  fix: the credential of the kubeconfig is not accepted; give another with --kubeconfig or --context"
+                "\n  fix: the API server rejects the credential of the kubeconfig; give another --kubeconfig or --context"
             }
             403 => missing_right(message),
             _ => "",
@@ -149,24 +151,24 @@ impl Cluster {
     }
 }
 
-/// How to give the right that a 403 is for want of. Admission refuses with 403 too, and no Role changes that.
+/// The fix for a 403 by RBAC. Admission refuses with 403 too, and no Role changes that.
 // apiserver: pkg/endpoints/handlers/responsewriters/errors.go, forbiddenMessage
 // kubernetes: plugin/pkg/admission/certificates/approval/admission.go
 fn missing_right(message: &str) -> &'static str {
     if message.contains(": User \"") && message.contains(" cannot ") {
-        "\n  fix: have a Role or ClusterRole with that verb on that resource bound to that user"
+        "\n  fix: bind a Role or ClusterRole with that verb on that resource to that user"
     } else if message.contains("user not permitted to approve requests with signerName") {
-        "\n  fix: have a ClusterRole with the verb approve on the resource signers of certificates.k8s.io, for that \
-         signer's name, bound to that user"
+        "\n  fix: bind a ClusterRole with the verb approve on the resource signers of certificates.k8s.io, for that \
+         signer's name, to that user"
     } else {
         ""
     }
 }
 
-/// An error and what caused it, without what is said twice.
+/// The messages of an error and its causes, without repetitions.
 pub(super) fn chain(error: &kube::Error) -> String {
     let mut cause = match error {
-        // What kube puts before these means nothing to people.
+        // kube's prefix adds no information.
         kube::Error::Service(error) => {
             let cause: &dyn std::error::Error = &**error;
             Some(cause)
@@ -184,7 +186,7 @@ pub(super) fn chain(error: &kube::Error) -> String {
     text
 }
 
-/// What commands run on.
+/// The runtime of the commands.
 pub(super) fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

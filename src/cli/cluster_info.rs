@@ -1,4 +1,4 @@
-//! `portcullis cluster-info`: the ConfigMap by which nodes that know a token come to know the cluster.
+//! `portcullis cluster-info`: the ConfigMap with which nodes that have a bootstrap token discover the cluster.
 
 mod create;
 mod verify;
@@ -15,21 +15,21 @@ Examples:
   portcullis cluster-info verify --server gateway.example.com:6443 --token-file token \\
     --discovery-token-ca-cert-hash sha256:…";
 
-/// What is done with cluster-info.
+/// The commands of `portcullis cluster-info`.
 #[derive(Debug, Clone, Subcommand)]
 pub(super) enum ClusterInfoCommand {
-    /// Create the ConfigMap kube-public/cluster-info, and let everybody read it.
+    /// Create the ConfigMap kube-public/cluster-info, and allow anonymous clients to read it.
     ///
-    /// In it is a kubeconfig with the address of the cluster and its CA, and no credential. The role and the binding
-    /// that let system:anonymous read it are those of kubeadm. The controller bootstrapsigner signs it with every token
-    /// that may sign.
-    Create(create::CreateFlags),
-    /// Do what a joining node does to know its cluster, and say whether it would believe it.
+    /// It contains a kubeconfig with the address of the cluster and its CA, without a credential. kubeadm's Role and
+    /// RoleBinding allow system:anonymous to read it. The controller bootstrapsigner signs it with every token that has
+    /// the usage signing.
+    Create(create::ClusterInfoCreateFlags),
+    /// Discover the cluster as a joining node does, and verify each step.
     ///
-    /// Reads the ConfigMap anonymously and over unverified TLS, checks that the token has signed it and that the CA is
-    /// pinned, and reads it again over TLS verified with that CA: both must be the same. Exits 0 if a node would join, 1
-    /// if not.
-    Verify(verify::VerifyFlags),
+    /// Reads the ConfigMap anonymously over unverified TLS, checks its signature by the token and the pin of its CA,
+    /// and reads it again over TLS verified with that CA: both must be the same. Exits 0 if a node would join, 1 if
+    /// not.
+    Verify(verify::ClusterInfoVerifyFlags),
 }
 
 pub(super) fn run(command: &ClusterInfoCommand) -> ExitCode {
@@ -41,10 +41,10 @@ pub(super) fn run(command: &ClusterInfoCommand) -> ExitCode {
     }))
 }
 
-/// A URL of an API server: host and port will do.
+/// Parses the URL, or host and port, of an API server.
 fn server(text: &str) -> Result<http::Uri, String> {
     let url = if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
-    let url: http::Uri = url.parse().map_err(|error| format!("it is no URL: {error}"))?;
+    let url: http::Uri = url.parse().map_err(|error| format!("not a URL: {error}"))?;
     match (url.scheme_str(), url.authority(), url.query()) {
         (Some("https"), Some(authority), None) if !authority.as_str().contains('@') => Ok(url),
         (Some("https"), ..) => Err("must be host, port and at most a path".to_owned()),

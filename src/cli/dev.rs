@@ -1,4 +1,4 @@
-//! `portcullis dev`: a backend to try the gateway on, and then `portcullis serve` in front of it.
+//! `portcullis dev`: starts an in-memory backend and `portcullis serve` in front of it.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -26,13 +26,13 @@ pub(super) fn run(options: &DevOptions) -> ExitCode {
     };
     let mut out = std::io::stdout();
     let color = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    // A reader that has gone away is no reason to stop serving.
+    // Serve on even if standard output is closed.
     write!(out, "{}", dev.announcement(server.metrics_address(), color)).ok();
     if let Err(error) = super::serve::wait_for_signal(|| server.reload()) {
         return failed(&format!("cannot wait for signals: {error}"));
     }
     writeln!(out, "\nStopped. The files stay in {}.", dev.paths().dir().display()).ok();
-    // Dropped, not drained: no work is at stake here, and Ctrl-C should end it at once.
+    // Dropped, not drained: Ctrl-C ends a development server at once.
     drop(server);
     ExitCode::SUCCESS
 }

@@ -12,34 +12,32 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use clap::Args;
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::EnvFilter;
 
 use super::check::{Output, print};
-use super::{complain, failed, misconfigured};
+use super::{failed, misconfigured, print_error};
 use advice::reasons;
 pub(super) use credential::Credential;
 use credential::Kind;
 use report::{Explanation, Row, User};
 
-use crate::authn::chain::Chain;
+use crate::authn::chain::AuthnChain;
 use crate::authn::settings::Authentication;
-use crate::authn::trace::Remarks;
+use crate::authn::trace::AuthnTrace;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
-use crate::authn::{Audience, AuthnInput, ConnInfo, Proven};
+use crate::authn::{Audience, AuthnInput, ConnInfo, ProvenIdentity};
 use crate::clock::{Clock, UnixTime};
-use crate::cluster::authenticators::Means;
+use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::ServeFlags;
-use crate::config::inputs::Inputs;
+use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::resolve;
 use crate::go::quote::Quoted;
 use crate::metrics::Metrics;
 use crate::request::credentials::Credentials;
 use crate::server::self_check::SelfCheck;
-use crate::state::snapshot::Snapshot;
+use crate::state::{Live, Snapshot};
 use crate::user::IdentityMode;
 
 /// How long the API server and an issuer may take to be there.
@@ -84,7 +82,7 @@ pub(super) struct ExplainFlags {
 }
 
 pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
-    let settings = match resolve(&flags.serve, &mut Inputs::default()) {
+    let settings = match resolve(&flags.serve, &mut ConfigInputs::default()) {
         Ok(resolved) => resolved.settings,
         Err(errors) => return misconfigured(&errors),
     };
@@ -96,8 +94,8 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let means = Means::new(runtime.handle().clone(), Arc::new(Metrics::new()), Arc::default());
-    let snapshot = match Snapshot::build(&settings, None, &means) {
+    let deps = AuthnDeps::new(runtime.handle().clone(), Arc::new(Metrics::new()));
+    let snapshot = match Snapshot::build(&settings, None, &deps) {
         Ok(snapshot) => snapshot,
         Err(error) => return failed(&error.to_string()),
     };
@@ -112,7 +110,7 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
     };
     let question =
         Question { index, credential, audiences: &flags.audiences, settings: &cluster.authentication };
-    let explanation = runtime.block_on(async { timeout(TOO_LONG, question.judge(snapshot, means)).await });
+    let explanation = runtime.block_on(async { timeout(TOO_LONG, question.judge(snapshot, deps)).await });
     let Ok(explanation) = explanation else {
         return failed(&format!(
             "there is no verdict after {} s: an issuer, the webhook or the API server does not \
@@ -131,7 +129,7 @@ fn credential(flags: &ExplainFlags) -> Result<Credential, String> {
     }
     let mut input = std::io::stdin();
     if input.is_terminal() {
-        complain("reading a token from standard input; end with Ctrl-D");
+        print_error("reading a token from standard input; end with Ctrl-D");
     }
     let mut token = String::new();
     let mut limited = input.by_ref().take(LARGEST_TOKEN + 1);
@@ -156,48 +154,41 @@ struct Question<'a> {
 
 impl Question<'_> {
     /// Asks the authenticators of the cluster; nothing if there is no such cluster.
-    async fn judge(self, snapshot: Snapshot, means: Means) -> Option<Explanation> {
+    async fn judge(self, snapshot: Snapshot, deps: AuthnDeps) -> Option<Explanation> {
         let kind = self.credential.kind();
         let now = Clock::system().now();
-        let current = Arc::new(ArcSwap::from_pointee(snapshot));
-        let snapshot = current.load_full();
-        let cluster = snapshot.router.clusters().get(self.index)?;
-        let methods = snapshot.methods.get(self.index)?;
-        if methods.ask_the_backend() && self.depends_on_the_backend(&kind) {
+        let live = Live::new(snapshot, Arc::clone(&deps.reload));
+        let snapshot = live.snapshot();
+        let cluster = snapshot.clusters().get(self.index)?;
+        if cluster.authn.reads_cluster_objects() && self.depends_on_the_backend(&kind) {
             tell_of_the_backend();
-            let check = SelfCheck {
-                current: Arc::clone(&current),
-                metrics: Arc::clone(&means.metrics),
-                swapped: Arc::new(Notify::new()),
-                reload: Arc::clone(&means.reload),
-                refused: Arc::new(Notify::new()),
-            };
-            tokio::spawn(async move { check.run().await });
+            let self_check = SelfCheck::new(Arc::clone(&live), Arc::clone(&deps.metrics));
+            tokio::spawn(async move { self_check.run().await });
             let looked = async {
-                while !cluster.upstream.is_trusted() && !cluster.upstream.is_checked() {
+                while !cluster.backend.is_trusted() && !cluster.backend.is_checked() {
                     sleep(Duration::from_millis(10)).await;
                 }
             };
             timeout(PATIENCE, waiting_for("the API server", looked)).await.ok();
-            if !cluster.upstream.is_trusted() {
-                complain("the API server cannot be asked about this token; going on without it");
+            if !cluster.backend.is_trusted() {
+                print_error("the API server cannot be asked about this token; going on without it");
             }
         }
         if let Kind::Jwt(issuer) = &kind {
-            let tried = methods.issuers().tried(issuer);
-            if timeout(PATIENCE, waiting_for("the issuer", tried)).await.is_err() {
-                complain(&format!("the issuer {} does not answer; going on without it", Quoted(issuer)));
+            let try_initialize = cluster.authn.issuers.try_initialize(issuer);
+            if timeout(PATIENCE, waiting_for("the issuer", try_initialize)).await.is_err() {
+                print_error(&format!("the issuer {} does not answer; going on without it", Quoted(issuer)));
             }
         }
         let requested: Vec<Audience> = match self.audiences {
-            [] => cluster.audiences.clone(),
+            [] => cluster.authn.audiences.clone(),
             audiences => audiences.iter().cloned().map(Audience).collect(),
         };
         let judge = Judge {
             cluster: &cluster.name,
-            chain: &cluster.chain,
+            chain: &cluster.authn.chain,
             settings: self.settings,
-            identity: cluster.upstream.identity(),
+            identity: cluster.backend.identity(),
             audiences: &requested,
             generation: snapshot.generation,
         };
@@ -222,7 +213,7 @@ impl Question<'_> {
 #[derive(Debug)]
 pub(super) struct Judge<'a> {
     pub(super) cluster: &'a str,
-    pub(super) chain: &'a Chain,
+    pub(super) chain: &'a AuthnChain,
     pub(super) settings: &'a Authentication,
     /// How the backend learns the identity.
     pub(super) identity: IdentityMode,
@@ -238,7 +229,7 @@ impl Judge<'_> {
             Credential::Token(token) => (Vec::new(), Some(format!("Bearer {token}"))),
             Credential::Certificate(certificates) => (certificates, None),
         };
-        let remarks = Remarks::traced();
+        let trace = AuthnTrace::with_steps();
         let input = AuthnInput {
             conn: &ConnInfo {
                 peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
@@ -251,20 +242,20 @@ impl Judge<'_> {
             audiences: self.audiences,
             generation: self.generation,
             now,
-            remarks: &remarks,
+            trace: &trace,
         };
         let verdict = self.chain.authenticate(&input).await;
-        let noted = remarks.take();
+        let noted = trace.take();
         let mut steps: Vec<Row> = noted.steps.into_iter().map(Row::from).collect();
         // The gateway refuses an identity that no header carries, by this function.
         let unfit = verdict.as_ref().ok().and_then(|proven| proven.identity().lines(self.identity).err());
-        steps.extend(unfit.as_ref().map(Row::of_unfit_identity));
+        steps.extend(unfit.as_ref().map(Row::of_unencodable_identity));
         let proven = verdict.as_ref().ok().filter(|_| unfit.is_none());
-        let user = proven.map(Proven::user).cloned();
+        let user = proven.map(ProvenIdentity::user).cloned();
         Explanation {
             cluster: self.cluster.to_owned(),
             authenticated: proven.is_some(),
-            authenticator: proven.map(Proven::method),
+            authenticator: proven.map(ProvenIdentity::method),
             user: user.map(|user| User {
                 username: user.name,
                 uid: user.uid,
@@ -284,7 +275,7 @@ impl Judge<'_> {
 /// Says on standard error what is wrong with the API server, if anything.
 fn tell_of_the_backend() {
     let lines = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new("portcullis::self_check=warn"))
+        .with_env_filter(EnvFilter::new("portcullis::server::self_check=warn"))
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .with_target(false)
@@ -297,7 +288,7 @@ async fn waiting_for<F: Future>(what: &str, future: F) -> F::Output {
     let told = async {
         sleep(SOON).await;
         if std::io::stderr().is_terminal() {
-            complain(&format!("waiting for {what} …"));
+            print_error(&format!("waiting for {what} …"));
         }
         std::future::pending::<F::Output>().await
     };

@@ -1,13 +1,12 @@
-//! Flags of kube-apiserver that mean nothing here, or not yet. Whoever moves a command line over is told so by name, for
-//! all of them at once; `--ignore-unknown-apiserver-flags` makes it a warning.
+//! The flags of kube-apiserver that the gateway does not support. A command line with some of them fails with one error
+//! for each; `--ignore-unknown-apiserver-flags` turns the errors into warnings.
 
 use crate::config::{ConfigError, ConfigErrors};
 
 /// The flag that turns the errors into warnings.
 const IGNORE: &str = "--ignore-unknown-apiserver-flags";
 
-/// Takes kube-apiserver's other flags out of the arguments of `serve`, `check` and `explain`. Returns what is left, and what was
-/// left out.
+/// Splits the arguments of `serve`, `check` and `explain` into those for clap and the unsupported kube-apiserver flags.
 pub(super) fn take_out(arguments: Vec<String>) -> Result<(Vec<String>, Vec<String>), ConfigErrors> {
     if !matches!(arguments.get(1).map(String::as_str), Some("serve" | "check" | "explain")) {
         return Ok((arguments, Vec::new()));
@@ -36,7 +35,7 @@ pub(super) fn take_out(arguments: Vec<String>) -> Result<(Vec<String>, Vec<Strin
         return Ok((kept, foreign));
     }
     let error = |flag: String| {
-        ConfigError::new(flag, "is a flag of kube-apiserver that has no meaning here, or none yet")
+        ConfigError::new(flag, "is a kube-apiserver flag that portcullis does not support")
             .fix(format!("remove it, or give {IGNORE}"))
     };
     Err(ConfigErrors(foreign.into_iter().map(error).collect()))

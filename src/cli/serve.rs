@@ -1,4 +1,5 @@
-//! `portcullis serve`: from flags to a running gateway, and to its graceful end on SIGTERM or Ctrl-C.
+//! `portcullis serve`: starts the gateway, and shuts it down gracefully on SIGTERM or SIGINT. A second signal forces
+//! the shutdown.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use tracing::{info, warn};
 
 use super::{failed, misconfigured};
 use crate::config::flags::ServeFlags;
-use crate::config::source::Source;
+use crate::config::source::ConfigSource;
 use crate::server::Server;
 use crate::telemetry;
 
@@ -22,17 +23,17 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
         Ok(name) => info!(signal = name, "asked to end"),
         Err(error) => return failed(&format!("cannot wait for signals: {error}")),
     }
-    let hasten = server.hasten();
+    let force_shutdown = server.force_shutdown();
     std::thread::spawn(move || {
         if wait_for_signal(|| {}).is_ok() {
-            hasten.now();
+            force_shutdown.trigger();
         }
     });
     server.shut_down();
     ExitCode::SUCCESS
 }
 
-/// The flags of `serve`, as another command gives them.
+/// Parses flags of `serve` for another command.
 pub(super) fn flags<T>(arguments: impl IntoIterator<Item = T>) -> Result<ServeFlags, clap::Error>
 where
     T: Into<OsString> + Clone,
@@ -41,9 +42,9 @@ where
     ServeFlags::from_arg_matches(&command.try_get_matches_from(arguments)?)
 }
 
-/// Reads the configuration, and starts logging and the gateway. What is wrong was told when this fails with an exit code.
+/// Loads the configuration, and starts logging and the gateway. Prints the errors before it returns an exit code.
 pub(super) fn start(flags: &ServeFlags) -> Result<Server, ExitCode> {
-    let mut source = Source::new(flags.clone());
+    let mut source = ConfigSource::new(flags.clone());
     let resolved = source.load().map_err(|errors| misconfigured(&errors))?;
     let operation = &resolved.settings.operation;
     telemetry::init(operation.verbosity, operation.log_format);
@@ -53,7 +54,7 @@ pub(super) fn start(flags: &ServeFlags) -> Result<Server, ExitCode> {
     Server::start(&resolved.settings, source).map_err(|error| failed(&error.to_string()))
 }
 
-/// Waits for SIGTERM or SIGINT; SIGHUP asks for a reload meanwhile.
+/// Waits for SIGTERM or SIGINT; each SIGHUP triggers a reload.
 pub(super) fn wait_for_signal(reload: impl Fn()) -> std::io::Result<&'static str> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

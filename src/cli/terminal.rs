@@ -1,11 +1,11 @@
-//! What commands print for people: dates, and texts that a stranger may have written.
+//! Formatting for terminals: dates, ages, and untrusted text without control characters.
 
 use std::borrow::Cow;
 
 use crate::clock::{self, UnixTime};
 
-/// The text with a mark instead of each character that a terminal would obey.
-pub(super) fn harmless(text: &str) -> String {
+/// Replaces each control and bidirectional-formatting character by U+FFFD.
+pub(super) fn sanitized(text: &str) -> String {
     text.chars().map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect()
 }
 
@@ -13,14 +13,14 @@ fn is_obeyed(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A name as it is, or quoted where a reader would see another one: `"alice "` is not `alice`.
+/// The name, quoted if it could be mistaken for another one: `"alice "` for `alice`.
 pub(super) fn plain(name: &str) -> Cow<'_, str> {
     let misleads =
         name.is_empty() || name.trim() != name || name.starts_with('"') || name.chars().any(is_obeyed);
     if misleads { Cow::Owned(format!("{name:?}")) } else { Cow::Borrowed(name) }
 }
 
-/// A date, and how far away it is.
+/// A date and its distance from now.
 pub(super) fn when(date: i64, now: UnixTime) -> String {
     let Ok(seconds) = u64::try_from(date) else { return format!("{date} (before 1970)") };
     let date = UnixTime::from_secs(seconds);
@@ -37,7 +37,7 @@ pub(super) fn when(date: i64, now: UnixTime) -> String {
     format!("{} ({away})", clock::rfc3339(date))
 }
 
-/// How long ago, as kubectl shows ages: coarser the longer.
+/// An age in the units of kubectl, coarser as it grows.
 // apimachinery: pkg/util/duration/duration.go, HumanDuration
 pub(super) fn age(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -108,6 +108,6 @@ mod tests {
 
     #[test]
     fn no_text_moves_the_cursor_or_turns_the_line() {
-        assert_eq!(harmless("a\u{1b}[2Jb\u{202e}c\r\nd é"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}\u{fffd}d é");
+        assert_eq!(sanitized("a\u{1b}[2Jb\u{202e}c\r\nd é"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}\u{fffd}d é");
     }
 }

@@ -15,14 +15,14 @@ use secrecy::ExposeSecret as _;
 
 use super::check::print;
 use super::cluster::{ClusterFlags, runtime};
-use super::{BAD_CONFIGURATION, complain, failed};
+use super::{BAD_CONFIGURATION, failed, print_error};
 use crate::clock::Clock;
 use crate::go::duration::parse_duration;
 use crate::pki::bootstrap_tokens::secret::NAMESPACE;
-use crate::pki::bootstrap_tokens::token::{Token, TokenId};
+use crate::pki::bootstrap_tokens::token::{BootstrapToken, TokenId};
 
-/// As long as a token and a line end, and then some.
-const LONGEST_TOKEN: u64 = 1024;
+/// Input that is read for a token, which has 23 bytes.
+const MAX_TOKEN_INPUT: u64 = 1024;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -31,25 +31,25 @@ Examples:
   portcullis token list
   portcullis token delete abcdef";
 
-/// What is done with bootstrap tokens.
+/// The commands of `portcullis token`.
 #[derive(Debug, Clone, Subcommand)]
 pub(super) enum TokenCommand {
-    /// Print a random token, and create nothing.
+    /// Print a random token without creating it in a cluster.
     Generate,
     /// Create a token in the cluster, and print it.
-    Create(create::CreateFlags),
-    /// List the tokens of the cluster, with their secrets.
-    List(list::ListFlags),
+    Create(create::TokenCreateFlags),
+    /// List the tokens of the cluster, including their secrets.
+    List(list::TokenListFlags),
     /// Delete tokens of the cluster.
     ///
-    /// Whoever has used one stays what it has become: a node keeps its certificate.
-    Delete(DeleteFlags),
+    /// Does not affect nodes that have joined with a token: they keep their certificates.
+    Delete(TokenDeleteFlags),
 }
 
 /// The flags of `portcullis token delete`.
 #[derive(Debug, Clone, Args)]
-pub(super) struct DeleteFlags {
-    /// The ids of tokens, such as abcdef; a whole token will do, and only its id is used.
+pub(super) struct TokenDeleteFlags {
+    /// Token IDs, such as abcdef, or whole tokens, of which only the ID is used.
     #[arg(value_name = "TOKEN", required = true)]
     tokens: Vec<String>,
     #[command(flatten)]
@@ -65,66 +65,72 @@ pub(super) fn run(command: &TokenCommand) -> ExitCode {
     })
 }
 
-/// Says what went wrong, if anything did.
-pub(super) fn finish(done: Result<(), Failure>) -> ExitCode {
+/// Prints the error, if any, and returns the exit code.
+pub(super) fn finish(done: Result<(), BootstrapError>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Usage(problem)) => {
-            complain(&problem);
+        Err(BootstrapError::Usage(problem)) => {
+            print_error(&problem);
             ExitCode::from(BAD_CONFIGURATION)
         }
-        Err(Failure::Cluster(problem)) => failed(&problem),
-        Err(Failure::Told) => ExitCode::FAILURE,
+        Err(BootstrapError::Cluster(problem)) => failed(&problem),
+        Err(BootstrapError::Reported) => ExitCode::FAILURE,
     }
 }
 
-/// Why a command did not do what it was asked.
+/// Why a command of `portcullis token` or `cluster-info` failed.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// It was asked for nonsense.
+pub(super) enum BootstrapError {
+    /// The command line or its input is invalid.
     Usage(String),
-    /// The cluster did not do it.
+    /// An operation on the cluster failed.
     Cluster(String),
-    /// What went wrong has been said.
-    Told,
+    /// The failure was already printed.
+    Reported,
 }
 
-impl Failure {
+impl BootstrapError {
     #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
     pub(super) fn cluster(error: impl ToString) -> Self {
         Self::Cluster(error.to_string())
     }
 }
 
-pub(super) fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    runtime().map_err(Failure::cluster)?.block_on(work)
+pub(super) fn in_runtime(
+    work: impl Future<Output = Result<(), BootstrapError>>,
+) -> Result<(), BootstrapError> {
+    runtime().map_err(BootstrapError::cluster)?.block_on(work)
 }
 
-/// Prints, or says that nobody reads.
-pub(super) fn say(text: &str) -> Result<(), Failure> {
-    if print(text) == ExitCode::SUCCESS { Ok(()) } else { Err(Failure::Told) }
+/// Prints to standard output; fails if that is closed.
+pub(super) fn say(text: &str) -> Result<(), BootstrapError> {
+    if print(text) == ExitCode::SUCCESS { Ok(()) } else { Err(BootstrapError::Reported) }
 }
 
-/// The Secrets of tokens.
+/// The API for the Secrets of tokens.
 fn secrets(client: &Client) -> Api<Secret> {
     Api::namespaced(client.clone(), NAMESPACE)
 }
 
 fn generate() -> ExitCode {
-    match Token::generate() {
+    match BootstrapToken::generate() {
         Ok(token) => print(&format!("{}\n", token.expose().expose_secret())),
         Err(error) => failed(&error.to_string()),
     }
 }
 
-/// All of them, whatever becomes of one.
+/// Deletes every token, continuing after failures.
 // kubeadm: cmd/token.go, RunDeleteTokens; ends at the first that fails
-async fn delete(flags: &DeleteFlags) -> Result<(), Failure> {
-    let id = |text: &String| TokenId::parse(text).or_else(|| Token::parse(text).ok().map(|token| token.id));
+async fn delete(flags: &TokenDeleteFlags) -> Result<(), BootstrapError> {
+    let id = |text: &String| {
+        TokenId::parse(text).or_else(|| BootstrapToken::parse(text).ok().map(|token| token.id))
+    };
     let ids = flags.tokens.iter().map(id).collect::<Option<Vec<_>>>().ok_or_else(|| {
-        Failure::Usage("TOKEN: give ids of tokens, six of a-z and 0-9, or whole tokens".to_owned())
+        BootstrapError::Usage(
+            "TOKEN: give token IDs, six characters of a-z and 0-9, or whole tokens".to_owned(),
+        )
     })?;
-    let cluster = flags.cluster.connect().await.map_err(Failure::cluster)?;
+    let cluster = flags.cluster.connect().await.map_err(BootstrapError::cluster)?;
     let (secrets, options) = (secrets(&cluster.client), DeleteParams::default());
     let mut outcome = Ok(());
     for id in ids {
@@ -133,25 +139,25 @@ async fn delete(flags: &DeleteFlags) -> Result<(), Failure> {
         match cluster.ask(&doing, secrets.delete(&name, &options)).await {
             Ok(_) => say(&format!("bootstrap token \"{id}\" deleted\n"))?,
             Err(problem) => {
-                complain(&problem);
-                outcome = Err(Failure::Told);
+                print_error(&problem);
+                outcome = Err(BootstrapError::Reported);
             }
         }
     }
     outcome
 }
 
-/// A duration as Go writes it, not negative.
+/// Parses a non-negative Go duration.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let nanoseconds = parse_duration(text).map_err(|error| error.to_string())?;
     u64::try_from(nanoseconds).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
 }
 
-/// A token from standard input.
-pub(super) fn read_token(mut input: impl std::io::Read) -> Result<Token, Failure> {
+/// Reads a token from a file or standard input.
+pub(super) fn read_token(mut input: impl std::io::Read) -> Result<BootstrapToken, BootstrapError> {
     let mut text = String::new();
-    let read = input.by_ref().take(LONGEST_TOKEN).read_to_string(&mut text);
-    read.map_err(|error| Failure::Usage(format!("the token: {error}")))?;
-    Token::parse(text.trim_end_matches(['\r', '\n']))
-        .map_err(|error| Failure::Usage(format!("the token: {error}")))
+    let read = input.by_ref().take(MAX_TOKEN_INPUT).read_to_string(&mut text);
+    read.map_err(|error| BootstrapError::Usage(format!("the token: {error}")))?;
+    BootstrapToken::parse(text.trim_end_matches(['\r', '\n']))
+        .map_err(|error| BootstrapError::Usage(format!("the token: {error}")))
 }

@@ -1,185 +1,239 @@
-//! How the clients of one cluster are authenticated: the chain of a generation, and what outlives generations (watches,
-//! keys, what is known of issuers).
+//! How the clients of one cluster are authenticated: the chain of authenticators, which lasts one generation of the
+//! configuration, and the watches, keys and issuers behind it, which outlive a reload that does not touch them.
 
 use std::sync::Arc;
 
+use http::HeaderName;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::jwt_issuers::Issuers;
+use super::ClusterError;
+use super::jwt_issuers::JwtIssuers;
+use super::token_objects::{TokenObjectCache, TokenObjectKinds};
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
-use crate::authn::cache::{CachedTokens, Keep, Limits};
-use crate::authn::chain::{AudienceAgnostic, Chain, EmptyChain, InAuthenticatedGroup, OnError, token_union};
+use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
+use crate::authn::chain::{
+    AudienceAgnostic, AuthenticatedGroupAdder, AuthnChain, EmptyChain, UnionErrorPolicy, token_union,
+};
 use crate::authn::request_header::RequestHeaderAuthenticator;
 use crate::authn::settings::Authentication;
-use crate::authn::token_getter::Lookup;
-use crate::authn::webhook::settings::Webhook;
+use crate::authn::token_getter::TokenGetter;
+use crate::authn::webhook::settings::WebhookSettings;
 use crate::authn::websocket::WebSocketAuthenticator;
 use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
 use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
 use crate::authn::{service_account, webhook};
-use crate::backend::upstream::Upstream;
-use crate::cluster::token_objects::{Lookups, Needs};
+use crate::backend::Backend;
+use crate::http::identity_headers::RequestHeaderNames;
 use crate::metrics::Metrics;
 
-/// What authenticators work with; there for as long as the process is.
+/// What every authenticator is built with, for the life of the process.
 #[derive(Debug, Clone)]
-pub(crate) struct Means {
-    /// Where tokens are judged and everything is asked that this takes: away from the threads that serve requests.
+pub(crate) struct AuthnDeps {
+    /// Where tokens are verified and requests about them are made, away from the threads that serve requests.
     pub(crate) runtime: Handle,
-    /// What TLS connections to issuers and webhooks are made with.
+    /// The crypto provider of TLS connections to issuers and webhooks.
     pub(crate) provider: Arc<CryptoProvider>,
-    /// What is counted.
+    /// Counters.
     pub(crate) metrics: Arc<Metrics>,
-    /// Asks for a reload: something that was waited for is there.
+    /// Requests a reload, when an issuer that was unknown has been found.
     pub(crate) reload: Arc<Notify>,
 }
 
-impl Means {
-    /// Means that work on `runtime`.
-    pub(crate) fn new(runtime: Handle, metrics: Arc<Metrics>, reload: Arc<Notify>) -> Self {
-        Self { runtime, provider: Arc::new(default_provider()), metrics, reload }
+impl AuthnDeps {
+    /// Dependencies whose tasks run on `runtime`.
+    pub(crate) fn new(runtime: Handle, metrics: Arc<Metrics>) -> Self {
+        Self { runtime, provider: Arc::new(default_provider()), metrics, reload: Arc::default() }
     }
 }
 
-/// What the authenticators of one cluster know.
+/// Authentication of one cluster's clients.
 #[derive(Debug)]
-pub(crate) struct Methods {
-    means: Means,
-    lookups: Option<Arc<Lookups>>,
-    issuers: Issuers,
-    webhook: Option<Asked>,
+pub(crate) struct ClusterAuthn {
+    /// The authenticators, in kube-apiserver's order.
+    pub(crate) chain: AuthnChain,
+    /// The audiences of the cluster's API servers.
+    pub(crate) audiences: Vec<Audience>,
+    /// The headers in which a front proxy passes identities, beside the standard ones.
+    front_proxy_headers: Option<RequestHeaderNames>,
+    /// The issuers of JSON Web Tokens.
+    pub(crate) issuers: JwtIssuers,
+    token_objects: Option<Arc<TokenObjectCache>>,
+    webhook: Option<TokenWebhook>,
 }
 
-/// A webhook with its memory, and what it was made of.
+/// A token webhook with its cache, and the settings it was built from.
 #[derive(Debug, Clone)]
-struct Asked {
-    settings: Arc<Webhook>,
+struct TokenWebhook {
+    settings: Arc<WebhookSettings>,
     audiences: Vec<Audience>,
-    webhook: Arc<CachedTokens>,
+    authenticator: Arc<CachedTokens>,
 }
 
-impl Methods {
-    /// What `settings` ask for; taken over from the generation `before` as far as they ask for the same.
+impl ClusterAuthn {
+    /// Builds what `settings` ask for. Watches, issuers and webhooks of `before` go on where their settings are the
+    /// same; the chain itself is always new, so that no verdict outlives the configuration it was made by.
     // threat: revoked-on-open-connection
-    pub(crate) fn of(
+    pub(super) fn build(
         cluster: &str,
         settings: &Authentication,
-        upstream: &Arc<Upstream>,
+        backend: &Arc<Backend>,
         before: Option<&Self>,
-        means: &Means,
-    ) -> Result<Self, rustls::Error> {
-        let needs = Needs {
-            bootstrap_tokens: settings.bootstrap_tokens,
-            service_accounts: settings.service_accounts.is_some(),
-        };
-        let known = before.and_then(|before| before.lookups.as_ref());
-        let lookups = match known.filter(|known| known.is_for(upstream, needs)) {
-            _ if needs == Needs::default() => None,
-            Some(known) => Some(Arc::clone(known)),
-            None => Some(Arc::new(Lookups::start(cluster, upstream, needs, &means.runtime, &means.metrics))),
-        };
-        let none = Issuers::default();
-        let issuers = Issuers::new(&settings.jwt, before.map_or(&none, |before| &before.issuers), means)?;
+        deps: &AuthnDeps,
+    ) -> Result<Self, ClusterError> {
+        let token_objects = token_objects(
+            cluster,
+            settings,
+            backend,
+            before.and_then(|before| before.token_objects.as_ref()),
+            deps,
+        );
+        let issuers = JwtIssuers::new(&settings.jwt, before.map(|before| &before.issuers), deps)?;
         let webhook = match &settings.webhook {
             Some(webhook) => {
                 let known = before.and_then(|before| before.webhook.as_ref());
-                let same =
-                    |known: &&Asked| *known.settings == **webhook && known.audiences == settings.audiences;
-                Some(match known.filter(same) {
+                let same = known.filter(|known| known.is_for(webhook, &settings.audiences));
+                Some(match same {
                     Some(known) => known.clone(),
-                    None => Asked::new(webhook, &settings.audiences, means)?,
+                    None => TokenWebhook::new(webhook, &settings.audiences, deps)?,
                 })
             }
             None => None,
         };
-        Ok(Self { means: means.clone(), lookups, issuers, webhook })
-    }
-
-    /// The issuers of JSON Web Tokens.
-    pub(crate) fn issuers(&self) -> &Issuers {
-        &self.issuers
-    }
-
-    /// Whether the API server is asked about tokens.
-    pub(crate) fn ask_the_backend(&self) -> bool {
-        self.lookups.is_some()
-    }
-
-    /// The authenticators in kube-apiserver's order. A method that is off is absent; nothing at all is an error.
-    // kubernetes: pkg/kubeapiserver/authenticator/config.go, Config.New
-    pub(crate) fn chain(&self, settings: &Authentication) -> Result<Chain, EmptyChain> {
-        let audiences = &settings.audiences;
-        let mut members: Vec<Box<dyn RequestAuthenticator>> = Vec::new();
-        if let Some(request_header) = &settings.request_header {
-            let verifier =
-                FrontProxyVerifier::new(Arc::clone(&request_header.ca), request_header.allowed_names.clone());
-            let authenticator = RequestHeaderAuthenticator::new(verifier, request_header.headers.clone());
-            members.push(Box::new(AudienceAgnostic::new(audiences.clone(), Box::new(authenticator))));
-        }
-        if let Some(client_ca) = &settings.client_ca {
-            members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
-        }
-        let mut reviewed = None;
-        if let Some(union) = token_union(self.tokens(settings), OnError::Continue) {
-            let metrics = &self.means.metrics.token_cache;
-            let cached = CachedTokens::new(
-                Arc::new(InAuthenticatedGroup::new(union)),
-                Keep::TOKENS,
-                self.means.runtime.clone(),
-                metrics,
-                Limits::JUDGED,
-            );
-            let union: Arc<dyn TokenAuthenticator> = Arc::new(cached);
-            members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&union)))));
-            members.push(Box::new(WebSocketAuthenticator::new(Box::new(Arc::clone(&union)))));
-            reviewed = Some(union);
-        }
-        let chain = Chain::new(members, settings.anonymous.authenticator())?;
-        Ok(match reviewed {
-            Some(tokens) => chain.reviewing(tokens),
-            None => chain,
+        let tokens = token_authenticators(settings, token_objects.as_ref(), &issuers, webhook.as_ref(), deps);
+        Ok(Self {
+            chain: chain(settings, tokens, deps)?,
+            audiences: settings.audiences.clone(),
+            front_proxy_headers: settings.request_header.as_ref().map(|proxies| proxies.headers.clone()),
+            issuers,
+            token_objects,
+            webhook,
         })
     }
 
-    fn tokens(&self, settings: &Authentication) -> Vec<Box<dyn TokenAuthenticator>> {
-        let agnostic = |delegate: Box<dyn TokenAuthenticator>| -> Box<dyn TokenAuthenticator> {
-            Box::new(AudienceAgnostic::new(settings.audiences.clone(), delegate))
-        };
-        let lookup = || self.lookups.clone().map(|lookups| -> Arc<dyn Lookup> { lookups });
-        let mut tokens = Vec::new();
-        if let Some(static_tokens) = &settings.static_tokens {
-            tokens.push(agnostic(Box::new(Arc::clone(static_tokens))));
-        }
-        if let (Some(accounts), Some(lookups)) = (&settings.service_accounts, &self.lookups) {
-            tokens.extend(service_account::authenticators(
-                accounts,
-                || lookups.service_account_keys(),
-                Arc::<Lookups>::clone(lookups),
-                settings.audiences.clone(),
-                self.means.metrics.service_accounts.clone(),
-            ));
-        }
-        if let Some(lookup) = lookup().filter(|_| settings.bootstrap_tokens) {
-            tokens.push(agnostic(Box::new(BootstrapTokens::new(lookup))));
-        }
-        if let Some(union) = token_union(self.issuers.authenticators(), OnError::Stop) {
-            tokens.push(agnostic(union));
-        }
-        if let Some(Asked { webhook, .. }) = &self.webhook {
-            tokens.push(Box::new(Arc::clone(webhook)));
-        }
-        tokens
+    /// Whether a front proxy of this cluster's clients writes identities into this header.
+    pub(crate) fn is_front_proxy_header(&self, name: &HeaderName) -> bool {
+        self.front_proxy_headers.as_ref().is_some_and(|names| names.contains(name))
+    }
+
+    /// Whether some tokens are verified by objects of the cluster (secrets, service accounts).
+    pub(crate) fn reads_cluster_objects(&self) -> bool {
+        self.token_objects.is_some()
     }
 }
 
-impl Asked {
-    fn new(settings: &Arc<Webhook>, audiences: &[Audience], means: &Means) -> Result<Self, rustls::Error> {
-        let (runtime, metrics) = (means.runtime.clone(), &means.metrics);
-        let webhook = webhook::remembered(settings, audiences.to_vec(), &means.provider, runtime, metrics)?;
-        Ok(Self { settings: Arc::clone(settings), audiences: audiences.to_vec(), webhook: Arc::new(webhook) })
+/// The cache of the objects that tokens depend on, if any do.
+fn token_objects(
+    cluster: &str,
+    settings: &Authentication,
+    backend: &Arc<Backend>,
+    before: Option<&Arc<TokenObjectCache>>,
+    deps: &AuthnDeps,
+) -> Option<Arc<TokenObjectCache>> {
+    let needs = TokenObjectKinds {
+        bootstrap_tokens: settings.bootstrap_tokens,
+        service_accounts: settings.service_accounts.is_some(),
+    };
+    if needs == TokenObjectKinds::default() {
+        return None;
+    }
+    Some(match before.filter(|known| known.is_for(backend, needs)) {
+        Some(known) => Arc::clone(known),
+        None => Arc::new(TokenObjectCache::start(cluster, backend, needs, &deps.runtime, &deps.metrics)),
+    })
+}
+
+/// The chain in kube-apiserver's order. A method that is not configured is absent; an empty chain is an error.
+// kubernetes: pkg/kubeapiserver/authenticator/config.go, Config.New
+fn chain(
+    settings: &Authentication,
+    tokens: Vec<Box<dyn TokenAuthenticator>>,
+    deps: &AuthnDeps,
+) -> Result<AuthnChain, EmptyChain> {
+    let audiences = &settings.audiences;
+    let mut members: Vec<Box<dyn RequestAuthenticator>> = Vec::new();
+    if let Some(request_header) = &settings.request_header {
+        let verifier =
+            FrontProxyVerifier::new(Arc::clone(&request_header.ca), request_header.allowed_names.clone());
+        let authenticator = RequestHeaderAuthenticator::new(verifier, request_header.headers.clone());
+        members.push(Box::new(AudienceAgnostic::new(audiences.clone(), Box::new(authenticator))));
+    }
+    if let Some(client_ca) = &settings.client_ca {
+        members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
+    }
+    let Some(union) = token_union(tokens, UnionErrorPolicy::Continue) else {
+        return AuthnChain::new(members, settings.anonymous.authenticator());
+    };
+    let cached = CachedTokens::new(
+        Arc::new(AuthenticatedGroupAdder::new(union)),
+        CachePolicy::TOKENS,
+        deps.runtime.clone(),
+        &deps.metrics.token_cache,
+        CacheLimits::CLUSTER,
+    );
+    let tokens: Arc<dyn TokenAuthenticator> = Arc::new(cached);
+    members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&tokens)))));
+    members.push(Box::new(WebSocketAuthenticator::new(Box::new(Arc::clone(&tokens)))));
+    Ok(AuthnChain::new(members, settings.anonymous.authenticator())?.with_token_review(tokens))
+}
+
+/// The token authenticators in kube-apiserver's order.
+fn token_authenticators(
+    settings: &Authentication,
+    token_objects: Option<&Arc<TokenObjectCache>>,
+    issuers: &JwtIssuers,
+    webhook: Option<&TokenWebhook>,
+    deps: &AuthnDeps,
+) -> Vec<Box<dyn TokenAuthenticator>> {
+    let agnostic = |delegate: Box<dyn TokenAuthenticator>| -> Box<dyn TokenAuthenticator> {
+        Box::new(AudienceAgnostic::new(settings.audiences.clone(), delegate))
+    };
+    let mut tokens = Vec::new();
+    if let Some(static_tokens) = &settings.static_tokens {
+        tokens.push(agnostic(Box::new(Arc::clone(static_tokens))));
+    }
+    if let (Some(accounts), Some(objects)) = (&settings.service_accounts, token_objects) {
+        tokens.extend(service_account::authenticators(
+            accounts,
+            || objects.service_account_keys(),
+            Arc::<TokenObjectCache>::clone(objects),
+            settings.audiences.clone(),
+            deps.metrics.service_accounts.clone(),
+        ));
+    }
+    if let Some(objects) = token_objects.filter(|_| settings.bootstrap_tokens) {
+        let getter: Arc<dyn TokenGetter> = Arc::<TokenObjectCache>::clone(objects);
+        tokens.push(agnostic(Box::new(BootstrapTokens::new(getter))));
+    }
+    if let Some(union) = token_union(issuers.authenticators(), UnionErrorPolicy::Stop) {
+        tokens.push(agnostic(union));
+    }
+    if let Some(TokenWebhook { authenticator, .. }) = webhook {
+        tokens.push(Box::new(Arc::clone(authenticator)));
+    }
+    tokens
+}
+
+impl TokenWebhook {
+    fn new(
+        settings: &Arc<WebhookSettings>,
+        audiences: &[Audience],
+        deps: &AuthnDeps,
+    ) -> Result<Self, rustls::Error> {
+        let (runtime, metrics) = (deps.runtime.clone(), &deps.metrics);
+        let authenticator = webhook::cached(settings, audiences.to_vec(), &deps.provider, runtime, metrics)?;
+        Ok(Self {
+            settings: Arc::clone(settings),
+            audiences: audiences.to_vec(),
+            authenticator: Arc::new(authenticator),
+        })
+    }
+
+    /// Whether it was built from these settings, so that it goes on after a reload.
+    fn is_for(&self, settings: &WebhookSettings, audiences: &[Audience]) -> bool {
+        *self.settings == *settings && self.audiences == audiences
     }
 }

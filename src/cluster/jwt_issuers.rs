@@ -9,59 +9,63 @@ use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::authn::oidc::OidcAuthenticator;
-use crate::authn::oidc::settings::{Issuer, JwtAuthenticator};
-use crate::authn::{BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict};
+use crate::authn::oidc::settings::{IssuerSettings, JwtAuthenticator};
+use crate::authn::{AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
 use crate::clock::Clock;
-use crate::cluster::authenticators::Means;
-use crate::http::client_tls::{Roots, Tls};
-use crate::http::https_client::Client;
+use crate::cluster::authenticators::AuthnDeps;
+use crate::http::client_tls::{ClientTls, TrustedRoots};
+use crate::http::https_client::HttpsClient;
 
 /// The issuers of one generation.
 #[derive(Debug, Default)]
-pub(crate) struct Issuers(Vec<Member>);
+pub(crate) struct JwtIssuers(Vec<IssuerEntry>);
 
 #[derive(Debug, Clone)]
-struct Member {
+struct IssuerEntry {
     settings: Arc<JwtAuthenticator>,
-    judge: Judge,
+    judge: IssuerState,
     /// Judges until `judge` can.
-    meanwhile: Option<Judge>,
+    fallback: Option<IssuerState>,
 }
 
 /// Who judges the tokens of an issuer, and what this takes.
 #[derive(Debug, Clone)]
-struct Judge {
+struct IssuerState {
     authenticator: Arc<OidcAuthenticator>,
     /// Finds the configuration of an issuer and keeps its keys fresh. It ends when nobody wants to know any more.
     upkeep: Arc<AbortOnDropHandle<()>>,
 }
 
-impl Issuers {
+impl JwtIssuers {
     /// The issuers of `settings`, with what `before` knows of them.
     pub(super) fn new(
         settings: &[Arc<JwtAuthenticator>],
-        before: &Self,
-        means: &Means,
+        before: Option<&Self>,
+        deps: &AuthnDeps,
     ) -> Result<Self, rustls::Error> {
         let members = settings.iter().map(|settings| {
-            let Self(before) = before;
-            match before.iter().find(|member| member.settings.issuer.url == settings.issuer.url) {
+            let before = before.iter().flat_map(|Self(before)| before);
+            let mut same = before.filter(|entry| entry.settings.issuer.url == settings.issuer.url);
+            match same.next() {
                 Some(known) if *known.settings == **settings => Ok(known.again()),
-                Some(known) => known.judging_by(settings, means),
+                Some(known) => known.with_settings(settings, deps),
                 None => {
-                    let judge = Judge::new(Self::authenticator(settings, means)?, means);
-                    Ok(Member { settings: Arc::clone(settings), judge, meanwhile: None })
+                    let judge = IssuerState::new(Self::authenticator(settings, deps)?, deps);
+                    Ok(IssuerEntry { settings: Arc::clone(settings), judge, fallback: None })
                 }
             }
         });
         members.collect::<Result<_, _>>().map(Self)
     }
 
-    fn authenticator(settings: &JwtAuthenticator, means: &Means) -> Result<OidcAuthenticator, rustls::Error> {
-        let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(Roots::system);
-        let tls = Tls { roots, client_certificate: None, server_name: None };
-        let client = Arc::new(Client::new(&tls, &means.provider)?);
-        Ok(OidcAuthenticator::new(settings.clone(), client, &means.metrics.jwt, Clock::system()))
+    fn authenticator(
+        settings: &JwtAuthenticator,
+        deps: &AuthnDeps,
+    ) -> Result<OidcAuthenticator, rustls::Error> {
+        let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(TrustedRoots::system);
+        let tls = ClientTls { roots, client_certificate: None, server_name: None };
+        let client = Arc::new(HttpsClient::new(&tls, &deps.provider)?);
+        Ok(OidcAuthenticator::new(settings.clone(), client, &deps.metrics.jwt, Clock::system()))
     }
 
     /// Each issuer, and why nothing is known of it by its settings, if so. What was known of it may count meanwhile.
@@ -83,48 +87,53 @@ impl Issuers {
     }
 
     /// Waits until the first attempt to find out about an issuer has ended, if there is such an issuer.
-    pub(crate) async fn tried(&self, issuer: &str) {
+    pub(crate) async fn try_initialize(&self, issuer: &str) {
         let Self(members) = self;
-        for Member { judge, .. } in members.iter().filter(|member| member.settings.issuer.url == issuer) {
-            judge.authenticator.tried().await;
+        for IssuerEntry { judge, .. } in members.iter().filter(|member| member.settings.issuer.url == issuer)
+        {
+            judge.authenticator.try_initialize().await;
         }
     }
 
     pub(super) fn authenticators(&self) -> Vec<Box<dyn TokenAuthenticator>> {
-        let boxed = |member: &Member| -> Box<dyn TokenAuthenticator> { Box::new(member.clone()) };
+        let boxed = |member: &IssuerEntry| -> Box<dyn TokenAuthenticator> { Box::new(member.clone()) };
         let Self(members) = self;
         members.iter().map(boxed).collect()
     }
 }
 
-impl Member {
+impl IssuerEntry {
     /// The same issuer by the same settings.
     fn again(&self) -> Self {
         let is_known = self.judge.is_known();
-        Self { meanwhile: self.meanwhile.clone().filter(|_| !is_known), ..self.clone() }
+        Self { fallback: self.fallback.clone().filter(|_| !is_known), ..self.clone() }
     }
 
     /// The same issuer by other settings.
-    fn judging_by(&self, settings: &Arc<JwtAuthenticator>, means: &Means) -> Result<Self, rustls::Error> {
-        fn place(issuer: &Issuer) -> (&String, Option<&String>, Option<&Roots>) {
-            let Issuer { url, discovery_url, certificate_authority, .. } = issuer;
+    fn with_settings(
+        &self,
+        settings: &Arc<JwtAuthenticator>,
+        deps: &AuthnDeps,
+    ) -> Result<Self, rustls::Error> {
+        fn place(issuer: &IssuerSettings) -> (&String, Option<&String>, Option<&TrustedRoots>) {
+            let IssuerSettings { url, discovery_url, certificate_authority, .. } = issuer;
             (url, discovery_url.as_ref(), certificate_authority.as_ref())
         }
         let judge = if place(&self.settings.issuer) == place(&settings.issuer) {
-            self.judge.judging_by(settings)
+            self.judge.with_settings(settings)
         } else {
-            Judge::new(Issuers::authenticator(settings, means)?, means)
+            IssuerState::new(JwtIssuers::authenticator(settings, deps)?, deps)
         };
         // Nobody goes on looking where the configuration is said to be no more.
         let known = Some(self.judge()).filter(|known| known.is_known() && !judge.is_known());
-        let meanwhile = known.map(|known| known.judging_by(settings));
-        Ok(Self { settings: Arc::clone(settings), judge, meanwhile })
+        let fallback = known.map(|known| known.with_settings(settings));
+        Ok(Self { settings: Arc::clone(settings), judge, fallback })
     }
 
     /// Whoever can judge the issuer's tokens.
-    fn judge(&self) -> &Judge {
-        match &self.meanwhile {
-            Some(meanwhile) if !self.judge.is_known() => meanwhile,
+    fn judge(&self) -> &IssuerState {
+        match &self.fallback {
+            Some(fallback) if !self.judge.is_known() => fallback,
             _ => &self.judge,
         }
     }
@@ -132,7 +141,7 @@ impl Member {
 
 /// Whoever can judge at the time of the token: once an issuer is found by its settings it is not believed by older ones,
 /// whatever becomes of the reload that is asked for then.
-impl TokenAuthenticator for Member {
+impl TokenAuthenticator for IssuerEntry {
     fn name(&self) -> &'static str {
         self.judge.authenticator.name()
     }
@@ -141,17 +150,17 @@ impl TokenAuthenticator for Member {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         self.judge().authenticator.authenticate(token, context)
     }
 }
 
-impl Judge {
+impl IssuerState {
     /// A reload is asked for when what is not known is.
-    fn new(authenticator: OidcAuthenticator, means: &Means) -> Self {
+    fn new(authenticator: OidcAuthenticator, deps: &AuthnDeps) -> Self {
         let authenticator = Arc::new(authenticator);
-        let (kept, reload) = (Arc::clone(&authenticator), Arc::clone(&means.reload));
-        let upkeep = means.runtime.spawn(async move {
+        let (kept, reload) = (Arc::clone(&authenticator), Arc::clone(&deps.reload));
+        let upkeep = deps.runtime.spawn(async move {
             kept.run().await;
             reload.notify_one();
             kept.keep_fresh().await;
@@ -160,8 +169,8 @@ impl Judge {
     }
 
     /// What is known stays known.
-    fn judging_by(&self, settings: &JwtAuthenticator) -> Self {
-        let authenticator = Arc::new(self.authenticator.judging_by(settings.clone()));
+    fn with_settings(&self, settings: &JwtAuthenticator) -> Self {
+        let authenticator = Arc::new(self.authenticator.with_settings(settings.clone()));
         Self { authenticator, upkeep: Arc::clone(&self.upkeep) }
     }
 

@@ -1,7 +1,10 @@
 //! One cluster behind the gateway, read and found to fit together.
 
+use std::sync::Arc;
+
 use crate::authn::settings::Authentication;
 use crate::backend::settings::Backend;
+use crate::controllers::settings::ControllerSettings;
 
 /// A cluster: which requests are for it, who its clients may be, and where it is. Nothing of one is used for another.
 #[derive(Debug, Clone)]
@@ -14,6 +17,8 @@ pub struct Cluster {
     pub authentication: Authentication,
     /// Its API server.
     pub backend: Backend,
+    /// The controllers that run for it, if any.
+    pub controllers: Option<Arc<ControllerSettings>>,
 }
 
 /// Which requests are for a cluster.

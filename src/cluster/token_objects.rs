@@ -11,11 +11,9 @@ mod reflector;
 mod watch_cache;
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
@@ -26,22 +24,25 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
-use tracing::{error, warn};
+use tracing::warn;
 
 use crate::authn::BoxFuture;
 use crate::authn::jwt::key_set::KeySet;
 use crate::authn::service_account::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};
-use crate::authn::token_getter::{Found, Identity, Lookup, LookupError, Secret, ServiceAccount};
+use crate::authn::token_getter::{
+    GetResult, ObjectIdentity, Secret, ServiceAccount, TokenGetter, TokenGetterError,
+};
+use crate::backend::Backend;
 use crate::backend::kube_client;
-use crate::backend::upstream::Upstream;
 use crate::clock::UnixTime;
 use crate::go::url::path_segment;
 use crate::metrics::Metrics;
-use label_patches::Written;
+use crate::tasks::Supervisor;
+use label_patches::LabelPatches;
 use published::PublishedKeys;
-use read_rate::Budget;
+use read_rate::ReadRateLimiter;
 use reflector::Reflector;
-use watch_cache::Watched;
+use watch_cache::WatchCache;
 
 const BOOTSTRAP_NAMESPACE: &str = "kube-system";
 const BOOTSTRAP_SECRETS: &str = "type=bootstrap.kubernetes.io/token";
@@ -55,14 +56,11 @@ const SECRETS_PAGE_SIZE: u32 = 50;
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a label is not written again: until a watch tells of it, or somebody gives the right to write it.
-const NOT_AGAIN: Duration = Duration::from_mins(1);
-
-/// How long a watch that panicked is not begun again.
-const AFTER_PANIC: Duration = Duration::from_secs(30);
+const LABEL_PATCH_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Which objects tokens are judged by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Needs {
+pub(crate) struct TokenObjectKinds {
     /// Those of bootstrap tokens.
     pub(crate) bootstrap_tokens: bool,
     /// Those of service-account tokens.
@@ -70,52 +68,52 @@ pub(crate) struct Needs {
 }
 
 /// The objects of one cluster. It outlives a reload that does not touch the cluster's backend.
-pub(crate) struct Lookups {
+pub(crate) struct TokenObjectCache {
     cluster: String,
-    upstream: Arc<Upstream>,
-    needs: Needs,
+    backend: Arc<Backend>,
+    needs: TokenObjectKinds,
     client: Client,
     runtime: Handle,
     metrics: Arc<Metrics>,
-    bootstrap_secrets: Arc<Watched<Secret>>,
-    token_secrets: Arc<Watched<Secret>>,
-    service_accounts: Arc<Watched<ServiceAccount>>,
-    pods: Arc<Watched<Identity>>,
-    nodes: Arc<Watched<Identity>>,
-    live_bootstrap_reads: Budget,
-    labels: Written,
+    bootstrap_secrets: Arc<WatchCache<Secret>>,
+    token_secrets: Arc<WatchCache<Secret>>,
+    service_accounts: Arc<WatchCache<ServiceAccount>>,
+    pods: Arc<WatchCache<ObjectIdentity>>,
+    nodes: Arc<WatchCache<ObjectIdentity>>,
+    live_bootstrap_reads: ReadRateLimiter,
+    labels: LabelPatches,
     keys: Arc<KeySet>,
     /// Who asks for the keys before anybody needs them.
     asking: OnceLock<AbortHandle>,
     watches: Vec<AbortHandle>,
 }
 
-impl Lookups {
+impl TokenObjectCache {
     /// Begins to watch what is needed, on `runtime`.
     pub(crate) fn start(
         cluster: &str,
-        upstream: &Arc<Upstream>,
-        needs: Needs,
+        backend: &Arc<Backend>,
+        needs: TokenObjectKinds,
         runtime: &Handle,
         metrics: &Arc<Metrics>,
     ) -> Self {
         let _entered = runtime.enter();
-        Self::asking(kube_client::client(upstream), cluster, upstream, needs, runtime, metrics)
+        Self::asking(kube_client::client(backend), cluster, backend, needs, runtime, metrics)
     }
 
     /// The same, with another client.
     fn asking(
         client: Client,
         cluster: &str,
-        upstream: &Arc<Upstream>,
-        needs: Needs,
+        backend: &Arc<Backend>,
+        needs: TokenObjectKinds,
         runtime: &Handle,
         metrics: &Arc<Metrics>,
     ) -> Self {
         let keys = KeySet::new(Box::new(PublishedKeys::new(client.clone(), cluster, metrics)));
         let mut lookups = Self {
             cluster: cluster.to_owned(),
-            upstream: Arc::clone(upstream),
+            backend: Arc::clone(backend),
             needs,
             runtime: runtime.clone(),
             metrics: Arc::clone(metrics),
@@ -124,8 +122,8 @@ impl Lookups {
             service_accounts: Arc::default(),
             pods: Arc::default(),
             nodes: Arc::default(),
-            live_bootstrap_reads: Budget::new(),
-            labels: Written::default(),
+            live_bootstrap_reads: ReadRateLimiter::new(),
+            labels: LabelPatches::default(),
             keys: Arc::new(keys),
             asking: OnceLock::new(),
             watches: Vec::new(),
@@ -163,7 +161,7 @@ impl Lookups {
         resource: &'static str,
         api: Api<K>,
         fields: Option<&'static str>,
-        store: &Arc<Watched<V>>,
+        store: &Arc<WatchCache<V>>,
         project: fn(&K) -> V,
     ) -> AbortHandle
     where
@@ -171,31 +169,24 @@ impl Lookups {
         V: Send + Sync + 'static,
     {
         let cluster = self.cluster.clone();
-        let (upstream, metrics) = (Arc::clone(&self.upstream), Arc::clone(&self.metrics));
-        let stale = metrics.stale_watches.with_label_values(&[cluster.as_str(), resource]);
+        let (backend, metrics) = (Arc::clone(&self.backend), Arc::clone(&self.metrics));
+        let stale = metrics.token_objects.stale_watches.with_label_values(&[cluster.as_str(), resource]);
         let (store, last_error) = (Arc::clone(store), Mutex::default());
         let page_size = if resource == "secrets" { SECRETS_PAGE_SIZE } else { PAGE_SIZE };
         let reflector =
             Reflector { cluster, resource, api, fields, project, page_size, store, stale, last_error };
         let watch = async move {
             // Nothing goes to an endpoint that was not checked.
-            upstream.until_trusted().await;
-            while AssertUnwindSafe(reflector.run()).catch_unwind().await.is_err() {
-                reflector.store.end();
-                metrics.panics.inc();
-                error!(
-                    cluster = reflector.cluster,
-                    resource, "the watch panicked and begins again in {AFTER_PANIC:?}"
-                );
-                sleep(AFTER_PANIC).await;
-            }
+            backend.until_trusted().await;
+            let supervisor = Supervisor { cluster: Some(&reflector.cluster), metrics: &metrics, stop: None };
+            supervisor.run(reflector.resource, || reflector.run()).await;
         };
         self.runtime.spawn(watch).abort_handle()
     }
 
     /// Whether it is for this backend and these needs.
-    pub(crate) fn is_for(&self, upstream: &Arc<Upstream>, needs: Needs) -> bool {
-        Arc::ptr_eq(&self.upstream, upstream) && self.needs == needs
+    pub(crate) fn is_for(&self, backend: &Arc<Backend>, needs: TokenObjectKinds) -> bool {
+        Arc::ptr_eq(&self.backend, backend) && self.needs == needs
     }
 
     /// The keys that the API server publishes for its service-account tokens. They are asked for now: clients that come
@@ -203,9 +194,9 @@ impl Lookups {
     pub(crate) fn service_account_keys(&self) -> Arc<KeySet> {
         // Once, and no longer than there are lookups: an API server may be away for ever, and reloads are many.
         self.asking.get_or_init(|| {
-            let (upstream, keys) = (Arc::clone(&self.upstream), Arc::clone(&self.keys));
+            let (backend, keys) = (Arc::clone(&self.backend), Arc::clone(&self.keys));
             let asking = self.runtime.spawn(async move {
-                upstream.until_trusted().await;
+                backend.until_trusted().await;
                 // If that fails, the first token asks again.
                 if keys.known().is_none() {
                     keys.refresh().await;
@@ -218,7 +209,7 @@ impl Lookups {
     }
 
     fn count(&self, resource: &str, source: &str) {
-        self.metrics.lookups.with_label_values(&[&self.cluster, resource, source]).inc();
+        self.metrics.token_objects.lookups.with_label_values(&[&self.cluster, resource, source]).inc();
     }
 
     /// What a watch knows of it, else what the API server says.
@@ -226,12 +217,12 @@ impl Lookups {
     async fn cached_or_live<K, V>(
         &self,
         resource: &'static str,
-        known: &Watched<V>,
+        known: &WatchCache<V>,
         api: Api<K>,
         namespace: &str,
         name: &str,
         project: fn(&K) -> V,
-    ) -> Found<V>
+    ) -> GetResult<V>
     where
         K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
@@ -253,49 +244,49 @@ impl Lookups {
         api: Api<K>,
         name: &str,
         project: fn(&K) -> V,
-    ) -> Found<V>
+    ) -> GetResult<V>
     where
         K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
         self.count(resource, "live");
         let Ok(found) = timeout(READ_TIMEOUT, api.get_opt(name)).await else {
             let problem = format!("cannot read {resource} {name:?}: no answer within {READ_TIMEOUT:?}");
-            return Err(LookupError(problem));
+            return Err(TokenGetterError(problem));
         };
         match found {
             Ok(Some(object)) if object.meta().name.as_deref() != Some(name) => {
                 let other = object.meta().name.as_deref().unwrap_or_default();
-                Err(LookupError(format!(
+                Err(TokenGetterError(format!(
                     "asked for {resource} {name:?}, the API server answered with {other:?}"
                 )))
             }
             Ok(object) => Ok(object.map(|object| Arc::new(project(&object)))),
-            Err(error) => Err(LookupError(format!("cannot read {resource} {name:?}: {error}"))),
+            Err(error) => Err(TokenGetterError(format!("cannot read {resource} {name:?}: {error}"))),
         }
     }
 }
 
-impl Drop for Lookups {
+impl Drop for TokenObjectCache {
     fn drop(&mut self) {
         self.watches.iter().chain(self.asking.get()).for_each(AbortHandle::abort);
     }
 }
 
-impl fmt::Debug for Lookups {
+impl fmt::Debug for TokenObjectCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lookups")
+        f.debug_struct("TokenObjectCache")
             .field("cluster", &self.cluster)
             .field("needs", &self.needs)
             .finish_non_exhaustive()
     }
 }
 
-impl Lookup for Lookups {
+impl TokenGetter for TokenObjectCache {
     fn service_account<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Found<ServiceAccount>> {
+    ) -> BoxFuture<'a, GetResult<ServiceAccount>> {
         let api = Api::namespaced(self.client.clone(), namespace);
         Box::pin(self.cached_or_live(
             "serviceaccounts",
@@ -307,14 +298,14 @@ impl Lookup for Lookups {
         ))
     }
 
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async move {
             let api = Api::namespaced(self.client.clone(), namespace);
             self.cached_or_live("secrets", &self.token_secrets, api, namespace, name, token_secret).await
         })
     }
 
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async move {
             // Anybody can name one that is not there: what the watch says is enough once the budget is used up.
             if let Some(found) = self.bootstrap_secrets.get(BOOTSTRAP_NAMESPACE, name) {
@@ -322,11 +313,11 @@ impl Lookup for Lookups {
                 return Ok(Some(found));
             }
             if !self.live_bootstrap_reads.take() {
-                self.count("secrets", "spared");
+                self.count("secrets", "rate_limited");
                 return if self.bootstrap_secrets.is_fresh() {
                     Ok(None)
                 } else {
-                    Err(LookupError("bootstrap tokens are not known yet".to_owned()))
+                    Err(TokenGetterError("bootstrap tokens are not known yet".to_owned()))
                 };
             }
             let api = Api::namespaced(self.client.clone(), BOOTSTRAP_NAMESPACE);
@@ -334,13 +325,13 @@ impl Lookup for Lookups {
         })
     }
 
-    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         let api = Api::<core::Pod>::namespaced(self.client.clone(), namespace);
         let project = |pod: &core::Pod| identity(&pod.metadata);
         Box::pin(self.cached_or_live("pods", &self.pods, api, namespace, name, project))
     }
 
-    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         let api = Api::<core::Node>::all(self.client.clone());
         let project = |node: &core::Node| identity(&node.metadata);
         Box::pin(self.cached_or_live("nodes", &self.nodes, api, "", name, project))
@@ -357,7 +348,7 @@ impl Lookup for Lookups {
             if let Err(error) = patched {
                 warn!(cluster, namespace, name, label, %error, "cannot label a service account's secret");
             }
-            sleep(NOT_AGAIN).await;
+            sleep(LABEL_PATCH_INTERVAL).await;
             drop(writing);
         });
     }
@@ -368,13 +359,13 @@ fn is_plain(name: &str) -> bool {
     path_segment(name).is_ok_and(|segment| segment == name)
 }
 
-fn identity(meta: &ObjectMeta) -> Identity {
+fn identity(meta: &ObjectMeta) -> ObjectIdentity {
     let deleted = meta.deletion_timestamp.as_ref().map(|time| {
         // What was deleted before 1970 is deleted.
         UnixTime::try_from(time.0.duration_since(k8s_openapi::jiff::Timestamp::UNIX_EPOCH))
             .unwrap_or_default()
     });
-    Identity { uid: meta.uid.clone().unwrap_or_default(), deleted }
+    ObjectIdentity { uid: meta.uid.clone().unwrap_or_default(), deleted }
 }
 
 fn service_account(account: &core::ServiceAccount) -> ServiceAccount {

@@ -1,8 +1,8 @@
-//! The wire types of `AuthenticationConfiguration` (`apiserver.config.k8s.io`): the issuers of JSON Web Tokens, and
-//! where requests without a credential are let in. The three versions have the same fields.
+//! The wire types of `AuthenticationConfiguration` (`apiserver.config.k8s.io`): the issuers of JSON Web Tokens, and the
+//! paths open to anonymous requests. The three versions have the same fields.
 //!
-//! Follows `k8s.io/apiserver/pkg/apis/apiserver/{v1,v1beta1,v1alpha1}/types.go`. [`decode`] reads a file and accepts
-//! nothing that it does not know; [`validation`] judges what was read.
+//! Follows `k8s.io/apiserver/pkg/apis/apiserver/{v1,v1beta1,v1alpha1}/types.go`. [`decode`] reads a file and rejects
+//! unknown fields; [`validation`] checks the values.
 
 pub(super) mod decode;
 pub(super) mod field;
@@ -13,12 +13,12 @@ pub(super) mod validation;
 
 use serde::{Deserialize, Serialize};
 
-/// The group of the configuration's API.
+/// The API group.
 const GROUP: &str = "apiserver.config.k8s.io";
 const KIND: &str = "AuthenticationConfiguration";
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
 
-/// A file.
+/// The content of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct AuthenticationConfiguration {
@@ -28,7 +28,7 @@ pub(super) struct AuthenticationConfiguration {
     pub(super) anonymous: Option<AnonymousAuthConfig>,
 }
 
-/// Whether requests without a credential are let in, and where.
+/// Whether anonymous requests are allowed, and on which paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct AnonymousAuthConfig {
@@ -36,14 +36,14 @@ pub(super) struct AnonymousAuthConfig {
     pub(super) conditions: Vec<AnonymousAuthCondition>,
 }
 
-/// A path, compared whole.
+/// A path open to anonymous requests; no prefix match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct AnonymousAuthCondition {
     pub(super) path: String,
 }
 
-/// An issuer, and what is made of its tokens.
+/// An issuer, and the rules and mappings for its tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct JwtAuthenticator {
@@ -53,7 +53,7 @@ pub(super) struct JwtAuthenticator {
     pub(super) user_validation_rules: Vec<UserValidationRule>,
 }
 
-/// Who issues tokens, and for whom.
+/// The issuer and the audiences of tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Issuer {
@@ -66,7 +66,7 @@ pub(super) struct Issuer {
     pub(super) egress_selector_type: String,
 }
 
-/// What claims must be like: either a claim's value, or an expression.
+/// A rule for claims: a claim's required value, or an expression.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ClaimValidationRule {
@@ -76,7 +76,7 @@ pub(super) struct ClaimValidationRule {
     pub(super) message: String,
 }
 
-/// Where the parts of the identity come from.
+/// The claims or expressions that give the attributes of the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ClaimMappings {
@@ -86,7 +86,7 @@ pub(super) struct ClaimMappings {
     pub(super) extra: Vec<ExtraMapping>,
 }
 
-/// A claim and what precedes its values, or an expression.
+/// A claim and a prefix for its values, or an expression.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct PrefixedClaimOrExpression {
@@ -103,7 +103,7 @@ pub(super) struct ClaimOrExpression {
     pub(super) expression: String,
 }
 
-/// A further attribute.
+/// The expression of an extra attribute.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ExtraMapping {
@@ -111,7 +111,7 @@ pub(super) struct ExtraMapping {
     pub(super) value_expression: String,
 }
 
-/// What the user must be like.
+/// A rule for the user that a token maps to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct UserValidationRule {

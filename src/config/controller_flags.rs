@@ -1,5 +1,5 @@
-//! The flags of the controllers, by kube-controller-manager's names, meanings and defaults, and what a file of signer
-//! profiles is made of.
+//! The flags of the controllers, with kube-controller-manager's names, meanings and defaults, and the keys of a
+//! SignerProfiles file.
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 // kubernetes: cmd/kube-controller-manager/app/options; k8s.io/component-base/config/options/leaderelectionconfig.go
 
@@ -8,67 +8,70 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-/// Which controllers run, and by what.
+/// The controllers to run, and their settings.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[command(next_help_heading = "Controllers")]
 pub struct ControllerFlags {
-    /// The controllers to run, comma-separated: csrsigning, csrapproving, csrcleaner, tokencleaner, bootstrapsigner, or
-    /// kube-controller-manager's longer names for them. `*` stands for the first three, `-name` is without that one.
-    /// Default: none.
+    /// The controllers to enable, comma-separated: csrsigning, csrapproving, csrcleaner, tokencleaner, bootstrapsigner,
+    /// or kube-controller-manager's longer names. `*` enables the first three, `-foo` disables foo. Default: none.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', allow_hyphen_values = true)]
     pub controllers: Vec<String>,
-    /// The CA certificate, PEM, of all kubernetes.io signers. Excludes the more specific --cluster-signing-* files.
+    /// File containing the CA certificate of all kubernetes.io signers, PEM. Mutually exclusive with the more specific
+    /// --cluster-signing-* files.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_cert_file: Option<PathBuf>,
     /// The private key of --cluster-signing-cert-file: a PEM file, or the pkcs11: URI of a key in a token.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_key_file: Option<String>,
-    /// The longest life of a certificate, and that of one whose request names none.
+    /// The maximum duration of signed certificates, and the default of requests without spec.expirationSeconds.
     #[arg(long, value_name = "DURATION", default_value = "8760h0m0s")]
     pub cluster_signing_duration: String,
-    /// The CA certificate, PEM, of the signer kubernetes.io/kubelet-serving. Excludes --cluster-signing-cert-file.
+    /// File containing the CA certificate of the signer kubernetes.io/kubelet-serving, PEM. Mutually exclusive with
+    /// --cluster-signing-cert-file.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_serving_cert_file: Option<PathBuf>,
-    /// The private key of --cluster-signing-kubelet-serving-cert-file.
+    /// The private key of --cluster-signing-kubelet-serving-cert-file: a PEM file, or a pkcs11: URI.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_serving_key_file: Option<String>,
-    /// The CA certificate, PEM, of the signer kubernetes.io/kube-apiserver-client-kubelet. Excludes
-    /// --cluster-signing-cert-file.
+    /// File containing the CA certificate of the signer kubernetes.io/kube-apiserver-client-kubelet, PEM. Mutually
+    /// exclusive with --cluster-signing-cert-file.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_client_cert_file: Option<PathBuf>,
-    /// The private key of --cluster-signing-kubelet-client-cert-file.
+    /// The private key of --cluster-signing-kubelet-client-cert-file: a PEM file, or a pkcs11: URI.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_client_key_file: Option<String>,
-    /// The CA certificate, PEM, of the signer kubernetes.io/kube-apiserver-client. Excludes
-    /// --cluster-signing-cert-file.
+    /// File containing the CA certificate of the signer kubernetes.io/kube-apiserver-client, PEM. Mutually exclusive
+    /// with --cluster-signing-cert-file.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kube_apiserver_client_cert_file: Option<PathBuf>,
-    /// The private key of --cluster-signing-kube-apiserver-client-cert-file.
+    /// The private key of --cluster-signing-kube-apiserver-client-cert-file: a PEM file, or a pkcs11: URI.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kube_apiserver_client_key_file: Option<String>,
-    /// The CA certificate, PEM, of the signer kubernetes.io/legacy-unknown. Excludes --cluster-signing-cert-file.
+    /// File containing the CA certificate of the signer kubernetes.io/legacy-unknown, PEM. Mutually exclusive with
+    /// --cluster-signing-cert-file.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_legacy_unknown_cert_file: Option<PathBuf>,
-    /// The private key of --cluster-signing-legacy-unknown-cert-file.
+    /// The private key of --cluster-signing-legacy-unknown-cert-file: a PEM file, or a pkcs11: URI.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_legacy_unknown_key_file: Option<String>,
-    /// Signers of your own, each with its CA and with what it may sign: a file of SignerProfiles.
+    /// File with SignerProfiles: custom signers, each with its CA and the rules for the certificates it signs.
     #[arg(long, value_name = "FILE")]
     pub signer_profiles: Option<PathBuf>,
-    /// Let controllers work only while a lease is held, so that of several gateways one works.
+    /// Run controllers only while holding a leader election lease, so that they run in one of several replicas.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub leader_elect: bool,
-    /// How long others wait for a leader that renews its lease no more before one of them takes it.
+    /// How long non-leader candidates wait after the last observed renewal before they try to acquire the lease.
     #[arg(long, value_name = "DURATION", default_value = "15s")]
     pub leader_elect_lease_duration: String,
-    /// How long a leader tries to renew its lease before its controllers stop. Less than the lease duration.
+    /// How long the leader retries to renew its lease before it stops its controllers. Must be less than
+    /// --leader-elect-lease-duration.
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub leader_elect_renew_deadline: String,
-    /// How long to wait between two attempts to take or renew the lease.
+    /// How long to wait between attempts to acquire or renew the lease.
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     pub leader_elect_retry_period: String,
-    /// The name of the lease, one in each cluster.
+    /// The name of the lease, which is created in each cluster.
     #[arg(long, value_name = "NAME", default_value = "portcullis-controllers")]
     pub leader_elect_resource_name: String,
     /// The namespace of the lease.
@@ -76,51 +79,53 @@ pub struct ControllerFlags {
     pub leader_elect_resource_namespace: String,
 }
 
-/// One signer of a file of SignerProfiles. What is not listed is refused.
+/// The keys of one signer in a SignerProfiles file. The signer refuses every name and usage that is not listed.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SignerProfileKeys {
-    /// The signer's name as requests have it in spec.signerName, such as example.com/service; not one of kubernetes.io.
+    /// The signer's name, the spec.signerName of its requests, such as example.com/service. Not a name in
+    /// kubernetes.io. Required.
     #[arg(long, value_name = "NAME")]
     pub signer_name: Option<String>,
-    /// The signer's CA certificate, PEM.
+    /// File containing the signer's CA certificate, PEM. Required.
     #[arg(long, value_name = "FILE")]
     pub cert_file: Option<PathBuf>,
-    /// The private key of certFile: a PEM file, or the pkcs11: URI of a key in a token.
+    /// The private key of certFile: a PEM file, or the pkcs11: URI of a key in a token. Required.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<String>,
-    /// What the common name may be. Here and below one `*`, at the beginning or at the end, stands for anything but
-    /// names that begin with system: or kubeadm:, which a pattern must spell out so far.
+    /// The allowed common names. In this and the other patterns one `*`, at the beginning or at the end, matches any
+    /// text. It does not match names that begin with system: or kubeadm:, whose prefix a pattern must spell out.
     #[arg(long, value_name = "PATTERNS")]
     pub common_names: Vec<String>,
-    /// What organisations, which are a client's groups, may be. system:masters is only what is spelt so.
+    /// The allowed organizations, which are a client's groups. Only a pattern without `*` matches system:masters.
     #[arg(long, value_name = "PATTERNS")]
     pub organizations: Vec<String>,
-    /// What DNS names may be. `*.` at the beginning stands for any labels, a `*` at the end for the rest of one.
+    /// The allowed DNS names. `*.` at the beginning matches any number of labels, a `*` at the end the rest of one
+    /// label.
     #[arg(long, value_name = "PATTERNS")]
     pub dns_names: Vec<String>,
-    /// Also sign wildcards below them, such as `*.example.com`.
+    /// Whether to also sign wildcard names below dnsNames, such as `*.example.com`.
     #[arg(long)]
     pub allow_wildcards: bool,
-    /// Where IP addresses may lie, such as 10.0.0.0/8.
+    /// The allowed ranges of IP addresses, such as 10.0.0.0/8.
     #[arg(long, value_name = "RANGES")]
     pub ip_ranges: Vec<String>,
-    /// What mail addresses may be, such as `*@example.com`.
+    /// The allowed email addresses, such as `*@example.com`.
     #[arg(long, value_name = "PATTERNS")]
     pub emails: Vec<String>,
-    /// What URIs may be, such as `spiffe://example.com/ns/a/*`; the scheme and the host are written out.
+    /// The allowed URIs, such as `spiffe://example.com/ns/a/*`. Scheme and host must be spelled out.
     #[arg(long, value_name = "PATTERNS")]
     pub uris: Vec<String>,
-    /// The usages that may be asked for, such as client auth.
+    /// The key usages that a request may have, such as client auth. Required.
     #[arg(long, value_name = "USAGES")]
     pub allowed_usages: Vec<String>,
-    /// The usages that must be asked for.
+    /// The key usages that a request must have.
     #[arg(long, value_name = "USAGES")]
     pub required_usages: Vec<String>,
-    /// The longest life of a certificate. Default: --cluster-signing-duration.
+    /// The maximum duration of a certificate. Default: --cluster-signing-duration.
     #[arg(long, value_name = "DURATION")]
     pub max_duration: Option<String>,
-    /// The life of a certificate whose request names none. Default: the longest.
+    /// The duration of a certificate whose request has no spec.expirationSeconds. Default: maxDuration.
     #[arg(long, value_name = "DURATION")]
     pub default_duration: Option<String>,
 }

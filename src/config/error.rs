@@ -1,40 +1,40 @@
-//! What is wrong with a configuration: each error names the flag, the file, and the way out; all are shown together.
+//! Configuration errors. Each names the key, the file, the problem and the fix; all are reported together.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// One thing that is wrong.
+/// One configuration error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ConfigError {
-    /// The flag (`--client-ca-file`) or key path the error is about.
+    /// The flag (`--client-ca-file`) or key path (`clusters[0].name`).
     pub key: String,
-    /// Where the configuration file has the key, if it is in one.
-    pub position: Option<Position>,
-    /// The file that was read, if the error is in one.
+    /// The position of the key in the configuration file; `None` for a flag.
+    pub position: Option<FilePosition>,
+    /// The file that the key names, if the error is in that file.
     pub file: Option<PathBuf>,
-    /// What is wrong; kube-apiserver's own words where it has them.
+    /// The problem; kube-apiserver's own text where it has one.
     pub problem: String,
-    /// What to do about it.
+    /// How to fix it.
     pub fix: Option<String>,
 }
 
 impl ConfigError {
-    /// An error in the value of a flag or a key.
+    /// An error in the value of a flag or key.
     pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { key: key.into(), position: None, file: None, problem: problem.into(), fix: None }
     }
 
-    /// The same error, in a file.
+    /// Adds the file that has the error.
     #[must_use]
     pub fn in_file(mut self, file: &Path) -> Self {
         self.file = Some(file.to_owned());
         self
     }
 
-    /// The same error, with the way out.
+    /// Adds the fix.
     #[must_use]
     pub fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = Some(fix.into());
@@ -59,22 +59,22 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// A place in the configuration file.
+/// A position in the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Position {
+pub struct FilePosition {
     /// The file.
     pub file: PathBuf,
-    /// The line of the key, or of the nearest one around a key that is missing; the first is 1.
+    /// The line of the key, or of the nearest enclosing key if it is missing. The first line is 1.
     pub line: u64,
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file.display(), self.line)
     }
 }
 
-/// Everything that is wrong, and what is only odd.
+/// All errors of a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 

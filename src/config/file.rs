@@ -1,5 +1,5 @@
-//! The configuration file: what it is, and what it is made of. What is in it is judged by [`super::resolve`], together
-//! with the command line.
+//! The configuration file: reads it, checks its version and kind, and splits it into sections. [`super::resolve`]
+//! validates the sections, together with the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -7,35 +7,35 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::error::{ConfigError, Position};
-use super::inputs::Inputs;
-use super::sections::{Layer, Origin, Section};
-use super::yaml::{self, Lines};
+use super::error::{ConfigError, FilePosition};
+use super::inputs::ConfigInputs;
+use super::sections::{ConfigLayer, MergedSection, ValueOrigin};
+use super::yaml::{self, KeyLines};
 
-/// What a file of ours begins with: its version and its kind.
-pub(super) type Envelope = [(&'static str, &'static str); 2];
+/// The expected `apiVersion` and `kind` of a file.
+pub(super) type FileEnvelope = [(&'static str, &'static str); 2];
 
-const ENVELOPE: Envelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "GatewayConfiguration")];
+const ENVELOPE: FileEnvelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "GatewayConfiguration")];
 
 /// A configuration file.
 #[derive(Debug)]
 pub(super) struct GatewayFile {
-    /// What it is made of.
-    pub(super) sections: Section<Sections>,
+    /// Its sections.
+    pub(super) sections: MergedSection<FileSections>,
     file: PathBuf,
-    lines: Lines,
+    lines: KeyLines,
 }
 
-/// The sections of a file. None of it has a flag; `clap` is here because every section is read in one way.
+/// The sections of a file. They have no flags; [`Args`] is derived because [`MergedSection::read`] requires it.
 #[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Sections {
+pub(super) struct FileSections {
     #[arg(skip)]
     pub(super) serving: Map<String, Value>,
-    /// A template for every cluster.
+    /// The defaults of every cluster.
     #[arg(skip)]
     pub(super) authentication: Map<String, Value>,
-    /// A template for every cluster.
+    /// The defaults of every cluster.
     #[arg(skip)]
     pub(super) controller_manager: Map<String, Value>,
     #[arg(skip)]
@@ -45,57 +45,57 @@ pub(super) struct Sections {
 }
 
 impl GatewayFile {
-    /// Reads a file. A file that is something else is one error, and all that is said of it; keys that cannot be read
-    /// go to `unread`.
+    /// Reads a file. Fails with a single error if it is not YAML or not a configuration file. Errors of single keys go
+    /// to `unread`.
     pub(super) fn load(
         file: &Path,
-        inputs: &mut Inputs,
+        inputs: &mut ConfigInputs,
         unread: &mut Vec<ConfigError>,
     ) -> Result<Self, ConfigError> {
         let (values, lines) = document("--config", file, ENVELOPE, inputs)?;
         let directory = file.parent().unwrap_or(Path::new("")).to_owned();
-        let origin = Origin::File { path: String::new(), directory };
-        let Some(sections) = Section::read([Layer { values, origin }], unread) else {
+        let origin = ValueOrigin::File { path: String::new(), directory };
+        let Some(sections) = MergedSection::read([ConfigLayer { values, origin }], unread) else {
             return Err(ConfigError::new("--config", "cannot be read").in_file(file));
         };
         Ok(Self { sections, file: file.to_owned(), lines })
     }
 
-    /// Writes into errors of its keys where the file has them, or else the nearest key around them.
+    /// Adds to each error the line of its key, or of the nearest enclosing key.
     pub(super) fn locate(&self, errors: &mut [ConfigError]) {
         for error in
             errors.iter_mut().filter(|error| error.position.is_none() && !error.key.starts_with("--"))
         {
-            error.position = Some(Position { file: self.file.clone(), line: self.lines.of(&error.key) });
+            error.position = Some(FilePosition { file: self.file.clone(), line: self.lines.of(&error.key) });
         }
     }
 }
 
-/// Reads a file of ours that begins with `envelope`: the rest of its keys, and their lines. What is wrong is one error of
-/// `key`, which names the file.
+/// Reads a YAML file with the version and kind of `envelope`. Returns its other keys, and the line of each. `key` is
+/// the configuration key that names the file, for the error.
 pub(super) fn document(
     key: &str,
     file: &Path,
-    envelope: Envelope,
-    inputs: &mut Inputs,
-) -> Result<(Map<String, Value>, Lines), ConfigError> {
+    envelope: FileEnvelope,
+    inputs: &mut ConfigInputs,
+) -> Result<(Map<String, Value>, KeyLines), ConfigError> {
     let bad = |problem: String| ConfigError::new(key, problem).in_file(file);
     let [(version, api_version), (kind, expected)] = envelope;
-    let beginning = format!("begin with {version}: {api_version} and {kind}: {expected}");
+    let envelope_fix = format!("begin with {version}: {api_version} and {kind}: {expected}");
     let text = inputs.read(file).map_err(|error| bad(error.to_string()).fix(error.fix()))?;
     let document = yaml::parse(&text).map_err(|problem| {
         bad(problem).fix("give one YAML document; indent by spaces, write each key once")
     })?;
     let mut values = match document.value {
         Value::Object(values) => values,
-        Value::Null => return Err(bad("is empty".to_owned()).fix(beginning)),
-        _ => return Err(bad("is not a map".to_owned()).fix(beginning)),
+        Value::Null => return Err(bad("is empty".to_owned()).fix(envelope_fix)),
+        _ => return Err(bad("is not a map".to_owned()).fix(envelope_fix)),
     };
     for (key, expected) in envelope {
         match values.remove(key).unwrap_or_default() {
-            Value::Null => return Err(bad(format!("has no {key}")).fix(beginning)),
+            Value::Null => return Err(bad(format!("has no {key}")).fix(envelope_fix)),
             Value::String(given) if given == expected => {}
-            given => return Err(bad(format!("{key} {given} is not known here")).fix(beginning)),
+            given => return Err(bad(format!("unknown {key} {given}")).fix(envelope_fix)),
         }
     }
     Ok((values, document.lines))

@@ -1,5 +1,5 @@
-//! What a configuration was read from, so that a change of any of it can be noticed: files, and the credentials that
-//! plugins give for a time. And the authorities that were made of files that have not changed.
+//! The inputs of a configuration: the content digests of its files, the credentials of its exec plugins, and the
+//! authorities parsed from its files. They detect changes, and spare a reload the work for unchanged inputs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,50 +7,50 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest;
 
-use super::kubeconfig::{Issued, Plugin, PluginError, Plugins};
+use super::kubeconfig::{ExecPlugin, PluginCache, PluginCredential, PluginError};
 use crate::clock::{Clock, UnixTime};
 use crate::input_file::{self, ReadFileError};
-use crate::pki::issuance::authority::Authority;
+use crate::pki::issuance::authority::CertificateAuthority;
 
-/// Files, each with a digest of what it held when it was read; `None` if it could not be read. And what credential
-/// plugins gave, with the time when they are to be run again.
+/// The files that were read, each with the digest of its content (`None` if unreadable), and the state of the exec
+/// plugins.
 ///
-/// The content counts, not the time stamp: a mounted Secret changes by a symbolic link that is swapped.
+/// Compares content, not time stamps: the kubelet updates a mounted Secret by swapping a symbolic link.
 #[derive(Debug, Clone)]
-pub struct Inputs {
+pub struct ConfigInputs {
     files: BTreeMap<PathBuf, Option<[u8; digest::SHA256_OUTPUT_LEN]>>,
-    plugins: Plugins,
-    authorities: BTreeMap<Vec<u8>, Held>,
+    plugins: PluginCache,
+    authorities: BTreeMap<Vec<u8>, CachedAuthority>,
     warnings: Vec<String>,
     clock: Clock,
 }
 
-/// An authority, and whether the last reading used it.
+/// An authority, and whether the last load used it.
 #[derive(Debug, Clone)]
-struct Held {
-    authority: Arc<Authority>,
+struct CachedAuthority {
+    authority: Arc<CertificateAuthority>,
     used: bool,
 }
 
-impl Default for Inputs {
+impl Default for ConfigInputs {
     fn default() -> Self {
         Self::new(Clock::system())
     }
 }
 
-impl Inputs {
-    /// Nothing read yet; `clock` tells what has expired.
+impl ConfigInputs {
+    /// No inputs yet. `clock` decides which credentials have expired.
     pub fn new(clock: Clock) -> Self {
         Self {
             files: BTreeMap::new(),
-            plugins: Plugins::default(),
+            plugins: PluginCache::default(),
             authorities: BTreeMap::new(),
             warnings: Vec::new(),
             clock,
         }
     }
 
-    /// Forgets the files of an earlier reading, and the credentials and authorities that it did not use.
+    /// Begins a load: forgets the files of the previous one, and the credentials and authorities that it did not use.
     pub(super) fn begin(&mut self) {
         self.files.clear();
         self.plugins.begin();
@@ -58,52 +58,51 @@ impl Inputs {
         self.warnings.clear();
     }
 
-    /// Reads a file and remembers what it held.
+    /// Reads a file and records the digest of its content.
     pub fn read(&mut self, file: &Path) -> Result<Vec<u8>, ReadFileError> {
         let content = input_file::read(file);
-        // The first time counts: if it has changed before it was read again, that is a change to be noticed.
+        // Keeps the first digest: if the file changed between two reads of one load, `changed` must report it.
         self.files.entry(file.to_owned()).or_insert_with(|| content.as_deref().ok().map(digest_of));
         content
     }
 
-    /// What a plugin gives, from a run of it only if nothing is held or it is due.
-    pub(super) fn credential(&mut self, plugin: &Plugin) -> Result<Issued, PluginError> {
+    /// The credential of an exec plugin. Runs the plugin only if no credential is cached, or if it is due.
+    pub(super) fn credential(&mut self, plugin: &ExecPlugin) -> Result<PluginCredential, PluginError> {
         self.plugins.credential(plugin, &self.clock)
     }
 
-    /// The authority of this digest: the one that is held, so that a key in a token is asked for only if something about
-    /// it has changed, or the one that is made now.
+    /// The authority with this digest, cached or made now. The cache avoids a PKCS #11 login at each load.
     pub(super) fn authority<E>(
         &mut self,
         digest: &[u8],
-        make: impl FnOnce() -> Result<Authority, E>,
-    ) -> Result<Arc<Authority>, E> {
+        make: impl FnOnce() -> Result<CertificateAuthority, E>,
+    ) -> Result<Arc<CertificateAuthority>, E> {
         if let Some(held) = self.authorities.get_mut(digest) {
             held.used = true;
             return Ok(Arc::clone(&held.authority));
         }
         let authority = Arc::new(make()?);
-        let held = Held { authority: Arc::clone(&authority), used: true };
+        let held = CachedAuthority { authority: Arc::clone(&authority), used: true };
         self.authorities.insert(digest.to_vec(), held);
         Ok(authority)
     }
 
-    /// The time by which things expire.
+    /// The current time.
     pub(super) fn now(&self) -> UnixTime {
         self.clock.now()
     }
 
-    /// Remembers what is odd in what was read.
+    /// Adds a warning.
     pub(super) fn warn(&mut self, warning: String) {
         self.warnings.push(warning);
     }
 
-    /// What is odd, and which refreshes failed, so that an earlier credential serves on.
+    /// All warnings, including failed runs of plugins whose earlier credential remains in use.
     pub(super) fn warnings(&self) -> Vec<String> {
         self.warnings.iter().cloned().chain(self.plugins.warnings()).collect()
     }
 
-    /// Whether any of the files holds something else now.
+    /// Whether the content of any file has changed.
     pub fn changed(&self) -> bool {
         self.files.iter().any(|(file, before)| {
             let now = input_file::read(file).ok();
@@ -111,13 +110,13 @@ impl Inputs {
         })
     }
 
-    /// When the configuration should be read again though no file has changed, because a credential comes to its end.
+    /// When to load the configuration again although no file has changed, because a credential expires.
     pub fn due(&self) -> Option<UnixTime> {
         self.plugins.due()
     }
 
-    /// To be called when a backend has refused the gateway's credential: plugins become due, at once or, if they ran
-    /// just now, after a few seconds, so that a backend that refuses everything does not keep them running.
+    /// Makes the plugins due; call it when a backend has rejected the gateway's credential. PluginCache that ran just
+    /// now become due a few seconds later, so that a backend that rejects everything does not keep them running.
     pub fn expire_credentials(&mut self) {
         self.plugins.expire();
     }
@@ -136,7 +135,7 @@ mod tests {
     fn a_file_that_changes_while_it_is_read_twice_has_changed() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("tokens.csv");
-        let mut inputs = Inputs::default();
+        let mut inputs = ConfigInputs::default();
         std::fs::write(&file, "before").unwrap();
         inputs.read(&file).unwrap();
         assert!(!inputs.changed());

@@ -1,6 +1,8 @@
-//! The backend's kubeconfig: read by `kube`, judged here. What would make the connection to the backend less than
-//! mutually authenticated is refused. [`user`] reads the gateway's own credential; plugins that give one are run by
-//! [`exec`] and what they gave is kept by [`plugins`]. Where there is no kubeconfig, a pod's service account serves.
+//! The backend's kubeconfig: `kube` parses it, this module validates it. Must never accept a connection to the backend
+//! that is less than mutually authenticated.
+//!
+//! [`user`] reads the gateway's own credential; [`exec`] runs credential plugins and [`plugins`] caches their
+//! credentials. Without a kubeconfig, a gateway in a pod uses its service account.
 
 mod credential;
 mod exec;
@@ -18,50 +20,50 @@ use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError};
 use rustls_pki_types::ServerName;
 
 use super::error::ConfigError;
-use super::inputs::Inputs;
+use super::inputs::ConfigInputs;
 use super::validity;
-use crate::backend::settings::{Backend, Endpoint, HostPort, Roots};
+use crate::backend::settings::{Backend, Endpoint, HostPort, TrustedRoots};
 use crate::input_file::ReadFileError;
 use crate::pki::x509::CaBundle;
 use crate::pki::x509::certificate::Certificate;
 use crate::user::IdentityMode;
-use credential::{Credential, Material};
-pub(super) use exec::{Issued, Plugin, PluginError};
-pub(super) use plugins::Plugins;
-pub(super) use webhook::{Remote, load_remote};
+use credential::{ClientCredential, NamedContent};
+pub(super) use exec::{ExecPlugin, PluginCredential, PluginError};
+pub(super) use plugins::PluginCache;
+pub(super) use webhook::{WebhookServer, load_remote};
 
-/// What to do about a file that is none.
+/// The fix for a file that is not a kubeconfig.
 const READABLE: &str = "give a readable kubeconfig";
 
-/// Where a pod finds its service account.
+/// The directory of a pod's service account.
 pub(super) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Reads a context of `file`: the one named, else the current one. `endpoints` are URLs of replicas of its cluster, each
-/// with the key it was given by; none means that `server` is the only one. Errors go to `errors`; `None` means there
-/// were some.
+/// Reads a context of `file`: `context`, else the current one. `endpoints` are the URLs of the cluster's API servers,
+/// each with its configuration key; if empty, the kubeconfig's `server` is the only one. Returns `None` if it added to
+/// `errors`.
 pub(super) fn load(
     key: &str,
     file: &Path,
     context: Option<&str>,
     endpoints: &[(String, String)],
     identity: IdentityMode,
-    inputs: &mut Inputs,
+    inputs: &mut ConfigInputs,
     errors: &mut Vec<ConfigError>,
 ) -> Option<Backend> {
-    let mut reader = Reader { key, file, before: errors.len(), inputs, errors };
+    let mut reader = KubeconfigReader { key, file, before: errors.len(), inputs, errors };
     let backend = reader.backend(context, endpoints, identity);
     backend.filter(|_| !reader.failed())
 }
 
-/// Without a kubeconfig: the API server of the cluster that the gateway runs in, and its pod's service account, whose
-/// token is taken again whenever it is rotated. `environment` and `directory` are the pod's.
+/// The backend without a kubeconfig: the API server of the cluster that the gateway runs in, with the service account
+/// of its pod. A reload picks up rotated tokens. `environment` and `directory` are the pod's.
 // client-go: rest/config.go, InClusterConfig
 pub(super) fn in_cluster(
     key: &str,
     environment: impl Fn(&str) -> Option<String>,
     directory: &Path,
     identity: IdentityMode,
-    inputs: &mut Inputs,
+    inputs: &mut ConfigInputs,
     errors: &mut Vec<ConfigError>,
 ) -> Option<Backend> {
     let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
@@ -72,7 +74,7 @@ pub(super) fn in_cluster(
         ((Some(host), Some(port)), IdentityMode::Impersonate) => (host, port),
         ((Some(_), Some(_)), IdentityMode::RequestHeader) => {
             let problem = "is required with --identity=requestHeader: the pod's service account has a token, but no \
-                           front-proxy certificate that would make the backend believe the X-Remote-* headers";
+                           front-proxy certificate, without which the backend ignores the X-Remote-* headers";
             let fix = format!("{kubeconfig}; or use --identity=impersonate, with the pod's service account");
             errors.push(ConfigError::new(key, problem).fix(fix));
             return None;
@@ -90,21 +92,21 @@ pub(super) fn in_cluster(
         ..Cluster::default()
     };
     let user = AuthInfo { token_file: file("token"), ..AuthInfo::default() };
-    let mut reader = Reader { key, file: directory, before: errors.len(), inputs, errors };
+    let mut reader = KubeconfigReader { key, file: directory, before: errors.len(), inputs, errors };
     let backend = reader.connect(&[], identity, &cluster, &user);
     backend.filter(|_| !reader.failed())
 }
 
-struct Reader<'a> {
+struct KubeconfigReader<'a> {
     key: &'a str,
     file: &'a Path,
-    inputs: &'a mut Inputs,
+    inputs: &'a mut ConfigInputs,
     errors: &'a mut Vec<ConfigError>,
-    /// How many errors there were before this reading.
+    /// The number of errors before this kubeconfig.
     before: usize,
 }
 
-impl Reader<'_> {
+impl KubeconfigReader<'_> {
     fn failed(&self) -> bool {
         self.errors.len() > self.before
     }
@@ -113,7 +115,7 @@ impl Reader<'_> {
         self.errors.push(ConfigError::new(self.key, problem).in_file(self.file).fix(fix));
     }
 
-    /// The value, or a report of why there is none.
+    /// The value; reports an error.
     fn checked<T>(&mut self, result: Result<T, String>, fix: &str) -> Option<T> {
         result.map_err(|problem| self.report(problem, fix)).ok()
     }
@@ -124,19 +126,19 @@ impl Reader<'_> {
         endpoints: &[(String, String)],
         identity: IdentityMode,
     ) -> Option<Backend> {
-        let (cluster, user) = self.parties(context)?;
+        let (cluster, user) = self.cluster_and_user(context)?;
         self.connect(endpoints, identity, &cluster, &user)
     }
 
-    /// The server and the client of a context.
-    fn parties(&mut self, context: Option<&str>) -> Option<(Cluster, AuthInfo)> {
+    /// The cluster and the user of a context.
+    fn cluster_and_user(&mut self, context: Option<&str>) -> Option<(Cluster, AuthInfo)> {
         let read = self.inputs.read(self.file);
         let content = read.map_err(|error| {
             let fix = if matches!(error, ReadFileError::Io(_)) { READABLE } else { error.fix() };
             self.report(error.to_string(), fix);
         });
         let content = content.ok()?;
-        let text = String::from_utf8(content).map_err(|_| "it is not text in UTF-8".to_owned());
+        let text = String::from_utf8(content).map_err(|_| "it is not valid UTF-8".to_owned());
         let text = self.checked(text, READABLE)?;
         let parsed = Kubeconfig::from_yaml(&text).map_err(|error| unreadable(&error));
         let config = self.checked(parsed, READABLE)?;
@@ -152,10 +154,10 @@ impl Reader<'_> {
     ) -> Option<Backend> {
         let address = self.address(cluster);
         let roots = self.roots(cluster);
-        let Credential { certificate, token } = self.credential(cluster, user)?;
+        let ClientCredential { certificate, token } = self.credential(cluster, user)?;
         match identity {
             IdentityMode::RequestHeader if certificate.is_none() => self.report(
-                "the user has no client certificate, so the backend would not believe the X-Remote-* headers",
+                "the user has no client certificate, without which the backend ignores the X-Remote-* headers",
                 "give client-certificate and client-key, signed by the backend's --requestheader-client-ca-file; \
                  or use --identity=impersonate",
             ),
@@ -166,11 +168,11 @@ impl Reader<'_> {
             _ => {}
         }
         let (address, path_prefix) = address?;
-        // One that is bad is left out here and told, and then nothing is served.
+        // Invalid URLs are reported and left out; the configuration then fails as a whole.
         let addresses = if endpoints.is_empty() {
             vec![address]
         } else {
-            endpoints.iter().filter_map(|(key, url)| self.replica(key, url, &path_prefix)).collect()
+            endpoints.iter().filter_map(|(key, url)| self.endpoint_address(key, url, &path_prefix)).collect()
         };
         let endpoints = addresses.into_iter().filter_map(|address| self.endpoint(address, cluster)).collect();
         Some(Backend {
@@ -178,15 +180,15 @@ impl Reader<'_> {
             path_prefix,
             roots: roots?,
             client_certificate: certificate,
-            // In requestHeader mode the certificate speaks; a token beside it would only be a second identity.
+            // In requestHeader mode the certificate authenticates the gateway; a token would be a second identity.
             bearer_token: token.filter(|_| identity == IdentityMode::Impersonate),
             identity,
             identity_headers: None,
         })
     }
 
-    /// The address of one of several replicas, whose path can only be that of `server`.
-    fn replica(&mut self, key: &str, url: &str, path_prefix: &str) -> Option<HostPort> {
+    /// The address of one of several endpoints. It has the path of `server` or none.
+    fn endpoint_address(&mut self, key: &str, url: &str, path_prefix: &str) -> Option<HostPort> {
         let problem = match parse_server(url) {
             Ok((address, path)) if path.is_empty() || path == path_prefix => return Some(address),
             Ok((_, path)) => format!("{url:?}: the path {path} is not that of the kubeconfig's server"),
@@ -240,15 +242,15 @@ impl Reader<'_> {
         self.checked(parsed, "give https://HOST:PORT")
     }
 
-    fn roots(&mut self, cluster: &Cluster) -> Option<Roots> {
+    fn roots(&mut self, cluster: &Cluster) -> Option<TrustedRoots> {
         let data = cluster.certificate_authority_data.as_deref();
         let pem = self.material("certificate-authority", data, cluster.certificate_authority.as_deref())?;
         let Some(pem) = pem else {
-            // As client-go: without a CA of its own, the system's are trusted.
-            let roots = Roots::system();
+            // As client-go: without certificate-authority, the system's CAs are trusted.
+            let roots = TrustedRoots::system();
             if roots.0.is_empty() {
                 self.report(
-                    "no certificate-authority, and the system has none either",
+                    "no certificate-authority, and the system has no CAs either",
                     "give certificate-authority",
                 );
             }
@@ -257,11 +259,11 @@ impl Reader<'_> {
         let bundle = CaBundle::from_pem(&pem.bytes).map_err(|error| format!("{}: {error}", pem.name));
         let bundle = self.checked(bundle, "give PEM certificates of the CAs")?;
         self.warn_of_dates(&pem.name, bundle.certificates());
-        let roots = Roots::of(&bundle).map_err(|error| format!("{}: {error}", pem.name));
-        self.checked(roots, "leave it out, or give another one")
+        let roots = TrustedRoots::from_bundle(&bundle).map_err(|error| format!("{}: {error}", pem.name));
+        self.checked(roots, "remove it, or give another one")
     }
 
-    /// Warns of certificates of `field` that are expired or not valid yet.
+    /// Warns about certificates of `field` that are expired or not yet valid.
     fn warn_of_dates(&mut self, field: &str, certificates: &[Certificate]) {
         let now = self.inputs.now();
         if let Some(warning) = validity::warning(self.key, self.file, field, certificates, now) {
@@ -269,15 +271,21 @@ impl Reader<'_> {
         }
     }
 
-    /// The content of a pair of fields, inline in base64 or in a file. `None`: an error was reported; `Some(None)`: neither is set.
+    /// The content of a field, inline in base64 or in a file. `None`: an error was reported; `Some(None)`: it is not
+    /// set.
     #[expect(clippy::option_option, reason = "reported and absent are different")]
-    fn material(&mut self, field: &str, data: Option<&str>, path: Option<&str>) -> Option<Option<Material>> {
+    fn material(
+        &mut self,
+        field: &str,
+        data: Option<&str>,
+        path: Option<&str>,
+    ) -> Option<Option<NamedContent>> {
         // As client-go: inline data takes precedence over the file.
         if let Some(data) = data.filter(|data| !data.is_empty()) {
             let name = format!("{field}-data");
-            // The decoder's words would quote a byte of a key.
+            // The decoder's error would quote a byte of a key.
             let decoded = STANDARD.decode(data).map_err(|_| format!("{name} is not base64"));
-            return self.checked(decoded, "give base64").map(|bytes| Some(Material { name, bytes }));
+            return self.checked(decoded, "give base64").map(|bytes| Some(NamedContent { name, bytes }));
         }
         match path.filter(|path| !path.is_empty()) {
             Some(path) => self.file(field, path).map(Some),
@@ -285,16 +293,16 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a file that a field names.
-    fn file(&mut self, field: &str, path: &str) -> Option<Material> {
+    /// Reads the file named by a field.
+    fn file(&mut self, field: &str, path: &str) -> Option<NamedContent> {
         let path = self.path(path);
         let name = format!("{field} {}", path.display());
         let read = self.inputs.read(&path).map_err(|error| (format!("{name}: {error}"), error.fix()));
         let bytes = read.map_err(|(problem, fix)| self.report(problem, fix)).ok()?;
-        Some(Material { name, bytes })
+        Some(NamedContent { name, bytes })
     }
 
-    /// A path in the kubeconfig is relative to its directory.
+    /// Resolves a path of the kubeconfig against its directory.
     // client-go: tools/clientcmd/loader.go, ResolveLocalPaths
     fn path(&self, given: &str) -> PathBuf {
         self.file.parent().unwrap_or(Path::new("")).join(given)
@@ -307,7 +315,9 @@ fn parse_server(server: &str) -> Result<(HostPort, String), String> {
     match uri.scheme_str() {
         Some("https") => {}
         Some("http") => {
-            return Err("http is not allowed: credentials and identities would go unprotected".to_owned());
+            return Err(
+                "http is not allowed: credentials and identities would be sent in clear text".to_owned()
+            );
         }
         _ => return Err("not an https:// URL".to_owned()),
     }
@@ -326,14 +336,14 @@ fn parse_server(server: &str) -> Result<(HostPort, String), String> {
     Ok((HostPort { host, port }, uri.path().trim_end_matches('/').to_owned()))
 }
 
-/// Why a kubeconfig cannot be read. The YAML parser's words would quote the lines around the error, and secrets with
-/// them, so only the place is told.
+/// Describes why a kubeconfig cannot be parsed. Shows only the position: the parser's error would quote the lines
+/// around it, secrets included.
 pub(crate) fn unreadable(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::Parse(error) => match error.location() {
             Some(place) => {
                 let (line, column) = (place.line(), place.column());
-                format!("it is not a kubeconfig in YAML: line {line}, column {column} is wrong")
+                format!("it is not a kubeconfig in YAML: syntax error at line {line}, column {column}")
             }
             None => "it is not a kubeconfig in YAML".to_owned(),
         },

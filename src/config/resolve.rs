@@ -1,4 +1,5 @@
-//! From wire types to settings: every file is read, every rule is applied, and every error is collected.
+//! Turns wire types into settings: reads every file, applies every rule and collects every error. Must never return
+//! settings if there is an error.
 
 mod authentication;
 mod clusters;
@@ -15,49 +16,49 @@ use serde::de::DeserializeOwned;
 use super::error::{ConfigError, ConfigErrors};
 use super::file::GatewayFile;
 use super::flags::{MetricsAddress, OperationFlags, ServeFlags};
-use super::inputs::Inputs;
-use super::sections::{Layer, Section};
+use super::inputs::ConfigInputs;
+use super::sections::{ConfigLayer, MergedSection};
 use super::settings::{Operation, Settings, Shutdown};
 use super::validity;
 use crate::go::duration::parse_duration;
 use crate::pki::x509::certificate::Certificate;
 
-/// Settings, and what in them deserves a warning.
+/// The settings and the warnings about them.
 #[derive(Debug)]
-pub struct Resolved {
-    /// What the gateway runs by.
+pub struct ResolvedConfig {
+    /// The settings of the gateway.
     pub settings: Settings,
-    /// What is allowed but odd; printed by `check`, logged by `serve`.
+    /// Warnings, which `check` prints and `serve` logs.
     pub warnings: Vec<String>,
 }
 
-/// Judges the command line and the configuration file, and reads every file they name; `inputs` remembers what was
-/// read, also when there are errors.
-pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, ConfigErrors> {
+/// Validates the command line and the configuration file, and reads every file they name. Records the files in
+/// `inputs`, also when it fails.
+pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<ResolvedConfig, ConfigErrors> {
     inputs.begin();
     let mut unread = Vec::new();
     let file = flags.config.as_deref().map(|file| GatewayFile::load(file, inputs, &mut unread));
     let file = file.transpose().map_err(|error| ConfigErrors(vec![error]))?;
-    let mut resolver = Resolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs };
+    let mut resolver = ConfigResolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs };
     let sections = file.as_ref().map(|file| &file.sections);
     let serving = sections.map(|file| file.below("serving", &file.values.serving));
     let serving = resolver.section([serving, Some(flags.serving.layer())]);
     let serving = serving.and_then(|given| resolver.serving(&given));
-    let (clusters, controllers) = resolver.clusters(sections, flags);
+    let clusters = resolver.clusters(sections, flags);
     resolver.warnings.extend(resolver.inputs.warnings());
     let operation = sections.map(|file| file.below("operation", &file.values.operation));
     let operation = resolver.section([operation, Some(flags.operation.layer())]);
     let operation = operation.and_then(|given| resolver.operation(&given));
-    let Resolver { mut unread, mut errors, warnings, .. } = resolver;
+    let ConfigResolver { mut unread, mut errors, warnings, .. } = resolver;
     match (serving, operation) {
         (Some(serving), Some(operation)) if unread.is_empty() && errors.is_empty() => {
-            let settings = Settings { serving, clusters, controllers, operation };
-            Ok(Resolved { settings, warnings: without_repeats(warnings) })
+            let settings = Settings { serving, clusters, operation };
+            Ok(ResolvedConfig { settings, warnings: without_duplicates(warnings) })
         }
         _ => {
-            errors.retain(|error| !unread.iter().any(|unread| is_about(&error.key, &unread.key)));
+            errors.retain(|error| !unread.iter().any(|unread| overlaps(&error.key, &unread.key)));
             unread.append(&mut errors);
-            let mut errors = without_repeats(unread);
+            let mut errors = without_duplicates(unread);
             if let Some(file) = file {
                 file.locate(&mut errors);
                 errors.sort_by_key(|error| error.position.as_ref().map(|position| position.line));
@@ -67,19 +68,19 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut Inputs) -> Result<Resolved, Conf
     }
 }
 
-/// Whether an error of `key` may only follow from `unread`, a key that could not be read: it is the same, or one is a
-/// part of the other.
-fn is_about(key: &str, unread: &str) -> bool {
+/// Whether an error of `key` may be a consequence of `unread`, a key that could not be read: the two are the same, or
+/// one contains the other.
+fn overlaps(key: &str, unread: &str) -> bool {
     let is_part = |whole: &str, part: &str| {
         part.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
     is_part(key, unread) || is_part(unread, key)
 }
 
-/// What is said once is not said again: several clusters may share what is wrong.
-fn without_repeats<T: PartialEq>(said: Vec<T>) -> Vec<T> {
-    let mut once: Vec<T> = Vec::with_capacity(said.len());
-    for item in said {
+/// Removes duplicates: several clusters may share an error.
+fn without_duplicates<T: PartialEq>(items: Vec<T>) -> Vec<T> {
+    let mut once: Vec<T> = Vec::with_capacity(items.len());
+    for item in items {
         if !once.contains(&item) {
             once.push(item);
         }
@@ -87,22 +88,22 @@ fn without_repeats<T: PartialEq>(said: Vec<T>) -> Vec<T> {
     once
 }
 
-struct Resolver<'a> {
-    /// Of keys that are unknown or have a value of the wrong kind.
+struct ConfigResolver<'a> {
+    /// Errors of keys that are unknown or have a value of the wrong type.
     unread: Vec<ConfigError>,
-    /// Of values.
+    /// Errors of values.
     errors: Vec<ConfigError>,
     warnings: Vec<String>,
-    inputs: &'a mut Inputs,
+    inputs: &'a mut ConfigInputs,
 }
 
-impl Resolver<'_> {
-    /// The section that comes of these layers.
+impl ConfigResolver<'_> {
+    /// Merges layers into a section.
     fn section<T: Args + Serialize + DeserializeOwned>(
         &mut self,
-        layers: impl IntoIterator<Item = Option<Layer>>,
-    ) -> Option<Section<T>> {
-        Section::read(layers.into_iter().flatten(), &mut self.unread)
+        layers: impl IntoIterator<Item = Option<ConfigLayer>>,
+    ) -> Option<MergedSection<T>> {
+        MergedSection::read(layers.into_iter().flatten(), &mut self.unread)
     }
 
     fn fail<T>(&mut self, error: ConfigError) -> Option<T> {
@@ -122,7 +123,7 @@ impl Resolver<'_> {
         self.ok(result)
     }
 
-    /// Warns of certificates that are expired or not valid yet.
+    /// Warns about certificates that are expired or not yet valid.
     fn warn_of_dates(&mut self, key: &str, file: &Path, field: &str, certificates: &[Certificate]) {
         self.warnings.extend(validity::warning(key, file, field, certificates, self.inputs.now()));
     }
@@ -138,7 +139,7 @@ impl Resolver<'_> {
         self.ok(result)
     }
 
-    fn operation(&mut self, given: &Section<OperationFlags>) -> Option<Operation> {
+    fn operation(&mut self, given: &MergedSection<OperationFlags>) -> Option<Operation> {
         let flags = &given.values;
         let timeout_key = given.key("request-timeout");
         let request_timeout = self.duration(&timeout_key, &flags.request_timeout);

@@ -1,5 +1,5 @@
-//! A section of the configuration, from its defaults, the file and the command line: which value counts, where it was
-//! given, and so what errors call it and what a relative path in it is relative to.
+//! Merges a section of the configuration from its defaults, the file and the command line. Records the origin of each
+//! value: errors name it, and relative paths resolve against it.
 
 mod advice;
 
@@ -16,12 +16,12 @@ use serde_json::{Map, Value};
 use super::error::ConfigError;
 use advice::{meaning, plain, suggestion};
 
-/// Words that Kubernetes writes in capitals, unless a key begins with one.
+/// The acronyms that keys write in capitals, except at their beginning.
 // kubernetes: contributors/devel/sig-architecture/api-conventions.md, naming conventions
 const ACRONYMS: [&str; 8] = ["ca", "id", "jwks", "sni", "ttl", "uid", "uri", "url"];
 
-/// The key of a flag in the configuration file: `client-ca-file` is `clientCAFile`. What the command line says with
-/// `--backend-` is said of a cluster in the file.
+/// The key of a flag in the configuration file: `client-ca-file` is `clientCAFile`. The prefix `backend-` is omitted,
+/// because the file has these keys in an entry of `clusters`.
 pub fn key_of(flag: &str) -> String {
     let words = flag.strip_prefix("backend-").unwrap_or(flag).split('-').enumerate();
     words.map(|(index, word)| if index == 0 { word.to_owned() } else { capitalised(word) }).collect()
@@ -35,14 +35,14 @@ fn capitalised(word: &str) -> String {
     letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect()
 }
 
-/// The flags of a section that were given on the command line, by their keys; those left to their default are absent.
+/// The values of a section's flags on the command line, by key. Flags left at their default are absent.
 #[derive(Debug, Clone)]
-pub struct Given<T> {
+pub struct GivenFlags<T> {
     values: Map<String, Value>,
     section: PhantomData<fn() -> T>,
 }
 
-impl<T: Args + Serialize> FromArgMatches for Given<T> {
+impl<T: Args + Serialize> FromArgMatches for GivenFlags<T> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut values = object(&T::from_arg_matches(matches)?)?;
         for argument in T::augment_args(Command::new("")).get_arguments() {
@@ -59,7 +59,7 @@ impl<T: Args + Serialize> FromArgMatches for Given<T> {
     }
 }
 
-impl<T: Args + Serialize> Args for Given<T> {
+impl<T: Args + Serialize> Args for GivenFlags<T> {
     fn augment_args(command: Command) -> Command {
         T::augment_args(command)
     }
@@ -69,8 +69,8 @@ impl<T: Args + Serialize> Args for Given<T> {
     }
 }
 
-impl<T> Given<T> {
-    /// The names of the flags that were given.
+impl<T> GivenFlags<T> {
+    /// The names of the flags that are set.
     pub(super) fn names(&self) -> Vec<String>
     where
         T: Args,
@@ -80,13 +80,13 @@ impl<T> Given<T> {
         all.filter(|flag| self.values.contains_key(&key_of(flag))).map(|flag| format!("--{flag}")).collect()
     }
 
-    /// What was given, to be laid over a file.
-    pub(super) fn layer(&self) -> Layer {
-        Layer { values: self.values.clone(), origin: Origin::CommandLine }
+    /// The values as a layer that overrides the file.
+    pub(super) fn layer(&self) -> ConfigLayer {
+        ConfigLayer { values: self.values.clone(), origin: ValueOrigin::CommandLine }
     }
 }
 
-/// A section as `clap` has it when no flag is given: each key with its default.
+/// The defaults of a section's flags, by key.
 fn defaults<T: Args + Serialize>() -> Result<Map<String, Value>, clap::Error> {
     let command = T::augment_args(Command::new("").no_binary_name(true));
     object(&T::from_arg_matches(&command.try_get_matches_from(std::iter::empty::<&str>())?)?)
@@ -98,26 +98,26 @@ fn object(section: &impl Serialize) -> Result<Map<String, Value>, clap::Error> {
     Ok(if let Value::Object(object) = value { object } else { Map::new() })
 }
 
-/// Where values were given.
+/// The origin of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// As flags.
+pub(super) enum ValueOrigin {
+    /// Flags.
     CommandLine,
-    /// In the map at this path of the configuration file, which is in this directory.
+    /// The map at `path` of the configuration file, which is in `directory`.
     File { path: String, directory: PathBuf },
 }
 
-impl Origin {
-    fn place(&self, flag: &str) -> Place {
+impl ValueOrigin {
+    fn place(&self, flag: &str) -> KeyLocation {
         match self {
-            Self::CommandLine => Place { key: format!("--{flag}"), directory: PathBuf::new() },
+            Self::CommandLine => KeyLocation { key: format!("--{flag}"), directory: PathBuf::new() },
             Self::File { directory, .. } => {
-                Place { key: self.key(&key_of(flag)), directory: directory.clone() }
+                KeyLocation { key: self.key(&key_of(flag)), directory: directory.clone() }
             }
         }
     }
 
-    /// What errors call a key that may not be one.
+    /// The path of a key, known or not, for errors.
     fn key(&self, key: &str) -> String {
         match self {
             Self::CommandLine => key.to_owned(),
@@ -127,50 +127,50 @@ impl Origin {
     }
 }
 
-/// Where one value was given, or would be.
+/// The location of one value: where it is set, or where it belongs if it is not.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
-    /// The flag, or the path of the key in the file.
+pub(super) struct KeyLocation {
+    /// The flag, or the path of the key in the configuration file.
     pub(super) key: String,
     directory: PathBuf,
 }
 
-impl Place {
-    /// A path that was given here: relative to the configuration file's directory, or to the working directory.
+impl KeyLocation {
+    /// Resolves a path against the directory of the configuration file, or against the working directory for a flag.
     pub(super) fn path(&self, given: &Path) -> PathBuf {
         self.directory.join(given)
     }
 }
 
-/// Values of one section that were given in one place.
+/// The values of one section from one origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layer {
+pub(super) struct ConfigLayer {
     pub(super) values: Map<String, Value>,
-    pub(super) origin: Origin,
+    pub(super) origin: ValueOrigin,
 }
 
-/// A section as it counts, and where each value of it was given.
+/// A merged section with the origin of each value.
 #[derive(Debug)]
-pub(super) struct Section<T> {
+pub(super) struct MergedSection<T> {
     /// The values.
     pub(super) values: T,
-    given: BTreeMap<String, Origin>,
-    home: Origin,
+    given: BTreeMap<String, ValueOrigin>,
+    home: ValueOrigin,
 }
 
-impl<T: Args + Serialize + DeserializeOwned> Section<T> {
-    /// Lays `layers` over each other, key by key: a later one wins. Every key that is unknown or has a value of the
-    /// wrong kind is told in `unread` and left out. A value of `null` stands for the default.
+impl<T: Args + Serialize + DeserializeOwned> MergedSection<T> {
+    /// Merges `layers` key by key; a later layer overrides an earlier one. `null` restores the default. Unknown keys
+    /// and values of the wrong type are left out and added to `unread`.
     pub(super) fn read(
-        layers: impl IntoIterator<Item = Layer>,
+        layers: impl IntoIterator<Item = ConfigLayer>,
         unread: &mut Vec<ConfigError>,
     ) -> Option<Self> {
-        // Neither of the two can be while the types are what they are: a test reads every section's defaults.
+        // Unreachable for the section types there are: a test reads the defaults of each.
         let broken = |problem: String| ConfigError::new("defaults", problem);
         let defaults = defaults::<T>().map_err(|error| unread.push(broken(error.to_string()))).ok()?;
         let mut values = defaults.clone();
         let mut given = BTreeMap::new();
-        let mut home = Origin::CommandLine;
+        let mut home = ValueOrigin::CommandLine;
         for layer in layers {
             for (key, value) in layer.values {
                 let is_default = value.is_null();
@@ -188,7 +188,7 @@ impl<T: Args + Serialize + DeserializeOwned> Section<T> {
                     }
                 }
             }
-            if layer.origin != Origin::CommandLine {
+            if layer.origin != ValueOrigin::CommandLine {
                 home = layer.origin;
             }
         }
@@ -198,36 +198,36 @@ impl<T: Args + Serialize + DeserializeOwned> Section<T> {
     }
 }
 
-impl<T> Section<T> {
-    /// Where the value of a flag was given; where it belongs, if it was not.
-    pub(super) fn place(&self, flag: &str) -> Place {
+impl<T> MergedSection<T> {
+    /// The location of a flag's value.
+    pub(super) fn place(&self, flag: &str) -> KeyLocation {
         self.given.get(&key_of(flag)).unwrap_or(&self.home).place(flag)
     }
 
-    /// Whether a flag has a value that somebody gave, be it the default.
+    /// Whether the file or the command line sets a flag, possibly to its default.
     pub(super) fn is_given(&self, flag: &str) -> bool {
         self.given.contains_key(&key_of(flag))
     }
 
-    /// What was given below a key of the file, as a section of its own.
-    pub(super) fn below(&self, key: &str, values: &Map<String, Value>) -> Layer {
+    /// The map below a key of the file, as a layer.
+    pub(super) fn below(&self, key: &str, values: &Map<String, Value>) -> ConfigLayer {
         let place = self.home.place(key);
-        let origin = Origin::File { path: place.key, directory: place.directory };
-        Layer { values: values.clone(), origin }
+        let origin = ValueOrigin::File { path: place.key, directory: place.directory };
+        ConfigLayer { values: values.clone(), origin }
     }
 
-    /// Whether it is a section of a file.
+    /// Whether any layer came from the file.
     pub(super) fn in_file(&self) -> bool {
-        self.home != Origin::CommandLine
+        self.home != ValueOrigin::CommandLine
     }
 
-    /// What errors call a flag.
+    /// The name of a flag in errors: the flag itself, or its key in the file.
     pub(super) fn key(&self, flag: &str) -> String {
         self.place(flag).key
     }
 }
 
-/// The value of a key, if the section has such a key and this is a value for it; else what is wrong, and the way out.
+/// Checks that the section has the key and that the value has its type. Else returns the problem and the fix.
 fn checked<T: Args + DeserializeOwned>(
     defaults: &Map<String, Value>,
     key: &str,
@@ -247,7 +247,7 @@ fn checked<T: Args + DeserializeOwned>(
     }
 }
 
-/// Values of a choice, written as its flag takes them.
+/// Serializes a choice as the value of its flag.
 pub(super) mod by_flag_name {
     use clap::ValueEnum;
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de, ser};
@@ -267,7 +267,7 @@ pub(super) mod by_flag_name {
         T::from_str(&name, false).map_err(|_| {
             let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
             let names: Vec<String> = names.map(|name| name.get_name().to_owned()).collect();
-            de::Error::custom(format!("{name:?} is none of {}", names.join(", ")))
+            de::Error::custom(format!("{name:?} is not one of {}", names.join(", ")))
         })
     }
 }
@@ -280,7 +280,7 @@ mod tests {
         ServingFlags, SignerProfileKeys,
     };
 
-    /// `clap` and `serde` name every value alike: `without_flag` are the keys that have no flag.
+    /// `clap` and `serde` agree on the name of every value. `without_flag` are the keys without a flag.
     fn keys_are_those_of_flags<T: Args + Serialize + DeserializeOwned>(without_flag: &[&str]) {
         let command = T::augment_args(Command::new(""));
         let flags = command.get_arguments().filter_map(clap::Arg::get_long).map(key_of);
@@ -288,7 +288,10 @@ mod tests {
         expected.sort();
         let defaults = defaults::<T>().unwrap();
         assert_eq!(defaults.keys().cloned().collect::<Vec<_>>(), expected);
-        assert!(serde_json::from_value::<T>(Value::Object(defaults)).is_ok(), "the defaults are values");
+        assert!(
+            serde_json::from_value::<T>(Value::Object(defaults)).is_ok(),
+            "the defaults must deserialize"
+        );
     }
 
     #[test]

@@ -1,18 +1,16 @@
-//! What a configuration resolves to: values that were read, parsed and found to fit together.
+//! The validated configuration: values that were read, parsed and checked against each other.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
-pub use crate::authn::settings::{Authentication, RequestHeader};
+pub use crate::authn::settings::{Authentication, RequestHeaderConfig};
 pub use crate::backend::settings::{Backend, HostPort};
 pub use crate::cluster::settings::{Cluster, Routes};
-pub use crate::controllers::settings::Controllers;
+pub use crate::controllers::settings::ControllerSettings;
 pub use crate::listener::settings::{Limits, Serving, ServingCertificate};
 pub use crate::user::IdentityMode;
 
-/// Everything the gateway runs by.
+/// The settings of the gateway.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Settings {
@@ -20,8 +18,6 @@ pub struct Settings {
     pub serving: Serving,
     /// The clusters behind the gateway; at least one.
     pub clusters: Vec<Cluster>,
-    /// The controllers of those clusters that have any, by the cluster's name.
-    pub controllers: BTreeMap<String, Arc<Controllers>>,
     /// How the gateway runs.
     pub operation: Operation,
 }
@@ -29,31 +25,32 @@ pub struct Settings {
 /// How the gateway runs.
 #[derive(Debug, Clone)]
 pub struct Operation {
-    /// How long a request may take, unless it is long-running.
+    /// The timeout of a request that is not long-running.
     pub request_timeout: Duration,
-    /// What happens after SIGTERM, and when.
+    /// The phases of graceful shutdown.
     pub shutdown: Shutdown,
-    /// How long `/livez` believes that the start is going well.
+    /// How long `/livez` reports success while the first backend self-checks run.
     pub livez_grace_period: Duration,
-    /// Where `/metrics` is served.
+    /// Where to serve `/metrics`.
     pub metrics: MetricsAddress,
     /// Worker threads; at least one.
     pub workers: usize,
-    /// How much to log.
+    /// The log level verbosity, as of `--v`.
     pub verbosity: u8,
-    /// The form of log lines.
+    /// The log format.
     pub log_format: LogFormat,
 }
 
-/// What happens after SIGTERM, and when.
+/// The phases of graceful shutdown, which begins with SIGTERM.
 #[derive(Debug, Clone, Copy)]
 pub struct Shutdown {
-    /// How long everything is still served, while `/readyz` fails.
+    /// How long the gateway keeps serving while `/readyz` fails.
     pub delay: Duration,
-    /// Whether new requests are told to come back later, on new connections too, until those in progress have ended.
+    /// Whether to accept connections after the delay and answer new requests with 429, until those in flight have
+    /// ended.
     pub send_retry_after: bool,
-    /// How long requests in progress may still take.
+    /// How long requests in flight may take after the delay.
     pub grace_period: Duration,
-    /// The time over which watches end, from the end of the delay on; zero: they end with the grace period.
+    /// The period after the delay over which watches end; zero: they end with the grace period.
     pub watch_termination_grace_period: Duration,
 }

@@ -1,40 +1,40 @@
-//! Where a configuration comes from, to be read again whenever it may have changed.
+//! The source of a configuration, which is read again whenever it may have changed.
 
 use super::ConfigErrors;
 use super::flags::ServeFlags;
-use super::inputs::Inputs;
-use super::resolve::{Resolved, resolve};
+use super::inputs::ConfigInputs;
+use super::resolve::{ResolvedConfig, resolve};
 
-/// Flags, and what was read when they were last resolved.
+/// The command line, and the inputs read when it was last resolved.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct ConfigSource {
     flags: ServeFlags,
-    inputs: Inputs,
-    /// What the last configuration that could be read was warned of.
+    inputs: ConfigInputs,
+    /// The warnings of the last valid configuration.
     warned: Vec<String>,
 }
 
-impl Source {
-    /// The configuration that these flags describe; nothing is read yet.
+impl ConfigSource {
+    /// The configuration that these flags describe. Reads nothing yet.
     pub fn new(flags: ServeFlags) -> Self {
-        Self { flags, inputs: Inputs::default(), warned: Vec::new() }
+        Self { flags, inputs: ConfigInputs::default(), warned: Vec::new() }
     }
 
-    /// Reads every file and judges it all. What was warned of the last time is not warned of again.
-    pub fn load(&mut self) -> Result<Resolved, ConfigErrors> {
+    /// Reads and validates the configuration. Omits the warnings that the previous call returned.
+    pub fn load(&mut self) -> Result<ResolvedConfig, ConfigErrors> {
         let mut resolved = resolve(&self.flags, &mut self.inputs)?;
         let before = std::mem::replace(&mut self.warned, resolved.warnings.clone());
         resolved.warnings.retain(|warning| !before.contains(warning));
         Ok(resolved)
     }
 
-    /// Whether [`load`](Self::load) may give something else than the last time.
+    /// Whether [`load`](Self::load) may return another result than the last time.
     pub fn changed(&self) -> bool {
         let due = self.inputs.due().is_some_and(|due| due <= self.inputs.now());
         due || self.inputs.changed()
     }
 
-    /// To be called when an API server has refused the gateway's credential: what programs gave is asked for again.
+    /// Expires the credentials of exec plugins. Call it when an API server has rejected the gateway's credential.
     pub fn expire_credentials(&mut self) {
         self.inputs.expire_credentials();
     }

@@ -1,16 +1,16 @@
-//! Certificates of the configuration that are out of date. That is a warning, not an error: an error would keep every
-//! other change of the configuration from being taken, revocations among them.
+//! Warns about configured certificates that are expired or not yet valid. An error would block every other change of
+//! the configuration, revocations included.
 
 use std::path::Path;
 
 use crate::clock::{UnixTime, rfc3339};
 use crate::pki::x509::certificate::Certificate;
 
-/// How many certificates of one file are named.
+/// The number of certificates that one warning names.
 const MAX_NAMED: usize = 3;
 
-/// What is to be said of certificates that are expired or not valid yet: those of `field` of the file that `key` names,
-/// or of the file itself if `field` is empty.
+/// A warning that lists the certificates that are expired or not yet valid. `key` is the configuration key that names
+/// `file`; `field` is the field of the file that has the certificates, empty if the file is a bundle.
 pub(super) fn warning(
     key: &str,
     file: &Path,

@@ -1,4 +1,4 @@
-//! The controller `bootstrapsigner`: signs `kube-public/cluster-info` with every bootstrap token that signs.
+//! The controller `bootstrapsigner`: signs `kube-public/cluster-info` with every bootstrap token that allows signing.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -15,16 +15,16 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use tracing::{info, warn};
 
-use super::Context;
-use super::name::Name;
-use super::queue::{Item, Outcome, Pace};
+use super::ControllerContext;
+use super::name::ControllerName;
+use super::queue::{AttemptOutcome, RetryPolicy, WorkItem};
 use super::worker;
 use crate::pki::bootstrap_tokens::cluster_info;
 use crate::pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
 
-const NAME: Name = Name::BootstrapSigner;
+const NAME: ControllerName = ControllerName::BootstrapSigner;
 
-/// The one thing there is to sign.
+/// The only work item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ClusterInfo;
 
@@ -34,11 +34,12 @@ impl fmt::Display for ClusterInfo {
     }
 }
 
-impl Item for ClusterInfo {}
+impl WorkItem for ClusterInfo {}
 
-/// Looks at the `ConfigMap` when it or a token changes. A token that expires is no change: `tokencleaner` makes it one.
+/// Updates the signatures when the `ConfigMap` or a token changes. Expiry is not a change; `tokencleaner` deletes the
+/// expired token, which is one.
 // kube-controller-manager: pkg/controller/bootstrap/bootstrapsigner.go
-pub(crate) async fn run(context: Context) -> Infallible {
+pub(crate) async fn run(context: ControllerContext) -> Infallible {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), NAMESPACE);
     let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), cluster_info::NAMESPACE);
     let tokens = watcher::Config::default().fields(&format!("type={SECRET_TYPE}"));
@@ -48,25 +49,25 @@ pub(crate) async fn run(context: Context) -> Infallible {
     let changes = select(token_changes, map_changes).map(|_| ClusterInfo);
     let replaced = Mutex::default();
     let sign = async |ClusterInfo| sign(&context, &maps, &found, &tokens, &replaced).await;
-    worker::work(&context, NAME, Pace::CERTIFICATES, changes, &AtomicU64::new(0), sign).await
+    worker::work(&context, NAME, RetryPolicy::CERTIFICATES, changes, &AtomicU64::new(0), sign).await
 }
 
 async fn sign(
-    context: &Context,
+    context: &ControllerContext,
     maps: &Api<ConfigMap>,
     found: &Store<ConfigMap>,
     tokens: &Store<Secret>,
     replaced: &Mutex<Option<String>>,
-) -> Outcome {
-    // Before all tokens are known, every signature would look like one too many.
+) -> AttemptOutcome {
+    // Until the first list of tokens completes, every signature would look superfluous.
     if tokens.wait_until_ready().await.is_err() || found.wait_until_ready().await.is_err() {
-        return Outcome::Retry;
+        return AttemptOutcome::Retry;
     }
     let one = ObjectRef::new(cluster_info::NAME).within(cluster_info::NAMESPACE);
-    let Some(map) = found.get(&one) else { return Outcome::Done };
-    // The watch has yet to tell of what was written here.
+    let Some(map) = found.get(&one) else { return AttemptOutcome::Done };
+    // The watch has not delivered our own last write yet.
     if map.resource_version() == *replaced.lock().unwrap_or_else(PoisonError::into_inner) {
-        return Outcome::Done;
+        return AttemptOutcome::Done;
     }
     let now = context.clock.now();
     let tokens = tokens.state();
@@ -76,25 +77,25 @@ async fn sign(
         .filter_map(|secret| TokenData::of(secret).signing_key(&secret.name_any(), now))
         .collect();
     let data = map.data.clone().unwrap_or_default();
-    let Some(wanted) = cluster_info::wanted(&data, &keys) else { return Outcome::Done };
+    let Some(wanted) = cluster_info::wanted(&data, &keys) else { return AttemptOutcome::Done };
     let signed = ConfigMap { data: Some(wanted), ..ConfigMap::clone(&map) };
     let cluster = &*context.cluster;
     match maps.replace(cluster_info::NAME, &PostParams::default(), &signed).await {
         Ok(_) => {
-            info!(cluster, signatures = keys.len(), "cluster-info is signed");
+            info!(cluster, signatures = keys.len(), "cluster-info signed");
             *replaced.lock().unwrap_or_else(PoisonError::into_inner) = map.resource_version();
-            Outcome::Done
+            AttemptOutcome::Done
         }
-        Err(kube::Error::Api(status)) if status.is_not_found() => Outcome::Done,
-        // The watch tells of what it is now.
+        Err(kube::Error::Api(status)) if status.is_not_found() => AttemptOutcome::Done,
+        // The watch will deliver the newer version.
         Err(kube::Error::Api(status)) if status.is_conflict() => {
             context.metrics.controllers.conflicts.with_label_values(&[cluster, NAME.alias()]).inc();
-            Outcome::Done
+            AttemptOutcome::Done
         }
-        // kube-controller-manager leaves it at that; no node could join with a new token until something changes.
+        // kube-controller-manager does not retry; nodes could not join with a new token until something changes.
         Err(error) => {
-            warn!(cluster, "cluster-info cannot be signed: {error}");
-            Outcome::Retry
+            warn!(cluster, "cannot sign cluster-info: {error}");
+            AttemptOutcome::Retry
         }
     }
 }
@@ -151,7 +152,7 @@ mod tests {
         let cluster = FakeCluster::new();
         tokio::spawn(run(cluster.context()));
         a_moment().await;
-        assert_eq!(cluster.writes(), [], "there is nothing to sign");
+        assert_eq!(cluster.writes(), [], "nothing to sign");
         cluster.put(TOKEN, token());
         a_moment().await;
         assert_eq!(cluster.writes(), []);
@@ -162,7 +163,7 @@ mod tests {
             (data(&cluster), cluster.writes()),
             (info(&[(key, SIGNATURE)])["data"].clone(), vec![put(200)])
         );
-        // It is good as it is, so it is left alone.
+        // The signature is current: no write.
         cluster.put(INFO, info(&[(key, SIGNATURE)]));
         cluster.put(TOKEN, token());
         a_moment().await;
@@ -176,7 +177,7 @@ mod tests {
         cluster.remove(TOKEN);
         a_moment().await;
         assert_eq!((data(&cluster), cluster.writes()), (info(&[])["data"].clone(), vec![put(200)]));
-        // Nobody told to make it: it is not made.
+        // The controller never creates the ConfigMap.
         cluster.remove(INFO);
         a_moment().await;
         cluster.put(TOKEN, token());
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_signature_goes_before_all_tokens_are_known() {
+    async fn no_signature_is_removed_before_all_tokens_are_known() {
         let cluster = FakeCluster::new();
         cluster.put(INFO, info(&[("jws-kubeconfig-abc123", SIGNATURE)]));
         cluster.put(TOKEN, token());
@@ -206,7 +207,7 @@ mod tests {
         tokio::spawn(run(cluster.context()));
         sleep(Duration::from_mins(5)).await;
         assert_eq!(cluster.writes(), []);
-        // And a change that came meanwhile is not forgotten, though no token tells of it.
+        // A token deleted in the meantime loses its signature, although no event reports the deletion.
         cluster.remove(TOKEN);
         cluster.hold(SECRETS, false);
         sleep(Duration::from_mins(20)).await;
@@ -214,14 +215,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_signature_of_a_token_that_went_unseen_goes_too() {
+    async fn the_signature_of_a_token_whose_deletion_the_watch_missed_is_removed() {
         let cluster = FakeCluster::new();
         cluster.put(TOKEN, token());
         cluster.put(INFO, info(&[]));
         tokio::spawn(run(cluster.context()));
         a_moment().await;
         assert_eq!(cluster.writes(), [put(200)]);
-        // The API server has forgotten what happened since; when it can be asked again there is no token any more.
+        // The API server has compacted its history; by the next list the token is gone.
         cluster.hold(SECRETS, true);
         cluster.expire(SECRETS);
         a_moment().await;
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_no_token_signs_nothing_whatever_the_list_has() {
+    async fn a_secret_of_another_type_signs_nothing_even_if_the_list_returns_it() {
         let cluster = FakeCluster::new();
         let mut other = token();
         other["type"] = json!("Opaque");
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_written_is_tried_again_or_left_to_the_next_change() {
+    async fn a_failed_write_is_retried_and_a_conflict_is_left_to_the_next_change() {
         for (code, then) in [(409, vec![]), (404, vec![]), (500, vec![put(200)])] {
             let cluster = FakeCluster::new();
             let context = cluster.context();
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_is_silent_for_a_while_is_asked_until_it_answers() {
+    async fn an_api_server_that_stops_answering_is_retried_until_it_answers() {
         for far_end in Silent::ALL {
             let cluster = FakeCluster::new();
             let mut context = cluster.context();

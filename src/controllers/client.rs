@@ -1,7 +1,7 @@
-//! The API client of the controllers: every request has a deadline, every response a largest size.
+//! The API client of the controllers: every request has a deadline, every response a maximum size.
 //!
-//! An API server that accepts and never answers must not stop a controller for good, and one that answers without an
-//! end must not take the memory of a process that serves other clusters too.
+//! An API server that accepts requests and never answers must not block a controller for ever, and one that sends an
+//! endless response must not exhaust the memory of a process that also serves other clusters.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
@@ -15,20 +15,19 @@ use kube::client::Body;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tower::{BoxError, service_fn};
 
-/// Until the head of a response, and until the end of one that is not a watch.
+/// The deadline for the head of a response, and for the end of a response that is not a watch.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a watch may be silent: kube-apiserver sends a bookmark each minute.
+/// The maximum silence of a watch: kube-apiserver sends a bookmark each minute.
 pub(super) const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(150);
-/// The largest response that is one object, unless the request says less ([`MaxBytes`]).
+/// The maximum size of a response with one object, unless the request sets a lower one ([`MaxBytes`]).
 pub(super) const MAX_OBJECT: usize = 4 * 1024 * 1024;
-/// The largest page of a list of more than one object.
+/// The maximum size of a list page with a limit of more than one object.
 pub(super) const MAX_PAGE: usize = 8 * 1024 * 1024;
-
-/// The largest page of one object, and the largest event of a watch. etcd stores objects of 1.5 MiB, in which Go's JSON
-/// makes six bytes of each `<`, `>` and `&`.
+/// The maximum size of a list page with one object, and of a watch event. etcd stores objects of 1.5 MiB, in which Go's
+/// JSON encodes each `<`, `>` and `&` as six bytes.
 pub(super) const MAX_SINGLE: usize = 16 * 1024 * 1024;
 
-/// Why a response was given up.
+/// Why the client aborted a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ResponseError {
     #[error("the API server does not answer in time")]
@@ -37,7 +36,7 @@ pub(super) enum ResponseError {
     TooLarge(usize),
 }
 
-/// Whether the response was larger than it may be.
+/// Whether a response exceeded its maximum size.
 pub(super) fn is_too_large(error: &kube::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -49,25 +48,25 @@ pub(super) fn is_too_large(error: &kube::Error) -> bool {
     false
 }
 
-/// An extension of a request whose response is to be smaller than [`MAX_OBJECT`].
+/// A request extension that sets a maximum response size below [`MAX_OBJECT`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MaxBytes(pub(super) usize);
 
-/// Sends a request whose success is all that counts: the rest of the answer is passed over.
+/// Sends a request and discards the body of its response.
 pub(super) async fn send(client: &kube::Client, request: Request<Vec<u8>>) -> kube::Result<()> {
     let answer = pin!(client.request_stream(request).await?);
-    // It is done, whether the answer ends or not.
+    // The request has succeeded, even if the body breaks off.
     io::copy_buf(answer, &mut io::sink()).await.ok();
     Ok(())
 }
 
-/// `client`, within these bounds. Must be called within a tokio runtime.
+/// Applies these bounds to `client`. Must be called within a tokio runtime.
 // threat: pending-requests-flood, endless-response
 pub(super) fn bounded(client: kube::Client) -> kube::Client {
     let service = service_fn(move |request: Request<Body>| {
         let client = client.clone();
         async move {
-            let bounds = Bounds::of(&request);
+            let bounds = ResponseBounds::of(&request);
             let deadline = Instant::now() + REQUEST_TIMEOUT;
             let response = timeout(REQUEST_TIMEOUT, client.send(request)).await;
             let response = response.map_err(|_| ResponseError::TimedOut)??;
@@ -77,14 +76,14 @@ pub(super) fn bounded(client: kube::Client) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// What a response is held to.
+/// The bounds of a response.
 #[derive(Debug, Clone, Copy)]
-struct Bounds {
+struct ResponseBounds {
     is_watch: bool,
-    largest: usize,
+    max_bytes: usize,
 }
 
-impl Bounds {
+impl ResponseBounds {
     fn of(request: &Request<Body>) -> Self {
         let value = |name: &str| {
             let query = request.uri().query().unwrap_or_default();
@@ -92,41 +91,41 @@ impl Bounds {
             pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
         };
         let is_watch = value("watch").is_some();
-        let largest = match value("limit") {
+        let max_bytes = match value("limit") {
             limit if is_watch || limit == Some("1") => MAX_SINGLE,
             Some(_) => MAX_PAGE,
-            None => request.extensions().get().map_or(MAX_OBJECT, |MaxBytes(largest)| *largest),
+            None => request.extensions().get().map_or(MAX_OBJECT, |MaxBytes(max_bytes)| *max_bytes),
         };
-        Self { is_watch, largest }
+        Self { is_watch, max_bytes }
     }
 }
 
-/// A body that ends with an error when its sender is silent for too long, or says too much.
+/// A body that fails when its sender is silent for too long, or sends too much.
 struct BoundedBody {
     body: Body,
-    bounds: Bounds,
+    bounds: ResponseBounds,
     deadline: Pin<Box<Sleep>>,
-    /// Since the beginning, or since the last event's.
+    /// The bytes of the response so far; of a watch, those of the current event.
     received: usize,
 }
 
 impl BoundedBody {
-    fn new(body: Body, bounds: Bounds, deadline: Instant) -> Self {
+    fn new(body: Body, bounds: ResponseBounds, deadline: Instant) -> Self {
         let deadline = if bounds.is_watch { Instant::now() + WATCH_IDLE_TIMEOUT } else { deadline };
         Self { body, bounds, deadline: Box::pin(sleep_until(deadline)), received: 0 }
     }
 
-    fn note(&mut self, data: &Bytes) -> Result<(), ResponseError> {
-        let Bounds { is_watch, largest } = self.bounds;
+    fn check(&mut self, data: &Bytes) -> Result<(), ResponseError> {
+        let ResponseBounds { is_watch, max_bytes } = self.bounds;
         if is_watch {
             self.deadline.as_mut().reset(Instant::now() + WATCH_IDLE_TIMEOUT);
         }
-        // Of a watch each line counts by itself.
+        // In a watch, each line is one event.
         for (index, part) in data.split(|byte| is_watch && *byte == b'\n').enumerate() {
             let before = if index == 0 { self.received } else { 0 };
             self.received = before.saturating_add(part.len());
-            if self.received > largest {
-                return Err(ResponseError::TooLarge(largest));
+            if self.received > max_bytes {
+                return Err(ResponseError::TooLarge(max_bytes));
             }
         }
         Ok(())
@@ -150,8 +149,8 @@ impl HttpBody for BoundedBody {
         };
         Poll::Ready(match frame {
             Some(Ok(frame)) => {
-                let noted = frame.data_ref().map_or(Ok(()), |data| self.note(data));
-                Some(noted.map(|()| frame).map_err(Into::into))
+                let checked = frame.data_ref().map_or(Ok(()), |data| self.check(data));
+                Some(checked.map(|()| frame).map_err(Into::into))
             }
             Some(Err(error)) => Some(Err(error.into())),
             None => None,

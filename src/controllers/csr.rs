@@ -1,8 +1,8 @@
-//! Certificate signing requests: what their conditions say, and how they are written back.
+//! The controllers for certificate signing requests (CSRs), and the reads and writes that they share.
 //!
-//! Follows `pkg/controller/certificates`. No request is kept: `feed` tells the names of those that there is something to
-//! do about, and each is read when it is done. Every write carries the `resourceVersion` that was read: of two writers
-//! one is refused, so no request ever gets two certificates.
+//! Follows `pkg/controller/certificates`. No object stays in memory: `feed` delivers the names of requests that need
+//! work, and the controller reads each one when it processes it. Every write carries the `resourceVersion` of the read:
+//! of two concurrent writes one fails, so no request ever gets two certificates.
 
 pub(crate) mod approving;
 mod audit;
@@ -25,59 +25,63 @@ use kube::api::{GetParams, PostParams};
 use kube::core::{Request, Status};
 use tracing::{debug, error, warn};
 
-use super::Context;
+use super::ControllerContext;
 use super::client::{MaxBytes, is_too_large, send};
-use super::queue::Outcome;
-use super::settings::Name;
+use super::queue::AttemptOutcome;
+use super::settings::ControllerName;
 use crate::clock::UnixTime;
 use crate::go::url::path_segment;
 use feed::RequestKey;
 use pages::PATH;
 
-/// A request.
+/// A certificate signing request.
 pub(crate) type Csr = CertificateSigningRequest;
 
 const APPROVED: &str = "Approved";
 const DENIED: &str = "Denied";
 const FAILED: &str = "Failed";
 
-/// The largest request that is looked at, as text: the PEM in it may have 64 KiB.
+/// The maximum size of a request in JSON; the PEM in it has up to 64 KiB.
 const MAX_REQUEST: usize = 1024 * 1024;
-/// How many characters of a request may begin a value or separate two: as many small values take a hundred times the
-/// memory of their text. A kubelet's request has about a hundred.
+/// The maximum number of `{`, `[` and `,` in a request: many small values take a hundred times the memory of their
+/// text. A kubelet's request has about a hundred.
 const MAX_VALUES: usize = 4_000;
 
-/// The request of this name as it is now, if it is still there and has no certificate; else what is left to do.
+/// Reads a request; returns the outcome of the attempt if the request is gone, issued or cannot be read.
 // kubernetes: pkg/controller/certificates/certificate_controller.go, syncFunc
-async fn unsigned(context: &Context, controller: Name, key: &RequestKey) -> Result<Csr, Outcome> {
+async fn read_unissued(
+    context: &ControllerContext,
+    controller: ControllerName,
+    key: &RequestKey,
+) -> Result<Csr, AttemptOutcome> {
     let (cluster, controller) = (&*context.cluster, controller.alias());
     let cause = format!("{controller} reads");
     let at = path_segment(&key.name).map_err(|problem| {
         error!(cluster, controller, csr = &*key.name, "cannot read: {problem}");
-        Outcome::Done
+        AttemptOutcome::Done
     })?;
     match read(context, &at).await {
-        Ok(Read::Csr(csr)) => {
+        Ok(ReadCsr::Csr(csr)) => {
             context.problems.ends(&cause);
-            let mut csr = Some(*csr).filter(|csr| !is_issued(csr)).ok_or(Outcome::Done)?;
+            let mut csr = Some(*csr).filter(|csr| !is_issued(csr)).ok_or(AttemptOutcome::Done)?;
             if csr.metadata.name.as_deref() != Some(&*key.name) {
-                error!(cluster, controller, csr = &*key.name, "the API server answered with another request");
-                return Err(Outcome::Retry);
+                error!(cluster, controller, csr = &*key.name, "the API server returned another object");
+                return Err(AttemptOutcome::Retry);
             }
             csr.metadata.managed_fields = None;
             Ok(csr)
         }
-        Ok(Read::Gone) => {
+        Ok(ReadCsr::Gone) => {
             context.problems.ends(&cause);
-            Err(Outcome::Done)
+            Err(AttemptOutcome::Done)
         }
-        Ok(Read::TooLarge) => {
+        Ok(ReadCsr::TooLarge) => {
             context.problems.ends(&cause);
-            warn!(cluster, controller, csr = &*key.name, "too large to be looked at, it stays as it is");
-            Err(Outcome::Done)
+            warn!(cluster, controller, csr = &*key.name, "request skipped: too large");
+            Err(AttemptOutcome::Done)
         }
         Err(error) => {
-            let (problem, csr) = (words(&error), &*key.name);
+            let (problem, csr) = (error_message(&error), &*key.name);
             if context.problems.begins(&cause) {
                 error!(
                     cluster,
@@ -89,36 +93,36 @@ async fn unsigned(context: &Context, controller: Name, key: &RequestKey) -> Resu
             } else {
                 debug!(cluster, controller, csr, "cannot read: {problem}");
             }
-            Err(Outcome::Retry)
+            Err(AttemptOutcome::Retry)
         }
     }
 }
 
-/// What there is where a request was.
-enum Read {
+/// The result of reading a request.
+enum ReadCsr {
     Csr(Box<Csr>),
     Gone,
-    /// It would take too much memory.
+    /// The object would take too much memory.
     TooLarge,
 }
 
 // threat: pending-requests-flood
-async fn read(context: &Context, at: &str) -> kube::Result<Read> {
+async fn read(context: &ControllerContext, at: &str) -> kube::Result<ReadCsr> {
     let mut request = Request::new(PATH).get(at, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
     request.extensions_mut().insert(MaxBytes(MAX_REQUEST));
     let text = match context.client.request_text(request).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Read::Gone),
-        Err(error) if is_too_large(&error) => return Ok(Read::TooLarge),
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(ReadCsr::Gone),
+        Err(error) if is_too_large(&error) => return Ok(ReadCsr::TooLarge),
         text => text?,
     };
     if text.bytes().filter(|byte| b"{[,".contains(byte)).count() > MAX_VALUES {
-        return Ok(Read::TooLarge);
+        return Ok(ReadCsr::TooLarge);
     }
-    serde_json::from_str(&text).map(Read::Csr).map_err(kube::Error::SerdeError)
+    serde_json::from_str(&text).map(ReadCsr::Csr).map_err(kube::Error::SerdeError)
 }
 
-/// What an error says, without the whole of a `Status`.
-fn words(error: &kube::Error) -> String {
+/// The message of an error; of a `Status`, only its `message`.
+fn error_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         error => error.to_string(),
@@ -129,15 +133,15 @@ fn conditions(csr: &Csr) -> impl Iterator<Item = &Condition> {
     csr.status.iter().flat_map(|status| status.conditions.iter().flatten())
 }
 
-/// Whether there is a condition of this type; its status does not matter.
+/// Whether the request has a condition of this type, with any status.
 // kubernetes: pkg/controller/certificates/certificate_controller_utils.go, GetCertApprovalCondition
-fn has(csr: &Csr, kind: &str) -> bool {
+fn has_condition(csr: &Csr, kind: &str) -> bool {
     conditions(csr).any(|condition| condition.type_ == kind)
 }
 
-/// Whether there is a condition of this type that is true; an empty status is.
+/// Whether the request has a true condition of this type; an empty status counts as true.
 // kubernetes: pkg/controller/certificates/certificate_controller_utils.go, HasTrueCondition
-fn has_true(csr: &Csr, kind: &str) -> bool {
+fn has_true_condition(csr: &Csr, kind: &str) -> bool {
     conditions(csr)
         .any(|condition| condition.type_ == kind && matches!(condition.status.as_str(), "" | "True"))
 }
@@ -151,7 +155,7 @@ fn usages(spec: &CertificateSigningRequestSpec) -> &[String] {
     spec.usages.as_deref().unwrap_or_default()
 }
 
-/// A condition that is true.
+/// A true condition.
 fn condition(kind: &str, reason: &str, message: &str, updated: Option<UnixTime>) -> Condition {
     Condition {
         type_: kind.to_owned(),
@@ -166,51 +170,56 @@ fn condition(kind: &str, reason: &str, message: &str, updated: Option<UnixTime>)
     }
 }
 
-/// The request with one more condition.
+/// Appends a condition to a request.
 fn with_condition(mut csr: Csr, condition: Condition) -> Csr {
     csr.status.get_or_insert_default().conditions.get_or_insert_default().push(condition);
     csr
 }
 
-/// Where a request is written.
+/// The subresource of a write.
 #[derive(Debug, Clone, Copy)]
 enum Subresource {
     Status,
     Approval,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Written {
-    /// It is in the API.
+enum WriteOutcome {
+    /// The API server stored the object.
     Yes,
-    /// It is not.
+    /// The API server refused the write, or the controller did not send it.
     No,
-    /// The API server has not said.
+    /// The API server did not answer, or failed.
     Unknown,
 }
 
-impl Written {
-    /// What is left to do about the request.
-    fn outcome(self) -> Outcome {
-        if self == Self::Yes { Outcome::Done } else { Outcome::Retry }
+impl WriteOutcome {
+    /// The outcome of the attempt.
+    fn outcome(self) -> AttemptOutcome {
+        if self == Self::Yes { AttemptOutcome::Done } else { AttemptOutcome::Retry }
     }
 }
 
-/// Writes a request under the version it was read with.
-async fn write(context: &Context, controller: Name, subresource: Subresource, csr: &Csr) -> Written {
+/// Writes a request with the version of the read.
+async fn write(
+    context: &ControllerContext,
+    controller: ControllerName,
+    subresource: Subresource,
+    csr: &Csr,
+) -> WriteOutcome {
     let name = csr.name_any();
     let (cluster, signer) = (&*context.cluster, &*csr.spec.signer_name);
     let at = match path_segment(&name) {
         Ok(at) => at,
         Err(problem) => {
             error!(cluster, csr = name, "cannot write: {problem}");
-            return Written::No;
+            return WriteOutcome::No;
         }
     };
     if csr.metadata.resource_version.is_none() {
-        error!(cluster, csr = name, "a request without a version is never written");
-        return Written::No;
+        error!(cluster, csr = name, "cannot write: the request has no resourceVersion");
+        return WriteOutcome::No;
     }
     let writing = async {
         let body = serde_json::to_vec(csr).map_err(kube::Error::SerdeError)?;
@@ -224,27 +233,27 @@ async fn write(context: &Context, controller: Name, subresource: Subresource, cs
     match written {
         Ok(()) => {
             context.problems.ends(&cause);
-            Written::Yes
+            WriteOutcome::Yes
         }
         Err(kube::Error::Api(status)) if status.code == 409 => {
             context.metrics.controllers.conflicts.with_label_values(&[cluster, alias]).inc();
-            debug!(cluster, controller = alias, csr = name, "somebody else was faster: {}", status.message);
-            Written::No
+            debug!(cluster, controller = alias, csr = name, "write conflict, will retry: {}", status.message);
+            WriteOutcome::No
         }
         Err(problem) => {
-            let said = words(&problem);
+            let message = error_message(&problem);
             let fix = match &problem {
                 kube::Error::Api(status) if status.code == 403 => missing_right(status, subresource, signer),
                 _ => String::new(),
             };
             if context.problems.begins(&cause) {
-                error!(cluster, controller = alias, csr = name, signer, "cannot {verb}: {said}{fix}");
+                error!(cluster, controller = alias, csr = name, signer, "cannot {verb}: {message}{fix}");
             } else {
-                debug!(cluster, controller = alias, csr = name, signer, "cannot {verb}: {said}");
+                debug!(cluster, controller = alias, csr = name, signer, "cannot {verb}: {message}");
             }
             match problem {
-                kube::Error::Api(status) if (400..500).contains(&status.code) => Written::No,
-                _ => Written::Unknown,
+                kube::Error::Api(status) if (400..500).contains(&status.code) => WriteOutcome::No,
+                _ => WriteOutcome::Unknown,
             }
         }
     }
@@ -266,7 +275,7 @@ impl Subresource {
     }
 }
 
-/// The rule of a role that gives the right which the API server says is missing.
+/// The RBAC rule for the permission that the API server reports as missing.
 // kubernetes: plugin/pkg/admission/certificates/{signing,approval}/admission.go
 fn missing_right(status: &Status, subresource: Subresource, signer: &str) -> String {
     let verb = subresource.verb();
@@ -294,7 +303,7 @@ mod tests {
     use super::*;
     use crate::controllers::testing::FakeCluster;
 
-    /// An API server that refuses every write of a request with these words.
+    /// A client of an API server that refuses every request with this message.
     fn refusing(message: &'static str) -> kube::Client {
         let service = service_fn(move |_: http::Request<Body>| {
             let status = json!({"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403,
@@ -306,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_right_that_is_missing_is_told_once_with_the_rule_that_gives_it() {
+    async fn a_missing_permission_is_logged_once_with_the_rbac_rule_that_grants_it() {
         let cases = [
             (
                 Subresource::Status,
@@ -327,13 +336,16 @@ mod tests {
         for (subresource, message, rule) in cases {
             let mut context = FakeCluster::new().context();
             context.client = refusing(message);
-            let lines = testing::Lines::default();
+            let lines = testing::CapturedLog::default();
             let writer = lines.clone();
             let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
             let writing = async {
                 for _ in 0..3 {
                     let csr = testing::Wanted::default().csr();
-                    assert_eq!(write(&context, Name::CsrSigning, subresource, &csr).await, Written::No);
+                    assert_eq!(
+                        write(&context, ControllerName::CsrSigning, subresource, &csr).await,
+                        WriteOutcome::No
+                    );
                 }
             };
             writing.with_subscriber(log).await;
@@ -344,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_is_large_or_takes_much_memory_is_not_read_and_not_tried_again() {
+    async fn a_request_that_is_large_or_takes_much_memory_is_skipped_and_not_retried() {
         let object = |filler: &str| {
             let metadata = format!(r#""name":"csr","resourceVersion":"7","annotations":{{"a":"{filler}"}}"#);
             format!(
@@ -354,12 +366,12 @@ mod tests {
         for (filler, expected) in [
             (String::new(), None),
             ("x".repeat(900_000), None),
-            ("x".repeat(1_100_000), Some(Outcome::Done)),
-            // As many small objects, or as large as etcd stores.
-            ("{".repeat(10_000), Some(Outcome::Done)),
-            ("[".repeat(10_000), Some(Outcome::Done)),
-            (",".repeat(10_000), Some(Outcome::Done)),
-            (r"\u003c".repeat(3 << 19), Some(Outcome::Done)),
+            ("x".repeat(1_100_000), Some(AttemptOutcome::Done)),
+            // Many small values, or the largest object that etcd stores.
+            ("{".repeat(10_000), Some(AttemptOutcome::Done)),
+            ("[".repeat(10_000), Some(AttemptOutcome::Done)),
+            (",".repeat(10_000), Some(AttemptOutcome::Done)),
+            (r"\u003c".repeat(3 << 19), Some(AttemptOutcome::Done)),
         ] {
             let body = object(&filler).into_bytes();
             let service = service_fn(move |_: http::Request<Body>| {
@@ -367,19 +379,19 @@ mod tests {
             });
             let mut context = FakeCluster::new().context();
             context.client = super::super::client::bounded(kube::Client::new(service, "default"));
-            let lines = testing::Lines::default();
+            let lines = testing::CapturedLog::default();
             let writer = lines.clone();
             let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
             let key = RequestKey::of("csr");
-            let read = unsigned(&context, Name::CsrSigning, &key).with_subscriber(log).await;
+            let read = read_unissued(&context, ControllerName::CsrSigning, &key).with_subscriber(log).await;
             let (beginning, text) = (filler.get(..10), lines.text());
             assert_eq!(read.err(), expected, "{} × {beginning:?}: {text}", filler.len());
-            assert_eq!(text.contains("too large to be looked at"), expected.is_some(), "{text}");
+            assert_eq!(text.contains("request skipped: too large"), expected.is_some(), "{text}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_is_never_answered_is_given_up_and_not_taken_for_a_refusal() {
+    async fn a_write_that_is_never_answered_times_out_and_its_result_is_unknown() {
         let mut context = FakeCluster::new().context();
         let silent =
             service_fn(|_: http::Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
@@ -387,8 +399,8 @@ mod tests {
         let csr = testing::Wanted::default().csr();
         for subresource in [Subresource::Status, Subresource::Approval] {
             let begun = tokio::time::Instant::now();
-            let written = write(&context, Name::CsrSigning, subresource, &csr).await;
-            assert_eq!(written, Written::Unknown);
+            let written = write(&context, ControllerName::CsrSigning, subresource, &csr).await;
+            assert_eq!(written, WriteOutcome::Unknown);
             assert_eq!(begun.elapsed(), super::super::client::REQUEST_TIMEOUT);
         }
         assert_eq!(context.writes.len(), 0);

@@ -1,9 +1,10 @@
-//! Which replica's controllers work: the one that holds the cluster's lease.
+//! Leader election: the replica that holds the cluster's lease runs the controllers.
 //!
-//! Follows client-go's `tools/leaderelection`. Clocks of replicas are never compared: a lease has expired when its
-//! record has not changed for its duration as seen from here. Every write is under the `resourceVersion` that was read,
-//! so of two who take a lease at once one fails. Two things are stricter than there: the deadline counts from when the
-//! last renewal that was good was *sent*, and a leader that sees somebody else in the record stops at once.
+//! Follows client-go's `tools/leaderelection`. The clocks of replicas are never compared: a lease has expired when this
+//! replica has not seen its record change for the lease duration. Every write carries the `resourceVersion` of the
+//! read, so of two replicas that take a lease at once one fails. Two rules are stricter than client-go's: the renew
+//! deadline counts from when the last successful renewal was *sent*, and a leader that reads another holder stops at
+//! once.
 
 mod record;
 
@@ -22,47 +23,47 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-use super::Context;
-use super::settings::Election;
-use record::{Candidate, Step};
+use super::ControllerContext;
+use super::settings::LeaderElectionSettings;
+use record::{Candidate, LeaseAction};
 
-/// What the gateway is called where events say who reports them.
+/// The reporting controller in events.
 const REPORTER: &str = "portcullis";
-/// How long an attempt may take at least.
-const LEAST_PATIENCE: Duration = Duration::from_secs(1);
-/// How long it may take to tell others about a change of leader.
-const TELLING: Duration = Duration::from_secs(2);
+/// The minimum timeout of an attempt to take or renew the lease.
+const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The timeout for publishing an event about a change of leader.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long writes in flight have to end when the gateway stops; less if the lease could end before.
+/// The time for writes in flight to complete at shutdown; less if the lease could expire before.
 const WRITE_GRACE: Duration = Duration::from_secs(1);
-/// How long work may take to stop besides: it waits for nothing then, but its thread may be busy.
+/// The additional time for the controllers to stop: they wait for nothing, but their threads may be busy.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Tells work to stop.
-pub(super) struct Stop(watch::Receiver<Option<Duration>>);
+/// Signals the controllers to stop.
+pub(super) struct StopSignal(watch::Receiver<Option<Duration>>);
 
-impl Stop {
-    /// Waits until work is to stop; gives how long writes in flight have to end.
-    pub(super) async fn asked(&mut self) -> Duration {
-        let asked = self.0.wait_for(Option::is_some).await;
-        // Without an elector there is no lease.
-        asked.ok().and_then(|grace| *grace).unwrap_or_default()
+impl StopSignal {
+    /// Waits for the signal; returns the time for writes in flight to complete.
+    pub(super) async fn requested(&mut self) -> Duration {
+        let grace = self.0.wait_for(Option::is_some).await;
+        // A dropped elector no longer holds the lease: no grace.
+        grace.ok().and_then(|grace| *grace).unwrap_or_default()
     }
 }
 
-/// Work that is told when to stop.
-struct Working<F> {
+/// The controllers' work, with the signal that stops it.
+struct LeaderWork<F> {
     work: Pin<Box<F>>,
     stop: watch::Sender<Option<Duration>>,
 }
 
-impl<F: Future<Output = ()>> Working<F> {
-    fn begin(work: impl Fn(Stop) -> F) -> Self {
+impl<F: Future<Output = ()>> LeaderWork<F> {
+    fn begin(work: impl Fn(StopSignal) -> F) -> Self {
         let (stop, stopping) = watch::channel(None);
-        Self { work: Box::pin(work(Stop(stopping))), stop }
+        Self { work: Box::pin(work(StopSignal(stopping))), stop }
     }
 
-    /// Lets writes in flight end, and waits until nothing goes on.
+    /// Stops the work: writes in flight may complete within `grace`.
     async fn end(self, cluster: &str, grace: Duration) {
         self.stop.send_replace(Some(grace));
         if timeout(grace + STOP_TIMEOUT, self.work).await.is_err() {
@@ -71,28 +72,28 @@ impl<F: Future<Output = ()>> Working<F> {
     }
 }
 
-/// Works for as long as this replica leads, again and again, until `stop`. Then the lease is given up, once the work has
-/// ended. Work runs elsewhere: what is returned by `work` waits for it, and nothing it does delays a renewal.
+/// Runs `work` whenever this replica leads, until `stop`; then ends the work and releases the lease. The future that
+/// `work` returns only waits for work on another runtime, so that the work cannot delay a renewal.
 pub(super) async fn lead<F: Future<Output = ()>>(
-    context: &Context,
+    context: &ControllerContext,
     stop: &CancellationToken,
-    work: impl Fn(Stop) -> F,
+    work: impl Fn(StopSignal) -> F,
 ) {
     let cluster = &*context.cluster;
     let Some(settings) = &context.settings.election else {
-        let mut working = Working::begin(work);
+        let mut working = LeaderWork::begin(work);
         tokio::select! {
             () = stop.cancelled() => working.end(cluster, WRITE_GRACE).await,
             () = &mut working.work => {}
         }
         return;
     };
-    let mut elector = Elector::new(context, settings);
+    let mut elector = LeaderElector::new(context, settings);
     while elector.acquire(stop).await {
         elector.became_leader();
-        let mut working = Working::begin(&work);
+        let mut working = LeaderWork::begin(&work);
         tokio::select! {
-            // What comes first decides: work must never go on without the lease.
+            // In this order: work must never continue without the lease.
             biased;
             () = stop.cancelled() => {
                 let left = settings.lease_duration.saturating_sub(settings.renew_deadline);
@@ -101,34 +102,34 @@ pub(super) async fn lead<F: Future<Output = ()>>(
             () = elector.renew() => working.end(cluster, Duration::ZERO).await,
             () = &mut working.work => {}
         }
-        // Nothing of the work goes on when another replica is let in.
-        let telling = elector.stopped_leading();
+        // The work has ended before another replica can take the lease.
+        let publishing = elector.stopped_leading();
         if stop.is_cancelled() {
             elector.release().await;
-            // The runtime may end with this.
-            telling.await.ok();
+            // The runtime may shut down when this returns.
+            publishing.await.ok();
             return;
         }
     }
 }
 
-struct Elector<'a> {
-    context: &'a Context,
-    settings: &'a Election,
+struct LeaderElector<'a> {
+    context: &'a ControllerContext,
+    settings: &'a LeaderElectionSettings,
     candidate: Candidate,
     api: Api<Lease>,
     /// The lease as last read or written.
     lease: Option<Lease>,
-    /// What events are about.
+    /// The lease as the object of events.
     subject: Option<ObjectReference>,
-    /// When the last good renewal was sent.
+    /// When the last successful renewal was sent.
     renewed: Instant,
     recorder: Recorder,
-    told: Option<String>,
+    last_error: Option<String>,
 }
 
-impl<'a> Elector<'a> {
-    fn new(context: &'a Context, settings: &'a Election) -> Self {
+impl<'a> LeaderElector<'a> {
+    fn new(context: &'a ControllerContext, settings: &'a LeaderElectionSettings) -> Self {
         let reporter =
             Reporter { controller: REPORTER.to_owned(), instance: Some(context.identity.to_string()) };
         let elector = Self {
@@ -140,7 +141,7 @@ impl<'a> Elector<'a> {
             subject: None,
             renewed: Instant::now(),
             recorder: Recorder::new(context.client.clone(), reporter),
-            told: None,
+            last_error: None,
         };
         elector.gauge(0);
         elector
@@ -151,26 +152,26 @@ impl<'a> Elector<'a> {
         self.context.metrics.controllers.leads.with_label_values(&labels).set(leads);
     }
 
-    /// Tries until this replica holds the lease; says whether it does before `stop`.
+    /// Tries to take the lease until this replica holds it; returns `false` on `stop`.
     async fn acquire(&mut self, stop: &CancellationToken) -> bool {
         debug!(cluster = &*self.context.cluster, lease = self.settings.name, "waiting for the lease");
         while !stop.is_cancelled() {
             let sent = Instant::now();
-            // An attempt that has begun is not broken off: what it wrote would stand there, and nobody give it up.
+            // An attempt is never cancelled: its write could succeed, and no replica would release the lease.
             match self.bounded_attempt().await {
                 Ok(true) => {
                     self.renewed = sent;
                     return true;
                 }
-                Ok(false) => self.told = None,
-                Err(problem) => self.complain(&problem),
+                Ok(false) => self.last_error = None,
+                Err(problem) => self.log_error_once(&problem),
             }
             stop.run_until_cancelled(sleep(jittered(self.settings.retry_period))).await;
         }
         false
     }
 
-    /// Keeps the lease; returns when this replica leads no more, or might not.
+    /// Renews the lease; returns when this replica has lost the lease, or may have.
     async fn renew(&mut self) {
         loop {
             let deadline = self.renewed + self.settings.renew_deadline;
@@ -187,7 +188,7 @@ impl<'a> Elector<'a> {
         }
     }
 
-    /// One renewal, tried until it is good or somebody else leads.
+    /// Retries one renewal until it succeeds; returns `false` if another replica leads.
     async fn renewal(&mut self) -> bool {
         loop {
             sleep(self.settings.retry_period).await;
@@ -195,28 +196,30 @@ impl<'a> Elector<'a> {
             match self.bounded_attempt().await {
                 Ok(true) => {
                     self.renewed = sent;
-                    self.told = None;
+                    self.last_error = None;
                     return true;
                 }
                 Ok(false) => return false,
-                Err(problem) => self.complain(&problem),
+                Err(problem) => self.log_error_once(&problem),
             }
         }
     }
 
-    /// One attempt that leaves time for another before the deadline: a connection that is dead must not cost the lease.
+    /// An attempt with a timeout that leaves time for another one before the deadline: a dead connection must not cost
+    /// the lease.
     // client-go: tools/leaderelection/resourcelock/interface.go, NewFromKubeconfig
     // threat: signing-twice
     async fn bounded_attempt(&mut self) -> Result<bool, String> {
         let deadline = self.settings.renew_deadline;
-        let patience = (deadline / 2).max(LEAST_PATIENCE).min(deadline);
-        match timeout(patience, self.attempt()).await {
+        let attempt_timeout = (deadline / 2).max(MIN_ATTEMPT_TIMEOUT).min(deadline);
+        match timeout(attempt_timeout, self.attempt()).await {
             Ok(attempted) => attempted.map_err(|error| error.to_string()),
             Err(_) => Err("the API server does not answer in time".to_owned()),
         }
     }
 
-    /// Takes or renews the lease if it is free or ours. A leader writes at once; whoever fails reads first the next time.
+    /// Takes or renews the lease if it is free or ours. The leader writes without a read; after a failure it reads
+    /// first.
     async fn attempt(&mut self) -> kube::Result<bool> {
         let known = self.lease.take().filter(|lease| self.candidate.holds(lease));
         let lease = match known {
@@ -229,12 +232,12 @@ impl<'a> Elector<'a> {
         }
         let wall = self.context.clock.now();
         let written = match self.candidate.step(lease, now, wall) {
-            Step::Wait => return Ok(false),
-            Step::Create(spec) => {
+            LeaseAction::Wait => return Ok(false),
+            LeaseAction::Create(spec) => {
                 let lease = record::lease(&self.settings.name, spec);
                 self.api.create(&PostParams::default(), &lease).await?
             }
-            Step::Replace(lease) => {
+            LeaseAction::Replace(lease) => {
                 self.api.replace(&self.settings.name, &PostParams::default(), &lease).await?
             }
         };
@@ -244,7 +247,7 @@ impl<'a> Elector<'a> {
         Ok(true)
     }
 
-    /// Gives the lease up, if it is still ours, so that nobody has to wait for its end.
+    /// Releases the lease if it is still ours, so that other replicas need not wait for its expiry.
     async fn release(&mut self) {
         let releasing = async {
             let Some(lease) = self.api.get_opt(&self.settings.name).await? else {
@@ -252,14 +255,14 @@ impl<'a> Elector<'a> {
             };
             if let Some(released) = self.candidate.released(lease, self.context.clock.now()) {
                 self.api.replace(&self.settings.name, &PostParams::default(), &released).await?;
-                info!(cluster = &*self.context.cluster, lease = self.settings.name, "the lease is given up");
+                info!(cluster = &*self.context.cluster, lease = self.settings.name, "the lease is released");
             }
             Ok(())
         };
         match timeout(self.settings.renew_deadline, releasing).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => self.complain(&error.to_string()),
-            Err(_) => self.complain("the API server does not answer in time"),
+            Ok(Err(error)) => self.log_error_once(&error.to_string()),
+            Err(_) => self.log_error_once("the API server does not answer in time"),
         }
     }
 
@@ -269,23 +272,23 @@ impl<'a> Elector<'a> {
             cluster = &*self.context.cluster,
             lease = self.settings.name,
             identity = &*self.context.identity,
-            "the lease is ours: controllers work here"
+            "acquired the lease: controllers run on this replica"
         );
-        drop(self.tell("became leader", "Lead"));
+        drop(self.record_event("became leader", "Lead"));
     }
 
     fn stopped_leading(&self) -> JoinHandle<()> {
         self.gauge(0);
-        self.tell("stopped leading", "Stop")
+        self.record_event("stopped leading", "Stop")
     }
 
-    /// Records an event, beside everything else.
+    /// Publishes an event in the background.
     // client-go: tools/leaderelection/resourcelock/leaselock.go, RecordEvent
-    fn tell(&self, what: &str, action: &str) -> JoinHandle<()> {
+    fn record_event(&self, change: &str, action: &str) -> JoinHandle<()> {
         let event = Event {
             type_: EventType::Normal,
             reason: "LeaderElection".to_owned(),
-            note: Some(format!("{} {what}", self.context.identity)),
+            note: Some(format!("{} {change}", self.context.identity)),
             // Events of one action are one series.
             action: action.to_owned(),
             secondary: None,
@@ -294,34 +297,34 @@ impl<'a> Elector<'a> {
         let cluster = self.context.cluster.clone();
         tokio::spawn(async move {
             let Some(subject) = subject else { return };
-            if let Ok(Err(error)) = timeout(TELLING, recorder.publish(&event, &subject)).await {
-                debug!(cluster = &*cluster, %error, "cannot record who leads");
+            if let Ok(Err(error)) = timeout(EVENT_TIMEOUT, recorder.publish(&event, &subject)).await {
+                debug!(cluster = &*cluster, %error, "cannot publish the leader election event");
             }
         })
     }
 
-    /// Says what is wrong, once.
-    fn complain(&mut self, problem: &str) {
+    /// Logs a problem once, and its repetitions at debug level.
+    fn log_error_once(&mut self, problem: &str) {
         let (cluster, lease) = (&*self.context.cluster, &*self.settings.name);
-        if self.told.as_deref() == Some(problem) {
+        if self.last_error.as_deref() == Some(problem) {
             debug!(cluster, lease, "no lease for controllers: {problem}");
         } else {
             warn!(cluster, lease, "no lease for controllers: {problem}");
-            self.told = Some(problem.to_owned());
+            self.last_error = Some(problem.to_owned());
         }
     }
 }
 
-impl Drop for Elector<'_> {
-    /// Who does not stand for election any more is not one who does not lead.
+impl Drop for LeaderElector<'_> {
+    /// Removes the gauge: a replica without an elector is not a follower.
     fn drop(&mut self) {
         let labels = [&*self.context.cluster, &*self.settings.name];
-        // There may be none: then there is nothing to be taken away.
+        // The gauge may not exist.
         self.context.metrics.controllers.leads.remove_label_values(&labels).ok();
     }
 }
 
-/// The time and up to 1.2 times as much again, so that replicas do not ask in step.
+/// Adds a random delay of up to 1.2 times `time`, so that replicas do not retry in step.
 // client-go: tools/leaderelection, JitterFactor
 fn jittered(time: Duration) -> Duration {
     let [random, ..] = *Uuid::new_v4().as_bytes();

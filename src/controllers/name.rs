@@ -1,4 +1,4 @@
-//! The controllers by their names, and which of them a list of names turns on.
+//! The names of the controllers, and the list syntax of `--controllers`.
 // kubernetes: cmd/kube-controller-manager/names/controller_names.go, app/certificates.go, app/bootstrap.go
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,25 +6,25 @@ use std::fmt;
 
 /// A controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Name {
+pub enum ControllerName {
     /// Signs approved certificate signing requests.
     CsrSigning,
-    /// Approves those of kubelets.
+    /// Approves certificate signing requests of kubelets.
     CsrApproving,
-    /// Deletes those that are over.
+    /// Deletes old certificate signing requests.
     CsrCleaner,
     /// Deletes bootstrap tokens that have expired.
     TokenCleaner,
-    /// Signs the cluster-info that nodes join by.
+    /// Signs the `cluster-info` that joining nodes read.
     BootstrapSigner,
 }
 
-impl Name {
-    /// All of them.
+impl ControllerName {
+    /// All controllers.
     pub const ALL: [Self; 5] =
         [Self::CsrSigning, Self::CsrApproving, Self::CsrCleaner, Self::TokenCleaner, Self::BootstrapSigner];
 
-    /// What kube-controller-manager's older documents call it, and logs and metrics here.
+    /// The older name of kube-controller-manager, used in logs and metrics.
     pub const fn alias(self) -> &'static str {
         match self {
             Self::CsrSigning => "csrsigning",
@@ -35,7 +35,7 @@ impl Name {
         }
     }
 
-    /// What kube-controller-manager calls it.
+    /// The name in kube-controller-manager.
     pub const fn canonical(self) -> &'static str {
         match self {
             Self::CsrSigning => "certificatesigningrequest-signing-controller",
@@ -46,7 +46,7 @@ impl Name {
         }
     }
 
-    /// Whether `*` stands for it, too.
+    /// Whether `*` includes the controller.
     // kubernetes: cmd/kube-controller-manager/app/{controllermanager,bootstrap}.go, ControllersDisabledByDefault
     const fn is_in_star(self) -> bool {
         !matches!(self, Self::TokenCleaner | Self::BootstrapSigner)
@@ -57,17 +57,17 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for ControllerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.alias())
     }
 }
 
-/// The controllers that a list turns on: what is named, what `*` stands for, without what is named with a `-`; what is
-/// said of a controller first counts. Or the names that are unknown.
+/// The controllers that a list enables: `name` enables a controller, `-name` disables it, and `*` enables those that
+/// are on by default. The first entry for a controller counts. Returns unknown names as the error.
 // kubernetes: k8s.io/controller-manager/app/helper.go, IsControllerEnabled
-pub(crate) fn selected(list: &[String]) -> Result<BTreeSet<Name>, Vec<String>> {
-    let (mut said, mut unknown) = (BTreeMap::new(), Vec::new());
+pub(crate) fn selected(list: &[String]) -> Result<BTreeSet<ControllerName>, Vec<String>> {
+    let (mut explicit, mut unknown) = (BTreeMap::new(), Vec::new());
     let mut star = false;
     for item in list {
         if item == "*" {
@@ -75,9 +75,9 @@ pub(crate) fn selected(list: &[String]) -> Result<BTreeSet<Name>, Vec<String>> {
             continue;
         }
         let (on, text) = item.strip_prefix('-').map_or((true, item.as_str()), |text| (false, text));
-        match Name::parse(text) {
+        match ControllerName::parse(text) {
             Some(name) => {
-                said.entry(name).or_insert(on);
+                explicit.entry(name).or_insert(on);
             }
             None => unknown.push(text.to_owned()),
         }
@@ -85,8 +85,8 @@ pub(crate) fn selected(list: &[String]) -> Result<BTreeSet<Name>, Vec<String>> {
     if !unknown.is_empty() {
         return Err(unknown);
     }
-    let is_on = |name: &Name| said.get(name).copied().unwrap_or(star && name.is_in_star());
-    Ok(Name::ALL.into_iter().filter(is_on).collect())
+    let is_on = |name: &ControllerName| explicit.get(name).copied().unwrap_or(star && name.is_in_star());
+    Ok(ControllerName::ALL.into_iter().filter(is_on).collect())
 }
 
 #[cfg(test)]
@@ -94,19 +94,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_turns_controllers_on_as_in_kube_controller_manager() {
-        let cases: [(&[&str], &[Name]); 9] = [
+    fn a_list_enables_controllers_as_in_kube_controller_manager() {
+        let cases: [(&[&str], &[ControllerName]); 9] = [
             (&[], &[]),
-            (&["csrsigning"], &[Name::CsrSigning]),
-            (&["certificatesigningrequest-signing-controller"], &[Name::CsrSigning]),
-            (&["*"], &[Name::CsrSigning, Name::CsrApproving, Name::CsrCleaner]),
-            (&["*", "-csrcleaner"], &[Name::CsrSigning, Name::CsrApproving]),
+            (&["csrsigning"], &[ControllerName::CsrSigning]),
+            (&["certificatesigningrequest-signing-controller"], &[ControllerName::CsrSigning]),
+            (&["*"], &[ControllerName::CsrSigning, ControllerName::CsrApproving, ControllerName::CsrCleaner]),
+            (&["*", "-csrcleaner"], &[ControllerName::CsrSigning, ControllerName::CsrApproving]),
             (
                 &["*", "-certificatesigningrequest-cleaner-controller"],
-                &[Name::CsrSigning, Name::CsrApproving],
+                &[ControllerName::CsrSigning, ControllerName::CsrApproving],
             ),
-            (&["*", "bootstrapsigner", "tokencleaner"], &Name::ALL),
-            (&["csrsigning", "-csrsigning"], &[Name::CsrSigning]),
+            (&["*", "bootstrapsigner", "tokencleaner"], &ControllerName::ALL),
+            (&["csrsigning", "-csrsigning"], &[ControllerName::CsrSigning]),
             (&["-csrsigning", "csrsigning"], &[]),
         ];
         for (list, expected) in cases {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_told() {
+    fn unknown_names_are_returned() {
         let given = ["*", "-csrsinging", "replicaset-controller"].map(str::to_owned);
         assert_eq!(selected(&given), Err(vec!["csrsinging".to_owned(), "replicaset-controller".to_owned()]));
     }

@@ -1,17 +1,18 @@
-//! Problems that last are logged when they begin, not each time they are met.
+//! Logs a persistent problem once, when it begins.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Causes are few: a right that is missing, a signer that cannot sign. More of them are forgotten, and told again.
+/// Causes are few: a missing permission, a signer that cannot sign. Beyond the limit the log forgets all, and logs them
+/// again.
 const MAX_CAUSES: usize = 1000;
 
-/// The problems that were logged and are not over yet, by their causes.
+/// The problems that were logged and persist, by cause.
 #[derive(Debug, Default)]
 pub(crate) struct ProblemLog(Mutex<BTreeSet<String>>);
 
 impl ProblemLog {
-    /// Notes a problem; says whether it is a new one, which is to be logged.
+    /// Records a problem; returns whether it is new, so that the caller logs it.
     pub(crate) fn begins(&self, cause: &str) -> bool {
         let mut causes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if causes.len() >= MAX_CAUSES {
@@ -20,7 +21,7 @@ impl ProblemLog {
         causes.insert(cause.to_owned())
     }
 
-    /// Notes that a problem is over; says whether there was one.
+    /// Records the end of a problem; returns whether there was one.
     pub(crate) fn ends(&self, cause: &str) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(cause)
     }

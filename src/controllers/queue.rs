@@ -1,9 +1,10 @@
-//! What a controller has to work on: each item once, never twice at a time, again after a while if it failed. A plain
-//! value: time is given, nothing waits here.
+//! The work queue of a controller: each item is queued once, is never processed twice at a time, and is retried with
+//! back-off. A plain data structure: the caller passes the time, and nothing here waits.
 //!
-//! Follows client-go's `util/workqueue`: an item that comes while it is worked on is kept for afterwards; attempts back
-//! off for each item, and all retries of a flow together are limited. Where that queue has one line, this one has a lane
-//! for each flow, taken in turn, and a bound on what waits: a client that makes items by the thousand waits for itself.
+//! Follows client-go's `util/workqueue`: an item that is added while it is processed is queued again afterwards; each
+//! item has a back-off, and a rate limit covers all retries of a flow. Unlike client-go's queue, this one has a lane
+//! for each flow, served round-robin, and a bounded length: a client that creates thousands of items delays only
+//! itself.
 
 mod delays;
 mod lanes;
@@ -13,102 +14,102 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use delays::Delays;
-use lanes::Lanes;
+use delays::DelayedItems;
+use lanes::FlowLanes;
 
-/// How many items wait for their turn, and how many for another attempt. What is more is forgotten.
-// A kubelet's request is there for minutes, and few clusters have more than 15,000 nodes. An item takes up to
-// 1 KiB, if its name is as long as may be and its requester has no other: docs/controllers.md has the sum.
+/// The maximum number of queued items, and of items that wait for a retry. The queue drops items beyond it.
+// A kubelet's request exists for minutes, and few clusters have more than 15,000 nodes. An item takes up to
+// 1 KiB, if its name has the maximum length and its requester no other item: docs/controllers.md has the sum.
 pub(crate) const MAX_WAITING: usize = 50_000;
 
-/// What an item belongs to: flows are worked on in turn, and are paced apart.
-pub(crate) type Flow = u64;
+/// The flow of an item. Flows are served round-robin, and each has its own retry rate limit.
+pub(crate) type FlowId = u64;
 
-/// What is worked on, by its key.
-pub(crate) trait Item: Clone + Ord {
-    /// Equal for all items that one client made.
-    fn flow(&self) -> Flow {
+/// The key of an object to process.
+pub(crate) trait WorkItem: Clone + Ord {
+    /// The flow of the item: equal for all items that one client created.
+    fn flow(&self) -> FlowId {
         0
     }
 }
 
-/// How many flows' paces are remembered before those that are over are looked for.
-const MAX_PACED: usize = 10_000;
+/// The number of rate limits in memory above which the queue removes those that are fully replenished.
+const MAX_RATE_LIMITS: usize = 10_000;
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// Nothing is left to do until something changes.
+pub(crate) enum AttemptOutcome {
+    /// Done until the object changes.
     Done,
-    /// Nothing went wrong; look again after this time.
+    /// Succeeded; process the item again after this time.
     After(Duration),
-    /// It failed; try again later, and later with each failure in a row.
+    /// Failed; retry with a back-off that grows with each failure in a row.
     Retry,
 }
 
-/// How retries are held back.
+/// Back-off and rate limit of retries.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
-    /// After the first failure of an item; doubled with each further one.
-    pub(crate) first: Duration,
-    /// At most.
-    pub(crate) longest: Duration,
-    /// Between any two retries, once there were more than `burst`.
-    pub(crate) each: Duration,
-    /// How many retries may be close to each other.
+pub(crate) struct RetryPolicy {
+    /// The back-off after the first failure of an item; doubled with each further one.
+    pub(crate) base_delay: Duration,
+    /// The maximum back-off of an item.
+    pub(crate) max_delay: Duration,
+    /// The interval between retries of a flow beyond `burst`.
+    pub(crate) interval: Duration,
+    /// The number of retries of a flow without a delay between them.
     pub(crate) burst: u32,
 }
 
-impl Pace {
-    /// That of the certificate controllers: 200 ms to 1000 s, and 10 in a second after a burst of 100.
+impl RetryPolicy {
+    /// The policy of the certificate controllers: 200 ms to 1000 s; 10 retries per second after a burst of 100.
     // kubernetes: pkg/controller/certificates/certificate_controller.go, NewCertificateController
     pub(crate) const CERTIFICATES: Self = Self {
-        first: Duration::from_millis(200),
-        longest: Duration::from_secs(1000),
-        each: Duration::from_millis(100),
+        base_delay: Duration::from_millis(200),
+        max_delay: Duration::from_secs(1000),
+        interval: Duration::from_millis(100),
         burst: 100,
     };
 }
 
-/// A queue of items, by their keys.
+/// A queue of work items.
 #[derive(Debug)]
-pub(crate) struct Queue<K> {
-    pace: Pace,
-    most: usize,
-    ready: Lanes<(K, Instant)>,
-    /// In `ready`, or to be put there once it is not worked on any more.
+pub(crate) struct WorkQueue<K> {
+    retry_policy: RetryPolicy,
+    capacity: usize,
+    ready: FlowLanes<(K, Instant)>,
+    /// Items in `ready`, and items in `working` that go there when they are done (client-go: `dirty`).
     wanted: BTreeSet<K>,
     working: BTreeSet<K>,
-    delayed: Delays<K>,
+    delayed: DelayedItems<K>,
     failures: BTreeMap<K, u32>,
-    /// When the limit of a flow's retries would be used up to nothing again; in the future.
-    // A bucket of `burst` that fills by one each `each`: the generic cell rate algorithm.
-    replete: BTreeMap<Flow, Instant>,
+    /// When the retry token bucket of each flow is full again; flows without an entry have a full one.
+    // A bucket of `burst` tokens that gains one per `interval`: the generic cell rate algorithm.
+    bucket_full_at: BTreeMap<FlowId, Instant>,
     forgotten: u64,
 }
 
 // threat: pending-requests-flood
-impl<K: Item> Queue<K> {
+impl<K: WorkItem> WorkQueue<K> {
     /// An empty queue.
-    pub(crate) fn new(pace: Pace) -> Self {
-        Self::bounded(pace, MAX_WAITING)
+    pub(crate) fn new(retry_policy: RetryPolicy) -> Self {
+        Self::bounded(retry_policy, MAX_WAITING)
     }
 
-    fn bounded(pace: Pace, most: usize) -> Self {
+    fn bounded(retry_policy: RetryPolicy, capacity: usize) -> Self {
         Self {
-            pace,
-            most,
-            ready: Lanes::default(),
+            retry_policy,
+            capacity,
+            ready: FlowLanes::default(),
             wanted: BTreeSet::new(),
             working: BTreeSet::new(),
-            delayed: Delays::default(),
+            delayed: DelayedItems::default(),
             failures: BTreeMap::new(),
-            replete: BTreeMap::new(),
+            bucket_full_at: BTreeMap::new(),
             forgotten: 0,
         }
     }
 
-    /// Something about an item has changed. Says whether it was not known to be waiting.
+    /// Adds an item that has changed; returns `false` if it is already queued.
     pub(crate) fn add(&mut self, key: K, now: Instant) -> bool {
         if !self.wanted.insert(key.clone()) {
             return false;
@@ -119,11 +120,11 @@ impl<K: Item> Queue<K> {
         true
     }
 
-    /// The flow that has the most items waits for what is too many.
+    /// Queues an item. Beyond the capacity, the flow with the most items loses one.
     fn push(&mut self, key: K, now: Instant) {
         self.ready.push(key.flow(), (key, now));
-        if self.ready.len() > self.most
-            && let Some((forgotten, _)) = self.ready.shorten()
+        if self.ready.len() > self.capacity
+            && let Some((forgotten, _)) = self.ready.drop_oldest_of_longest()
         {
             self.wanted.remove(&forgotten);
             self.failures.remove(&forgotten);
@@ -131,13 +132,13 @@ impl<K: Item> Queue<K> {
         }
     }
 
-    /// How many items were forgotten since this was last asked: they have to be found again.
+    /// The number of items dropped since the last call; the caller has to list the objects again.
     pub(crate) fn take_forgotten(&mut self) -> u64 {
         std::mem::take(&mut self.forgotten)
     }
 
-    /// Moves what was put off until now to what can be worked on; says how many were not waiting there already.
-    pub(crate) fn ripen(&mut self, now: Instant) -> usize {
+    /// Queues the delayed items that are due; returns how many were not queued already.
+    pub(crate) fn queue_due(&mut self, now: Instant) -> usize {
         let mut added = 0;
         while let Some(key) = self.delayed.take(now) {
             added += usize::from(self.add(key, now));
@@ -145,17 +146,17 @@ impl<K: Item> Queue<K> {
         added
     }
 
-    /// When something that was put off is due.
+    /// When the first delayed item is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.delayed.due()
     }
 
-    /// How many can be worked on.
+    /// The number of queued items.
     pub(crate) fn len(&self) -> usize {
         self.ready.len()
     }
 
-    /// The next to work on, with the time since when it waits. It must be given to [`done`](Self::done) afterwards.
+    /// Takes the next item, with the time when it was queued. The caller passes it to [`done`](Self::done) afterwards.
     pub(crate) fn take(&mut self) -> Option<(K, Instant)> {
         let (key, since) = self.ready.take()?;
         self.wanted.remove(&key);
@@ -163,58 +164,59 @@ impl<K: Item> Queue<K> {
         Some((key, since))
     }
 
-    /// What was taken is worked on no more.
-    pub(crate) fn done(&mut self, key: K, outcome: Outcome, now: Instant) {
+    /// Ends the attempt at an item that [`take`](Self::take) returned.
+    pub(crate) fn done(&mut self, key: K, outcome: AttemptOutcome, now: Instant) {
         self.working.remove(&key);
         if self.wanted.contains(&key) {
             self.push(key.clone(), now);
         }
         match outcome {
-            Outcome::Done => {
+            AttemptOutcome::Done => {
                 self.failures.remove(&key);
             }
-            Outcome::After(time) => {
+            AttemptOutcome::After(time) => {
                 self.failures.remove(&key);
-                self.put_off(key, time, now);
+                self.delay(key, time, now);
             }
-            Outcome::Retry => {
-                let delay = self.failed(&key).max(self.turn(key.flow(), now));
-                self.put_off(key, delay, now);
+            AttemptOutcome::Retry => {
+                let delay = self.backoff(&key).max(self.rate_limit_delay(key.flow(), now));
+                self.delay(key, delay, now);
             }
         }
     }
 
-    /// Puts an item off; the flow that has the most such items loses the one that is due last of what is too many.
-    fn put_off(&mut self, key: K, time: Duration, now: Instant) {
+    /// Delays an item. Beyond the capacity, the flow with the most delayed items loses the one that is due last.
+    fn delay(&mut self, key: K, time: Duration, now: Instant) {
         let Some(at) = now.checked_add(time) else { return };
         self.delayed.insert(key, at);
-        if self.delayed.len() > self.most
-            && let Some(forgotten) = self.delayed.shorten()
+        if self.delayed.len() > self.capacity
+            && let Some(forgotten) = self.delayed.drop_last_of_longest()
         {
             self.failures.remove(&forgotten);
             self.forgotten += 1;
         }
     }
 
-    /// How long an item that failed once more rests.
+    /// Counts a failure of an item; returns its back-off.
     // client-go: util/workqueue/default_rate_limiters.go, TypedItemExponentialFailureRateLimiter
-    fn failed(&mut self, key: &K) -> Duration {
+    fn backoff(&mut self, key: &K) -> Duration {
         let failures = self.failures.entry(key.clone()).or_default();
         let factor = 2_u32.checked_pow(*failures);
         *failures = failures.saturating_add(1);
-        let delay = factor.and_then(|factor| self.pace.first.checked_mul(factor));
-        delay.unwrap_or(self.pace.longest).min(self.pace.longest)
+        let delay = factor.and_then(|factor| self.retry_policy.base_delay.checked_mul(factor));
+        delay.unwrap_or(self.retry_policy.max_delay).min(self.retry_policy.max_delay)
     }
 
-    /// How long one more retry has to wait for all the others of its flow.
+    /// Takes a token from the retry bucket of a flow; returns the wait for it.
     // client-go: util/workqueue/default_rate_limiters.go, TypedBucketRateLimiter
-    fn turn(&mut self, flow: Flow, now: Instant) -> Duration {
-        if !self.replete.contains_key(&flow) && self.replete.len() >= MAX_PACED {
-            self.replete.retain(|_, replete| *replete > now);
+    fn rate_limit_delay(&mut self, flow: FlowId, now: Instant) -> Duration {
+        let RetryPolicy { interval, burst, .. } = self.retry_policy;
+        if !self.bucket_full_at.contains_key(&flow) && self.bucket_full_at.len() >= MAX_RATE_LIMITS {
+            self.bucket_full_at.retain(|_, full_at| *full_at > now);
         }
-        let replete = self.replete.get(&flow).map_or(now, |replete| (*replete).max(now)) + self.pace.each;
-        self.replete.insert(flow, replete);
-        (replete - now).saturating_sub(self.pace.each * self.pace.burst)
+        let full_at = self.bucket_full_at.get(&flow).map_or(now, |full_at| (*full_at).max(now)) + interval;
+        self.bucket_full_at.insert(flow, full_at);
+        (full_at - now).saturating_sub(interval * burst)
     }
 }
 
@@ -222,120 +224,121 @@ impl<K: Item> Queue<K> {
 mod tests {
     use super::*;
 
-    impl Item for &'static str {}
+    impl WorkItem for &'static str {}
 
-    /// A flow, and a number in it.
-    impl Item for (Flow, u32) {
-        fn flow(&self) -> Flow {
+    /// A flow, and the number of an item in it.
+    impl WorkItem for (FlowId, u32) {
+        fn flow(&self) -> FlowId {
             self.0
         }
     }
 
-    fn queue() -> (Queue<&'static str>, Instant) {
-        (Queue::new(Pace::CERTIFICATES), Instant::now())
+    fn queue() -> (WorkQueue<&'static str>, Instant) {
+        (WorkQueue::new(RetryPolicy::CERTIFICATES), Instant::now())
     }
 
-    fn taken(queue: &mut Queue<&'static str>) -> Option<&'static str> {
+    fn taken(queue: &mut WorkQueue<&'static str>) -> Option<&'static str> {
         queue.take().map(|(key, _)| key)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_item_is_there_once_and_worked_on_once_at_a_time() {
+    async fn an_item_is_queued_once_and_processed_once_at_a_time() {
         let (mut queue, now) = queue();
         assert!(queue.add("a", now) && !queue.add("a", now) && queue.add("b", now));
         assert_eq!(taken(&mut queue), Some("a"));
-        assert!(queue.add("a", now), "it has changed since it was taken");
+        assert!(queue.add("a", now), "changed since it was taken");
         assert_eq!(taken(&mut queue), Some("b"));
-        assert_eq!(taken(&mut queue), None, "a is worked on");
-        queue.done("a", Outcome::Done, now);
+        assert_eq!(taken(&mut queue), None, "a is being processed");
+        queue.done("a", AttemptOutcome::Done, now);
         assert_eq!(taken(&mut queue), Some("a"));
-        queue.done("a", Outcome::Done, now);
+        queue.done("a", AttemptOutcome::Done, now);
         assert_eq!((taken(&mut queue), queue.due()), (None, None));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_in_a_row_double_the_wait_up_to_the_longest() {
+    async fn failures_in_a_row_double_the_back_off_up_to_the_maximum() {
         let (mut queue, mut now) = queue();
         queue.add("a", now);
         let mut waits = Vec::new();
         for _ in 0..15 {
             queue.take().unwrap();
-            queue.done("a", Outcome::Retry, now);
+            queue.done("a", AttemptOutcome::Retry, now);
             let due = queue.due().unwrap();
             waits.push((due - now).as_millis());
-            assert_eq!(queue.ripen(due - Duration::from_millis(1)), 0);
-            assert_eq!(queue.ripen(due), 1);
+            assert_eq!(queue.queue_due(due - Duration::from_millis(1)), 0);
+            assert_eq!(queue.queue_due(due), 1);
             now = due;
         }
         let expected: Vec<u128> = (0..15_u32).map(|n| (200 * 2_u128.pow(n)).min(1_000_000)).collect();
         assert_eq!(waits, expected);
         queue.take().unwrap();
-        queue.done("a", Outcome::Done, now);
+        queue.done("a", AttemptOutcome::Done, now);
         queue.add("a", now);
         queue.take().unwrap();
-        queue.done("a", Outcome::Retry, now);
-        assert_eq!(queue.due().unwrap() - now, Duration::from_millis(200), "a success is a new beginning");
+        queue.done("a", AttemptOutcome::Retry, now);
+        assert_eq!(queue.due().unwrap() - now, Duration::from_millis(200), "a success resets the back-off");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_retries_together_are_ten_in_a_second_after_a_hundred() {
-        let mut queue = Queue::new(Pace::CERTIFICATES);
+    async fn a_flow_has_ten_retries_per_second_after_a_burst_of_a_hundred() {
+        let mut queue = WorkQueue::new(RetryPolicy::CERTIFICATES);
         let now = Instant::now();
         for number in 0..130 {
             let key = (7, number);
             queue.add(key, now);
             queue.take().unwrap();
-            queue.done(key, Outcome::Retry, now);
+            queue.done(key, AttemptOutcome::Retry, now);
         }
-        assert_eq!(queue.ripen(now + Duration::from_millis(200)), 102, "the burst, and two more");
-        assert_eq!(queue.ripen(now + Duration::from_secs(1)), 8);
-        assert_eq!(queue.ripen(now + Duration::from_secs(3)), 20);
+        assert_eq!(queue.queue_due(now + Duration::from_millis(200)), 102, "the burst, and two more");
+        assert_eq!(queue.queue_due(now + Duration::from_secs(1)), 8);
+        assert_eq!(queue.queue_due(now + Duration::from_secs(3)), 20);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_to_be_looked_at_again_comes_again() {
+    async fn an_item_with_a_delay_is_queued_again_when_it_is_due() {
         let (mut queue, now) = queue();
         queue.add("a", now);
         queue.take().unwrap();
-        queue.done("a", Outcome::After(Duration::from_secs(5)), now);
+        queue.done("a", AttemptOutcome::After(Duration::from_secs(5)), now);
         assert_eq!(queue.due(), Some(now + Duration::from_secs(5)));
-        assert!(queue.add("a", now), "what changes meanwhile is looked at meanwhile");
-        assert_eq!(queue.ripen(now + Duration::from_secs(5)), 0, "and it waits once");
+        assert!(queue.add("a", now), "a change queues the item before it is due");
+        assert_eq!(queue.queue_due(now + Duration::from_secs(5)), 0, "the item is queued only once");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn flows_are_worked_on_in_turn_however_many_items_one_of_them_has() {
-        let mut queue = Queue::new(Pace::CERTIFICATES);
+    async fn flows_are_served_round_robin_however_many_items_one_of_them_has() {
+        let mut queue = WorkQueue::new(RetryPolicy::CERTIFICATES);
         let now = Instant::now();
         for number in 0..10_000 {
             queue.add((1, number), now);
         }
         queue.add((2, 0), now);
         queue.add((3, 0), now);
-        let flows: Vec<Flow> = (0..6).map(|_| queue.take().unwrap().0.flow()).collect();
+        let flows: Vec<FlowId> = (0..6).map(|_| queue.take().unwrap().0.flow()).collect();
         assert_eq!(flows, [1, 2, 3, 1, 1, 1]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_of_one_flow_put_off_no_retry_of_another() {
-        let mut queue = Queue::new(Pace::CERTIFICATES);
+    async fn failures_of_one_flow_do_not_delay_retries_of_another() {
+        let mut queue = WorkQueue::new(RetryPolicy::CERTIFICATES);
         let now = Instant::now();
         for number in 0..10_000 {
             queue.add((1, number), now);
             queue.take().unwrap();
-            queue.done((1, number), Outcome::Retry, now);
+            queue.done((1, number), AttemptOutcome::Retry, now);
         }
         queue.add((2, 0), now);
         queue.take().unwrap();
-        queue.done((2, 0), Outcome::Retry, now);
-        queue.ripen(now + Duration::from_millis(200));
-        let flows: BTreeSet<Flow> = std::iter::from_fn(|| queue.take()).map(|(key, _)| key.flow()).collect();
+        queue.done((2, 0), AttemptOutcome::Retry, now);
+        queue.queue_due(now + Duration::from_millis(200));
+        let flows: BTreeSet<FlowId> =
+            std::iter::from_fn(|| queue.take()).map(|(key, _)| key.flow()).collect();
         assert_eq!(flows, BTreeSet::from([1, 2]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_too_much_is_forgotten_of_the_flow_that_has_most() {
-        let mut queue = Queue::bounded(Pace::CERTIFICATES, 100);
+    async fn beyond_the_capacity_the_flow_with_the_most_items_loses_items() {
+        let mut queue = WorkQueue::bounded(RetryPolicy::CERTIFICATES, 100);
         let now = Instant::now();
         for number in 0..1000 {
             queue.add((1, number), now);
@@ -347,24 +350,25 @@ mod tests {
         assert_eq!((queue.take_forgotten(), queue.take_forgotten()), (910, 0));
         let taken: Vec<_> = std::iter::from_fn(|| queue.take()).map(|(key, _)| key).collect();
         assert_eq!(taken.iter().filter(|(flow, _)| *flow == 2).count(), 10);
-        assert!(taken.contains(&(1, 999)), "those that came last are there");
-        // What failed is bounded, too.
+        assert!(taken.contains(&(1, 999)), "the newest items are kept");
+        // Items that wait for a retry are bounded, too.
         for number in 0..1000 {
             queue.add((3, number), now);
             queue.take().unwrap();
-            queue.done((3, number), Outcome::Retry, now);
+            queue.done((3, number), AttemptOutcome::Retry, now);
         }
         assert_eq!((queue.delayed.len(), queue.failures.len()), (100, 100));
         assert_eq!(queue.take_forgotten(), 900);
     }
+
     #[tokio::test(start_paused = true)]
-    async fn what_fails_too_often_is_forgotten_of_the_flow_that_fails_most() {
-        let mut queue = Queue::bounded(Pace::CERTIFICATES, 100);
+    async fn beyond_the_capacity_the_flow_with_the_most_retries_loses_retries() {
+        let mut queue = WorkQueue::bounded(RetryPolicy::CERTIFICATES, 100);
         let now = Instant::now();
-        let fail = |queue: &mut Queue<(Flow, u32)>, key| {
+        let fail = |queue: &mut WorkQueue<(FlowId, u32)>, key| {
             queue.add(key, now);
             queue.take().unwrap();
-            queue.done(key, Outcome::Retry, now);
+            queue.done(key, AttemptOutcome::Retry, now);
         };
         for number in 0..1000 {
             fail(&mut queue, (1, number));
@@ -375,7 +379,7 @@ mod tests {
         }
         assert_eq!(queue.take_forgotten(), 1901);
         assert_eq!(queue.due(), Some(now + Duration::from_millis(200)));
-        assert_eq!(queue.ripen(now + Duration::from_mins(10)), 100);
+        assert_eq!(queue.queue_due(now + Duration::from_mins(10)), 100);
         let kept: Vec<_> = std::iter::from_fn(|| queue.take()).map(|(key, _)| key).collect();
         assert!(kept.contains(&(2, 0)) && kept.contains(&(1, 0)), "{kept:?}");
     }

@@ -1,58 +1,67 @@
-//! Which controllers run for one cluster, and by what; read and found to fit together.
+//! The validated settings of one cluster's controllers.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use super::name::Name;
-use crate::pki::issuance::authority::Authority;
-use crate::pki::issuance::profile::{CustomRules, Profile, SignerName};
+pub use super::name::ControllerName;
+use crate::pki::issuance::authority::CertificateAuthority;
+use crate::pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
 
-/// The controllers of one cluster.
+/// The settings of one cluster's controllers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Controllers {
-    /// Those that run; at least one.
-    pub names: BTreeSet<Name>,
-    /// What `csrsigning` signs, and with what; one for each signer's name.
+pub struct ControllerSettings {
+    /// The controllers to run; at least one.
+    pub names: BTreeSet<ControllerName>,
+    /// The signers of `csrsigning`, one for each signer name.
     pub signers: Vec<SignerSettings>,
-    /// `--cluster-signing-duration`: the longest life of a certificate.
+    /// `--cluster-signing-duration`: the maximum lifetime of a certificate.
     pub signing_duration: Duration,
-    /// How replicas agree on which one works; `None`: they all do.
-    pub election: Option<Election>,
+    /// Leader election; `None` lets every replica run the controllers.
+    pub election: Option<LeaderElectionSettings>,
 }
 
-/// A signer: what it may sign, and its authority.
+/// A signer: its profile and its authority.
 #[derive(Clone)]
 pub struct SignerSettings {
-    /// What it may sign.
-    pub profile: Arc<Profile>,
-    /// What it signs with.
-    pub authority: Arc<Authority>,
-    /// What both were made of.
-    made_of: MadeOf,
+    /// The rules for requests and certificates.
+    pub profile: Arc<CertificateProfile>,
+    /// The CA that signs.
+    pub authority: Arc<CertificateAuthority>,
+    /// The inputs of both, for comparison.
+    inputs: SignerInputs,
 }
 
-/// What tells a signer from one that was read before.
+/// The inputs of a signer. Signers with equal inputs are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct MadeOf {
+struct SignerInputs {
     digest: Vec<u8>,
     rules: Option<CustomRules>,
 }
 
 impl SignerSettings {
-    /// One of `kubernetes.io`. `digest` is of the authority's certificate and key.
-    pub fn kubernetes(profile: Profile, authority: Arc<Authority>, digest: Vec<u8>) -> Self {
-        Self { profile: Arc::new(profile), authority, made_of: MadeOf { digest, rules: None } }
+    /// A `kubernetes.io` signer. `digest` covers the authority's certificate and key.
+    pub fn kubernetes(
+        profile: CertificateProfile,
+        authority: Arc<CertificateAuthority>,
+        digest: Vec<u8>,
+    ) -> Self {
+        Self { profile: Arc::new(profile), authority, inputs: SignerInputs { digest, rules: None } }
     }
 
-    /// One of an operator's own.
-    pub fn custom(name: &SignerName, rules: CustomRules, authority: Arc<Authority>, digest: Vec<u8>) -> Self {
-        let profile = Arc::new(Profile::custom(name, rules.clone()));
-        Self { profile, authority, made_of: MadeOf { digest, rules: Some(rules) } }
+    /// A signer that the operator defines.
+    pub fn custom(
+        name: &SignerName,
+        rules: CustomRules,
+        authority: Arc<CertificateAuthority>,
+        digest: Vec<u8>,
+    ) -> Self {
+        let profile = Arc::new(CertificateProfile::custom(name, rules.clone()));
+        Self { profile, authority, inputs: SignerInputs { digest, rules: Some(rules) } }
     }
 
-    /// The name by which requests ask for it.
+    /// The signer name in requests.
     pub fn name(&self) -> &str {
         self.profile.signer_name()
     }
@@ -60,7 +69,7 @@ impl SignerSettings {
 
 impl PartialEq for SignerSettings {
     fn eq(&self, other: &Self) -> bool {
-        self.name() == other.name() && self.made_of == other.made_of
+        self.name() == other.name() && self.inputs == other.inputs
     }
 }
 
@@ -72,15 +81,15 @@ impl fmt::Debug for SignerSettings {
     }
 }
 
-/// How replicas agree on which one works.
+/// Leader election among replicas.
 // kubernetes: k8s.io/component-base/config/options/leaderelectionconfig.go
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Election {
-    /// How long others wait for a leader that renews its lease no more.
+pub struct LeaderElectionSettings {
+    /// How long other replicas wait after the last renewal.
     pub lease_duration: Duration,
-    /// How long a leader tries to renew its lease before it works no more; shorter than the lease.
+    /// How long the leader retries a renewal before it stops; shorter than the lease duration.
     pub renew_deadline: Duration,
-    /// How long to wait between two attempts.
+    /// The delay between attempts.
     pub retry_period: Duration,
     /// The name of the lease.
     pub name: String,

@@ -1,4 +1,4 @@
-//! A cluster for controllers under test: an API server that keeps objects, is watched, and refuses what is out of date.
+//! A fake cluster for controller tests: an API server that stores objects, serves watches, and refuses stale writes.
 //! Its clock is tokio's, which tests pause.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,13 +20,13 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tower::{BoxError, service_fn};
 
-use super::Context;
+use super::ControllerContext;
 use super::client::bounded;
-use super::settings::Controllers;
+use super::settings::ControllerSettings;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
-/// When its time begins: 2023-11-14T22:13:20Z.
+/// The start of its clock: 2023-11-14T22:13:20Z.
 pub(crate) const BEGINNING: Duration = Duration::from_secs(1_700_000_000);
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
@@ -41,14 +41,14 @@ pub(crate) struct FakeCluster {
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Value>,
-    /// What watches are told: the revision, the collection, and the event.
+    /// The watch events: revision, collection and event.
     events: Vec<(u64, String, Value)>,
     revision: u64,
-    /// What was written, by whom it may be: method, path, and status code.
+    /// The write requests of controllers: method, path and status code.
     writes: Vec<(Method, String, u16)>,
-    /// What the next writes are answered with instead.
+    /// Status codes that the next writes fail with.
     refusals: Vec<u16>,
-    /// Collections whose lists nobody gets yet.
+    /// Collections whose lists fail.
     held: Vec<String>,
 }
 
@@ -57,19 +57,19 @@ impl FakeCluster {
         Self { state: Arc::default(), changed: watch::Sender::new(0) }
     }
 
-    /// What a controller works with here.
-    pub(crate) fn context(&self) -> Context {
+    /// A controller context for this cluster.
+    pub(crate) fn context(&self) -> ControllerContext {
         let cluster = self.clone();
         let service = service_fn(move |request: Request<Body>| {
             let cluster = cluster.clone();
             async move { Ok::<_, Infallible>(cluster.answer(request).await) }
         });
         let begun = Instant::now();
-        Context {
+        ControllerContext {
             cluster: "c".into(),
             identity: "test".into(),
             client: Client::new(service, "default"),
-            settings: Arc::new(Controllers {
+            settings: Arc::new(ControllerSettings {
                 names: BTreeSet::new(),
                 signers: Vec::new(),
                 signing_duration: Duration::from_hours(8760),
@@ -83,32 +83,32 @@ impl FakeCluster {
         }
     }
 
-    /// Somebody else makes or changes an object.
+    /// Creates or changes an object, as another client.
     pub(crate) fn put(&self, path: &str, object: Value) {
         self.store(path, object);
     }
 
-    /// Somebody else deletes an object.
+    /// Deletes an object, as another client.
     pub(crate) fn remove(&self, path: &str) {
         self.delete(path);
     }
 
-    /// An object, as it is now.
+    /// The current object.
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
         self.state.lock().unwrap().objects.get(path).cloned()
     }
 
-    /// What was written since the last time this was asked.
+    /// The write requests since the last call.
     pub(crate) fn writes(&self) -> Vec<(Method, String, u16)> {
         std::mem::take(&mut self.state.lock().unwrap().writes)
     }
 
-    /// Answers the next write with this code.
+    /// Fails the next write with this code.
     pub(crate) fn refuse(&self, code: u16) {
         self.state.lock().unwrap().refusals.push(code);
     }
 
-    /// Lets nobody list a collection, or lets them again.
+    /// Fails lists of a collection while `held`.
     pub(crate) fn hold(&self, collection: &str, held: bool) {
         let mut state = self.state.lock().unwrap();
         state.held.retain(|known| known != collection);
@@ -117,7 +117,7 @@ impl FakeCluster {
         }
     }
 
-    /// Tells whoever watches a collection that what happened before is forgotten: it has to be listed again.
+    /// Ends watches of a collection with 410 Expired: watchers have to list again.
     pub(crate) fn expire(&self, collection: &str) {
         let mut state = self.state.lock().unwrap();
         state.revision += 1;
@@ -195,7 +195,7 @@ impl FakeCluster {
         let Some(known) = self.get(path) else { return 404 };
         let given = if *method == Method::DELETE { &body["preconditions"] } else { &body["metadata"] };
         let fits = |key: &str| given[key].is_null() || given[key] == known["metadata"][key];
-        // Every write of a controller is to say what it read.
+        // Every write of a controller must carry the version that it read.
         assert!(given["resourceVersion"].is_string() && given["uid"].is_string(), "{method} {path}: {body}");
         if !fits("resourceVersion") || !fits("uid") {
             return 409;
@@ -243,7 +243,7 @@ impl FakeCluster {
     }
 }
 
-/// What of an API server is silent: it accepts these and never answers, or never ends their header.
+/// The requests that a silent API server accepts and never answers, or whose response body never comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Silent {
     List,
@@ -256,17 +256,17 @@ impl Silent {
     pub(crate) const ALL: [Self; 4] = [Self::List, Self::ListBody, Self::Watch, Self::WatchBody];
     pub(crate) const DURATION: Duration = Duration::from_mins(10);
 
-    /// `client` as controllers have it, of an API server that is silent from now on for some time. What was asked
-    /// meanwhile is never answered.
+    /// `client` with the controllers' bounds, of an API server that is silent for [`Self::DURATION`] from now. Requests
+    /// from that time are never answered.
     pub(crate) fn client(self, client: Client) -> Client {
         let begun = Instant::now();
         let service = service_fn(move |request: Request<Body>| {
             let client = client.clone();
             async move {
                 let is_watch = request.uri().query().is_some_and(|query| query.contains("watch"));
-                let is_meant = request.method() == Method::GET
+                let is_silent = request.method() == Method::GET
                     && is_watch == matches!(self, Self::Watch | Self::WatchBody);
-                if !is_meant || begun.elapsed() >= Self::DURATION {
+                if !is_silent || begun.elapsed() >= Self::DURATION {
                     return Ok(client
                         .send(request)
                         .await?

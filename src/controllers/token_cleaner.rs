@@ -1,4 +1,4 @@
-//! The controller `tokencleaner`: deletes bootstrap tokens that have expired, when they expire.
+//! The controller `tokencleaner`: deletes bootstrap tokens when they expire.
 
 use std::convert::Infallible;
 use std::sync::atomic::AtomicU64;
@@ -9,56 +9,56 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use tracing::{info, warn};
 
-use super::Context;
-use super::name::Name;
-use super::queue::{Outcome, Pace};
-use super::worker::{self, Key};
+use super::ControllerContext;
+use super::name::ControllerName;
+use super::queue::{AttemptOutcome, RetryPolicy};
+use super::worker::{self, ObjectKey};
 use crate::pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
-use crate::pki::bootstrap_tokens::token_cleaner::{Fate, fate};
+use crate::pki::bootstrap_tokens::token_cleaner::{CleanupAction, cleanup_action};
 
-const NAME: Name = Name::TokenCleaner;
+const NAME: ControllerName = ControllerName::TokenCleaner;
 
-/// Looks at every token when it changes, and when it is to expire.
+/// Checks every token when it changes and when it expires.
 // kube-controller-manager: pkg/controller/bootstrap/tokencleaner.go
-pub(crate) async fn run(context: Context) -> Infallible {
+pub(crate) async fn run(context: ControllerContext) -> Infallible {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), NAMESPACE);
     let tokens = watcher::Config::default().fields(&format!("type={SECRET_TYPE}"));
     let (store, changes) = worker::watch(&context, "secrets", secrets.clone(), tokens);
-    let look = async |key: Key| match key.within(&store) {
-        // The list is of tokens alone; before something is deleted it is looked at once more.
+    let check = async |key: ObjectKey| match key.within(&store) {
+        // The list contains tokens only; the type is checked again before a deletion.
         Some(secret) if is_token(&secret) => {
             let now = context.clock.now();
-            match fate(&TokenData::of(&secret), now) {
-                Fate::Keep => Outcome::Done,
-                Fate::KeepFor(remaining) => Outcome::After(remaining),
-                Fate::Delete => delete(&context, &secrets, &secret).await,
+            match cleanup_action(&TokenData::of(&secret), now) {
+                CleanupAction::Keep => AttemptOutcome::Done,
+                CleanupAction::KeepFor(remaining) => AttemptOutcome::After(remaining),
+                CleanupAction::Delete => delete(&context, &secrets, &secret).await,
             }
         }
-        _ => Outcome::Done,
+        _ => AttemptOutcome::Done,
     };
-    worker::work(&context, NAME, Pace::CERTIFICATES, changes, &AtomicU64::new(0), look).await
+    worker::work(&context, NAME, RetryPolicy::CERTIFICATES, changes, &AtomicU64::new(0), check).await
 }
 
-/// Deletes a token if it is still the one that was looked at. If it is not, the watch tells of what it is now.
-async fn delete(context: &Context, secrets: &Api<Secret>, secret: &Secret) -> Outcome {
+/// Deletes a token unless it has changed since it was checked; then the watch delivers the newer version.
+async fn delete(context: &ControllerContext, secrets: &Api<Secret>, secret: &Secret) -> AttemptOutcome {
     let name = secret.name_any();
     let preconditions = Preconditions { uid: secret.uid(), resource_version: secret.resource_version() };
     let options = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     let cluster = &*context.cluster;
     match secrets.delete(&name, &options).await {
         Ok(_) => {
-            info!(cluster, secret = name, "an expired bootstrap token is deleted");
-            Outcome::Done
+            info!(cluster, secret = name, "expired bootstrap token deleted");
+            AttemptOutcome::Done
         }
-        Err(kube::Error::Api(status)) if status.is_not_found() => Outcome::Done,
+        Err(kube::Error::Api(status)) if status.is_not_found() => AttemptOutcome::Done,
         Err(kube::Error::Api(status)) if status.is_conflict() => {
             context.metrics.controllers.conflicts.with_label_values(&[cluster, NAME.alias()]).inc();
-            Outcome::Done
+            AttemptOutcome::Done
         }
-        // kube-controller-manager leaves it at that; an expired token would stay until it changes.
+        // kube-controller-manager does not retry; an expired token would stay until it changes.
         Err(error) => {
-            warn!(cluster, secret = name, "an expired bootstrap token cannot be deleted: {error}");
-            Outcome::Retry
+            warn!(cluster, secret = name, "cannot delete expired bootstrap token: {error}");
+            AttemptOutcome::Retry
         }
     }
 }
@@ -84,15 +84,15 @@ mod tests {
         json!({"type": SECRET_TYPE, "data": data})
     }
 
-    /// The controller at work on a cluster whose time is 2023-11-14T22:13:20Z.
-    fn begin() -> (FakeCluster, Context) {
+    /// A cluster whose clock begins at 2023-11-14T22:13:20Z, and a context for it.
+    fn begin() -> (FakeCluster, ControllerContext) {
         let cluster = FakeCluster::new();
         let context = cluster.context();
         (cluster, context)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_expired_token_goes_and_another_one_stays() {
+    async fn an_expired_token_is_deleted_and_another_one_stays() {
         // kube-controller-manager: pkg/controller/bootstrap/tokencleaner_test.go
         let (cluster, context) = begin();
         let path = |id: &str| PATH.replace("abcdef", id);
@@ -106,14 +106,14 @@ mod tests {
         }
         tokio::spawn(run(context));
         sleep(Duration::from_secs(1)).await;
-        let mut gone = cluster.writes();
-        gone.sort_by(|one, other| one.1.cmp(&other.1));
-        assert_eq!(gone, ["expire", "garbag"].map(|id| (Method::DELETE, path(id), 200)));
+        let mut deleted = cluster.writes();
+        deleted.sort_by(|one, other| one.1.cmp(&other.1));
+        assert_eq!(deleted, ["expire", "garbag"].map(|id| (Method::DELETE, path(id), 200)));
         assert!(cluster.get(&path("noexpi")).is_some() && cluster.get(&path("longer")).is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_no_token_stays_whatever_the_list_has() {
+    async fn a_secret_of_another_type_stays_even_if_the_list_returns_it() {
         let (cluster, context) = begin();
         let mut other = token(Some("garbage"));
         other["type"] = json!("Opaque");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_goes_at_the_moment_it_expires() {
+    async fn a_token_is_deleted_when_it_expires() {
         let (cluster, context) = begin();
         tokio::spawn(run(context));
         cluster.put(PATH, token(Some("2023-11-14T23:13:20Z")));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_that_is_given_more_time_has_it() {
+    async fn a_token_whose_expiration_is_extended_stays() {
         let (cluster, context) = begin();
         tokio::spawn(run(context));
         cluster.put(PATH, token(Some("2023-11-14T22:14:20Z")));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lost_race_is_counted_and_left_to_the_next_change() {
+    async fn a_conflict_is_counted_and_left_to_the_next_change() {
         for (code, conflicts) in [(409, 1), (404, 0)] {
             let (cluster, context) = begin();
             let metrics = std::sync::Arc::clone(&context.metrics);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_that_cannot_be_deleted_is_tried_again() {
+    async fn a_failed_deletion_is_retried() {
         let (cluster, context) = begin();
         cluster.refuse(500);
         cluster.put(PATH, token(Some("2023-11-14T21:13:20Z")));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_is_silent_for_a_while_is_asked_until_it_answers() {
+    async fn an_api_server_that_stops_answering_is_retried_until_it_answers() {
         for far_end in Silent::ALL {
             let (cluster, mut context) = begin();
             context.client = far_end.client(context.client);

@@ -1,7 +1,7 @@
-//! The loop of a controller: what a watch reports goes into its queue, and a few items are worked on at a time.
+//! The loop of a controller: watch events go into a work queue, and a few workers process its items.
 //!
-//! All of it is one future: dropping it ends the work between two awaits, which is how a replica that leads no more
-//! stops. Whatever writes must therefore be whole in one request, under the version that was read.
+//! The loop is a single future. A replica that loses the lease drops it, which ends the work at an await. So every
+//! change must be a single request, with the `resourceVersion` of the read.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -24,29 +24,29 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, error, info, warn};
 
-use super::Context;
-use super::name::Name;
-use super::queue::{Item, MAX_WAITING, Outcome, Pace, Queue};
+use super::ControllerContext;
+use super::name::ControllerName;
+use super::queue::{AttemptOutcome, MAX_WAITING, RetryPolicy, WorkItem, WorkQueue};
 
-/// How many objects a list has at most: they are small in sum, as large as one may be.
-const MAX_LISTED: u32 = 10;
+/// The maximum number of objects in a list page: a page of the largest possible objects is still small.
+const PAGE_SIZE: u32 = 10;
 
-/// How many items of a controller are worked on at a time.
+/// The maximum number of concurrent attempts of a controller.
 // kubernetes: cmd/kube-controller-manager/app/certificates.go
 pub(super) const WORKERS: usize = 5;
-/// How long one attempt may take: an API server that does not answer must not hold a place for ever.
-pub(super) const PATIENCE: Duration = Duration::from_mins(1);
+/// The maximum duration of an attempt: an API server that does not answer must not block a worker for ever.
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The name of an object, and its namespace if it has one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
-    /// Empty if the kind has none.
+pub(crate) struct ObjectKey {
+    /// Empty for cluster-scoped kinds.
     pub(crate) namespace: String,
-    /// The name in it.
+    /// The name of the object.
     pub(crate) name: String,
 }
 
-impl Key {
+impl ObjectKey {
     fn of<K: Resource>(object: &K) -> Self {
         Self { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
     }
@@ -62,24 +62,25 @@ impl Key {
     }
 }
 
-impl Item for Key {}
+impl WorkItem for ObjectKey {}
 
-impl fmt::Display for Key {
+impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { namespace, name } = self;
         if namespace.is_empty() { f.write_str(name) } else { write!(f, "{namespace}/{name}") }
     }
 }
 
-/// The objects of a kind as a watch keeps them, and the names of those that changed: all of them once they are all
-/// known, then each as it changes or goes. Who manages which field is not kept, and written back by nobody.
+/// Watches the objects of a kind. Returns the store of the objects, and a stream of keys: those of all objects once the
+/// first list is complete, then the key of each object that changes or is deleted. The store drops `managedFields`;
+/// writes leave them out.
 // kubernetes: cmd/kube-controller-manager/app/controllermanager.go, CreateControllerContext
 pub(crate) fn watch<K>(
-    context: &Context,
+    context: &ControllerContext,
     resource: &'static str,
     api: Api<K>,
     config: watcher::Config,
-) -> (Store<K>, impl Stream<Item = Key> + Send + use<K>)
+) -> (Store<K>, impl Stream<Item = ObjectKey> + Send + use<K>)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
@@ -88,9 +89,9 @@ where
     let known = store.clone();
     let cluster = context.cluster.clone();
     let mut listed = BTreeSet::new();
-    let mut told: Option<String> = None;
-    // The store comes first: whoever is told of a change finds it there.
-    let trimmed = watcher(api, config.page_size(MAX_LISTED)).default_backoff().modify(|object| {
+    let mut last_error: Option<String> = None;
+    // The store is updated first, so that the receiver of a key finds the new object in it.
+    let trimmed = watcher(api, config.page_size(PAGE_SIZE)).default_backoff().modify(|object| {
         object.meta_mut().managed_fields = None;
     });
     let events = trimmed.inspect(move |event| {
@@ -99,25 +100,25 @@ where
         }
     });
     let changed = events.map(move |event| match event {
-        Ok(Event::Apply(object) | Event::Delete(object)) => vec![Key::of(&object)],
+        Ok(Event::Apply(object) | Event::Delete(object)) => vec![ObjectKey::of(&object)],
         Ok(Event::Init) => {
-            // What goes while nobody watches is not in the list that follows, and nothing else tells of it.
-            listed = known.state().iter().map(|object| Key::of(&**object)).collect();
+            // No event reports a deletion between two watches: the keys from before the list are sent, too.
+            listed = known.state().iter().map(|object| ObjectKey::of(&**object)).collect();
             Vec::new()
         }
         Ok(Event::InitApply(object)) => {
-            listed.insert(Key::of(&object));
+            listed.insert(ObjectKey::of(&object));
             Vec::new()
         }
         Ok(Event::InitDone) => {
-            if told.take().is_some() {
+            if last_error.take().is_some() {
                 info!(cluster = &*cluster, resource, "watching again");
             }
             std::mem::take(&mut listed).into_iter().collect()
         }
         Err(error) => {
             let text = error.to_string();
-            if told.as_ref() == Some(&text) {
+            if last_error.as_ref() == Some(&text) {
                 debug!(cluster = &*cluster, resource, "cannot watch: {text}");
             } else {
                 warn!(
@@ -126,68 +127,62 @@ where
                     "cannot watch, its controllers wait: {text}; they need the verbs list and watch"
                 );
             }
-            told = Some(text);
+            last_error = Some(text);
             Vec::new()
         }
     });
     (store, changed.flat_map(futures_util::stream::iter))
 }
 
-/// How many items wait: none once the controller has stopped.
-struct Depth(IntGauge);
+/// The gauge of queued items; zero once the controller has stopped.
+struct DepthGauge(IntGauge);
 
-impl Drop for Depth {
+impl Drop for DepthGauge {
     fn drop(&mut self) {
         self.0.set(0);
     }
 }
 
-/// Works on what `changes` name, with at most [`WORKERS`] at a time, by `handle`. An attempt that takes too long or
-/// panics is one that failed: whatever is wrong with one item, others are worked on. `forgotten` counts the items that
-/// the queue could not keep.
+/// Calls `handle` for the items of `changes`, with at most [`WORKERS`] attempts at a time. An attempt that times out or
+/// panics counts as failed, and does not affect other items. `forgotten` counts the items dropped from a full queue.
 pub(crate) async fn work<K, F>(
-    context: &Context,
-    name: Name,
-    pace: Pace,
+    context: &ControllerContext,
+    name: ControllerName,
+    retry_policy: RetryPolicy,
     changes: impl Stream<Item = K> + Send,
     forgotten: &AtomicU64,
     handle: impl Fn(K) -> F + Send + Sync,
 ) -> Infallible
 where
-    K: Item + fmt::Display + Send,
-    F: Future<Output = Outcome> + Send,
+    K: WorkItem + fmt::Display + Send,
+    F: Future<Output = AttemptOutcome> + Send,
 {
     let metrics = &context.metrics.controllers;
     let labels = [&*context.cluster, name.alias()];
-    let depth = Depth(metrics.depth.with_label_values(&labels));
+    let depth = DepthGauge(metrics.depth.with_label_values(&labels));
     let adds = metrics.adds.with_label_values(&labels);
     let (waited, worked) =
         (metrics.waited.with_label_values(&labels), metrics.worked.with_label_values(&labels));
     let retries = metrics.retries.with_label_values(&labels);
     let mut changes = pin!(changes);
-    let mut queue = Queue::new(pace);
+    let mut queue = WorkQueue::new(retry_policy);
     let mut attempts = FuturesUnordered::new();
     let attempt = async |key: K| {
         let begun = Instant::now();
         let (cluster, controller) = (labels[0], labels[1]);
-        // As a field, which is escaped: in names of requests may be anything.
+        // A field, because fields are escaped: names of requests may contain any character.
         let item = || key.to_string();
         let caught = AssertUnwindSafe(async { handle(key.clone()).await }).catch_unwind();
-        let outcome = match timeout(PATIENCE, caught).await {
+        let outcome = match timeout(ATTEMPT_TIMEOUT, caught).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => {
                 context.metrics.panics.inc();
-                error!(
-                    cluster,
-                    controller,
-                    item = item(),
-                    "panicked over one item, which is tried again later"
-                );
-                Outcome::Retry
+                error!(cluster, controller, item = item(), "an attempt panicked, will retry");
+                AttemptOutcome::Retry
             }
             Err(_) => {
                 warn!(cluster, controller, item = item(), "the API server does not answer in time");
-                Outcome::Retry
+                AttemptOutcome::Retry
             }
         };
         worked.observe(begun.elapsed().as_secs_f64());
@@ -212,17 +207,17 @@ where
             }
             Some((key, outcome)) = attempts.next() => {
                 let now = Instant::now();
-                if outcome == Outcome::Retry {
+                if outcome == AttemptOutcome::Retry {
                     retries.inc();
                 }
                 queue.done(key, outcome, now);
                 now
             }
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Instant::now(),
-            // Nothing changes any more, nothing is left to do.
+            // No more changes, and no work left.
             else => std::future::pending().await,
         };
-        adds.inc_by(u64::try_from(queue.ripen(now)).unwrap_or_default());
+        adds.inc_by(u64::try_from(queue.queue_due(now)).unwrap_or_default());
         let lost = queue.take_forgotten();
         if lost > 0 {
             metrics.forgotten.with_label_values(&labels).inc_by(lost);
@@ -232,7 +227,7 @@ where
                     cluster,
                     controller,
                     most = MAX_WAITING,
-                    "too many items wait, those of the client with the most of them are put off until all are listed again"
+                    "too many items wait: those of the client with the most are dropped until the next list"
                 );
             }
         }
@@ -251,25 +246,33 @@ mod tests {
     use super::super::testing::FakeCluster;
     use super::*;
 
-    fn key(name: &str) -> Key {
-        Key { namespace: String::new(), name: name.to_owned() }
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey { namespace: String::new(), name: name.to_owned() }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_item_that_panics_keeps_no_other_from_its_turn() {
+    async fn a_panic_over_one_item_does_not_delay_others() {
         let context = FakeCluster::new().context();
         let metrics = std::sync::Arc::clone(&context.metrics);
         let done = std::sync::Arc::new(Mutex::new(Vec::new()));
         let seen = std::sync::Arc::clone(&done);
         tokio::spawn(async move {
             let changes = stream::iter(["poison", "good"].map(key)).chain(stream::pending());
-            let handle = async |key: Key| {
+            let handle = async |key: ObjectKey| {
                 seen.lock().unwrap().push(key.name.clone());
                 let again = seen.lock().unwrap().len() > 2;
-                assert!(again || key.name == "good", "over this one");
-                Outcome::Done
+                assert!(again || key.name == "good", "panics over this item");
+                AttemptOutcome::Done
             };
-            work(&context, Name::CsrApproving, Pace::CERTIFICATES, changes, &AtomicU64::new(0), handle).await
+            work(
+                &context,
+                ControllerName::CsrApproving,
+                RetryPolicy::CERTIFICATES,
+                changes,
+                &AtomicU64::new(0),
+                handle,
+            )
+            .await
         });
         sleep(Duration::from_mins(1)).await;
         assert_eq!(*done.lock().unwrap(), ["poison", "good", "poison"]);
@@ -277,20 +280,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_waits_for_a_controller_that_has_stopped() {
+    async fn the_depth_of_a_stopped_controller_is_zero() {
         let context = FakeCluster::new().context();
         let depth = context.metrics.controllers.depth.with_label_values(&["c", "csrsigning"]);
         let keys = (0..10).map(|number| key(&number.to_string()));
         let none = AtomicU64::new(0);
         let changes = stream::iter(keys).chain(stream::pending());
         let working =
-            work(&context, Name::CsrSigning, Pace::CERTIFICATES, changes, &none, |_| std::future::pending());
+            work(&context, ControllerName::CsrSigning, RetryPolicy::CERTIFICATES, changes, &none, |_| {
+                std::future::pending()
+            });
         assert!(timeout(Duration::from_secs(1), working).await.is_err());
         assert_eq!(depth.get(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_manages_what_is_not_kept() {
+    async fn managed_fields_are_dropped() {
         let cluster = FakeCluster::new();
         let fields = json!([{"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:data": {}}}]);
         let map = json!({"metadata": {"labels": {"a": "b"}, "managedFields": fields}, "data": {"k": "v"}});

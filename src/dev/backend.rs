@@ -243,7 +243,7 @@ async fn answer(
     Ok(json(code, &object))
 }
 
-fn served(resource: &Resource, asked: &info::Resource<'_>) -> bool {
+fn served(resource: &Resource, asked: &info::RequestResource<'_>) -> bool {
     asked.version == "v1"
         && asked.parts.split('/').count() <= 3
         && (asked.subresource.is_empty()

@@ -7,9 +7,9 @@ use http::HeaderMap;
 
 use super::access;
 use super::pki::GATEWAY_CLIENT_NAME;
-use crate::authn::chain::Chain;
+use crate::authn::chain::AuthnChain;
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
-use crate::authn::trace::Remarks;
+use crate::authn::trace::AuthnTrace;
 use crate::authn::x509::FrontProxyVerifier;
 use crate::authn::{AuthnInput, ConnInfo};
 use crate::clock::UnixTime;
@@ -21,8 +21,8 @@ use crate::user::UserInfo;
 /// Reads identities.
 #[derive(Debug)]
 pub(super) struct Identities {
-    asserted: Chain,
-    impersonated: Chain,
+    asserted: AuthnChain,
+    impersonated: AuthnChain,
 }
 
 impl Identities {
@@ -34,7 +34,7 @@ impl Identities {
             let names = RequestHeaderNames::new(&user, &uid, &group, &extra).ok()?;
             let verifier =
                 FrontProxyVerifier::new(Arc::clone(front_proxies), vec![GATEWAY_CLIENT_NAME.to_owned()]);
-            Chain::new(vec![Box::new(RequestHeaderAuthenticator::new(verifier, names))], None).ok()
+            AuthnChain::new(vec![Box::new(RequestHeaderAuthenticator::new(verifier, names))], None).ok()
         };
         Some(Self { asserted: chain("x-remote-")?, impersonated: chain("impersonate-")? })
     }
@@ -49,9 +49,9 @@ impl Identities {
     ) -> Result<UserInfo, Status> {
         let credentials =
             Credentials { authorization: None, front_proxy: headers.clone(), ..Credentials::default() };
-        let remarks = Remarks::default();
-        let (credentials, remarks) = (&credentials, &remarks);
-        let input = AuthnInput { conn, credentials, path: "", audiences: &[], generation: 0, now, remarks };
+        let trace = AuthnTrace::default();
+        let (credentials, trace) = (&credentials, &trace);
+        let input = AuthnInput { conn, credentials, path: "", audiences: &[], generation: 0, now, trace };
         let asserted = self.asserted.authenticate(&input).await.map_err(|_| Status::unauthorized())?;
         if !headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
             return Ok(asserted.user().clone());

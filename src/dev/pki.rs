@@ -20,11 +20,11 @@ use secrecy::ExposeSecret as _;
 
 use crate::clock::UnixTime;
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::authority::Authority;
+use crate::pki::issuance::authority::CertificateAuthority;
 use crate::pki::issuance::ca::CaCertificate;
-use crate::pki::issuance::issue::Wanted;
-use crate::pki::issuance::profile::Profile;
-use crate::pki::issuance::request::{self, armour};
+use crate::pki::issuance::issue::IssuanceRequest;
+use crate::pki::issuance::profile::CertificateProfile;
+use crate::pki::issuance::request::{self, encode_pem};
 use crate::pki::issuance::signer::{KeyKind, PemKey};
 use crate::pki::issuance::subject::Subject;
 use crate::pki::issuance::validity::{BACKDATE, Validity};
@@ -248,9 +248,9 @@ fn make(paths: &Paths, now: UnixTime) -> Result<(), PkiError> {
             purpose: None,
             key_id: None,
         };
-        let pem = armour("CERTIFICATE", &certificate.self_signed(&key).map_err(unmade)?.der);
+        let pem = encode_pem("CERTIFICATE", &certificate.self_signed(&key).map_err(unmade)?.der);
         write_pair(&new, authority, &pem, &key)?;
-        let signer = Authority::new(pem.as_bytes(), Box::new(key)).map_err(unmade)?;
+        let signer = CertificateAuthority::new(pem.as_bytes(), Box::new(key)).map_err(unmade)?;
         for (file, issuer, common_name, organization) in LEAVES {
             if *issuer == authority {
                 let (pem, key) = issue(&signer, authority, common_name, organization, now)?;
@@ -263,7 +263,7 @@ fn make(paths: &Paths, now: UnixTime) -> Result<(), PkiError> {
 }
 
 fn issue(
-    signer: &Authority,
+    signer: &CertificateAuthority,
     authority: &str,
     common_name: &str,
     organization: &str,
@@ -278,13 +278,13 @@ fn issue(
         SERVER_CA => {
             let ips = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
             let names = AltNames { dns: vec!["localhost".to_owned()], ips, ..AltNames::default() };
-            (Profile::serving(), "server auth", names)
+            (CertificateProfile::serving(), "server auth", names)
         }
-        CLIENT_CA => (Profile::client(), "client auth", AltNames::default()),
-        _ => (Profile::front_proxy(), "client auth", AltNames::default()),
+        CLIENT_CA => (CertificateProfile::client(), "client auth", AltNames::default()),
+        _ => (CertificateProfile::front_proxy(), "client auth", AltNames::default()),
     };
     let key = PemKey::generate(KeyKind::EcdsaP256).map_err(unmade)?;
-    let wanted = Wanted {
+    let wanted = IssuanceRequest {
         request: &request::build(&subject, &names, &key).map_err(unmade)?,
         usages: &["digital signature", purpose].map(str::to_owned),
         expiration: None,
@@ -327,7 +327,7 @@ fn check_pair(paths: &Paths, file: &str) -> Result<Certificate, PkiError> {
     let key_path = paths.pki(&key);
     fs::set_permissions(&key_path, Permissions::from_mode(0o600)).map_err(at(&key_path))?;
     let pair = CertificateKeyPair::from_pem(&certificate_pem, &key_pem)
-        .map_err(|error| broken(paths, if error.is_of_key() { &key } else { &crt }, &error.to_string()))?;
+        .map_err(|error| broken(paths, if error.concerns_key() { &key } else { &crt }, &error.to_string()))?;
     let first = pair.certificates().first().cloned();
     first.ok_or_else(|| broken(paths, &crt, "no certificate"))
 }

@@ -1,5 +1,6 @@
-//! Certificates: only what the authority in `authority/` has signed is believed. Nobody has its keys any more, so that
-//! whatever else is accepted was not signed at all. What a bundle holds does not depend on how its lines end.
+//! Certificates: verification accepts only certificates that the CA in `authority/` has signed. Its keys were
+//! discarded, so any other accepted certificate has a forged signature. The contents of a bundle do not depend on its
+//! line ends.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -8,21 +9,21 @@ use rustls_pki_types::CertificateDer;
 
 use super::ready;
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
-use crate::authn::trace::Remarks;
+use crate::authn::trace::AuthnTrace;
 use crate::authn::x509::{FrontProxyVerifier, UnverifiedChain, VerdictMemo, parse_chain_for_handshake};
-use crate::authn::{AuthnInput, ConnInfo, RequestAuthenticator as _, Verdict};
+use crate::authn::{AuthnInput, AuthnVerdict, ConnInfo, RequestAuthenticator as _};
 use crate::clock::UnixTime;
 use crate::go::pem;
 use crate::pki::x509::{BundleError, CaBundle, ParseError, VerifyError};
 use crate::request::credentials::Credentials;
 use crate::user::Identity;
 
-/// An empty block between two texts.
+/// An empty PEM block, which separates two texts.
 const END: &[u8] = b"\n-----BEGIN X-----\n-----END X-----\n";
 
-/// The roots, as a PEM file. `cargo test --test it -- --ignored makes_a_new_authority` makes others.
+/// The roots, as a PEM file. `cargo test --test it -- --ignored makes_a_new_authority` creates new ones.
 const ROOTS: &[u8] = include_bytes!("authority/roots");
-/// Every certificate that the roots, or the intermediate, have signed for a client and that is good at [`NOW`].
+/// Every client certificate that the roots or the intermediate have signed and that is valid at [`NOW`].
 const SIGNED: [&[u8]; 6] = [
     include_bytes!("authority/root.der"),
     include_bytes!("authority/middle.der"),
@@ -34,7 +35,7 @@ const SIGNED: [&[u8]; 6] = [
 /// 2026-01-01T00:00:00Z.
 const NOW: UnixTime = UnixTime::new(1_767_225_600, 0);
 
-/// The input is what a client presents: certificates, one after the other, leaf first.
+/// The input is the chain of a client: concatenated DER certificates, leaf first.
 pub fn x509(data: &[u8]) {
     let Some(bundle) = roots() else { return };
     let certificates = elements(data);
@@ -42,7 +43,7 @@ pub fn x509(data: &[u8]) {
     let chain = UnverifiedChain::new(ders.clone());
     let verdict = bundle.verify(&chain, NOW);
 
-    // The handshake and the verdict read the same certificates.
+    // The handshake and the verification agree about malformed certificates.
     if let Some((leaf, others)) = ders.split_first() {
         let in_handshake = parse_chain_for_handshake(leaf, others);
         let kind_of_key = |error: &ParseError| error.to_string().starts_with("tls: ");
@@ -53,10 +54,10 @@ pub fn x509(data: &[u8]) {
         assert!(!malformed || in_handshake.is_err(), "{verdict:?}");
     }
     let Ok(verified) = verdict else { return };
-    let signed = certificates.first().and_then(|leaf| what_is_signed(leaf));
-    let known = SIGNED.iter().any(|known| what_is_signed(known) == signed);
-    assert!(signed.is_some() && known, "nobody signed this: {verified:?}");
-    // The verdict holds for as long as it says, and no longer.
+    let signed = certificates.first().and_then(|leaf| tbs_certificate(leaf));
+    let known = SIGNED.iter().any(|known| tbs_certificate(known) == signed);
+    assert!(signed.is_some() && known, "accepted a certificate with a forged signature: {verified:?}");
+    // The verdict is valid in the reported period only.
     let (from, until) = (verified.valid_from(), verified.valid_until());
     let tick = UnixTime::from_nanos(1);
     assert!(from <= NOW && NOW <= until, "{verified:?}");
@@ -65,7 +66,7 @@ pub fn x509(data: &[u8]) {
     assert!(bundle.verify(&chain, until.saturating_add(tick)).is_err(), "{verified:?}");
 }
 
-/// The input is a bundle of authorities.
+/// The input is a CA bundle.
 pub fn pem_bundle(data: &[u8]) {
     let found = CaBundle::from_pem(data);
     let blocks = data.windows(BEGIN.len()).filter(|window| *window == BEGIN).count();
@@ -79,18 +80,18 @@ pub fn pem_bundle(data: &[u8]) {
         Err(BundleError::NoCertificates) => {}
         Err(BundleError::Malformed(_)) => assert!(blocks > 0, "{found:?}"),
     }
-    // Lines end in a line feed with or without one carriage return before it; a second one is part of the line.
+    // A line ends in LF or CRLF; a second carriage return is part of the line.
     if data.contains(&b'\r') {
         return;
     }
     let windows: Vec<u8> = data.split(|byte| *byte == b'\n').collect::<Vec<_>>().join(b"\r\n".as_slice());
     assert_eq!(content(&CaBundle::from_pem(&windows)), content(&found));
-    // An END line that was taken for a header ends what Go reads of a file.
+    // Go stops reading at an END line that it takes for a header.
     if pem::blocks(&[data, END].concat()).last().is_none_or(|last| last.kind != b"X") {
         return;
     }
-    // Twice is once, if the first does not end within a block; and whatever stands before or behind a good certificate,
-    // it counts, or the file does not.
+    // A repeated bundle has the same contents, unless the first copy ends within a block. A valid certificate before or
+    // after other data is part of the bundle, or the bundle is invalid.
     let twice = CaBundle::from_pem(&[data, data].join(END));
     assert_eq!(content(&twice), content(&found));
     for text in [[ROOTS, data].join(END), [data, ROOTS].join(END)] {
@@ -109,14 +110,14 @@ pub fn pem_bundle(data: &[u8]) {
 
 const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
-/// What two bundles are compared by.
+/// The contents of a bundle, for comparison.
 fn content(bundle: &Result<CaBundle, BundleError>) -> Result<Vec<u8>, &BundleError> {
     bundle
         .as_ref()
         .map(|bundle| bundle.subjects().iter().flat_map(|subject| subject.as_ref().to_vec()).collect())
 }
 
-/// The identity that a front proxy's headers give.
+/// The identity from the headers of a front proxy.
 pub(super) fn front_proxy(credentials: &Credentials) -> Option<Identity> {
     static AUTHENTICATOR: OnceLock<Option<(RequestHeaderAuthenticator, ConnInfo)>> = OnceLock::new();
     let make = || {
@@ -136,26 +137,20 @@ pub(super) fn front_proxy(credentials: &Credentials) -> Option<Identity> {
     Some(verdict.ok()??.user)
 }
 
-/// Asks about a request over a connection of which nothing is known.
-pub(super) fn nobody(ask: impl FnOnce(&AuthnInput<'_>) -> Option<Verdict>) -> Option<Verdict> {
+/// Authenticates a request on a connection without a client certificate.
+pub(super) fn authenticate_without_certificate(
+    ask: impl FnOnce(&AuthnInput<'_>) -> Option<AuthnVerdict>,
+) -> Option<AuthnVerdict> {
     judge(&connection(Vec::new()), &Credentials::default(), ask)
 }
 
 fn judge(
     conn: &ConnInfo,
     credentials: &Credentials,
-    ask: impl FnOnce(&AuthnInput<'_>) -> Option<Verdict>,
-) -> Option<Verdict> {
-    let remarks = Remarks::default();
-    ask(&AuthnInput {
-        conn,
-        credentials,
-        path: "/",
-        audiences: &[],
-        generation: 1,
-        now: NOW,
-        remarks: &remarks,
-    })
+    ask: impl FnOnce(&AuthnInput<'_>) -> Option<AuthnVerdict>,
+) -> Option<AuthnVerdict> {
+    let trace = AuthnTrace::default();
+    ask(&AuthnInput { conn, credentials, path: "/", audiences: &[], generation: 1, now: NOW, trace: &trace })
 }
 
 fn connection(chain: Vec<CertificateDer<'static>>) -> ConnInfo {
@@ -174,7 +169,7 @@ fn roots() -> Option<&'static CaBundle> {
     roots
 }
 
-/// Cuts where the elements say that they end; what is none of them is the last.
+/// Splits data into DER elements; the last part may be malformed.
 fn elements(mut data: &[u8]) -> Vec<&[u8]> {
     let mut elements = Vec::new();
     while !data.is_empty() {
@@ -186,12 +181,12 @@ fn elements(mut data: &[u8]) -> Vec<&[u8]> {
 }
 
 /// The part of a certificate that its issuer signs: the first element within.
-fn what_is_signed(certificate: &[u8]) -> Option<&[u8]> {
+fn tbs_certificate(certificate: &[u8]) -> Option<&[u8]> {
     let (content, _, _) = cut(certificate)?;
     cut(content).map(|(_, element, _)| element)
 }
 
-/// The content of the first element, the element, and what is behind it.
+/// The content of the first DER element, the element, and the remaining data.
 fn cut(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (first, more) = match data.get(1..)? {
         [short @ 0..=0x7f, ..] => (2, usize::from(*short)),

@@ -1,4 +1,4 @@
-//! Percent-coding both ways: decoding is that of a model of Go's, and an extra key arrives as it was sent.
+//! Percent-encoding: decoding equals a model of Go's, and extra keys round-trip.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use http::HeaderName;
 use crate::go::extra_key::{KeyNotText, decode_extra_key, encode_extra_key};
 use crate::go::url::{Part, unescape};
 
-/// The input is an extra key, and in a second reading an escaped text.
+/// The input is used as an extra key, and as an escaped text.
 pub fn extra_key(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     arrives_as_sent(&text);
@@ -23,7 +23,7 @@ pub fn extra_key(data: &[u8]) {
     assert_eq!(decode_extra_key(&text), key.map_err(|_| KeyNotText), "{text:?}");
 }
 
-/// What travels is a header name, which receivers lower before they decode it.
+/// Extra keys are sent as header names, which receivers convert to lower case before they decode them.
 fn arrives_as_sent(key: &str) {
     let name = encode_extra_key(key);
     assert!(name.len() > 1000 || HeaderName::try_from(format!("x-remote-extra-{name}")).is_ok(), "{name}");
@@ -32,7 +32,7 @@ fn arrives_as_sent(key: &str) {
     }
 }
 
-/// What Go makes of an escaped text; `None` if a `%` is not followed by two hexadecimal digits.
+/// Go's decoding of an escaped text; `None` if a `%` is not followed by two hexadecimal digits.
 // net/url: unescape
 pub(super) fn model(text: &str, plus_is_blank: bool) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
@@ -50,7 +50,7 @@ pub(super) fn model(text: &str, plus_is_blank: bool) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-/// Go's JSON has U+FFFD in place of each byte that begins no character.
+/// Replaces each byte of invalid UTF-8 by U+FFFD, as Go's JSON does.
 pub(super) fn one_mark_per_byte(mut bytes: &[u8]) -> String {
     let mut text = String::new();
     while !bytes.is_empty() {

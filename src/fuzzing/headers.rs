@@ -1,4 +1,4 @@
-//! Headers: what is refused before it is read, what is taken out before it is checked, and what the backend is told.
+//! Headers: validation of requests, removal of credentials, and forwarding of identities.
 
 use http::header::{
     AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL,
@@ -9,15 +9,15 @@ use http::{Method, Request, Version};
 use super::certificates::front_proxy;
 use crate::go::url::decode_path;
 use crate::http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX};
-use crate::pipeline::forward::{AUDIT_ID, Context, vouch};
+use crate::pipeline::forward::{AUDIT_ID, ForwardContext, write_trusted_headers};
 use crate::request::credentials::{BEARER_PROTOCOL_PREFIX, Credentials};
-use crate::request::wellformed::{Malformed, check};
-use crate::user::{Identity, IdentityMode, UnfitIdentity, UserInfo};
+use crate::request::wellformed::{MalformedRequest, check};
+use crate::user::{Identity, IdentityMode, UnencodableIdentity, UserInfo};
 
-/// The name of a header that is configured beside `X-Remote-*`.
+/// A configured front-proxy header besides `X-Remote-*`.
 const CUSTOM: &str = "x-auth-name";
 
-/// The input is a request as HTTP/1.1 writes it, without a body; `HTTP/2.0` will do, too.
+/// The input is a request in the format of HTTP/1.1, without a body; the version may also be `HTTP/2.0`.
 pub fn wellformed(data: &[u8]) {
     let (first, rest) = data
         .split_at_checked(data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len()))
@@ -52,14 +52,14 @@ pub fn wellformed(data: &[u8]) {
         }
         assert!(codings.iter().all(|coding| coding.eq_ignore_ascii_case(b"chunked")), "{request:?}");
     }
-    // Both readers of a path agree on which one is readable.
-    assert!(verdict != Err(Malformed::BadEscape) || path.is_err(), "{request:?}");
-    // A header that has nothing to do with it changes nothing.
+    // Validation and decoding agree about malformed escapes.
+    assert!(verdict != Err(MalformedRequest::BadEscape) || path.is_err(), "{request:?}");
+    // An unrelated header does not change the verdict.
     request.headers_mut().append("x-unrelated", HeaderValue::from_static("1"));
     assert_eq!(check(&request), verdict);
 }
 
-/// The input is a header, one line each.
+/// The input is a list of header lines.
 pub fn credentials(data: &[u8]) {
     let sent = lines(data);
     let custom = |name: &HeaderName| name == CUSTOM;
@@ -67,17 +67,20 @@ pub fn credentials(data: &[u8]) {
     let (taken, impersonate) = Credentials::take_from(&mut left, custom);
 
     for name in left.keys() {
-        assert!(!speaks_of_identity(name) && name != CUSTOM && name != AUTHORIZATION, "{name} stays");
+        assert!(
+            !is_identity_header(name) && name != CUSTOM && name != AUTHORIZATION,
+            "{name} was not removed"
+        );
     }
     let unrelated = |name: &HeaderName| {
-        !speaks_of_identity(name) && ![AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL].contains(name) && name != CUSTOM
+        !is_identity_header(name) && ![AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL].contains(name) && name != CUSTOM
     };
     assert_eq!(only(&left, unrelated), only(&sent, unrelated));
-    // Without a bearer token among them, the protocols stay byte for byte.
+    // Protocols without a bearer token stay byte for byte.
     let protocols = |name: &HeaderName| name == SEC_WEBSOCKET_PROTOCOL;
-    assert!(!has_bearer_protocol(&left), "a bearer token stays");
+    assert!(!has_bearer_protocol(&left), "a bearer token was not removed");
     assert!(has_bearer_protocol(&sent) || only(&left, protocols) == only(&sent, protocols));
-    // In the spelling that counts nothing is lost, nothing is added, and the order stays.
+    // Headers in the canonical spelling are returned completely and in order.
     let front_proxy = |name: &HeaderName| name.as_str().starts_with(FRONT_PROXY_PREFIX) || name == CUSTOM;
     assert_eq!(only(&taken.front_proxy, |_| true), only(&sent, front_proxy));
     let asked = |name: &HeaderName| name.as_str().starts_with(IMPERSONATE_PREFIX);
@@ -92,14 +95,13 @@ pub fn credentials(data: &[u8]) {
 
     let before = left.clone();
     let (again, impersonate) = Credentials::take_from(&mut left, custom);
-    assert!(left == before && impersonate.is_empty(), "nothing is left to take");
+    assert!(left == before && impersonate.is_empty(), "a second pass removed something");
     assert!(again.authorization.is_none() && again.front_proxy.is_empty());
     assert!(again.websocket_protocols.is_empty());
 }
 
-/// The input is an identity, a field in each line, and what a client sends, after a blank line:
-/// `user alice`, `uid 42`, `group ops`, `extra key=value`. The first byte of the first line may be a `!`; then the
-/// backend is told by `Impersonate-*`. `␊` stands for a line feed.
+/// The input is an identity with a field per line (`user alice`, `uid 42`, `group ops`, `extra key=value`), a blank
+/// line, and the headers of a client. A leading `!` selects `Impersonate-*`. `␊` stands for a line feed.
 pub fn forwarded_identity(data: &[u8]) {
     let (mode, data) = match data.strip_prefix(b"!") {
         Some(rest) => (IdentityMode::Impersonate, rest),
@@ -110,22 +112,29 @@ pub fn forwarded_identity(data: &[u8]) {
     let user = Identity::from(user(&String::from_utf8_lossy(identity)));
     let sent = lines(header);
 
-    // The identity that arrives is that of a client which sends nothing at all.
-    let (mut headers, mut of_nobody) = (sent.clone(), HeaderMap::new());
-    let written = tell(&mut headers, &user, mode);
-    assert_eq!(written, tell(&mut of_nobody, &user, mode));
+    // The backend receives the same identity as from a client without headers.
+    let (mut headers, mut without_client_headers) = (sent.clone(), HeaderMap::new());
+    let written = write_identity(&mut headers, &user, mode);
+    assert_eq!(written, write_identity(&mut without_client_headers, &user, mode));
     if written.is_err() {
-        assert!(!plain(&user), "refused, and nothing is wrong with it: {user:?}");
+        assert!(!plain(&user), "a valid identity was refused: {user:?}");
         return;
     }
-    let told = only(&headers, speaks_of_identity);
-    assert_eq!(told, only(&of_nobody, speaks_of_identity), "the client's bytes are in it: {sent:?}");
+    let identity_headers = only(&headers, is_identity_header);
+    assert_eq!(
+        identity_headers,
+        only(&without_client_headers, is_identity_header),
+        "client headers leaked into the identity: {sent:?}"
+    );
     let expected = if mode == IdentityMode::Impersonate { IMPERSONATE_PREFIX } else { FRONT_PROXY_PREFIX };
-    assert!(told.iter().all(|(name, _)| name.as_str().starts_with(expected)), "{told:?}");
+    assert!(
+        identity_headers.iter().all(|(name, _)| name.as_str().starts_with(expected)),
+        "{identity_headers:?}"
+    );
     assert!(!headers.contains_key(CONNECTION) && !headers.contains_key(UPGRADE));
-    // Whoever strips the same header again takes nothing of it away.
+    // Writing the identity again removes nothing.
     let mut again = headers.clone();
-    assert_eq!(tell(&mut again, &user, mode), Ok(()));
+    assert_eq!(write_identity(&mut again, &user, mode), Ok(()));
     assert_eq!(only(&again, |_| true), only(&headers, |_| true));
     if mode == IdentityMode::RequestHeader {
         let (credentials, _) = Credentials::take_from(&mut headers, |_| false);
@@ -134,15 +143,19 @@ pub fn forwarded_identity(data: &[u8]) {
     }
 }
 
-fn tell(headers: &mut HeaderMap, user: &Identity, mode: IdentityMode) -> Result<(), UnfitIdentity> {
-    let context = Context {
+fn write_identity(
+    headers: &mut HeaderMap,
+    user: &Identity,
+    mode: IdentityMode,
+) -> Result<(), UnencodableIdentity> {
+    let context = ForwardContext {
         peer: HeaderValue::from_static("127.0.0.1"),
         client: std::net::Ipv4Addr::LOCALHOST.into(),
         audit_id: HeaderValue::from_static("audit"),
     };
-    let result = vouch(headers, user, mode, None, &context, false);
+    write_trusted_headers(headers, &user.clone().encode(mode)?, None, &context, false);
     assert_eq!(headers.get_all(AUDIT_ID).iter().count(), 1);
-    result
+    Ok(())
 }
 
 fn has_bearer_protocol(headers: &HeaderMap) -> bool {
@@ -151,13 +164,13 @@ fn has_bearer_protocol(headers: &HeaderMap) -> bool {
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).any(bearer)
 }
 
-/// Whether a receiver might read an identity in a header of this name; a hyphen has two other spellings.
-fn speaks_of_identity(name: &HeaderName) -> bool {
+/// Whether a backend might take the header for an identity header; some treat `_` and `.` as `-`.
+fn is_identity_header(name: &HeaderName) -> bool {
     let name = name.as_str().replace(['_', '.'], "-");
     name.starts_with("x-remote-") || name.starts_with("impersonate-")
 }
 
-/// The identity as the receiver gets it: what is empty is not told.
+/// The identity as the backend reads it: without empty fields.
 fn as_read(mut user: UserInfo) -> UserInfo {
     user.uid = user.uid.filter(|uid| !uid.is_empty());
     user.groups.retain(|group| !group.is_empty());
@@ -165,7 +178,7 @@ fn as_read(mut user: UserInfo) -> UserInfo {
     user
 }
 
-/// Whether nothing about the identity is hard to tell.
+/// Whether headers can carry the identity without encoding.
 fn plain(user: &UserInfo) -> bool {
     let plain = |text: &String| text.bytes().all(|byte| byte.is_ascii_graphic());
     let texts = user.uid.iter().chain(&user.groups).chain(user.extra.values().flatten());
@@ -193,7 +206,7 @@ fn user(text: &str) -> UserInfo {
     user
 }
 
-/// The lines of a header, as far as they are any: `name: value`.
+/// Parses header lines `name: value`; skips malformed ones.
 fn lines(text: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in text.split(|byte| *byte == b'\n') {
@@ -207,7 +220,7 @@ fn lines(text: &[u8]) -> HeaderMap {
     headers
 }
 
-/// The lines whose name is one of these, sorted by name; those of one name stay in order.
+/// The headers that match, stably sorted by name.
 fn only(headers: &HeaderMap, wanted: impl Fn(&HeaderName) -> bool) -> Vec<(HeaderName, HeaderValue)> {
     let lines = headers.iter().filter(|(name, _)| wanted(name));
     let mut lines: Vec<_> = lines.map(|(name, value)| (name.clone(), value.clone())).collect();

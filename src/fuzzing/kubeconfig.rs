@@ -1,4 +1,5 @@
-//! Kubeconfigs: an error names the file and shows no token; what is accepted can be connected to, and safely.
+//! Kubeconfigs: errors name the file and never contain a token; an accepted kubeconfig has endpoints, roots and a
+//! credential.
 
 use std::io::Write as _;
 
@@ -7,11 +8,11 @@ use kube::config::{Kubeconfig, NamedAuthInfo};
 use crate::config::load_kubeconfig;
 use crate::user::IdentityMode;
 
-/// A token that no message may show.
+/// A token that must not occur in messages.
 const TOKEN: &str = "token-that-nobody-may-see";
 
-/// The input is a kubeconfig. It is passed over if it might name a device, which would be read, or names a plugin,
-/// which would be run.
+/// The input is a kubeconfig. Skips inputs that may name a device, which would be read, or an exec plugin, which would
+/// be run.
 pub fn kubeconfig(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let plugin = |named: &NamedAuthInfo| named.auth_info.as_ref().is_some_and(|user| user.exec.is_some());
@@ -25,7 +26,7 @@ pub fn kubeconfig(data: &[u8]) {
     if file.write_all(data).is_err() {
         return;
     }
-    // Where the text stands once and as a token, nothing may repeat it.
+    // If the marker occurs once, as the token, no message may contain it.
     let secret = text.split(TOKEN).count() == 2 && text.contains(&format!("\n    token: {TOKEN}\n"));
     for identity in [IdentityMode::RequestHeader, IdentityMode::Impersonate] {
         let mut errors = Vec::new();

@@ -1,23 +1,23 @@
-//! PEM: what is found is in the text, and a block alone has one reading.
+//! PEM: every block is part of the text, and a text with a single block has one interpretation.
 
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use crate::go::pem::{blocks, decode, is_bare};
-use crate::pki::issuance::request::armour;
+use crate::pki::issuance::request::encode_pem;
 
-/// The input is a text with PEM in it. What Go finds in the same text is compared by `tests/it/parsers`.
+/// The input is a text with PEM blocks. `tests/it/parsers` compares with Go.
 pub fn pem(data: &[u8]) {
     let mut rest = data;
     let mut found = Vec::new();
     while let Some((block, after)) = decode(rest) {
         assert!(after.len() < rest.len() && data.ends_with(after));
-        // What follows a block has no part in it.
+        // The text after a block does not change it.
         let before = rest.get(..rest.len() - after.len()).unwrap_or_default();
         assert_eq!(decode(before), Some((block.clone(), &[][..])));
-        // What Go writes, Go reads.
-        let written = armour(&String::from_utf8_lossy(&block.kind), &block.content);
+        // A block in the format of Go's encoder parses to the same content.
+        let written = encode_pem(&String::from_utf8_lossy(&block.kind), &block.content);
         if let Ok(kind) = std::str::from_utf8(&block.kind)
             && !kind.contains("-----BEGIN ")
             && !kind.contains(':')
@@ -41,7 +41,7 @@ pub fn pem(data: &[u8]) {
     }
 }
 
-/// The content of a text that is one block alone, by the plainest of readers: all between the lines.
+/// The content of a text with a single block, by a minimal parser: everything between the BEGIN and END lines.
 fn plain(data: &[u8]) -> Option<Vec<u8>> {
     const BASE64: GeneralPurpose = GeneralPurpose::new(
         &alphabet::STANDARD,

@@ -1,4 +1,5 @@
-//! What a request is about: every target is read, or answered 500; what is read is what upstream's algorithm reads.
+//! Request info: every request target is parsed, or answered with 500, and the result equals a model of
+//! kube-apiserver's algorithm.
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use super::escape::{model as unescaped, one_mark_per_byte};
 use crate::go::url::decode_path;
 use crate::go::url::query;
 use crate::http::status::Status;
-use crate::request::deadline::{DEFAULT_LIMIT, deadline};
-use crate::request::info::{RequestInfo, Target};
+use crate::request::deadline::{DEFAULT_REQUEST_TIMEOUT, deadline};
+use crate::request::info::{RequestInfo, RequestKind};
 use crate::request::selector::{LabelOperator, LabelRequirement, parse_fields, parse_labels};
 
 /// The input is a method and a request target: `GET /api/v1/pods?watch=1`.
@@ -20,7 +21,7 @@ pub fn request_info(data: &[u8]) {
     let (raw_path, query) =
         target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
     for (_, value) in query::pairs(query.unwrap_or_default()) {
-        selectors_come_back(&value);
+        selectors_round_trip(&value);
     }
     let expected_path = unescaped(raw_path, false).map(|bytes| one_mark_per_byte(&bytes));
     let path = decode_path(raw_path).ok();
@@ -32,9 +33,9 @@ pub fn request_info(data: &[u8]) {
     assert_eq!(found.is_ok(), expected.is_some(), "{method} {path:?}");
     if let (Ok(info), Some((verb, fields))) = (&found, &expected) {
         assert_eq!(info.path(), path);
-        is_what_was_asked(info, verb, fields.as_ref(), query);
+        matches_the_model(info, verb, fields.as_ref(), query);
         ends_in_time(info, query);
-        slashes_around_a_path_say_nothing(&method, &path, query, info);
+        slashes_around_a_path_are_ignored(&method, &path, query, info);
     }
     if let Err(error) = found {
         let status = Status::internal_error_text(target, &error.message(raw_path, query));
@@ -42,27 +43,27 @@ pub fn request_info(data: &[u8]) {
     }
 }
 
-/// A resource as the model reads it: group, namespace, resource, name, subresource, parts.
-type Fields = [String; 6];
+/// The resource of the model: group, namespace, resource, name, subresource, parts.
+type ModelFields = [String; 6];
 
-fn is_what_was_asked(info: &RequestInfo, verb: &str, fields: Option<&Fields>, query: Option<&str>) {
+fn matches_the_model(info: &RequestInfo, verb: &str, fields: Option<&ModelFields>, query: Option<&str>) {
     assert_eq!(info.resource().is_some(), fields.is_some(), "{info:?}");
     let (Some(resource), Some([group, namespace, kind, name, subresource, parts])) =
         (info.resource(), fields)
     else {
-        assert_eq!((info.target(), info.verb()), (Target::NonResource, verb), "{info:?}");
+        assert_eq!((info.kind(), info.verb()), (RequestKind::NonResource, verb), "{info:?}");
         return;
     };
     let found = [resource.group, resource.namespace, resource.resource, resource.subresource, resource.parts];
     assert_eq!(found, [group, namespace, kind, subresource, parts].map(String::as_str), "{info:?}");
-    // Only the query can make a watch of a list, and name the one object of a list.
+    // Only the query can turn a list into a watch, and name a single object of a list.
     let watches = verb == "list" && query.is_some_and(|query| query::first(query, "watch").is_some());
     assert!(info.verb() == verb || info.verb() == "watch" && watches, "{info:?}");
     assert_eq!(resource.name, name, "{info:?}");
     if info.object_name() != name {
         assert!(name.is_empty() && verb == "list" && query.is_some(), "{info:?}");
         let segment = !matches!(info.object_name(), "." | "..") && !info.object_name().contains(['/', '%']);
-        assert!(segment, "no path could say it: {info:?}");
+        assert!(segment, "not a valid path segment: {info:?}");
     }
     if !matches!(info.verb(), "list" | "watch" | "deletecollection") {
         assert!(resource.field_selector.is_empty() && resource.label_selector.is_empty(), "{info:?}");
@@ -70,25 +71,25 @@ fn is_what_was_asked(info: &RequestInfo, verb: &str, fields: Option<&Fields>, qu
 }
 
 fn ends_in_time(info: &RequestInfo, query: Option<&str>) {
-    let Ok(deadline) = deadline(info, query, DEFAULT_LIMIT) else {
+    let Ok(deadline) = deadline(info, query, DEFAULT_REQUEST_TIMEOUT) else {
         assert!(!info.is_long_running() && query.is_some(), "{info:?}");
         return;
     };
     match deadline {
         None => assert!(info.is_long_running(), "{info:?}"),
-        Some(time) => assert!(Duration::ZERO < time && time <= DEFAULT_LIMIT, "{info:?}: {time:?}"),
+        Some(time) => assert!(Duration::ZERO < time && time <= DEFAULT_REQUEST_TIMEOUT, "{info:?}: {time:?}"),
     }
 }
 
-fn slashes_around_a_path_say_nothing(method: &Method, path: &str, query: Option<&str>, info: &RequestInfo) {
+fn slashes_around_a_path_are_ignored(method: &Method, path: &str, query: Option<&str>, info: &RequestInfo) {
     let more = RequestInfo::parse(method, &format!("//{path}//"), query);
     let more = more.as_ref().map(|more| (more.verb(), more.resource()));
     assert_eq!(more, Ok((info.verb(), info.resource())), "{path:?}");
 }
 
-/// Upstream's algorithm over a list of segments. `None` for a path that cannot be read.
+/// kube-apiserver's algorithm on a list of segments. `None` for an invalid path.
 // apiserver: pkg/endpoints/request/requestinfo.go
-fn model(method: &Method, path: &str) -> Option<(String, Option<Fields>)> {
+fn model(method: &Method, path: &str) -> Option<(String, Option<ModelFields>)> {
     let trimmed = path.trim_matches('/');
     let mut parts: Vec<&str> = if trimmed.is_empty() { vec![] } else { trimmed.split('/').collect() };
     let groupless = parts.first() == Some(&"api");
@@ -132,8 +133,8 @@ fn model(method: &Method, path: &str) -> Option<(String, Option<Fields>)> {
     Some((verb.to_owned(), Some([group, namespace, resource, name, subresource, parts.join("/")])))
 }
 
-/// A selector that was understood, written down again, says the same.
-fn selectors_come_back(selector: &str) {
+/// A parsed selector round-trips.
+fn selectors_round_trip(selector: &str) {
     if let Ok(fields) = parse_fields(selector) {
         let terms: Vec<String> = fields
             .iter()

@@ -1,5 +1,5 @@
-//! Certificate requests: what is read was signed by its own key, another reader reads the same, it can be written
-//! again, and no certificate for it breaks a lint.
+//! Certificate requests: a parsed request is signed by its own key, another parser agrees, its names round-trip, and
+//! certificates for it pass every lint.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer as _;
 
-use crate::pki::issuance::authority::Authority;
+use crate::pki::issuance::authority::CertificateAuthority;
 use crate::pki::issuance::ca::CaCertificate;
-use crate::pki::issuance::issue::{IssueError, Wanted};
-use crate::pki::issuance::profile::Profile;
-use crate::pki::issuance::request::{CertificateRequest, armour};
+use crate::pki::issuance::issue::{IssuanceRequest, IssueError};
+use crate::pki::issuance::profile::CertificateProfile;
+use crate::pki::issuance::request::{CertificateRequest, encode_pem};
 use crate::pki::issuance::signer::{KeyKind, PemKey};
 use crate::pki::issuance::validity::Validity;
-use crate::pki::x509::name::{Reader, Subject};
+use crate::pki::x509::name::{CertificateSubject, NameDecoder};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: Duration = Duration::new(1_767_225_600, 0);
@@ -23,7 +23,7 @@ const NOW: Duration = Duration::new(1_767_225_600, 0);
 /// The input is one request, in DER.
 pub fn csr(data: &[u8]) {
     let Ok(request) = CertificateRequest::from_der(data) else { return };
-    // What a key has not signed is not read: with another octet in it, it is no request any more.
+    // A modified octet within the signed part invalidates the signature.
     let mut other = data.to_vec();
     if let Some(octet) = other.get_mut(data.len() / 2) {
         *octet ^= 1;
@@ -32,12 +32,12 @@ pub fn csr(data: &[u8]) {
         assert_eq!(changed.subject(), request.subject(), "changed and still signed");
         assert_eq!(changed.public_key(), request.public_key(), "changed and still signed");
     }
-    // A name that was written again is written the same the next time.
+    // Encoding and parsing a name again yields the same encoding.
     let written = request.subject().to_der();
-    let again = written.as_ref().map(|der| Subject::parse(der, Reader::Certificate));
+    let again = written.as_ref().map(|der| CertificateSubject::parse(der, NameDecoder::Certificate));
     let Ok(Ok(again)) = again else { unreachable!("{again:?}") };
     assert_eq!(again.name.to_der(), written);
-    // Another reader finds the same names, if it reads the request at all.
+    // x509-parser finds the same names, if it accepts the request.
     if let Ok((_, parsed)) = X509CertificationRequest::from_der(data) {
         let names =
             parsed.requested_extensions().into_iter().flatten().find_map(|extension| match extension {
@@ -54,24 +54,25 @@ pub fn csr(data: &[u8]) {
     let Some(authority) = authority() else { return };
     let usages = ["client auth".to_owned()];
     let day = Duration::from_hours(24);
-    let wanted = Wanted { request: &request, usages: &usages, expiration: None, signing_duration: day };
-    match authority.prepare(&Profile::legacy_unknown(), &wanted, NOW) {
+    let wanted =
+        IssuanceRequest { request: &request, usages: &usages, expiration: None, signing_duration: day };
+    match authority.prepare(&CertificateProfile::legacy_unknown(), &wanted, NOW) {
         Ok(_) => {}
         Err(IssueError::Lint(lint)) => unreachable!("{lint}"),
         Err(other) => unreachable!("{other}"),
     }
 }
 
-/// An authority that nobody else has.
-fn authority() -> Option<&'static Authority> {
-    static AUTHORITY: OnceLock<Option<Authority>> = OnceLock::new();
+/// A CA with a fresh key.
+fn authority() -> Option<&'static CertificateAuthority> {
+    static AUTHORITY: OnceLock<Option<CertificateAuthority>> = OnceLock::new();
     let made = || {
         let key = PemKey::generate(KeyKind::EcdsaP256).ok()?;
         let validity = Validity { not_before: Duration::ZERO, not_after: 2 * NOW };
         let plan =
             CaCertificate { common_name: "fuzz", validity, path_length: 0, purpose: None, key_id: None };
-        let certificate = armour("CERTIFICATE", &plan.self_signed(&key).ok()?.der);
-        Authority::new(certificate.as_bytes(), Box::new(key)).ok()
+        let certificate = encode_pem("CERTIFICATE", &plan.self_signed(&key).ok()?.der);
+        CertificateAuthority::new(certificate.as_bytes(), Box::new(key)).ok()
     };
     AUTHORITY.get_or_init(made).as_ref()
 }

@@ -1,4 +1,4 @@
-//! The committed corpus, and random inputs of the right shape, through the functions of this module.
+//! Runs the properties on the committed corpus and on random structured inputs.
 
 use std::path::PathBuf;
 
@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-type Target = (&'static str, fn(&[u8]));
+type FuzzTarget = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 11] = [
+const TARGETS: [FuzzTarget; 11] = [
     ("credentials", credentials),
     ("csr", csr),
     ("extra_key", extra_key),
@@ -22,7 +22,7 @@ const TARGETS: [Target; 11] = [
     ("x509", x509),
 ];
 
-/// The files in which a target's corpus is.
+/// The corpus files of a target.
 fn corpus(target: &str) -> Vec<PathBuf> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let read = std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
@@ -42,14 +42,14 @@ fn the_corpus_holds() {
     }
 }
 
-/// A text of words that mean something to a reader, here with a `|` between them, and of a few that do not.
-fn words(known: &'static str, most: usize) -> impl Strategy<Value = String> {
+/// A text of tokens that the parser knows, separated by `|` here, and of a few random ones.
+fn words(known: &'static str, max: usize) -> impl Strategy<Value = String> {
     let word = prop_oneof![
         8 => prop::sample::select(known.split('|').collect::<Vec<_>>()).prop_map(str::to_owned),
         1 => "[ -~]{0,3}",
         1 => "\\PC{0,2}",
     ];
-    prop::collection::vec(word, 0..most).prop_map(|words| words.concat())
+    prop::collection::vec(word, 0..max).prop_map(|words| words.concat())
 }
 
 const PATH: &str = "/api|/apis|/v1|/apps|/watch|/proxy|/namespaces|/namespaces/o|/status|/finalize|/pods|/exec|/x|\
@@ -68,13 +68,13 @@ const PEM: &str = "-----BEGIN A-----\n|-----BEGIN A-----\n|-----END A-----\n|---
 const REQUEST: &str = "a|:443|/|%zz|%41|?|@|[::1]|\nHost: |\nHost: a|\nTransfer-Encoding: |chunked|\nExpect: |\
     100-continue|,| HTTP/1.1| HTTP/1.0| HTTP/2.0";
 
-/// Lines of a header.
+/// Header lines.
 fn header() -> impl Strategy<Value = String> {
     let line = (words(NAMES, 4), words(VALUES, 5)).prop_map(|(name, value)| format!("{name}: {value}\n"));
     prop::collection::vec(line, 0..8).prop_map(|lines| lines.concat())
 }
 
-/// Something of the corpus with a few bytes changed.
+/// A corpus file with a few changed bytes.
 fn damaged(target: &'static str) -> impl Strategy<Value = Vec<u8>> {
     let files: Vec<Vec<u8>> = corpus(target).iter().map(|file| std::fs::read(file).unwrap()).collect();
     let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn identities_are_told(impersonate: bool, identity in words(IDENTITY, 12), header in header()) {
+    fn identities_are_forwarded(impersonate: bool, identity in words(IDENTITY, 12), header in header()) {
         let mode = if impersonate { "!" } else { "" };
         forwarded_identity(format!("{mode}user alice{identity}\n\n{header}").as_bytes());
     }
@@ -146,12 +146,12 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_believed_unsigned(data in damaged("x509")) {
+    fn unsigned_certificates_are_rejected(data in damaged("x509")) {
         x509(&data);
     }
 
     #[test]
-    fn kubeconfigs_are_judged(data in damaged("kubeconfig")) {
+    fn kubeconfigs_are_validated(data in damaged("kubeconfig")) {
         kubeconfig(&data);
     }
 }

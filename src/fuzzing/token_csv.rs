@@ -1,8 +1,9 @@
-//! Token files: the records are those of a model of Go's reader, and each token gives the user of its record alone.
+//! Token files: the records equal those of a model of Go's reader, and each token authenticates the user of its record
+//! only.
 
 use std::collections::HashMap;
 
-use super::certificates::nobody;
+use super::certificates::authenticate_without_certificate;
 use super::ready;
 use crate::authn::static_token::{StaticTokenAuthenticator, TokenFileError};
 use crate::authn::{BearerToken, TokenAuthenticator as _};
@@ -15,7 +16,7 @@ pub fn token_csv(data: &[u8]) {
         Ok(tokens) => tokens,
         Err(TokenFileError::Csv { .. }) => return assert_eq!(expected, None),
         Err(error) => {
-            // One bad record before the text ends, or before it stops being CSV.
+            // A bad record precedes the end of the text or the first CSV error.
             let whole =
                 |record: &Vec<Vec<u8>>| record.len() >= 3 && record.iter().all(|field| is_text(field));
             return assert!(!expected.is_some_and(|records| records.iter().all(whole)), "{error}");
@@ -26,7 +27,7 @@ pub fn token_csv(data: &[u8]) {
         let texts: Result<Vec<String>, _> = record.into_iter().map(String::from_utf8).collect();
         let texts = texts.unwrap_or_default();
         let [token, name, uid, more @ ..] = texts.as_slice() else {
-            return assert!(texts.len() >= 3, "a record of {} fields was let in", texts.len());
+            return assert!(texts.len() >= 3, "a record of {} fields was accepted", texts.len());
         };
         if !token.is_empty() {
             let mut user = UserInfo::named(name);
@@ -47,7 +48,8 @@ pub fn token_csv(data: &[u8]) {
 
 fn ask(tokens: &StaticTokenAuthenticator, token: &str) -> Option<UserInfo> {
     let token = BearerToken::new(token);
-    let verdict = nobody(|input| ready(tokens.authenticate(&token, input.for_tokens())))?;
+    let verdict =
+        authenticate_without_certificate(|input| ready(tokens.authenticate(&token, input.for_tokens())))?;
     Some((*verdict.ok()??.user).clone())
 }
 
@@ -55,17 +57,17 @@ fn is_text(field: &[u8]) -> bool {
     std::str::from_utf8(field).is_ok()
 }
 
-/// Where a reader of CSV stands.
+/// The state of a CSV parser.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     Start,
     Plain,
     Quoted,
-    /// After a quotation mark within quotes: the field has ended, or the mark is doubled.
+    /// After a quotation mark within quotes: the end of the field, or the first of two marks.
     Mark,
 }
 
-/// The records of a text, byte by byte; `None` for a text that is no CSV.
+/// Parses records byte by byte; `None` for invalid CSV.
 // go: encoding/csv, Reader
 fn records(text: &[u8]) -> Option<Vec<Vec<Vec<u8>>>> {
     let text = lines_ended_by_line_feeds(text);
@@ -79,7 +81,7 @@ fn records(text: &[u8]) -> Option<Vec<Vec<Vec<u8>>>> {
                 record.push(std::mem::take(&mut field));
                 At::Start
             }
-            // A blank line is no record.
+            // Skips blank lines.
             (At::Start, b'\n') if record.is_empty() => At::Start,
             (At::Start | At::Plain | At::Mark, b'\n') => {
                 record.push(std::mem::take(&mut field));
@@ -97,11 +99,11 @@ fn records(text: &[u8]) -> Option<Vec<Vec<Vec<u8>>>> {
             }
         };
     }
-    // The line feed that was added ends whatever can end.
+    // The appended line feed ends every complete record.
     (at == At::Start).then_some(records)
 }
 
-/// A carriage return before a line feed, or at the very end, does not count, not even in quotes.
+/// Removes a carriage return before each line feed and at the end, even within quotes.
 fn lines_ended_by_line_feeds(text: &[u8]) -> Vec<u8> {
     let lines = text.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     lines.collect::<Vec<_>>().join(&b'\n')

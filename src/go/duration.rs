@@ -1,27 +1,27 @@
-//! Durations as Go's `time.ParseDuration` reads them, down to the texts of its errors.
+//! Durations as Go's `time.ParseDuration` parses them, including its error texts.
 
 use std::fmt::Write as _;
 
-/// Why a text is no duration, in Go's words.
+/// Why a text is not a duration, in Go's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// Not of the form at all, or too long to count.
+    /// Not in the form of a duration, or out of range.
     #[error("time: invalid duration {}", quote(.0))]
     Invalid(String),
     /// A number without a unit.
     #[error("time: missing unit in duration {}", quote(.0))]
     MissingUnit(String),
-    /// A unit that is none.
+    /// An unknown unit.
     #[error("time: unknown unit {} in duration {}", quote(.unit), quote(.text))]
     UnknownUnit {
-        /// What stands in place of a unit.
+        /// The text at the place of the unit.
         unit: String,
         /// The whole text.
         text: String,
     },
 }
 
-/// Reads a duration as Go does, in nanoseconds: `1h30m`, `1.5s`, `-10ms`.
+/// Parses a duration as Go does, in nanoseconds: `1h30m`, `1.5s`, `-10ms`.
 // time: ParseDuration
 pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
     let invalid = || DurationError::Invalid(text.to_owned());
@@ -43,9 +43,9 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
         if whole.is_empty() && fraction.is_empty() {
             return Err(invalid());
         }
-        // A number too large is found out before its unit is looked at.
+        // As in Go, an overflow takes precedence over an unknown unit.
         let count = if whole.is_empty() { 0 } else { whole.parse::<u64>().map_err(|_| invalid())? };
-        if count > LIMIT {
+        if count > MAX_NANOSECONDS {
             return Err(invalid());
         }
         let (unit, after) = cut(after, |c| c != '.' && !c.is_ascii_digit());
@@ -59,20 +59,20 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
         total = count
             .checked_mul(nanoseconds)
             .and_then(|sum| sum.checked_add(fraction_of(fraction, nanoseconds)))
-            .filter(|sum| *sum <= LIMIT)
+            .filter(|sum| *sum <= MAX_NANOSECONDS)
             .and_then(|sum| total.checked_add(sum))
-            .filter(|sum| *sum <= LIMIT)
+            .filter(|sum| *sum <= MAX_NANOSECONDS)
             .ok_or_else(invalid)?;
     }
     if negative {
-        // The limit itself has no positive counterpart.
+        // i64::MIN has no positive counterpart.
         return Ok(0_i64.checked_sub_unsigned(total).unwrap_or(i64::MIN));
     }
     i64::try_from(total).map_err(|_| invalid())
 }
 
-/// The most nanoseconds a duration can count, without its sign.
-const LIMIT: u64 = 1 << 63;
+/// Largest magnitude of a duration in nanoseconds.
+const MAX_NANOSECONDS: u64 = 1 << 63;
 
 fn unit_length(unit: &str) -> Option<u64> {
     Some(match unit {
@@ -86,7 +86,7 @@ fn unit_length(unit: &str) -> Option<u64> {
     })
 }
 
-/// The decimals of a number, in nanoseconds; digits beyond what can be counted are left out.
+/// The fraction of a number in nanoseconds; digits beyond the range are ignored.
 // time: leadingFraction — Go counts in floating point here and may come out a nanosecond higher
 fn fraction_of(digits: &str, unit: u64) -> u64 {
     let (mut value, mut scale): (u128, u128) = (0, 1);
@@ -94,7 +94,7 @@ fn fraction_of(digits: &str, unit: u64) -> u64 {
         value = value * 10 + u128::from(digit);
         scale *= 10;
     }
-    u64::try_from(value * u128::from(unit) / scale).unwrap_or(LIMIT)
+    u64::try_from(value * u128::from(unit) / scale).unwrap_or(MAX_NANOSECONDS)
 }
 
 fn cut(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
@@ -102,7 +102,7 @@ fn cut(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at_checked(at).unwrap_or((text, ""))
 }
 
-/// Quotes a text as package time does: bytes beyond ASCII, and controls, as `\x..`.
+/// Quotes a text as Go's package `time` does: control characters and bytes beyond ASCII as `\x..`.
 // time: quote
 fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
@@ -115,7 +115,7 @@ fn quote(text: &str) -> String {
             }
             b' '..=0x7f => quoted.push(char::from(byte)),
             _ => {
-                // A String takes every write.
+                // Writing to a String cannot fail.
                 let _ = write!(quoted, "\\x{byte:02x}");
             }
         }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn durations_are_read_as_go_reads_them() {
-        // What is on the right was printed by Go.
+        // Expected values are Go's output.
         const CASES: &[(&str, Result<i64, &str>)] = &[
             ("0", Ok(0)),
             ("-0", Ok(0)),

@@ -1,4 +1,4 @@
-//! Times as Go's `time` reads and writes them in RFC 3339. It reads some more forms, and no others of ISO 8601.
+//! Times as Go's `time` parses and prints them in RFC 3339. It accepts a few more forms, but not all of ISO 8601.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::clock::UnixTime;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// A time that Go reads.
+/// A time that Go parses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rfc3339Time {
     since_epoch: SignedDuration,
     text: String,
 }
 
-/// A text that is no time.
+/// The text is not an RFC 3339 time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is no time in RFC 3339")]
-pub struct NoTime;
+#[error("not an RFC 3339 time")]
+pub struct InvalidTimestamp;
 
 /// A time in seconds since 1970 as Go prints it, in UTC and whole seconds.
 pub(crate) fn format_utc(seconds: i64) -> String {
@@ -28,18 +28,18 @@ pub(crate) fn format_utc(seconds: i64) -> String {
 }
 
 impl Rfc3339Time {
-    /// Reads one.
+    /// Parses a time.
     // Go: time/format.go, Parse with the layout RFC3339
-    pub fn parse(text: &str) -> Result<Self, NoTime> {
-        let mut rest = Reader(text.as_bytes());
-        let (civil, nanoseconds) = rest.civil().ok_or(NoTime)?;
-        let (east, zone) = rest.zone().filter(|_| rest.0.is_empty()).ok_or(NoTime)?;
+    pub fn parse(text: &str) -> Result<Self, InvalidTimestamp> {
+        let mut rest = TimestampReader(text.as_bytes());
+        let (civil, nanoseconds) = rest.civil().ok_or(InvalidTimestamp)?;
+        let (east, zone) = rest.zone().filter(|_| rest.0.is_empty()).ok_or(InvalidTimestamp)?;
         let since_epoch = civil.duration_since(EPOCH).saturating_sub(SignedDuration::from_mins(east))
             + SignedDuration::from_nanos(nanoseconds);
         Ok(Self { since_epoch, text: format!("{}{zone}", civil.strftime("%Y-%m-%dT%H:%M:%S")) })
     }
 
-    /// How long it is until then; nothing if it has passed.
+    /// The time until the expiration; `None` if that has passed.
     // cluster-bootstrap: util/secrets/secrets.go, GetExpiration
     pub fn remaining(&self, now: UnixTime) -> Option<Duration> {
         let now = SignedDuration::try_from(now).unwrap_or(SignedDuration::MAX);
@@ -47,26 +47,26 @@ impl Rfc3339Time {
         (!remaining.is_zero()).then_some(remaining)
     }
 
-    /// When it is; the start of time for everything before 1970.
+    /// The time of the expiration; times before 1970 are cut to 1970.
     pub fn at(&self) -> UnixTime {
         Duration::try_from(self.since_epoch).unwrap_or_default()
     }
 
-    /// As Go prints it: whole seconds, in the zone it was written in.
+    /// The time as Go formats it: whole seconds, in its own time zone.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 }
 
-/// What is left to be read.
-struct Reader<'a>(&'a [u8]);
+/// The unread bytes.
+struct TimestampReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl TimestampReader<'_> {
     fn civil(&mut self) -> Option<(DateTime, i64)> {
         let year = self.number(4)?;
         let month = self.after(b'-')?.number(2)?;
         let day = self.after(b'-')?.number(2)?;
-        // Go takes an hour of one digit.
+        // Go accepts an hour of one digit.
         let hour = self.after(b'T')?;
         let hour =
             if hour.0.get(1).is_some_and(u8::is_ascii_digit) { hour.number(2) } else { hour.number(1) }?;
@@ -79,7 +79,7 @@ impl Reader<'_> {
         Some((DateTime::from_parts(date, time), nanoseconds))
     }
 
-    /// A comma will do for the point; digits beyond nanoseconds count for nothing.
+    /// Parses a fraction after a point or a comma; ignores digits beyond nanoseconds.
     fn fraction(&mut self) -> i64 {
         let [b'.' | b',', digits @ ..] = self.0 else { return 0 };
         let length = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -92,7 +92,7 @@ impl Reader<'_> {
         padded.fold(0, |number, digit| number * 10 + i64::from(digit - b'0'))
     }
 
-    /// Minutes east of UTC, and how Go prints that.
+    /// Minutes east of UTC, and the zone as Go formats it.
     fn zone(&mut self) -> Option<(i64, String)> {
         if self.after(b'Z').is_some() {
             return Some((0, "Z".to_owned()));
@@ -136,10 +136,10 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// Seconds, nanoseconds, and how Go prints them.
+    /// Seconds, nanoseconds, and the time as Go formats it.
     type Read = (i64, i32, &'static str);
 
-    /// What Go 1.26 makes of each.
+    /// The results of Go 1.26.
     const CASES: &[(&str, Option<Read>)] = &[
         ("2033-11-14T22:13:21Z", Some((2_015_619_201, 0, "2033-11-14T22:13:21Z"))),
         ("2033-11-14T5:13:21Z", Some((2_015_558_001, 0, "2033-11-14T05:13:21Z"))),
@@ -191,7 +191,7 @@ mod tests {
     ];
 
     #[test]
-    fn times_are_read_as_go_does() {
+    fn expirations_are_parsed_as_go_parses_them() {
         let mut wrong = Vec::new();
         for (text, expected) in CASES {
             let read = Rfc3339Time::parse(text).ok();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_remains_is_counted_to_the_nanosecond() {
+    fn the_remaining_time_is_exact_to_the_nanosecond() {
         let end = Rfc3339Time::parse("2033-11-14T22:13:21.5Z").unwrap();
         let at = Duration::from_millis(2_015_619_201_500);
         let (nanosecond, hour) = (Duration::from_nanos(1), Duration::from_hours(1));

@@ -1,5 +1,5 @@
-//! The one body type of the data plane: bytes of our own, or a stream that is passed through frame by frame without
-//! a box. What must happen when a stream ends hangs on its guards, which run when the body is dropped, however it ends.
+//! The body type of the data plane: bytes, or a stream that is forwarded frame by frame without boxing. Guards attached
+//! to a body run when it is dropped, however it ends.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
@@ -18,146 +18,152 @@ use crate::http::hop_by_hop::strip_hop_by_hop;
 use crate::http::transport::{BodyError, Incoming};
 use crate::sync::lock;
 
-/// Something whose drop marks the end of a body: a permit, a count, a log line.
+/// A guard whose drop marks the end of a body: a permit, a count, a log line.
 pub(crate) type EndGuard = Box<dyn std::any::Any + Send>;
 
 /// A request or response body.
 pub(crate) struct Body {
-    kind: Kind,
-    /// Set when the stream broke off.
+    kind: BodyKind,
+    /// Set when the stream fails.
     failed: Option<Arc<AtomicBool>>,
-    /// What ends with it: of an answer the exchange with the client, of an upload its share in a stream.
+    /// Dropped at the end: for a response the exchange with the client, for a request its share of the HTTP/2 stream.
     guard: Option<EndGuard>,
 }
 
-enum Kind {
-    /// Bytes of our own, as far as they are still to be sent.
+enum BodyKind {
+    /// The bytes that are still to be sent.
     Bytes(Option<Bytes>),
-    /// A client's, on its way to the backend.
+    /// A request body from a client.
     Request(Incoming),
-    /// The backend's, on its way to a client.
-    Response { source: Source, deadline: Deadline },
-    /// One that was read in part, or has trailers.
-    Read(Box<Read>),
+    /// A response body from the backend.
+    Response { source: ResponseSource, deadline: BodyDeadline },
+    /// A body that was read in part, or that has trailers.
+    Read(Box<BufferedBody>),
 }
 
-/// What was read of a body here, and what comes behind it.
-struct Read {
+/// The buffered beginning of a body, and its rest.
+struct BufferedBody {
     data: Option<Bytes>,
     rest: Option<Body>,
     trailers: Option<HeaderMap>,
 }
 
-/// The backend's stream and what is given back with it.
-struct Stream {
+/// The backend's stream, and the permit released with it.
+struct BackendStream {
     incoming: Incoming,
     _permit: EndGuard,
 }
 
-/// A stream, and the exchange that ends with it.
-type Lent = Mutex<Option<(Stream, Option<EndGuard>)>>;
+/// A stream, and the guard of the exchange that ends with it.
+type SharedStream = Mutex<Option<(BackendStream, Option<EndGuard>)>>;
 
-enum Source {
-    Own(Option<Stream>),
-    /// Lent to a watchdog, which takes it away at the deadline even if the client never reads: hyper does not
-    /// poll a body while the client's window is full.
+enum ResponseSource {
+    Own(Option<BackendStream>),
+    /// Shared with a watchdog, which drops it at the deadline even if the client never reads: hyper does not poll a
+    /// body while the client's window is full.
     Watched {
-        shared: Arc<Lent>,
+        shared: Arc<SharedStream>,
         _watchdog: AbortOnDropHandle<()>,
     },
 }
 
-/// When a body breaks off. Only one that keeps us waiting pays for a timer.
-enum Deadline {
+/// When a body ends early. The timer is created only once the body has to wait.
+enum BodyDeadline {
     None,
     At(Instant),
     Waiting(Instant, Pin<Box<Sleep>>),
-    /// Then it ends well.
+    /// Ends the body without an error when the future completes.
     End(BoxFuture<'static, ()>),
 }
 
 impl Body {
-    fn new(kind: Kind) -> Self {
+    fn new(kind: BodyKind) -> Self {
         Self { kind, failed: None, guard: None }
     }
 
-    /// A body of our own.
+    /// A body of these bytes.
     pub(crate) fn bytes(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        Self::new(Kind::Bytes((!bytes.is_empty()).then_some(bytes)))
+        Self::new(BodyKind::Bytes((!bytes.is_empty()).then_some(bytes)))
     }
 
-    /// No body.
+    /// An empty body.
     pub(crate) fn empty() -> Self {
-        Self::new(Kind::Bytes(None))
+        Self::new(BodyKind::Bytes(None))
     }
 
-    /// A client's body, passed on to the backend without its trailers: a receiver might merge them into the header, and Go
-    /// ends a whole connection over HTTP/2 if they come after it has closed their stream.
+    /// A client's body, forwarded to the backend without its trailers: a server might merge them into the headers, and
+    /// Go closes the whole HTTP/2 connection if they arrive after it has closed their stream.
     // RFC 9110, section 6.5.1; Go: net/http/h2_bundle.go, processHeaders
     // threat: shared-connection-requests, forged-identity-headers
-    pub(crate) fn of_request(incoming: Incoming) -> Self {
-        Self::new(Kind::Request(incoming))
+    pub(crate) fn from_client(incoming: Incoming) -> Self {
+        Self::new(BodyKind::Request(incoming))
     }
 
-    /// Reads so many bytes of a body, or all of it, unless it is known to be longer. One that was read whole holds nothing
-    /// any more.
-    pub(crate) async fn read_up_to(mut self, most: u64) -> Result<Self, BodyError> {
-        if self.is_end_stream() || self.size_hint().lower() > most {
+    /// Buffers a body until more than `limit` bytes or all of it are read. Does nothing if it is known to be longer. A
+    /// body that is read whole releases its guards and its stream.
+    pub(crate) async fn read_up_to(mut self, limit: u64) -> Result<Self, BodyError> {
+        if self.is_end_stream() || self.size_hint().lower() > limit {
             return Ok(self);
         }
         let mut bytes = BytesMut::new();
-        while u64::try_from(bytes.len()).is_ok_and(|read| read <= most) {
+        while u64::try_from(bytes.len()).is_ok_and(|read| read <= limit) {
             let frame = poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await.transpose()?;
             match frame.map(Frame::into_data) {
                 Some(Ok(data)) => bytes.extend_from_slice(&data),
                 // Trailers are the last frame.
                 Some(Err(frame)) => {
                     let (data, trailers) = (Some(bytes.freeze()), frame.into_trailers().ok());
-                    return Ok(Self::new(Kind::Read(Box::new(Read { data, rest: None, trailers }))));
+                    return Ok(Self::new(BodyKind::Read(Box::new(BufferedBody {
+                        data,
+                        rest: None,
+                        trailers,
+                    }))));
                 }
                 None => return Ok(Self::bytes(bytes)),
             }
         }
-        let read = Read { data: Some(bytes.freeze()), rest: Some(self), trailers: None };
-        Ok(Self::new(Kind::Read(Box::new(read))))
+        let read = BufferedBody { data: Some(bytes.freeze()), rest: Some(self), trailers: None };
+        Ok(Self::new(BodyKind::Read(Box::new(read))))
     }
 
-    /// A backend's body, passed on to the client; `permit` is given back when it ends.
-    pub(crate) fn of_response(incoming: Incoming, permit: EndGuard) -> Self {
-        let source = Source::Own(Some(Stream { incoming, _permit: permit }));
-        Self::new(Kind::Response { source, deadline: Deadline::None })
+    /// A backend's body, forwarded to the client. Drops `permit` when it ends.
+    pub(crate) fn from_backend(incoming: Incoming, permit: EndGuard) -> Self {
+        let source = ResponseSource::Own(Some(BackendStream { incoming, _permit: permit }));
+        Self::new(BodyKind::Response { source, deadline: BodyDeadline::None })
     }
 
-    /// The same body, which breaks off at the deadline.
+    /// Makes the body fail at the deadline.
     #[must_use]
-    pub(crate) fn until(mut self, instant: Option<Instant>) -> Self {
+    pub(crate) fn with_deadline(mut self, instant: Option<Instant>) -> Self {
         match (&mut self.kind, instant) {
-            (Kind::Response { deadline, .. }, Some(instant)) => *deadline = Deadline::At(instant),
-            (Kind::Read(read), instant) => read.rest = read.rest.take().map(|rest| rest.until(instant)),
+            (BodyKind::Response { deadline, .. }, Some(instant)) => *deadline = BodyDeadline::At(instant),
+            (BodyKind::Read(read), instant) => {
+                read.rest = read.rest.take().map(|rest| rest.with_deadline(instant))
+            }
             _ => {}
         }
         self
     }
 
-    /// The same body, which ends as if the backend had ended it, once `ending` is over and nothing more has come. Only
-    /// for a body whose client can do without the rest: a watch. One that has a deadline keeps it.
+    /// Ends the body without an error when `ending` completes and no frame is ready. Only for watches, whose clients
+    /// resume them. A body with a deadline keeps the deadline.
     #[must_use]
-    pub(crate) fn ending(mut self, ending: BoxFuture<'static, ()>) -> Self {
-        if let Kind::Response { deadline: deadline @ Deadline::None, .. } = &mut self.kind {
-            *deadline = Deadline::End(ending);
+    pub(crate) fn end_when(mut self, ending: BoxFuture<'static, ()>) -> Self {
+        if let BodyKind::Response { deadline: deadline @ BodyDeadline::None, .. } = &mut self.kind {
+            *deadline = BodyDeadline::End(ending);
         }
         self
     }
 
-    /// Has the flag set if the body breaks off.
-    pub(crate) fn tell_failure(&mut self, failed: Arc<AtomicBool>) {
+    /// Registers a flag to set if the body fails.
+    pub(crate) fn set_failure_flag(&mut self, failed: Arc<AtomicBool>) {
         self.failed = Some(failed);
     }
 
-    /// The same body; the guard is dropped when it ends.
+    /// Attaches a guard, which is dropped when the body ends.
     #[must_use]
-    pub(crate) fn holding(mut self, guard: EndGuard) -> Self {
+    pub(crate) fn with_guard(mut self, guard: EndGuard) -> Self {
         self.guard = Some(guard);
         self
     }
@@ -173,8 +179,8 @@ impl HttpBody for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let polled = match &mut this.kind {
-            Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Read(read) => match (read.data.take(), &mut read.rest) {
+            BodyKind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            BodyKind::Read(read) => match (read.data.take(), &mut read.rest) {
                 (Some(data), _) => Poll::Ready(Some(Ok(Frame::data(data)))),
                 (None, Some(rest)) => Pin::new(rest).poll_frame(cx),
                 (None, None) => {
@@ -182,14 +188,14 @@ impl HttpBody for Body {
                 }
             },
             // Trailers are the last frame.
-            Kind::Request(incoming) => Pin::new(incoming)
+            BodyKind::Request(incoming) => Pin::new(incoming)
                 .poll_frame(cx)
                 .map(|frame| frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers))),
-            Kind::Response { source, deadline } => match source.poll(cx) {
+            BodyKind::Response { source, deadline } => match source.poll(cx) {
                 Poll::Pending => deadline.poll(cx),
                 Poll::Ready(frame) => {
                     source.watch(deadline, &mut this.guard);
-                    Poll::Ready(frame.map(|frame| frame.map(clean)))
+                    Poll::Ready(frame.map(|frame| frame.map(strip_trailers)))
                 }
             },
         };
@@ -201,16 +207,16 @@ impl HttpBody for Body {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Bytes(bytes) => bytes.is_none(),
-            Kind::Read(read) => {
+            BodyKind::Bytes(bytes) => bytes.is_none(),
+            BodyKind::Read(read) => {
                 let is_over = read.rest.as_ref().is_none_or(HttpBody::is_end_stream);
                 read.data.is_none() && read.trailers.is_none() && is_over
             }
-            Kind::Request(incoming) => incoming.is_end_stream(),
-            Kind::Response { source: Source::Own(stream), .. } => {
+            BodyKind::Request(incoming) => incoming.is_end_stream(),
+            BodyKind::Response { source: ResponseSource::Own(stream), .. } => {
                 stream.as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
             }
-            Kind::Response { source: Source::Watched { shared, .. }, .. } => {
+            BodyKind::Response { source: ResponseSource::Watched { shared, .. }, .. } => {
                 lock(shared).as_ref().is_some_and(|(stream, _)| stream.incoming.is_end_stream())
             }
         }
@@ -218,19 +224,21 @@ impl HttpBody for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Bytes(bytes) => SizeHint::with_exact(
+            BodyKind::Bytes(bytes) => SizeHint::with_exact(
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
-            Kind::Request(incoming) => incoming.size_hint(),
-            Kind::Response { source: Source::Own(Some(stream)), .. } => stream.incoming.size_hint(),
-            // Only what has no known length is read in part.
-            Kind::Read(_) | Kind::Response { .. } => SizeHint::default(),
+            BodyKind::Request(incoming) => incoming.size_hint(),
+            BodyKind::Response { source: ResponseSource::Own(Some(stream)), .. } => {
+                stream.incoming.size_hint()
+            }
+            // The length of a partly buffered body is unknown.
+            BodyKind::Read(_) | BodyKind::Response { .. } => SizeHint::default(),
         }
     }
 }
 
-/// The frame, without what is about one connection if it is trailers: over HTTP/2 that is an error.
-fn clean(frame: Frame<Bytes>) -> Frame<Bytes> {
+/// Removes hop-by-hop headers from trailers: HTTP/2 forbids them.
+fn strip_trailers(frame: Frame<Bytes>) -> Frame<Bytes> {
     match frame.into_trailers() {
         Ok(mut trailers) => {
             strip_hop_by_hop(&mut trailers);
@@ -240,7 +248,7 @@ fn clean(frame: Frame<Bytes>) -> Frame<Bytes> {
     }
 }
 
-impl Source {
+impl ResponseSource {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self {
             Self::Own(Some(stream)) => Pin::new(&mut stream.incoming).poll_frame(cx),
@@ -252,10 +260,10 @@ impl Source {
         }
     }
 
-    /// Sets the watchdog on a body of several frames that has a deadline. One that came whole needs none. The exchange
-    /// ends with it, or a client that never reads would keep its connection busy for ever.
-    fn watch(&mut self, deadline: &Deadline, exchange: &mut Option<EndGuard>) {
-        let (Self::Own(stream), Deadline::At(instant) | Deadline::Waiting(instant, _)) =
+    /// Starts the watchdog for a body with a deadline, unless it is complete. The watchdog also drops the exchange, or
+    /// a client that never reads would keep its connection busy forever.
+    fn watch(&mut self, deadline: &BodyDeadline, exchange: &mut Option<EndGuard>) {
+        let (Self::Own(stream), BodyDeadline::At(instant) | BodyDeadline::Waiting(instant, _)) =
             (&mut *self, deadline)
         else {
             return;
@@ -263,12 +271,12 @@ impl Source {
         let instant = *instant;
         let Some(stream) = stream.take_if(|stream| !stream.incoming.is_end_stream()) else { return };
         let shared = Arc::new(Mutex::new(Some((stream, exchange.take()))));
-        // The body alone keeps the stream: one that is dropped takes it along at once.
+        // Only the body owns the stream, so that dropping the body drops the stream at once.
         let watched = Arc::downgrade(&shared);
         let task = tokio::spawn(async move {
             sleep_until(instant).await;
             if let Some(shared) = watched.upgrade() {
-                // Dropped outside of the lock.
+                // Drops outside the lock.
                 let ended = lock(&shared).take();
                 drop(ended);
             }
@@ -277,7 +285,7 @@ impl Source {
     }
 }
 
-impl Deadline {
+impl BodyDeadline {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Self::At(instant) = self {
             *self = Self::Waiting(*instant, Box::pin(sleep_until(*instant)));
@@ -293,10 +301,10 @@ impl Deadline {
 impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.kind {
-            Kind::Bytes(_) => "Body::Bytes",
-            Kind::Read(_) => "Body::Read",
-            Kind::Request(_) => "Body::Request",
-            Kind::Response { .. } => "Body::Response",
+            BodyKind::Bytes(_) => "Body::Bytes",
+            BodyKind::Read(_) => "Body::Read",
+            BodyKind::Request(_) => "Body::Request",
+            BodyKind::Response { .. } => "Body::Response",
         })
     }
 }

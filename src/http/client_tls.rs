@@ -1,4 +1,4 @@
-//! Whom a TLS client trusts, and what it shows of itself.
+//! The TLS settings of a client: trusted CAs, client certificate and server name.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use rustls_pki_types::ServerName;
 
 use crate::pki::x509::{CaBundle, CertificateKeyPair};
 
-/// How a connection is secured.
+/// The TLS settings of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
-    /// The CAs of the peer's certificate.
-    pub roots: Roots,
-    /// The certificate the peer is shown.
+pub struct ClientTls {
+    /// The CAs that verify the server's certificate.
+    pub roots: TrustedRoots,
+    /// The certificate presented to the server.
     pub client_certificate: Option<CertificateKeyPair>,
-    /// The name the peer's certificate must have; `None` for the host of the URL.
+    /// The name that the server's certificate must have; `None`: the host of the URL.
     pub server_name: Option<ServerName<'static>>,
 }
 
-impl Tls {
-    /// Fails if the provider has no TLS version in common with us. No HTTP version is offered yet.
+impl ClientTls {
+    /// The rustls configuration, without ALPN. Fails if the provider supports none of our TLS versions.
     pub(super) fn config(&self, provider: &Arc<CryptoProvider>) -> Result<ClientConfig, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
             .with_safe_default_protocol_versions()?
@@ -35,20 +35,20 @@ impl Tls {
     }
 }
 
-/// Trusted CAs; equal if they are the same in the same order.
+/// Trusted CAs. Equality depends on their order.
 #[derive(Debug, Clone)]
-pub struct Roots(pub Arc<rustls::RootCertStore>);
+pub struct TrustedRoots(pub Arc<rustls::RootCertStore>);
 
-impl Roots {
-    /// Those of the system, as they are now.
+impl TrustedRoots {
+    /// The system's CAs, read now.
     pub fn system() -> Self {
         let mut roots = rustls::RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         Self(Arc::new(roots))
     }
 
-    /// The certificates of a bundle, each of them.
-    pub fn of(bundle: &CaBundle) -> Result<Self, UnusableRoot> {
+    /// All certificates of a bundle.
+    pub fn from_bundle(bundle: &CaBundle) -> Result<Self, UnusableRoot> {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in bundle.certificates() {
             let added = roots.add(certificate.der.clone());
@@ -58,15 +58,15 @@ impl Roots {
     }
 }
 
-/// A certificate that Go reads, and that the TLS library cannot verify servers by.
+/// A CA certificate that Go accepts, but rustls does not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no server can be verified by the certificate {0:?}: {1}")]
+#[error("the TLS library cannot use the CA certificate {0:?}: {1}")]
 pub struct UnusableRoot(String, String);
 
-impl PartialEq for Roots {
+impl PartialEq for TrustedRoots {
     fn eq(&self, other: &Self) -> bool {
         self.0.roots == other.0.roots
     }
 }
 
-impl Eq for Roots {}
+impl Eq for TrustedRoots {}

@@ -1,12 +1,13 @@
-//! Headers about one connection, which no proxy passes on: the known ones, and those that `Connection` nominates.
+//! Removes hop-by-hop headers, which a proxy must not forward: the standard ones, and those nominated by `Connection`.
 //!
-//! The order matters, and forwarding keeps it: hop-by-hop headers go first and the identity is written last, or a client
-//! could nominate `X-Remote-User` in `Connection` and have the gateway's own removed.
+//! Forwarding must strip them before it writes the identity. Else a client could nominate `X-Remote-User` in
+//! `Connection` and have the gateway's own header removed.
 
 use http::HeaderMap;
 use http::header::{CONNECTION, COOKIE, HeaderName, HeaderValue, TE, UPGRADE};
 
-/// Headers about one connection. `TE: trailers` stays: those of answers pass.
+/// Whether a header is hop-by-hop. `TE` is not in the list: `TE: trailers` is forwarded, as responses keep their
+/// trailers.
 // RFC 9110, section 7.6.1
 fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
@@ -21,10 +22,10 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     )
 }
 
-/// Removes hop-by-hop headers, and those that `Connection` nominates.
+/// Removes hop-by-hop headers, and those nominated by `Connection`.
 // threat: connection-nomination
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    // Over HTTP/2 there are none, and one look at each name costs less than a search for each of these.
+    // HTTP/2 requests have none, and one pass over the names is cheaper than one lookup for each of these headers.
     if !headers.keys().any(|name| is_hop_by_hop(name) || name == TE) {
         return;
     }
@@ -36,7 +37,7 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
             .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
             .collect();
         for name in nominated {
-            // The framing of the message is hyper's business; taking it away would change where the body ends.
+            // Keeps the framing headers: without them, hyper would find another end of the body.
             if name != http::header::CONTENT_LENGTH && name != TE {
                 headers.remove(name);
             }
@@ -57,13 +58,13 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// What the lines of a header cost of an HTTP/2 peer's limit.
+/// The size of the headers as HTTP/2 counts it against SETTINGS_MAX_HEADER_LIST_SIZE.
 // RFC 9113, section 6.5.2
-pub(crate) fn list_size(headers: &HeaderMap) -> usize {
+pub(crate) fn header_list_size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
-/// Makes one line of several `Cookie` lines: HTTP/2 allows them, HTTP/1.1 does not.
+/// Joins several `Cookie` lines into one: HTTP/2 allows several, HTTP/1.1 does not.
 // RFC 9113, section 8.2.3
 pub(crate) fn join_cookies(headers: &mut HeaderMap) {
     let mut lines = headers.get_all(COOKIE).iter();
@@ -75,7 +76,7 @@ pub(crate) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes the headers of these names.
+/// Removes the headers with unwanted names.
 pub(super) fn strip_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
     let found: Vec<HeaderName> = headers.keys().filter(|name| unwanted(name)).cloned().collect();
     for name in found {
@@ -83,8 +84,8 @@ pub(super) fn strip_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName
     }
 }
 
-/// Whether the client asks for one of the protocols we tunnel, and which: `websocket` and `SPDY/3.1`, on any path.
-/// Never `h2c`, which would turn the tunnel into requests that nobody inspects.
+/// The protocol of an upgrade request, if the gateway tunnels it: `websocket` or `SPDY/3.1`, on any path. Never `h2c`,
+/// whose requests would pass through the tunnel without authentication.
 pub(crate) fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut upgrades = headers.get_all(UPGRADE).iter();
     let protocol = upgrades.next()?;
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nominated_headers_go_with_the_connection() {
+    fn nominated_headers_are_removed() {
         let mut map = headers(&[
             ("connection", "close, X-Remote-User"),
             ("connection", ",, x-other ;,X-Plain\t"),
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn each_header_about_a_connection_goes_though_it_comes_alone() {
+    fn each_hop_by_hop_header_is_removed_without_connection() {
         let cases = [
             ("Connection", None),
             ("Keep-Alive", None),
@@ -196,9 +197,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a client nominated, what is written after it is nobody's to take away.
+        /// Headers written after stripping stay, whatever the client nominated.
         #[test]
-        fn stripping_twice_takes_nothing_more(
+        fn stripping_is_idempotent(
             nominated in prop::collection::vec(
                 prop::sample::select(vec!["close", "X-Remote-User", "x-remote-group", " te", "connection", "x-a", ""]),
                 0..6,

@@ -1,8 +1,7 @@
-//! Questions to others than the backend: issuers about their keys, webhooks about tokens.
+//! An HTTPS client for servers other than the backend: OpenID issuers and webhooks.
 //!
-//! The peer is named by the configuration and may still be anybody's: its answers are bounded in time and size, and it
-//! cannot send the question elsewhere. Redirects are errors, proxies of the environment are not used, and nothing goes
-//! out without TLS.
+//! The servers are configured, but not trusted: responses are limited in time and size. Never follows a redirect, never
+//! uses a proxy from the environment, and never sends a request without TLS.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,47 +17,48 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::crypto::CryptoProvider;
 use tokio::time::timeout;
 
-use super::client_tls::Tls;
+use super::client_tls::ClientTls;
 
-/// How long a question may take with its answer, and how large the answer may be, unless it is said.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-/// See [`PATIENCE`].
-pub const LARGEST_BODY: usize = 1 << 20;
-const CONNECT: Duration = Duration::from_secs(10);
+/// The default timeout of a request, from the connection to the end of the response.
+pub const HTTPS_TIMEOUT: Duration = Duration::from_secs(30);
+/// The default limit of the response body.
+pub const MAX_RESPONSE_BYTES: usize = 1 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Less than the minute or more after which most servers close an idle connection.
-const IDLE: Duration = Duration::from_secs(50);
-const MOST_IDLE: usize = 16;
-/// A peer that is silent for the two together is gone.
-const PING_AFTER: Duration = Duration::from_secs(30);
-const PING_WITHIN: Duration = Duration::from_secs(15);
-const MOST_HEADERS: usize = 128;
-const LARGEST_HEADER: usize = 64 << 10;
-const LARGEST_HEADER_LIST: u32 = 64 << 10;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
+const MAX_IDLE_CONNECTIONS: usize = 16;
+/// A connection is closed when nothing is received for the sum of the two.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+const MAX_HEADERS: usize = 128;
+const MAX_HEADER_BYTES: usize = 64 << 10;
+const MAX_HEADER_LIST_BYTES: u32 = 64 << 10;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const OURSELVES: HeaderValue = HeaderValue::from_static(concat!("portcullis/", env!("CARGO_PKG_VERSION")));
+const GATEWAY_USER_AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("portcullis/", env!("CARGO_PKG_VERSION")));
 
-/// A client and its connections. They belong to the runtime that the questions are asked on.
+/// A client with its connection pool. The connections belong to the runtime that sends the requests.
 #[derive(Clone)]
-pub struct Client(hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+pub struct HttpsClient(hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
-/// A question: a GET, or a POST of JSON if it has a body.
+/// A request: a GET, or a POST if it has a JSON body.
 #[derive(Clone)]
-pub struct Question<'a> {
-    /// Where to; `https` alone.
+pub struct HttpsRequest<'a> {
+    /// The URL; only `https`.
     pub url: &'a str,
-    /// Sent in `Authorization`; never shown.
+    /// The bearer token; never shown.
     pub bearer: Option<&'a str>,
-    /// What is sent.
+    /// The JSON body.
     pub json: Option<Bytes>,
-    /// How long it may take, from the connection to the end of the answer.
-    pub within: Duration,
-    /// How large the answer may be.
-    pub at_most: usize,
+    /// The timeout, from the connection to the end of the response.
+    pub timeout: Duration,
+    /// The limit of the response body.
+    pub max_bytes: usize,
 }
 
-/// An answer, whole. Its status may be any but a redirect.
+/// A complete response, with any status but a redirect.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct HttpsResponse {
     /// Its status.
     pub status: StatusCode,
     /// Its headers.
@@ -67,76 +67,76 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// Why a question has no answer. The texts are for the log.
+/// Why a request has no response. The texts are for logs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OutboundError {
-    /// The URL cannot be asked.
+pub enum HttpsError {
+    /// The URL is not supported.
     #[error("{0}")]
     Url(&'static str),
-    /// The bearer token cannot be sent.
-    #[error("the bearer token has a byte that no header can carry")]
+    /// The bearer token is not a valid header value.
+    #[error("the bearer token has a byte that a header cannot carry")]
     Bearer,
-    /// There is no connection.
+    /// The connection failed.
     #[error("cannot connect to {host}: {cause}")]
     Connect {
-        /// What was dialled.
+        /// The host of the URL.
         host: String,
-        /// Why.
+        /// The cause.
         cause: String,
     },
-    /// The certificate has no name but the common name, which is not looked at.
+    /// The certificate has only a common name, which is ignored.
     // apiserver: pkg/util/x509metrics/server_cert_deprecations.go
     #[error("cannot connect to {host}: the certificate has no subject alternative name")]
     NoSubjectAltName {
-        /// What was dialled.
+        /// The host of the URL.
         host: String,
     },
-    /// The connection was lost before the answer was whole.
+    /// The connection was lost before the response was complete.
     #[error("the connection to {host} was lost: {cause}")]
     Lost {
-        /// Who was asked.
+        /// The host of the URL.
         host: String,
-        /// Why.
+        /// The cause.
         cause: String,
     },
-    /// What came is no HTTP, or too much of it.
-    #[error("the answer of {host} cannot be read: {cause}")]
+    /// The response is not HTTP, or exceeds a limit of the headers.
+    #[error("invalid response from {host}: {cause}")]
     Unreadable {
-        /// Who was asked.
+        /// The host of the URL.
         host: String,
-        /// Why.
+        /// The cause.
         cause: String,
     },
     /// The body is too large.
-    #[error("the answer of {host} is larger than {at_most} bytes")]
+    #[error("the response from {host} is larger than {max_bytes} bytes")]
     TooLarge {
-        /// Who was asked.
+        /// The host of the URL.
         host: String,
         /// The limit.
-        at_most: usize,
+        max_bytes: usize,
     },
-    /// The peer sends us elsewhere.
+    /// The response is a redirect.
     #[error("{host} answered with a redirect ({status}), which is not followed")]
     Redirect {
-        /// Who was asked.
+        /// The host of the URL.
         host: String,
-        /// Its status.
+        /// The status.
         status: StatusCode,
     },
-    /// No answer in time.
-    #[error("no answer of {host} within {within:?}")]
+    /// The request timed out.
+    #[error("no response from {host} within {timeout:?}")]
     Timeout {
-        /// Who was asked.
+        /// The host of the URL.
         host: String,
-        /// The limit.
-        within: Duration,
+        /// The timeout.
+        timeout: Duration,
     },
 }
 
-impl<'a> Question<'a> {
+impl<'a> HttpsRequest<'a> {
     /// A GET.
     pub fn get(url: &'a str) -> Self {
-        Self { url, bearer: None, json: None, within: PATIENCE, at_most: LARGEST_BODY }
+        Self { url, bearer: None, json: None, timeout: HTTPS_TIMEOUT, max_bytes: MAX_RESPONSE_BYTES }
     }
 
     /// A POST of JSON.
@@ -144,30 +144,30 @@ impl<'a> Question<'a> {
         Self { json: Some(json.into()), ..Self::get(url) }
     }
 
-    /// With a bearer token.
+    /// Adds a bearer token.
     #[must_use]
     pub fn bearer(self, token: Option<&'a str>) -> Self {
         Self { bearer: token, ..self }
     }
 
-    fn request(self) -> Result<(String, Request<Full<Bytes>>), OutboundError> {
-        let uri: Uri = self.url.parse().map_err(|_| OutboundError::Url("it is not a URL"))?;
+    fn into_http(self) -> Result<(String, Request<Full<Bytes>>), HttpsError> {
+        let uri: Uri = self.url.parse().map_err(|_| HttpsError::Url("it is not a URL"))?;
         if uri.scheme_str() != Some("https") {
-            return Err(OutboundError::Url("it is not an https:// URL"));
+            return Err(HttpsError::Url("it is not an https:// URL"));
         }
-        let authority = uri.authority().ok_or(OutboundError::Url("the URL has no host"))?;
+        let authority = uri.authority().ok_or(HttpsError::Url("the URL has no host"))?;
         if authority.as_str().contains('@') {
-            return Err(OutboundError::Url("a user name in the URL is not supported"));
+            return Err(HttpsError::Url("a user name in the URL is not supported"));
         }
         let host = authority.to_string();
         let method = if self.json.is_some() { Method::POST } else { Method::GET };
         let mut request = Request::new(Full::default());
         let headers = request.headers_mut();
         headers.insert(ACCEPT, JSON);
-        headers.insert(USER_AGENT, OURSELVES);
+        headers.insert(USER_AGENT, GATEWAY_USER_AGENT);
         if let Some(token) = self.bearer {
             let value = HeaderValue::from_str(&format!("Bearer {token}"));
-            let mut value = value.map_err(|_| OutboundError::Bearer)?;
+            let mut value = value.map_err(|_| HttpsError::Bearer)?;
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
@@ -181,14 +181,14 @@ impl<'a> Question<'a> {
     }
 }
 
-impl Client {
-    /// A client without connections.
-    pub fn new(tls: &Tls, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+impl HttpsClient {
+    /// A client without connections yet.
+    pub fn new(tls: &ClientTls, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        tcp.set_keepalive(Some(PING_AFTER));
-        tcp.set_connect_timeout(Some(CONNECT));
+        tcp.set_keepalive(Some(PING_INTERVAL));
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let connector = HttpsConnectorBuilder::new().with_tls_config(tls.config(provider)?).https_only();
         let connector = match tls.server_name.clone() {
             Some(name) => connector.with_server_name_resolver(FixedServerNameResolver::new(name)),
@@ -199,23 +199,23 @@ impl Client {
         client
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(MOST_IDLE)
-            .http1_max_headers(MOST_HEADERS)
-            .http1_max_buf_size(LARGEST_HEADER)
-            .http2_max_header_list_size(LARGEST_HEADER_LIST)
-            .http2_keep_alive_interval(PING_AFTER)
-            .http2_keep_alive_timeout(PING_WITHIN);
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+            .http1_max_headers(MAX_HEADERS)
+            .http1_max_buf_size(MAX_HEADER_BYTES)
+            .http2_max_header_list_size(MAX_HEADER_LIST_BYTES)
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .http2_keep_alive_timeout(PING_TIMEOUT);
         Ok(Self(client.build(connector)))
     }
 
-    /// Asks.
-    pub async fn ask(&self, question: Question<'_>) -> Result<Answer, OutboundError> {
-        let (within, at_most) = (question.within, question.at_most);
-        let (host, request) = question.request()?;
-        match timeout(within, self.exchange(&host, request, at_most)).await {
+    /// Sends a request and reads the whole response.
+    pub async fn send(&self, request: HttpsRequest<'_>) -> Result<HttpsResponse, HttpsError> {
+        let (limit, max_bytes) = (request.timeout, request.max_bytes);
+        let (host, request) = request.into_http()?;
+        match timeout(limit, self.exchange(&host, request, max_bytes)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(OutboundError::Timeout { host, within }),
+            Err(_) => Err(HttpsError::Timeout { host, timeout: limit }),
         }
     }
 
@@ -223,51 +223,51 @@ impl Client {
         &self,
         host: &str,
         request: Request<Full<Bytes>>,
-        at_most: usize,
-    ) -> Result<Answer, OutboundError> {
+        max_bytes: usize,
+    ) -> Result<HttpsResponse, HttpsError> {
         let response = self.0.request(request).await;
-        let response = response.map_err(|error| why(host, error.is_connect(), &error))?;
+        let response = response.map_err(|error| classify(host, error.is_connect(), &error))?;
         let (head, body) = response.into_parts();
         if head.status.is_redirection() {
-            return Err(OutboundError::Redirect { host: host.to_owned(), status: head.status });
+            return Err(HttpsError::Redirect { host: host.to_owned(), status: head.status });
         }
-        let body = Limited::new(body, at_most).collect().await.map_err(|error| {
+        let body = Limited::new(body, max_bytes).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
-                return OutboundError::TooLarge { host: host.to_owned(), at_most };
+                return HttpsError::TooLarge { host: host.to_owned(), max_bytes };
             }
-            why(host, false, &*error)
+            classify(host, false, &*error)
         })?;
-        Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes() })
+        Ok(HttpsResponse { status: head.status, headers: head.headers, body: body.to_bytes() })
     }
 }
 
 type Cause<'a> = &'a (dyn std::error::Error + 'static);
 
-/// What an error of hyper means.
-fn why(host: &str, connecting: bool, error: Cause<'_>) -> OutboundError {
-    let causes = || std::iter::successors(Some(error), |error| beneath(*error));
+/// Classifies an error of hyper.
+fn classify(host: &str, connecting: bool, error: Cause<'_>) -> HttpsError {
+    let causes = || std::iter::successors(Some(error), |error| cause_of(*error));
     let host = host.to_owned();
-    // The innermost cause says it all; those around it say that there is one.
+    // Only the innermost cause is informative.
     let cause = causes().last().unwrap_or(error).to_string();
     if connecting {
-        return if causes().any(names_nothing) {
-            OutboundError::NoSubjectAltName { host }
+        return if causes().any(has_no_subject_alt_name) {
+            HttpsError::NoSubjectAltName { host }
         } else {
-            OutboundError::Connect { host, cause }
+            HttpsError::Connect { host, cause }
         };
     }
     if causes().any(is_loss) {
-        OutboundError::Lost { host, cause }
+        HttpsError::Lost { host, cause }
     } else {
-        OutboundError::Unreadable { host, cause }
+        HttpsError::Unreadable { host, cause }
     }
 }
 
-/// The cause of an error. What an `io::Error` holds is one too, which its `source` leaves out.
-fn beneath(error: Cause<'_>) -> Option<Cause<'_>> {
-    let held = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
-    match held {
-        Some(held) => Some(held),
+/// The cause of an error, including the error inside an `io::Error`, which its `source` skips.
+fn cause_of(error: Cause<'_>) -> Option<Cause<'_>> {
+    let inner = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
+    match inner {
+        Some(inner) => Some(inner),
         None => error.source(),
     }
 }
@@ -280,7 +280,7 @@ fn is_loss(error: Cause<'_>) -> bool {
         || http.is_some_and(|error| error.is_incomplete_message() || error.is_closed() || error.is_timeout())
 }
 
-fn names_nothing(error: Cause<'_>) -> bool {
+fn has_no_subject_alt_name(error: Cause<'_>) -> bool {
     use rustls::CertificateError::NotValidForNameContext;
     use rustls::Error::InvalidCertificate;
     let tls = error.downcast_ref::<rustls::Error>();
@@ -288,15 +288,15 @@ fn names_nothing(error: Cause<'_>) -> bool {
     presented.is_empty()
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for HttpsClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Client")
+        f.write_str("HttpsClient")
     }
 }
 
-impl fmt::Debug for Question<'_> {
+impl fmt::Debug for HttpsRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Question").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("HttpsRequest").field("url", &self.url).finish_non_exhaustive()
     }
 }
 

@@ -1,16 +1,18 @@
-//! Headers that carry an identity: THE list of their names, and the one function that writes them.
+//! Identity headers: the single list of their names, and the single function that writes them. Must remove every header
+//! that a backend could read as an identity before it writes one.
 
 use http::{HeaderMap, HeaderName};
 
 use super::hop_by_hop::strip_where;
 use crate::go::quote::Quoted;
-use crate::user::{Identity, IdentityMode, UnfitIdentity};
+use crate::user::EncodedIdentity;
 
-/// What the names of headers begin with in which a front proxy tells who a request is made by.
+/// The prefix of the headers in which a front proxy names the user of a request.
 pub(crate) const FRONT_PROXY_PREFIX: &str = "x-remote-";
-/// What the names of headers begin with in which a client asks to act as someone else.
+/// The prefix of the headers in which a client names the user to impersonate.
 pub(crate) const IMPERSONATE_PREFIX: &str = "impersonate-";
-/// The headers a front proxy writes. Names are compared without regard to case.
+
+/// The names of the headers in which a front proxy names the user. Case-insensitive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestHeaderNames {
     pub(crate) user: Vec<HeaderName>,
@@ -20,19 +22,19 @@ pub struct RequestHeaderNames {
     pub(crate) extra_prefixes: Vec<String>,
 }
 
-/// A configured header name that cannot be one.
+/// An invalid header name in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderNameError {
-    /// Nothing but blanks.
+    /// The name is empty or blank.
     #[error("empty header {}", Quoted(.0))]
     Empty(String),
-    /// No header can have this name, or begin with it.
+    /// Not a valid header name or prefix.
     #[error("{} cannot be the name of a header", Quoted(.0))]
     Invalid(String),
 }
 
 impl RequestHeaderNames {
-    /// Takes names as they are configured; blanks around them do not count.
+    /// Parses configured names; trims whitespace.
     pub fn new(
         user: &[String],
         uid: &[String],
@@ -47,14 +49,14 @@ impl RequestHeaderNames {
             group: names(group)?,
             extra_prefixes: extra_prefixes
                 .iter()
-                // A prefix is made of the same characters as a name.
+                // A prefix has the same character set as a name.
                 .map(|prefix| header_name(prefix).map(|name| name.as_str().to_owned()))
                 .collect::<Result<_, _>>()?,
         })
     }
 
     /// The names of both.
-    pub(crate) fn and(&self, other: &Self) -> Self {
+    pub(crate) fn union(&self, other: &Self) -> Self {
         fn both<T: Clone + PartialEq>(one: &[T], two: &[T]) -> Vec<T> {
             one.iter().chain(two.iter().filter(|name| !one.contains(name))).cloned().collect()
         }
@@ -66,7 +68,7 @@ impl RequestHeaderNames {
         }
     }
 
-    /// Whether a header carries a part of an identity.
+    /// Whether a header carries an attribute of the user.
     pub fn contains(&self, name: &HeaderName) -> bool {
         [&self.user, &self.uid, &self.group].into_iter().any(|names| names.contains(name))
             || self.extra_prefixes.iter().any(|prefix| name.as_str().starts_with(prefix))
@@ -81,8 +83,8 @@ fn header_name(name: &str) -> Result<HeaderName, HeaderNameError> {
     HeaderName::try_from(trimmed).map_err(|_| HeaderNameError::Invalid(name.to_owned()))
 }
 
-/// Whether the name begins with `prefix` once `_` and `.` are read as `-`, as some receivers do. Names are in lower
-/// case already.
+/// Whether a name begins with `prefix` after folding `_` and `.` to `-`, as some servers do. Header names are already
+/// in lower case.
 pub(crate) fn folded_starts_with(name: &HeaderName, prefix: &str) -> bool {
     let name = name.as_str().as_bytes();
     name.len() >= prefix.len()
@@ -92,32 +94,27 @@ pub(crate) fn folded_starts_with(name: &HeaderName, prefix: &str) -> bool {
         })
 }
 
-/// Removes the headers from which a backend reads identities beside the standard ones.
+/// Removes the identity headers that a backend is configured to read.
 pub(crate) fn strip_named(headers: &mut HeaderMap, names: &RequestHeaderNames) {
     strip_where(headers, |name| names.contains(name));
 }
 
-/// Removes every header that a receiver might read as an identity, whatever the spelling.
+/// Removes every header that a backend might read as an identity, in any spelling.
 pub(crate) fn strip_identity(headers: &mut HeaderMap) {
     strip_where(headers, |name| {
         folded_starts_with(name, FRONT_PROXY_PREFIX) || folded_starts_with(name, IMPERSONATE_PREFIX)
     });
 }
 
-/// Removes whatever might be read as an identity from `headers`, then writes `identity`.
+/// Removes every identity header, then writes `identity`.
 // threat: forged-identity-headers
-pub(crate) fn write_identity(
-    headers: &mut HeaderMap,
-    identity: &Identity,
-    mode: IdentityMode,
-) -> Result<(), UnfitIdentity> {
+pub(crate) fn write_identity(headers: &mut HeaderMap, identity: &EncodedIdentity) {
     strip_identity(headers);
-    let lines = identity.lines(mode)?;
+    let lines = identity.lines();
     headers.reserve(lines.len().min(16));
     for (name, value) in lines {
         headers.append(name, value.clone());
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -125,7 +122,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::user::UserInfo;
+    use crate::user::{Identity, IdentityMode, UserInfo};
 
     fn headers(lines: &[(&str, &str)]) -> HeaderMap {
         lines
@@ -143,19 +140,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_is_no_part_of_an_identity() {
+    fn writing_an_identity_removes_existing_identity_headers() {
         for mode in [IdentityMode::RequestHeader, IdentityMode::Impersonate] {
             let mut headers = HeaderMap::new();
             headers.append("x-remote-group", HeaderValue::from_static("system:masters"));
             headers.append("impersonate-user", HeaderValue::from_static("eve"));
-            write_identity(&mut headers, &Identity::from(UserInfo::named("alice")), mode).unwrap();
+            let alice = Identity::from(UserInfo::named("alice")).encode(mode).unwrap();
+            write_identity(&mut headers, &alice);
             let values: Vec<_> = headers.values().collect();
             assert_eq!(values, ["alice"]);
         }
     }
 
     #[test]
-    fn identity_goes_in_every_spelling() {
+    fn identity_headers_are_removed_in_every_spelling() {
         let mut map = headers(&[
             ("X-Remote-User", "eve"),
             ("x_remote_user", "eve"),

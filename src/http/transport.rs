@@ -1,5 +1,5 @@
-//! The two versions of HTTP as one: what the other side sends, and why it breaks off. HTTP/1.1 is hyper's; HTTP/2 is
-//! spoken through `h2` itself, on both sides of the gateway, since hyper passes each message on to tasks of its own.
+//! A common interface to HTTP/1.1 and HTTP/2: incoming bodies and errors. HTTP/1.1 uses hyper. HTTP/2 uses `h2`
+//! directly, on both sides of the gateway, because hyper would pass each message through further tasks.
 
 mod corked;
 mod keep_alive;
@@ -13,46 +13,46 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-pub(crate) use corked::{Corked, Drained};
-pub(crate) use keep_alive::KeepAlive;
-pub(crate) use receiving::Receiving;
+pub(crate) use corked::{CorkedStream, UncorkOnPoll};
+pub(crate) use keep_alive::Http2KeepAlive;
+pub(crate) use receiving::Http2Body;
 pub(crate) use sending::{send_body, set_content_length};
-pub(crate) use upload::Upload;
+pub(crate) use upload::Http1Upload;
 
-/// Why a message could not be sent, or was not answered.
+/// Why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TransportError {
-    /// As HTTP/1.1 has it.
+    /// An error of HTTP/1.1.
     #[error(transparent)]
     Http1(#[from] hyper::Error),
-    /// As HTTP/2 has it.
+    /// An error of HTTP/2.
     #[error(transparent)]
     Http2(#[from] h2::Error),
 }
 
-/// Why a body broke off.
+/// Why a body failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// The other side broke off.
+    /// The connection or stream failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The other side ended an HTTP/2 stream without ending its body.
+    /// The peer ended an HTTP/2 stream before the end of the body.
     #[error("the body was cut off")]
     Cut,
-    /// The request took longer than it may; the headers are out, so the connection is aborted.
+    /// The request timed out after the headers were sent, so the connection is aborted.
     #[error("request did not complete within the allotted timeout")]
     Deadline,
 }
 
-/// A body that the other side sends.
+/// An incoming body.
 #[derive(Debug)]
 pub(crate) enum Incoming {
     /// Over HTTP/1.1.
     Http1(hyper::body::Incoming),
     /// Over HTTP/1.1, from a client.
-    Upload(Upload),
+    Upload(Http1Upload),
     /// Over HTTP/2.
-    Http2(Receiving),
+    Http2(Http2Body),
 }
 
 impl Body for Incoming {

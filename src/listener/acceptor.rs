@@ -14,23 +14,23 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::connection::Worker;
 use super::settings::Limits;
+use super::worker::Worker;
 use crate::backend::endpoint::keep_alive;
-use crate::listener::unauthenticated_quota::{Newcomer, Newcomers};
+use crate::listener::unauthenticated_quota::{QuotaSlot, UnauthenticatedQuota};
 use crate::metrics::Metrics;
 
 /// The part of all connections on which nobody need have proven who he is, and its bounds: each costs a handshake's
 /// memory and up to 1 MiB of a header, and a few there must be.
-const NEWCOMERS: usize = 4;
-const MOST_NEWCOMERS: usize = 2048;
-const FEW: usize = 16;
+const UNAUTHENTICATED_SHARE: usize = 4;
+const MAX_UNAUTHENTICATED: usize = 2048;
+const MIN_UNAUTHENTICATED: usize = 16;
 /// How long it may take to hand over what the kernel has accepted: clients that go on connecting are no reason to stay.
-const THE_REST: Duration = Duration::from_millis(100);
+const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 /// How often the log says that connections are refused.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the acceptor waits when the process is out of file descriptors.
-const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
+const OUT_OF_DESCRIPTORS_BACKOFF: Duration = Duration::from_millis(100);
 /// Connections the kernel holds for us until they are accepted; it caps the number by `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
@@ -74,14 +74,14 @@ impl Listener {
 
 /// Decides which connections are served.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct ConnectionLimiter {
     most: usize,
-    newcomers: Arc<Newcomers>,
+    quota: Arc<UnauthenticatedQuota>,
     metrics: Arc<Metrics>,
 }
 
 // threat: floods
-impl Gate {
+impl ConnectionLimiter {
     /// The gate of the process.
     pub(crate) fn new(limits: &Limits, metrics: Arc<Metrics>) -> Self {
         let possible = most_connections();
@@ -92,17 +92,17 @@ impl Gate {
                 possible, "the limit of open files does not allow so many connections"
             );
         }
-        let newcomers = (most / NEWCOMERS).clamp(most.min(FEW), MOST_NEWCOMERS);
-        Self { most, newcomers: Newcomers::new(newcomers), metrics }
+        let quota = (most / UNAUTHENTICATED_SHARE).clamp(most.min(MIN_UNAUTHENTICATED), MAX_UNAUTHENTICATED);
+        Self { most, quota: UnauthenticatedQuota::new(quota), metrics }
     }
 
     /// The connection's place among the newcomers, if it is to be served.
-    fn admit(&self, peer: IpAddr, workers: &[Worker]) -> Option<Newcomer> {
+    fn admit(&self, peer: IpAddr, workers: &[Worker]) -> Option<QuotaSlot> {
         let full = workers.iter().map(Worker::open_connections).sum::<usize>() >= self.most;
-        let admitted = self.newcomers.admit(peer, full);
+        let admitted = self.quota.admit(peer, full);
         if admitted.is_none() {
-            let reason = if full { "max_connections" } else { "newcomers" };
-            self.metrics.refused_connections.with_label_values(&[reason]).inc();
+            let reason = if full { "max_connections" } else { "unauthenticated_limit" };
+            self.metrics.connections.refused.with_label_values(&[reason]).inc();
         }
         admitted
     }
@@ -110,51 +110,60 @@ impl Gate {
 
 /// Hands over what the kernel has already accepted, and closes the socket: what is left in its queue would be reset.
 /// Between the two a few more may arrive; see `net.ipv4.tcp_migrate_req` for them.
-pub(crate) fn accept_the_rest(listener: TcpListener, workers: &[Worker], gate: &Gate) {
+pub(crate) fn accept_the_rest(listener: TcpListener, workers: &[Worker], limiter: &ConnectionLimiter) {
     // The system is asked, not the runtime, which may not have been told of all of them yet.
     let Ok(listener) = listener.into_std() else { return };
-    let enough = Instant::now() + THE_REST;
+    let enough = Instant::now() + BACKLOG_TIMEOUT;
     while let (Ok((stream, peer)), true) = (listener.accept(), Instant::now() < enough) {
         if stream.set_nonblocking(true).is_ok() {
-            hand_over(stream, peer, workers, gate);
+            hand_over(stream, peer, workers, limiter);
         }
     }
 }
 
 /// Gives a connection to the worker with the fewest, if there is room for it.
-fn hand_over(stream: std::net::TcpStream, peer: SocketAddr, workers: &[Worker], gate: &Gate) -> bool {
-    let Some(newcomer) = gate.admit(peer.ip(), workers) else { return false };
+fn hand_over(
+    stream: std::net::TcpStream,
+    peer: SocketAddr,
+    workers: &[Worker],
+    limiter: &ConnectionLimiter,
+) -> bool {
+    let Some(slot) = limiter.admit(peer.ip(), workers) else { return false };
     // Latency of small frames matters more than packet counts.
     stream.set_nodelay(true).ok();
     keep_alive(&stream);
     if let Some(worker) = workers.iter().min_by_key(|worker| worker.open_connections()) {
-        worker.hand_over(stream, peer, newcomer);
+        worker.hand_over(stream, peer, slot);
     }
     true
 }
 
 /// Hands connections to workers until the future is dropped.
-pub(crate) async fn accept_into(listener: &TcpListener, workers: &[Worker], gate: &Gate) -> Infallible {
-    let mut refused = Occasionally::default();
-    let mut failed = Occasionally::default();
+pub(crate) async fn accept_into(
+    listener: &TcpListener,
+    workers: &[Worker],
+    limiter: &ConnectionLimiter,
+) -> Infallible {
+    let mut refused = RepeatCounter::default();
+    let mut failed = RepeatCounter::default();
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 if let Ok(stream) = stream.into_std()
-                    && !hand_over(stream, peer, workers, gate)
+                    && !hand_over(stream, peer, workers, limiter)
                     && let Some(times) = refused.now()
                 {
-                    warn!(%peer, times, most = gate.most, "too many connections, refused");
+                    warn!(%peer, times, most = limiter.most, "too many connections, refused");
                 }
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // EMFILE and its kin pass when connections end; accepting at once again would only spin.
-                gate.metrics.refused_connections.with_label_values(&["descriptors"]).inc();
+                limiter.metrics.connections.refused.with_label_values(&["descriptors"]).inc();
                 if let Some(times) = failed.now() {
                     warn!(%error, times, "cannot accept connections, waiting");
                 }
-                tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
+                tokio::time::sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;
             }
         }
     }
@@ -162,16 +171,16 @@ pub(crate) async fn accept_into(listener: &TcpListener, workers: &[Worker], gate
 
 /// Something that is told from time to time, however often it happens.
 #[derive(Debug, Default)]
-struct Occasionally {
+struct RepeatCounter {
     told: Option<Instant>,
     times: u64,
 }
 
-impl Occasionally {
+impl RepeatCounter {
     /// It has happened. How often it did since it was told last, if it is to be told.
     fn now(&mut self) -> Option<u64> {
         self.times += 1;
-        if self.told.is_some_and(|told| told.elapsed() < TOLD_EVERY) {
+        if self.told.is_some_and(|told| told.elapsed() < LOG_INTERVAL) {
             return None;
         }
         self.told = Some(Instant::now());

@@ -20,7 +20,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::linger::Linger;
 use super::settings::Limits;
-use crate::listener::reset_limiter::Allowance;
+use crate::listener::reset_limiter::StreamResetLimiter;
 
 /// How long a connection that is to close is kept after its last answer, and after each write that follows.
 // Go: net/http/h2_bundle.go, goAwayTimeout
@@ -51,9 +51,9 @@ pub(super) struct Activity {
     upgraded: AtomicBool,
     /// Whether the request in progress has a body, behind which its client may close its side.
     has_body: AtomicBool,
-    taken_back: Mutex<Allowance>,
+    resets: Mutex<StreamResetLimiter>,
     /// Requests that may be taken back at once.
-    most_taken_back: u32,
+    max_resets: u32,
     ending: Notify,
     abused: AtomicBool,
 }
@@ -73,9 +73,9 @@ impl Activity {
             written: AtomicU64::new(0),
             upgraded: AtomicBool::new(false),
             has_body: AtomicBool::new(false),
-            taken_back: Mutex::default(),
+            resets: Mutex::default(),
             // All streams at once, and once more after they were asked for again.
-            most_taken_back: limits.http2_max_streams.saturating_mul(2),
+            max_resets: limits.http2_max_streams.saturating_mul(2),
             ending: Notify::new(),
             abused: AtomicBool::new(false),
         })
@@ -123,7 +123,7 @@ impl Activity {
     }
 
     /// The server ends.
-    pub(super) fn note_leaving(&self) {
+    pub(super) fn note_draining(&self) {
         self.leaving.store(true, Ordering::Relaxed);
     }
 
@@ -164,10 +164,10 @@ impl Activity {
     }
 
     /// A request has arrived; the connection is busy until the value is dropped.
-    pub(super) fn begin(self: &Arc<Self>) -> Busy {
+    pub(super) fn begin(self: &Arc<Self>) -> RequestGuard {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.reading.store(false, Ordering::Relaxed);
-        Busy { activity: Arc::clone(self), answered: false }
+        RequestGuard { activity: Arc::clone(self), answered: false }
     }
 
     /// Whether an HTTP/2 connection has carried a request.
@@ -188,10 +188,10 @@ impl Activity {
 
     /// A request is over. Only over HTTP/2 may a client take one back and keep the connection.
     fn note_end(&self, answered: bool) {
-        let mut allowance = self.taken_back.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut allowance = self.resets.lock().unwrap_or_else(PoisonError::into_inner);
         if answered {
             allowance.regain();
-        } else if allowance.exceeded(self.opened.elapsed(), self.most_taken_back) {
+        } else if allowance.exceeded(self.opened.elapsed(), self.max_resets) {
             self.abused.store(true, Ordering::Relaxed);
             self.end();
         }
@@ -215,19 +215,19 @@ impl Activity {
 
 /// A request in progress, until its response has ended.
 #[derive(Debug)]
-pub(crate) struct Busy {
+pub(crate) struct RequestGuard {
     activity: Arc<Activity>,
     answered: bool,
 }
 
-impl Busy {
+impl RequestGuard {
     /// The request has an answer; before, only its client can have ended it.
     pub(crate) fn note_answer(&mut self) {
         self.answered = true;
     }
 }
 
-impl Drop for Busy {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.activity.note_end(self.answered);
         if self.activity.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -238,7 +238,7 @@ impl Drop for Busy {
 
 /// A byte stream that tells when a request begins to arrive, and reads on for a while when it ends.
 #[derive(Debug)]
-pub(super) struct Watched<S> {
+pub(super) struct ActivityStream<S> {
     stream: S,
     activity: Arc<Activity>,
     /// Whether the client has closed its side, and when that is told to the reader.
@@ -247,13 +247,13 @@ pub(super) struct Watched<S> {
     linger: Option<Linger>,
 }
 
-impl<S> Watched<S> {
+impl<S> ActivityStream<S> {
     pub(super) fn new(stream: S, activity: Arc<Activity>) -> Self {
         Self { stream, activity, is_at_end: false, half_closed: None, linger: None }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if !this.is_at_end {
@@ -280,7 +280,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
         self.activity.bytes_left();
@@ -327,7 +327,7 @@ mod tests {
         let limits = Limits::default();
         let activity = Activity::new(true, &limits);
         let (mut client, server) = tokio::io::duplex(64);
-        let mut server = Watched::new(server, Arc::clone(&activity));
+        let mut server = ActivityStream::new(server, Arc::clone(&activity));
         assert_eq!(
             activity.deadline(&limits),
             Some(opened + limits.header_timeout),
@@ -365,7 +365,7 @@ mod tests {
         let limits = Limits::default();
         let activity = Activity::new(false, &limits);
         let (_client, server) = tokio::io::duplex(1024);
-        let mut server = Watched::new(server, Arc::clone(&activity));
+        let mut server = ActivityStream::new(server, Arc::clone(&activity));
         let request = activity.begin();
         activity.close();
         assert_eq!(activity.closes_at(&limits), None, "a request is in progress");
@@ -387,7 +387,7 @@ mod tests {
         {
             let activity = Activity::new(true, &Limits::default());
             let (client, server) = tokio::io::duplex(64);
-            let mut server = Watched::new(server, Arc::clone(&activity));
+            let mut server = ActivityStream::new(server, Arc::clone(&activity));
             activity.note_body(has_body);
             let request = activity.begin();
             drop(client);
@@ -411,7 +411,7 @@ mod tests {
         let activity = Activity::new(false, &limits);
         drop(activity.begin());
         let (mut client, server) = tokio::io::duplex(64);
-        let mut server = Watched::new(server, Arc::clone(&activity));
+        let mut server = ActivityStream::new(server, Arc::clone(&activity));
         client.write_all(b"p").await.unwrap();
         server.read_u8().await.unwrap();
         assert_eq!(activity.deadline(&limits), Some(opened + limits.idle_timeout));

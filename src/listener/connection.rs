@@ -1,49 +1,44 @@
 //! One connection: handshake, facts, HTTP/1.1 or HTTP/2 by ALPN, idle times, graceful end. And the worker threads that
 //! carry connections, each a runtime of its own.
 
-use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use http::HeaderValue;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tracing::{debug, info, warn};
+use tracing::debug;
 
 use super::Handler;
-use super::activity::{Activity, Busy, CLOSE_TIMEOUT, Watched};
+use super::activity::{Activity, ActivityStream, RequestGuard};
+use super::driver::{Driver, Serving};
 use super::http1;
 use super::http2::Http2;
 use super::settings::Limits;
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
-use crate::http::transport::{Corked, Drained, TransportError};
+use crate::http::transport::{CorkedStream, UncorkOnPoll};
 use crate::listener::http_on_tls_port::expect_tls;
-use crate::listener::unauthenticated_quota::Newcomer;
+use crate::listener::unauthenticated_quota::QuotaSlot;
 use crate::metrics::Metrics;
-
-/// Go's limit of a request's header, with its slack.
-// Go: net/http DefaultMaxHeaderBytes
-pub(crate) const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
 
 /// How far the server is on its way down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Drain {
+pub(crate) enum ShutdownPhase {
     /// Not at all.
     Serving,
     /// It says so, and serves on.
-    Leaving,
+    NotReady,
     /// Connections end when their requests have.
     Draining,
     /// Watches end now.
@@ -54,19 +49,16 @@ pub(crate) enum Drain {
 
 /// The server's shutdown as its connections see it.
 #[derive(Debug, Clone)]
-pub(crate) struct Draining {
+pub(crate) struct ShutdownSignals {
     /// How far it is.
-    pub(crate) phase: watch::Receiver<Drain>,
+    pub(crate) phase: watch::Receiver<ShutdownPhase>,
     /// When each watch ends.
     pub(crate) watches: Arc<WatchTermination>,
 }
 
 /// How long a connection that carries no request is kept while the server drains: what its client has just sent is
 /// answered, and not lost.
-const LINGER: Duration = Duration::from_secs(1);
-/// How long an HTTP/1.1 client that sends no request, or reads no answer, can keep the server from ending.
-// Go: net/http/server.go, closeIdleConns
-const SILENT_AT_SHUTDOWN: Duration = Duration::from_secs(5);
+pub(super) const DRAIN_LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A client's connection, as its requests see it.
 #[derive(Debug)]
@@ -81,15 +73,15 @@ pub(crate) struct Connection {
     pub(crate) certificate_ends: Option<i64>,
     pub(super) activity: Arc<Activity>,
     open: Open,
-    drain: watch::Receiver<Drain>,
+    drain: watch::Receiver<ShutdownPhase>,
     watches: Arc<WatchTermination>,
     /// Its place among those that nobody has proven to be somebody on.
-    newcomer: Mutex<Option<Newcomer>>,
+    slot: Mutex<Option<QuotaSlot>>,
 }
 
 impl Connection {
     /// Marks a request as begun; the connection is not idle until the value is dropped.
-    pub(crate) fn begin_request(&self) -> Busy {
+    pub(crate) fn begin_request(&self) -> RequestGuard {
         self.activity.begin()
     }
 
@@ -104,26 +96,28 @@ impl Connection {
     }
 
     /// Somebody has proven who he is: the connection need not make room for others any more.
-    pub(crate) fn note_known(&self) {
-        let newcomer = self.newcomer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(newcomer);
+    pub(crate) fn note_authenticated(&self) {
+        let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(slot);
     }
 
     /// Whether the server drains, so that the client had better go elsewhere with its next request.
-    pub(crate) fn is_leaving(&self) -> bool {
-        *self.drain.borrow() >= Drain::Draining
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.drain.borrow() >= ShutdownPhase::Draining
     }
 
     /// Completes when a watch is to end because the server shuts down.
     pub(crate) fn watch_end(&self) -> BoxFuture<'static, ()> {
         let (drain, watches) = (self.drain.clone(), Arc::clone(&self.watches));
         Box::pin(async move {
-            reached(drain.clone(), Drain::Draining).await;
+            reached(drain.clone(), ShutdownPhase::Draining).await;
             // Boxed: a watch needs this at its end alone.
             Box::pin(async move {
-                let Some(end) = watches.next() else { return reached(drain, Drain::EndingWatches).await };
+                let Some(end) = watches.next() else {
+                    return reached(drain, ShutdownPhase::EndingWatches).await;
+                };
                 tokio::select! {
-                    () = reached(drain, Drain::EndingWatches) => {}
+                    () = reached(drain, ShutdownPhase::EndingWatches) => {}
                     () = sleep_until(end) => {}
                 }
             })
@@ -138,7 +132,7 @@ impl Connection {
 }
 
 /// Waits until the server has come to this step of its shutdown; for ever if it is gone.
-async fn reached(mut drain: watch::Receiver<Drain>, step: Drain) {
+async fn reached(mut drain: watch::Receiver<ShutdownPhase>, step: ShutdownPhase) {
     if drain.wait_for(|phase| *phase >= step).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -149,13 +143,13 @@ async fn reached(mut drain: watch::Receiver<Drain>, step: Drain) {
 pub(crate) struct Open(Arc<OpenCount>);
 
 #[derive(Debug, Default)]
-struct OpenCount {
-    count: AtomicUsize,
-    changed: Notify,
+pub(super) struct OpenCount {
+    pub(super) count: AtomicUsize,
+    pub(super) changed: Notify,
 }
 
 impl Open {
-    fn new(count: &Arc<OpenCount>) -> Self {
+    pub(super) fn new(count: &Arc<OpenCount>) -> Self {
         count.count.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(count))
     }
@@ -175,104 +169,33 @@ impl Drop for Open {
     }
 }
 
-/// A thread that carries connections.
-#[derive(Debug)]
-pub(crate) struct Worker {
-    sender: mpsc::UnboundedSender<Accepted<std::net::TcpStream>>,
-    open: Arc<OpenCount>,
-    thread: std::thread::JoinHandle<()>,
-}
-
-impl Worker {
-    /// Starts a thread. `terms` are those of each new connection.
-    pub(crate) fn start<H: Handler>(
-        name: String,
-        handler: Arc<H>,
-        terms: impl Fn() -> (Arc<ServerConfig>, Limits) + Send + 'static,
-        metrics: Arc<Metrics>,
-        shutdown: Draining,
-    ) -> io::Result<Self> {
-        let (sender, mut receiver) = mpsc::unbounded_channel::<Accepted<std::net::TcpStream>>();
-        let open = Arc::new(OpenCount::default());
-        let counted = Arc::clone(&open);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let run = async move {
-            let aborted = async |mut drain: watch::Receiver<Drain>| {
-                drain.wait_for(|phase| *phase == Drain::Abort).await.ok();
-            };
-            let mut aborting = pin!(aborted(shutdown.phase.clone()));
-            loop {
-                let accepted = tokio::select! {
-                    received = receiver.recv() => match received { Some(received) => received, None => break },
-                    () = &mut aborting => return,
-                };
-                let Ok(connection) = accepted.register() else {
-                    continue;
-                };
-                let metrics = Arc::clone(&metrics);
-                let (tls, limits) = terms();
-                tokio::spawn(connection.serve(tls, Arc::clone(&handler), limits, metrics, shutdown.clone()));
-            }
-            // No more connections come; the runtime, and every task on it, goes when the last one has ended.
-            while counted.count.load(Ordering::Relaxed) > 0 {
-                tokio::select! {
-                    () = counted.changed.notified() => {}
-                    () = &mut aborting => return,
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name(name).spawn(move || runtime.block_on(run))?;
-        Ok(Self { sender, open, thread })
-    }
-
-    /// Gives the worker a connection. It counts from now on, or all that come at once would go to one worker.
-    pub(super) fn hand_over(&self, stream: std::net::TcpStream, peer: SocketAddr, newcomer: Newcomer) {
-        let accepted = Accepted { stream, peer, newcomer, open: Open::new(&self.open) };
-        if self.sender.send(accepted).is_err() {
-            warn!(%peer, "the worker has ended, connection dropped");
-        }
-    }
-
-    /// How many connections and tunnels it carries.
-    pub(super) fn open_connections(&self) -> usize {
-        self.open.count.load(Ordering::Relaxed)
-    }
-
-    /// Waits for the thread; it ends when its connections have, or at [`Drain::Abort`].
-    pub(crate) fn join(self) {
-        drop(self.sender);
-        if self.thread.join().is_err() {
-            warn!("a worker thread panicked");
-        }
-    }
-}
-
-struct Accepted<S> {
-    stream: S,
-    peer: SocketAddr,
-    newcomer: Newcomer,
-    open: Open,
+/// A connection that was accepted.
+pub(super) struct Accepted<S> {
+    pub(super) stream: S,
+    pub(super) peer: SocketAddr,
+    pub(super) slot: QuotaSlot,
+    pub(super) open: Open,
 }
 
 impl Accepted<std::net::TcpStream> {
     /// The connection, known to the runtime that this is called in.
-    fn register(self) -> io::Result<Accepted<TcpStream>> {
-        let Self { stream, peer, newcomer, open } = self;
-        Ok(Accepted { stream: TcpStream::from_std(stream)?, peer, newcomer, open })
+    pub(super) fn register(self) -> io::Result<Accepted<TcpStream>> {
+        let Self { stream, peer, slot, open } = self;
+        Ok(Accepted { stream: TcpStream::from_std(stream)?, peer, slot, open })
     }
 }
 
 impl Accepted<TcpStream> {
-    async fn serve<H: Handler>(
+    pub(super) async fn serve<H: Handler>(
         self,
         tls: Arc<ServerConfig>,
         handler: Arc<H>,
         limits: Limits,
         metrics: Arc<Metrics>,
-        Draining { phase: drain, watches }: Draining,
+        ShutdownSignals { phase: drain, watches }: ShutdownSignals,
     ) {
-        let Self { stream, peer, newcomer, open } = self;
-        let given_up = newcomer.given_up();
+        let Self { stream, peer, slot, open } = self;
+        let given_up = slot.given_up();
         // Boxed, so that the handshake's state is gone once the connection serves.
         let handshake = async { TlsAcceptor::from(tls).accept(expect_tls(stream).await?).await };
         let handshake = Box::pin(timeout(limits.header_timeout, handshake));
@@ -281,20 +204,20 @@ impl Accepted<TcpStream> {
             handshake = handshake => handshake,
             // A server that ends waits a moment for those that have begun.
             () = async {
-                ending.wait_for(|phase| *phase >= Drain::Draining).await.ok();
-                sleep(LINGER).await;
+                ending.wait_for(|phase| *phase >= ShutdownPhase::Draining).await.ok();
+                sleep(DRAIN_LINGER_TIMEOUT).await;
             } => return,
             () = given_up.notified() => return,
         };
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                metrics.tls_handshake_errors.inc();
+                metrics.connections.tls_handshake_errors.inc();
                 debug!(%peer, %error, "TLS handshake failed");
                 return;
             }
             Err(_) => {
-                metrics.tls_handshake_errors.inc();
+                metrics.connections.tls_handshake_errors.inc();
                 debug!(%peer, "TLS handshake took too long");
                 return;
             }
@@ -319,14 +242,14 @@ impl Accepted<TcpStream> {
             open,
             drain: drain.clone(),
             watches,
-            newcomer: Mutex::new(Some(newcomer)),
+            slot: Mutex::new(Some(slot)),
         };
         let connection = Arc::new(connection);
         let serving = serving(stream, &connection, handler, limits);
         // A task of its own: what the handshake took is not kept as long as the connection.
         tokio::spawn(async move {
             tokio::select! {
-                () = drive(serving, &connection, limits, &metrics, drain) => {}
+                () = Driver::new(serving, &connection, limits, &metrics).run(drain) => {}
                 () = given_up.notified() => debug!(%peer, "connection given up for others"),
             }
         });
@@ -340,143 +263,11 @@ fn serving<H: Handler>(
     handler: Arc<H>,
     limits: Limits,
 ) -> Pin<Box<dyn Serving>> {
-    let stream = Watched::new(stream, Arc::clone(&connection.activity));
+    let stream = ActivityStream::new(stream, Arc::clone(&connection.activity));
     if connection.http2 {
-        let corked = Corked::new(stream);
+        let corked = CorkedStream::new(stream);
         let serving = Http2::new(corked.clone(), handler, Arc::clone(connection), limits);
-        return Box::pin(Drained::new(serving, corked));
+        return Box::pin(UncorkOnPoll::new(serving, corked));
     }
     Box::pin(http1::serve(stream, Arc::clone(connection), handler))
-}
-
-/// Serves a connection to its end.
-async fn drive(
-    mut serving: Pin<Box<dyn Serving>>,
-    connection: &Connection,
-    limits: Limits,
-    metrics: &Metrics,
-    mut drain: watch::Receiver<Drain>,
-) {
-    let peer = connection.info.peer;
-    let activity = Arc::clone(&connection.activity);
-    let mut timer = pin!(sleep_until(tokio::time::Instant::now() + limits.header_timeout));
-    let mut asked_to_end = false;
-    let mut leaving = false;
-    let mut left_at = tokio::time::Instant::now();
-    loop {
-        tokio::select! {
-            ended = poll_fn(|cx| serving.as_mut().poll(cx)) => {
-                if let Err(error) = ended {
-                    debug!(%peer, %error, "connection ended");
-                }
-                return;
-            }
-            abused = activity.ending() => {
-                if abused {
-                    metrics.abused_connections.inc();
-                    info!(%peer, "too many requests were taken back, connection ended");
-                    serving.as_mut().calm_down();
-                    timeout(LINGER, poll_fn(|cx| serving.as_mut().poll(cx))).await.ok();
-                    return;
-                }
-                serving.as_mut().graceful_shutdown();
-                timer.as_mut().reset(tokio::time::Instant::now() + CLOSE_TIMEOUT);
-            }
-            changed = drain.changed() => match (changed, *drain.borrow_and_update()) {
-                (Err(_), _) | (Ok(()), Drain::Abort) => return,
-                (Ok(()), Drain::Serving | Drain::Leaving) => {}
-                (Ok(()), Drain::Draining | Drain::EndingWatches) => {
-                    // GOAWAY loses no request. HTTP/1.1 has nothing like it, so its client is told with the next answer.
-                    if connection.http2 && activity.has_served() {
-                        serving.as_mut().graceful_shutdown();
-                    }
-                    if !leaving {
-                        left_at = tokio::time::Instant::now();
-                    }
-                    leaving = true;
-                    activity.note_leaving();
-                    timer.as_mut().reset(tokio::time::Instant::now() + LINGER);
-                }
-            },
-            () = timer.as_mut() => {
-                let now = tokio::time::Instant::now();
-                if activity.is_ending() {
-                    match activity.closes_at(&limits) {
-                        Some(at) if at <= now => {
-                            debug!(%peer, "the client does not close the connection");
-                            return;
-                        }
-                        Some(at) => timer.as_mut().reset(at),
-                        None => timer.as_mut().reset(now + CLOSE_TIMEOUT),
-                    }
-                    continue;
-                }
-                match activity.deadline(&limits) {
-                    Some(_)
-                        if leaving
-                            && !connection.http2
-                            && activity.silent_since().max(left_at) + SILENT_AT_SHUTDOWN <= now =>
-                    {
-                        debug!(%peer, "the client is silent, and the server ends");
-                        return;
-                    }
-                    idle if leaving => {
-                        if connection.http2 || idle.is_some() {
-                            serving.as_mut().graceful_shutdown();
-                        }
-                        if connection.http2 {
-                            activity.note_goodbye();
-                        }
-                        timer.as_mut().reset(now + LINGER);
-                    }
-                    Some(deadline) if deadline <= now && activity.in_header() => {
-                        debug!(%peer, "the request header took too long");
-                        return;
-                    }
-                    // hyper waits for what it has written to leave, which is for ever if the client does not read.
-                    Some(deadline) if deadline <= now && asked_to_end => {
-                        debug!(%peer, "the client does not read");
-                        return;
-                    }
-                    Some(deadline) if deadline <= now => {
-                        asked_to_end = true;
-                        serving.as_mut().graceful_shutdown();
-                        timer.as_mut().reset(now + limits.header_timeout);
-                    }
-                    // Looked at again when it may have become due; requests do not touch the timer.
-                    Some(deadline) => timer.as_mut().reset(deadline),
-                    None => timer.as_mut().reset(now + limits.header_timeout),
-                }
-            }
-        }
-    }
-}
-
-/// The bytes of a connection.
-pub(super) type Stream = Watched<TlsStream<TcpStream>>;
-
-/// The two kinds of connection as one.
-pub(super) trait Serving: Send {
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>>;
-
-    /// Takes no more requests and ends once those in progress are answered.
-    fn graceful_shutdown(self: Pin<&mut Self>);
-
-    /// Takes no more requests and ends, because the client asks too much. Nothing over HTTP/1.1, which asks for one
-    /// thing at a time.
-    fn calm_down(self: Pin<&mut Self>) {}
-}
-
-impl<H: Handler> Serving for Drained<Http2<H>, Stream> {
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        Future::poll(self, cx).map_err(TransportError::from)
-    }
-
-    fn graceful_shutdown(self: Pin<&mut Self>) {
-        self.inner().get_mut().graceful_shutdown();
-    }
-
-    fn calm_down(self: Pin<&mut Self>) {
-        self.inner().get_mut().calm_down();
-    }
 }

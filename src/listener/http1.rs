@@ -14,9 +14,11 @@ use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::Handler;
-use super::connection::{Connection, MAX_HEADER_BYTES, Serving, Stream};
+use super::connection::Connection;
+use super::driver::{Serving, Stream};
 use crate::http::body::Body;
-use crate::http::transport::{Incoming, TransportError, Upload};
+use crate::http::limits::MAX_HEADER_BYTES;
+use crate::http::transport::{Http1Upload, Incoming, TransportError};
 use crate::request::wellformed::MAX_HEADER_LINES;
 
 /// Answers the requests of a connection.
@@ -53,7 +55,7 @@ async fn answer<H: Handler>(
         if body.is_end_stream() {
             return Incoming::Http1(body);
         }
-        let (upload, remainder) = Upload::new(body);
+        let (upload, remainder) = Http1Upload::new(body);
         unread = Some(remainder);
         Incoming::Upload(upload)
     });

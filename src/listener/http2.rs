@@ -13,10 +13,14 @@ use http_body::Body as _;
 use tracing::debug;
 
 use super::Handler;
-use super::connection::{Connection, MAX_HEADER_BYTES, Stream};
+use super::connection::Connection;
 use super::date::set_date;
+use super::driver::Stream;
 use super::settings::Limits;
-use crate::http::transport::{Corked, Incoming, KeepAlive, Receiving, send_body, set_content_length};
+use crate::http::limits::MAX_HEADER_BYTES;
+use crate::http::transport::{
+    CorkedStream, Http2Body, Http2KeepAlive, Incoming, send_body, set_content_length,
+};
 
 /// Flow-control window of a request body, as kube-apiserver's.
 // apiserver: pkg/server/secure_serving.go, resourceBody99Percentile
@@ -24,14 +28,14 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 /// Bytes of one response that wait for a client whose window is larger than what it reads.
 const SEND_BUFFER: usize = 128 * 1024;
 /// Streams that a client has taken back, of which nobody knows yet.
-const TAKEN_BACK: usize = 20;
+const MAX_PENDING_RESETS: usize = 20;
 /// Errors of a client that are each told to it.
-const LOCAL_ERRORS: usize = 128;
+const MAX_LOCAL_RESETS: usize = 128;
 
 /// A connection, to be polled to its end.
 pub(super) struct Http2<H> {
     state: State,
-    corked: Corked<Stream>,
+    corked: CorkedStream<Stream>,
     handler: Arc<H>,
     connection: Arc<Connection>,
     /// Asked to end before it had begun.
@@ -39,14 +43,14 @@ pub(super) struct Http2<H> {
 }
 
 enum State {
-    Beginning(Handshake<Corked<Stream>, Bytes>),
-    Serving(h2::server::Connection<Corked<Stream>, Bytes>, KeepAlive<Stream>),
+    Beginning(Handshake<CorkedStream<Stream>, Bytes>),
+    Serving(h2::server::Connection<CorkedStream<Stream>, Bytes>, Http2KeepAlive<Stream>),
 }
 
 impl<H: Handler> Http2<H> {
     // threat: floods
     pub(super) fn new(
-        corked: Corked<Stream>,
+        corked: CorkedStream<Stream>,
         handler: Arc<H>,
         connection: Arc<Connection>,
         limits: Limits,
@@ -57,8 +61,8 @@ impl<H: Handler> Http2<H> {
             .initial_connection_window_size(STREAM_WINDOW.saturating_mul(limits.http2_max_streams.min(1024)))
             .max_send_buffer_size(SEND_BUFFER)
             .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
-            .max_pending_accept_reset_streams(TAKEN_BACK)
-            .max_local_error_reset_streams(Some(LOCAL_ERRORS))
+            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            .max_local_error_reset_streams(Some(MAX_LOCAL_RESETS))
             .handshake(corked.clone());
         Self { state: State::Beginning(handshake), corked, handler, connection, is_ending: false }
     }
@@ -92,11 +96,11 @@ impl<H: Handler> Future for Http2<H> {
                     if this.is_ending {
                         connection.graceful_shutdown();
                     }
-                    let keep_alive = KeepAlive::new(this.corked.clone(), connection.ping_pong());
+                    let keep_alive = Http2KeepAlive::new(this.corked.clone(), connection.ping_pong());
                     this.state = State::Serving(connection, keep_alive);
                 }
                 State::Serving(connection, keep_alive) => {
-                    if keep_alive.poll_gone(cx).is_ready() {
+                    if keep_alive.poll_dead(cx).is_ready() {
                         debug!(peer = %this.connection.info.peer, "the client is gone");
                         return Poll::Ready(Ok(()));
                     }
@@ -125,7 +129,7 @@ async fn answer<H: Handler>(
 ) {
     let (head, stream) = request.into_parts();
     let is_head = head.method == Method::HEAD;
-    let incoming = Incoming::Http2(Receiving::new(&head.headers, stream, None));
+    let incoming = Incoming::Http2(Http2Body::new(&head.headers, stream, None));
     let response = {
         // Boxed, so that what answering takes is not kept as long as the answer lasts.
         let mut answering = Box::pin(handler.handle(connection, Request::from_parts(head, incoming)));

@@ -15,8 +15,8 @@ const BEGINNINGS: [&[u8; 5]; 5] = [b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPT
 const ANSWER: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
 /// How much more of the request is read, and for how long: were the connection closed at once, its reset could overtake
 /// the answer.
-const REST: u64 = 64 * 1024;
-const PATIENCE: Duration = Duration::from_secs(1);
+const MAX_DISCARDED_BYTES: u64 = 64 * 1024;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The connection, if its client begins a handshake; else an error, which the client has been told.
 pub(super) async fn expect_tls(mut stream: TcpStream) -> io::Result<TcpStream> {
@@ -34,7 +34,7 @@ pub(super) async fn expect_tls(mut stream: TcpStream) -> io::Result<TcpStream> {
     }
     stream.write_all(ANSWER).await?;
     stream.shutdown().await?;
-    let rest = async { tokio::io::copy(&mut stream.take(REST), &mut tokio::io::sink()).await };
-    timeout(PATIENCE, rest).await.ok();
+    let rest = async { tokio::io::copy(&mut stream.take(MAX_DISCARDED_BYTES), &mut tokio::io::sink()).await };
+    timeout(ANSWER_TIMEOUT, rest).await.ok();
     Err(io::Error::new(io::ErrorKind::InvalidData, "client sent an HTTP request to an HTTPS server"))
 }

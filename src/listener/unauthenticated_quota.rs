@@ -13,11 +13,11 @@ use tokio::time::Instant;
 
 /// How long a newcomer is safe from others that come from the same place: most handshakes are over by then. Were the
 /// oldest given up at once, a herd that comes at once would be given up as a whole.
-const SAFE: Duration = Duration::from_secs(1);
+const MIN_SLOT_AGE: Duration = Duration::from_secs(1);
 
 /// The newcomers of one listener.
 #[derive(Debug)]
-pub(crate) struct Newcomers {
+pub(crate) struct UnauthenticatedQuota {
     most: usize,
     sources: Mutex<Sources>,
 }
@@ -38,14 +38,14 @@ struct Waiting {
 
 /// A connection's place among the newcomers; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Newcomer {
-    newcomers: Arc<Newcomers>,
+pub(crate) struct QuotaSlot {
+    quota: Arc<UnauthenticatedQuota>,
     source: IpAddr,
     id: u64,
     given_up: Arc<Notify>,
 }
 
-impl Newcomers {
+impl UnauthenticatedQuota {
     /// At most `most` at once.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, sources: Mutex::default() })
@@ -54,7 +54,7 @@ impl Newcomers {
     /// A place for a connection from `peer`; `full` when there is no connection to spare either. Another newcomer may be
     /// given up for it. `None` if it must be refused itself.
     // threat: floods
-    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, full: bool) -> Option<Newcomer> {
+    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, full: bool) -> Option<QuotaSlot> {
         let source = source(peer);
         let mut sources = self.lock();
         if (full || sources.count >= self.most) && !sources.give_up_for(source) {
@@ -67,7 +67,7 @@ impl Newcomers {
         let waiting = Waiting { id, since: Instant::now(), given_up: Arc::clone(&given_up) };
         sources.waiting.entry(source).or_default().push_back(waiting);
         drop(sources);
-        Some(Newcomer { newcomers: Arc::clone(self), source, id, given_up })
+        Some(QuotaSlot { quota: Arc::clone(self), source, id, given_up })
     }
 
     /// The list stays whole even if a holder panicked.
@@ -86,7 +86,8 @@ impl Sources {
             .max_by_key(|waiting| (waiting.len(), Reverse(waiting.front().map(|oldest| oldest.id))));
         let Some(most) = most else { return false };
         let crowded = most.len() > mine;
-        let Some(oldest) = most.pop_front_if(|oldest| crowded || oldest.since.elapsed() >= SAFE) else {
+        let Some(oldest) = most.pop_front_if(|oldest| crowded || oldest.since.elapsed() >= MIN_SLOT_AGE)
+        else {
             return false;
         };
         self.count -= 1;
@@ -107,16 +108,16 @@ impl Sources {
     }
 }
 
-impl Newcomer {
+impl QuotaSlot {
     /// Ready when the connection is to end, for others' sake.
     pub(crate) fn given_up(&self) -> Arc<Notify> {
         Arc::clone(&self.given_up)
     }
 }
 
-impl Drop for Newcomer {
+impl Drop for QuotaSlot {
     fn drop(&mut self) {
-        self.newcomers.lock().remove(self.source, self.id);
+        self.quota.lock().remove(self.source, self.id);
     }
 }
 
@@ -136,34 +137,34 @@ mod tests {
         text.parse().unwrap()
     }
 
-    async fn is_given_up(newcomer: &Newcomer) -> bool {
-        tokio::time::timeout(Duration::ZERO, newcomer.given_up().notified()).await.is_ok()
+    async fn is_given_up(slot: &QuotaSlot) -> bool {
+        tokio::time::timeout(Duration::ZERO, slot.given_up().notified()).await.is_ok()
     }
 
     #[tokio::test(start_paused = true)]
     async fn those_go_first_that_come_from_where_most_come_from() {
-        let newcomers = Newcomers::new(4);
-        let crowd: Vec<_> = (0..4).map(|_| newcomers.admit(peer("10.0.0.1"), false).unwrap()).collect();
-        assert!(newcomers.admit(peer("10.0.0.1"), false).is_none(), "one more of a crowd that just came");
-        let other = newcomers.admit(peer("10.0.0.2"), false).unwrap();
-        let third = newcomers.admit(peer("10.0.0.3"), false).unwrap();
+        let quota = UnauthenticatedQuota::new(4);
+        let crowd: Vec<_> = (0..4).map(|_| quota.admit(peer("10.0.0.1"), false).unwrap()).collect();
+        assert!(quota.admit(peer("10.0.0.1"), false).is_none(), "one more of a crowd that just came");
+        let other = quota.admit(peer("10.0.0.2"), false).unwrap();
+        let third = quota.admit(peer("10.0.0.3"), false).unwrap();
         assert!(is_given_up(&crowd[0]).await && is_given_up(&crowd[1]).await);
         assert!(!is_given_up(&crowd[2]).await && !is_given_up(&other).await && !is_given_up(&third).await);
 
-        tokio::time::advance(SAFE).await;
-        let late = newcomers.admit(peer("10.0.0.1"), false).unwrap();
+        tokio::time::advance(MIN_SLOT_AGE).await;
+        let late = quota.admit(peer("10.0.0.1"), false).unwrap();
         assert!(is_given_up(&crowd[2]).await, "it had its time");
         drop((crowd, other, third, late));
-        assert_eq!(newcomers.lock().count, 0);
-        assert!(newcomers.lock().waiting.is_empty());
+        assert_eq!(quota.lock().count, 0);
+        assert!(quota.lock().waiting.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn without_a_connection_to_spare_a_newcomer_takes_the_place_of_another() {
-        let newcomers = Newcomers::new(4);
-        assert!(newcomers.admit(peer("10.0.0.1"), true).is_none(), "there is none to give up");
-        let first = newcomers.admit(peer("10.0.0.1"), false).unwrap();
-        let second = newcomers.admit(peer("10.0.0.2"), true).unwrap();
+        let quota = UnauthenticatedQuota::new(4);
+        assert!(quota.admit(peer("10.0.0.1"), true).is_none(), "there is none to give up");
+        let first = quota.admit(peer("10.0.0.1"), false).unwrap();
+        let second = quota.admit(peer("10.0.0.2"), true).unwrap();
         assert!(is_given_up(&first).await && !is_given_up(&second).await);
     }
 

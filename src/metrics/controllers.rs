@@ -1,109 +1,102 @@
-//! What is counted of controllers, under kube-controller-manager's names where it has one, with the cluster besides.
+//! Metrics of controllers, under kube-controller-manager's names where it has the same metric, with a label for the
+//! cluster.
 // kubernetes: k8s.io/component-base/metrics/prometheus/{workqueue,clientgo/leaderelection}
 
-use prometheus::{
-    HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, exponential_buckets,
-};
+use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec, exponential_buckets};
 
-/// All that is counted. Clones count together.
+use super::registrar::Registrar;
+
+/// Metrics of controllers. Clones share the same counters.
 #[derive(Debug, Clone)]
-pub(crate) struct Controllers {
-    /// What waits to be worked on, by cluster and queue.
+pub(crate) struct ControllerMetrics {
+    /// Items that wait in the queue, by cluster and queue.
     pub(crate) depth: IntGaugeVec,
-    /// What was added to queues.
+    /// Items added, by cluster and queue.
     pub(crate) adds: IntCounterVec,
-    /// What was put off for another attempt.
+    /// Failed attempts that are retried, by cluster and queue.
     pub(crate) retries: IntCounterVec,
-    /// How long it waited.
+    /// How long items waited in the queue, by cluster and queue.
     pub(crate) waited: HistogramVec,
-    /// How long it was worked on.
+    /// How long attempts took, by cluster and queue.
     pub(crate) worked: HistogramVec,
     /// Whether this replica leads, by cluster and lease.
     pub(crate) leads: IntGaugeVec,
-    /// Certificates, by cluster and signer.
+    /// Certificates issued, by cluster and signer.
     pub(crate) signed: IntCounterVec,
-    /// Requests that broke a rule of their signer, by cluster and signer.
+    /// Requests that violated a rule of their signer, by cluster and signer.
     pub(crate) refused: IntCounterVec,
-    /// Items that a queue could not keep, by cluster and queue.
+    /// Items dropped from a full queue, by cluster and queue.
     pub(crate) forgotten: IntCounterVec,
     /// Whether a watch fails, by cluster, controller and signer.
     pub(crate) watch_failing: IntGaugeVec,
-    /// Writes that somebody else was faster with, by cluster and controller.
+    /// Writes refused with 409 Conflict, by cluster and controller.
     pub(crate) conflicts: IntCounterVec,
-    /// When a signer's CA ends, by cluster and signer.
+    /// When a signer's CA certificate expires, by cluster and signer.
     pub(crate) authority_expiration: IntGaugeVec,
 }
 
-impl Controllers {
-    /// All at zero.
-    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let counters = |name: &str, help: &str, labels: &[&str]| {
-            let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(counters.clone()))?;
-            prometheus::Result::Ok(counters)
-        };
-        let gauges = |name: &str, help: &str, labels: &[&str]| {
-            let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(gauges.clone()))?;
-            prometheus::Result::Ok(gauges)
-        };
-        let histograms = |name: &str, help: &str| {
-            // Ten nanoseconds to ten minutes and more, as upstream.
-            let options = HistogramOpts::new(name, help).buckets(exponential_buckets(10e-9, 10.0, 12)?);
-            let histograms = HistogramVec::new(options, &["cluster", "name"])?;
-            registry.register(Box::new(histograms.clone()))?;
-            prometheus::Result::Ok(histograms)
-        };
+impl ControllerMetrics {
+    pub(super) fn new(registrar: &Registrar) -> prometheus::Result<Self> {
         let (queue, signer) = (["cluster", "name"], ["cluster", "signer"]);
+        // Ten nanoseconds to more than ten minutes, as in client-go's workqueue metrics.
+        let buckets = exponential_buckets(10e-9, 10.0, 12)?;
         Ok(Self {
-            depth: gauges("workqueue_depth", "Current depth of workqueue.", &queue)?,
-            adds: counters("workqueue_adds_total", "Total number of adds handled by workqueue.", &queue)?,
-            retries: counters(
+            depth: registrar.gauges("workqueue_depth", "Current depth of workqueue.", &queue)?,
+            adds: registrar.counters(
+                "workqueue_adds_total",
+                "Total number of adds handled by workqueue.",
+                &queue,
+            )?,
+            retries: registrar.counters(
                 "workqueue_retries_total",
                 "Total number of retries handled by workqueue.",
                 &queue,
             )?,
-            waited: histograms(
+            waited: registrar.histograms(
                 "workqueue_queue_duration_seconds",
                 "How long in seconds an item stays in workqueue before being requested.",
+                &queue,
+                buckets.clone(),
             )?,
-            worked: histograms(
+            worked: registrar.histograms(
                 "workqueue_work_duration_seconds",
                 "How long in seconds processing an item from workqueue takes.",
+                &queue,
+                buckets,
             )?,
-            leads: gauges(
+            leads: registrar.gauges(
                 "leader_election_master_status",
                 "Whether this replica's controllers work for a cluster: 1 while it holds the lease.",
                 &queue,
             )?,
-            signed: counters(
+            signed: registrar.counters(
                 "portcullis_certificates_signed_total",
-                "Certificates that were issued.",
+                "Certificates issued.",
                 &signer,
             )?,
-            refused: counters(
+            refused: registrar.counters(
                 "portcullis_certificates_refused_total",
-                "Approved requests that broke a rule of their signer and were marked Failed.",
+                "Approved requests that violated a rule of their signer and were marked Failed.",
                 &signer,
             )?,
-            forgotten: counters(
+            forgotten: registrar.counters(
                 "portcullis_workqueue_forgotten_total",
-                "Items that a full workqueue put off until all objects are listed again.",
+                "Items dropped from a full workqueue; the next list finds them again.",
                 &queue,
             )?,
-            watch_failing: gauges(
+            watch_failing: registrar.gauges(
                 "portcullis_controller_watch_failing",
                 "Whether a controller cannot list or watch the requests for a signer: 1 while it cannot.",
                 &["cluster", "controller", "signer"],
             )?,
-            conflicts: counters(
+            conflicts: registrar.counters(
                 "portcullis_status_conflicts_total",
-                "Writes that were refused because the object had changed since it was read; they are tried again.",
+                "Writes refused with 409 Conflict because the object had changed since it was read.",
                 &["cluster", "controller"],
             )?,
-            authority_expiration: gauges(
+            authority_expiration: registrar.gauges(
                 "portcullis_signer_ca_expiration_timestamp_seconds",
-                "When the CA certificate of a signer ends.",
+                "When the CA certificate of a signer expires.",
                 &signer,
             )?,
         })

@@ -1,4 +1,4 @@
-//! What is counted of issuers of JSON Web Tokens. An issuer is named by the hash of its URL, as upstream does.
+//! Metrics of JWT issuers. The label of an issuer is the hash of its URL, as in kube-apiserver.
 // apiserver: plugin/pkg/authenticator/token/oidc/metrics.go — without the label for one of several API servers
 
 use std::collections::BTreeMap;
@@ -8,48 +8,72 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA256, digest};
 use prometheus::{HistogramVec, IntGaugeVec};
 
+use super::registrar::Registrar;
 use crate::clock::Clock;
 use crate::go::hex::hex;
 use crate::sync::lock;
 
-/// All issuers.
+/// Metrics of all JWT issuers.
 #[derive(Debug, Clone)]
-pub(crate) struct Issuers {
+pub(crate) struct JwtMetrics {
     /// By `result` and issuer.
-    pub(super) latency: HistogramVec,
+    latency: HistogramVec,
     /// By `result` and issuer.
-    pub(super) fetched: IntGaugeVec,
+    fetched: IntGaugeVec,
     /// By issuer and hash; 1 for the key set of the last fetch.
-    pub(super) key_set: IntGaugeVec,
-    /// The hashes of the last fetches, by issuer.
-    pub(super) hashes: Arc<Mutex<BTreeMap<String, String>>>,
-    /// Those that are configured.
-    pub(super) configured: Arc<Mutex<BTreeMap<String, Weak<Series>>>>,
+    key_set: IntGaugeVec,
+    /// The hash of the last key set of each issuer.
+    hashes: Arc<Mutex<BTreeMap<String, String>>>,
+    /// The issuers in the configuration.
+    configured: Arc<Mutex<BTreeMap<String, Weak<IssuerSeries>>>>,
 }
 
-/// One issuer, in as many clusters as have it. Cheap to clone.
+/// The metrics of one issuer, shared by all clusters that trust it. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Issuer(Arc<Series>);
+pub(crate) struct JwtIssuerMetrics(Arc<IssuerSeries>);
 
-/// What is shown of an issuer; nothing any more when it is dropped.
+/// The exposed series of an issuer; dropping it removes them.
 #[derive(Debug)]
-pub(super) struct Series {
-    all: Issuers,
+struct IssuerSeries {
+    all: JwtMetrics,
     clock: Clock,
     hash: String,
 }
 
-impl Issuers {
-    /// The issuer of a URL.
-    pub(crate) fn issuer(&self, url: &str, clock: Clock) -> Issuer {
+impl JwtMetrics {
+    pub(super) fn new(registrar: &Registrar) -> prometheus::Result<Self> {
+        Ok(Self {
+            latency: registrar.histograms(
+                "apiserver_authentication_jwt_authenticator_latency_seconds",
+                "Latency of jwt authentication operations in seconds, for tokens that were not cached.",
+                &["result", "jwt_issuer_hash"],
+                vec![0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
+            )?,
+            fetched: registrar.gauges(
+                "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds",
+                "Timestamp of the last fetch of an issuer's keys, by result and issuer.",
+                &["result", "jwt_issuer_hash"],
+            )?,
+            key_set: registrar.gauges(
+                "apiserver_authentication_jwt_authenticator_jwks_fetch_last_key_set_info",
+                "The last fetched key set of an issuer, by its hash.",
+                &["jwt_issuer_hash", "hash"],
+            )?,
+            hashes: Arc::default(),
+            configured: Arc::default(),
+        })
+    }
+
+    /// The metrics of the issuer with this URL.
+    pub(crate) fn issuer(&self, url: &str, clock: Clock) -> JwtIssuerMetrics {
         let hash = sha256(url.as_bytes());
         let mut configured = lock(&self.configured);
         if let Some(known) = configured.get(&hash).and_then(Weak::upgrade) {
-            return Issuer(known);
+            return JwtIssuerMetrics(known);
         }
-        let series = Arc::new(Series { all: self.clone(), clock, hash: hash.clone() });
+        let series = Arc::new(IssuerSeries { all: self.clone(), clock, hash: hash.clone() });
         configured.insert(hash, Arc::downgrade(&series));
-        Issuer(series)
+        JwtIssuerMetrics(series)
     }
 
     fn replace_key_set(&self, issuer: &str, hash: Option<String>) {
@@ -64,16 +88,16 @@ impl Issuers {
     }
 }
 
-impl Issuer {
-    /// A token of the issuer was judged.
+impl JwtIssuerMetrics {
+    /// Records the validation of a token of this issuer.
     pub(crate) fn judged(&self, success: bool, took: Duration) {
-        let Series { all, hash, .. } = &*self.0;
+        let IssuerSeries { all, hash, .. } = &*self.0;
         all.latency.with_label_values(&[result(success), hash]).observe(took.as_secs_f64());
     }
 
-    /// The key set was asked for; its text, if it is one.
+    /// Records a fetch of the key set; `None` is a failed fetch.
     pub(crate) fn keys_fetched(&self, key_set: Option<&[u8]>) {
-        let Series { all, clock, hash } = &*self.0;
+        let IssuerSeries { all, clock, hash } = &*self.0;
         if let Some(key_set) = key_set {
             all.replace_key_set(hash, Some(sha256(key_set)));
         }
@@ -82,16 +106,16 @@ impl Issuer {
     }
 }
 
-impl Drop for Series {
+impl Drop for IssuerSeries {
     fn drop(&mut self) {
         let mut configured = lock(&self.all.configured);
-        // It may be configured again already.
+        // A reload may have configured the issuer again.
         if configured.get(&self.hash).is_none_or(|known| known.strong_count() > 0) {
             return;
         }
         configured.remove(&self.hash);
         for labels in [true, false].map(|success| [result(success), &self.hash]) {
-            // There may have been no such fetch, and no such token.
+            // A series without a fetch or a token does not exist.
             self.all.fetched.remove_label_values(&labels).ok();
             self.all.latency.remove_label_values(&labels).ok();
         }

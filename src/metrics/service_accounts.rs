@@ -1,57 +1,53 @@
-//! What is counted of service-account tokens.
+//! Metrics of service-account tokens.
 // kubernetes: pkg/serviceaccount/metrics.go
 
-use prometheus::{IntCounter, Registry};
+use prometheus::IntCounter;
 
-/// All that is counted. Clones count together.
+use super::registrar::Registrar;
+
+/// Metrics of service-account tokens. Clones share the same counters.
 #[derive(Debug, Clone)]
-pub(crate) struct ServiceAccounts {
+pub(crate) struct ServiceAccountMetrics {
     /// Tokens without an audience.
     pub(crate) legacy: IntCounter,
-    /// Tokens past the time when they should have been replaced.
+    /// Tokens used after the time when the client should have replaced them.
     pub(crate) stale: IntCounter,
-    /// Tokens that are to be replaced at a time that is to come.
+    /// Tokens used before the time when the client should replace them.
     pub(crate) valid: IntCounter,
-    /// Tokens of secrets that were made for their service account.
+    /// Tokens from secrets that Kubernetes generated for a service account.
     pub(crate) auto: IntCounter,
-    /// Tokens of secrets that somebody made.
+    /// Tokens from secrets that a user created.
     pub(crate) manual: IntCounter,
-    /// Tokens of secrets that are marked invalid.
+    /// Tokens from secrets that are marked invalid.
     pub(crate) invalid_auto: IntCounter,
 }
 
-impl ServiceAccounts {
-    /// All at zero.
-    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let counter = |name: &str, help: &str| {
-            let counter = IntCounter::new(name, help)?;
-            registry.register(Box::new(counter.clone()))?;
-            prometheus::Result::Ok(counter)
-        };
+impl ServiceAccountMetrics {
+    pub(super) fn new(registrar: &Registrar) -> prometheus::Result<Self> {
         Ok(Self {
-            legacy: counter(
+            legacy: registrar.counter(
                 "serviceaccount_legacy_tokens_total",
                 "Service-account tokens without an audience.",
             )?,
-            stale: counter(
+            stale: registrar.counter(
                 "serviceaccount_stale_tokens_total",
-                "Service-account tokens that were used past the time when they should have been replaced.",
+                "Service-account tokens used after the time when the client should have replaced them.",
             )?,
-            valid: counter(
+            valid: registrar.counter(
                 "serviceaccount_valid_tokens_total",
-                "Service-account tokens that were used before the time when they should be replaced.",
+                "Service-account tokens used before the time when the client should replace them.",
             )?,
-            auto: counter(
+            auto: registrar.counter(
                 "serviceaccount_legacy_auto_token_uses_total",
-                "Uses of tokens in secrets that were made for their service account.",
+                "Uses of tokens from secrets that Kubernetes generated for a service account.",
             )?,
-            manual: counter(
+            manual: registrar.counter(
                 "serviceaccount_legacy_manual_token_uses_total",
-                "Uses of tokens in secrets that somebody made.",
+                "Uses of tokens from secrets that a user created.",
             )?,
-            invalid_auto: counter(
+            invalid_auto: registrar.counter(
                 "serviceaccount_invalid_legacy_auto_token_uses_total",
-                "Uses of tokens in secrets that are marked invalid.",
+                "Uses of tokens from secrets that are marked invalid.",
             )?,
         })
     }

@@ -16,21 +16,21 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::LogThrottle;
-use crate::authn::{AuthnError, Proven};
+use crate::authn::{AuthnError, ProvenIdentity};
 use crate::backend::pool::SendError;
 use crate::clock::UnixTime;
 use crate::cluster::Cluster;
 use crate::http::body::Body;
 use crate::http::status::render::{Negotiation, render};
 use crate::http::transport::Incoming;
-use crate::listener::{Busy, Connection};
+use crate::listener::{Connection, RequestGuard};
 use crate::metrics::{Metrics, compressed_username, verb_label};
 use crate::pipeline::error_map::Refusal;
-use crate::pipeline::forward::{AUDIT_ID, ForwardError};
+use crate::pipeline::forward::{AUDIT_ID, ForwardError, PrepareError};
 use crate::pipeline::log_throttle::Permit;
 use crate::request::info::RequestInfo;
-use crate::request::wellformed::Malformed;
-use crate::telemetry::{REQUEST_LOG, cut, in_full};
+use crate::request::wellformed::MalformedRequest;
+use crate::telemetry::{REQUEST_LOG, cut, error_chain};
 use crate::user::Identity;
 
 /// A request that is not long-running and took longer is logged.
@@ -43,33 +43,33 @@ const AUDIT_ID_IN_LOGS: usize = 64;
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 
 /// One request and its answer.
-pub(super) struct Exchange {
+pub(super) struct AccessLog {
     started: Instant,
     http2: bool,
     uri: Uri,
     /// What a `Status` is rendered by.
     asked: [(HeaderName, Option<HeaderValue>); 2],
     cluster: Option<Arc<Cluster>>,
-    end: End,
+    end: AccessLogGuard,
     warnings: Vec<String>,
     /// Whether the client is nobody in particular, or someone else than it says.
     unauthenticated: bool,
 }
 
 /// What is told once the answer has ended, however it ends.
-struct End {
+struct AccessLogGuard {
     started: Instant,
     metrics: Arc<Metrics>,
     verb: &'static str,
-    kind: Kind,
+    kind: RequestKind,
     /// `None` while there is no answer: a client that leaves gets none.
     code: Option<StatusCode>,
-    line: Line,
-    busy: Busy,
+    line: LogLine,
+    busy: RequestGuard,
 }
 
 /// What a log line says of a request; what the client chose is cut.
-struct Line {
+struct LogLine {
     audit_id: HeaderValue,
     peer: SocketAddr,
     method: Method,
@@ -90,7 +90,7 @@ enum Severity {
     Request,
 }
 
-impl Line {
+impl LogLine {
     fn user(&self) -> Option<Cow<'_, str>> {
         self.user.as_ref().map(|user| cut(&user.name))
     }
@@ -126,14 +126,14 @@ impl Line {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum RequestKind {
     Unknown,
     ReadOnly,
     Mutating,
     LongRunning,
 }
 
-impl Exchange {
+impl AccessLog {
     pub(super) fn begin(
         connection: &Connection,
         request: &Request<Incoming>,
@@ -150,7 +150,7 @@ impl Exchange {
             let value = request.headers().get(&name).cloned();
             (name, value)
         });
-        let line = Line {
+        let line = LogLine {
             audit_id,
             peer: connection.info.peer,
             method: request.method().clone(),
@@ -160,11 +160,11 @@ impl Exchange {
             authenticator: "",
             throttle: Arc::clone(throttle),
         };
-        let end = End {
+        let end = AccessLogGuard {
             started,
             metrics: Arc::clone(metrics),
             verb: "other",
-            kind: Kind::Unknown,
+            kind: RequestKind::Unknown,
             code: None,
             line,
             busy: connection.begin_request(),
@@ -196,11 +196,11 @@ impl Exchange {
     pub(super) fn note_info(&mut self, info: &RequestInfo) {
         self.end.verb = verb_label(info.verb());
         self.end.kind = if info.is_long_running() {
-            Kind::LongRunning
+            RequestKind::LongRunning
         } else if info.is_mutating() {
-            Kind::Mutating
+            RequestKind::Mutating
         } else {
-            Kind::ReadOnly
+            RequestKind::ReadOnly
         };
         self.end.begin();
     }
@@ -217,13 +217,13 @@ impl Exchange {
                 reason = "seconds, for a histogram"
             )]
             let left = ends.saturating_sub(now) as f64;
-            self.end.metrics.client_certificate_expiration.observe(left);
+            self.end.metrics.authentication.client_certificate_expiration.observe(left);
         }
     }
 
     pub(super) fn note_authentication(
         &mut self,
-        verdict: &Result<Proven, AuthnError>,
+        verdict: &Result<ProvenIdentity, AuthnError>,
         took: Duration,
         warnings: Vec<String>,
     ) {
@@ -234,19 +234,19 @@ impl Exchange {
             Ok(proven) => {
                 self.end.line.user = Some(proven.identity().clone());
                 self.end.line.authenticator = proven.method();
-                metrics.authenticated_user_requests.of(compressed_username(&proven.user().name)).inc();
+                metrics.authentication.user_requests.of(compressed_username(&proven.user().name)).inc();
                 "success"
             }
             Err(AuthnError::Unrecognized) => "failure",
             Err(error) => {
                 if let AuthnError::Reserved(method) = error {
-                    metrics.reserved_identities.with_label_values(&[*method]).inc();
+                    metrics.authentication.reserved_identities.with_label_values(&[*method]).inc();
                 }
                 "error"
             }
         };
-        metrics.authentication_attempts.of(result).inc();
-        metrics.authentication_duration.of(result).observe(took.as_secs_f64());
+        metrics.authentication.attempts.of(result).inc();
+        metrics.authentication.duration.of(result).observe(took.as_secs_f64());
     }
 
     /// Makes the answer the client gets, and hands what is to be told to its body.
@@ -269,7 +269,7 @@ impl Exchange {
             headers.entry(STRICT_TRANSPORT_SECURITY).or_insert_with(|| directives.clone());
         }
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        if !self.http2 && !upgraded && connection.is_leaving() {
+        if !self.http2 && !upgraded && connection.is_draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if self.http2 && self.unauthenticated {
@@ -280,10 +280,10 @@ impl Exchange {
         self.end.busy.note_answer();
         if upgraded {
             let line = &self.end.line;
-            let Line { peer, path, .. } = line;
+            let LogLine { peer, path, .. } = line;
             info!(audit_id = line.audit_id(), %peer, path, user = line.user().as_deref(), "connection upgraded");
         }
-        response.map(|body| body.holding(Box::new(self.end)))
+        response.map(|body| body.with_guard(Box::new(self.end)))
     }
 
     /// An answer of the gateway's own, with what every answer has.
@@ -297,8 +297,8 @@ impl Exchange {
     fn refuse(&self, refusal: &Refusal) -> Response<Body> {
         match refusal {
             Refusal::Malformed(malformed) => return self.refuse_malformed(*malformed),
-            Refusal::Forward(ForwardError::HeaderTooLarge) => {
-                return self.refuse_malformed(Malformed::HeaderTooLarge);
+            Refusal::Prepare(PrepareError::HeaderTooLarge) => {
+                return self.refuse_malformed(MalformedRequest::HeaderTooLarge);
             }
             _ => {}
         }
@@ -317,7 +317,7 @@ impl Exchange {
     }
 
     /// As net/http answers before any handler sees a request: bare text, and the end of the connection.
-    fn refuse_malformed(&self, malformed: Malformed) -> Response<Body> {
+    fn refuse_malformed(&self, malformed: MalformedRequest) -> Response<Body> {
         let (code, text) = malformed.answer();
         let mut response = Response::new(Body::bytes(text));
         *response.status_mut() = code;
@@ -334,69 +334,74 @@ impl Exchange {
 
     /// Logs the cause, for the operator.
     fn log_refusal(&self, refusal: &Refusal) {
-        if let Some(cause) = refusal.backend_cause() {
-            self.end.metrics.backend_errors.with_label_values(&[cause]).inc();
-        }
         let line = &self.end.line;
         let log = |severity, error: &str, message| line.log_refusal(severity, None, Some(error), message);
         match refusal {
             Refusal::Unauthenticated(error) => {
                 log(Severity::Warning, &error.to_string(), "unable to authenticate the request");
             }
-            Refusal::Forward(ForwardError::UnfitIdentity(error)) => {
-                self.end.metrics.unfit_identities.inc();
+            Refusal::UnencodableIdentity(error) => {
+                self.end.metrics.backend.unencodable_identities.inc();
                 let message = "refused an identity that the backend would not receive as it is";
                 log(Severity::Warning, &error.to_string(), message);
             }
             Refusal::Panic => line.log_refusal(Severity::Error, None, None, "handling the request panicked"),
             Refusal::Forward(ForwardError::RequestBody(error)) => {
-                log(Severity::Request, &in_full(error), "the request body broke off");
+                log(Severity::Request, &error_chain(error), "the request body broke off");
             }
-            Refusal::Forward(error) if refusal.is_of_backend() => {
-                let cluster = self.cluster.as_deref();
-                let is_away =
-                    matches!(error, ForwardError::Send(SendError::Connect(_) | SendError::NotTrusted));
-                // One line says that no endpoint can be used; what a request more would say is the same.
-                let is_known = is_away && cluster.is_some_and(|cluster| !cluster.upstream.note_away());
-                let severity = if is_known { Severity::Request } else { Severity::Error };
-                let name = cluster.map(|cluster| cluster.name.as_str());
-                line.log_refusal(severity, name, Some(&in_full(error)), "no answer from the backend");
-            }
+            Refusal::Forward(error) => match error.backend_cause() {
+                Some(cause) => self.log_backend_error(error, cause),
+                None => log(Severity::Request, &error.to_string(), "refused"),
+            },
             other => log(Severity::Request, &other.to_string(), "refused"),
         }
     }
 }
 
-impl End {
+impl AccessLog {
+    fn log_backend_error(&self, error: &ForwardError, cause: &str) {
+        self.end.metrics.backend.errors.with_label_values(&[cause]).inc();
+        let cluster = self.cluster.as_deref();
+        // One line reports that no endpoint can be used; those of further requests would repeat it.
+        let is_unavailable =
+            matches!(error, ForwardError::Send(SendError::Connect(_) | SendError::NotTrusted));
+        let is_known = is_unavailable && cluster.is_some_and(|cluster| !cluster.backend.note_unavailable());
+        let severity = if is_known { Severity::Request } else { Severity::Error };
+        let name = cluster.map(|cluster| cluster.name.as_str());
+        self.end.line.log_refusal(severity, name, Some(&error_chain(error)), "no answer from the backend");
+    }
+}
+
+impl AccessLogGuard {
     fn begin(&self) {
         match self.kind {
-            Kind::ReadOnly => self.metrics.inflight.of("readOnly").inc(),
-            Kind::Mutating => self.metrics.inflight.of("mutating").inc(),
-            Kind::LongRunning => self.metrics.longrunning.of(self.verb).inc(),
-            Kind::Unknown => {}
+            RequestKind::ReadOnly => self.metrics.requests.inflight.of("readOnly").inc(),
+            RequestKind::Mutating => self.metrics.requests.inflight.of("mutating").inc(),
+            RequestKind::LongRunning => self.metrics.requests.longrunning.of(self.verb).inc(),
+            RequestKind::Unknown => {}
         }
     }
 }
 
-impl Drop for End {
+impl Drop for AccessLogGuard {
     fn drop(&mut self) {
         let took = self.started.elapsed();
         let Self { metrics, kind, code, line, .. } = self;
         let verb = self.verb;
         match kind {
-            Kind::ReadOnly => metrics.inflight.of("readOnly").dec(),
-            Kind::Mutating => metrics.inflight.of("mutating").dec(),
-            Kind::LongRunning => metrics.longrunning.of(verb).dec(),
-            Kind::Unknown => {}
+            RequestKind::ReadOnly => metrics.requests.inflight.of("readOnly").dec(),
+            RequestKind::Mutating => metrics.requests.inflight.of("mutating").dec(),
+            RequestKind::LongRunning => metrics.requests.longrunning.of(verb).dec(),
+            RequestKind::Unknown => {}
         }
-        // Upstream counts a client that left as 499 where it must name a code at all.
+        // Backend counts a client that left as 499 where it must name a code at all.
         let code = code.map_or(CLIENT_LEFT, |code| code.as_u16());
-        metrics.request_ended(verb, code);
-        if *kind != Kind::LongRunning {
-            metrics.request_duration.of(verb).observe(took.as_secs_f64());
+        metrics.requests.ended(verb, code);
+        if *kind != RequestKind::LongRunning {
+            metrics.requests.duration.of(verb).observe(took.as_secs_f64());
         }
-        let Line { peer, path, authenticator, throttle, .. } = &*line;
-        let is_slow = *kind != Kind::LongRunning && took >= SLOW;
+        let LogLine { peer, path, authenticator, throttle, .. } = &*line;
+        let is_slow = *kind != RequestKind::LongRunning && took >= SLOW;
         if is_slow && let Some(Permit { suppressed }) = throttle.permit(peer.ip()) {
             let (audit_id, method, user) = (line.audit_id(), line.method(), line.user());
             let (method, user) = (&*method, user.as_deref());

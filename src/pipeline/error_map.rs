@@ -5,10 +5,11 @@ use crate::authn::AuthnError;
 use crate::backend::pool::SendError;
 use crate::cluster::router::NoRoute;
 use crate::http::status::{Reason, Status};
-use crate::pipeline::forward::ForwardError;
+use crate::pipeline::forward::{ForwardError, PrepareError};
 use crate::request::credentials::UnknownImpersonateHeader;
 use crate::request::deadline::BadTimeout;
-use crate::request::wellformed::Malformed;
+use crate::request::wellformed::MalformedRequest;
+use crate::user::UnencodableIdentity;
 
 /// Seconds after which a client may try again when the backend is away.
 const RETRY_AFTER: u32 = 1;
@@ -17,7 +18,7 @@ const RETRY_AFTER: u32 = 1;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedRequest),
     #[error(transparent)]
     NoRoute(#[from] NoRoute),
     #[error("no RequestInfo: {}", .0.message)]
@@ -28,6 +29,12 @@ pub(super) enum Refusal {
     Unauthenticated(#[from] AuthnError),
     #[error(transparent)]
     UnknownImpersonateHeader(#[from] UnknownImpersonateHeader),
+    #[error(transparent)]
+    UnencodableIdentity(#[from] UnencodableIdentity),
+    #[error("impersonation is not available with identity mode impersonate")]
+    ImpersonationUnavailable,
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
     #[error(transparent)]
     Forward(#[from] ForwardError),
     #[error("the server is shutting down")]
@@ -45,11 +52,9 @@ impl Refusal {
             Self::NoRoute(NoRoute::NotFound) => Status::not_found(),
             Self::RequestInfo(status) => (**status).clone(),
             Self::BadTimeout(bad) => bad.clone().into(),
-            Self::Unauthenticated(_) | Self::Forward(ForwardError::UnfitIdentity(_)) => {
-                Status::unauthorized()
-            }
+            Self::Unauthenticated(_) | Self::UnencodableIdentity(_) => Status::unauthorized(),
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
-            Self::Forward(ForwardError::Impersonation) => Status {
+            Self::ImpersonationUnavailable => Status {
                 nosniff: true,
                 ..Status::new(
                     Reason::Forbidden,
@@ -57,77 +62,56 @@ impl Refusal {
                      another",
                 )
             },
-            Self::Forward(ForwardError::Send(SendError::NotTrusted)) => Status::service_unavailable(
-                "the API server behind this gateway has not been seen to take identities from it, try again later",
-                Some(RETRY_AFTER),
-            ),
-            Self::Forward(ForwardError::Send(SendError::Connect(_))) => Status::service_unavailable(
-                "the API server behind this gateway is unreachable, try again later",
-                Some(RETRY_AFTER),
-            ),
-            Self::Forward(
-                ForwardError::Send(SendError::Broken(_))
-                | ForwardError::RefusedIdentity
-                | ForwardError::UnaskedSwitch
-                | ForwardError::AnswerTooLarge
-                | ForwardError::Answer(_)
-                | ForwardError::Target(_),
-            ) => Status::bad_gateway(audit_id),
-            Self::Forward(ForwardError::Send(SendError::NotProcessed(_))) => Status::service_unavailable(
-                "the API server behind this gateway did not take the request, try again later",
-                Some(RETRY_AFTER),
-            ),
-            Self::Forward(ForwardError::Send(SendError::Busy)) => Status::too_many_requests(RETRY_AFTER),
-            Self::Forward(ForwardError::HeaderTooLarge) => {
-                Self::Malformed(Malformed::HeaderTooLarge).status(audit_id)
+            Self::Prepare(PrepareError::HeaderTooLarge) => {
+                Self::Malformed(MalformedRequest::HeaderTooLarge).status(audit_id)
             }
-            Self::Forward(ForwardError::DotSegment) => Status::bad_request(
+            Self::Prepare(PrepareError::DotSegment) => Status::bad_request(
                 "the path has a dot segment, which is not passed on to an API server whose URL has a path",
             ),
-            Self::Forward(ForwardError::RequestBody(_)) => {
-                Status::bad_request("the request body is malformed or incomplete")
-            }
-            Self::Forward(ForwardError::Timeout) => Status::timeout(),
+            Self::Forward(error) => forward_status(error, audit_id),
             Self::ShuttingDown => Status::shutting_down_try_later(),
             Self::Panic => Status::panicked(),
         }
     }
+}
 
-    /// Whether the gateway has no answer from a backend, for whatever reason but a client's.
-    pub(super) fn is_of_backend(&self) -> bool {
-        self.backend_cause().is_some() || matches!(self, Self::Forward(ForwardError::Target(_)))
+/// What the client sees of a request that the backend did not answer.
+fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
+    let unavailable = |message| Status::service_unavailable(message, Some(RETRY_AFTER));
+    match error {
+        ForwardError::Send(SendError::NotTrusted) => unavailable(
+            "no usable backend: the API server has not passed the identity self-check; try again later",
+        ),
+        ForwardError::Send(SendError::Connect(_)) => {
+            unavailable("the API server behind this gateway is unreachable, try again later")
+        }
+        ForwardError::Send(SendError::NotProcessed(_)) => {
+            unavailable("the API server behind this gateway did not take the request, try again later")
+        }
+        ForwardError::Send(SendError::Busy) => Status::too_many_requests(RETRY_AFTER),
+        ForwardError::Send(SendError::Broken(_))
+        | ForwardError::RefusedIdentity
+        | ForwardError::UnaskedSwitch
+        | ForwardError::AnswerTooLarge
+        | ForwardError::Answer(_) => Status::bad_gateway(audit_id),
+        ForwardError::RequestBody(_) => Status::bad_request("the request body is malformed or incomplete"),
+        ForwardError::Timeout => Status::timeout(),
     }
+}
 
-    /// The label of the metric of backend errors, if the backend is at fault.
+impl ForwardError {
+    /// The label of the metric of backend errors; `None` if the backend is not at fault.
     pub(super) fn backend_cause(&self) -> Option<&'static str> {
         match self {
-            Self::Forward(ForwardError::Send(SendError::Connect(_))) => Some("connect"),
-            Self::Forward(ForwardError::Send(SendError::NotTrusted)) => Some("not_trusted"),
-            Self::Forward(ForwardError::Send(SendError::NotProcessed(_))) => Some("not_processed"),
-            Self::Forward(ForwardError::Send(SendError::Broken(_)) | ForwardError::Answer(_)) => {
-                Some("broken")
-            }
-            Self::Forward(ForwardError::Timeout) => Some("timeout"),
-            Self::Forward(ForwardError::RefusedIdentity) => Some("refused_identity"),
-            Self::Forward(ForwardError::UnaskedSwitch) => Some("unasked_switch"),
-            Self::Forward(ForwardError::AnswerTooLarge) => Some("answer_too_large"),
-            Self::Forward(
-                ForwardError::UnfitIdentity(_)
-                | ForwardError::Send(SendError::Busy)
-                | ForwardError::Impersonation
-                | ForwardError::HeaderTooLarge
-                | ForwardError::RequestBody(_)
-                | ForwardError::DotSegment
-                | ForwardError::Target(_),
-            )
-            | Self::Malformed(_)
-            | Self::NoRoute(_)
-            | Self::RequestInfo(_)
-            | Self::BadTimeout(_)
-            | Self::Unauthenticated(_)
-            | Self::UnknownImpersonateHeader(_)
-            | Self::ShuttingDown
-            | Self::Panic => None,
+            Self::Send(SendError::Connect(_)) => Some("connect"),
+            Self::Send(SendError::NotTrusted) => Some("not_trusted"),
+            Self::Send(SendError::NotProcessed(_)) => Some("not_processed"),
+            Self::Send(SendError::Broken(_)) | Self::Answer(_) => Some("broken"),
+            Self::Timeout => Some("timeout"),
+            Self::RefusedIdentity => Some("refused_identity"),
+            Self::UnaskedSwitch => Some("unasked_switch"),
+            Self::AnswerTooLarge => Some("answer_too_large"),
+            Self::Send(SendError::Busy) | Self::RequestBody(_) => None,
         }
     }
 }

@@ -2,188 +2,189 @@
 //! fields and one constructor, which takes the stage before it by value; only [`Admitted`] can be forwarded. So a
 //! request that skipped a stage does not compile.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use http::uri::PathAndQuery;
 use http::{Request, Uri};
 use tokio::time::Instant;
 
-use crate::authn::Proven;
-use crate::backend::upstream::Upstream;
+use crate::authn::ProvenIdentity;
+use crate::backend::Backend;
 use crate::cluster::Cluster;
 use crate::http::transport::Incoming;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
-use crate::request::wellformed::{self, Malformed};
-use crate::user::Identity;
+use crate::request::wellformed::{self, MalformedRequest};
+use crate::user::{EncodedIdentity, Identity, UnencodableIdentity};
 
-/// A request that can be read in one way only.
+/// A well-formed request: every receiver reads it the same way.
 pub(crate) struct Received {
     request: Box<Request<Incoming>>,
-    cut: Option<Box<str>>,
+    cut_prefix: Option<Box<str>>,
 }
 
-/// A request whose cluster and meaning are known, without its credentials.
-pub(crate) struct Routed(Box<Known>);
+/// Where a request goes and what it means.
+pub(crate) struct Route {
+    /// The cluster that decides the request.
+    pub(crate) cluster: Arc<Cluster>,
+    /// The request's meaning.
+    pub(crate) info: RequestInfo,
+    /// When it must be answered, unless it is long-running.
+    pub(crate) deadline: Option<Instant>,
+}
 
-/// What is known of a request before its sender is. Boxed, as the request itself: each stage passes them on.
-struct Known {
-    request: Box<Request<Incoming>>,
-    /// What was cut off its path.
-    cut: Option<Box<str>>,
+/// A request with a route, and without its credentials.
+pub(crate) struct Routed {
+    known: Box<Known>,
     credentials: Credentials,
-    impersonate: ImpersonateHeaders,
-    cluster: Arc<Cluster>,
-    info: RequestInfo,
-    deadline: Option<Instant>,
 }
 
-/// A request whose sender is known.
+/// A request whose client is authenticated.
 pub(crate) struct Identified {
-    routed: Routed,
-    user: Identity,
-    by_front_proxy: bool,
+    known: Box<Known>,
+    identity: Identity,
 }
 
-/// A request that may be made as who it is made as.
+/// A request that its client may make, under an identity that the backend receives byte for byte.
 pub(crate) struct Authorized {
-    identified: Identified,
+    known: Box<Known>,
+    identity: EncodedIdentity,
     impersonate: Option<ImpersonateHeaders>,
 }
 
 /// A request that may be forwarded.
 pub(crate) struct Admitted(Authorized);
 
-/// What forwarding needs of a request.
-pub(crate) struct Outbound {
-    /// Where it goes: the API server of the cluster by whose rules it was judged.
-    pub(crate) upstream: Arc<Upstream>,
+/// The parts of a request that every stage after routing has. Boxed, since each stage moves it on.
+pub(crate) struct Known {
+    request: Box<Request<Incoming>>,
+    cut_prefix: Option<Box<str>>,
+    impersonate: ImpersonateHeaders,
+    route: Route,
+    is_from_front_proxy: bool,
+}
+
+/// The parts of an admitted request, to forward it.
+pub(crate) struct ForwardParts {
+    /// The backend of the cluster that decided the request.
+    pub(crate) backend: Arc<Backend>,
     pub(crate) request: Box<Request<Incoming>>,
-    /// What was cut off its path, and belongs in front of any path that the client is told.
-    pub(crate) cut: Option<Box<str>>,
+    /// The path prefix by which the cluster was found. It precedes every path that the client receives.
+    pub(crate) cut_prefix: Option<Box<str>>,
     pub(crate) info: RequestInfo,
     pub(crate) deadline: Option<Instant>,
-    pub(crate) user: Identity,
-    /// Whether the sender is a front proxy, whose `X-Forwarded-For` is believed.
-    pub(crate) by_front_proxy: bool,
-    /// `Impersonate-*` headers that the backend authorises.
+    pub(crate) identity: EncodedIdentity,
+    /// Whether a front proxy sent it, whose `X-Forwarded-For` is believed.
+    pub(crate) is_from_front_proxy: bool,
+    /// `Impersonate-*` headers that the backend authorizes.
     pub(crate) impersonate: Option<ImpersonateHeaders>,
 }
 
 impl Received {
-    /// Checks the shape of a request.
-    pub(crate) fn accept(request: Box<Request<Incoming>>) -> Result<Self, Malformed> {
+    /// Accepts a well-formed request.
+    pub(crate) fn accept(request: Box<Request<Incoming>>) -> Result<Self, MalformedRequest> {
         wellformed::check(&request)?;
-        Ok(Self { request, cut: None })
+        Ok(Self { request, cut_prefix: None })
     }
 
-    /// The request.
     pub(crate) fn request(&self) -> &Request<Incoming> {
         &self.request
     }
 
-    /// Cuts off the path by which a cluster was found. What remains is not rewritten.
-    pub(crate) fn cut_path(&mut self, prefix: usize) {
+    /// Cuts off the first `prefix` bytes of the path, by which a cluster was found. The rest is not rewritten.
+    pub(crate) fn cut_prefix(&mut self, prefix: usize) {
         let uri = self.request.uri_mut();
         let target = uri.path_and_query().map(PathAndQuery::as_str);
         let Some((cut, rest)) = target.and_then(|target| target.split_at_checked(prefix)) else {
             return;
         };
-        self.cut = Some(cut.into());
+        self.cut_prefix = Some(cut.into());
         let rest = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
         let mut parts = std::mem::take(uri).into_parts();
-        // A part of a target is one too.
+        // A part of a valid request target is valid.
         parts.path_and_query = rest.parse().ok();
         *uri = Uri::from_parts(parts).unwrap_or_default();
     }
+
+    /// Takes credentials and `Impersonate-*` headers out of the request: what is forwarded cannot carry them.
+    // threat: forged-identity-headers
+    pub(crate) fn take_credentials(self, route: Route) -> Routed {
+        let Self { mut request, cut_prefix } = self;
+        let authn = &route.cluster.authn;
+        let (credentials, impersonate) =
+            Credentials::take_from(request.headers_mut(), |name| authn.is_front_proxy_header(name));
+        let known = Known { request, cut_prefix, impersonate, route, is_from_front_proxy: false };
+        Routed { known: Box::new(known), credentials }
+    }
 }
 
-impl Routed {
-    /// A request, whose it is, what it means, and when it must be answered. Its credentials are taken out of it.
-    pub(crate) fn new(
-        received: Received,
-        cluster: Arc<Cluster>,
-        info: RequestInfo,
-        deadline: Option<Instant>,
-    ) -> Self {
-        let Received { mut request, cut } = received;
-        let (credentials, impersonate) =
-            Credentials::take_from(request.headers_mut(), |name| cluster.is_front_proxy_header(name));
-        Self(Box::new(Known { request, cut, credentials, impersonate, cluster, info, deadline }))
+impl Known {
+    /// The cluster that decides the request.
+    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
+        &self.route.cluster
     }
 
-    /// The cluster that judges it.
-    pub(crate) fn cluster(&self) -> &Cluster {
-        &self.0.cluster
-    }
-
-    /// What the request means.
+    /// The request's meaning.
     pub(crate) fn info(&self) -> &RequestInfo {
-        &self.0.info
+        &self.route.info
     }
 
     /// When it must be answered.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.0.deadline
-    }
-
-    /// Sets when it must be answered, unless that was known.
-    pub(crate) fn end_by(&mut self, deadline: Instant) {
-        self.0.deadline.get_or_insert(deadline);
-    }
-
-    /// What the sender is to be judged by.
-    pub(crate) fn credentials(&self) -> &Credentials {
-        &self.0.credentials
-    }
-}
-
-impl Identified {
-    /// A request and who sent it; only a chain of authenticators makes a [`Proven`].
-    pub(crate) fn new(routed: Routed, proven: Proven) -> Self {
-        let authenticated = proven.into_inner();
-        let by_front_proxy = authenticated.method == crate::authn::request_header::METHOD;
-        Self { routed, user: authenticated.user, by_front_proxy }
-    }
-
-    /// Whom the sender asks to act as.
-    pub(crate) fn impersonate(&self) -> &ImpersonateHeaders {
-        &self.routed.0.impersonate
-    }
-}
-
-impl Authorized {
-    /// A request that asks to act as nobody else.
-    pub(crate) fn as_oneself(mut identified: Identified) -> Self {
-        // Nothing is passed on by accident.
-        identified.routed.0.impersonate = ImpersonateHeaders::default();
-        Self { identified, impersonate: None }
-    }
-
-    /// A request whose `Impersonate-*` headers the backend authorises.
-    pub(crate) fn by_backend(mut identified: Identified) -> Self {
-        let impersonate = std::mem::take(&mut identified.routed.0.impersonate);
-        Self { identified, impersonate: Some(impersonate) }
-    }
-}
-
-impl Authorized {
-    /// What the request means.
-    pub(crate) fn info(&self) -> &RequestInfo {
-        &self.identified.routed.0.info
-    }
-
-    /// The cluster that judged it.
-    pub(crate) fn cluster(&self) -> &Cluster {
-        &self.identified.routed.0.cluster
+        self.route.deadline
     }
 
     /// The query, as it came.
     pub(crate) fn query(&self) -> Option<&str> {
-        self.identified.routed.0.request.uri().query()
+        self.request.uri().query()
+    }
+}
+
+impl Routed {
+    /// The credentials to authenticate.
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.credentials
     }
 
-    /// Whether the backend is to decide as whom it is made.
+    /// Sets a deadline for a request that has none.
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
+        self.known.route.deadline.get_or_insert(deadline);
+    }
+
+    /// A request whose client is authenticated; only a chain of authenticators makes a [`ProvenIdentity`].
+    pub(crate) fn identify(self, proven: ProvenIdentity) -> Identified {
+        let Self { mut known, credentials: _ } = self;
+        known.is_from_front_proxy = proven.is_by_front_proxy();
+        Identified { known, identity: proven.into_identity() }
+    }
+}
+
+impl Identified {
+    /// The `Impersonate-*` headers of the client.
+    pub(crate) fn impersonate(&self) -> &ImpersonateHeaders {
+        &self.known.impersonate
+    }
+
+    /// Authorizes a request under the client's own identity. Its `Impersonate-*` headers are dropped.
+    pub(crate) fn authorize(self) -> Result<Authorized, UnencodableIdentity> {
+        let Self { mut known, identity } = self;
+        known.impersonate = ImpersonateHeaders::default();
+        let identity = identity.encode(known.cluster().backend.identity())?;
+        Ok(Authorized { known, identity, impersonate: None })
+    }
+
+    /// Authorizes a request whose `Impersonate-*` headers the backend authorizes.
+    pub(crate) fn authorize_impersonation_by_backend(self) -> Result<Authorized, UnencodableIdentity> {
+        let Self { mut known, identity } = self;
+        let impersonate = Some(std::mem::take(&mut known.impersonate));
+        let identity = identity.encode(known.cluster().backend.identity())?;
+        Ok(Authorized { known, identity, impersonate })
+    }
+}
+
+impl Authorized {
+    /// Whether the backend authorizes `Impersonate-*` headers of the request.
     pub(crate) fn is_impersonating(&self) -> bool {
         self.impersonate.is_some()
     }
@@ -195,32 +196,59 @@ impl Admitted {
         Self(authorized)
     }
 
-    /// What the request means.
-    pub(crate) fn info(&self) -> &RequestInfo {
-        self.0.info()
+    /// The stage before.
+    pub(crate) fn authorized(&self) -> &Authorized {
+        &self.0
     }
 
-    /// The cluster it is for.
-    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
-        &self.0.identified.routed.0.cluster
+    /// Takes the request apart, to forward it.
+    pub(super) fn into_parts(self) -> ForwardParts {
+        let Authorized { known, identity, impersonate } = self.0;
+        let Known {
+            request, cut_prefix, route: Route { cluster, info, deadline }, is_from_front_proxy, ..
+        } = *known;
+        let backend = Arc::clone(&cluster.backend);
+        ForwardParts {
+            backend,
+            request,
+            cut_prefix,
+            info,
+            deadline,
+            identity,
+            is_from_front_proxy,
+            impersonate,
+        }
     }
+}
 
-    /// When it must be answered.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.0.identified.routed.0.deadline
+impl Deref for Routed {
+    type Target = Known;
+
+    fn deref(&self) -> &Known {
+        &self.known
     }
+}
 
-    /// Whether its answer is a stream of events.
-    pub(crate) fn is_watch(&self) -> bool {
-        self.0.info().verb() == "watch"
+impl Deref for Identified {
+    type Target = Known;
+
+    fn deref(&self) -> &Known {
+        &self.known
     }
+}
 
-    /// Takes the request apart, to be sent.
-    pub(crate) fn into_outbound(self) -> Outbound {
-        let Authorized { identified, impersonate } = self.0;
-        let Identified { routed, user, by_front_proxy } = identified;
-        let Known { request, cut, cluster, info, deadline, .. } = *routed.0;
-        let upstream = Arc::clone(&cluster.upstream);
-        Outbound { upstream, request, cut, info, deadline, user, by_front_proxy, impersonate }
+impl Deref for Authorized {
+    type Target = Known;
+
+    fn deref(&self) -> &Known {
+        &self.known
+    }
+}
+
+impl Deref for Admitted {
+    type Target = Known;
+
+    fn deref(&self) -> &Known {
+        &self.0.known
     }
 }

@@ -27,36 +27,36 @@ use crate::http::body::Body;
 use crate::http::transport::BodyError;
 use crate::pipeline::forward::ForwardError;
 use crate::pipeline::stages::Admitted;
-use crate::request::info::{Resource, Target};
+use crate::request::info::{RequestKind, RequestResource};
 
 /// The largest answer that is read. An object has 3 MiB at most; JSON may be longer than what it was sent as.
-const LARGEST_ANSWER: usize = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// A review on its way to the API server.
-pub(crate) struct Reviewing {
+pub(crate) struct PendingReview {
     cluster: Arc<Cluster>,
     deadline: Option<Instant>,
 }
 
-impl Reviewing {
+impl PendingReview {
     /// Whether an admitted request is a review, and of a cluster that has tokens of its own.
     pub(crate) fn of(admitted: &Admitted) -> Option<Self> {
         let info = admitted.info();
         if info.verb() != "create" {
             return None;
         }
-        let Target::Resource(resource) = info.target() else { return None };
-        let Resource { group, version, namespace, resource, subresource, name, .. } = resource;
+        let RequestKind::Resource(resource) = info.kind() else { return None };
+        let RequestResource { group, version, namespace, resource, subresource, name, .. } = resource;
         let is_review = (group, version, resource) == ("authentication.k8s.io", "v1", "tokenreviews")
             && [namespace, subresource, name].iter().all(|part| part.is_empty());
         let cluster = admitted.cluster();
-        (is_review && cluster.chain.reviews())
+        (is_review && cluster.authn.chain.reviews_tokens())
             .then(|| Self { cluster: Arc::clone(cluster), deadline: admitted.deadline() })
     }
 
     /// The API server's answer, or a better one.
     // threat: token-oracle
-    pub(crate) async fn answer(
+    pub(crate) async fn complete(
         self,
         theirs: Response<Body>,
         now: UnixTime,
@@ -85,8 +85,8 @@ impl Reviewing {
     async fn judge(&self, document: &Document, now: UnixTime) -> Option<Status> {
         let Spec { token, audiences } = document.spec();
         let requested: Vec<_> = audiences.iter().cloned().map(Audience).collect();
-        let audiences = if requested.is_empty() { &self.cluster.audiences } else { &requested };
-        match self.cluster.chain.review(token, audiences, now).await {
+        let audiences = if requested.is_empty() { &self.cluster.authn.audiences } else { &requested };
+        match self.cluster.authn.chain.review(token, audiences, now).await {
             Ok(found) => found.as_ref().map(Status::of),
             Err(error) => Some(document.status().with_errors(&error.texts())),
         }
@@ -101,7 +101,7 @@ async fn read(mut body: Body) -> Result<Vec<u8>, ForwardError> {
             error => ForwardError::Answer(error),
         })?;
         if let Ok(data) = frame.into_data() {
-            if bytes.len() + data.len() > LARGEST_ANSWER {
+            if bytes.len() + data.len() > MAX_ANSWER_BYTES {
                 return Err(ForwardError::AnswerTooLarge);
             }
             bytes.extend_from_slice(&data);

@@ -1,8 +1,9 @@
-//! Bootstrap tokens and what they sign: how a node that knows a token comes to trust a cluster, and the cluster it.
+//! Bootstrap tokens, which establish mutual trust between a joining node and a cluster.
 //!
-//! Follows `k8s.io/cluster-bootstrap`. Everything here is a function of what it is given: [`token`] is the token itself,
-//! [`secret`] the Secret it lives in, [`jws`] what it signs with, [`cluster_info`] what is signed, and
-//! [`token_cleaner`] when its Secret goes. No token is ever in a log or an error.
+//! Decides the format of a token ([`token`]), the validity of its Secret ([`secret`]), the signatures
+//! of the `ConfigMap` `cluster-info` ([`jws`], [`cluster_info`]), the pinned CA keys ([`pins`]) and the deletion of
+//! expired tokens ([`token_cleaner`]). Follows `k8s.io/cluster-bootstrap`; pure functions without I/O. Must never put a
+//! token secret into a log or an error.
 
 pub mod cluster_info;
 pub mod jws;

@@ -1,11 +1,11 @@
-//! Issuing certificates: what a signer may sign, and the one way to a signature.
+//! Certificate issuance: decides which requests a signer signs. Must never sign a certificate that breaks a rule.
 //!
-//! A request is parsed and its own signature checked (`request`), a profile says whether it may have what it asks for
-//! (`profile`), the to-be-signed certificate is built, parsed back by another reader and judged by every lint
-//! (`lint`), and so is what verifiers will let its authority sign for (`limits`); only what passed all of that is a
-//! [`issue::Prepared`], which [`authority::Authority::issue`] takes by value. A certificate that breaks a rule is
-//! therefore impossible to sign, whatever a caller does. Authorities themselves are made from an operator's flags, not
-//! from a request (`ca`).
+//! `request` parses a certificate request and verifies its signature, `profile` checks it against the rules of the
+//! signer, `tbs` builds the to-be-signed certificate, `lint` parses that with another parser and runs every lint, and
+//! `limits` checks it against the extensions of the CA certificate. Only a certificate that passed all checks becomes
+//! an [`issue::PreparedCertificate`], which [`authority::CertificateAuthority::issue`] takes by value. No caller can
+//! therefore get a request signed unchecked. CA certificates themselves are made from an operator's flags, not from a
+//! request (`ca`).
 //!
 //! The rules are kube-controller-manager's: `pkg/controller/certificates/{signer,authority}`.
 

@@ -1,7 +1,8 @@
-//! X.509 as Go's `crypto/x509` reads and verifies it: certificates, names, keys, signatures and chains.
+//! X.509 parsing and path validation with the semantics of Go's `crypto/x509`.
 //!
-//! Shared by who judges certificates (`authn`) and who issues them (`certificates`), so that both read one way.
-//! General libraries accept and refuse other certificates than kube-apiserver does; hence a reader of our own.
+//! Must never accept a certificate that kube-apiserver rejects; comments mark the rules that are stricter than Go.
+//! General-purpose libraries accept and reject different certificates than Go, hence a parser of our own.
+//! Authentication (`authn`) and issuance (`pki::issuance`) share it, so that both parse a certificate alike.
 
 pub(crate) mod alt_names;
 pub(crate) mod bundle;

@@ -1,5 +1,5 @@
-//! The credentials of a request, taken out of it before anyone checks them: the failure path cannot leak what is
-//! no longer there, and what is forwarded cannot carry them.
+//! Removes the credentials from a request before authentication, so that neither an error path nor the forwarded
+//! request can leak them.
 
 use std::fmt;
 
@@ -9,38 +9,37 @@ use http::header::{
 
 use crate::http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX, folded_starts_with};
 
-/// The WebSocket subprotocol in which a browser sends a bearer token.
+/// Prefix of the WebSocket subprotocol that carries a browser's bearer token.
 // apiserver: pkg/authentication/request/websocket/protocol.go
 pub(crate) const BEARER_PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// The credentials that came in headers.
+/// The credentials of a request's headers.
 #[derive(Default)]
 pub struct Credentials {
-    /// The first `Authorization` value, untrimmed, as far as it is text.
+    /// The first `Authorization` value, untrimmed and lossily decoded.
     pub authorization: Option<String>,
     /// The WebSocket subprotocols of an upgrade request, if one of them is a bearer token.
     pub websocket_protocols: Vec<String>,
-    /// Every header that may carry a front proxy's identity, in the order of the request, names in lower case.
+    /// The headers in which a front proxy may assert a user, in the order of the request.
     pub front_proxy: HeaderMap,
 }
 
-/// The `Impersonate-*` headers of a request. They are no credential, but they are taken out with them, so that
-/// nothing is passed on by accident.
+/// The `Impersonate-*` headers of a request. Not a credential, but removed alike, so that none is forwarded by
+/// accident.
 #[derive(Debug, Default)]
 pub struct ImpersonateHeaders(HeaderMap);
 
-/// A header in the `Impersonate-` namespace that this gateway does not know. kube-apiserver ignores it; a newer one
-/// might not, and then it would be ours to authorise. So it is refused (declared).
+/// An unknown header in the `Impersonate-` namespace. kube-apiserver ignores it, but a newer one might not, and then
+/// the gateway would have to authorize it. So the request is refused, a declared deviation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown impersonation header {0:?}")]
 pub struct UnknownImpersonateHeader(pub HeaderName);
 
 impl Credentials {
-    /// Takes the credentials out of `headers`; `custom` tells the front-proxy headers beside the standard
-    /// ones.
+    /// Removes the credentials from `headers`; `custom` selects the front-proxy headers beside the standard ones.
     ///
-    /// Identity headers in another spelling (`X_Remote_User`, `x.remote.user`) are dropped: they are no credential
-    /// here, but a receiver might take them for one.
+    /// Identity headers in another spelling (`X_Remote_User`, `x.remote.user`) are dropped: the gateway does not accept
+    /// them as a credential, but a server behind it might.
     // threat: forged-identity-headers, unknown-identity-headers
     pub(crate) fn take_from(
         headers: &mut HeaderMap,
@@ -49,9 +48,9 @@ impl Credentials {
         let mut credentials = Self::default();
         let mut impersonate = ImpersonateHeaders::default();
         if let Some(first) = headers.get(AUTHORIZATION) {
-            // Bytes that are not UTF-8 cannot be a token that anyone issued, but they are a credential all the same.
+            // A value that is not UTF-8 cannot match a token, but it must still count as a credential.
             let bytes = first.as_bytes();
-            // Almost all are text, which is seen faster than it is mended.
+            // Validating is faster than lossy decoding, and almost all values are UTF-8.
             let text = std::str::from_utf8(bytes).map(str::to_owned);
             credentials.authorization =
                 Some(text.unwrap_or_else(|_| String::from_utf8_lossy(bytes).into_owned()));
@@ -88,12 +87,12 @@ impl Credentials {
 }
 
 impl ImpersonateHeaders {
-    /// Whether the client asks for nothing.
+    /// Whether the request has none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Refuses members of the namespace that are not known.
+    /// Refuses an unknown header of the namespace.
     // apiserver: pkg/endpoints/filters/impersonation/impersonation.go
     // threat: unknown-identity-headers
     pub fn check_known(&self) -> Result<(), UnknownImpersonateHeader> {
@@ -107,16 +106,16 @@ impl ImpersonateHeaders {
         }
     }
 
-    /// Puts the headers back, for a backend that authorises them itself.
+    /// Adds the headers again, for a backend that authorizes the impersonation itself.
     pub(crate) fn restore_into(self, headers: &mut HeaderMap) {
         headers.extend(self.0);
     }
 }
 
-/// Removes bearer tokens from the list of WebSocket subprotocols: the backend gets an identity, never a token. Returns
-/// the whole list if there was one and the request asks for a WebSocket.
+/// Removes bearer tokens from the list of WebSocket subprotocols: the backend must receive an identity, never a token.
+/// Returns the original list if it had a token and the request is a WebSocket handshake.
 fn take_bearer_protocol(headers: &mut HeaderMap) -> Vec<String> {
-    // Bytes, not text: a token is taken out whatever stands beside it.
+    // Compare bytes, so that invalid UTF-8 beside a token cannot keep it in the list.
     let protocols: Vec<&[u8]> = headers
         .get_all(SEC_WEBSOCKET_PROTOCOL)
         .iter()
@@ -139,7 +138,7 @@ fn take_bearer_protocol(headers: &mut HeaderMap) -> Vec<String> {
     if is_websocket_request(headers) { protocols } else { Vec::new() }
 }
 
-/// Whether the request asks for a WebSocket, in upstream's lax reading: a substring of `Connection` will do.
+/// Whether the request is a WebSocket handshake. Like kube-apiserver it searches `Connection` for a substring.
 // apimachinery: pkg/util/httpstream/wsstream/conn.go, IsWebSocketRequest
 fn is_websocket_request(headers: &HeaderMap) -> bool {
     let upgrades = headers.get_all(CONNECTION).iter().any(|line| {
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_leave_the_request() {
+    fn credentials_are_removed_from_the_request() {
         let mut map = headers(&[
             ("Authorization", "Bearer first"),
             ("Authorization", "Bearer second"),

@@ -1,7 +1,7 @@
-//! How long a request may take: `?timeout=`, within the limit of the server.
+//! The deadline of a request: `?timeout=`, limited by `--request-timeout`.
 //!
-//! Follows `k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go`. Requests that run long by nature have no
-//! deadline, and their `timeout` is not even read.
+//! Follows `k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go`. Long-running requests have no deadline, and
+//! their `timeout` is not parsed.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::go::duration::{DurationError, parse_duration};
 use crate::go::url::query;
 use crate::http::status::Status;
 
-/// The limit unless `--request-timeout` says otherwise.
-pub const DEFAULT_LIMIT: Duration = Duration::from_mins(1);
+/// Default of `--request-timeout`.
+pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A `?timeout=` that cannot be read.
+/// A `?timeout=` that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid timeout specified in the request URL - {0}")]
 pub struct BadTimeout(DurationError);
@@ -24,8 +24,8 @@ impl From<BadTimeout> for Status {
     }
 }
 
-/// The time a request may take from its receipt on; `None` for a request that may run for long. A `timeout` of
-/// nothing, less than nothing or more than the limit asks for the limit.
+/// The time that a request may take after its receipt; `None` for a long-running request. A zero or negative `timeout`,
+/// or one above `limit`, results in `limit`.
 pub fn deadline(
     info: &RequestInfo,
     query: Option<&str>,
@@ -34,12 +34,12 @@ pub fn deadline(
     if info.is_long_running() {
         return Ok(None);
     }
-    let asked = match query.and_then(|query| query::first(query, "timeout")) {
+    let requested = match query.and_then(|query| query::first(query, "timeout")) {
         Some(text) if !text.is_empty() => parse_duration(&text).map_err(BadTimeout)?,
         _ => return Ok(Some(limit)),
     };
-    let asked = u64::try_from(asked).map(Duration::from_nanos).unwrap_or_default();
-    Ok(Some(if asked.is_zero() || asked > limit { limit } else { asked }))
+    let requested = u64::try_from(requested).map(Duration::from_nanos).unwrap_or_default();
+    Ok(Some(if requested.is_zero() || requested > limit { limit } else { requested }))
 }
 
 #[cfg(test)]
@@ -49,9 +49,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deadline_is_what_was_asked_within_the_limit() {
+    fn the_deadline_is_the_requested_timeout_within_the_limit() {
         type Case = (&'static str, Option<&'static str>, Result<Option<Duration>, &'static str>);
-        let limit = DEFAULT_LIMIT;
+        let limit = DEFAULT_REQUEST_TIMEOUT;
         let seconds = Duration::from_secs;
         let cases: &[Case] = &[
             ("/api/v1/pods", None, Ok(Some(limit))),
@@ -82,7 +82,8 @@ mod tests {
     #[test]
     fn a_bad_timeout_is_a_bad_request() {
         let info = RequestInfo::parse(&Method::GET, "/", None).expect("readable");
-        let status = Status::from(deadline(&info, Some("timeout=5"), DEFAULT_LIMIT).expect_err("no unit"));
+        let status =
+            Status::from(deadline(&info, Some("timeout=5"), DEFAULT_REQUEST_TIMEOUT).expect_err("no unit"));
         assert_eq!(status.code, http::StatusCode::BAD_REQUEST);
         assert!(!status.nosniff);
     }

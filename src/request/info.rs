@@ -1,13 +1,12 @@
-//! What a request is about: its verb and the resource, or the path that is no resource.
+//! Parses the verb and the resource, or the non-resource path, of a request.
 //!
-//! Follows `k8s.io/apiserver/pkg/endpoints/request/requestinfo.go` step by step, since authorization, admission, audit
-//! and limits all stand on it, here and again in the API server behind. It reads the *decoded* path: the request
-//! itself is forwarded as it came. Everything is kept as ranges of that one path, so that a request costs one or two
-//! allocations.
+//! Follows `k8s.io/apiserver/pkg/endpoints/request/requestinfo.go` step by step: authorization, admission, audit and
+//! limits depend on the result, here and again in the backend. It reads the *decoded* path; the request itself is
+//! forwarded unchanged. The result stores ranges of that path, so that a request costs one or two allocations.
 //!
-//! A path need not be UTF-8 once it is decoded. It is then given with U+FFFD for each bad byte (see
-//! [`crate::go::url`]): the same text that kube-apiserver sends to a webhook or writes into an audit event. Code that
-//! compares a path with a configured one and lets something in must not match on U+FFFD.
+//! A decoded path may not be UTF-8. It then contains U+FFFD for each invalid byte (see [`crate::go::url`]), as in
+//! kube-apiserver's webhook requests and audit events. Code that grants access by comparing a path with a configured
+//! one must not match on U+FFFD.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -19,7 +18,7 @@ use super::selector;
 use crate::go::url::{self, query};
 use crate::http::status::{Attempt, AttemptTarget};
 
-/// What a request is about.
+/// Verb and resource of a request, or its non-resource path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestInfo {
     path: Box<str>,
@@ -28,46 +27,46 @@ pub struct RequestInfo {
     is_long_running: bool,
 }
 
-/// What a request is aimed at.
+/// Whether a request is for a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target<'a> {
-    /// A resource of the API. (Whether it exists is for the API server to say.)
-    Resource(Resource<'a>),
-    /// Anything else: discovery, health, version, …
+pub enum RequestKind<'a> {
+    /// A path of the resource API. The resource need not exist.
+    Resource(RequestResource<'a>),
+    /// Any other path: discovery, health, version, …
     NonResource,
 }
 
-/// A resource as a path names it. An empty text stands for what the path does not say.
+/// A resource as named by a path. Absent parts are empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Resource<'a> {
+pub struct RequestResource<'a> {
     /// `api` or `apis`.
     pub api_prefix: &'a str,
     /// The API group; empty for the core group.
     pub group: &'a str,
     /// The API version.
     pub version: &'a str,
-    /// The namespace; for a namespace itself its own name.
+    /// The namespace; for a Namespace object its own name.
     pub namespace: &'a str,
     /// The resource, such as `pods`.
     pub resource: &'a str,
     /// The subresource, such as `exec`.
     pub subresource: &'a str,
-    /// The name of the object in the path. See [`RequestInfo::object_name`] for the one that is authorised.
+    /// The name of the object in the path; [`RequestInfo::object_name`] is the authorized one.
     pub name: &'a str,
     /// The path from the resource on, its segments joined by slashes.
     pub parts: &'a str,
-    /// The field selector as it was given, if the verb honours one.
+    /// The unparsed field selector, for verbs that support one.
     pub field_selector: &'a str,
-    /// The label selector as it was given, if the verb honours one.
+    /// The unparsed label selector, for verbs that support one.
     pub label_selector: &'a str,
 }
 
-/// A path that begins like a resource and cannot be one. Answered 500, before authentication.
+/// A path that begins like a resource but cannot be one. Answered with 500, before authentication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("unable to determine kind and namespace from url")]
 pub struct RequestInfoError;
 
-/// Where in the path the parts of a resource are, and what came from the query.
+/// Positions of a resource's parts in the path, and values from the query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Spans {
     api_prefix: Range<usize>,
@@ -80,21 +79,22 @@ struct Spans {
     parts: Range<usize>,
     field_selector: Box<str>,
     label_selector: Box<str>,
-    /// Whether `limit` and `timeoutSeconds` are numbers: otherwise upstream reads no field selector.
+    /// Whether `limit` and `timeoutSeconds` are numbers; otherwise kube-apiserver ignores the field selector.
     has_numbers: bool,
-    /// The name that the field selector requires, once it is asked for: most requests are never authorised here.
+    /// The name that the field selector requires, parsed on first use.
     selected_name: OnceLock<Box<str>>,
 }
 
-/// Prefix, group, version, verb, `namespaces`, namespace, resource, name, subresource: no more segments are told apart.
-const MOST_SEGMENTS: usize = 9;
+/// Prefix, group, version, verb, `namespaces`, namespace, resource, name, subresource; further segments have no
+/// meaning.
+const MAX_SEGMENTS: usize = 9;
 
 // kubernetes: cmd/kube-apiserver/app/server.go — the sets given to BasicLongRunningRequestCheck
 const LONG_RUNNING_VERBS: [&str; 2] = ["watch", "proxy"];
 const LONG_RUNNING_SUBRESOURCES: [&str; 5] = ["attach", "exec", "proxy", "log", "portforward"];
 
 impl RequestInfo {
-    /// Reads method, decoded path and raw query.
+    /// Parses method, decoded path and raw query.
     // threat: path-other-reading
     pub fn parse(method: &Method, decoded_path: &str, query: Option<&str>) -> Result<Self, RequestInfoError> {
         let non_resource = |verb: Cow<'static, str>| {
@@ -102,7 +102,7 @@ impl RequestInfo {
                 decoded_path.starts_with("/debug/pprof/") || LONG_RUNNING_VERBS.contains(&&*verb);
             Ok(Self { path: decoded_path.into(), verb, spans: None, is_long_running })
         };
-        let mut segments = [const { 0..0 }; MOST_SEGMENTS];
+        let mut segments = [const { 0..0 }; MAX_SEGMENTS];
         let (count, end) = split(decoded_path, &mut segments);
         let text = |range: &Range<usize>| decoded_path.get(range.clone()).unwrap_or_default();
 
@@ -139,7 +139,7 @@ impl RequestInfo {
             && text(namespaces) == "namespaces"
         {
             spans.namespace = namespace.clone();
-            // After the name of a namespace comes a resource in it, unless it is a subresource of the namespace.
+            // After the name of a namespace follows a resource in it, or a subresource of the namespace.
             if after.first().is_some_and(|next| !matches!(text(next), "status" | "finalize")) {
                 rest = after;
             }
@@ -159,7 +159,7 @@ impl RequestInfo {
 
         // Paths that name their verb never honoured selectors reliably, so they carry none.
         if spans.name.is_empty() && from_path.is_none() && matches!(verb, "get" | "delete") {
-            let options = ListOptions::read(query.unwrap_or_default());
+            let options = ListOptions::parse(query.unwrap_or_default());
             verb = match verb {
                 "delete" => "deletecollection",
                 _ if options.is_watch() => "watch",
@@ -174,8 +174,8 @@ impl RequestInfo {
         Ok(Self { path: decoded_path.into(), verb: Cow::Borrowed(verb), spans: Some(spans), is_long_running })
     }
 
-    /// The verb in Kubernetes' sense; for a non-resource the method in lower case. Empty for a method that means
-    /// nothing on resources.
+    /// The Kubernetes verb; for a non-resource path the method in lower case. Empty for a method without a meaning for
+    /// resources.
     pub fn verb(&self) -> &str {
         &self.verb
     }
@@ -185,16 +185,16 @@ impl RequestInfo {
         &self.path
     }
 
-    /// What the request is aimed at.
-    pub fn target(&self) -> Target<'_> {
-        self.resource().map_or(Target::NonResource, Target::Resource)
+    /// Whether the request is for a resource.
+    pub fn kind(&self) -> RequestKind<'_> {
+        self.resource().map_or(RequestKind::NonResource, RequestKind::Resource)
     }
 
-    /// The resource, if the request is aimed at one.
-    pub fn resource(&self) -> Option<Resource<'_>> {
+    /// The resource, for a resource request.
+    pub fn resource(&self) -> Option<RequestResource<'_>> {
         let spans = self.spans.as_ref()?;
         let text = |range: &Range<usize>| self.path.get(range.clone()).unwrap_or_default();
-        Some(Resource {
+        Some(RequestResource {
             api_prefix: text(&spans.api_prefix),
             group: text(&spans.group),
             version: text(&spans.version),
@@ -208,7 +208,7 @@ impl RequestInfo {
         })
     }
 
-    /// The name of the object that is authorised: the one in the path or, of a list or a watch, the one that the field
+    /// The name of the object that is authorized: the one in the path or, of a list or watch, the one that the field
     /// selector requires. Empty if there is none.
     // apiserver: requestinfo.go, NewRequestInfo
     pub fn object_name(&self) -> &str {
@@ -219,19 +219,20 @@ impl RequestInfo {
         }
         spans.selected_name.get_or_init(|| {
             let (fields, labels) = (&spans.field_selector, &spans.label_selector);
-            let name = selector::parse_fields(fields).ok().filter(|_| selector::parse_labels(labels).is_ok());
-            let name = name.and_then(|fields| selector::required_field_value(&fields, "metadata.name"));
+            let fields =
+                selector::parse_fields(fields).ok().filter(|_| selector::parse_labels(labels).is_ok());
+            let name = fields.and_then(|fields| selector::required_field_value(&fields, "metadata.name"));
             name.filter(|name| is_path_segment(name)).unwrap_or_default().into()
         })
     }
 
-    /// Whether the request may last as long as it likes: no deadline, no in-flight limit.
+    /// Whether the request is long-running: without deadline and in-flight limit.
     // apiserver: pkg/server/filters/longrunning.go
     pub fn is_long_running(&self) -> bool {
         self.is_long_running
     }
 
-    /// Whether it is not the API server that answers, but a pod or who runs it, through the API server.
+    /// Whether the API server relays the request to a pod, node or service: `exec`, `log`, `proxy` and the like.
     pub fn is_relayed(&self) -> bool {
         self.is_long_running && self.verb() != "watch" && self.resource().is_some()
     }
@@ -242,11 +243,11 @@ impl RequestInfo {
         !matches!(self.verb(), "get" | "list" | "watch")
     }
 
-    /// The request as the text of a refusal names it.
+    /// The request as described by a refusal.
     pub fn attempt<'a>(&'a self, user: &'a str) -> Attempt<'a> {
-        let on = match self.target() {
-            Target::NonResource => AttemptTarget::Path(&self.path),
-            Target::Resource(Resource { group, resource, subresource, namespace, .. }) => {
+        let on = match self.kind() {
+            RequestKind::NonResource => AttemptTarget::Path(&self.path),
+            RequestKind::Resource(RequestResource { group, resource, subresource, namespace, .. }) => {
                 AttemptTarget::Resource { group, resource, subresource, namespace, name: self.object_name() }
             }
         };
@@ -254,15 +255,15 @@ impl RequestInfo {
     }
 }
 
-impl<'a> Resource<'a> {
-    /// The segments of the path from the resource on.
+impl<'a> RequestResource<'a> {
+    /// The path segments from the resource on.
     pub fn segments(&self) -> impl Iterator<Item = &'a str> {
         self.parts.split('/')
     }
 }
 
 impl RequestInfoError {
-    /// The message of the answer, which names the URL as Go prints it. Not made safe against HTML: the answer is.
+    /// The message of the answer, with the URL as Go prints it. Not escaped for HTML; the answer escapes it.
     // apiserver: pkg/endpoints/filters/requestinfo.go
     pub fn message(&self, raw_path: &str, query: Option<&str>) -> String {
         let path = url::escaped_path(raw_path);
@@ -271,8 +272,8 @@ impl RequestInfoError {
     }
 }
 
-/// Cuts the path, slashes at both ends taken off, into its first segments. Returns how many there are, at most the
-/// length of `segments`, and where the last one of the whole path ends.
+/// Splits the path, without slashes at both ends, into its first segments. Returns their number, at most the length of
+/// `segments`, and the end of the last segment of the whole path.
 // apiserver: requestinfo.go, splitPath
 fn split(path: &str, segments: &mut [Range<usize>]) -> (usize, usize) {
     let end = path.trim_end_matches('/').len();
@@ -314,7 +315,7 @@ fn verb_of(method: &Method) -> &'static str {
     }
 }
 
-/// The first value of each parameter of a list.
+/// The list options in a query: the first value of each parameter.
 #[derive(Default)]
 struct ListOptions<'a> {
     watch: Option<Cow<'a, str>>,
@@ -325,7 +326,7 @@ struct ListOptions<'a> {
 }
 
 impl<'a> ListOptions<'a> {
-    fn read(query: &'a str) -> Self {
+    fn parse(query: &'a str) -> Self {
         let mut options = Self::default();
         for (key, value) in query::pairs(query) {
             let first = match &*key {
@@ -351,8 +352,8 @@ impl<'a> ListOptions<'a> {
         if watch == "0" || watch.eq_ignore_ascii_case("false") {
             return false;
         }
-        // Go's `EqualFold` takes the long s for an s, but only if all of the query can be decoded. The selectors are
-        // read here for that spelling alone.
+        // Go's `EqualFold` also folds the long s, but applies only if the whole query decodes. The selectors are parsed
+        // here for that spelling alone.
         let is_decoded = || {
             self.has_numbers()
                 && selector::parse_fields(self.fields.as_deref().unwrap_or_default()).is_ok()

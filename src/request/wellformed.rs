@@ -1,5 +1,5 @@
-//! Requests that nobody may interpret, because two readers would read them differently: refused with 400 before
-//! anything else, and never forwarded.
+//! Refuses malformed and ambiguous requests before any other processing: two HTTP parsers could read them differently
+//! (request smuggling), so none is ever forwarded.
 
 use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
@@ -7,52 +7,52 @@ use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 
 use crate::go::url::decode_path;
 
-/// How many header lines a request may have, whatever the protocol. Go counts bytes alone; the map that headers are
-/// kept in has an end.
+/// Maximum number of header lines, for every protocol. Go limits only the bytes, but `http::HeaderMap` has a maximum
+/// size.
 pub const MAX_HEADER_LINES: usize = 4096;
 
-/// Why a request is refused before it is read.
+/// Why a request is refused as malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// HTTP/1.1 demands one.
+pub enum MalformedRequest {
+    /// HTTP/1.1 without a Host header.
     #[error("missing required Host header")]
     NoHost,
-    /// Two readers might pick different ones.
+    /// Several Host headers: two parsers could pick different ones.
     #[error("too many Host headers")]
     ManyHosts,
-    /// Not a host.
+    /// A Host header or authority with invalid characters.
     #[error("malformed Host header")]
     BadHost,
-    /// A name that is no token. The http crate takes `"` in one; Go ends the stream for it, and with what comes after it
-    /// the connection that others share.
+    /// A header name that is not a token. The `http` crate allows `"` in a name; Go resets the stream because of it,
+    /// and frames that follow end the connection, which other requests share.
     #[error("invalid header name")]
     BadHeaderName,
-    /// The target or the pseudo-header says another host than the header.
+    /// The request target or `:authority` names another host than the header.
     #[error("Host header differs from the request target")]
     HostMismatch,
-    /// A host without a scheme, which only CONNECT has (RFC 9112, section 3.2.3), or with something that is no scheme; or, over
-    /// HTTP/2, a query without a path.
+    /// A host without a scheme, which only CONNECT has (RFC 9112, section 3.2.3), an invalid scheme or, over HTTP/2, a
+    /// query without a path.
     #[error("invalid request target")]
     BadTarget,
-    /// A tunnel to anywhere is not what this is for.
+    /// The gateway is not a forward proxy.
     #[error("CONNECT is not supported")]
     Connect,
-    /// A `%` that no two hexadecimal digits follow.
+    /// A `%` without two hexadecimal digits.
     #[error("invalid URL escape in the path")]
     BadEscape,
-    /// A coding beside `chunked`: the receiver would have to undo it, and we pass bodies as they are.
+    /// A transfer coding other than `chunked`: the gateway would have to decode it, but forwards bodies unchanged.
     #[error("unsupported transfer encoding")]
     TransferCoding,
-    /// More header than is read, or than a backend accepts.
+    /// The header exceeds the limit of the gateway or of the backend.
     #[error("header too large")]
     HeaderTooLarge,
-    /// An expectation that nobody can meet.
+    /// An `Expect` header without `100-continue`.
     #[error("unknown expectation")]
     Expectation,
 }
 
-impl Malformed {
-    /// The code and the text of the answer: Go's, which has a reason for some only.
+impl MalformedRequest {
+    /// Status code and body of the answer, as Go's server sends them; some errors have no reason.
     // Go: net/http/server.go, readRequest and conn.serve
     pub fn answer(self) -> (StatusCode, &'static str) {
         match self {
@@ -75,22 +75,22 @@ impl Malformed {
     }
 }
 
-/// Checks what does not depend on who sends it.
+/// Checks a request, independent of its client.
 // threat: request-smuggling
-pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
+pub fn check<B>(request: &Request<B>) -> Result<(), MalformedRequest> {
     if request.method() == Method::CONNECT {
-        return Err(Malformed::Connect);
+        return Err(MalformedRequest::Connect);
     }
     if request.headers().len() > MAX_HEADER_LINES {
-        return Err(Malformed::HeaderTooLarge);
+        return Err(MalformedRequest::HeaderTooLarge);
     }
     if !request.headers().keys().all(is_token) {
-        return Err(Malformed::BadHeaderName);
+        return Err(MalformedRequest::BadHeaderName);
     }
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
-        return Err(Malformed::ManyHosts);
+        return Err(MalformedRequest::ManyHosts);
     }
     let authority = request.uri().authority();
     // net/url: ParseRequestURI, getScheme
@@ -99,31 +99,33 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
             && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
     };
     if authority.is_some() && !request.uri().scheme_str().is_some_and(is_scheme) {
-        return Err(Malformed::BadTarget);
+        return Err(MalformedRequest::BadTarget);
     }
-    // Over HTTP/2 Go ends the stream for these: userinfo_in_authority, bad_path.
+    // Over HTTP/2 Go resets the stream for these: userinfo_in_authority, bad_path.
     if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {
-        return Err(Malformed::BadHost);
+        return Err(MalformedRequest::BadHost);
     }
     let has_path = request.uri().path_and_query().is_none_or(|target| !target.as_str().starts_with('?'));
     if request.version() == Version::HTTP_2 && !has_path {
-        return Err(Malformed::BadTarget);
+        return Err(MalformedRequest::BadTarget);
     }
     let same = |host: &HeaderValue, authority: &Authority| {
         host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes())
     };
     match (host, authority) {
-        // Also of one whose target says the host: RFC 9112, section 3.2.
-        (None, _) if request.version() == Version::HTTP_11 => return Err(Malformed::NoHost),
-        (Some(host), _) if !is_host(host.as_bytes()) => return Err(Malformed::BadHost),
-        (Some(host), Some(authority)) if !same(host, authority) => return Err(Malformed::HostMismatch),
+        // Required even with an absolute request target: RFC 9112, section 3.2.
+        (None, _) if request.version() == Version::HTTP_11 => return Err(MalformedRequest::NoHost),
+        (Some(host), _) if !is_host(host.as_bytes()) => return Err(MalformedRequest::BadHost),
+        (Some(host), Some(authority)) if !same(host, authority) => {
+            return Err(MalformedRequest::HostMismatch);
+        }
         _ => {}
     }
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
     if codings.next().is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
         || codings.next().is_some()
     {
-        return Err(Malformed::TransferCoding);
+        return Err(MalformedRequest::TransferCoding);
     }
     let continues = |value: &HeaderValue| {
         value
@@ -131,13 +133,13 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
             .split(|byte| *byte == b',')
             .any(|token| token.trim_ascii().eq_ignore_ascii_case(b"100-continue"))
     };
-    // HTTP/2 has no use for it, and Go's server does not look there.
+    // Go's server checks `Expect` only over HTTP/1.
     if request.version() < Version::HTTP_2
         && request.headers().get(EXPECT).is_some_and(|value| !value.is_empty() && !continues(value))
     {
-        return Err(Malformed::Expectation);
+        return Err(MalformedRequest::Expectation);
     }
-    decode_path(request.uri().path()).map(|_| ()).map_err(|_| Malformed::BadEscape)
+    decode_path(request.uri().path()).map(|_| ()).map_err(|_| MalformedRequest::BadEscape)
 }
 
 /// The characters Go allows in a Host header.
@@ -156,14 +158,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_readers_would_read_differently_is_refused() {
+    fn malformed_and_ambiguous_requests_are_refused() {
         struct Case {
             name: &'static str,
             method: Method,
             uri: &'static str,
             version: Version,
             hosts: &'static [&'static str],
-            expected: Result<(), Malformed>,
+            expected: Result<(), MalformedRequest>,
         }
         let get = |name, uri, version, hosts, expected| Case {
             name,
@@ -177,50 +179,80 @@ mod tests {
             get("plain", "/api", Version::HTTP_11, &["a"], Ok(())),
             get("port", "/api", Version::HTTP_11, &["a.b-c:6443"], Ok(())),
             get("IPv6", "/api", Version::HTTP_11, &["[::1]:6443"], Ok(())),
-            get("no host", "/api", Version::HTTP_11, &[], Err(Malformed::NoHost)),
+            get("no host", "/api", Version::HTTP_11, &[], Err(MalformedRequest::NoHost)),
             get("no host in 1.0", "/api", Version::HTTP_10, &[], Ok(())),
             get("empty host", "/api", Version::HTTP_11, &[""], Ok(())),
-            get("two hosts", "/api", Version::HTTP_11, &["a", "a"], Err(Malformed::ManyHosts)),
-            get("odd host", "/api", Version::HTTP_11, &["a b"], Err(Malformed::BadHost)),
+            get("two hosts", "/api", Version::HTTP_11, &["a", "a"], Err(MalformedRequest::ManyHosts)),
+            get("odd host", "/api", Version::HTTP_11, &["a b"], Err(MalformedRequest::BadHost)),
             get("absolute, same", "https://a/api", Version::HTTP_11, &["A"], Ok(())),
-            get("absolute, other", "https://a/api", Version::HTTP_11, &["b"], Err(Malformed::HostMismatch)),
-            get("absolute, no host", "https://a/api", Version::HTTP_11, &[], Err(Malformed::NoHost)),
+            get(
+                "absolute, other",
+                "https://a/api",
+                Version::HTTP_11,
+                &["b"],
+                Err(MalformedRequest::HostMismatch),
+            ),
+            get("absolute, no host", "https://a/api", Version::HTTP_11, &[], Err(MalformedRequest::NoHost)),
             get("absolute, no host in 1.0", "https://a/api", Version::HTTP_10, &[], Ok(())),
-            get("a host for a target", "a", Version::HTTP_11, &["a"], Err(Malformed::BadTarget)),
+            get("a host for a target", "a", Version::HTTP_11, &["a"], Err(MalformedRequest::BadTarget)),
             get(
                 "a host and a port for a target",
                 "a:443",
                 Version::HTTP_11,
                 &["a:443"],
-                Err(Malformed::BadTarget),
+                Err(MalformedRequest::BadTarget),
             ),
             get(
                 "a digit before the scheme",
                 "8http://a/api",
                 Version::HTTP_11,
                 &["a"],
-                Err(Malformed::BadTarget),
+                Err(MalformedRequest::BadTarget),
             ),
-            get("a tilde in the scheme", "ht~p://a/api", Version::HTTP_11, &["a"], Err(Malformed::BadTarget)),
+            get(
+                "a tilde in the scheme",
+                "ht~p://a/api",
+                Version::HTTP_11,
+                &["a"],
+                Err(MalformedRequest::BadTarget),
+            ),
             get("authority alone", "https://a/api", Version::HTTP_2, &[], Ok(())),
             get(
                 "authority and other host",
                 "https://a/api",
                 Version::HTTP_2,
                 &["b"],
-                Err(Malformed::HostMismatch),
+                Err(MalformedRequest::HostMismatch),
             ),
-            get("a user in the authority", "https://u@a/api", Version::HTTP_2, &[], Err(Malformed::BadHost)),
-            get("a query without a path", "https://a?b=c", Version::HTTP_2, &[], Err(Malformed::BadTarget)),
+            get(
+                "a user in the authority",
+                "https://u@a/api",
+                Version::HTTP_2,
+                &[],
+                Err(MalformedRequest::BadHost),
+            ),
+            get(
+                "a query without a path",
+                "https://a?b=c",
+                Version::HTTP_2,
+                &[],
+                Err(MalformedRequest::BadTarget),
+            ),
             get("the same over HTTP/1.1", "https://a?b=c", Version::HTTP_11, &["a"], Ok(())),
             get("good escapes", "/a%2Fb%7e", Version::HTTP_11, &["a"], Ok(())),
-            get("bad escape", "/a%zz", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
-            get("cut escape", "/a%2", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
-            get("percent behind a percent", "/a%%41", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
-            get("cut by a percent", "/a%4%41", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
+            get("bad escape", "/a%zz", Version::HTTP_11, &["a"], Err(MalformedRequest::BadEscape)),
+            get("cut escape", "/a%2", Version::HTTP_11, &["a"], Err(MalformedRequest::BadEscape)),
+            get(
+                "percent behind a percent",
+                "/a%%41",
+                Version::HTTP_11,
+                &["a"],
+                Err(MalformedRequest::BadEscape),
+            ),
+            get("cut by a percent", "/a%4%41", Version::HTTP_11, &["a"], Err(MalformedRequest::BadEscape)),
             get("one after the other", "/%41%42", Version::HTTP_11, &["a"], Ok(())),
-            get("the second is bad", "/%41%4", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
-            get("lone percent", "/a%", Version::HTTP_11, &["a"], Err(Malformed::BadEscape)),
+            get("the second is bad", "/%41%4", Version::HTTP_11, &["a"], Err(MalformedRequest::BadEscape)),
+            get("lone percent", "/a%", Version::HTTP_11, &["a"], Err(MalformedRequest::BadEscape)),
             get("bad escape in the query", "/a?b=%zz", Version::HTTP_11, &["a"], Ok(())),
             Case {
                 name: "CONNECT",
@@ -228,7 +260,7 @@ mod tests {
                 uri: "a:443",
                 version: Version::HTTP_11,
                 hosts: &["a:443"],
-                expected: Err(Malformed::Connect),
+                expected: Err(MalformedRequest::Connect),
             },
         ];
         let mut failures = Vec::new();
@@ -251,7 +283,7 @@ mod tests {
         for byte in 0x21..=0x7e_u8 {
             let Ok(name) = HeaderName::from_bytes(&[b'x', byte]) else { continue };
             let request = Request::builder().uri("/").header(HOST, "a").header(name, "1").body(()).unwrap();
-            let expected = if byte == b'"' { Err(Malformed::BadHeaderName) } else { Ok(()) };
+            let expected = if byte == b'"' { Err(MalformedRequest::BadHeaderName) } else { Ok(()) };
             assert_eq!(check(&request), expected, "{}", char::from(byte));
         }
     }

@@ -19,22 +19,23 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::http::body::Body;
-use crate::listener::{Drain, Listener, Newcomers};
+use crate::listener::{Listener, ShutdownPhase, UnauthenticatedQuota};
 use crate::metrics::Metrics;
-use crate::pipeline::health::{Asked, Health};
+use crate::pipeline::health::{Health, HealthRequest};
+use crate::tasks::RuntimeThread;
 
 /// Connections at a time. Those who come from where most come from make room for others.
-const MOST: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// How long a request may take to arrive.
-const HEADER: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may take, with the answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long nothing is accepted when the process is out of file descriptors.
-const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
+const OUT_OF_DESCRIPTORS_BACKOFF: Duration = Duration::from_millis(100);
 
 /// What there is to see.
 #[derive(Debug)]
-pub(super) struct Observed {
+pub(super) struct AdminServer {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
 }
@@ -42,30 +43,30 @@ pub(super) struct Observed {
 /// Serves to the very end, on a thread of its own.
 pub(super) fn start(
     listener: Listener,
-    observed: Observed,
-    mut drain: watch::Receiver<Drain>,
+    admin: AdminServer,
+    mut phase: watch::Receiver<ShutdownPhase>,
 ) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let thread = RuntimeThread::new()?;
     let listener = {
-        let _registered = runtime.enter();
+        let _entered = thread.enter();
         listener.register()?
     };
-    let observing = async move {
+    let answer = Arc::new(move |request: &Request<Incoming>| admin.answer(request));
+    thread.start("admin", async move || {
         tokio::select! {
-            () = serve(listener, Arc::new(move |request: &Request<Incoming>| observed.answer(request))) => {}
-            _ = drain.wait_for(|phase| *phase == Drain::Abort) => {}
+            () = serve(listener, answer) => {}
+            _ = phase.wait_for(|phase| *phase == ShutdownPhase::Abort) => {}
         }
-    };
-    std::thread::Builder::new().name("observer".to_owned()).spawn(move || runtime.block_on(observing))?;
+    })?;
     Ok(())
 }
 
 // threat: metrics-port
 async fn serve(listener: TcpListener, answer: Arc<impl Answer>) {
-    let places = Newcomers::new(MOST);
+    let places = UnauthenticatedQuota::new(MAX_CONNECTIONS);
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
-            sleep(OUT_OF_DESCRIPTORS).await;
+            sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;
             continue;
         };
         let Some(place) = places.admit(peer.ip(), false) else { continue };
@@ -87,15 +88,15 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, answer: Arc<impl
         async move { Ok::<_, Infallible>(response) }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER).keep_alive(false);
-    timeout(PATIENCE, builder.serve_connection(TokioIo::new(stream), service)).await.ok();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).keep_alive(false);
+    timeout(CONNECTION_TIMEOUT, builder.serve_connection(TokioIo::new(stream), service)).await.ok();
 }
 
 trait Answer: Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static {}
 
 impl<F: Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static> Answer for F {}
 
-impl Observed {
+impl AdminServer {
     fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
         let status = |status| {
             let mut response = Response::new(Body::empty());
@@ -112,9 +113,11 @@ impl Observed {
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
             return response;
         }
-        let answer = match Asked::by(path) {
-            Some(Asked::Root(endpoint)) => Some(self.health.root(endpoint, None, request.uri().query())),
-            Some(Asked::Single(endpoint, name)) => self.health.single(endpoint, &name),
+        let answer = match HealthRequest::of_path(path) {
+            Some(HealthRequest::Root(endpoint)) => {
+                Some(self.health.root(endpoint, None, request.uri().query()))
+            }
+            Some(HealthRequest::Single(check)) => self.health.single(&check),
             None => None,
         };
         answer.unwrap_or_else(|| status(StatusCode::NOT_FOUND))
@@ -140,7 +143,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         tokio::spawn(serve(listener, Arc::new(large)));
         let mut crowd = Vec::new();
-        for _ in 0..MOST {
+        for _ in 0..MAX_CONNECTIONS {
             crowd.push(TcpStream::connect(address).await.unwrap());
         }
         let other = TcpSocket::new_v4().unwrap();
@@ -150,7 +153,7 @@ mod tests {
         let mut answer = Vec::new();
         other.read_to_end(&mut answer).await.unwrap();
         assert!(answer.starts_with(b"HTTP/1.1 200") && answer.len() > 1 << 20);
-        let ended = timeout(HEADER / 2, crowd[0].read(&mut [0])).await;
+        let ended = timeout(HEADER_TIMEOUT / 2, crowd[0].read(&mut [0])).await;
         assert!(matches!(ended, Ok(Ok(0) | Err(_))), "{ended:?}");
     }
 
@@ -160,6 +163,6 @@ mod tests {
         client.write_all(REQUEST).await.unwrap();
         let begun = tokio::time::Instant::now();
         serve_one(server, Arc::new(large)).await;
-        assert_eq!(begun.elapsed(), PATIENCE);
+        assert_eq!(begun.elapsed(), CONNECTION_TIMEOUT);
     }
 }

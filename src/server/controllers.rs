@@ -11,20 +11,20 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::clock::Clock;
-use crate::controllers::settings::Name;
-use crate::controllers::{Context, OfCluster, bootstrap_signer, csr, token_cleaner};
-use crate::listener::Drain;
+use crate::controllers::settings::ControllerName;
+use crate::controllers::{ClusterControllers, ControllerContext, bootstrap_signer, csr, token_cleaner};
+use crate::listener::ShutdownPhase;
 use crate::metrics::Metrics;
-use crate::state::snapshot::Snapshot;
+use crate::state::Live;
+use crate::tasks::RuntimeThread;
 
 /// How many threads work, beside those that verify and sign.
 const WORKERS: usize = 2;
@@ -33,13 +33,13 @@ const WORKERS: usize = 2;
 const NICE: i32 = 5;
 
 /// The function that a name stands for.
-fn start(name: Name, context: Context) -> BoxFuture<'static, Infallible> {
+fn start(name: ControllerName, context: ControllerContext) -> BoxFuture<'static, Infallible> {
     match name {
-        Name::CsrSigning => Box::pin(csr::signing::run(context)),
-        Name::CsrApproving => Box::pin(csr::approving::run(context)),
-        Name::CsrCleaner => Box::pin(csr::cleaning::run(context)),
-        Name::TokenCleaner => Box::pin(token_cleaner::run(context)),
-        Name::BootstrapSigner => Box::pin(bootstrap_signer::run(context)),
+        ControllerName::CsrSigning => Box::pin(csr::signing::run(context)),
+        ControllerName::CsrApproving => Box::pin(csr::approving::run(context)),
+        ControllerName::CsrCleaner => Box::pin(csr::cleaning::run(context)),
+        ControllerName::TokenCleaner => Box::pin(token_cleaner::run(context)),
+        ControllerName::BootstrapSigner => Box::pin(bootstrap_signer::run(context)),
     }
 }
 
@@ -51,24 +51,21 @@ fn be_nice() {
     rustix::process::setpriority_process(None, NICE).ok();
 }
 
-/// What controllers are run by.
-pub(super) struct Running {
-    /// Says which are to run.
-    pub(super) current: Arc<ArcSwap<Snapshot>>,
-    /// Tells of each new snapshot.
-    pub(super) swapped: Arc<Notify>,
+/// Runs the controllers of every cluster.
+pub(super) struct ControllerRunner {
+    pub(super) live: Arc<Live>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
 }
 
-/// The controllers of a cluster, at work.
-struct AtWork {
-    of: OfCluster,
+/// The running controllers of a cluster.
+struct RunningControllers {
+    of: ClusterControllers,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl AtWork {
+impl RunningControllers {
     /// Ends the work, gives the lease up.
     async fn end(self) {
         self.stop.cancel();
@@ -77,11 +74,10 @@ impl AtWork {
     }
 }
 
-impl Running {
+impl ControllerRunner {
     /// Starts the thread. When the server drains, all controllers end and give their leases up, and what is returned
     /// tells of it; when it aborts, they are gone at once.
-    pub(super) fn start(self, mut drain: watch::Receiver<Drain>) -> io::Result<Receiver<()>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    pub(super) fn start(self, mut phase: watch::Receiver<ShutdownPhase>) -> io::Result<Receiver<()>> {
         let workers = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
             .thread_name("controllers")
@@ -89,15 +85,13 @@ impl Running {
             .enable_all()
             .build()?;
         let (ended, ending) = channel();
-        std::thread::Builder::new().name("leases".to_owned()).spawn(move || {
-            let mut aborted = drain.clone();
-            runtime.block_on(async {
-                tokio::select! {
-                    () = self.follow(&mut drain, workers.handle()) => {}
-                    _ = aborted.wait_for(|phase| *phase == Drain::Abort) => {}
-                }
-            });
-            // A signature in the making may take as long as it likes: nobody waits for it.
+        RuntimeThread::new()?.start("leases", async move || {
+            let mut aborted = phase.clone();
+            tokio::select! {
+                () = self.follow(&mut phase, workers.handle()) => {}
+                _ = aborted.wait_for(|phase| *phase == ShutdownPhase::Abort) => {}
+            }
+            // Not waited for: a signature in progress may take any time.
             workers.shutdown_background();
             ended.send(()).ok();
         })?;
@@ -105,16 +99,17 @@ impl Running {
     }
 
     /// Runs what is to run, until the server drains.
-    async fn follow(self, drain: &mut watch::Receiver<Drain>, workers: &Handle) {
-        let mut at_work: BTreeMap<Arc<str>, AtWork> = BTreeMap::new();
+    async fn follow(self, phase: &mut watch::Receiver<ShutdownPhase>, workers: &Handle) {
+        let mut at_work: BTreeMap<Arc<str>, RunningControllers> = BTreeMap::new();
         let mut ending = JoinSet::new();
+        let mut generations = self.live.subscribe();
         loop {
-            let wanted = self.current.load().controllers.clone();
+            let snapshot = self.live.snapshot();
             let mut before = std::mem::take(&mut at_work);
-            for of in wanted {
+            for of in snapshot.clusters().iter().filter_map(|cluster| cluster.controllers.clone()) {
                 let known = before.remove(&of.cluster);
                 let next = match known {
-                    Some(known) if known.of.is(&of) => known,
+                    Some(known) if known.of.is_unchanged_from(&of) => known,
                     known => self.begin(of, known, workers.clone()),
                 };
                 at_work.insert(Arc::clone(&next.of.cluster), next);
@@ -124,9 +119,10 @@ impl Running {
                 ending.spawn(gone.end());
             }
             while ending.try_join_next().is_some() {}
+            drop(snapshot);
             tokio::select! {
-                () = self.swapped.notified() => {}
-                _ = drain.wait_for(|phase| *phase >= Drain::Leaving) => break,
+                Ok(()) = generations.changed() => {}
+                _ = phase.wait_for(|phase| *phase >= ShutdownPhase::NotReady) => break,
             }
         }
         // Those that were ended just before give their leases up, too.
@@ -137,7 +133,12 @@ impl Running {
     }
 
     /// Begins a cluster's work, once what was there before has ended: without a lease nothing else keeps them apart.
-    fn begin(&self, of: OfCluster, before: Option<AtWork>, workers: Handle) -> AtWork {
+    fn begin(
+        &self,
+        of: ClusterControllers,
+        before: Option<RunningControllers>,
+        workers: Handle,
+    ) -> RunningControllers {
         let stop = CancellationToken::new();
         let (metrics, clock) = (Arc::clone(&self.metrics), self.clock.clone());
         let (next, until) = (of.clone(), stop.clone());
@@ -147,6 +148,6 @@ impl Running {
             }
             next.run(metrics, clock, start, until, workers).await;
         });
-        AtWork { of, stop, task }
+        RunningControllers { of, stop, task }
     }
 }

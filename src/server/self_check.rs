@@ -6,24 +6,23 @@ mod pace;
 mod verdict;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use tokio::sync::Notify;
-use tokio::task::{AbortHandle, JoinError, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
-use pace::Pace;
+use pace::CheckSchedule;
 use verdict::{Accepted, Certificate, Fault, judge};
 
-use crate::backend::endpoint::{Target, Trust};
+use crate::backend::Backend;
+use crate::backend::endpoint::{Endpoint, Trust};
 use crate::backend::pool::SendError;
-use crate::backend::probe::{AskError, Line};
-use crate::backend::upstream::Upstream;
+use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::metrics::Metrics;
-use crate::state::snapshot::Snapshot;
+use crate::state::{Live, Snapshot};
+use crate::tasks::Supervisor;
 use crate::user::IdentityMode;
 use crate::user::{ALL_AUTHENTICATED, GATEWAY, UserInfo};
 
@@ -31,123 +30,115 @@ const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const REVIEW: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
 
 /// Doubts are looked into this often at most.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How long a check that panicked is not tried again.
-const AFTER_PANIC: Duration = Duration::from_secs(1);
+const MIN_RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Checks every endpoint of the snapshot in force.
 pub(crate) struct SelfCheck {
-    pub(crate) current: Arc<ArcSwap<Snapshot>>,
-    pub(crate) metrics: Arc<Metrics>,
-    /// Told when there is a new snapshot.
-    pub(crate) swapped: Arc<Notify>,
-    /// Asks for a reload: an API server that waited for its first check has passed it.
-    pub(crate) reload: Arc<Notify>,
-    /// Tells that an API server has refused the gateway's credential.
-    pub(crate) refused: Arc<Notify>,
+    live: Arc<Live>,
+    metrics: Arc<Metrics>,
 }
 
 impl SelfCheck {
-    /// Never ends.
+    pub(crate) fn new(live: Arc<Live>, metrics: Arc<Metrics>) -> Self {
+        Self { live, metrics }
+    }
+
+    /// Starts and ends checks with each new snapshot. Never returns.
     pub(crate) async fn run(&self) {
-        let mut checks: Vec<Running> = Vec::new();
-        let mut tasks = JoinSet::new();
+        let mut running: Vec<RunningCheck> = Vec::new();
         let mut shown = BTreeMap::new();
+        let mut generations = self.live.subscribe();
         loop {
-            let snapshot = self.current.load_full();
-            self.follow(&snapshot, &mut checks, &mut tasks);
+            let snapshot = self.live.snapshot();
+            self.follow(&snapshot, &mut running);
             self.show(&snapshot, &mut shown);
             drop(snapshot);
-            tokio::select! {
-                () = self.swapped.notified() => {}
-                Some(ended) = tasks.join_next() => {
-                    if ended.as_ref().is_err_and(JoinError::is_panic) {
-                        close_unchecked(&checks);
-                        sleep(AFTER_PANIC).await;
-                    }
-                }
+            if generations.changed().await.is_err() {
+                return;
             }
         }
     }
 
-    /// Ends the checks of endpoints that are no longer configured, and begins those that are missing.
-    fn follow(&self, snapshot: &Snapshot, checks: &mut Vec<Running>, tasks: &mut JoinSet<()>) {
+    /// Ends the checks of endpoints that are no longer configured, and starts the missing ones.
+    fn follow(&self, snapshot: &Snapshot, running: &mut Vec<RunningCheck>) {
         let mut wanted = Vec::new();
-        for cluster in snapshot.router.clusters() {
-            for upstream in [&cluster.upstream].into_iter().chain(&cluster.waiting) {
-                wanted.extend(upstream.targets().iter().map(|target| (&cluster.name, upstream, target)));
+        for cluster in snapshot.clusters() {
+            for backend in cluster.backends() {
+                wanted.extend(backend.endpoints().iter().map(|endpoint| (&cluster.name, backend, endpoint)));
             }
         }
-        checks.retain(|check| {
-            let kept = wanted.iter().any(|(_, _, wanted)| Arc::ptr_eq(wanted, &check.target));
-            if !kept {
-                check.task.abort();
-            }
-            kept && !check.task.is_finished()
-        });
-        for (cluster, upstream, target) in wanted {
-            if checks.iter().any(|check| Arc::ptr_eq(&check.target, target)) {
+        running.retain(|check| wanted.iter().any(|(_, _, wanted)| Arc::ptr_eq(wanted, &check.endpoint)));
+        for (cluster, backend, endpoint) in wanted {
+            if running.iter().any(|check| Arc::ptr_eq(&check.endpoint, endpoint)) {
                 continue;
             }
             let check = Check {
                 cluster: cluster.clone(),
-                upstream: Arc::clone(upstream),
-                target: Arc::clone(target),
-                line: Line::new(Arc::clone(upstream), target),
-                current: Arc::clone(&self.current),
+                backend: Arc::clone(backend),
+                endpoint: Arc::clone(endpoint),
+                client: ProbeClient::new(Arc::clone(backend), endpoint),
+                live: Arc::clone(&self.live),
                 metrics: Arc::clone(&self.metrics),
-                reload: Arc::clone(&self.reload),
-                refused: Arc::clone(&self.refused),
-                told: None,
+                last_log: Mutex::default(),
             };
-            checks.push(Running { target: Arc::clone(target), task: tasks.spawn(check.run()) });
+            let task = tokio::spawn(async move {
+                let supervisor =
+                    Supervisor { cluster: Some(&check.cluster), metrics: &check.metrics, stop: None };
+                supervisor.run("self-check", || check.run()).await;
+            });
+            running
+                .push(RunningCheck { endpoint: Arc::clone(endpoint), _task: AbortOnDropHandle::new(task) });
         }
     }
 
-    /// Shows in the metrics which endpoints there are. One that waits may have the address of one in force, so only
-    /// those in force are shown.
-    fn show(&self, snapshot: &Snapshot, shown: &mut BTreeMap<[String; 2], Arc<Target>>) {
+    /// Shows the endpoints in force in the metrics. A pending one may have the address of one in force and is left out.
+    fn show(&self, snapshot: &Snapshot, shown: &mut BTreeMap<[String; 2], Arc<Endpoint>>) {
         let before = std::mem::take(shown);
-        for cluster in snapshot.router.clusters() {
-            for target in cluster.upstream.targets() {
-                shown.insert([cluster.name.clone(), target.address().to_string()], Arc::clone(target));
+        for cluster in snapshot.clusters() {
+            for endpoint in cluster.backend.endpoints() {
+                shown.insert([cluster.name.clone(), endpoint.address().to_string()], Arc::clone(endpoint));
             }
         }
         for labels in before.keys().filter(|labels| !shown.contains_key(*labels)) {
-            self.metrics.forget_endpoint(labels);
+            self.metrics.backend.forget_endpoint(labels);
         }
-        for (labels, target) in shown.iter().filter(|(_, target)| target.is_checked()) {
-            self.metrics.endpoint_trusted.with_label_values(labels).set(i64::from(target.is_trusted()));
+        for (labels, endpoint) in shown.iter().filter(|(_, endpoint)| endpoint.is_checked()) {
+            self.metrics
+                .backend
+                .endpoint_trusted
+                .with_label_values(labels)
+                .set(i64::from(endpoint.is_trusted()));
         }
     }
 }
 
-/// Closes the endpoints whose checks have ended though nobody ended them.
-fn close_unchecked(checks: &[Running]) {
-    for check in checks.iter().filter(|check| check.task.is_finished()) {
-        error!(endpoint = %check.target.address(), "the check of an API server panicked; it is not used until it is checked again");
-        check.target.distrust();
-    }
-}
-
-/// A check that goes on until its endpoint is no longer configured.
-struct Running {
-    target: Arc<Target>,
-    task: AbortHandle,
+/// A check that runs for as long as its endpoint is configured.
+struct RunningCheck {
+    endpoint: Arc<Endpoint>,
+    _task: AbortOnDropHandle<()>,
 }
 
 /// The check of one endpoint.
 struct Check {
     cluster: String,
-    upstream: Arc<Upstream>,
-    target: Arc<Target>,
-    line: Line,
-    current: Arc<ArcSwap<Snapshot>>,
+    backend: Arc<Backend>,
+    endpoint: Arc<Endpoint>,
+    client: ProbeClient,
+    live: Arc<Live>,
     metrics: Arc<Metrics>,
-    reload: Arc<Notify>,
-    refused: Arc<Notify>,
-    /// What was last said of it.
-    told: Option<String>,
+    /// The finding that was last logged.
+    last_log: Mutex<Option<String>>,
+}
+
+/// Revokes the trust in an endpoint when its check panics: no request goes there until a check has passed again.
+struct DistrustOnPanic<'a>(&'a Endpoint);
+
+impl Drop for DistrustOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.distrust();
+        }
+    }
 }
 
 /// What one question found.
@@ -161,31 +152,32 @@ enum Finding {
 }
 
 impl Check {
-    async fn run(mut self) {
-        let mut pace = Pace::default();
+    async fn run(&self) {
+        let _distrust = DistrustOnPanic(&self.endpoint);
+        let mut pace = CheckSchedule::default();
         loop {
-            let before = self.target.trust();
+            let before = self.endpoint.trust();
             let finding = self.ask().await;
             let wait = pace.after(&finding);
             self.conclude(finding, before);
             let now = Instant::now();
-            sleep_until(now + PAUSE.min(wait)).await;
+            sleep_until(now + MIN_RECHECK_INTERVAL.min(wait)).await;
             tokio::select! {
                 () = sleep_until(now + wait) => {}
-                () = self.target.doubted() => {}
-                () = self.line.broken() => {}
+                () = self.endpoint.recheck_requested() => {}
+                () = self.client.broken() => {}
             }
         }
     }
 
-    async fn ask(&mut self) -> Finding {
+    async fn ask(&self) -> Finding {
         let sent = subject();
-        let (status, body) = match self.line.ask(Some(&sent), REVIEWS, Some(REVIEW.to_owned())).await {
+        let (status, body) = match self.client.ask(Some(&sent), REVIEWS, Some(REVIEW.to_owned())).await {
             Ok(answer) => answer,
-            Err(AskError::Send(SendError::Connect(error))) => return Finding::Away(error.to_string()),
+            Err(ProbeError::Send(SendError::Connect(error))) => return Finding::Away(error.to_string()),
             Err(error) => return Finding::Unknown(error.to_string()),
         };
-        let certificate = Certificate::of(self.line.asked(), self.target.own_certificate());
+        let certificate = Certificate::of(self.client.asked(), self.endpoint.own_certificate());
         match judge(&sent, status, &body, certificate) {
             Some(Ok(accepted)) => match self.learn_header_names().await {
                 Ok(true) => Finding::Good(accepted),
@@ -199,8 +191,8 @@ impl Check {
         }
     }
 
-    fn conclude(&mut self, finding: Finding, before: Trust) {
-        let endpoint = self.target.address().to_string();
+    fn conclude(&self, finding: Finding, before: Trust) {
+        let endpoint = self.endpoint.address().to_string();
         let result = match &finding {
             Finding::Good(Accepted::Whole) => "ok",
             Finding::Good(Accepted::WithoutUid) => "uid_missing",
@@ -208,98 +200,103 @@ impl Check {
             Finding::Away(_) => "away",
             Finding::Unknown(_) => "unknown",
         };
-        self.metrics.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
+        self.metrics.backend.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
         match finding {
             Finding::Good(accepted) => {
-                if !self.target.set_trusted(before) {
+                if !self.endpoint.set_trusted(before) {
                     // It went away meanwhile; that is a doubt, so it is asked again.
                     return;
                 }
-                self.target.end_trouble();
-                self.upstream.note_there();
+                self.endpoint.clear_error();
+                self.backend.note_available();
                 match accepted {
-                    Accepted::Whole => self.tell("", |cluster| {
-                        info!(cluster, endpoint, "identities arrive as they are");
+                    Accepted::Whole => self.log_once("", |cluster| {
+                        info!(
+                            cluster,
+                            endpoint, "self-check passed: the backend accepts forwarded identities"
+                        );
                     }),
-                    Accepted::WithoutUid => self.tell(
-                        "uid",
-                        |cluster| {
-                            warn!(cluster, endpoint, "uids do not arrive: set --requestheader-uid-headers=X-Remote-Uid on this API server");
-                        },
-                    ),
+                    Accepted::WithoutUid => self.log_once("uid", |cluster| {
+                        warn!(
+                            cluster,
+                            endpoint,
+                            "the backend drops user UIDs; set --requestheader-uid-headers=X-Remote-Uid on it"
+                        );
+                    }),
                 }
             }
             Finding::Bad(fault) => {
-                self.target.distrust();
+                self.endpoint.distrust();
                 if matches!(fault, Fault::Unauthorized(_)) {
-                    self.refused.notify_one();
+                    self.live.report_refused_credential();
                 }
-                let advice = fault.advice(self.upstream.identity());
-                self.tell(&advice.clone(), |cluster| {
+                let advice = fault.advice(self.backend.identity());
+                self.log_once(&advice.clone(), |cluster| {
                     error!(cluster, endpoint, "this API server is not used: {advice}");
                 });
             }
             Finding::Away(cause) => {
-                self.target.distrust();
-                self.tell(&cause.clone(), |cluster| {
+                self.endpoint.distrust();
+                self.log_once(&cause.clone(), |cluster| {
                     warn!(cluster, endpoint, "this API server cannot be reached: {cause}");
                 });
             }
             Finding::Unknown(cause) => {
-                let trusted = self.target.is_trusted();
-                self.tell(&cause.clone(), |cluster| {
+                let trusted = self.endpoint.is_trusted();
+                self.log_once(&cause.clone(), |cluster| {
                     warn!(cluster, endpoint, trusted, "this API server cannot be checked: {cause}");
                 });
             }
         }
-        self.target.set_checked();
-        let snapshot = self.current.load();
-        if snapshot.targets().any(|target| Arc::ptr_eq(target, &self.target)) {
-            let trusted = i64::from(self.target.is_trusted());
-            self.metrics.endpoint_trusted.with_label_values(&[&self.cluster, &endpoint]).set(trusted);
-        } else if self.target.is_trusted() && self.is_waiting(&snapshot) {
-            self.reload.notify_one();
+        self.endpoint.set_checked();
+        let snapshot = self.live.peek();
+        if snapshot.endpoints().any(|endpoint| Arc::ptr_eq(endpoint, &self.endpoint)) {
+            let trusted = i64::from(self.endpoint.is_trusted());
+            self.metrics.backend.endpoint_trusted.with_label_values(&[&self.cluster, &endpoint]).set(trusted);
+        } else if self.endpoint.is_trusted() && self.is_pending(&snapshot) {
+            self.live.request_reload();
         }
     }
 
-    /// Whether this is what a cluster waits for.
-    fn is_waiting(&self, snapshot: &Snapshot) -> bool {
-        let mut waiting = snapshot.router.clusters().iter().filter_map(|cluster| cluster.waiting.as_ref());
-        waiting.any(|upstream| Arc::ptr_eq(upstream, &self.upstream))
+    /// Whether this endpoint is of a pending backend.
+    fn is_pending(&self, snapshot: &Snapshot) -> bool {
+        let mut pending = snapshot.clusters().iter().filter_map(|cluster| cluster.pending_backend.as_ref());
+        pending.any(|backend| Arc::ptr_eq(backend, &self.backend))
     }
 
-    /// Says something once.
-    fn tell(&mut self, what: &str, say: impl FnOnce(&str)) {
-        if self.told.as_deref() != Some(what) {
-            say(&self.cluster);
-            self.told = Some(what.to_owned());
+    /// Logs a finding, unless it is the one that was last logged.
+    fn log_once(&self, finding: &str, log: impl FnOnce(&str)) {
+        let mut last = self.last_log.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_deref() != Some(finding) {
+            log(&self.cluster);
+            *last = Some(finding.to_owned());
         }
     }
 
     /// Finds out from which other headers the API server reads identities; they are taken out of every request. Says
     /// whether they are known, by the API server or by the configuration; an error says that they may be known later.
     // threat: further-identity-headers
-    async fn learn_header_names(&mut self) -> Result<bool, String> {
+    async fn learn_header_names(&self) -> Result<bool, String> {
         // Without a certificate the gateway cannot be taken for a front proxy, whose headers are read.
-        if self.target.own_certificate().is_none() {
+        if self.endpoint.own_certificate().is_none() {
             return Ok(true);
         }
-        match headers::ask(&self.line, self.upstream.identity()).await? {
+        match headers::ask(&self.client, self.backend.identity()).await? {
             headers::Answer::Names(names) => {
-                self.upstream.learn_identity_headers(&names);
+                self.backend.learn_identity_headers(&names);
                 Ok(true)
             }
             headers::Answer::Unknown => Ok(true),
-            headers::Answer::Forbidden => Ok(self.upstream.has_configured_identity_headers()),
+            headers::Answer::Forbidden => Ok(self.backend.has_configured_identity_headers()),
         }
     }
 
     /// The user that may not read their names.
     // threat: backend-ignores-identity
     fn reads_as(&self) -> Option<String> {
-        match self.upstream.identity() {
+        match self.backend.identity() {
             IdentityMode::RequestHeader => Some(GATEWAY.to_owned()),
-            IdentityMode::Impersonate => self.target.own_certificate().map(|(name, _)| name.to_owned()),
+            IdentityMode::Impersonate => self.endpoint.own_certificate().map(|(name, _)| name.to_owned()),
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::config::settings::Shutdown;
-use crate::listener::{Drain, WatchTermination, Worker};
+use crate::listener::{ShutdownPhase, WatchTermination, Worker};
 use crate::metrics::Metrics;
 
 /// How long a watch may take to end, and its client to be told.
@@ -24,18 +24,18 @@ enum Event {
     /// Nothing is in progress any more.
     Idle,
     /// Somebody asks to end at once.
-    Hasten,
+    Force,
 }
 
 /// Ends a shutdown at once; of use as soon as there is a server.
 #[derive(Debug, Clone)]
-pub struct Hasten(Sender<Event>);
+pub struct ForceShutdown(Sender<Event>);
 
-impl Hasten {
+impl ForceShutdown {
     /// Waits for nothing any more.
-    pub fn now(&self) {
+    pub fn trigger(&self) {
         // A server that is gone needs no haste.
-        self.0.send(Event::Hasten).ok();
+        self.0.send(Event::Force).ok();
     }
 }
 
@@ -62,8 +62,8 @@ impl Events {
         Self { sender, receiver }
     }
 
-    pub(super) fn hasten(&self) -> Hasten {
-        Hasten(self.sender.clone())
+    pub(super) fn force_shutdown(&self) -> ForceShutdown {
+        ForceShutdown(self.sender.clone())
     }
 
     /// Waits for an event; `None` if there was none in time.
@@ -75,22 +75,22 @@ impl Events {
 /// Goes through the steps. `workers` come when the acceptor has given up accepting.
 pub(super) fn run(
     settings: Shutdown,
-    drain: &watch::Sender<Drain>,
+    drain: &watch::Sender<ShutdownPhase>,
     watches: &WatchTermination,
     Ending { workers, controllers, events }: Ending,
     metrics: &Metrics,
 ) {
     let Shutdown { delay, send_retry_after, grace_period, watch_termination_grace_period } = settings;
-    drain.send_replace(Drain::Leaving);
+    drain.send_replace(ShutdownPhase::NotReady);
     if !delay.is_zero() {
         info!(?delay, "shutting down: /readyz fails, everything is served for the delay");
-        if events.within(delay) == Some(Event::Hasten) {
+        if events.within(delay) == Some(Event::Force) {
             warn!("asked to end at once");
-            drain.send_replace(Drain::Abort);
+            drain.send_replace(ShutdownPhase::Abort);
             return;
         }
     }
-    let in_progress = metrics.in_progress();
+    let in_progress = metrics.requests.in_progress();
     info!(
         requests = in_progress.requests,
         long_running = in_progress.long_running,
@@ -104,25 +104,25 @@ pub(super) fn run(
         u32::try_from(in_progress.long_running).unwrap_or_default(),
         watch_termination_grace_period.min(grace_period),
     );
-    drain.send_replace(Drain::Draining);
+    drain.send_replace(ShutdownPhase::Draining);
     let joining = join(workers, events.sender.clone());
     match events.within(grace_period) {
         Some(Event::Idle) => {}
-        Some(Event::Hasten) => warn!("asked to end at once"),
+        Some(Event::Force) => warn!("asked to end at once"),
         None => {
-            let left = metrics.in_progress();
+            let left = metrics.requests.in_progress();
             warn!(
                 requests = left.requests,
                 long_running = left.long_running,
                 "the grace period is over: watches end, other requests are cut off"
             );
-            drain.send_replace(Drain::EndingWatches);
+            drain.send_replace(ShutdownPhase::EndingWatches);
             events.within(LAST_BYTES);
         }
     }
     // They were told long ago; if nothing was in progress, only just.
     controllers.recv_timeout(LAST_BYTES).ok();
-    drain.send_replace(Drain::Abort);
+    drain.send_replace(ShutdownPhase::Abort);
     if joining.join().is_err() {
         warn!("a thread panicked while shutting down");
     }

@@ -1,47 +1,42 @@
-//! Reload without restart: what the configuration was read from is looked at every second, by content; a new snapshot
-//! is built whole by the path that the start takes, and swapped. On an error the old one stays, the error is logged
-//! once, and a metric says so.
+//! Reload without a restart. Every second the content of the configuration's files is compared with what was read; a
+//! change builds a new snapshot, whole, by the path that the start takes, and swaps it in. On an error the old snapshot
+//! stays in force, the error is logged once, and a metric counts it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{error, info, warn};
 
+use super::{Live, Snapshot};
 use crate::clock::Clock;
-use crate::cluster::authenticators::Means;
+use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::settings::Settings;
-use crate::config::source::Source;
-use crate::state::snapshot::Snapshot;
+use crate::config::source::ConfigSource;
 
 /// How often files are compared with what was read of them.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Keeps the snapshot up to date.
 pub(crate) struct Reloader {
-    source: Arc<Mutex<Source>>,
-    current: Arc<ArcSwap<Snapshot>>,
-    fixed: Fixed,
-    /// What the configuration says of it; differs from `fixed` until the next start.
-    wanted: Fixed,
-    means: Means,
+    source: Arc<Mutex<ConfigSource>>,
+    live: Arc<Live>,
+    deps: AuthnDeps,
     clock: Clock,
-    signals: Signals,
-    /// What was last complained of.
-    complaint: Option<String>,
+    /// The settings of the start that no reload changes.
+    fixed: FixedSettings,
+    state: Mutex<State>,
 }
 
-/// By whom the reloader is called, and whom it calls.
-pub(crate) struct Signals {
-    /// Asks to read the configuration again, changed or not.
-    pub(crate) asked: Arc<Notify>,
-    /// An API server has refused the gateway's credential.
-    pub(crate) refused: Arc<Notify>,
-    /// Told of each new snapshot.
-    pub(crate) swapped: [Arc<Notify>; 2],
+/// What was logged, and what is going on.
+struct State {
+    /// The fixed settings of the last configuration; they take effect at the next start.
+    wanted: FixedSettings,
+    /// The error that was last logged; `None` once a reload has succeeded.
+    last_error: Option<String>,
+    /// Whether [`Reloader::run`] is running, or has panicked.
+    is_running: bool,
 }
 
 /// Why the configuration is looked at.
@@ -49,15 +44,15 @@ pub(crate) struct Signals {
 enum Occasion {
     /// It may have changed.
     Tick,
-    /// It is to be read whether it has changed or not.
-    Asked,
-    /// An API server has refused the gateway's credential.
-    Refused,
+    /// A reload was requested: it is read whether it has changed or not.
+    Requested,
+    /// An API server has refused the gateway's credential, which may have been replaced.
+    CredentialRefused,
 }
 
-/// What is decided at start and cannot change.
+/// Settings that only a restart changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Fixed {
+struct FixedSettings {
     address: std::net::SocketAddr,
     permit_port_sharing: bool,
     metrics: MetricsAddress,
@@ -65,7 +60,7 @@ struct Fixed {
     logging: (u8, LogFormat),
 }
 
-impl Fixed {
+impl FixedSettings {
     fn of(settings: &Settings) -> Self {
         Self {
             address: settings.serving.address,
@@ -78,65 +73,55 @@ impl Fixed {
 }
 
 impl Reloader {
-    /// For what `source` was last resolved to.
+    /// A reloader for `source`, which was resolved to `settings` at the start.
     pub(crate) fn new(
-        source: Source,
+        source: ConfigSource,
         settings: &Settings,
-        current: Arc<ArcSwap<Snapshot>>,
-        means: Means,
+        live: Arc<Live>,
+        deps: AuthnDeps,
         clock: Clock,
-        signals: Signals,
     ) -> Self {
-        means.metrics.config_reloaded(current.load().generation, clock.now());
-        let fixed = Fixed::of(settings);
-        Self {
-            source: Arc::new(Mutex::new(source)),
-            current,
-            wanted: fixed.clone(),
-            fixed,
-            means,
-            clock,
-            signals,
-            complaint: None,
-        }
+        deps.metrics.config.reloaded(live.peek().generation, clock.now());
+        let fixed = FixedSettings::of(settings);
+        let state = State { wanted: fixed.clone(), last_error: None, is_running: false };
+        Self { source: Arc::new(Mutex::new(source)), live, deps, clock, fixed, state: Mutex::new(state) }
     }
 
-    /// Looks every second, at once when asked, and when an API server has refused the gateway's credential. Never ends.
-    pub(crate) async fn run(&mut self) {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Reloads on a change, on request, and when an API server has refused the gateway's credential. Never returns; it
+    /// may be called again after a panic.
+    pub(crate) async fn run(&self) {
+        if std::mem::replace(&mut self.state().is_running, true) {
+            self.conclude(Err("bringing it into force panicked".to_owned()));
+        }
+        let mut ticks = interval(POLL_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let occasion = tokio::select! {
-                _ = looks.tick() => Occasion::Tick,
-                () = self.signals.asked.notified() => Occasion::Asked,
-                () = self.signals.refused.notified() => Occasion::Refused,
+                _ = ticks.tick() => Occasion::Tick,
+                () = self.live.reload_requested() => Occasion::Requested,
+                () = self.live.credential_refused() => Occasion::CredentialRefused,
             };
             let Some(mut outcome) = self.attempt(occasion).await else { continue };
-            if outcome.as_ref().is_err_and(|complaint| self.is_new(complaint)) {
-                // Certificate and key are written one after the other: half of a change is no reason to complain.
-                sleep(LOOK).await;
-                outcome = self.attempt(Occasion::Asked).await.unwrap_or(outcome);
+            if outcome.as_ref().is_err_and(|error| self.is_new(error)) {
+                // Certificate and key are written one after the other: half of a change is not an error yet.
+                sleep(POLL_INTERVAL).await;
+                outcome = self.attempt(Occasion::Requested).await.unwrap_or(outcome);
             }
             self.conclude(outcome);
         }
     }
 
-    /// It panicked: what it was about may not be in force.
-    pub(crate) fn interrupted(&mut self) {
-        self.conclude(Err("bringing it into force panicked".to_owned()));
-    }
-
-    /// Brings what is new into force. `None` if nothing is; else, perhaps, what is wrong with it.
+    /// Reads the configuration and brings it into force. `None` if it has not changed.
     // threat: bad-reload
-    async fn attempt(&mut self, occasion: Occasion) -> Option<Result<(), String>> {
+    async fn attempt(&self, occasion: Occasion) -> Option<Result<(), String>> {
         let source = Arc::clone(&self.source);
         // Files may be slow, and a credential may come from a program.
         let reading = tokio::task::spawn_blocking(move || {
             let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
-            if occasion == Occasion::Refused {
+            if occasion == Occasion::CredentialRefused {
                 source.expire_credentials();
             }
-            (occasion == Occasion::Asked || source.changed()).then(|| source.load())
+            (occasion == Occasion::Requested || source.changed()).then(|| source.load())
         });
         Some(match reading.await {
             Ok(loaded) => match loaded? {
@@ -147,52 +132,59 @@ impl Reloader {
         })
     }
 
-    /// `warnings` are said once, so now, whatever becomes of the rest.
-    fn swap(&mut self, settings: &Settings, warnings: &[String]) -> Result<(), String> {
+    /// Builds a snapshot and swaps it in. `warnings` are logged even if that fails: they come once.
+    fn swap(&self, settings: &Settings, warnings: &[String]) -> Result<(), String> {
         for warning in warnings {
             warn!("{warning}");
         }
-        let before = self.current.load_full();
-        let next =
-            Snapshot::build(settings, Some(&before), &self.means).map_err(|error| error.to_string())?;
-        let wanted = Fixed::of(settings);
-        if wanted != self.wanted && wanted != self.fixed {
+        let before = self.live.snapshot();
+        let next = Snapshot::build(settings, Some(&before), &self.deps).map_err(|error| error.to_string())?;
+        let wanted = FixedSettings::of(settings);
+        let mut state = self.state();
+        if wanted != state.wanted && wanted != self.fixed {
             warn!("addresses, port sharing, workers and logging are not reloaded: restart to change them");
         }
-        self.wanted = wanted;
+        state.wanted = wanted;
+        drop(state);
         let next = Arc::new(next);
-        self.current.store(Arc::clone(&next));
-        self.signals.swapped.iter().for_each(|told| told.notify_one());
-        self.means.metrics.config_reloaded(next.generation, self.clock.now());
+        self.live.swap(Arc::clone(&next));
+        self.deps.metrics.config.reloaded(next.generation, self.clock.now());
         info!(generation = next.generation, "configuration reloaded");
-        for cluster in next.router.clusters().iter().filter(|cluster| cluster.waiting.is_some()) {
-            info!(
-                cluster = cluster.name,
-                "the API server is used by its new settings once it was seen to take identities by them"
-            );
-        }
-        for (cluster, methods) in next.router.clusters().iter().zip(&next.methods) {
-            for (issuer, reason) in methods.issuers().waiting() {
-                info!(cluster = cluster.name, issuer, reason, "the issuer is not known by its settings yet");
+        for cluster in next.clusters() {
+            if cluster.pending_backend.is_some() {
+                info!(
+                    cluster = cluster.name,
+                    "new backend settings pending: the old ones stay until the endpoint passes its self-check"
+                );
+            }
+            for (issuer, reason) in cluster.authn.issuers.waiting() {
+                info!(
+                    cluster = cluster.name,
+                    issuer, reason, "OIDC discovery with the new settings has not succeeded yet"
+                );
             }
         }
         Ok(())
     }
 
-    fn is_new(&self, complaint: &str) -> bool {
-        self.complaint.as_deref() != Some(complaint)
+    fn is_new(&self, error: &str) -> bool {
+        self.state().last_error.as_deref() != Some(error)
     }
 
-    /// Says what is wrong, once.
-    fn conclude(&mut self, outcome: Result<(), String>) {
-        let Err(complaint) = outcome else {
-            self.complaint = None;
+    /// Logs and counts an error, once.
+    fn conclude(&self, outcome: Result<(), String>) {
+        let Err(error) = outcome else {
+            self.state().last_error = None;
             return;
         };
-        if self.is_new(&complaint) {
-            self.means.metrics.config_refused();
-            error!("the configuration is not reloaded, the old one stays in force: {complaint}");
-            self.complaint = Some(complaint);
+        if self.is_new(&error) {
+            self.deps.metrics.config.refused();
+            error!("the configuration is not reloaded, the old one stays in force: {error}");
+            self.state().last_error = Some(error);
         }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

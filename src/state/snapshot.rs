@@ -1,45 +1,37 @@
-//! Everything that a request is judged by, built whole and never changed: one request, one generation.
+//! One generation of the configuration, built whole and never changed: a request is decided by one generation.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
-use rustls::crypto::CryptoProvider;
 use rustls::{DistinguishedName, ServerConfig};
 
-use crate::authn::chain::EmptyChain;
-use crate::backend::endpoint::Target;
-use crate::backend::upstream::Upstream;
-use crate::cluster::authenticators::{Means, Methods};
+use crate::backend::endpoint::Endpoint;
+use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::router::Router;
-use crate::cluster::{Cluster, settings};
-use crate::config::settings::{Backend, Settings, Shutdown};
-use crate::controllers::OfCluster;
+use crate::cluster::{Cluster, ClusterError, settings};
+use crate::config::settings::{Settings, Shutdown};
 use crate::listener::settings::Limits;
 use crate::listener::tls;
 
 /// One generation of the configuration.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// Counts up with each reload; verdicts are remembered for one generation.
+    /// Grows with each reload; cached verdicts are valid for one generation.
     pub(crate) generation: u64,
-    /// The clusters.
+    /// The clusters, and which request is for which.
     pub(crate) router: Router<Cluster>,
-    /// What their authenticators know, in the same order.
-    pub(crate) methods: Vec<Methods>,
-    /// The controllers of those that have any.
-    pub(crate) controllers: Vec<OfCluster>,
-    /// What each new connection is accepted with.
+    /// The TLS configuration of new connections.
     pub(crate) tls: Arc<ServerConfig>,
-    /// The limits of each new connection.
+    /// The limits of new connections.
     pub(crate) limits: Limits,
     /// The value of `Strict-Transport-Security`.
     pub(crate) strict_transport_security: Option<HeaderValue>,
     /// How long a request may take, unless it is long-running.
     pub(crate) request_timeout: Duration,
-    /// What happens after SIGTERM, and when.
+    /// The shutdown sequence.
     pub(crate) shutdown: Shutdown,
-    /// How long `/livez` believes that the start is going well.
+    /// How long `/livez` reports success while the first self-checks run.
     pub(crate) livez_grace_period: Duration,
 }
 
@@ -49,54 +41,38 @@ pub enum SnapshotError {
     /// The serving certificate or the TLS options do not fit together.
     #[error("TLS cannot be served: {0}")]
     Serving(#[source] rustls::Error),
-    /// The gateway's certificate and key for a backend do not fit together.
-    #[error("cluster {cluster}: the backend's credential cannot be used: {source}")]
-    Backend {
-        /// The cluster.
-        cluster: String,
-        /// rustls's words.
-        #[source]
-        source: rustls::Error,
-    },
-    /// Nobody could be let in.
+    /// A cluster cannot be built.
     #[error("cluster {cluster}: {source}")]
-    NoAuthentication {
-        /// The cluster.
+    Cluster {
+        /// The cluster's name.
         cluster: String,
-        /// Says so.
+        /// Why.
         #[source]
-        source: EmptyChain,
+        source: ClusterError,
     },
 }
 
 impl Snapshot {
-    /// Builds a generation. API servers that `before` knew by the same settings are taken over, with their connections.
+    /// Builds a generation. What `before` has by the same settings goes on: connections, watches, keys.
     // threat: revoked-on-open-connection
     pub(crate) fn build(
         settings: &Settings,
         before: Option<&Self>,
-        means: &Means,
+        deps: &AuthnDeps,
     ) -> Result<Self, SnapshotError> {
         let serving = &settings.serving;
-        let (mut clusters, mut methods, mut controllers) = (Vec::new(), Vec::new(), Vec::new());
-        for cluster in &settings.clusters {
-            let (built, known) = build_cluster(cluster, &serving.provider, before, means)?;
-            if let Some(settings) = settings.controllers.get(&cluster.name) {
-                controllers.push(OfCluster {
-                    cluster: cluster.name.as_str().into(),
-                    upstream: Arc::clone(&built.upstream),
-                    settings: Arc::clone(settings),
-                });
+        let build = |cluster: &settings::Cluster| {
+            let before = before.and_then(|before| before.cluster(&cluster.name));
+            match Cluster::build(cluster, &serving.provider, before, deps) {
+                Ok(built) => Ok((cluster.routes.clone(), Arc::new(built))),
+                Err(source) => Err(SnapshotError::Cluster { cluster: cluster.name.clone(), source }),
             }
-            clusters.push((cluster.routes.clone(), Arc::new(built)));
-            methods.push(known);
-        }
+        };
+        let clusters = settings.clusters.iter().map(build).collect::<Result<_, _>>()?;
         Ok(Self {
             generation: before.map_or(1, |before| before.generation + 1),
             router: Router::new(clusters),
-            methods,
-            controllers,
-            tls: tls::server_config(serving, hints(&settings.clusters)).map_err(SnapshotError::Serving)?,
+            tls: tls::server_config(serving, ca_names(&settings.clusters)).map_err(SnapshotError::Serving)?,
             limits: serving.limits,
             strict_transport_security: serving.strict_transport_security.clone(),
             request_timeout: settings.operation.request_timeout,
@@ -104,76 +80,33 @@ impl Snapshot {
             livez_grace_period: settings.operation.livez_grace_period,
         })
     }
-}
 
-impl Snapshot {
-    /// The endpoints of every cluster.
-    pub(crate) fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
-        self.router.clusters().iter().flat_map(|cluster| cluster.upstream.targets())
+    /// Every cluster, in the order of the configuration.
+    pub(crate) fn clusters(&self) -> &[Arc<Cluster>] {
+        self.router.clusters()
+    }
+
+    /// The cluster of this name.
+    pub(crate) fn cluster(&self, name: &str) -> Option<&Cluster> {
+        self.clusters().iter().find(|cluster| cluster.name == name).map(AsRef::as_ref)
+    }
+
+    /// The endpoints in force, of every cluster.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
+        self.clusters().iter().flat_map(|cluster| cluster.backend.endpoints())
     }
 }
 
-fn build_cluster(
-    settings: &settings::Cluster,
-    provider: &Arc<CryptoProvider>,
-    before: Option<&Snapshot>,
-    means: &Means,
-) -> Result<(Cluster, Methods), SnapshotError> {
-    let settings::Cluster { name, authentication, backend, .. } = settings;
-    let before = before.and_then(|before| {
-        let mut known = before.router.clusters().iter().zip(&before.methods);
-        known.find(|(known, _)| known.name == *name)
-    });
-    let (known, methods) = before.unzip();
-    let (upstream, waiting) = upstreams(backend, provider, known)
-        .map_err(|source| SnapshotError::Backend { cluster: name.clone(), source })?;
-    let methods = Methods::of(name, authentication, &upstream, methods, means)
-        .map_err(|source| SnapshotError::Backend { cluster: name.clone(), source })?;
-    let cluster = Cluster {
-        name: name.clone(),
-        chain: methods
-            .chain(authentication)
-            .map_err(|source| SnapshotError::NoAuthentication { cluster: name.clone(), source })?,
-        audiences: authentication.audiences.clone(),
-        front_proxy: authentication.request_header.as_ref().map(|proxies| Arc::new(proxies.headers.clone())),
-        upstream,
-        waiting,
-    };
-    Ok((cluster, methods))
-}
-
-/// The API server in force, and the one that waits to be. One that is trusted is not given up for one that is not yet:
-/// a rotated credential that nobody accepts must not end the service. That is, if both are of the same cluster: whom
-/// the new configuration lets in has no business at another.
-fn upstreams(
-    backend: &Backend,
-    provider: &Arc<CryptoProvider>,
-    known: Option<&Arc<Cluster>>,
-) -> Result<(Arc<Upstream>, Option<Arc<Upstream>>), rustls::Error> {
-    let before = known.map(|known| &known.upstream);
-    let candidates = before.into_iter().chain(known.and_then(|known| known.waiting.as_ref()));
-    let next = match candidates.into_iter().find(|upstream| upstream.is_for(backend)) {
-        Some(upstream) => Arc::clone(upstream),
-        None => Arc::new(Upstream::new(backend, provider)?),
-    };
-    match before {
-        Some(before) if before.is_trusted() && !next.is_trusted() && before.serves_for(backend) => {
-            Ok((Arc::clone(before), Some(next)))
-        }
-        _ => Ok((next, None)),
-    }
-}
-
-/// The names of our CAs, sent to clients so that they pick the right certificate.
-fn hints(clusters: &[settings::Cluster]) -> Arc<[DistinguishedName]> {
-    let mut hints: Vec<DistinguishedName> = Vec::new();
+/// The names of the client CAs, which the TLS handshake sends so that clients pick the right certificate.
+fn ca_names(clusters: &[settings::Cluster]) -> Arc<[DistinguishedName]> {
+    let mut names: Vec<DistinguishedName> = Vec::new();
     for settings::Cluster { authentication, .. } in clusters {
         let front_proxies = authentication.request_header.as_ref().map(|request_header| &request_header.ca);
         for subject in authentication.client_ca.iter().chain(front_proxies).flat_map(|ca| ca.subjects()) {
-            if !hints.iter().any(|known| known.as_ref() == subject.as_ref()) {
-                hints.push(subject);
+            if !names.iter().any(|known| known.as_ref() == subject.as_ref()) {
+                names.push(subject);
             }
         }
     }
-    hints.into()
+    names.into()
 }

@@ -1,7 +1,7 @@
-//! The values of a text log line. A value from outside (a client, an issuer, a webhook, an API server) must not look like
-//! another field, end the line, or reach the terminal as a control sequence: what is not plain is quoted, and long values
-//! are cut. Log messages with such values in them are treated alike. The values of the audit trail of certificates are
-//! whole: whoever asks for a certificate would choose what is cut off.
+//! Formats the fields of a text log line. A value from outside (a client, an issuer, a webhook, an API server) must not
+//! look like another field, end the line, or reach the terminal as a control sequence: the formatter quotes values that
+//! are not plain, and truncates long ones. The same holds for messages that contain such values. Values of the
+//! certificate audit trail are never truncated: the requester would choose the part that is cut off.
 // threat: forged-log-lines, unlogged-certificate
 
 use std::borrow::Cow;
@@ -12,16 +12,18 @@ use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::Writer;
 
-/// The longest value that is logged whole. A message may hold all errors of a configuration.
+/// Longer values are truncated.
 const MAX_VALUE_BYTES: usize = 1024;
+/// A message may contain all errors of a configuration.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
-/// What a certificate is for, and who asked for it: fields of the audit trail. Lines about requests that are not signed have
-/// a `requester` too.
+/// The fields of the certificate audit trail that a requester controls. Lines about requests that are not signed have a
+/// `requester` too.
 const AUDIT_FIELDS: [&str; 4] = ["names", "requester", "subject", "usages"];
-/// More than they have: a request is at most 64 KiB, of which its names make four times as much, and an object 1 MiB.
+/// Larger than any audit field: a request has at most 64 KiB, escaping its names makes them four times as long, and an
+/// object has 1 MiB.
 const MAX_AUDIT_BYTES: usize = 1 << 20;
 
-/// A value as the log shows it: cut if it is long, with its length.
+/// Truncates a long value, and appends its length.
 pub(crate) fn cut(text: &str) -> Cow<'_, str> {
     cut_at(text, MAX_VALUE_BYTES)
 }
@@ -34,27 +36,27 @@ fn cut_at(text: &str, limit: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{beginning}… ({} bytes)", text.len()))
 }
 
-/// Formats the fields of a line.
+/// A field formatter that quotes and truncates values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QuotedFields;
 
 impl<'writer> FormatFields<'writer> for QuotedFields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
-        let mut line = Line { writer, is_first: true, result: Ok(()) };
+        let mut line = FieldWriter { writer, is_first: true, result: Ok(()) };
         fields.record(&mut line);
         line.result
     }
 }
 
-struct Line<'writer> {
+struct FieldWriter<'writer> {
     writer: Writer<'writer>,
     is_first: bool,
     result: fmt::Result,
 }
 
-impl Line<'_> {
+impl FieldWriter<'_> {
     fn write(&mut self, field: &Field, value: &str, is_text: bool) {
-        // What `log` records say of themselves is in the line already.
+        // The metadata of `log` records is already in the line.
         if self.result.is_err() || field.name().starts_with("log.") {
             return;
         }
@@ -74,7 +76,7 @@ impl Line<'_> {
     }
 }
 
-impl Visit for Line<'_> {
+impl Visit for FieldWriter<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.write(field, value, true);
     }
@@ -86,12 +88,12 @@ impl Visit for Line<'_> {
     }
 }
 
-/// Whether a value can be read in one way only without quotes.
+/// Whether a value is unambiguous without quotes.
 fn is_plain(value: &str) -> bool {
     !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"'=\\".contains(&byte))
 }
 
-/// The text with everything escaped that is not shown as itself.
+/// Escapes all characters that are not printable.
 fn visible(text: &str) -> Cow<'_, str> {
     let is_shown = |c: char| matches!(c, '"' | '\'' | '\\') || c.escape_debug().len() == 1;
     if text.chars().all(is_shown) {

@@ -1,15 +1,17 @@
-//! How an identity is written in headers. A name, uid, group, key or value that would not arrive byte for byte is never
-//! written: not trimmed, not escaped, not dropped; the identity is refused.
+//! Encodes an identity as header lines. If a name, UID, group, key or value would not arrive byte for byte, the encoder
+//! refuses the identity; it never trims, escapes or drops a value.
 //!
-//! Go trims header values on HTTP/1.1 but not on HTTP/2, so a certificate with `O="system:masters "` would become
-//! `system:masters` on one of them.
+//! Go trims header values on HTTP/1.1 but not on HTTP/2: a certificate with `O="system:masters "` would become a member
+//! of `system:masters` on HTTP/1.1.
+
+use std::sync::Arc;
 
 use http::header::{HeaderName, HeaderValue};
 
 use super::UserInfo;
 use crate::go::extra_key::encode_extra_key;
 
-/// How the backend is told who a request is made by.
+/// How the gateway passes the identity to the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "camelCase")]
 pub enum IdentityMode {
@@ -19,60 +21,60 @@ pub enum IdentityMode {
     Impersonate,
 }
 
-/// An identity as lines of a header, in order.
-pub(crate) type Lines = Box<[(HeaderName, HeaderValue)]>;
+/// The header lines of an identity, in order.
+pub(crate) type IdentityHeaderLines = Arc<[(HeaderName, HeaderValue)]>;
 
-/// Header names of one identity mode.
-struct Names {
+/// The header names of one identity mode.
+struct IdentityHeaderNames {
     user: HeaderName,
     uid: HeaderName,
     group: HeaderName,
     extra_prefix: &'static str,
 }
 
-/// An identity that no header can carry.
+/// Why headers cannot carry an identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum UnfitIdentity {
-    /// The user has no name; the backend would take the request for the gateway's own.
+pub(crate) enum UnencodableIdentity {
+    /// The user name is empty; the backend would attribute the request to the gateway.
     #[error("the user name is empty")]
     NoName,
-    /// A value would be trimmed, refused or cut on its way.
+    /// A receiver would trim, refuse or truncate the value.
     #[error("the {field} {value:?} would not arrive byte for byte")]
     NotByteForByte {
-        /// What it is: user name, uid, group, extra key, extra value.
+        /// The field: user name, uid, group, extra key or extra value.
         field: &'static str,
-        /// The value itself; an identity is no secret.
+        /// The value; identities are not secret.
         value: String,
     },
 }
 
-/// Writes `user`.
+/// Encodes `user`.
 // kubernetes: staging/src/k8s.io/client-go/transport/round_trippers.go, SetAuthProxyHeaders
-pub(super) fn lines(user: &UserInfo, mode: IdentityMode) -> Result<Lines, UnfitIdentity> {
+pub(super) fn lines(user: &UserInfo, mode: IdentityMode) -> Result<IdentityHeaderLines, UnencodableIdentity> {
     if user.name.is_empty() {
-        return Err(UnfitIdentity::NoName);
+        return Err(UnencodableIdentity::NoName);
     }
-    let names = Names::of(mode);
-    let mut lines = vec![(names.user, fit("user name", &user.name)?)];
+    let names = IdentityHeaderNames::of(mode);
+    let mut lines = vec![(names.user, exact_value("user name", &user.name)?)];
     if let Some(uid) = user.uid.as_deref().filter(|uid| !uid.is_empty()) {
-        lines.push((names.uid, fit("uid", uid)?));
+        lines.push((names.uid, exact_value("uid", uid)?));
     }
-    // The receiver drops empty groups, so none is sent (declared).
+    // kube-apiserver drops empty groups, so the gateway omits them (declared).
     for group in user.groups.iter().filter(|group| !group.is_empty()) {
-        lines.push((names.group.clone(), fit("group", group)?));
+        lines.push((names.group.clone(), exact_value("group", group)?));
     }
     for (key, values) in &user.extra {
         let name = format!("{}{}", names.extra_prefix, encode_extra_key(key));
         let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| UnfitIdentity::NotByteForByte { field: "extra key", value: key.clone() })?;
+            .map_err(|_| UnencodableIdentity::NotByteForByte { field: "extra key", value: key.clone() })?;
         for value in values {
-            lines.push((name.clone(), fit("extra value", value)?));
+            lines.push((name.clone(), exact_value("extra value", value)?));
         }
     }
     Ok(lines.into())
 }
 
-impl Names {
+impl IdentityHeaderNames {
     fn of(mode: IdentityMode) -> Self {
         match mode {
             IdentityMode::RequestHeader => Self {
@@ -91,16 +93,16 @@ impl Names {
     }
 }
 
-/// The value as a header carries it, if every receiver reads it as it is.
+/// The header value for `value`, if every receiver reads it unchanged.
 // threat: trimmed-names
-fn fit(field: &'static str, value: &str) -> Result<HeaderValue, UnfitIdentity> {
-    let unfit = || UnfitIdentity::NotByteForByte { field, value: value.to_owned() };
+fn exact_value(field: &'static str, value: &str) -> Result<HeaderValue, UnencodableIdentity> {
+    let inexact = || UnencodableIdentity::NotByteForByte { field, value: value.to_owned() };
     let trimmed = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     let bytes = value.as_bytes();
     if trimmed(bytes.first()) || trimmed(bytes.last()) {
-        return Err(unfit());
+        return Err(inexact());
     }
-    HeaderValue::from_bytes(bytes).map_err(|_| unfit())
+    HeaderValue::from_bytes(bytes).map_err(|_| inexact())
 }
 
 #[cfg(test)]
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_not_arrive_byte_for_byte_is_refused() {
+    fn a_value_that_would_not_arrive_byte_for_byte_is_refused() {
         for bad in [" a", "a ", "\ta", "a\t", "a\rb", "a\nb", "a\0b", "a\u{7f}b", "a\u{1}b", " "] {
             let cases = [
                 UserInfo::named(bad),
@@ -169,12 +171,15 @@ mod tests {
                 for mode in [IdentityMode::RequestHeader, IdentityMode::Impersonate] {
                     let result = lines(user, mode);
                     assert!(
-                        matches!(result, Err(UnfitIdentity::NotByteForByte { .. })),
+                        matches!(result, Err(UnencodableIdentity::NotByteForByte { .. })),
                         "{bad:?} in {index}: {result:?}"
                     );
                 }
             }
         }
-        assert_eq!(lines(&UserInfo::named(""), IdentityMode::RequestHeader), Err(UnfitIdentity::NoName));
+        assert_eq!(
+            lines(&UserInfo::named(""), IdentityMode::RequestHeader),
+            Err(UnencodableIdentity::NoName)
+        );
     }
 }

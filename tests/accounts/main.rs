@@ -87,7 +87,7 @@ fn costs_nothing(bed: &Bed, account: &str, key_file: bool) -> Result<(), String>
     }
     let front = Given::Front { ca: "inner", name: "front-proxy" };
     let gateway = bed.gateway_with(account, server.address, &front, &flags)?;
-    gateway.line_with(&["identities arrive as they are"])?;
+    gateway.line_with(&["self-check passed"])?;
     let mut client = gateway.client();
     client.metrics = Some(([127, 0, 0, 1], metrics).into());
     bed.runtime.block_on(async {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use portcullis::authn::jwt::key_file;
-use portcullis::authn::service_account::compared::AccountTokenJudge;
-use portcullis::authn::token_getter::{Found, Identity, Lookup, Secret, ServiceAccount};
+use portcullis::authn::service_account::compared::StaticAccountAuthenticator;
+use portcullis::authn::token_getter::{GetResult, ObjectIdentity, Secret, ServiceAccount, TokenGetter};
 use portcullis::authn::{Audience, BoxFuture};
 use portcullis::clock::{Clock, UnixTime};
 use portcullis::user::UserInfo;
@@ -114,9 +114,9 @@ impl Cluster {
 }
 
 impl Object {
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> ObjectIdentity {
         let deleted = (self.deleted > 0).then(|| UnixTime::from_secs(self.deleted));
-        Identity { uid: self.uid.to_owned(), deleted }
+        ObjectIdentity { uid: self.uid.to_owned(), deleted }
     }
 
     fn labels(&self) -> BTreeMap<String, String> {
@@ -136,17 +136,17 @@ impl Object {
     }
 }
 
-impl Lookup for Cluster {
+impl TokenGetter for Cluster {
     fn service_account<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Found<ServiceAccount>> {
+    ) -> BoxFuture<'a, GetResult<ServiceAccount>> {
         let found = Self::find("serviceaccount", namespace, name);
         let account = |object: &Object| ServiceAccount { identity: object.identity(), secrets: Vec::new() };
         Box::pin(async move { Ok(found.map(account).map(Arc::new)) })
     }
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         let found = Self::find("secret", namespace, name);
         let token = SecretSlice::from(self.stored.lock().unwrap().as_bytes().to_vec());
         let data = BTreeMap::from([("token".to_owned(), token)]);
@@ -158,14 +158,14 @@ impl Lookup for Cluster {
         };
         Box::pin(async move { Ok(found.map(secret).map(Arc::new)) })
     }
-    fn bootstrap_secret<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, _: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async { Ok(None) })
     }
-    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         let found = Self::find("pod", namespace, name);
         Box::pin(async move { Ok(found.map(Object::identity).map(Arc::new)) })
     }
-    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         let found = Self::find("node", "", name);
         Box::pin(async move { Ok(found.map(Object::identity).map(Arc::new)) })
     }
@@ -346,14 +346,20 @@ async fn service_account_tokens_are_judged_as_the_api_server_judges_them() {
     let keys: String =
         [TokenMint::new(seed).spki(), mint.spki()].iter().map(|key| pki::pem("PUBLIC KEY", key)).collect();
     let cluster = Arc::new(Cluster::default());
-    let judges: Vec<AccountTokenJudge> = SETTINGS
+    let judges: Vec<StaticAccountAuthenticator> = SETTINGS
         .iter()
         .map(|settings| {
             let keys = key_file::read(keys.as_bytes()).unwrap();
             let issuers = settings.issuers.iter().map(|issuer| (*issuer).to_owned()).collect();
             let lookup = Arc::<Cluster>::clone(&cluster);
-            AccountTokenJudge::new(keys, issuers, settings.lookup, lookup, audiences(settings.audiences))
-                .unwrap()
+            StaticAccountAuthenticator::new(
+                keys,
+                issuers,
+                settings.lookup,
+                lookup,
+                audiences(settings.audiences),
+            )
+            .unwrap()
         })
         .collect();
     let authenticators: Vec<Value> = SETTINGS
@@ -381,7 +387,7 @@ async fn service_account_tokens_are_judged_as_the_api_server_judges_them() {
             let at = at % SETTINGS.len();
             stored.clone_into(&mut cluster.stored.lock().unwrap());
             let theirs = (answer["known"] == true).then(|| identity(&answer));
-            let ours = judges[at].judge(&token.text, &audiences(SETTINGS[at].asked), now).await;
+            let ours = judges[at].authenticate(&token.text, &audiences(SETTINGS[at].asked), now).await;
             comparison.add(token, &ours, theirs.as_ref(), &answer);
         }
         comparison.assert_no_failures(seed);

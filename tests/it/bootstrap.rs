@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 use portcullis::clock::Clock;
 use portcullis::config::flags::ServeFlags;
-use portcullis::config::source::Source;
+use portcullis::config::source::ConfigSource;
 use portcullis::dev::{Dev, DevOptions};
-use portcullis::pki::bootstrap_tokens::pins::Pins;
+use portcullis::pki::bootstrap_tokens::pins::PublicKeyPins;
 use portcullis::server::Server;
 use regex::Regex;
 use rustls_pki_types::CertificateDer;
@@ -37,7 +37,7 @@ impl Running {
         let options = DevOptions { dir: directory.path().join("dev"), port: 0 };
         let dev = Dev::start(&options, Clock::system()).await.unwrap();
         let flags = Serve::parse_from(std::iter::once("serve".to_owned()).chain(dev.gateway_flags())).flags;
-        let mut source = Source::new(flags);
+        let mut source = ConfigSource::new(flags);
         let resolved = source.load().unwrap();
         let server = Server::start(&resolved.settings, source).unwrap();
         Self { directory, dev, server }
@@ -120,7 +120,7 @@ async fn the_page_says_what_the_commands_print() {
     let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
     let played = transcript::replay(&page, &["cluster"], running.directory.path(), |command| {
         command.env("KUBECONFIG", &file).env("PATH", &path).env("GATEWAY", running.gateway());
-        command.env("PIN", Pins::of(&authority).unwrap()).env("NO_COLOR", "1");
+        command.env("PIN", PublicKeyPins::of(&authority).unwrap()).env("NO_COLOR", "1");
     });
     assert_eq!(played.unwrap(), 15);
 }
@@ -211,20 +211,20 @@ async fn a_node_believes_the_cluster_of_its_token_alone() {
         running.run(None, &format!("{token}\n"), &arguments)
     };
     let authority = CertificateDer::from_pem_file(running.ca()).unwrap();
-    let pin = Pins::of(&authority).unwrap();
+    let pin = PublicKeyPins::of(&authority).unwrap();
     let (zeros, hash) = (format!("sha256:{}", "0".repeat(64)), "--discovery-token-ca-cert-hash");
     let believed = verify(token, &[hash, &zeros, hash, &pin.to_uppercase()]);
     assert!(believed.contains("CA         pinned\nTLS        verified with that CA\n"), "{believed}");
     assert!(believed.ends_with("cluster    https://GATEWAY\nexit 0\n"), "{believed}");
     let refused = verify(token, &[hash, &zeros]);
     assert!(
-        refused.contains(&format!("none of the CA's public keys is pinned: they are {pin}\nexit 1")),
+        refused.contains(&format!("none of the cluster CA's public keys is pinned: found {pin}\nexit 1")),
         "{refused}"
     );
     let refused = verify(other, &["--timeout=0"]);
-    assert!(refused.contains("the token zzzzzz has not signed"), "a token that may not sign: {refused}");
+    assert!(refused.contains("has no signature by the token zzzzzz"), "a token that may not sign: {refused}");
     let refused = verify("abcdef.fedcba9876543210", &["--timeout=0"]);
-    assert!(refused.contains("this is not the cluster of the token\nexit 1"), "{refused}");
+    assert!(refused.contains("the token belongs to another cluster\nexit 1"), "{refused}");
 
     // Signed, but the server's certificate is of another CA.
     let elsewhere = running.dev.paths().pki("client-ca.crt");
@@ -245,5 +245,5 @@ async fn an_expired_token_is_gone_with_its_signature() {
     crate::support::until("the end of the token", || !listed()).await;
     let server = running.gateway();
     let verify = || running.run(None, token, &["cluster-info", "verify", "--server", &server, "--timeout=0"]);
-    crate::support::until("the end of its signature", || verify().contains("has not signed")).await;
+    crate::support::until("the end of its signature", || verify().contains("has no signature")).await;
 }

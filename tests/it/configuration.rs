@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use portcullis::authn::anonymous::Anonymous;
+use portcullis::authn::anonymous::AnonymousAuth;
 use portcullis::config::settings::{Cluster, IdentityMode, Routes, Settings};
 
 use crate::support::{Pki, flags, resolved};
@@ -75,7 +75,7 @@ fn several_clusters_come_of_one_file() {
     let endpoints = prod.backend.endpoints.iter().map(|endpoint| endpoint.address.to_string());
     assert_eq!(endpoints.collect::<Vec<_>>(), ["10.0.0.1:6443", "10.0.0.2:6443"]);
     assert!(prod.authentication.client_ca.is_some() && prod.authentication.static_tokens.is_none());
-    assert_eq!(prod.authentication.anonymous, Anonymous::Nowhere);
+    assert_eq!(prod.authentication.anonymous, AnonymousAuth::Disabled);
     assert_eq!(
         prod.routes,
         Routes::Matching {
@@ -88,7 +88,7 @@ fn several_clusters_come_of_one_file() {
     assert_eq!(staging.backend.identity, IdentityMode::Impersonate);
     assert!(staging.authentication.client_ca.is_none(), "null turns off what the template has on");
     assert_eq!(staging.authentication.static_tokens.as_ref().unwrap().count(), 3);
-    assert_eq!(staging.authentication.anonymous, Anonymous::Everywhere);
+    assert_eq!(staging.authentication.anonymous, AnonymousAuth::AllPaths);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_flag_wins_over_the_file() {
         .unwrap();
     assert_eq!(settings.serving.address.port(), 1);
     for cluster in &settings.clusters {
-        assert_eq!(cluster.authentication.anonymous, Anonymous::Nowhere, "{}", cluster.name);
+        assert_eq!(cluster.authentication.anonymous, AnonymousAuth::Disabled, "{}", cluster.name);
         assert!(cluster.authentication.static_tokens.is_some(), "{}", cluster.name);
     }
 }
@@ -161,8 +161,8 @@ fn issuers_of_a_cluster_may_come_from_kubernetes_own_file() {
     assert_eq!(issuers("prod"), ["https://other.test"]);
     assert_eq!(issuers("staging"), ["https://idp.test"]);
     let paths = ["/livez", "/readyz"].map(str::to_owned);
-    assert_eq!(cluster(&settings, "staging").authentication.anonymous, Anonymous::At(paths.into()));
-    assert_eq!(cluster(&settings, "prod").authentication.anonymous, Anonymous::Nowhere);
+    assert_eq!(cluster(&settings, "staging").authentication.anonymous, AnonymousAuth::Paths(paths.into()));
+    assert_eq!(cluster(&settings, "prod").authentication.anonymous, AnonymousAuth::Disabled);
 }
 
 /// Each kind of mistake, and every word that is said of it.
@@ -433,7 +433,12 @@ fn samples_resolve_as_they_are() {
         let sample = std::fs::read_to_string(&path).unwrap();
         let settings = directory.resolve(&sample, &[]);
         let settings = settings.unwrap_or_else(|said| panic!("{}: {said}", path.display()));
-        let signers: usize = settings.controllers.values().map(|each| each.signers.len()).sum();
+        let signers: usize = settings
+            .clusters
+            .iter()
+            .flat_map(|cluster| &cluster.controllers)
+            .map(|each| each.signers.len())
+            .sum();
         assert_eq!(signers, if path.ends_with("controllers.yaml") { 3 } else { 0 }, "{}", path.display());
         samples.push((path.file_name().unwrap().to_str().unwrap().to_owned(), settings.clusters.len()));
     }
@@ -455,9 +460,9 @@ fn identity_headers_of_the_backend_are_named_by_what_names_users_at_least() {
     assert_eq!(with(&[]), Ok(false));
     assert_eq!(with(&["--backend-requestheader-username-headers=X-User,X-Other"]), Ok(true));
     for (flag, problem) in [
-        ("--backend-requestheader-group-headers=X-Group", "is required beside"),
-        ("--backend-requestheader-uid-headers=X-Uid", "is required beside"),
-        ("--backend-requestheader-extra-headers-prefix=X-Extra-", "is required beside"),
+        ("--backend-requestheader-group-headers=X-Group", "is required with the backend's other"),
+        ("--backend-requestheader-uid-headers=X-Uid", "is required with the backend's other"),
+        ("--backend-requestheader-extra-headers-prefix=X-Extra-", "is required with the backend's other"),
         ("--backend-requestheader-username-headers=X User", "cannot be the name of a header"),
     ] {
         let errors = with(&[flag]).unwrap_err();

@@ -15,8 +15,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use clap::Parser as _;
 use portcullis::config::ConfigErrors;
-use portcullis::config::resolve::Resolved;
-use portcullis::config::source::Source;
+use portcullis::config::resolve::ResolvedConfig;
+use portcullis::config::source::ConfigSource;
 use portcullis::server::Server;
 use rustix::fs::OFlags;
 
@@ -357,9 +357,9 @@ impl Bed {
         Self { pki, flags }
     }
 
-    fn source(&self) -> Source {
+    fn source(&self) -> ConfigSource {
         let parsed = Flags::parse_from(std::iter::once("serve").chain(self.flags.iter().map(String::as_str)));
-        Source::new(parsed.serve)
+        ConfigSource::new(parsed.serve)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -436,7 +436,12 @@ impl Verdict {
     }
 
     /// An error is clear if it names one of `keys`, one of `files` and the way out.
-    fn of(loaded: &Result<Resolved, ConfigErrors>, keys: &[&str], files: &[PathBuf], form: Form) -> Self {
+    fn of(
+        loaded: &Result<ResolvedConfig, ConfigErrors>,
+        keys: &[&str],
+        files: &[PathBuf],
+        form: Form,
+    ) -> Self {
         match loaded {
             Ok(resolved) if resolved.warnings.is_empty() => Self::Taken,
             Ok(resolved) => Self::Warned(resolved.warnings.clone()),
@@ -487,7 +492,7 @@ fn verdicts(
     bed: &Bed,
     kind: &'static Kind,
     content: &Content,
-    [unread, running]: &[Source; 2],
+    [unread, running]: &[ConfigSource; 2],
 ) -> [Verdict; 2] {
     let path = bed.path(kind.file);
     let replaced = [kind.file].into_iter().chain(kind.pair.into_iter().flatten());

@@ -13,7 +13,7 @@ use clap::Parser as _;
 use portcullis::authn::BearerToken;
 use portcullis::clock::Clock;
 use portcullis::config::flags::ServeFlags;
-use portcullis::config::inputs::Inputs;
+use portcullis::config::inputs::ConfigInputs;
 use portcullis::config::resolve::resolve;
 use portcullis::config::settings::Backend;
 use portcullis::pki::x509::CertificateKeyPair;
@@ -31,7 +31,7 @@ struct Case {
     pki: Pki,
     front: Issued,
     time: Arc<AtomicU64>,
-    inputs: Inputs,
+    inputs: ConfigInputs,
     flags: ServeFlags,
 }
 
@@ -59,7 +59,7 @@ impl Case {
         let told = Arc::clone(&time);
         let clock = Clock::from_fn(move || Duration::from_secs(told.load(Ordering::Relaxed)));
         let flags = Flags::parse_from(std::iter::once("serve".to_owned()).chain(given)).serve;
-        let case = Self { pki, front, time, inputs: Inputs::new(clock), flags };
+        let case = Self { pki, front, time, inputs: ConfigInputs::new(clock), flags };
         case.user(user);
         case
     }
@@ -283,7 +283,7 @@ fn what_is_no_credential_is_refused_by_file_and_fix_and_never_shown() {
             IMPERSONATE,
             r#"{"token": "SECRET", "as": "alice", "as-groups": ["g"]}"#,
             &[
-                "field as would make the gateway act as someone else",
+                "field as would make the gateway impersonate that user",
                 "field as-groups would",
                 "fix: remove it",
             ],
@@ -295,15 +295,10 @@ fn what_is_no_credential_is_refused_by_file_and_fix_and_never_shown() {
             r#"{"token": "SECRET"}"#,
             &["no client certificate", "or use --identity=impersonate"],
         ),
-        (
-            "a line break",
-            IMPERSONATE,
-            r#"{"token": "SECRET\n"}"#,
-            &["token holds a byte", "fix: give a token"],
-        ),
-        ("a control byte", IMPERSONATE, r#"{"token": "SEC\u0001RET"}"#, &["token holds a byte"]),
-        ("two lines", IMPERSONATE, r#"{"tokenFile": "two-lines"}"#, &["two-lines holds a byte"]),
-        ("not UTF-8", IMPERSONATE, r#"{"tokenFile": "binary"}"#, &["binary holds a byte"]),
+        ("a line break", IMPERSONATE, r#"{"token": "SECRET\n"}"#, &["token has a byte", "fix: give a token"]),
+        ("a control byte", IMPERSONATE, r#"{"token": "SEC\u0001RET"}"#, &["token has a byte"]),
+        ("two lines", IMPERSONATE, r#"{"tokenFile": "two-lines"}"#, &["two-lines has a byte"]),
+        ("not UTF-8", IMPERSONATE, r#"{"tokenFile": "binary"}"#, &["binary has a byte"]),
         ("an empty file", IMPERSONATE, r#"{"tokenFile": "empty"}"#, &["/empty is empty"]),
         ("no file", IMPERSONATE, r#"{"tokenFile": "missing"}"#, &["tokenFile", "/missing: No such file"]),
         (

@@ -362,7 +362,7 @@ async fn gateway_starts_with_the_printed_flags_from_a_relative_directory() {
     let dev = Dev::start(&DevOptions { dir: relative, port: 0 }, Clock::system()).await.unwrap();
     let flags = dev.gateway_flags();
     let parsed = Serve::parse_from(std::iter::once("serve".to_owned()).chain(flags)).flags;
-    let mut source = portcullis::config::source::Source::new(parsed);
+    let mut source = portcullis::config::source::ConfigSource::new(parsed);
     let resolved = source.load().unwrap();
     let server = portcullis::server::Server::start(&resolved.settings, source).unwrap();
     TcpStream::connect(server.address()).await.unwrap();

@@ -171,7 +171,7 @@ async fn for_the_delay_all_is_served_and_readyz_fails() {
     let mut scene = Scene::with(&["--shutdown-delay-duration=1h"]).await;
     let alice = scene.pki.clients.leaf().cn("alice").issue();
     let mut open = scene.gateway.http1(Some(&alice)).await;
-    let hasten = scene.gateway.server.as_ref().unwrap().hasten();
+    let force_shutdown = scene.gateway.server.as_ref().unwrap().force_shutdown();
     let ended = scene.shut_down();
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -195,7 +195,7 @@ async fn for_the_delay_all_is_served_and_readyz_fails() {
     }
     let response = scene.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
     assert_eq!(response.status(), StatusCode::OK, "new connections are served");
-    hasten.now();
+    force_shutdown.trigger();
     soon(ended).await.unwrap();
 }
 

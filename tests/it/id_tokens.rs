@@ -4,9 +4,11 @@
 
 mod parts;
 
-use portcullis::authn::jwt::keys::Algorithm;
-use portcullis::authn::oidc::compared::IdTokenJudge;
-use portcullis::authn::oidc::settings::{ClaimRule, Issuer, JwtAuthenticator, Mapping, Rule};
+use portcullis::authn::jwt::keys::JwsAlgorithm;
+use portcullis::authn::oidc::compared::StaticIdTokenAuthenticator;
+use portcullis::authn::oidc::settings::{
+    AttributeMapping, ClaimRule, ExpressionRule, IssuerSettings, JwtAuthenticator,
+};
 use portcullis::clock::Clock;
 use portcullis::user::UserInfo;
 use portcullis_cel::{Expression, Purpose};
@@ -76,21 +78,21 @@ fn claims(mint: &mut TokenMint) -> String {
 }
 
 fn settings_of(settings: &Settings) -> JwtAuthenticator {
-    let claim = |name: &str| Mapping::Claim { name: name.to_owned(), prefix: String::new() };
+    let claim = |name: &str| AttributeMapping::Claim { name: name.to_owned(), prefix: String::new() };
     let rule = |text: &str| {
-        ClaimRule::Expression(Rule {
+        ClaimRule::Expression(ExpressionRule {
             expression: Expression::compile(text, Purpose::ClaimRule).unwrap(),
             message: String::new(),
         })
     };
     JwtAuthenticator {
-        issuer: Issuer {
+        issuer: IssuerSettings {
             url: ISSUER.to_owned(),
             discovery_url: None,
             certificate_authority: None,
             audiences: settings.audiences.iter().map(|audience| (*audience).to_owned()).collect(),
         },
-        algorithms: Algorithm::ALL.to_vec(),
+        algorithms: JwsAlgorithm::ALL.to_vec(),
         claim_rules: [settings.rule].into_iter().filter(|rule| !rule.is_empty()).map(rule).collect(),
         username: claim(settings.username),
         groups: Some(settings.groups).filter(|name| !name.is_empty()).map(claim),
@@ -117,7 +119,7 @@ async fn id_tokens_are_judged_as_the_api_server_judges_them() {
     let keys = json!({"keys": [mint.jwk()]});
     let mut judges = Vec::new();
     for settings in SETTINGS {
-        judges.push(IdTokenJudge::new(settings_of(settings), keys.to_string()).await);
+        judges.push(StaticIdTokenAuthenticator::new(settings_of(settings), keys.to_string()).await);
     }
     let authenticators: Vec<Value> = SETTINGS
         .iter()
@@ -145,7 +147,7 @@ async fn id_tokens_are_judged_as_the_api_server_judges_them() {
             tokens.iter().zip(program.ask(&questions).into_iter().skip(1)).enumerate()
         {
             let theirs = (answer["known"] == true).then(|| user(&answer));
-            let ours = judges[at % SETTINGS.len()].judge(&token.text, now).await;
+            let ours = judges[at % SETTINGS.len()].authenticate(&token.text, now).await;
             comparison.add(token, &ours, theirs.as_ref(), &answer);
         }
         comparison.assert_no_failures(seed);

@@ -23,7 +23,7 @@ const ORDER: &[&str] = &[
     "http",
     "pki",
 ];
-const LEAVES: [&str; 6] = ["clock", "go", "input_file", "metrics", "sync", "user"];
+const LEAVES: [&str; 7] = ["clock", "go", "input_file", "metrics", "sync", "tasks", "user"];
 
 fn rank(module: &str) -> Option<usize> {
     let leaf = LEAVES.contains(&module).then_some(ORDER.len());
@@ -185,10 +185,12 @@ fn the_request_path_is_the_one_that_is_told() {
     let answer = path.split("async fn answer").nth(1).unwrap().split("\n    }\n").next().unwrap();
     let mut at = 0;
     for stage in &told {
-        let variable = format!("let {} = ", stage.to_lowercase());
-        let found = answer[at..]
-            .find(&variable)
-            .unwrap_or_else(|| panic!("{variable}is not made, or made too early"));
+        let stage = stage.to_lowercase();
+        let variables = [format!("let {stage} = "), format!("let mut {stage} = ")];
+        let found = variables
+            .iter()
+            .find_map(|variable| answer[at..].find(variable))
+            .unwrap_or_else(|| panic!("{stage} is not made, or made too early"));
         at += found;
     }
     assert!(answer[at..].contains("forward::send("));

@@ -11,7 +11,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use portcullis::authn::jwt::keys::PublicKey;
+use portcullis::authn::jwt::keys::VerificationKey;
 use serde_json::{Value, json};
 
 use crate::pki::Ca;
@@ -44,7 +44,7 @@ impl TokenMint {
     pub fn new(seed: u64) -> Self {
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
         let certificate = STANDARD.encode(Ca::new("some CA").cert);
-        let key_id = PublicKey::from_spki(&spki(&key)).unwrap().id().to_owned();
+        let key_id = VerificationKey::from_spki(&spki(&key)).unwrap().id().to_owned();
         Self { key, key_id, certificate, rng: Rng(seed) }
     }
 

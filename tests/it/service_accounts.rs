@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use portcullis::authn::service_account::{Keys, ServiceAccounts};
+use portcullis::authn::service_account::{ServiceAccountKeys, ServiceAccountSettings};
 use portcullis::config::settings::Authentication;
 
 use crate::support::{Pki, flags, resolved};
@@ -49,9 +49,9 @@ type Row<'a> = (Texts<'a>, Texts<'a>, usize, bool, Texts<'a>);
 #[test]
 fn flags_come_to_issuers_keys_and_audiences() {
     let pki = pki();
-    let keys = |accounts: &ServiceAccounts| match &accounts.keys {
-        Keys::Files(keys) => keys.len(),
-        Keys::Backend => 0,
+    let keys = |accounts: &ServiceAccountSettings| match &accounts.keys {
+        ServiceAccountKeys::Files(keys) => keys.len(),
+        ServiceAccountKeys::Backend => 0,
     };
     let cases: [Row<'_>; 6] = [
         (&["--service-account-issuer=https://a"], &["https://a"], 0, true, &["https://a"]),
@@ -139,7 +139,7 @@ fn mistakes_name_the_flag_and_the_file() {
             &["--service-account-key-file=DIR/short.pem"],
             "an RSA key has 1024 bits; it must have 2048 to 8192",
         ),
-        (&[], "is off, and no other authentication method is on"),
+        (&[], "is disabled, and no other authentication method is enabled"),
     ];
     for (flags, expected) in cases {
         let said = authentication(&pki, flags).expect_err(&format!("{flags:?} were taken"));

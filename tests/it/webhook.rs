@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis::authn::BearerToken;
-use portcullis::authn::webhook::settings::{Version, Webhook};
+use portcullis::authn::webhook::settings::{TokenReviewVersion, WebhookSettings};
 
 use crate::support::{Pki, flags, resolved};
 
@@ -33,7 +33,7 @@ impl Parts<'_> {
 }
 
 /// The webhook of these flags; paths are as they stand below `DIR`.
-fn webhook(pki: &Pki, parts: &Parts<'_>, more: &[&str]) -> Result<Arc<Webhook>, String> {
+fn webhook(pki: &Pki, parts: &Parts<'_>, more: &[&str]) -> Result<Arc<WebhookSettings>, String> {
     let file = pki.write("webhook.kubeconfig", parts.kubeconfig());
     let mut all = flags(pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
     all.push(format!("{KEY}-config-file={}", file.display()));
@@ -51,7 +51,7 @@ fn a_kubeconfig_says_where_the_webhook_is_and_what_it_is_shown() {
     let cluster = "server: 'https://[::1]:8443/authenticate/', certificate-authority: servers-ca.crt";
     let plain = webhook(&pki, &Parts { cluster, user: None }, &[]).unwrap();
     assert_eq!(plain.url, "https://[::1]:8443/authenticate");
-    assert_eq!((plain.version, plain.cache_ttl), (Version::V1Beta1, Duration::from_mins(2)));
+    assert_eq!((plain.version, plain.cache_ttl), (TokenReviewVersion::V1Beta1, Duration::from_mins(2)));
     assert_eq!(plain.tls.server_name, Some("::1".try_into().unwrap()));
     assert!(plain.tls.client_certificate.is_none() && plain.bearer_token.is_none());
     assert_eq!(plain.tls.roots.0.len(), 1);
@@ -62,7 +62,7 @@ fn a_kubeconfig_says_where_the_webhook_is_and_what_it_is_shown() {
         user: Some("client-certificate: front.crt, client-key: front.key, tokenFile: own.token"),
     };
     let full = webhook(&pki, &full, &["version=v1", "cache-ttl=0s"]).unwrap();
-    assert_eq!((full.version, full.cache_ttl), (Version::V1, Duration::ZERO));
+    assert_eq!((full.version, full.cache_ttl), (TokenReviewVersion::V1, Duration::ZERO));
     assert_eq!(full.tls.server_name, Some("hook.test".try_into().unwrap()));
     assert_eq!(full.bearer_token, Some(BearerToken::new("s3cr3t")));
     assert!(full.tls.client_certificate.is_some());
@@ -112,7 +112,7 @@ fn everything_that_is_wrong_is_told_at_once() {
          supported versions are \"v1\", \"v1beta1\"",
         "--authentication-token-webhook-cache-ttl: ",
         "--authentication-token-webhook-config-file: DIR/webhook.kubeconfig: server \"http://hook.test/?a=b\": \
-         http is not allowed: credentials and identities would go unprotected",
+         http is not allowed: credentials and identities would be sent in clear text",
         "insecure-skip-tls-verify is not allowed",
         "proxy-url is not supported",
         "certificate-authority DIR/none.crt: ",

@@ -59,7 +59,7 @@ const ROWS: &[Row] = &[
         name: "all is well",
         server: Kind::Good,
         gateway: Given::Front { ca: "inner", name: "front-proxy" },
-        outcome: Used(&["identities arrive as they are"]),
+        outcome: Used(&["self-check passed"]),
     },
     Row {
         name: "it may not be known from which headers it reads identities",
@@ -117,7 +117,7 @@ const ROWS: &[Row] = &[
         name: "it does not look for uids, as kubeadm sets it up",
         server: Kind::NoUids,
         gateway: Given::Front { ca: "inner", name: "front-proxy" },
-        outcome: Used(&["uids do not arrive", "--requestheader-uid-headers=X-Remote-Uid"]),
+        outcome: Used(&["the backend drops user UIDs", "--requestheader-uid-headers=X-Remote-Uid"]),
     },
     Row {
         name: "the gateway may not impersonate",
@@ -135,7 +135,7 @@ const ROWS: &[Row] = &[
         name: "the gateway may impersonate",
         server: Kind::Good,
         gateway: Given::Token("strong-token"),
-        outcome: Used(&["identities arrive as they are"]),
+        outcome: Used(&["self-check passed"]),
     },
 ];
 
@@ -252,7 +252,7 @@ fn looks_again_after_a_restart(bed: &Bed) -> Result<(), String> {
     let server = bed.start_at(Kind::Good, "restarted", port)?;
     let gateway =
         bed.gateway("restarted", server.address, &Given::Front { ca: "inner", name: "front-proxy" })?;
-    gateway.line_with(&["identities arrive as they are"])?;
+    gateway.line_with(&["self-check passed"])?;
     let asking = async |client: &mut support::Http1| -> Result<StatusCode, String> {
         let answer =
             client.send(bed::post(bed::REVIEWS, bed::REVIEW)).await.map_err(|error| error.to_string())?;

@@ -104,7 +104,7 @@ impl<'a> Scene<'a> {
         let front = Given::Front { ca: "inner", name: "front-proxy" };
         let gateway =
             self.bed.gateway_with(&format!("{} {name}", self.name), server.address, &front, flags)?;
-        gateway.line_with(&["identities arrive as they are"])?;
+        gateway.line_with(&["self-check passed"])?;
         Ok(gateway)
     }
 

@@ -17,12 +17,12 @@ use std::time::Duration;
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use libtest_mimic::{Arguments, Failed, Trial};
 use portcullis::pki::issuance::alt_names::AltNames;
-use portcullis::pki::issuance::authority::{Authority, KeySource};
-use portcullis::pki::issuance::issue::Wanted;
-use portcullis::pki::issuance::profile::Profile;
+use portcullis::pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
+use portcullis::pki::issuance::issue::IssuanceRequest;
+use portcullis::pki::issuance::profile::CertificateProfile;
 use portcullis::pki::issuance::request;
-use portcullis::pki::issuance::signer::pkcs11::TokenKey;
-use portcullis::pki::issuance::signer::{KeyKind, PemKey, SignatureAlgorithm, Signer as _};
+use portcullis::pki::issuance::signer::pkcs11::Pkcs11Key;
+use portcullis::pki::issuance::signer::{KeyKind, PemKey, Signer as _, SigningAlgorithm};
 use portcullis::pki::issuance::subject::Subject;
 use secrecy::ExposeSecret as _;
 
@@ -115,8 +115,8 @@ impl Tokens {
         format!("pkcs11:{path}?module-path={}&pin-source=file:{}", self.module, pin.display())
     }
 
-    fn key(&self, label: &str) -> TokenKey {
-        TokenKey::open(&self.uri(&format!("token=ca%20token;object={label}"), "pin")).expect("the key opens")
+    fn key(&self, label: &str) -> Pkcs11Key {
+        Pkcs11Key::open(&self.uri(&format!("token=ca%20token;object={label}"), "pin")).expect("the key opens")
     }
 
     /// An authority's certificate for the key that was imported as `label`.
@@ -150,10 +150,10 @@ fn trials(tokens: &Tokens) -> Vec<Trial> {
 
 fn every_kind_signs(tokens: &Tokens) {
     let algorithms = [
-        SignatureAlgorithm::RsaSha256,
-        SignatureAlgorithm::EcdsaSha256,
-        SignatureAlgorithm::EcdsaSha384,
-        SignatureAlgorithm::EcdsaSha512,
+        SigningAlgorithm::RsaSha256,
+        SigningAlgorithm::EcdsaSha256,
+        SigningAlgorithm::EcdsaSha384,
+        SigningAlgorithm::EcdsaSha512,
     ];
     for ((label, ..), algorithm) in KEYS.iter().zip(algorithms) {
         let key = tokens.key(label);
@@ -164,36 +164,37 @@ fn every_kind_signs(tokens: &Tokens) {
             let signature = key.sign(algorithm, &[message]).unwrap();
             verify(key.public_key(), algorithm, &[message], &signature);
         }
-        assert!(key.sign(SignatureAlgorithm::Ed25519, b"message").is_err(), "{label}");
+        assert!(key.sign(SigningAlgorithm::Ed25519, b"message").is_err(), "{label}");
     }
 }
 
-fn verify(spki: &[u8], algorithm: SignatureAlgorithm, message: &[u8], signature: &[u8]) {
+fn verify(spki: &[u8], algorithm: SigningAlgorithm, message: &[u8], signature: &[u8]) {
     use aws_lc_rs::signature as verification;
     let (_, key) = x509_parser::prelude::FromDer::from_der(spki)
         .map(|(rest, key): (_, x509_parser::x509::SubjectPublicKeyInfo<'_>)| (rest, key))
         .unwrap();
     let by: &'static dyn verification::VerificationAlgorithm = match algorithm {
-        SignatureAlgorithm::RsaSha256 => &verification::RSA_PKCS1_2048_8192_SHA256,
-        SignatureAlgorithm::EcdsaSha256 => &verification::ECDSA_P256_SHA256_ASN1,
-        SignatureAlgorithm::EcdsaSha384 => &verification::ECDSA_P384_SHA384_ASN1,
-        SignatureAlgorithm::EcdsaSha512 => &verification::ECDSA_P521_SHA512_ASN1,
-        SignatureAlgorithm::Ed25519 => unreachable!(),
+        SigningAlgorithm::RsaSha256 => &verification::RSA_PKCS1_2048_8192_SHA256,
+        SigningAlgorithm::EcdsaSha256 => &verification::ECDSA_P256_SHA256_ASN1,
+        SigningAlgorithm::EcdsaSha384 => &verification::ECDSA_P384_SHA384_ASN1,
+        SigningAlgorithm::EcdsaSha512 => &verification::ECDSA_P521_SHA512_ASN1,
+        SigningAlgorithm::Ed25519 => unreachable!(),
     };
     verification::UnparsedPublicKey::new(by, &key.subject_public_key.data)
         .verify(message, signature)
         .unwrap_or_else(|_| panic!("{algorithm:?}"));
 }
 
-fn issue(authority: &Authority) -> String {
+fn issue(authority: &CertificateAuthority) -> String {
     let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
     let alice = Subject { common_name: "alice".to_owned(), ..Subject::default() };
     let request = request::build(&alice, &AltNames::default(), &key).unwrap();
     let usages = ["client auth".to_owned()];
     let day = Duration::from_hours(24);
-    let wanted = Wanted { request: &request, usages: &usages, expiration: None, signing_duration: day };
+    let wanted =
+        IssuanceRequest { request: &request, usages: &usages, expiration: None, signing_duration: day };
     let now = portcullis::clock::Clock::system().now();
-    let prepared = authority.prepare(&Profile::client(), &wanted, now).unwrap();
+    let prepared = authority.prepare(&CertificateProfile::client(), &wanted, now).unwrap();
     authority.issue(prepared).unwrap().pem().to_owned()
 }
 
@@ -202,7 +203,8 @@ fn an_authority_issues(tokens: &Tokens) {
         let path = |name: &str| tokens.dir.join(format!("{label}-{name}"));
         std::fs::write(path("ca.crt"), tokens.certificate(label)).unwrap();
         let uri = tokens.uri(&format!("token=ca%20token;object={label}"), "pin");
-        let authority = Authority::load(&path("ca.crt"), &KeySource::parse(&uri)).unwrap();
+        let authority =
+            CertificateAuthority::load(&path("ca.crt"), &AuthorityKeySource::parse(&uri)).unwrap();
         std::fs::write(path("leaf.crt"), issue(&authority)).unwrap();
         let verified = Command::new("openssl")
             .args(["verify", "-CAfile"])
@@ -216,34 +218,35 @@ fn an_authority_issues(tokens: &Tokens) {
 
 fn another_key_is_refused(tokens: &Tokens) {
     let certificate = tokens.certificate("p256");
-    let refused = Authority::new(certificate.as_bytes(), Box::new(tokens.key("p384"))).unwrap_err();
+    let refused =
+        CertificateAuthority::new(certificate.as_bytes(), Box::new(tokens.key("p384"))).unwrap_err();
     assert_eq!(refused.to_string(), "tls: private key does not match public key");
 }
 
 fn found_by_id(tokens: &Tokens) {
-    let key = TokenKey::open(&tokens.uri("token=ca%20token;id=%02;type=private", "pin")).unwrap();
+    let key = Pkcs11Key::open(&tokens.uri("token=ca%20token;id=%02;type=private", "pin")).unwrap();
     assert_eq!(key.public_key(), tokens.key("p256").public_key());
 }
 
 fn failures_tell(tokens: &Tokens) {
     let cases = [
-        ("token=absent;object=rsa", "pin", "there is no such token"),
-        ("object=rsa", "pin", "2 tokens fit the URI"),
-        ("token=ca%20token;object=absent", "pin", "there is no such private key"),
-        ("token=other;object=rsa", "pin", "there is no such private key"),
+        ("token=absent;object=rsa", "pin", "no token matches the URI"),
+        ("object=rsa", "pin", "2 tokens match the URI"),
+        ("token=ca%20token;object=absent", "pin", "no private key matches the URI"),
+        ("token=other;object=rsa", "pin", "no private key matches the URI"),
         ("token=ca%20token;object=rsa", "no-pin", "No such file"),
     ];
     for (path, pin, want) in cases {
-        let error = TokenKey::open(&tokens.uri(path, pin)).unwrap_err().to_string();
+        let error = Pkcs11Key::open(&tokens.uri(path, pin)).unwrap_err().to_string();
         assert!(error.contains(want) && !error.contains("secret"), "{path}: {error}");
     }
-    let error = TokenKey::open("pkcs11:object=a?module-path=/nowhere.so").unwrap_err().to_string();
+    let error = Pkcs11Key::open("pkcs11:object=a?module-path=/nowhere.so").unwrap_err().to_string();
     assert!(error.contains("/nowhere.so"), "{error}");
 }
 
 fn sessions_are_reopened(tokens: &Tokens) {
     let key = tokens.key("p256");
-    let algorithm = SignatureAlgorithm::EcdsaSha256;
+    let algorithm = SigningAlgorithm::EcdsaSha256;
     assert!(key.sign(algorithm, b"before").is_ok());
     // Behind the key's back: every session and login of this process is gone.
     let library = Pkcs11::new(tokens.module).unwrap();
@@ -252,16 +255,16 @@ fn sessions_are_reopened(tokens: &Tokens) {
     library.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)).unwrap();
     // A wrong PIN shows that the login is new, too.
     let refused =
-        TokenKey::open(&tokens.uri("token=ca%20token;object=p256", "wrong-pin")).unwrap_err().to_string();
+        Pkcs11Key::open(&tokens.uri("token=ca%20token;object=p256", "wrong-pin")).unwrap_err().to_string();
     assert!(refused.contains("login") && !refused.contains("secret"), "{refused}");
     // It is tried once, for whichever key, until the file says something else.
     for object in ["p256", "rsa"] {
         let uri = tokens.uri(&format!("token=ca%20token;object={object}"), "wrong-pin");
-        let refused = TokenKey::open(&uri).unwrap_err().to_string();
-        assert!(refused.contains("not tried again") && !refused.contains("secret"), "{refused}");
+        let refused = Pkcs11Key::open(&uri).unwrap_err().to_string();
+        assert!(refused.contains("not retried") && !refused.contains("secret"), "{refused}");
     }
     std::fs::write(tokens.dir.join("wrong-pin"), PIN).unwrap();
-    assert!(TokenKey::open(&tokens.uri("token=ca%20token;object=p256", "wrong-pin")).is_ok());
+    assert!(Pkcs11Key::open(&tokens.uri("token=ca%20token;object=p256", "wrong-pin")).is_ok());
     let signature = key.sign(algorithm, b"after").unwrap();
     verify(key.public_key(), algorithm, b"after", &signature);
     std::mem::forget(library);

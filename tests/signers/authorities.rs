@@ -262,7 +262,7 @@ pub fn scenarios() -> Vec<Scenario> {
             Files::of(leaf),
             "signs",
             String::new(),
-            "the certificate is not that of an authority".to_owned(),
+            "the certificate is not a CA certificate".to_owned(),
         ),
         (
             "begins in an hour",
@@ -276,14 +276,14 @@ pub fn scenarios() -> Vec<Scenario> {
             Files::of(built("clients").eku(&["1.3.6.1.5.5.7.3.2"]).issue_ca()),
             "signs",
             String::new(),
-            "its authority is not for server auth but for client auth alone".to_owned(),
+            "the CA certificate allows client auth, but not server auth".to_owned(),
         ),
         (
             "with a critical extension that is not known",
             Files::of(built("critical").extension("1.3.6.1.4.1.55555.1", true, vec![5, 0]).issue_ca()),
             "signs",
             String::new(),
-            "the certificate has a critical extension that verifiers do not know".to_owned(),
+            "the certificate has a critical extension that verifiers do not support".to_owned(),
         ),
     ] {
         let files = Arc::new(files);

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use portcullis::pki::bootstrap_tokens::pins::Pins;
+use portcullis::pki::bootstrap_tokens::pins::PublicKeyPins;
 use tokio::task::spawn_blocking;
 
 use crate::bed::{Bed, CONTROLLERS, Side, kubeconfig};
@@ -24,7 +24,7 @@ pub async fn replay(bed: &Bed, page: &str) -> Result<(), String> {
     let config = bed.dir.join(format!("{name}-admin.kubeconfig"));
     let admin = kubeconfig(&bed.dir, gateway.address, "admin.crt", "admin.key");
     std::fs::write(&config, admin.to_string()).map_err(text)?;
-    let pin = Pins::of(&bed.authorities.servers.cert).ok_or("the CA has no key")?;
+    let pin = PublicKeyPins::of(&bed.authorities.servers.cert).ok_or("the CA has no key")?;
     let programs = [Path::new(env!("CARGO_BIN_EXE_portcullis")), &bed.programs.kubectl];
     let programs = programs.iter().filter_map(|program| program.parent());
     let path = std::env::var_os("PATH").unwrap_or_default();

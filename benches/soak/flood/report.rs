@@ -18,9 +18,9 @@ pub struct Moment {
     webhook: usize,
     keys: usize,
     secrets: usize,
-    spared: u64,
+    rate_limited: u64,
     taken_back: u64,
-    abused: u64,
+    reset_limit_closed: u64,
     refused: u64,
 }
 
@@ -35,9 +35,9 @@ impl Moment {
             webhook: scene.webhook.pending(),
             keys,
             secrets: scene.secret_reads(),
-            spared: gateway.count_all("portcullis_lookups_total", &["source=\"spared\""]).await,
+            rate_limited: gateway.count_all("portcullis_lookups_total", &["source=\"rate_limited\""]).await,
             taken_back: gateway.count_all("apiserver_request_total", &["code=\"499\""]).await,
-            abused: gateway.count("portcullis_abused_connections_total").await,
+            reset_limit_closed: gateway.count("portcullis_reset_limit_closed_connections_total").await,
             refused: gateway.count_all("portcullis_refused_connections_total", &[]).await,
         }
     }
@@ -80,10 +80,10 @@ pub fn print(
         println!("{who:>24}  {calls} calls, {} each second; bounded by {by}", calls / seconds);
     }
     for (what, how_many) in [
-        ("reads spared", after.spared - before.spared),
+        ("reads rate limited", after.rate_limited - before.rate_limited),
         ("requests taken back", after.taken_back - before.taken_back),
         ("connections refused", after.refused - before.refused),
-        ("connections abused", after.abused - before.abused),
+        ("closed at reset limit", after.reset_limit_closed - before.reset_limit_closed),
     ] {
         println!("{what:>24}  {how_many}");
     }

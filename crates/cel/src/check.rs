@@ -1,12 +1,12 @@
-//! The type checker: what the reference refuses when the configuration is loaded is refused here, then.
+//! The type checker. Rejects the same expressions at load time as the reference.
 
 use super::Purpose;
 use super::signatures::{self, Overload};
-use super::syntax::{Fault, Fold, FoldKind, Kind, Node, Selection};
+use super::syntax::{CompileFault, ExprNode, Fold, FoldKind, NodeKind, Selection};
 use super::types::{Solution, Type};
 
 /// Checks an expression against its purpose.
-pub(super) fn check(tree: &Node, purpose: Purpose) -> Result<(), Fault> {
+pub(super) fn check(tree: &ExprNode, purpose: Purpose) -> Result<(), CompileFault> {
     let mut checker = Checker {
         purpose,
         scope: Vec::new(),
@@ -33,8 +33,8 @@ pub(super) fn check(tree: &Node, purpose: Purpose) -> Result<(), Fault> {
     Ok(())
 }
 
-fn fault<T>(at: usize, text: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault { at, text: text.into() })
+fn fault<T>(at: usize, text: impl Into<String>) -> Result<T, CompileFault> {
+    Err(CompileFault { at, text: text.into() })
 }
 
 struct Checker<'a> {
@@ -49,12 +49,12 @@ struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    fn node(&mut self, node: &'a Node) -> Result<Type, Fault> {
+    fn node(&mut self, node: &'a ExprNode) -> Result<Type, CompileFault> {
         match &node.kind {
-            Kind::Literal(value) => Ok(Type::of(value)),
-            Kind::Name(name) => self.name(name, node.at),
-            Kind::Select { operand, field, how } => self.select(node.at, operand, field, *how),
-            Kind::Call { function, target, arguments, only } => {
+            NodeKind::Literal(value) => Ok(Type::of(value)),
+            NodeKind::Name(name) => self.name(name, node.at),
+            NodeKind::Select { operand, field, how } => self.select(node.at, operand, field, *how),
+            NodeKind::Call { function, target, arguments, only } => {
                 let mut given = Vec::new();
                 for part in target.iter().map(|target| &**target).chain(arguments) {
                     given.push(self.node(part)?);
@@ -66,7 +66,7 @@ impl<'a> Checker<'a> {
                 }
                 Ok(result)
             }
-            Kind::List(elements) => {
+            NodeKind::List(elements) => {
                 let mut joined = None;
                 let mut first = None;
                 for (element, optional) in elements {
@@ -76,7 +76,7 @@ impl<'a> Checker<'a> {
                 let element = joined.unwrap_or_else(|| self.solution.fresh());
                 Ok(Type::list(element))
             }
-            Kind::Map(entries) => {
+            NodeKind::Map(entries) => {
                 let (mut keys, mut values, mut first_key, mut first_value) = (None, None, None, None);
                 for (key, value, optional) in entries {
                     let found = self.node(key)?;
@@ -88,19 +88,19 @@ impl<'a> Checker<'a> {
                 let value = values.unwrap_or_else(|| self.solution.fresh());
                 Ok(Type::map(key, value))
             }
-            Kind::And(operands) | Kind::Or(operands) => {
+            NodeKind::And(operands) | NodeKind::Or(operands) => {
                 for operand in operands {
                     self.boolean(operand)?;
                 }
                 Ok(Type::BOOL)
             }
-            Kind::Conditional(parts) => {
+            NodeKind::Conditional(parts) => {
                 let [condition, yes, no] = &**parts;
                 let parts = [self.node(condition)?, self.node(yes)?, self.node(no)?];
                 self.conditional(node.at, &parts)
             }
-            Kind::Fold(fold) => self.fold(fold),
-            Kind::WithOptional { target, variable, body, flat } => {
+            NodeKind::Fold(fold) => self.fold(fold),
+            NodeKind::WithOptional { target, variable, body, flat } => {
                 let held = self.node(target)?;
                 self.resolve(target.at, "hasValue", std::slice::from_ref(&held), true)?;
                 let (held, _) = self.resolve(target.at, "value", &[held], true)?;
@@ -114,7 +114,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn name(&mut self, name: &str, at: usize) -> Result<Type, Fault> {
+    fn name(&mut self, name: &str, at: usize) -> Result<Type, CompileFault> {
         if let Some((_, found)) = self.scope.iter().rev().find(|(known, _)| *known == name) {
             self.uses.push((at, found.clone()));
             return Ok(found.clone());
@@ -126,7 +126,13 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn select(&mut self, at: usize, operand: &'a Node, field: &str, how: Selection) -> Result<Type, Fault> {
+    fn select(
+        &mut self,
+        at: usize,
+        operand: &'a ExprNode,
+        field: &str,
+        how: Selection,
+    ) -> Result<Type, CompileFault> {
         let target = self.node(operand)?;
         let (target, was_optional) = self.solution.solve(&target, false).unwrapped();
         let found = match &target {
@@ -154,14 +160,14 @@ impl<'a> Checker<'a> {
         })
     }
 
-    /// The result of the overloads that take what is given, and the overload if it is but one.
+    /// The result type of the overloads that accept the given types, and the overload if only one does.
     fn resolve(
         &mut self,
         at: usize,
         function: &str,
         given: &[Type],
         member: bool,
-    ) -> Result<(Type, Option<&'static Overload>), Fault> {
+    ) -> Result<(Type, Option<&'static Overload>), CompileFault> {
         let Some(overloads) = signatures::overloads(function) else {
             return fault(at, missing(function));
         };
@@ -195,7 +201,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// An overload with type parameters of its own.
+    /// Instantiates an overload with fresh type parameters.
     fn instance(&mut self, overload: &Overload) -> Overload {
         let mut renamed = Vec::new();
         let parameters = overload.parameters.iter().map(|part| self.renamed(part, &mut renamed)).collect();
@@ -219,7 +225,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// One more element of a literal, whose elements are all of one type.
+    /// Adds an element to a literal, whose elements must have one type.
     fn element(
         &mut self,
         joined: &mut Option<Type>,
@@ -227,7 +233,7 @@ impl<'a> Checker<'a> {
         at: usize,
         found: Type,
         optional: bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CompileFault> {
         let found = if optional {
             match found.unwrapped() {
                 (held, true) => held,
@@ -253,7 +259,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    fn boolean(&mut self, node: &'a Node) -> Result<(), Fault> {
+    fn boolean(&mut self, node: &'a ExprNode) -> Result<(), CompileFault> {
         let found = self.node(node)?;
         if self.solution.assign(&found, &Type::BOOL) {
             return Ok(());
@@ -261,7 +267,7 @@ impl<'a> Checker<'a> {
         fault(node.at, format!("expected type 'bool' but found '{}'", self.solution.solve(&found, true)))
     }
 
-    fn conditional(&mut self, at: usize, parts: &[Type; 3]) -> Result<Type, Fault> {
+    fn conditional(&mut self, at: usize, parts: &[Type; 3]) -> Result<Type, CompileFault> {
         let result = self.solution.fresh();
         if self.solution.assign_all(parts, &[Type::BOOL, result.clone(), result.clone()]) {
             return Ok(self.solution.solve(&result, false));
@@ -271,7 +277,7 @@ impl<'a> Checker<'a> {
         fault(at, format!("found no matching overload for '_?_:_' applied to '({})'", given.join(", ")))
     }
 
-    fn fold(&mut self, fold: &'a Fold) -> Result<Type, Fault> {
+    fn fold(&mut self, fold: &'a Fold) -> Result<Type, CompileFault> {
         let range = self.node(&fold.range)?;
         let range = self.solution.solve(&range, false);
         let two = fold.second.is_some();
@@ -299,9 +305,11 @@ impl<'a> Checker<'a> {
                 );
             }
         };
-        if two && matches!(&fold.range.kind, Kind::Name(name) if name == "claims") && range.parts().0 == "map"
+        if two
+            && matches!(&fold.range.kind, NodeKind::Name(name) if name == "claims")
+            && range.parts().0 == "map"
         {
-            // The reference goes over the values there, and looks each up as if it were a key.
+            // The reference iterates over the values there, and uses each as a key.
             return fault(fold.range.at, "a macro with two variables over all claims is not supported here");
         }
         let outside = self.scope.len();

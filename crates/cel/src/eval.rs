@@ -1,7 +1,7 @@
-//! The evaluator. Every step is paid for out of one purse, so that an evaluation ends soon whatever it computes.
+//! The evaluator. Charges every step to one budget, so that an evaluation always ends soon.
 //!
-//! Prices follow the reference's, whose limit is the same; work that it does not count, like the comparison of nested
-//! values, is charged here as well.
+//! Costs and limit are those of the reference; work that it does not count, like the comparison of nested values, has a
+//! cost here as well.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -11,25 +11,25 @@ use super::functions;
 use super::number;
 use super::pattern::Patterns;
 use super::signatures::Overload;
-use super::syntax::{Fold, FoldKind, Kind, Node, Selection};
-use super::value::{Datum, Key};
+use super::syntax::{ExprNode, Fold, FoldKind, NodeKind, Selection};
+use super::value::{Datum, MapKey};
 
-/// What one evaluation may cost; the reference's limit.
+/// The cost limit of one evaluation, as in the reference.
 // apiserver: pkg/apis/cel/config.go — PerCallLimit
-pub(super) const LIMIT: u64 = 1_000_000;
+pub(super) const COST_LIMIT: u64 = 1_000_000;
 
 /// Why an evaluation ended without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Halt {
-    /// An error that `&&` and `||` may outvote.
+    /// An error, which `&&` and `||` may absorb.
     Error(String),
-    /// The values are of types that a function does not take; becomes an error in the words of the function.
+    /// No overload accepts the values; `unsuited` converts it to the reference's error for the function.
     Unsuited,
-    /// The purse is empty.
+    /// The cost limit is exceeded.
     Cost,
 }
 
-pub(super) type Outcome = Result<Datum, Halt>;
+pub(super) type EvalResult = Result<Datum, Halt>;
 
 pub(super) fn error<T>(text: impl Into<String>) -> Result<T, Halt> {
     Err(Halt::Error(text.into()))
@@ -43,7 +43,7 @@ const NO_SUCH_OVERLOAD: &str = "no such overload";
 
 /// One evaluation.
 pub(super) struct Machine<'a> {
-    /// Variables, the innermost last.
+    /// The variables in scope, innermost last.
     scope: Vec<(&'a str, Datum)>,
     patterns: &'a Patterns,
     spent: u64,
@@ -58,29 +58,29 @@ impl<'a> Machine<'a> {
         self.patterns
     }
 
-    /// Pays for work before it is done.
+    /// Charges work before it is done.
     pub(super) fn charge(&mut self, price: usize) -> Result<(), Halt> {
         self.spent = self.spent.saturating_add(u64::try_from(price).unwrap_or(u64::MAX));
-        if self.spent > LIMIT { Err(Halt::Cost) } else { Ok(()) }
+        if self.spent > COST_LIMIT { Err(Halt::Cost) } else { Ok(()) }
     }
 
-    /// Pays for reading so many characters or bytes.
+    /// Charges reading `length` characters or bytes.
     pub(super) fn charge_reading(&mut self, length: usize) -> Result<(), Halt> {
         self.charge(length.div_ceil(10))
     }
 
-    pub(super) fn eval(&mut self, node: &'a Node) -> Outcome {
+    pub(super) fn eval(&mut self, node: &'a ExprNode) -> EvalResult {
         match &node.kind {
-            Kind::Literal(value) => Ok(value.clone()),
-            Kind::Name(name) => {
+            NodeKind::Literal(value) => Ok(value.clone()),
+            NodeKind::Name(name) => {
                 self.charge(1)?;
                 self.name(name)
             }
-            Kind::Select { operand, field, how } => self.select(operand, field, *how),
-            Kind::Call { function, target, arguments, only } => {
+            NodeKind::Select { operand, field, how } => self.select(operand, field, *how),
+            NodeKind::Call { function, target, arguments, only } => {
                 self.call(function, target.as_deref(), arguments, only.get().copied())
             }
-            Kind::List(elements) => {
+            NodeKind::List(elements) => {
                 self.charge(10)?;
                 let mut list = Vec::with_capacity(elements.len());
                 for (element, optional) in elements {
@@ -97,10 +97,10 @@ impl<'a> Machine<'a> {
                 }
                 Ok(Datum::list(list))
             }
-            Kind::Map(entries) => self.map(entries),
-            Kind::And(operands) => self.junction(operands, false),
-            Kind::Or(operands) => self.junction(operands, true),
-            Kind::Conditional(parts) => {
+            NodeKind::Map(entries) => self.map(entries),
+            NodeKind::And(operands) => self.junction(operands, false),
+            NodeKind::Or(operands) => self.junction(operands, true),
+            NodeKind::Conditional(parts) => {
                 let [condition, yes, no] = &**parts;
                 match self.eval(condition)? {
                     Datum::Bool(true) => self.eval(yes),
@@ -108,8 +108,8 @@ impl<'a> Machine<'a> {
                     _ => no_such_overload(),
                 }
             }
-            Kind::Fold(fold) => self.fold(fold),
-            Kind::WithOptional { target, variable, body, flat } => {
+            NodeKind::Fold(fold) => self.fold(fold),
+            NodeKind::WithOptional { target, variable, body, flat } => {
                 let held = match self.eval(target)? {
                     Datum::Optional(held) => held,
                     other => return error(format!("no such overload: hasValue({})", other.type_name())),
@@ -127,11 +127,11 @@ impl<'a> Machine<'a> {
     fn call(
         &mut self,
         function: &str,
-        target: Option<&'a Node>,
-        arguments: &'a [Node],
+        target: Option<&'a ExprNode>,
+        arguments: &'a [ExprNode],
         only: Option<&Overload>,
-    ) -> Outcome {
-        // These two do not look at what they do not need, and take what is no optional for one that is full.
+    ) -> EvalResult {
+        // `or` and `orValue` are lazy, and treat a value that is not an optional as a present one.
         if let ("or" | "orValue", Some(target), [other]) = (function, target, arguments) {
             self.charge(1)?;
             return match self.eval(target)? {
@@ -142,7 +142,7 @@ impl<'a> Machine<'a> {
         }
         let mut values = Vec::with_capacity(arguments.len() + 1);
         for argument in target.into_iter().chain(arguments) {
-            // Nothing is looked up in an empty optional, so the index does not count.
+            // Indexing an empty optional does not evaluate the index.
             if matches!((function, values.as_slice()), ("_[_]" | "_[?_]", [Datum::Optional(None)])) {
                 return Ok(Datum::Optional(None));
             }
@@ -157,14 +157,14 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn name(&self, name: &str) -> Outcome {
+    fn name(&self, name: &str) -> EvalResult {
         match self.scope.iter().rev().find(|(known, _)| *known == name) {
             Some((_, value)) => Ok(value.clone()),
             None => error(format!("no such attribute(s): {name}")),
         }
     }
 
-    fn select(&mut self, operand: &'a Node, field: &str, how: Selection) -> Outcome {
+    fn select(&mut self, operand: &'a ExprNode, field: &str, how: Selection) -> EvalResult {
         self.charge(1)?;
         let target = self.eval(operand)?;
         let key = Datum::string(field);
@@ -178,7 +178,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn map(&mut self, entries: &'a [(Node, Node, bool)]) -> Outcome {
+    fn map(&mut self, entries: &'a [(ExprNode, ExprNode, bool)]) -> EvalResult {
         self.charge(30)?;
         let mut map = BTreeMap::new();
         for (key, value, optional) in entries {
@@ -200,8 +200,8 @@ impl<'a> Machine<'a> {
         Ok(Datum::map(map))
     }
 
-    /// `&&` and `||`: one operand that decides outvotes the errors of all others.
-    fn junction(&mut self, operands: &'a [Node], decides: bool) -> Outcome {
+    /// `&&` and `||`: a deciding operand absorbs the errors of all others.
+    fn junction(&mut self, operands: &'a [ExprNode], decides: bool) -> EvalResult {
         let mut failed = None;
         for operand in operands {
             match self.eval(operand) {
@@ -215,13 +215,13 @@ impl<'a> Machine<'a> {
         failed.map_or(Ok(Datum::Bool(!decides)), Err)
     }
 
-    fn fold(&mut self, fold: &'a Fold) -> Outcome {
+    fn fold(&mut self, fold: &'a Fold) -> EvalResult {
         let range = self.eval(&fold.range)?;
         let outside = self.scope.len();
         let mut result = Gathered::new(fold.kind);
         for pair in pairs(&range, fold.second.is_some())? {
             let (first, second) = pair?;
-            // The steps of a macro that the reference expands: a condition, an accumulator, a list of one.
+            // The cost of the reference's macro expansion: a condition, an accumulator, a list of one element.
             self.charge(match fold.kind {
                 FoldKind::Map | FoldKind::Filter | FoldKind::SortBy => 12,
                 FoldKind::TransformMap
@@ -243,7 +243,7 @@ impl<'a> Machine<'a> {
         result.finish(self, &range)
     }
 
-    /// One element; false when the result is settled.
+    /// Processes one element; `false` when the result is final.
     fn step(&mut self, fold: &'a Fold, first: Datum, result: &mut Gathered) -> Result<bool, Halt> {
         if let Some(filter) = &fold.filter {
             match self.eval(filter)? {
@@ -296,15 +296,15 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// What a macro gathers while it goes along.
+/// The accumulator of a macro.
 enum Gathered {
     Verdict { decides: bool, failed: Option<Halt>, settled: bool },
     Count(usize),
     Kept(Vec<Datum>),
     List(Vec<Datum>),
     Keys(Vec<Datum>),
-    Map(BTreeMap<Key, Datum>),
-    Entries(BTreeMap<Key, Datum>),
+    Map(BTreeMap<MapKey, Datum>),
+    Entries(BTreeMap<MapKey, Datum>),
 }
 
 impl Gathered {
@@ -321,7 +321,7 @@ impl Gathered {
         }
     }
 
-    fn finish(self, machine: &mut Machine<'_>, range: &Datum) -> Outcome {
+    fn finish(self, machine: &mut Machine<'_>, range: &Datum) -> EvalResult {
         match self {
             Self::Verdict { decides, settled: true, .. } => Ok(Datum::Bool(decides)),
             Self::Verdict { failed: Some(halt), .. } => Err(halt),
@@ -336,10 +336,10 @@ impl Gathered {
     }
 }
 
-/// The values of a macro's variables, one by one: nothing is made ahead that may not be paid for.
+/// The values of a macro's variables. Lazy, so that no element is created before it is charged.
 type Pairs<'a> = Box<dyn Iterator<Item = Result<(Datum, Datum), Halt>> + 'a>;
 
-/// What a macro with one or two variables goes over.
+/// The iteration of a macro with one or two variables.
 fn pairs(range: &Datum, two: bool) -> Result<Pairs<'_>, Halt> {
     Ok(match range {
         Datum::List(list) if two => Box::new(
@@ -354,7 +354,7 @@ fn pairs(range: &Datum, two: bool) -> Result<Pairs<'_>, Halt> {
                 .iter()
                 .map(move |(key, value)| Ok((key.datum(), if two { value.clone() } else { Datum::Null }))),
         ),
-        // The iterator of the variable itself hands out values, not keys.
+        // As in the reference, iteration over the variable itself yields values, not keys.
         Datum::Root(root) if !two => Box::new(root.fields.keys().map(|name| match root.find(name) {
             Some(value) => Ok((value, Datum::Null)),
             None => error(format!("no such key: {name}")),
@@ -365,7 +365,7 @@ fn pairs(range: &Datum, two: bool) -> Result<Pairs<'_>, Halt> {
     })
 }
 
-/// The name of a value's type in the reference's own language.
+/// The Go type name of a value in the reference's errors.
 fn go_type(value: &Datum) -> &'static str {
     match value {
         Datum::Null => "types.Null",
@@ -395,16 +395,16 @@ fn go_type(value: &Datum) -> &'static str {
     }
 }
 
-fn insert(map: &mut BTreeMap<Key, Datum>, key: &Datum, value: Datum) -> Result<(), Halt> {
-    let Some(key) = Key::exact(key) else {
+fn insert(map: &mut BTreeMap<MapKey, Datum>, key: &Datum, value: Datum) -> Result<(), Halt> {
+    let Some(key) = MapKey::exact(key) else {
         return error(format!("unsupported key type: {}", key.type_name()));
     };
     map.insert(key, value);
     Ok(())
 }
 
-fn insert_new(map: &mut BTreeMap<Key, Datum>, key: &Datum, value: Datum) -> Result<(), Halt> {
-    let Some(exact) = Key::exact(key) else {
+fn insert_new(map: &mut BTreeMap<MapKey, Datum>, key: &Datum, value: Datum) -> Result<(), Halt> {
+    let Some(exact) = MapKey::exact(key) else {
         return error(format!("unsupported key type: {}", key.type_name()));
     };
     if map.insert(exact, value).is_some() {
@@ -413,8 +413,8 @@ fn insert_new(map: &mut BTreeMap<Key, Datum>, key: &Datum, value: Datum) -> Resu
     Ok(())
 }
 
-/// `target[index]` and `target.field`; with `optional`, what is not there is an empty optional.
-pub(super) fn index_value(target: &Datum, index: &Datum, optional: bool) -> Outcome {
+/// `target[index]` and `target.field`; with `optional`, a missing element is an empty optional.
+pub(super) fn index_value(target: &Datum, index: &Datum, optional: bool) -> EvalResult {
     let (found, optional) = match target {
         Datum::Optional(None) => return Ok(Datum::Optional(None)),
         Datum::Optional(Some(held)) => (lookup(held, index)?, true),
@@ -431,7 +431,7 @@ pub(super) fn index_value(target: &Datum, index: &Datum, optional: bool) -> Outc
     }
 }
 
-/// Whether a value can be written between brackets at all.
+/// Whether a value has a type that can be an index.
 pub(super) fn is_index(value: &Datum) -> bool {
     matches!(value, Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::String(_))
 }
@@ -464,7 +464,7 @@ fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
     }
 }
 
-/// `==`, paid for by what is looked at.
+/// `==`; the cost is the compared length.
 pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
     Ok(match (left, right) {
         (Datum::Null, Datum::Null) => true,
@@ -516,7 +516,7 @@ pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> R
     })
 }
 
-/// The order of two values of one type, or of numbers of any.
+/// The order of two values of one type, or of two numbers of any types.
 pub(super) fn compare(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
     Ok(match (left, right) {
         (Datum::Bool(left), Datum::Bool(right)) => left.cmp(right),

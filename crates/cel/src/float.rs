@@ -1,12 +1,12 @@
-//! Doubles in text, as Go's `strconv.ParseFloat` reads them.
+//! Parses doubles as Go's `strconv.ParseFloat` does.
 
-/// The bits of a double's fraction.
+/// The number of fraction bits of a double.
 const FRACTION_BITS: i32 = 52;
-/// The exponent of the smallest normal double, and of the largest.
+/// The exponents of normal doubles.
 const EXPONENTS: std::ops::RangeInclusive<i32> = -1022..=1023;
 
-/// A double: decimal or hexadecimal, with underscores between digits, or an infinity or NaN by name. `None` for another
-/// text and for a number beyond all doubles.
+/// Parses a double: decimal or hexadecimal, with underscores between digits, or an infinity or NaN by name. `None` for
+/// any other text, and on overflow.
 // Go: internal/strconv/atof.go
 pub(super) fn parse(text: &str) -> Option<f64> {
     let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -44,7 +44,7 @@ fn finite(bare: &str) -> Option<f64> {
     format!("{mantissa}e{exponent}").parse().ok().filter(|value: &f64| value.is_finite())
 }
 
-/// Each stands between two digits; before the first digit only after `0x`.
+/// Whether each underscore stands between two digits, or between `0x` and the first digit.
 // Go: internal/strconv/atoi.go, underscoreOK
 fn underscores_are_placed(digits: &str, radix: u32) -> bool {
     let mut follows_digit = radix == 16;
@@ -59,7 +59,7 @@ fn underscores_are_placed(digits: &str, radix: u32) -> bool {
     !follows_underscore
 }
 
-/// Digits after 10,000 no longer count.
+/// An exponent; it stops growing at 10,000, which is beyond every double.
 fn read_exponent(text: &str) -> Option<i32> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -73,11 +73,11 @@ fn read_exponent(text: &str) -> Option<i32> {
     (!digits.is_empty()).then_some(if negative { -exponent } else { exponent })
 }
 
-/// Rounds to the nearest double, to the even one of two.
+/// Rounds to the nearest double, ties to even.
 // Go: internal/strconv/atof.go, atofHex
 fn hexadecimal_value(whole: &str, fraction: &str, exponent: i32) -> Option<f64> {
     let mut mantissa = 0_u64;
-    // The power of two that the mantissa is to be multiplied with.
+    // The exponent: the value is `mantissa * 2^power`.
     let mut power = exponent;
     let mut is_inexact = false;
     let in_whole = whole.chars().map(|digit| (digit, 0)).chain(fraction.chars().map(|digit| (digit, -4)));
@@ -94,7 +94,7 @@ fn hexadecimal_value(whole: &str, fraction: &str, exponent: i32) -> Option<f64> 
     if mantissa == 0 {
         return Some(0.0);
     }
-    // One bit before the point, and all others behind it: the value is `mantissa * 2^(power - 63)` now.
+    // Normalized to one bit before the binary point: the value is `mantissa * 2^(power - 63)` now.
     let shift = i32::try_from(mantissa.leading_zeros()).ok()?;
     mantissa <<= shift;
     power = power.saturating_add(63 - shift);
@@ -105,7 +105,7 @@ fn hexadecimal_value(whole: &str, fraction: &str, exponent: i32) -> Option<f64> 
     let half = 1_u64.checked_shl(dropped - 1).unwrap_or(u64::MAX);
     let rounds_up = dropped <= 64 && (lost > half || lost == half && (is_inexact || kept & 1 == 1));
     let rounded = kept + u64::from(rounds_up);
-    // The hidden bit is added to the exponent: a carry of rounding moves it as it must.
+    // Adds the hidden bit to the exponent, so that a rounding carry increments it.
     let exponent = u64::try_from(power.max(*EXPONENTS.start()) - EXPONENTS.start()).ok()?;
     let bits = exponent.checked_mul(1 << FRACTION_BITS)?.checked_add(rounded)?;
     let is_infinite = power > *EXPONENTS.end() || bits >= 0x7FF0_0000_0000_0000;
@@ -116,7 +116,7 @@ fn hexadecimal_value(whole: &str, fraction: &str, exponent: i32) -> Option<f64> 
 mod tests {
     use super::*;
 
-    /// As Go's `ParseFloat` answers.
+    /// Expectations from Go's `ParseFloat`.
     #[test]
     fn doubles_are_those_of_go() {
         let cases: &[(&str, Option<f64>)] = &[

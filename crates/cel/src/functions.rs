@@ -1,35 +1,35 @@
-//! The functions, by name and arguments: operators, conversions, optionals. Strings and lists are beside this file.
+//! Dispatches functions by name and arguments: operators, conversions and optionals; see `strings` and `lists`.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::eval::{Halt, Machine, Outcome, compare, equal, error, no_such_overload};
+use super::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
 use super::signatures::Overload;
-use super::value::{Datum, List};
+use super::value::{Datum, ListValue};
 use super::{float, lists, number, strings};
 
 /// Calls a function; the target of a member function is the first value.
 ///
-/// `only` is the overload that the checker left, of functions whose overloads are functions of their own.
+/// `only` is the overload that the checker selected, for functions whose overloads are separate functions.
 pub(super) fn call(
     machine: &mut Machine<'_>,
     function: &str,
     values: &[Datum],
     only: Option<&Overload>,
-) -> Outcome {
+) -> EvalResult {
     machine.charge(1)?;
     let result = match only {
         Some(only) if !is_one_function(function) && !only.takes(values) => Err(Halt::Unsuited),
         _ => dispatch(machine, function, values),
     };
     match result {
-        // Which of the texts the reference has for it.
+        // Selects the reference's error text.
         Err(Halt::Unsuited) => unsuited(machine, function, values),
         result => result,
     }
 }
 
-fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
+fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     match (function, values) {
         ("!_", [Datum::Bool(value)]) => Ok(Datum::Bool(!value)),
         ("-_", [Datum::Int(value)]) => integer(value.checked_neg()),
@@ -49,7 +49,7 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outc
         ("dyn", [value]) => Ok(value.clone()),
         ("type", [value]) => Ok(Datum::Type(value.type_name().into())),
         ("size", [Datum::String(text)]) => {
-            // Characters are counted, if quickly.
+            // Counting characters is cheap, but not free.
             machine.charge(text.len() / 100)?;
             Ok(Datum::Int(length(text.chars().count())))
         }
@@ -86,22 +86,22 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outc
     }
 }
 
-/// Operators and the methods of the standard library are one function for all of their overloads.
+/// Operators and methods of the standard library have one implementation for all overloads.
 fn is_one_function(function: &str) -> bool {
     function.starts_with(['_', '!', '-'])
         || ["@in", "size", "contains", "startsWith", "endsWith", "matches", "sort", "flatten"]
             .contains(&function)
 }
 
-/// No overload takes the values. Operators look for a trait of the first one, then that decides; functions of the
-/// standard library do not say their name, all others show what they were called with.
-fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
+/// The reference's error if no overload accepts the values. Operators depend on a trait of the first operand; functions
+/// of the standard library omit their name, all others print it with the argument types.
+fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     use Datum::{Bool, Bytes, Double, Int, List, String, Uint};
     let Some(first) = values.first() else { return no_such_overload() };
-    // A call with a literal pattern is another one over there.
+    // The reference compiles a call with a literal pattern to another function.
     let literal_pattern =
         matches!(values.get(1), Some(String(pattern)) if !machine.patterns().is_new(pattern));
-    // Strings take any operator for a method that they might have.
+    // In the reference, strings treat an operator as a method call.
     let receiver = matches!(first, String(_));
     let named = match function {
         "_+_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_) | Bytes(_) | List(_)),
@@ -127,7 +127,7 @@ fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> Outcome 
     if named { error(format!("no such overload: {function}")) } else { no_such_overload() }
 }
 
-/// A value as error messages show it.
+/// A value as error messages print it.
 pub(super) fn shown(value: &Datum) -> String {
     match value {
         Datum::Bool(value) => value.to_string(),
@@ -165,11 +165,11 @@ fn ordered(
     left: &Datum,
     right: &Datum,
     holds: impl FnOnce(Ordering) -> bool,
-) -> Outcome {
+) -> EvalResult {
     compare(machine, left, right).map(|order| Datum::Bool(holds(order)))
 }
 
-fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> Outcome {
+fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> EvalResult {
     Ok(Datum::Bool(match range {
         Datum::List(list) => {
             machine.charge(list.items.len())?;
@@ -189,15 +189,15 @@ fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> Outcome
     }))
 }
 
-fn integer(value: Option<i64>) -> Outcome {
+fn integer(value: Option<i64>) -> EvalResult {
     value.map_or_else(|| error("integer overflow"), |value| Ok(Datum::Int(value)))
 }
 
-fn unsigned(value: Option<u64>) -> Outcome {
+fn unsigned(value: Option<u64>) -> EvalResult {
     value.map_or_else(|| error("unsigned integer overflow"), |value| Ok(Datum::Uint(value)))
 }
 
-pub(super) fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Outcome {
+pub(super) fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> EvalResult {
     match (left, right) {
         (Datum::Int(left), Datum::Int(right)) => integer(left.checked_add(*right)),
         (Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_add(*right)),
@@ -215,7 +215,7 @@ pub(super) fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Out
     }
 }
 
-fn joined(machine: &mut Machine<'_>, left: &List, right: &List) -> Outcome {
+fn joined(machine: &mut Machine<'_>, left: &ListValue, right: &ListValue) -> EvalResult {
     if right.items.is_empty() {
         return Ok(Datum::List(left.clone()));
     }
@@ -226,7 +226,7 @@ fn joined(machine: &mut Machine<'_>, left: &List, right: &List) -> Outcome {
     Ok(Datum::list(left.scattered().chain(right.scattered()).collect()))
 }
 
-fn arithmetic(operator: &str, left: &Datum, right: &Datum) -> Outcome {
+fn arithmetic(operator: &str, left: &Datum, right: &Datum) -> EvalResult {
     match (operator, left, right) {
         ("_-_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_sub(*right)),
         ("_-_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_sub(*right)),
@@ -249,8 +249,8 @@ fn arithmetic(operator: &str, left: &Datum, right: &Datum) -> Outcome {
     }
 }
 
-/// `int("1")` and its like.
-fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> Outcome {
+/// Conversions from strings, such as `int("1")`.
+fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> EvalResult {
     if let Datum::String(text) = value {
         machine.charge_reading(text.len())?;
     }
@@ -271,14 +271,14 @@ fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> Outcome {
         ("double", Datum::Uint(value)) => Ok(Datum::Double(number::double(i128::from(*value)))),
         ("double", Datum::String(text)) => parsed(to, float::parse(text).map(Datum::Double)),
         ("int", Datum::Uint(value)) => integer(i64::try_from(*value).ok()),
-        // Both ends of the range are refused, as the doubles next to them are further away.
+        // The reference rejects both ends of the range.
         ("int", Datum::Double(value)) => {
             integer(number::truncated_int(*value).filter(|value| *value != i64::MIN))
         }
         ("int", Datum::String(text)) => parsed(to, text.parse().ok().map(Datum::Int)),
         ("uint", Datum::Int(value)) => unsigned(u64::try_from(*value).ok()),
         ("uint", Datum::Double(value)) => unsigned(number::truncated_uint(*value)),
-        // Rust takes a sign there, Go does not.
+        // Rust accepts a sign there, Go does not.
         ("uint", Datum::String(text)) if text.starts_with('+') => parsed(to, None),
         ("uint", Datum::String(text)) => parsed(to, text.parse().ok().map(Datum::Uint)),
         ("string", Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_)) => Ok(Datum::string(&shown(value))),
@@ -294,6 +294,6 @@ fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> Outcome {
     }
 }
 
-fn parsed(to: &str, value: Option<Datum>) -> Outcome {
+fn parsed(to: &str, value: Option<Datum>) -> EvalResult {
     value.map_or_else(|| error(format!("type conversion error from 'string' to '{to}'")), Ok)
 }

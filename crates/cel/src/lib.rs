@@ -1,26 +1,31 @@
-//! The Common Expression Language of an `AuthenticationConfiguration`: what kube-apiserver compiles and evaluates, with
-//! the same verdicts and the same values.
+//! The Common Expression Language (CEL) of an `AuthenticationConfiguration`, compatible with kube-apiserver: it
+//! compiles the same expressions, evaluates them to the same values, and fails with the same errors.
 //!
-//! The `cel` crate parses; nothing else in the gateway knows it. It has no type checker, no meter and no error texts of
-//! the reference, and a rule that is refused only when somebody logs in is a rule that was never checked. So the tree
-//! is checked (`check`) and evaluated (`eval`) here: an expression that compiles has the types that the reference would
-//! give it, and its evaluation ends within the reference's cost limit, whatever the token contains.
+//! "The reference" in this crate is cel-go as kube-apiserver configures it. The steps:
 //!
-//! Missing, and refused with a text that says so when the configuration is loaded:
+//! 1. `syntax` parses an expression with the `cel` crate, which no other module uses. That crate lacks a type checker,
+//!    a cost limit and the error texts of the reference; this crate supplies them.
+//! 2. `check` infers types by the overloads in `signatures`, and rejects an invalid expression when the configuration
+//!    is loaded, not when a user logs in.
+//! 3. `plan` folds constants, and compiles literal patterns (`pattern` parses them by Go's rules).
+//! 4. `eval` evaluates the tree, and stops at the reference's cost limit, whatever the token contains. No input may
+//!    make it panic, recurse without bound or run for long.
 //!
-//! | of the reference | why |
+//! Unsupported parts of the reference, which fail to compile with an error that names them:
+//!
+//! | unsupported | reason |
 //! |---|---|
-//! | `duration`, `timestamp` and their accessors | no claim has such a type, and there is no `now` |
-//! | `format` of strings, named formats | for messages, which rules here do not compute |
-//! | `url`, `ip`, `cidr`, `quantity`, `semver` | values of API objects |
-//! | the authorizer's functions | there is no authorizer in these expressions |
-//! | messages (`google.protobuf.Int64Value{value: 1}`) | a literal says the same |
-//! | macros of two variables over `claims` itself | the reference looks up values as if they were keys |
-//! | map keys that are lists, maps, bytes or types | no lookup finds them, and some end the API server |
-//! | more than 10,000 bytes, 60 open brackets, 240 `?`, a tree deeper than 120 | the parser recurses |
-//! | patterns of more than 10,000 bytes, 100 groups in each other, 1 MiB compiled | a token may hold one |
+//! | `duration`, `timestamp` and their accessors | claims have no such type, and there is no `now` |
+//! | `format` of strings, named formats | they serve computed messages, which these rules do not have |
+//! | `url`, `ip`, `cidr`, `quantity`, `semver` | types of API objects |
+//! | the authorizer's functions | these expressions have no authorizer |
+//! | messages (`google.protobuf.Int64Value{value: 1}`) | equivalent to a literal |
+//! | macros with two variables over `claims` itself | the reference uses the values as keys there |
+//! | map keys that are lists, maps, bytes or types | lookups never find them, and some crash the API server |
+//! | more than 10,000 bytes, 60 open brackets, 240 `?`, a tree deeper than 120 | the parser is recursive |
+//! | patterns of more than 10,000 bytes, 100 nested groups, 1 MiB compiled | a token may contain a pattern |
 //!
-//! Strings and lists that a call makes are paid for by their own length, where the reference counts the operand alone.
+//! The cost of a call that creates a string or list is the length of the result; the reference counts the operand only.
 
 mod check;
 mod eval;
@@ -43,13 +48,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use pattern::Patterns;
-use syntax::{Fault, Kind, Node};
-use value::{Datum, Root};
+use syntax::{CompileFault, ExprNode, NodeKind};
+use value::{Datum, RootVariable};
 
-/// What an expression is for: it decides the variable and the type of the result.
+/// The use of an expression, which determines its variable and result type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Maps `claims` to a name, groups, a UID or extra values; of any type until it is evaluated.
+    /// Maps `claims` to a name, groups, a UID or extra values; the result type is checked at evaluation.
     ClaimMapping,
     /// A condition on `claims`.
     ClaimRule,
@@ -57,14 +62,14 @@ pub enum Purpose {
     UserRule,
 }
 
-/// An expression that compiles. Cheap to clone.
+/// A compiled expression. Cheap to clone.
 #[derive(Clone)]
 pub struct Expression(Arc<Compiled>);
 
 struct Compiled {
     text: String,
     purpose: Purpose,
-    tree: Node,
+    tree: ExprNode,
     patterns: Patterns,
 }
 
@@ -72,27 +77,27 @@ struct Compiled {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("compilation failed: ERROR: <input>:{line}:{column}: {reason}")]
 pub struct CompileError {
-    /// The line, from one.
+    /// The line, from 1.
     pub line: usize,
-    /// The column in characters, from one.
+    /// The column in characters, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// The problem.
     pub reason: String,
 }
 
-/// Why an evaluation has no result: a fault of the token or of the rule, never of the gateway.
+/// Why an evaluation failed: an error of the token or the rule, never of the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EvalError(String);
 
-/// The variable of expressions: built once, used for many of them.
+/// The variable of expressions; build it once for many of them.
 #[derive(Debug, Clone)]
 pub struct Variable {
     name: &'static str,
     value: Datum,
 }
 
-/// The result of an expression, as far as an authenticator looks into it.
+/// The result of an expression, with the types that authenticators use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// `null`.
@@ -103,13 +108,13 @@ pub enum Value {
     String(String),
     /// A list.
     List(Vec<Self>),
-    /// Anything else, by the name of its type. Lists that a string function made (`split`, `findAll`) are among them:
-    /// kube-apiserver takes them for no list of strings.
+    /// The type name of any other value. Includes the results of `split` and `findAll`, which kube-apiserver does not
+    /// accept as a list of strings.
     Other(String),
 }
 
 impl Expression {
-    /// Compiles an expression. Takes milliseconds, and a thread of its own: for the loading of a configuration.
+    /// Compiles an expression. Takes milliseconds and spawns a thread: call it only while loading a configuration.
     pub fn compile(text: &str, purpose: Purpose) -> Result<Self, CompileError> {
         let compile = || {
             let mut tree = syntax::parse(text)?;
@@ -118,7 +123,7 @@ impl Expression {
             plan::plan(&mut tree, &mut patterns)?;
             Ok(Compiled { text: text.to_owned(), purpose, tree, patterns })
         };
-        compile().map(|compiled| Self(Arc::new(compiled))).map_err(|Fault { at, text: reason }| {
+        compile().map(|compiled| Self(Arc::new(compiled))).map_err(|CompileFault { at, text: reason }| {
             let before: String = text.chars().take(at).collect();
             let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
             CompileError {
@@ -129,25 +134,24 @@ impl Expression {
         })
     }
 
-    /// The expression as it was written.
+    /// The source text.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// Whether the expression selects this claim, as `claims.email` or `claims.?email`. `claims["email"]` does not
-    /// count.
+    /// Whether the expression selects this claim, as `claims.email` or `claims.?email`, but not as `claims["email"]`.
     // apiserver: pkg/apis/apiserver/validation/validation.go — usesEmailClaim
     pub fn uses_claim(&self, field: &str) -> bool {
-        let selects = |node: &Node| match &node.kind {
-            Kind::Select { operand, field: selected, how: _ } => {
-                selected == field && matches!(&operand.kind, Kind::Name(name) if name == "claims")
+        let selects = |node: &ExprNode| match &node.kind {
+            NodeKind::Select { operand, field: selected, how: _ } => {
+                selected == field && matches!(&operand.kind, NodeKind::Name(name) if name == "claims")
             }
             _ => false,
         };
         self.0.tree.any(&selects)
     }
 
-    /// Evaluates the expression. The variable must be the one of its purpose.
+    /// Evaluates the expression. The variable must match its purpose.
     pub fn evaluate(&self, variable: &Variable) -> Result<Value, EvalError> {
         let patterns = &self.0.patterns;
         match eval::Machine::new(variable.name, variable.value.clone(), patterns).eval(&self.0.tree) {
@@ -161,7 +165,7 @@ impl Expression {
     }
 }
 
-/// Equal are expressions that are written alike and for the same purpose.
+/// Expressions are equal if their texts and purposes are.
 impl PartialEq for Expression {
     fn eq(&self, other: &Self) -> bool {
         (self.text(), self.0.purpose) == (other.text(), other.0.purpose)
@@ -178,13 +182,13 @@ impl fmt::Debug for Expression {
 }
 
 impl Variable {
-    /// `claims`, from the claims of a token.
+    /// The variable `claims`, from the claims of a token.
     pub fn claims(claims: &serde_json::Map<String, serde_json::Value>) -> Self {
         let fields = claims.iter().map(|(name, value)| (name.clone(), Datum::from_json(value))).collect();
         Self::new("claims", "kubernetes.claims", fields)
     }
 
-    /// `user`, from what the claims were mapped to.
+    /// The variable `user`, from the mapped claims.
     pub fn user(username: &str, uid: &str, groups: &[String], extra: &BTreeMap<String, Vec<String>>) -> Self {
         let list = |items: &[String]| Datum::list(items.iter().map(|item| Datum::string(item)).collect());
         let extra = extra.iter().map(|(key, values)| (key.as_str().into(), list(values))).collect();
@@ -199,7 +203,7 @@ impl Variable {
     }
 
     fn new(name: &'static str, type_name: &'static str, fields: BTreeMap<String, Datum>) -> Self {
-        Self { name, value: Datum::Root(Arc::new(Root { type_name, fields })) }
+        Self { name, value: Datum::Root(Arc::new(RootVariable { type_name, fields })) }
     }
 }
 
@@ -215,32 +219,32 @@ impl From<&Datum> for Value {
     }
 }
 
-/// The overloads of a function as the reference writes them, for comparison with its own.
+/// The overloads of a function in the reference's format, for conformance tests.
 #[doc(hidden)]
 pub fn overloads(function: &str) -> Option<Vec<String>> {
     signatures::overloads(function).map(|overloads| overloads.iter().map(ToString::to_string).collect())
 }
 
-/// Whether a function of the reference is missing here.
+/// Whether this crate lacks a function of the reference.
 #[doc(hidden)]
 pub fn is_missing(function: &str) -> bool {
     signatures::is_missing(function)
 }
 
-/// All matches of a pattern in texts, for comparison with Go's `regexp`.
+/// All matches of a pattern in texts, for conformance tests against Go's `regexp`.
 #[doc(hidden)]
 pub fn pattern_matches(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String>>, String> {
     pattern::find_all(pattern, texts)
 }
 
-/// The characters that a pattern for one character stands for, as ranges, for comparison with Go's; `None` for another
-/// pattern.
+/// The characters that a pattern for one character matches, as ranges, for conformance tests against Go; `None` for
+/// other patterns.
 #[doc(hidden)]
 pub fn pattern_characters(pattern: &str) -> Result<Option<Vec<(char, char)>>, String> {
     pattern::characters(pattern)
 }
 
-/// A double in text, for comparison with Go's `ParseFloat`.
+/// Parses a double, for conformance tests against Go's `ParseFloat`.
 #[doc(hidden)]
 pub fn read_double(text: &str) -> Option<f64> {
     float::parse(text)

@@ -1,13 +1,13 @@
-//! Functions of lists.
+//! The functions of lists.
 
 use std::cmp::Ordering;
 
-use super::eval::{Halt, Machine, Outcome, compare, equal, error, no_such_overload};
+use super::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
 use super::functions::{self, length};
 use super::strings;
-use super::value::{Datum, List};
+use super::value::{Datum, ListValue};
 
-pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
+pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     if let ("lists.range", [Datum::Int(count)]) = (function, values) {
         let count = usize::try_from(*count).unwrap_or(0);
         machine.charge(count)?;
@@ -82,7 +82,7 @@ fn position<'a>(
     machine: &mut Machine<'_>,
     items: impl Iterator<Item = (usize, &'a Datum)>,
     needle: &Datum,
-) -> Outcome {
+) -> EvalResult {
     for (at, item) in items {
         if equal(machine, item, needle)? {
             return Ok(Datum::Int(length(at)));
@@ -91,7 +91,7 @@ fn position<'a>(
     Ok(Datum::Int(-1))
 }
 
-/// The order of two elements; without one the reference does not say which function asked.
+/// The order of two elements; the reference's error for incomparable ones omits the function.
 fn order(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
     match compare(machine, left, right) {
         Err(Halt::Unsuited) => no_such_overload(),
@@ -104,7 +104,7 @@ fn extreme(
     name: &str,
     items: &[Datum],
     better: impl Fn(Ordering) -> bool,
-) -> Outcome {
+) -> EvalResult {
     let Some((first, rest)) = items.split_first() else {
         return error(format!("{name} called on empty list"));
     };
@@ -120,7 +120,7 @@ fn extreme(
     Ok(best.clone())
 }
 
-fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> Outcome {
+fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> EvalResult {
     let Some((first, rest)) = items.split_first() else { return Ok(Datum::Int(0)) };
     let mut total = first.clone();
     for item in rest {
@@ -132,9 +132,9 @@ fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> Outcome {
     Ok(total)
 }
 
-/// The items in the order of their keys; equal keys keep their order.
-fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> Outcome {
-    // All keys must be of the type of the first, and have an order.
+/// Sorts items by their keys; stable.
+fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> EvalResult {
+    // All keys must be comparable and have the type of the first.
     if let Some(first) = keys.first() {
         for key in keys {
             if !is_ordered(key) {
@@ -174,7 +174,7 @@ fn is_ordered(value: &Datum) -> bool {
     )
 }
 
-fn slice(list: &List, from: i64, to: i64) -> Outcome {
+fn slice(list: &ListValue, from: i64, to: i64) -> EvalResult {
     if from < 0 || to < 0 {
         return error(format!("cannot slice({from}, {to}), negative indexes not supported"));
     }
@@ -191,9 +191,9 @@ fn slice(list: &List, from: i64, to: i64) -> Outcome {
     Ok(Datum::list(list.scattered().skip(from).take(to - from).collect()))
 }
 
-fn flatten(machine: &mut Machine<'_>, list: &List, depth: i64) -> Outcome {
+fn flatten(machine: &mut Machine<'_>, list: &ListValue, depth: i64) -> EvalResult {
     let mut flat: Vec<Datum> = list.scattered().collect();
-    // One level at a time: no recursion, and done when nothing is left to open.
+    // One level per pass, without recursion.
     for _ in 0..depth {
         if !flat.iter().any(|item| matches!(item, Datum::List(_))) {
             break;

@@ -1,30 +1,30 @@
-//! Numbers that equal and order across their types, and the conversions between them.
+//! Comparison of numbers across types, and conversions between the types.
 
 use std::cmp::Ordering;
 
 use super::value::Datum;
 
-/// 2^63 and 2^64 as doubles, which they are exactly.
+/// 2^63 and 2^64, exactly representable as doubles.
 const TWO_63: f64 = 9_223_372_036_854_775_808.0;
 const TWO_64: f64 = 18_446_744_073_709_551_616.0;
 
-/// The whole number in reach of an `i64` that a double is.
+/// The `i64` that equals a double.
 pub(super) fn exact_int(number: f64) -> Option<i64> {
     if number.fract() == 0.0 { truncated_int(number) } else { None }
 }
 
-/// The whole number in reach of a `u64` that a double is.
+/// The `u64` that equals a double.
 pub(super) fn exact_uint(number: f64) -> Option<u64> {
     if number.fract() == 0.0 { truncated_uint(number) } else { None }
 }
 
-/// A double without its fraction, where an `i64` holds it.
+/// Truncates a double to an `i64`; `None` if out of range.
 pub(super) fn truncated_int(number: f64) -> Option<i64> {
     #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "used in this range alone")]
     (-TWO_63..TWO_63).contains(&number).then_some(number as i64)
 }
 
-/// A double without its fraction, where a `u64` holds it.
+/// Truncates a double to a `u64`; `None` if out of range.
 pub(super) fn truncated_uint(number: f64) -> Option<u64> {
     #[expect(
         clippy::as_conversions,
@@ -42,7 +42,7 @@ pub(super) fn double(number: i128) -> f64 {
     nearest
 }
 
-/// The order of two numbers of any types; `None` with a NaN among them, or for something else than numbers.
+/// The order of two numbers of any types; `None` for a NaN, or if a value is not a number.
 pub(super) fn compare(left: &Datum, right: &Datum) -> Option<Ordering> {
     match (left, right) {
         (Datum::Double(left), Datum::Double(right)) => left.partial_cmp(right),
@@ -52,7 +52,7 @@ pub(super) fn compare(left: &Datum, right: &Datum) -> Option<Ordering> {
     }
 }
 
-/// A double against a whole number, both as doubles: so the reference does it.
+/// Compares a double with an integer as doubles, as the reference does.
 fn against(left: f64, right: i128) -> Option<Ordering> {
     left.partial_cmp(&double(right))
 }
@@ -65,7 +65,7 @@ fn whole(number: &Datum) -> Option<i128> {
     }
 }
 
-/// A double as Go's `%g` writes its shortest digits: in exponents from 1e6 on.
+/// Formats a double with the shortest digits of Go's `%g`: with an exponent from 1e6 on.
 pub(super) fn text(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();

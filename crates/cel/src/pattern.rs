@@ -1,7 +1,8 @@
-//! Regular expressions as Go's `regexp` reads them, on the automata of the `regex` crate, whose time is linear too.
+//! Regular expressions with the syntax of Go's `regexp`, on the automata of the `regex` crate, which also search in
+//! linear time.
 //!
-//! The two syntaxes differ in many small ways, so a pattern is parsed by Go's own rules (`parse`) into the tree that
-//! the automata are built of. What Go refuses is refused; what is larger than the limits here is refused, and says so.
+//! The two syntaxes differ in many details, so `parse` follows Go's rules and produces the tree for the automata. It
+//! rejects every pattern that Go rejects, and patterns beyond the limits here with an error of their own.
 
 mod class;
 mod parse;
@@ -13,14 +14,14 @@ use std::sync::Arc;
 use regex_automata::meta::Regex;
 use regex_syntax::hir::Hir;
 
-/// The most that a compiled pattern of the configuration may take, in bytes.
+/// Maximum size of a compiled literal pattern, in bytes.
 const MAX_COMPILED: usize = 1 << 20;
-/// The same for a pattern that comes with the data: it bounds the work of compiling as well.
+/// Maximum size of a compiled pattern from a token; also bounds the compile time.
 const MAX_COMPUTED: usize = 1 << 16;
-/// The most that the search of one pattern keeps between two characters, in bytes.
+/// Maximum size of the search cache of a pattern, in bytes.
 const MAX_SEARCH_CACHE: usize = 1 << 20;
 
-/// The patterns that an expression contains literally, compiled once.
+/// The compiled literal patterns of an expression.
 #[derive(Debug, Default)]
 pub(super) struct Patterns(HashMap<String, Arc<Regex>>);
 
@@ -30,14 +31,14 @@ impl Patterns {
         Ok(())
     }
 
-    /// Whether a pattern was computed.
+    /// Whether a pattern is not a literal of the expression.
     pub(super) fn is_new(&self, pattern: &str) -> bool {
         !self.0.contains_key(pattern)
     }
 
-    /// A pattern of the expression or one that was computed.
+    /// The compiled pattern, from the expression or compiled now.
     ///
-    /// An `Arc`, because a clone of a [`Regex`] begins with an empty search cache, which costs more than most searches.
+    /// An `Arc`, because a cloned [`Regex`] starts with an empty search cache, which costs more than most searches.
     pub(super) fn find(&self, pattern: &str) -> Result<Arc<Regex>, String> {
         match self.0.get(pattern) {
             Some(compiled) => Ok(Arc::clone(compiled)),
@@ -58,7 +59,7 @@ fn build(pattern: &str, size: usize) -> Result<Regex, String> {
         .map_err(|_| refused(pattern, "expression too large"))
 }
 
-/// The tree of a pattern.
+/// Parses and checks a pattern.
 fn read(pattern: &str) -> Result<Hir, String> {
     parse::parse(pattern).map_err(|why| refused(pattern, why))
 }
@@ -68,7 +69,7 @@ fn refused(pattern: &str, why: &str) -> String {
     format!("error parsing regexp: {why}: `{pattern}`")
 }
 
-/// All matches of a pattern in a text, for comparison with Go's.
+/// All matches of a pattern in texts, for conformance tests against Go.
 pub(super) fn find_all(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String>>, String> {
     let compiled = build(pattern, MAX_COMPILED)?;
     let all = |text: &String| {
@@ -77,8 +78,8 @@ pub(super) fn find_all(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String
     Ok(texts.iter().map(all).collect())
 }
 
-/// The characters that a pattern for one character stands for, as ranges, for comparison with Go's; `None` for another
-/// pattern.
+/// The characters that a pattern for one character matches, as ranges, for conformance tests against Go; `None` for
+/// other patterns.
 pub(super) fn characters(pattern: &str) -> Result<Option<Vec<(char, char)>>, String> {
     Ok(class::of(&read(pattern)?))
 }

@@ -1,7 +1,7 @@
-//! The functions of the expression language: what kube-apiserver 1.36 declares, less what `cel.rs` lists as missing.
+//! The function declarations of kube-apiserver 1.36, without those that `lib.rs` lists as unsupported.
 //!
-//! A test compares the table with the declarations of the reference. The order of a function's overloads counts: the
-//! first that fits settles type parameters.
+//! A test compares the table with the declarations of the reference. The order of overloads matters: the first match
+//! determines the type parameters.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,8 +10,8 @@ use std::sync::LazyLock;
 use super::types::Type;
 use super::value::Datum;
 
-/// Name, then overloads. A single capital letter is a type parameter, but `C` stands for each type that has an order
-/// and `N` for each that has a sum.
+/// Name, then overloads. A single capital letter is a type parameter, but `C` expands to each comparable type and `N`
+/// to each summable type.
 const TABLE: &str = "
 !_ | (bool) -> bool
 -_ | (double) -> double | (int) -> int
@@ -82,12 +82,12 @@ orValue | optional_type(V).(V) -> V
 value | optional_type(V).() -> V
 ";
 
-/// The overloads of each comparison.
+/// The overloads of every comparison operator.
 const COMPARED: &str = "(bool, bool) -> bool | (int, int) -> bool | (int, double) -> bool | (int, uint) -> bool | (uint, uint) -> bool | (uint, double) -> bool | (uint, int) -> bool | (double, double) -> bool | (double, int) -> bool | (double, uint) -> bool | (string, string) -> bool | (bytes, bytes) -> bool | (timestamp, timestamp) -> bool | (duration, duration) -> bool";
 const ORDERED: [&str; 8] = ["int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"];
 const SUMMED: [&str; 4] = ["int", "uint", "double", "duration"];
 
-/// Functions of the reference that are missing here, to be told apart from misspelt ones.
+/// Unsupported functions of the reference; their error differs from that of a misspelt function.
 const MISSING: &[&str] = &[
     "duration",
     "timestamp",
@@ -120,13 +120,13 @@ const MISSING: &[&str] = &[
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Overload {
     pub(super) member: bool,
-    /// The target of a member function is the first.
+    /// The first is the target of a member function.
     pub(super) parameters: Vec<Type>,
     pub(super) result: Type,
 }
 
 impl Overload {
-    /// Whether values are what the overload takes, as far as the reference looks: at the first element of a list.
+    /// Whether the overload accepts the values. Like the reference, checks only the first element of a list.
     pub(super) fn takes(&self, values: &[Datum]) -> bool {
         self.parameters.len() == values.len()
             && self.parameters.iter().zip(values).all(|(parameter, value)| fits(parameter, value))
@@ -180,12 +180,12 @@ pub(super) fn is_function(name: &str) -> bool {
     FUNCTIONS.contains_key(name) || is_missing(name)
 }
 
-/// Whether the reference knows the function and we do not.
+/// Whether the function is one of the reference that this crate does not support.
 pub(super) fn is_missing(name: &str) -> bool {
     MISSING.contains(&name) || name.starts_with("format.")
 }
 
-/// An overload for each type that `C` or `N` stands for.
+/// Expands `C` or `N` to an overload for each type.
 fn expanded(text: &'static str) -> Vec<Overload> {
     for (letter, names) in [(b'C', &ORDERED[..]), (b'N', &SUMMED[..])] {
         if has_letter(text, letter) {
@@ -206,7 +206,7 @@ fn has_letter(text: &str, letter: u8) -> bool {
 }
 
 fn overload(text: &'static str, letter: Option<(u8, &'static str)>) -> Option<Overload> {
-    let mut reader = Reader { rest: text, letter };
+    let mut reader = SignatureReader { rest: text, letter };
     let mut parameters = Vec::new();
     let member = !text.starts_with('(');
     if member {
@@ -218,16 +218,16 @@ fn overload(text: &'static str, letter: Option<(u8, &'static str)>) -> Option<Ov
     Some(Overload { member, parameters, result: reader.read()? })
 }
 
-/// Reads types as the table writes them.
-struct Reader {
+/// Parses the types of the table.
+struct SignatureReader {
     rest: &'static str,
     letter: Option<(u8, &'static str)>,
 }
 
-impl Reader {
+impl SignatureReader {
     fn read(&mut self) -> Option<Type> {
         let end = self.rest.find([',', '(', ')', ' ']).unwrap_or(self.rest.len());
-        // `string.(…)`: the dot ends the name of the target's type.
+        // `string.(…)`: the dot ends the target type.
         let end = self.rest.find(".(").map_or(end, |dot| dot.min(end));
         let (name, rest) = self.rest.split_at_checked(end)?;
         self.rest = rest;

@@ -1,14 +1,14 @@
-//! Functions of strings. Indices count characters.
+//! The functions of strings. Indices count characters.
 
 use std::sync::Arc;
 
 use regex_automata::meta::Regex;
 
-use super::eval::{Halt, Machine, Outcome, error};
+use super::eval::{EvalResult, Halt, Machine, error};
 use super::functions::{length, shown};
 use super::value::Datum;
 
-pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Outcome {
+pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     let Some((Datum::String(text), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
     machine.charge_reading(text.len())?;
     match (function, arguments) {
@@ -60,13 +60,13 @@ fn pattern_for(machine: &mut Machine<'_>, text: &str, pattern: &str) -> Result<A
     machine.charge((text.len() + 1).div_ceil(10).saturating_mul(pattern.len().div_ceil(4)))?;
     let patterns = machine.patterns();
     if patterns.is_new(pattern) {
-        // Compiling is work too.
+        // Compilation has a cost, too.
         machine.charge(pattern.len().saturating_mul(20))?;
     }
     patterns.find(pattern).map_err(Halt::Error)
 }
 
-fn find_all(machine: &mut Machine<'_>, text: &str, pattern: &str, limit: i64) -> Outcome {
+fn find_all(machine: &mut Machine<'_>, text: &str, pattern: &str, limit: i64) -> EvalResult {
     let compiled = pattern_for(machine, text, pattern)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut found = Vec::new();
@@ -81,20 +81,20 @@ fn out_of_range<T>(at: i64) -> Result<T, Halt> {
     error(format!("index out of range: {at}"))
 }
 
-/// The offset in bytes of a character's position; the end is one.
+/// The byte offset of a character position, including the end.
 fn byte_offset(text: &str, at: i64) -> Option<usize> {
     let at = usize::try_from(at).ok()?;
     text.char_indices().map(|(offset, _)| offset).chain([text.len()]).nth(at)
 }
 
-fn char_at(text: &str, at: i64) -> Outcome {
+fn char_at(text: &str, at: i64) -> EvalResult {
     match byte_offset(text, at).and_then(|offset| text.get(offset..)) {
         Some(rest) => Ok(Datum::String(rest.chars().take(1).collect::<String>().into())),
         None => out_of_range(at),
     }
 }
 
-fn substring(text: &str, from: i64, to: i64) -> Outcome {
+fn substring(text: &str, from: i64, to: i64) -> EvalResult {
     if from > to {
         return error(format!("invalid substring range. start: {from}, end: {to}"));
     }
@@ -103,7 +103,7 @@ fn substring(text: &str, from: i64, to: i64) -> Outcome {
     Ok(Datum::string(text.get(start..end).unwrap_or_default()))
 }
 
-fn index_of(machine: &mut Machine<'_>, text: &str, part: &str, from: i64) -> Outcome {
+fn index_of(machine: &mut Machine<'_>, text: &str, part: &str, from: i64) -> EvalResult {
     machine.charge(text.len().div_ceil(10).saturating_mul(part.len().div_ceil(10)))?;
     if part.is_empty() {
         return Ok(Datum::Int(from));
@@ -116,7 +116,7 @@ fn index_of(machine: &mut Machine<'_>, text: &str, part: &str, from: i64) -> Out
     Ok(Datum::Int(before.map_or(-1, |before| length(before.chars().count()))))
 }
 
-fn last_index_of(machine: &mut Machine<'_>, text: &str, part: &str, to: Option<i64>) -> Outcome {
+fn last_index_of(machine: &mut Machine<'_>, text: &str, part: &str, to: Option<i64>) -> EvalResult {
     machine.charge(text.len().div_ceil(10).saturating_mul(part.len().div_ceil(10)))?;
     let characters = length(text.chars().count());
     match to {
@@ -126,7 +126,7 @@ fn last_index_of(machine: &mut Machine<'_>, text: &str, part: &str, to: Option<i
         Some(to) if to >= characters => return Ok(Datum::Int(-1)),
         _ => {}
     }
-    // A match may begin up to there, and end behind.
+    // A match may begin up to this position, and end after it.
     let start = to.and_then(|to| byte_offset(text, to)).unwrap_or(text.len());
     let end = text.floor_char_boundary(start.saturating_add(part.len()));
     let matches = text.get(..end).and_then(|head| head.rfind(part)).filter(|at| *at <= start);
@@ -134,17 +134,17 @@ fn last_index_of(machine: &mut Machine<'_>, text: &str, part: &str, to: Option<i
     Ok(Datum::Int(before.map_or(-1, |before| length(before.chars().count()))))
 }
 
-fn replace(machine: &mut Machine<'_>, text: &str, old: &str, new: &str, limit: i64) -> Outcome {
+fn replace(machine: &mut Machine<'_>, text: &str, old: &str, new: &str, limit: i64) -> EvalResult {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let count = text.matches(old).take(limit).count();
-    // Before it is made: the result may be far longer than the text.
+    // Charged before it is created: the result may be far longer than the text.
     machine.charge_reading(text.len().saturating_add(count.saturating_mul(new.len())))?;
     Ok(Datum::String(text.replacen(old, new, count).into()))
 }
 
-fn split(machine: &mut Machine<'_>, text: &str, separator: &str, limit: i64) -> Outcome {
+fn split(machine: &mut Machine<'_>, text: &str, separator: &str, limit: i64) -> EvalResult {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    // Each part is a string of its own.
+    // Each part is an allocated string.
     machine.charge(text.matches(separator).take(limit).count())?;
     if limit == 0 {
         return Ok(Datum::strings([]));
@@ -159,7 +159,7 @@ fn split(machine: &mut Machine<'_>, text: &str, separator: &str, limit: i64) -> 
     Ok(Datum::strings(parts.filter(|part| !part.is_empty())))
 }
 
-/// What Go's `unicode.IsSpace` holds for space; Rust agrees.
+/// Go's `unicode.IsSpace`, which agrees with Rust's definition.
 fn is_go_space(character: char) -> bool {
     character.is_whitespace()
 }
@@ -185,7 +185,7 @@ fn quote(text: &str) -> Datum {
 }
 
 /// Joins a list of strings.
-pub(super) fn join(machine: &mut Machine<'_>, items: &[Datum], separator: &str) -> Outcome {
+pub(super) fn join(machine: &mut Machine<'_>, items: &[Datum], separator: &str) -> EvalResult {
     let mut joined = String::new();
     for (at, item) in items.iter().enumerate() {
         let Datum::String(text) = item else { return error(format!("join: invalid input: {}", shown(item))) };

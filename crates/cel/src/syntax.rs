@@ -1,8 +1,8 @@
-//! From text to a tree of our own: the one file that the `cel` crate's parser is called from.
+//! Converts text to this crate's syntax tree; the only module that calls the parser of the `cel` crate.
 //!
-//! The parser is recursive, and its stack is not bounded by anything but the text. So the text is bounded first, and
-//! parsed on a thread of its own with room for the deepest text that is left; a panic in there is an error here. The
-//! crate's macros stay unexpanded: checking and evaluating `all` or `map` is simpler and cheaper on the call itself.
+//! The parser is recursive, and only the text bounds its stack. This module therefore limits the nesting of the text
+//! first, and parses on a separate thread with a stack for the deepest allowed text; a panic there becomes an error.
+//! The macros stay unexpanded: checking and evaluating `all` or `map` is simpler and cheaper on the call itself.
 
 use std::sync::OnceLock;
 
@@ -13,65 +13,65 @@ use super::signatures::{self, Overload};
 use super::types::type_named;
 use super::value::Datum;
 
-/// The longest expression, in bytes. The reference takes 100,000 code points.
+/// Maximum length of an expression, in bytes. The reference allows 100,000 code points.
 pub(super) const MAX_LENGTH: usize = 10_000;
-/// The most brackets that may be open at once, and conditionals in one another.
+/// Maximum nesting of brackets, and of conditionals.
 pub(super) const MAX_NESTING: usize = 60;
-/// The deepest tree; the reference's parser gives up at 250 of any one grammar rule.
+/// Maximum depth of the tree; the reference's parser fails at 250 levels of one grammar rule.
 const MAX_DEPTH: usize = 120;
-const STACK: usize = 256 << 20;
+const PARSER_STACK_SIZE: usize = 256 << 20;
 
-/// What is wrong with an expression, and where.
+/// A compile error and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
-    /// The offset of the place in the text, in characters.
+pub(super) struct CompileFault {
+    /// The offset in the text, in characters.
     pub(super) at: usize,
     pub(super) text: String,
 }
 
 /// A node of the tree.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) kind: Kind,
+pub(super) struct ExprNode {
+    pub(super) kind: NodeKind,
     /// The offset in the text, in characters.
     pub(super) at: usize,
 }
 
 #[derive(Debug)]
-pub(super) enum Kind {
-    /// A constant; the name of a type is one.
+pub(super) enum NodeKind {
+    /// A constant, including type names.
     Literal(Datum),
     /// A variable.
     Name(String),
     Select {
-        operand: Box<Node>,
+        operand: Box<ExprNode>,
         field: String,
         how: Selection,
     },
     Call {
         function: String,
-        target: Option<Box<Node>>,
-        arguments: Vec<Node>,
-        /// The overload that the checker left: no other is called, whatever the values are.
+        target: Option<Box<ExprNode>>,
+        arguments: Vec<ExprNode>,
+        /// The overload that the checker selected; evaluation calls no other, whatever the values.
         only: OnceLock<&'static Overload>,
     },
-    /// Elements; the flag marks `?element`.
-    List(Vec<(Node, bool)>),
-    Map(Vec<(Node, Node, bool)>),
-    And(Vec<Node>),
-    Or(Vec<Node>),
-    Conditional(Box<[Node; 3]>),
+    /// Elements, with a flag for `?element`.
+    List(Vec<(ExprNode, bool)>),
+    Map(Vec<(ExprNode, ExprNode, bool)>),
+    And(Vec<ExprNode>),
+    Or(Vec<ExprNode>),
+    Conditional(Box<[ExprNode; 3]>),
     Fold(Box<Fold>),
     /// `optMap` and `optFlatMap`.
     WithOptional {
-        target: Box<Node>,
+        target: Box<ExprNode>,
         variable: String,
-        body: Box<Node>,
+        body: Box<ExprNode>,
         flat: bool,
     },
 }
 
-/// The three ways to take a field.
+/// The kinds of field selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Selection {
     /// `a.b`
@@ -86,11 +86,11 @@ pub(super) enum Selection {
 #[derive(Debug)]
 pub(super) struct Fold {
     pub(super) kind: FoldKind,
-    pub(super) range: Node,
+    pub(super) range: ExprNode,
     pub(super) variable: String,
     pub(super) second: Option<String>,
-    pub(super) filter: Option<Node>,
-    pub(super) body: Node,
+    pub(super) filter: Option<ExprNode>,
+    pub(super) body: ExprNode,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,59 +105,59 @@ pub(super) enum FoldKind {
     SortBy,
 }
 
-impl Node {
-    /// The nodes right below.
+impl ExprNode {
+    /// The child nodes.
     pub(super) fn children(&self) -> Vec<&Self> {
         match &self.kind {
-            Kind::Literal(_) | Kind::Name(_) => Vec::new(),
-            Kind::Select { operand, .. } => vec![operand],
-            Kind::Call { target, arguments, .. } => {
+            NodeKind::Literal(_) | NodeKind::Name(_) => Vec::new(),
+            NodeKind::Select { operand, .. } => vec![operand],
+            NodeKind::Call { target, arguments, .. } => {
                 target.iter().map(|target| &**target).chain(arguments).collect()
             }
-            Kind::List(elements) => elements.iter().map(|(element, _)| element).collect(),
-            Kind::Map(entries) => entries.iter().flat_map(|(key, value, _)| [key, value]).collect(),
-            Kind::And(operands) | Kind::Or(operands) => operands.iter().collect(),
-            Kind::Conditional(parts) => parts.iter().collect(),
-            Kind::Fold(fold) => {
+            NodeKind::List(elements) => elements.iter().map(|(element, _)| element).collect(),
+            NodeKind::Map(entries) => entries.iter().flat_map(|(key, value, _)| [key, value]).collect(),
+            NodeKind::And(operands) | NodeKind::Or(operands) => operands.iter().collect(),
+            NodeKind::Conditional(parts) => parts.iter().collect(),
+            NodeKind::Fold(fold) => {
                 [Some(&fold.range), fold.filter.as_ref(), Some(&fold.body)].into_iter().flatten().collect()
             }
-            Kind::WithOptional { target, body, .. } => vec![target, body],
+            NodeKind::WithOptional { target, body, .. } => vec![target, body],
         }
     }
 
-    /// The same, to be changed.
+    /// The child nodes, mutable.
     pub(super) fn children_mut(&mut self) -> Vec<&mut Self> {
         match &mut self.kind {
-            Kind::Literal(_) | Kind::Name(_) => Vec::new(),
-            Kind::Select { operand, .. } => vec![operand],
-            Kind::Call { target, arguments, .. } => {
+            NodeKind::Literal(_) | NodeKind::Name(_) => Vec::new(),
+            NodeKind::Select { operand, .. } => vec![operand],
+            NodeKind::Call { target, arguments, .. } => {
                 target.iter_mut().map(|target| &mut **target).chain(arguments).collect()
             }
-            Kind::List(elements) => elements.iter_mut().map(|(element, _)| element).collect(),
-            Kind::Map(entries) => entries.iter_mut().flat_map(|(key, value, _)| [key, value]).collect(),
-            Kind::And(operands) | Kind::Or(operands) => operands.iter_mut().collect(),
-            Kind::Conditional(parts) => parts.iter_mut().collect(),
-            Kind::Fold(fold) => {
+            NodeKind::List(elements) => elements.iter_mut().map(|(element, _)| element).collect(),
+            NodeKind::Map(entries) => entries.iter_mut().flat_map(|(key, value, _)| [key, value]).collect(),
+            NodeKind::And(operands) | NodeKind::Or(operands) => operands.iter_mut().collect(),
+            NodeKind::Conditional(parts) => parts.iter_mut().collect(),
+            NodeKind::Fold(fold) => {
                 let Fold { range, filter, body, .. } = &mut **fold;
                 [Some(range), filter.as_mut(), Some(body)].into_iter().flatten().collect()
             }
-            Kind::WithOptional { target, body, .. } => vec![target, body],
+            NodeKind::WithOptional { target, body, .. } => vec![target, body],
         }
     }
 
-    /// Whether something holds for this node or one below.
+    /// Whether the predicate holds for this node or a descendant.
     pub(super) fn any(&self, holds: &impl Fn(&Self) -> bool) -> bool {
         holds(self) || self.children().into_iter().any(|child| child.any(holds))
     }
 }
 
-/// Reads an expression.
-pub(super) fn parse(text: &str) -> Result<Node, Fault> {
+/// Parses an expression.
+pub(super) fn parse(text: &str) -> Result<ExprNode, CompileFault> {
     bounded(text)?;
     let owned = text.to_owned();
     std::thread::Builder::new()
         .name("cel-parser".to_owned())
-        .stack_size(STACK)
+        .stack_size(PARSER_STACK_SIZE)
         .spawn(move || {
             let (tree, source) =
                 cel::Env::default().parser().parse_with_source_info(&owned).map_err(|errors| match errors
@@ -165,30 +165,30 @@ pub(super) fn parse(text: &str) -> Result<Node, Fault> {
                     .into_iter()
                     .next()
                 {
-                    Some(error) => Fault { at: offset(&owned, error.pos), text: error.msg },
-                    None => Fault { at: 0, text: "syntax error".to_owned() },
+                    Some(error) => CompileFault { at: offset(&owned, error.pos), text: error.msg },
+                    None => CompileFault { at: 0, text: "syntax error".to_owned() },
                 })?;
-            Reader { source: &source, bound: Vec::new() }.node(tree, 0)
+            AstReader { source: &source, bound: Vec::new() }.node(tree, 0)
         })
-        .map_err(|error| Fault { at: 0, text: format!("cannot be parsed now: {error}") })?
+        .map_err(|error| CompileFault { at: 0, text: format!("cannot be parsed now: {error}") })?
         .join()
-        .unwrap_or_else(|_| Err(Fault { at: 0, text: "cannot be parsed".to_owned() }))
+        .unwrap_or_else(|_| Err(CompileFault { at: 0, text: "cannot be parsed".to_owned() }))
 }
 
-/// The offset of a line and column that count from one.
+/// The offset of a line and column, which count from 1.
 fn offset(text: &str, (line, column): (isize, isize)) -> usize {
     let lines = usize::try_from(line - 1).unwrap_or(0);
     let before: usize = text.split_inclusive('\n').take(lines).map(|line| line.chars().count()).sum();
     before + usize::try_from(column - 1).unwrap_or(0)
 }
 
-/// Refuses what the crate's parser must not see: it recurses into brackets and conditionals.
-fn bounded(text: &str) -> Result<(), Fault> {
+/// Rejects texts with too deep brackets or conditionals, into which the crate's parser recurses.
+fn bounded(text: &str) -> Result<(), CompileFault> {
     if text.len() > MAX_LENGTH {
-        return Err(Fault { at: 0, text: format!("expression is longer than {MAX_LENGTH} bytes") });
+        return Err(CompileFault { at: 0, text: format!("expression is longer than {MAX_LENGTH} bytes") });
     }
-    // Brackets and question marks inside of string literals count too: that can only refuse more, and only texts that
-    // hold dozens of them; reading literals here would be a second lexer that must agree with the first.
+    // Also counts brackets and question marks within string literals. That rejects more, but only texts with dozens of
+    // them; skipping literals would need a second lexer that agrees with the parser's.
     let (mut open, mut conditionals) = (0_usize, 0_usize);
     for (at, character) in text.chars().enumerate() {
         match character {
@@ -198,56 +198,56 @@ fn bounded(text: &str) -> Result<(), Fault> {
             _ => {}
         }
         if open > MAX_NESTING || conditionals > 4 * MAX_NESTING {
-            return Err(Fault { at, text: "expression is nested too deeply".to_owned() });
+            return Err(CompileFault { at, text: "expression is nested too deeply".to_owned() });
         }
     }
     Ok(())
 }
 
-struct Reader<'a> {
+struct AstReader<'a> {
     source: &'a SourceInfo,
-    /// The variables of macros: they hide types of their names.
+    /// The variables of macros, which shadow types of the same name.
     bound: Vec<String>,
 }
 
-impl Reader<'_> {
-    fn fault<T>(&self, id: u64, text: impl Into<String>) -> Result<T, Fault> {
-        Err(Fault { at: self.at(id), text: text.into() })
+impl AstReader<'_> {
+    fn fault<T>(&self, id: u64, text: impl Into<String>) -> Result<T, CompileFault> {
+        Err(CompileFault { at: self.at(id), text: text.into() })
     }
 
     fn at(&self, id: u64) -> usize {
         self.source.offset_for(id).and_then(|(start, _)| usize::try_from(start).ok()).unwrap_or(0)
     }
 
-    fn nodes(&mut self, trees: Vec<IdedExpr>, depth: usize) -> Result<Vec<Node>, Fault> {
+    fn nodes(&mut self, trees: Vec<IdedExpr>, depth: usize) -> Result<Vec<ExprNode>, CompileFault> {
         trees.into_iter().map(|tree| self.node(tree, depth)).collect()
     }
 
-    fn boxed(&mut self, tree: IdedExpr, depth: usize) -> Result<Box<Node>, Fault> {
+    fn boxed(&mut self, tree: IdedExpr, depth: usize) -> Result<Box<ExprNode>, CompileFault> {
         self.node(tree, depth).map(Box::new)
     }
 
-    fn node(&mut self, tree: IdedExpr, depth: usize) -> Result<Node, Fault> {
+    fn node(&mut self, tree: IdedExpr, depth: usize) -> Result<ExprNode, CompileFault> {
         let id = tree.id;
         if depth > MAX_DEPTH {
             return self.fault(id, "expression is nested too deeply");
         }
         let depth = depth + 1;
         let kind = match tree.expr {
-            Expr::Literal(literal) => Kind::Literal(constant(&literal)),
+            Expr::Literal(literal) => NodeKind::Literal(constant(&literal)),
             Expr::Ident(name) => {
                 let name = name.trim_start_matches('.').to_owned();
                 match type_named(&name).filter(|_| !self.bound.contains(&name)) {
-                    Some(named) => Kind::Literal(Datum::Type(named.into())),
-                    None => Kind::Name(name),
+                    Some(named) => NodeKind::Literal(Datum::Type(named.into())),
+                    None => NodeKind::Name(name),
                 }
             }
             Expr::Select(select) => {
                 match qualified(&select.operand.expr)
                     .and_then(|prefix| type_named(&format!("{prefix}.{}", select.field)))
                 {
-                    Some(named) => Kind::Literal(Datum::Type(named.into())),
-                    None => Kind::Select {
+                    Some(named) => NodeKind::Literal(Datum::Type(named.into())),
+                    None => NodeKind::Select {
                         operand: self.boxed(*select.operand, depth)?,
                         field: select.field,
                         how: Selection::Plain,
@@ -257,10 +257,10 @@ impl Reader<'_> {
             Expr::List(list) => {
                 let optional = list.optional_indices;
                 let elements = list.elements.into_iter().enumerate();
-                Kind::List(
+                NodeKind::List(
                     elements
                         .map(|(index, tree)| Ok((self.node(tree, depth)?, optional.contains(&index))))
-                        .collect::<Result<_, Fault>>()?,
+                        .collect::<Result<_, CompileFault>>()?,
                 )
             }
             Expr::Map(map) => {
@@ -270,7 +270,7 @@ impl Reader<'_> {
                     }
                     EntryExpr::StructField(_) => self.fault(entry.id, "syntax error"),
                 });
-                Kind::Map(entries.collect::<Result<_, Fault>>()?)
+                NodeKind::Map(entries.collect::<Result<_, CompileFault>>()?)
             }
             Expr::Struct(message) => {
                 return self.fault(id, format!("messages are not supported: '{}'", message.type_name));
@@ -278,17 +278,17 @@ impl Reader<'_> {
             Expr::Call(call) => self.call(id, call, depth)?,
             Expr::Comprehension(_) | Expr::Unspecified => return self.fault(id, "syntax error"),
         };
-        Ok(Node { kind, at: self.at(id) })
+        Ok(ExprNode { kind, at: self.at(id) })
     }
 
-    fn call(&mut self, id: u64, call: CallExpr, depth: usize) -> Result<Kind, Fault> {
+    fn call(&mut self, id: u64, call: CallExpr, depth: usize) -> Result<NodeKind, CompileFault> {
         let CallExpr { func_name, target, args } = call;
         let name = func_name.trim_start_matches('.').to_owned();
         let Some(target) = target else { return self.global(id, name, args, depth) };
         if let Some(prefix) = qualified(&target.expr) {
             let function = format!("{prefix}.{name}");
             if signatures::is_function(&function) {
-                return Ok(Kind::Call {
+                return Ok(NodeKind::Call {
                     function,
                     target: None,
                     arguments: self.nodes(args, depth)?,
@@ -307,12 +307,12 @@ impl Reader<'_> {
                 self.bound.push(variable.clone());
                 let body = self.boxed(body, depth)?;
                 self.bound.pop();
-                return Ok(Kind::WithOptional { target, variable, body, flat: name == "optFlatMap" });
+                return Ok(NodeKind::WithOptional { target, variable, body, flat: name == "optFlatMap" });
             }
             return self.fault(id, "syntax error");
         }
         let target = self.boxed(*target, depth)?;
-        Ok(Kind::Call {
+        Ok(NodeKind::Call {
             function: name,
             target: Some(target),
             arguments: self.nodes(args, depth)?,
@@ -321,24 +321,30 @@ impl Reader<'_> {
     }
 
     /// Calls without a target: operators, `has`, functions.
-    fn global(&mut self, id: u64, name: String, args: Vec<IdedExpr>, depth: usize) -> Result<Kind, Fault> {
+    fn global(
+        &mut self,
+        id: u64,
+        name: String,
+        args: Vec<IdedExpr>,
+        depth: usize,
+    ) -> Result<NodeKind, CompileFault> {
         match (name.as_str(), args.len()) {
-            (op::LOGICAL_AND, _) => Ok(Kind::And(self.operands(op::LOGICAL_AND, args, depth)?)),
-            (op::LOGICAL_OR, _) => Ok(Kind::Or(self.operands(op::LOGICAL_OR, args, depth)?)),
-            (op::CONDITIONAL, _) => match <[Node; 3]>::try_from(self.nodes(args, depth)?) {
-                Ok(parts) => Ok(Kind::Conditional(Box::new(parts))),
+            (op::LOGICAL_AND, _) => Ok(NodeKind::And(self.operands(op::LOGICAL_AND, args, depth)?)),
+            (op::LOGICAL_OR, _) => Ok(NodeKind::Or(self.operands(op::LOGICAL_OR, args, depth)?)),
+            (op::CONDITIONAL, _) => match <[ExprNode; 3]>::try_from(self.nodes(args, depth)?) {
+                Ok(parts) => Ok(NodeKind::Conditional(Box::new(parts))),
                 Err(_) => self.fault(id, "syntax error"),
             },
             ("has", 1) => match self.nodes(args, depth)?.pop().map(|node| node.kind) {
-                Some(Kind::Select { operand, field, how: Selection::Plain }) => {
-                    Ok(Kind::Select { operand, field, how: Selection::Test })
+                Some(NodeKind::Select { operand, field, how: Selection::Plain }) => {
+                    Ok(NodeKind::Select { operand, field, how: Selection::Test })
                 }
                 _ => self.fault(id, "invalid argument to has() macro"),
             },
             (op::OPT_SELECT, 2) => {
                 let mut parts = self.nodes(args, depth)?.into_iter();
                 match (parts.next(), parts.next().map(|node| node.kind)) {
-                    (Some(operand), Some(Kind::Literal(Datum::String(field)))) => Ok(Kind::Select {
+                    (Some(operand), Some(NodeKind::Literal(Datum::String(field)))) => Ok(NodeKind::Select {
                         operand: Box::new(operand),
                         field: field.to_string(),
                         how: Selection::Optional,
@@ -346,7 +352,7 @@ impl Reader<'_> {
                     _ => self.fault(id, "syntax error"),
                 }
             }
-            _ => Ok(Kind::Call {
+            _ => Ok(NodeKind::Call {
                 function: name,
                 target: None,
                 arguments: self.nodes(args, depth)?,
@@ -355,8 +361,13 @@ impl Reader<'_> {
         }
     }
 
-    /// `a && b && c` is a tree of pairs; its leaves in their order are all that counts.
-    fn operands(&mut self, operator: &str, args: Vec<IdedExpr>, depth: usize) -> Result<Vec<Node>, Fault> {
+    /// Flattens `a && b && c`, a tree of pairs, into its leaves.
+    fn operands(
+        &mut self,
+        operator: &str,
+        args: Vec<IdedExpr>,
+        depth: usize,
+    ) -> Result<Vec<ExprNode>, CompileFault> {
         let mut found = Vec::new();
         for tree in args {
             match tree.expr {
@@ -369,7 +380,7 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    fn variable(&self, tree: IdedExpr) -> Result<String, Fault> {
+    fn variable(&self, tree: IdedExpr) -> Result<String, CompileFault> {
         match tree.expr {
             Expr::Ident(name) if !name.starts_with('.') => Ok(name),
             _ => self.fault(tree.id, "argument must be a simple name"),
@@ -383,7 +394,7 @@ impl Reader<'_> {
         target: IdedExpr,
         args: Vec<IdedExpr>,
         depth: usize,
-    ) -> Result<Kind, Fault> {
+    ) -> Result<NodeKind, CompileFault> {
         let id = target.id;
         if kind == FoldKind::SortBy
             && !matches!(target.expr, Expr::List(_) | Expr::Select(_) | Expr::Ident(_) | Expr::Call(_))
@@ -397,7 +408,7 @@ impl Reader<'_> {
         let mut args = args.into_iter();
         let at = self.at(id);
         let mut next =
-            || args.next().ok_or_else(|| Fault { at, text: format!("too few arguments to {name}()") });
+            || args.next().ok_or_else(|| CompileFault { at, text: format!("too few arguments to {name}()") });
         let variable = self.variable(next()?)?;
         let second = if variables == 2 { Some(self.variable(next()?)?) } else { None };
         if second.as_deref() == Some(variable.as_str()) {
@@ -411,11 +422,11 @@ impl Reader<'_> {
         let filter = if filtered { Some(self.node(next()?, depth)?) } else { None };
         let body = self.node(next()?, depth)?;
         self.bound.truncate(outside);
-        Ok(Kind::Fold(Box::new(Fold { kind, range, variable, second, filter, body })))
+        Ok(NodeKind::Fold(Box::new(Fold { kind, range, variable, second, filter, body })))
     }
 }
 
-/// The macros on a target: which, with how many variables, and with a condition before the result.
+/// The macros with a target: kind, number of variables, and whether a condition precedes the result.
 fn fold(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
     Some(match (name, arguments) {
         ("all", 2) => (FoldKind::All, 1, false),
@@ -438,7 +449,7 @@ fn fold(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
     })
 }
 
-/// `a.b.c` of names alone.
+/// `a.b.c`, if it consists of names only.
 fn qualified(tree: &Expr) -> Option<String> {
     match tree {
         Expr::Ident(name) => Some(name.trim_start_matches('.').to_owned()),

@@ -1,14 +1,14 @@
-//! The types that the checker computes with, and when one may stand for another.
+//! The types of the checker, and assignability between them.
 //!
-//! Follows the reference's checker: type parameters are solved on the way, `dyn` and `any` fit everything, `null` fits
-//! what is an object there.
+//! Follows the reference's checker: it solves type parameters by unification, `dyn` and `any` are assignable to and
+//! from everything, `null` to object types.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use super::value::Datum;
 
-/// Types that an expression may name, and what the checker calls them.
+/// The types that an expression may name, with their names in the checker.
 const TYPE_NAMES: [(&str, &str); 13] = [
     ("bool", "bool"),
     ("bytes", "bytes"),
@@ -25,7 +25,7 @@ const TYPE_NAMES: [(&str, &str); 13] = [
     ("uint", "uint"),
 ];
 
-/// The type that a name stands for, if it stands for one.
+/// The type with this name, if any.
 pub(super) fn type_named(name: &str) -> Option<&'static str> {
     TYPE_NAMES.iter().find(|(known, _)| *known == name).map(|(known, _)| *known)
 }
@@ -33,9 +33,9 @@ pub(super) fn type_named(name: &str) -> Option<&'static str> {
 /// A type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Type {
-    /// A name, with parameters for `list`, `map`, `optional_type` and `type`.
+    /// A named type; `list`, `map`, `optional_type` and `type` have parameters.
     Named(&'static str, Vec<Self>),
-    /// Still to be solved.
+    /// An unsolved type parameter.
     Parameter(u32),
 }
 
@@ -86,7 +86,7 @@ impl Type {
         }
     }
 
-    /// What an `optional_type` holds, and whether it was one.
+    /// The parameter of an `optional_type`, and whether it was one.
     pub(super) fn unwrapped(self) -> (Self, bool) {
         match self {
             Self::Named("optional_type", mut parameters) => (parameters.pop().unwrap_or(Self::DYN), true),
@@ -94,7 +94,7 @@ impl Type {
         }
     }
 
-    /// `null` may stand where one of these is wanted.
+    /// Whether `null` is assignable to the type.
     fn takes_null(&self) -> bool {
         !matches!(
             self,
@@ -102,7 +102,7 @@ impl Type {
         )
     }
 
-    /// Whether `other` says at least as much as this.
+    /// Whether `other` is at least as specific.
     fn is_equal_or_less_specific(&self, other: &Self) -> bool {
         if self.is_dynamic() || matches!(self, Self::Parameter(_)) {
             return true;
@@ -117,7 +117,7 @@ impl Type {
                     && mine.iter().zip(theirs).all(|(mine, theirs)| mine.is_equal_or_less_specific(theirs)))
     }
 
-    /// The one of two types which say the same that says less.
+    /// The less specific of two compatible types.
     pub(super) fn most_general(self, other: Self) -> Self {
         if self.is_equal_or_less_specific(&other) { self } else { other }
     }
@@ -126,7 +126,7 @@ impl Type {
 impl fmt::Display for Type {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Those of the table are letters.
+            // Parameters of the function table are letters.
             Self::Parameter(number) => match u8::try_from(*number) {
                 Ok(letter @ b'A'..=b'Z') => write!(out, "{}", char::from(letter)),
                 _ => out.write_str("dyn"),
@@ -140,29 +140,29 @@ impl fmt::Display for Type {
     }
 }
 
-/// What is known about type parameters. Attempts that fail leave no trace.
+/// The substitution of type parameters. A failed assignment is rolled back.
 #[derive(Debug, Default)]
 pub(super) struct Solution {
     known: HashMap<u32, Type>,
-    /// What to put back when the attempt under way fails.
+    /// The entries to restore if the current assignment fails.
     undo: Vec<(u32, Option<Type>)>,
     next: u32,
 }
 
 impl Solution {
-    /// A parameter that nothing is known about.
+    /// A fresh type parameter.
     pub(super) fn fresh(&mut self) -> Type {
         self.next += 1;
-        // Behind the letters of the table of functions.
+        // Numbers beyond the letters of the function table.
         Type::Parameter(self.next + 0x100)
     }
 
-    /// Tries to let `from` stand where `to` is wanted.
+    /// Unifies `from` with `to`, if it is assignable.
     pub(super) fn assign(&mut self, from: &Type, to: &Type) -> bool {
         self.assign_all(std::slice::from_ref(from), std::slice::from_ref(to))
     }
 
-    /// The same for lists of types: all or none.
+    /// Unifies lists of types, all or none.
     pub(super) fn assign_all(&mut self, from: &[Type], to: &[Type]) -> bool {
         self.undo.clear();
         let fits = self.fit_all(from, to);
@@ -204,7 +204,7 @@ impl Solution {
         }
     }
 
-    /// Whether a parameter can be `wanted`, and whether it was known before.
+    /// Whether a parameter can be substituted by `wanted`, and whether it had a substitution before.
     fn substitute_for(&mut self, wanted: &Type, parameter: u32) -> (bool, bool) {
         if *wanted == Type::Parameter(parameter) {
             return (true, true);
@@ -234,7 +234,7 @@ impl Solution {
         self.undo.push((parameter, before));
     }
 
-    /// Whether a parameter is a part of a type: it cannot be solved by that.
+    /// The occurs check: a parameter cannot be substituted by a type that contains it.
     fn occurs(&self, parameter: u32, within: &Type) -> bool {
         match within {
             Type::Parameter(other) if *other == parameter => true,
@@ -245,7 +245,7 @@ impl Solution {
         }
     }
 
-    /// A type with everything in it that is known; what is not, becomes `dyn` if `finally`.
+    /// Applies the substitution to a type; with `finally`, unsolved parameters become `dyn`.
     pub(super) fn solve(&self, what: &Type, finally: bool) -> Type {
         match what {
             Type::Parameter(parameter) => match self.known.get(parameter) {

@@ -1,8 +1,7 @@
-//! What an expression computes with.
+//! The values of expressions.
 //!
-//! Values that come from a token or a user remember it (`escaped`): in them, and as deep as field and index selection
-//! leads, a key may be written with the escapes of Kubernetes (`a__dot__b` for `a.b`). What an iteration hands out has
-//! lost that, as in the reference.
+//! Values of a token or a user are marked `escaped`: field and index selection in them, at any depth, accepts keys with
+//! the escapes of Kubernetes (`a__dot__b` for `a.b`). The elements of an iteration lose the mark, as in the reference.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,42 +16,42 @@ pub(super) enum Datum {
     Double(f64),
     String(Arc<str>),
     Bytes(Arc<[u8]>),
-    List(List),
-    Map(Map),
+    List(ListValue),
+    Map(MapValue),
     Optional(Option<Arc<Self>>),
-    /// A type, by its name.
+    /// The name of a type.
     Type(Arc<str>),
-    /// The variable itself: `claims` or `user`.
-    Root(Arc<Root>),
+    /// The variable `claims` or `user`.
+    Root(Arc<RootVariable>),
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct List {
+pub(super) struct ListValue {
     pub(super) items: Arc<Vec<Datum>>,
     pub(super) escaped: bool,
-    /// Made by a string function: the authenticator of the reference takes only other lists for a list of strings.
+    /// The result of a string function, which the reference's authenticator does not accept as a list of strings.
     pub(super) opaque: bool,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Map {
-    pub(super) entries: Arc<BTreeMap<Key, Datum>>,
+pub(super) struct MapValue {
+    pub(super) entries: Arc<BTreeMap<MapKey, Datum>>,
     pub(super) escaped: bool,
 }
 
-/// The variable of an expression: a map that is no map to most functions.
+/// The variable of an expression: a map, which most functions do not accept as one.
 #[derive(Debug)]
-pub(super) struct Root {
+pub(super) struct RootVariable {
     pub(super) type_name: &'static str,
     pub(super) fields: BTreeMap<String, Datum>,
 }
 
-/// What a map may be keyed by.
+/// A map key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Key {
+pub(super) enum MapKey {
     Null,
     Bool(bool),
-    /// A double, by its bits.
+    /// The bits of a double.
     Double(u64),
     Int(i64),
     Uint(u64),
@@ -65,20 +64,20 @@ impl Datum {
     }
 
     pub(super) fn list(items: Vec<Self>) -> Self {
-        Self::List(List { items: Arc::new(items), escaped: false, opaque: false })
+        Self::List(ListValue { items: Arc::new(items), escaped: false, opaque: false })
     }
 
-    /// A list as string functions return it.
+    /// The list that a string function returns.
     pub(super) fn strings<'a>(items: impl IntoIterator<Item = &'a str>) -> Self {
         let items = items.into_iter().map(Self::string).collect();
-        Self::List(List { items: Arc::new(items), escaped: false, opaque: true })
+        Self::List(ListValue { items: Arc::new(items), escaped: false, opaque: true })
     }
 
-    pub(super) fn map(entries: BTreeMap<Key, Self>) -> Self {
-        Self::Map(Map { entries: Arc::new(entries), escaped: false })
+    pub(super) fn map(entries: BTreeMap<MapKey, Self>) -> Self {
+        Self::Map(MapValue { entries: Arc::new(entries), escaped: false })
     }
 
-    /// A JSON value as Go's `encoding/json` and CEL's type adapter hand it over: every number is a double.
+    /// Converts JSON as Go's `encoding/json` and CEL's type adapter do: every number is a double.
     pub(super) fn from_json(value: &serde_json::Value) -> Self {
         match value {
             serde_json::Value::Null => Self::Null,
@@ -87,16 +86,19 @@ impl Datum {
             serde_json::Value::String(value) => Self::string(value),
             serde_json::Value::Array(values) => Self::list(values.iter().map(Self::from_json).collect()),
             serde_json::Value::Object(fields) => Self::map(
-                fields.iter().map(|(key, value)| (Key::from(key.as_str()), Self::from_json(value))).collect(),
+                fields
+                    .iter()
+                    .map(|(key, value)| (MapKey::from(key.as_str()), Self::from_json(value)))
+                    .collect(),
             ),
         }
     }
 
-    /// The same value, with escaped keys from here on.
+    /// Marks the value as escaped.
     pub(super) fn escaped(self) -> Self {
         match self {
-            Self::List(list) => Self::List(List { escaped: true, ..list }),
-            Self::Map(map) => Self::Map(Map { escaped: true, ..map }),
+            Self::List(list) => Self::List(ListValue { escaped: true, ..list }),
+            Self::Map(map) => Self::Map(MapValue { escaped: true, ..map }),
             other => other,
         }
     }
@@ -118,7 +120,7 @@ impl Datum {
         }
     }
 
-    /// How much a value holds.
+    /// The number of elements or bytes.
     pub(super) fn size(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -129,28 +131,28 @@ impl Datum {
     }
 }
 
-impl List {
-    /// The element at an index, as index selection finds it.
+impl ListValue {
+    /// The element that index selection finds.
     pub(super) fn get(&self, index: usize) -> Option<Datum> {
         let item = self.items.get(index)?.clone();
         Some(if self.escaped { item.escaped() } else { item })
     }
 
-    /// All elements, to be put into another list: that one hands them out with their escapes.
+    /// All elements for another list, with the escaped mark.
     pub(super) fn scattered(&self) -> impl Iterator<Item = Datum> + '_ {
         self.items.iter().cloned().map(|item| if self.escaped { item.escaped() } else { item })
     }
 }
 
-impl Map {
-    /// The value of a key, as selection finds it.
+impl MapValue {
+    /// The value that selection finds, with unescaped keys.
     pub(super) fn find(&self, key: &Datum) -> Option<Datum> {
         if !self.escaped {
             return self.raw(key).cloned();
         }
         let found = match key {
             Datum::String(text) => match unescape(text) {
-                Some(name) => self.entries.get(&Key::from(name.as_str())),
+                Some(name) => self.entries.get(&MapKey::from(name.as_str())),
                 None => self.raw(key),
             },
             _ => self.raw(key),
@@ -158,25 +160,25 @@ impl Map {
         found.cloned().map(Datum::escaped)
     }
 
-    /// The value of a key as it is written; numbers of any type find the key that they equal.
+    /// The value of a literal key; a number finds an equal key of any numeric type.
     pub(super) fn raw(&self, key: &Datum) -> Option<&Datum> {
-        Key::candidates(key).into_iter().flatten().find_map(|key| self.entries.get(&key))
+        MapKey::candidates(key).into_iter().flatten().find_map(|key| self.entries.get(&key))
     }
 }
 
-impl Root {
+impl RootVariable {
     pub(super) fn find(&self, name: &str) -> Option<Datum> {
         self.fields.get(unescape(name)?.as_str()).cloned().map(Datum::escaped)
     }
 }
 
-impl From<&str> for Key {
+impl From<&str> for MapKey {
     fn from(text: &str) -> Self {
         Self::String(text.into())
     }
 }
 
-impl Key {
+impl MapKey {
     pub(super) fn datum(&self) -> Datum {
         match self {
             Self::Null => Datum::Null,
@@ -188,7 +190,7 @@ impl Key {
         }
     }
 
-    /// The key that a value makes in a map of its own.
+    /// The key of a value in a map literal.
     pub(super) fn exact(value: &Datum) -> Option<Self> {
         Some(match value {
             Datum::Null => Self::Null,
@@ -216,7 +218,7 @@ impl Key {
     }
 }
 
-/// Words that CEL reserves; a field of such a name is written `__name__`.
+/// The reserved words of CEL; a field with such a name is written `__name__`.
 const RESERVED: [&str; 21] = [
     "true",
     "false",
@@ -241,15 +243,14 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// Undoes the escapes of Kubernetes; `None` when what stands between double underscores is no escape.
+/// Reverts the escapes of Kubernetes; `None` for an invalid escape between double underscores.
 // apiserver: pkg/cel/escaping.go — Unescape
 pub(super) fn unescape(name: &str) -> Option<String> {
     let mut plain = String::with_capacity(name.len());
     let mut rest = name;
     while let Some(start) = rest.find("__") {
         let (before, from) = rest.split_at(start);
-        // An escape is two underscores, something without any, two underscores. Of more than two underscores in a row
-        // the last two open it.
+        // An escape is `__name__`, without underscores in the name. The last two of more than two underscores open it.
         let run = from.len() - from.trim_start_matches('_').len();
         let (kept, after) = from.split_at(run);
         let word_length = after.find('_').unwrap_or(after.len());

@@ -1,4 +1,4 @@
-//! Rows of upstream's `bootstrap_test.go` and of the rules beside it.
+//! Cases of kube-apiserver's `bootstrap_test.go` and further ones.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -8,39 +8,39 @@ use secrecy::SecretSlice;
 
 use super::super::testing::TestRequest;
 use super::*;
-use crate::authn::token_getter::{Found, Identity, LookupError, ServiceAccount};
+use crate::authn::token_getter::{GetResult, ObjectIdentity, ServiceAccount, TokenGetterError};
 use crate::pki::bootstrap_tokens::secret::GROUP;
 
 const TOKEN: &str = "abcdef.0123456789abcdef";
 
-/// A name, what is changed in the secret, and the groups that result.
+/// Name, changes to the secret, and the resulting groups.
 type Case<'a> = (&'a str, &'a [(&'a str, Option<&'a str>)], Option<Vec<String>>);
 
-/// One secret, or none, or no answer; and what was asked for.
+/// Returns a fixed result for the secret and records the names that were read.
 #[derive(Debug)]
-struct Known(Found<Secret>, Mutex<Vec<String>>);
+struct FixedSecret(GetResult<Secret>, Mutex<Vec<String>>);
 
-impl Lookup for Known {
-    fn service_account<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Found<ServiceAccount>> {
+impl TokenGetter for FixedSecret {
+    fn service_account<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, GetResult<ServiceAccount>> {
         Box::pin(async { Ok(None) })
     }
-    fn secret<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn secret<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async { Ok(None) })
     }
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         self.1.lock().unwrap().push(name.to_owned());
         Box::pin(async { self.0.clone() })
     }
-    fn pod<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn pod<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         Box::pin(async { Ok(None) })
     }
-    fn node<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn node<'a>(&'a self, _: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         Box::pin(async { Ok(None) })
     }
     fn label_secret(&self, _: &str, _: &str, _: &'static str, _: String) {}
 }
 
-/// The secret of `TOKEN`, with these keys changed; without those whose value is `None`.
+/// The secret of `TOKEN` with changed keys; `None` removes a key.
 fn secret(changes: &[(&str, Option<&str>)]) -> Secret {
     let mut data = BTreeMap::from([
         ("token-id", "abcdef"),
@@ -61,10 +61,10 @@ fn secret(changes: &[(&str, Option<&str>)]) -> Secret {
     }
 }
 
-/// The verdict, with the groups of a success, and how often the API server was asked.
-fn judge_token(found: Found<Secret>, token: &str) -> (Result<Option<Vec<String>>, AuthnError>, usize) {
-    let known = Arc::new(Known(found, Mutex::default()));
-    let tokens = BootstrapTokens::new(Arc::<Known>::clone(&known));
+/// The verdict, with the groups of a success, and the number of reads.
+fn authenticate(found: GetResult<Secret>, token: &str) -> (Result<Option<Vec<String>>, AuthnError>, usize) {
+    let getter = Arc::new(FixedSecret(found, Mutex::default()));
+    let tokens = BootstrapTokens::new(Arc::<FixedSecret>::clone(&getter));
     let request = TestRequest::new();
     let token = BearerToken::new(token);
     let verdict = tokens.authenticate(&token, request.input().for_tokens()).now_or_never().expect("ready");
@@ -75,12 +75,12 @@ fn judge_token(found: Found<Secret>, token: &str) -> (Result<Option<Vec<String>>
             found.user.groups.clone()
         })
     });
-    let asked = known.1.lock().unwrap().len();
-    (groups, asked)
+    let reads = getter.1.lock().unwrap().len();
+    (groups, reads)
 }
 
 #[test]
-fn secrets_are_judged_as_kube_apiserver_does() {
+fn secrets_are_checked_as_kube_apiserver_does() {
     // The time of test requests is 2023-11-14T22:13:20Z.
     let groups = |more: &[&str]| {
         let mut groups = vec![GROUP.to_owned()];
@@ -128,8 +128,8 @@ fn secrets_are_judged_as_kube_apiserver_does() {
         ("expires now", &[("expiration", Some("2023-11-14T22:13:20Z"))], None),
         ("expires in a second", &[("expiration", Some("2023-11-14T22:13:21Z"))], groups(&[])),
         ("expires soon, elsewhere", &[("expiration", Some("2023-11-14T23:13:20.5+01:00"))], groups(&[])),
-        ("no time", &[("expiration", Some("never"))], None),
-        ("no time of RFC 3339", &[("expiration", Some("2033-11-14 22:13:21Z"))], None),
+        ("not a time", &[("expiration", Some("never"))], None),
+        ("not RFC 3339", &[("expiration", Some("2033-11-14 22:13:21Z"))], None),
         ("a zone in brackets", &[("expiration", Some("2033-11-14T22:13:21+00:00[UTC]"))], None),
         ("a leap second", &[("expiration", Some("2033-11-14T22:13:60Z"))], None),
         ("no zone", &[("expiration", Some("2033-11-14T22:13:21"))], None),
@@ -137,28 +137,29 @@ fn secrets_are_judged_as_kube_apiserver_does() {
         ("empty expiration", &[("expiration", Some(""))], groups(&[])),
     ];
     for (name, changes, expected) in cases {
-        let (verdict, _) = judge_token(Ok(Some(Arc::new(secret(changes)))), TOKEN);
+        let (verdict, _) = authenticate(Ok(Some(Arc::new(secret(changes)))), TOKEN);
         assert_eq!(verdict.as_ref(), Ok(expected), "{name}");
     }
 }
 
 #[test]
-fn secrets_that_are_none_of_its_are_passed_over() {
-    let deleted = Identity { deleted: Some(UnixTime::from_secs(1)), ..Identity::default() };
+fn an_unusable_secret_is_no_opinion() {
+    let deleted = ObjectIdentity { deleted: Some(UnixTime::from_secs(1)), ..ObjectIdentity::default() };
     for (name, secret) in [
         ("deleted", Secret { identity: deleted, ..secret(&[]) }),
         ("type", Secret { kind: "Opaque".to_owned(), ..secret(&[]) }),
         ("no data", Secret { kind: SECRET_TYPE.to_owned(), ..Secret::default() }),
     ] {
-        assert_eq!(judge_token(Ok(Some(Arc::new(secret))), TOKEN).0, Ok(None), "{name}");
+        assert_eq!(authenticate(Ok(Some(Arc::new(secret))), TOKEN).0, Ok(None), "{name}");
     }
-    assert_eq!(judge_token(Ok(None), TOKEN), (Ok(None), 1));
-    let away = LookupError("away".to_owned());
-    assert_eq!(judge_token(Err(away), TOKEN).0, Err(AuthnError::Unavailable("away".to_owned())));
+    assert_eq!(authenticate(Ok(None), TOKEN), (Ok(None), 1));
+    let unreachable = TokenGetterError("unreachable".to_owned());
+    let expected = Err(AuthnError::Unavailable("unreachable".to_owned()));
+    assert_eq!(authenticate(Err(unreachable), TOKEN).0, expected);
 }
 
 #[test]
-fn only_what_has_the_form_is_looked_up() {
+fn only_well_formed_tokens_cause_a_read() {
     for token in [
         "",
         "abcdef",
@@ -170,6 +171,6 @@ fn only_what_has_the_form_is_looked_up() {
         "abcdef.0123456789abcdef.",
         "äbcde.0123456789abcdef",
     ] {
-        assert_eq!(judge_token(Ok(Some(Arc::new(secret(&[])))), token), (Ok(None), 0), "{token:?}");
+        assert_eq!(authenticate(Ok(Some(Arc::new(secret(&[])))), token), (Ok(None), 0), "{token:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a verdict is remembered under: neither the token nor anything it could be guessed from.
+//! Cache keys: a keyed hash, from which neither the token nor a part of it can be recovered.
 
 use std::fmt;
 
@@ -7,40 +7,41 @@ use aws_lc_rs::rand::SystemRandom;
 
 use super::super::{Audience, BearerToken};
 
-/// Stands for a token and the audiences it was judged for. Without the secret of its cache nobody can make one, so it
-/// needs no protection against chosen collisions either.
+/// HMAC of a token and the requested audiences. A client without the cache's secret cannot compute one, so the hash map
+/// needs no protection against chosen collisions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key([u8; 32]);
+pub(super) struct CacheKey([u8; 32]);
 
-impl Key {
-    /// A number that is spread evenly.
+impl CacheKey {
+    /// An evenly distributed number, to select a shard.
     pub(super) fn spread(&self) -> usize {
         let [first, second, ..] = self.0;
         usize::from(u16::from_le_bytes([first, second]))
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for CacheKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key")
+        f.write_str("CacheKey")
     }
 }
 
-/// Makes the keys of one cache.
+/// Computes the keys of one cache.
 #[derive(Debug)]
-pub(super) struct Keys(hmac::Key);
+pub(super) struct CacheKeyHasher(hmac::Key);
 
-impl Keys {
-    /// Keys that no other cache has.
+impl CacheKeyHasher {
+    /// Uses a fresh random secret.
     pub(super) fn random() -> Self {
         #[expect(clippy::expect_used, reason = "without random numbers there is no TLS either")]
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).expect("random numbers");
         Self(key)
     }
 
-    /// The key of a token and audiences. Every part has its length before it: `a` for `bc` is not `ab` for `c`.
+    /// The key of a token and audiences. Each part is prefixed with its length, so that `a` with `bc` differs from `ab`
+    /// with `c`.
     // apiserver: pkg/authentication/token/cache/cached_token_authenticator.go, keyFunc
-    pub(super) fn key(&self, token: &BearerToken, audiences: &[Audience]) -> Key {
+    pub(super) fn key(&self, token: &BearerToken, audiences: &[Audience]) -> CacheKey {
         let mut context = hmac::Context::with_key(&self.0);
         let mut part = |text: &str| {
             context.update(&text.len().to_be_bytes());
@@ -52,9 +53,9 @@ impl Keys {
         }
         let mut key = [0; 32];
         let tag = context.sign();
-        // A tag of HMAC-SHA-256 is as long.
+        // An HMAC-SHA-256 tag has 32 bytes.
         key.iter_mut().zip(tag.as_ref()).for_each(|(to, from)| *to = *from);
-        Key(key)
+        CacheKey(key)
     }
 }
 
@@ -64,8 +65,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn different_questions_have_different_keys() {
-        const QUESTIONS: &[(&str, &[&str])] = &[
+    fn different_inputs_have_different_keys() {
+        const INPUTS: &[(&str, &[&str])] = &[
             ("", &[]),
             ("a", &[]),
             ("ab", &[]),
@@ -77,12 +78,12 @@ mod tests {
             ("a", &[""]),
             ("a", &["", ""]),
         ];
-        let keys = Keys::random();
+        let hasher = CacheKeyHasher::random();
         let key = |(token, audiences): &(&str, &[&str])| {
-            keys.key(&BearerToken::new(*token), &audiences_of(audiences))
+            hasher.key(&BearerToken::new(*token), &audiences_of(audiences))
         };
-        for (index, one) in QUESTIONS.iter().enumerate() {
-            for other in &QUESTIONS[..index] {
+        for (index, one) in INPUTS.iter().enumerate() {
+            for other in &INPUTS[..index] {
                 assert!(key(one) != key(other), "{one:?} and {other:?}");
             }
             assert!(key(one) == key(one), "{one:?}");
@@ -90,8 +91,8 @@ mod tests {
     }
 
     #[test]
-    fn each_cache_has_keys_of_its_own() {
-        let key = || Keys::random().key(&BearerToken::new("token"), &[]);
+    fn each_cache_has_its_own_keys() {
+        let key = || CacheKeyHasher::random().key(&BearerToken::new("token"), &[]);
         assert!(key() != key());
     }
 }

@@ -7,44 +7,44 @@ use tokio::time::advance;
 use super::super::Authenticated;
 use super::super::testing::{audiences_of, success};
 use super::*;
-use crate::authn::trace::{Noted, Outcome as StepOutcome};
+use crate::authn::trace::{StepOutcome, TraceRecord};
 use crate::metrics::Metrics;
 
 const MINUTE: Duration = Duration::from_mins(1);
 const NOW: UnixTime = UnixTime::from_secs(1_700_000_000);
-const SUCCESSES: Keep = Keep { success: MINUTE, failure: Duration::ZERO, errors: true };
+const SUCCESSES: CachePolicy = CachePolicy { success: MINUTE, failure: Duration::ZERO, errors: true };
 
-type Judge = dyn Fn(&str, TokenContext<'_>) -> Verdict + Send + Sync;
+type JudgeFn = dyn Fn(&str, TokenContext<'_>) -> AuthnVerdict + Send + Sync;
 
-/// Judges as it is told, and only while its gate is open.
-struct Fake {
-    judge: Box<Judge>,
+/// Calls `judge`, and only while its gate is open.
+struct FakeAuthenticator {
+    judge: Box<JudgeFn>,
     gate: Semaphore,
-    asked: Mutex<Vec<String>>,
+    calls: Mutex<Vec<String>>,
     running: AtomicUsize,
-    most: AtomicUsize,
+    max_running: AtomicUsize,
 }
 
-impl std::fmt::Debug for Fake {
+impl std::fmt::Debug for FakeAuthenticator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Fake")
+        f.write_str("FakeAuthenticator")
     }
 }
 
-impl Fake {
-    fn new(judge: impl Fn(&str, TokenContext<'_>) -> Verdict + Send + Sync + 'static) -> Arc<Self> {
-        let fake = Self::shut(judge);
+impl FakeAuthenticator {
+    fn new(judge: impl Fn(&str, TokenContext<'_>) -> AuthnVerdict + Send + Sync + 'static) -> Arc<Self> {
+        let fake = Self::blocked(judge);
         fake.open();
         fake
     }
 
-    fn shut(judge: impl Fn(&str, TokenContext<'_>) -> Verdict + Send + Sync + 'static) -> Arc<Self> {
+    fn blocked(judge: impl Fn(&str, TokenContext<'_>) -> AuthnVerdict + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             judge: Box::new(judge),
             gate: Semaphore::new(0),
-            asked: Mutex::default(),
+            calls: Mutex::default(),
             running: AtomicUsize::new(0),
-            most: AtomicUsize::new(0),
+            max_running: AtomicUsize::new(0),
         })
     }
 
@@ -52,16 +52,17 @@ impl Fake {
         self.gate.close();
     }
 
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+    /// Takes the tokens that were checked.
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.calls.lock().unwrap())
     }
 
-    fn number_asked(&self) -> usize {
-        self.asked.lock().unwrap().len()
+    fn call_count(&self) -> usize {
+        self.calls.lock().unwrap().len()
     }
 }
 
-impl TokenAuthenticator for Fake {
+impl TokenAuthenticator for FakeAuthenticator {
     fn name(&self) -> &'static str {
         "fake"
     }
@@ -70,11 +71,11 @@ impl TokenAuthenticator for Fake {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
-            self.asked.lock().unwrap().push(token.expose().to_owned());
+            self.calls.lock().unwrap().push(token.expose().to_owned());
             let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
-            self.most.fetch_max(running, Ordering::SeqCst);
+            self.max_running.fetch_max(running, Ordering::SeqCst);
             // An open gate is a closed semaphore.
             self.gate.acquire().await.map(drop).ok();
             self.running.fetch_sub(1, Ordering::SeqCst);
@@ -83,59 +84,59 @@ impl TokenAuthenticator for Fake {
     }
 }
 
-fn cache_with(fake: &Arc<Fake>, keep: Keep, limits: Limits) -> Arc<CachedTokens> {
+fn cache_with(fake: &Arc<FakeAuthenticator>, policy: CachePolicy, limits: CacheLimits) -> Arc<CachedTokens> {
     let metrics = Metrics::new();
-    Arc::new(CachedTokens::new(fake.clone(), keep, Handle::current(), &metrics.token_cache, limits))
+    Arc::new(CachedTokens::new(fake.clone(), policy, Handle::current(), &metrics.token_cache, limits))
 }
 
-fn cache(fake: &Arc<Fake>, keep: Keep) -> Arc<CachedTokens> {
-    cache_with(fake, keep, Limits::JUDGED)
+fn cache(fake: &Arc<FakeAuthenticator>, policy: CachePolicy) -> Arc<CachedTokens> {
+    cache_with(fake, policy, CacheLimits::CLUSTER)
 }
 
-async fn ask_for(
+async fn authenticate_with(
     cache: &CachedTokens,
     token: &str,
     audiences: &[&str],
     now: UnixTime,
-    remarks: &Remarks,
-) -> Verdict {
+    trace: &AuthnTrace,
+) -> AuthnVerdict {
     let audiences = audiences_of(audiences);
-    let context = TokenContext { audiences: &audiences, now, remarks };
+    let context = TokenContext { audiences: &audiences, now, trace };
     cache.authenticate(&BearerToken::new(token), context).await
 }
 
-async fn ask(cache: &CachedTokens, token: &str) -> Verdict {
-    ask_for(cache, token, &[], NOW, &Remarks::default()).await
+async fn authenticate(cache: &CachedTokens, token: &str) -> AuthnVerdict {
+    authenticate_with(cache, token, &[], NOW, &AuthnTrace::default()).await
 }
 
-async fn ask_noting(cache: &CachedTokens, token: &str) -> Noted {
-    let remarks = Remarks::default();
-    ask_for(cache, token, &[], NOW, &remarks).await.ok();
-    remarks.take()
+async fn record_of(cache: &CachedTokens, token: &str) -> TraceRecord {
+    let trace = AuthnTrace::default();
+    authenticate_with(cache, token, &[], NOW, &trace).await.ok();
+    trace.take()
 }
 
-fn name(verdict: Verdict) -> Option<String> {
+fn name(verdict: AuthnVerdict) -> Option<String> {
     verdict.ok().flatten().map(|found| found.user.name.clone())
 }
 
-/// Begins to ask, in a task of its own.
-fn begin(cache: &Arc<CachedTokens>, token: &str) -> JoinHandle<Verdict> {
+/// Starts an authentication in its own task.
+fn begin(cache: &Arc<CachedTokens>, token: &str) -> JoinHandle<AuthnVerdict> {
     let (cache, token) = (Arc::clone(cache), token.to_owned());
-    tokio::spawn(async move { ask(&cache, &token).await })
+    tokio::spawn(async move { authenticate(&cache, &token).await })
 }
 
-/// Lets everything else run until something holds.
-async fn until(what: &str, holds: impl Fn() -> bool) {
+/// Lets other tasks run until the condition holds.
+async fn until(event: &str, holds: impl Fn() -> bool) {
     for _ in 0..100_000 {
         if holds() {
             return;
         }
         yield_now().await;
     }
-    panic!("{what} never happened");
+    panic!("{event} never happened");
 }
 
-/// Lets everything run that can.
+/// Lets every task run until it blocks.
 async fn settle() {
     for _ in 0..100 {
         yield_now().await;
@@ -151,91 +152,94 @@ fn unavailable(text: &str) -> AuthnError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn successes_are_remembered_for_their_time_and_failures_are_not() {
+async fn successes_are_stored_for_their_time_and_failures_are_not() {
     let known = Arc::new(Mutex::new(false));
     let knows = Arc::clone(&known);
-    let fake = Fake::new(move |token, _| {
+    let fake = FakeAuthenticator::new(move |token, _| {
         let found = || success(&token.replace("token", ""), &[]);
         Ok(knows.lock().unwrap().then(found))
     });
     let cache = cache(&fake, SUCCESSES);
     for _ in 0..2 {
         for token in ["bad1", "bad2", "bad3"] {
-            assert_eq!(ask(&cache, token).await, Ok(None));
+            assert_eq!(authenticate(&cache, token).await, Ok(None));
         }
         advance(Duration::from_micros(2)).await;
     }
-    assert_eq!(fake.asked(), ["bad1", "bad2", "bad3", "bad1", "bad2", "bad3"]);
+    assert_eq!(fake.calls(), ["bad1", "bad2", "bad3", "bad1", "bad2", "bad3"]);
 
     let tokens = ["usertoken1", "usertoken2", "usertoken3"];
     *known.lock().unwrap() = true;
     for expected in [&tokens[..], &[]] {
         for (token, user) in tokens.into_iter().zip(["user1", "user2", "user3"]) {
-            assert_eq!(name(ask(&cache, token).await).as_deref(), Some(user));
+            assert_eq!(name(authenticate(&cache, token).await).as_deref(), Some(user));
         }
-        assert_eq!(fake.asked(), expected);
-        // They are no longer good, but nobody asks.
+        assert_eq!(fake.calls(), expected);
+        // No longer valid, but the verdicts are stored.
         *known.lock().unwrap() = false;
     }
     advance(2 * MINUTE).await;
     for token in tokens {
-        assert_eq!(ask(&cache, token).await, Ok(None));
+        assert_eq!(authenticate(&cache, token).await, Ok(None));
     }
-    assert_eq!(fake.asked(), tokens);
+    assert_eq!(fake.calls(), tokens);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_verdict_is_remembered_to_the_end_of_its_time_and_no_longer() {
+async fn a_verdict_is_stored_to_the_end_of_its_time_and_no_longer() {
     let second = Duration::from_secs(1);
-    let keep =
-        |success, failure, errors| Keep { success: success * second, failure: failure * second, errors };
+    let policy = |success, failure, errors| CachePolicy {
+        success: success * second,
+        failure: failure * second,
+        errors,
+    };
     let good = Ok(Some(success("alice", &[])));
-    let cases: Vec<(&str, Keep, Verdict, u32)> = vec![
-        ("success", keep(3, 0, true), good.clone(), 3),
-        ("success that is not kept", keep(0, 3, true), good, 0),
-        ("unknown", keep(0, 2, false), Ok(None), 2),
-        ("unknown that is not kept", keep(3, 0, true), Ok(None), 0),
-        ("error", keep(3, 2, true), Err(invalid("x")), 2),
-        ("error that is not kept", keep(3, 2, false), Err(invalid("x")), 0),
-        ("error without a time", keep(3, 0, true), Err(invalid("x")), 0),
+    let cases: Vec<(&str, CachePolicy, AuthnVerdict, u32)> = vec![
+        ("success", policy(3, 0, true), good.clone(), 3),
+        ("success that is not stored", policy(0, 3, true), good, 0),
+        ("unknown", policy(0, 2, false), Ok(None), 2),
+        ("unknown that is not stored", policy(3, 0, true), Ok(None), 0),
+        ("error", policy(3, 2, true), Err(invalid("x")), 2),
+        ("error that is not stored", policy(3, 2, false), Err(invalid("x")), 0),
+        ("error without a time", policy(3, 0, true), Err(invalid("x")), 0),
     ];
-    for (case, keep, verdict, seconds) in cases {
+    for (case, policy, verdict, seconds) in cases {
         let answer = verdict.clone();
-        let fake = Fake::new(move |_, _| answer.clone());
-        let cache = cache(&fake, keep);
-        assert_eq!(ask(&cache, "token").await, verdict, "{case}");
+        let fake = FakeAuthenticator::new(move |_, _| answer.clone());
+        let cache = cache(&fake, policy);
+        assert_eq!(authenticate(&cache, "token").await, verdict, "{case}");
         advance((seconds * second).saturating_sub(Duration::from_millis(1))).await;
-        assert_eq!(ask(&cache, "token").await, verdict, "{case}");
-        assert_eq!(fake.asked().len(), if seconds == 0 { 2 } else { 1 }, "{case}");
+        assert_eq!(authenticate(&cache, "token").await, verdict, "{case}");
+        assert_eq!(fake.calls().len(), if seconds == 0 { 2 } else { 1 }, "{case}");
         advance(Duration::from_millis(1)).await;
-        ask(&cache, "token").await.ok();
-        assert_eq!(fake.asked().len(), 1, "{case}");
+        authenticate(&cache, "token").await.ok();
+        assert_eq!(fake.calls().len(), 1, "{case}");
     }
 }
 
-/// What a verdict is based on may be as old as its lookup.
+/// A verdict may rest on data as old as the start of its lookup.
 #[tokio::test(start_paused = true)]
 async fn the_time_of_a_verdict_begins_with_its_lookup() {
     let second = Duration::from_secs(1);
-    let keep = Keep { success: 10 * second, ..SUCCESSES };
+    let policy = CachePolicy { success: 10 * second, ..SUCCESSES };
     for (takes, after, lookups) in [(6, 3, 1), (6, 5, 2), (12, 0, 2)] {
-        let fake = Fake::shut(|_, _| Ok(Some(success("alice", &[]))));
-        let cache = cache(&fake, keep);
+        let fake = FakeAuthenticator::blocked(|_, _| Ok(Some(success("alice", &[]))));
+        let cache = cache(&fake, policy);
         let first = begin(&cache, "token");
-        until("the lookup", || fake.number_asked() == 1).await;
+        until("the lookup", || fake.call_count() == 1).await;
         advance(takes * second).await;
         fake.open();
         assert_eq!(name(first.await.unwrap()).as_deref(), Some("alice"));
         advance(after * second).await;
-        assert_eq!(name(ask(&cache, "token").await).as_deref(), Some("alice"));
-        assert_eq!(fake.asked().len(), lookups, "{after} s after a lookup of {takes} s");
+        assert_eq!(name(authenticate(&cache, "token").await).as_deref(), Some("alice"));
+        assert_eq!(fake.calls().len(), lookups, "{after} s after a lookup of {takes} s");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_success_is_not_remembered_past_the_end_of_the_credential() {
+async fn a_success_is_not_stored_past_the_expiry_of_the_credential() {
     let expires = NOW + Duration::from_secs(5);
-    let fake = Fake::new(move |_, context| {
+    let fake = FakeAuthenticator::new(move |_, context| {
         if context.now >= expires {
             return Err(invalid("token is expired"));
         }
@@ -243,41 +247,44 @@ async fn a_success_is_not_remembered_past_the_end_of_the_credential() {
     });
     let cache = cache(&fake, SUCCESSES);
     let at = async |seconds| {
-        ask_for(&cache, "token", &[], NOW + Duration::from_secs(seconds), &Remarks::default()).await
+        authenticate_with(&cache, "token", &[], NOW + Duration::from_secs(seconds), &AuthnTrace::default())
+            .await
     };
     assert_eq!(name(at(0).await).as_deref(), Some("alice"));
     assert_eq!(name(at(4).await).as_deref(), Some("alice"));
-    assert_eq!(fake.asked().len(), 1);
+    assert_eq!(fake.calls().len(), 1);
     assert_eq!(at(5).await, Err(invalid("token is expired")));
-    assert_eq!(fake.asked().len(), 1);
+    assert_eq!(fake.calls().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_is_set_back_does_not_make_a_verdict_last() {
-    let fake = Fake::new(|_, _| Ok(Some(success("alice", &[]))));
+async fn setting_the_clock_back_does_not_prolong_a_verdict() {
+    let fake = FakeAuthenticator::new(|_, _| Ok(Some(success("alice", &[]))));
     let cache = cache(&fake, SUCCESSES);
-    ask(&cache, "token").await.ok();
+    authenticate(&cache, "token").await.ok();
     advance(MINUTE).await;
-    ask_for(&cache, "token", &[], NOW.saturating_sub(60 * MINUTE), &Remarks::default()).await.ok();
-    assert_eq!(fake.asked().len(), 2);
+    authenticate_with(&cache, "token", &[], NOW.saturating_sub(60 * MINUTE), &AuthnTrace::default())
+        .await
+        .ok();
+    assert_eq!(fake.calls().len(), 2);
 }
 
 #[tokio::test]
-async fn audiences_are_handed_on_and_told_apart() {
-    let fake = Fake::new(|token, context| {
+async fn audiences_are_passed_on_and_part_of_the_key() {
+    let fake = FakeAuthenticator::new(|token, context| {
         let audiences: Vec<_> = context.audiences.iter().map(|audience| audience.0.as_str()).collect();
         Ok(Some(success(&format!("{}:{token}", audiences.join("+")), &[])))
     });
     let cache = cache(&fake, SUCCESSES);
     for audiences in [&["a"][..], &["b"], &["a", "b"], &["b", "a"], &[]] {
-        let user = name(ask_for(&cache, "token", audiences, NOW, &Remarks::default()).await);
+        let user = name(authenticate_with(&cache, "token", audiences, NOW, &AuthnTrace::default()).await);
         assert_eq!(user, Some(format!("{}:token", audiences.join("+"))));
     }
 }
 
 #[tokio::test]
-async fn requests_that_come_at_once_share_a_lookup() {
-    let fake = Fake::shut(|_, _| Ok(Some(success("chewbacca", &[]))));
+async fn concurrent_requests_share_a_lookup() {
+    let fake = FakeAuthenticator::blocked(|_, _| Ok(Some(success("chewbacca", &[]))));
     let cache = cache(&fake, SUCCESSES);
     let waiting: Vec<_> = (0..10).map(|_| begin(&cache, "")).collect();
     settle().await;
@@ -285,32 +292,32 @@ async fn requests_that_come_at_once_share_a_lookup() {
     for verdict in join_all(waiting).await {
         assert_eq!(name(verdict.unwrap()).as_deref(), Some("chewbacca"));
     }
-    assert_eq!(fake.asked().len(), 1);
+    assert_eq!(fake.calls().len(), 1);
 }
 
 #[tokio::test]
-async fn a_lookup_goes_on_without_the_one_who_began_it() {
-    let fake = Fake::shut(|_, _| Ok(Some(success("chewbacca", &[]))));
+async fn a_lookup_continues_after_its_request_is_cancelled() {
+    let fake = FakeAuthenticator::blocked(|_, _| Ok(Some(success("chewbacca", &[]))));
     let cache = cache(&fake, SUCCESSES);
     let first = begin(&cache, "");
-    until("the lookup", || fake.number_asked() == 1).await;
+    until("the lookup", || fake.call_count() == 1).await;
     let second = begin(&cache, "");
     settle().await;
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
     fake.open();
     assert_eq!(name(second.await.unwrap()).as_deref(), Some("chewbacca"));
-    // And with nobody at all.
-    assert_eq!(name(ask(&cache, "").await).as_deref(), Some("chewbacca"));
-    assert_eq!(fake.asked().len(), 1);
+    // The verdict is stored.
+    assert_eq!(name(authenticate(&cache, "").await).as_deref(), Some("chewbacca"));
+    assert_eq!(fake.calls().len(), 1);
 }
 
 #[tokio::test]
-async fn another_one_takes_over_from_one_who_left_before_the_lookup_began() {
-    let fake = Fake::shut(|token, _| Ok(Some(success(token, &[]))));
-    let cache = cache_with(&fake, SUCCESSES, Limits { lookups: 1, ..Limits::JUDGED });
+async fn another_request_takes_over_a_lookup_cancelled_before_its_start() {
+    let fake = FakeAuthenticator::blocked(|token, _| Ok(Some(success(token, &[]))));
+    let cache = cache_with(&fake, SUCCESSES, CacheLimits { lookups: 1, ..CacheLimits::CLUSTER });
     let blocking = begin(&cache, "other");
-    until("the other lookup", || fake.number_asked() == 1).await;
+    until("the other lookup", || fake.call_count() == 1).await;
     let first = begin(&cache, "token");
     settle().await;
     let second = begin(&cache, "token");
@@ -320,95 +327,95 @@ async fn another_one_takes_over_from_one_who_left_before_the_lookup_began() {
     fake.open();
     assert_eq!(name(second.await.unwrap()).as_deref(), Some("token"));
     assert_eq!(name(blocking.await.unwrap()).as_deref(), Some("other"));
-    assert_eq!(fake.asked(), ["other", "token"]);
+    assert_eq!(fake.calls(), ["other", "token"]);
 }
 
 #[tokio::test]
-async fn a_panic_is_an_error_that_nobody_remembers() {
-    let fake = Fake::new(|_, _| panic!("uh oh"));
-    let cache = cache(&fake, Keep { success: MINUTE, failure: MINUTE, errors: true });
+async fn a_panic_is_an_error_that_is_not_stored() {
+    let fake = FakeAuthenticator::new(|_, _| panic!("uh oh"));
+    let cache = cache(&fake, CachePolicy { success: MINUTE, failure: MINUTE, errors: true });
     for _ in 0..2 {
         let error = unavailable("Internal error occurred: authentication failed unexpectedly");
-        assert_eq!(ask(&cache, "").await, Err(error));
+        assert_eq!(authenticate(&cache, "").await, Err(error));
     }
-    assert_eq!(fake.asked().len(), 2);
+    assert_eq!(fake.calls().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lookup_may_take_30_seconds() {
-    let fake = Fake::shut(|_, _| Ok(None));
+async fn a_lookup_times_out_after_30_seconds() {
+    let fake = FakeAuthenticator::blocked(|_, _| Ok(None));
     let cache = cache(&fake, SUCCESSES);
     let begun = Instant::now();
-    assert_eq!(ask(&cache, "").await, Err(unavailable("the token was not checked within 30s")));
+    assert_eq!(authenticate(&cache, "").await, Err(unavailable("the token was not checked within 30s")));
     assert_eq!(begun.elapsed(), Duration::from_secs(30));
 }
 
 #[tokio::test]
-async fn every_request_gets_the_remarks_of_a_success() {
-    let fake = Fake::shut(|token, context| {
-        context.remarks.annotate("snorlax", "rocks");
-        context.remarks.annotate("pandas", "are amazing");
-        context.remarks.warn("tired");
+async fn every_request_gets_the_trace_record_of_a_success() {
+    let fake = FakeAuthenticator::blocked(|token, context| {
+        context.trace.annotate("snorlax", "rocks");
+        context.trace.annotate("pandas", "are amazing");
+        context.trace.warn("tired");
         Ok((token == "token").then(|| success("snorlax", &[])))
     });
     let cache = cache(&fake, SUCCESSES);
     let waiting: Vec<_> = (0..10)
         .map(|_| {
             let cache = Arc::clone(&cache);
-            tokio::spawn(async move { ask_noting(&cache, "token").await })
+            tokio::spawn(async move { record_of(&cache, "token").await })
         })
         .collect();
     settle().await;
     fake.open();
     let mut all: Vec<_> = join_all(waiting).await.into_iter().map(Result::unwrap).collect();
-    all.push(ask_noting(&cache, "token").await);
-    for noted in all {
+    all.push(record_of(&cache, "token").await);
+    for record in all {
         let annotations = [("pandas", "are amazing"), ("snorlax", "rocks")];
-        assert!(noted.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).eq(annotations));
-        assert_eq!(noted.warnings, ["tired"]);
+        assert!(record.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).eq(annotations));
+        assert_eq!(record.warnings, ["tired"]);
     }
-    assert_eq!(fake.asked().len(), 1);
-    assert_eq!(ask_noting(&cache, "other").await, Noted::default());
+    assert_eq!(fake.calls().len(), 1);
+    assert_eq!(record_of(&cache, "other").await, TraceRecord::default());
 }
 
 #[tokio::test]
-async fn remarks_are_remembered_with_the_verdict_they_came_with() {
+async fn trace_records_are_stored_with_their_verdict() {
     let count = AtomicUsize::new(0);
-    let fake = Fake::new(move |_, context| {
-        context.remarks.annotate("count", count.fetch_add(1, Ordering::SeqCst).to_string());
+    let fake = FakeAuthenticator::new(move |_, context| {
+        context.trace.annotate("count", count.fetch_add(1, Ordering::SeqCst).to_string());
         Ok(Some(success("snorlax", &[])))
     });
     let cache = cache(&fake, SUCCESSES);
     for (token, expected) in [("token1", "0"), ("token1", "0"), ("token2", "1"), ("token1", "0")] {
-        assert_eq!(ask_noting(&cache, token).await.annotations["count"], expected);
+        assert_eq!(record_of(&cache, token).await.annotations["count"], expected);
     }
 }
 
 #[tokio::test]
-async fn somebody_who_wants_every_step_is_not_told_from_memory() {
-    let fake = Fake::new(|_, context| {
-        context.remarks.step("fake", "token", StepOutcome::Passed, || "looked at it".to_owned());
-        context.remarks.warn("tired");
+async fn a_trace_with_steps_bypasses_the_cache() {
+    let fake = FakeAuthenticator::new(|_, context| {
+        context.trace.step("fake", "token", StepOutcome::Passed, || "checked".to_owned());
+        context.trace.warn("tired");
         Ok(None)
     });
-    let cache = cache(&fake, Keep { failure: MINUTE, ..SUCCESSES });
+    let cache = cache(&fake, CachePolicy { failure: MINUTE, ..SUCCESSES });
     for _ in 0..2 {
-        ask(&cache, "token").await.ok();
-        let remarks = Remarks::traced();
-        assert_eq!(ask_for(&cache, "token", &[], NOW, &remarks).await, Ok(None));
-        let noted = remarks.take();
-        assert_eq!((noted.steps.len(), noted.warnings.len()), (1, 1));
+        authenticate(&cache, "token").await.ok();
+        let trace = AuthnTrace::with_steps();
+        assert_eq!(authenticate_with(&cache, "token", &[], NOW, &trace).await, Ok(None));
+        let record = trace.take();
+        assert_eq!((record.steps.len(), record.warnings.len()), (1, 1));
     }
-    assert_eq!(fake.asked().len(), 3);
+    assert_eq!(fake.calls().len(), 3);
 }
 
 #[tokio::test]
 async fn a_flood_of_made_up_tokens_is_bounded() {
-    let fake = Fake::shut(|_, _| Ok(None));
-    let limits = Limits { memory: 1 << 20, ..Limits::JUDGED };
-    let cache = cache_with(&fake, Keep { failure: MINUTE, ..SUCCESSES }, limits);
+    let fake = FakeAuthenticator::blocked(|_, _| Ok(None));
+    let limits = CacheLimits { memory: 1 << 20, ..CacheLimits::CLUSTER };
+    let cache = cache_with(&fake, CachePolicy { failure: MINUTE, ..SUCCESSES }, limits);
     let waiting: Vec<_> = (0..10_000).map(|number| begin(&cache, &format!("token{number}"))).collect();
-    until("the lookups", || fake.number_asked() == limits.lookups).await;
+    until("the lookups", || fake.call_count() == limits.lookups).await;
     settle().await;
     assert_eq!(cache.len(), (0, limits.lookups + limits.waiting), "in flight");
     fake.open();
@@ -417,14 +424,14 @@ async fn a_flood_of_made_up_tokens_is_bounded() {
     let checked = limits.lookups + limits.waiting;
     assert_eq!(verdicts.iter().filter(|verdict| **verdict == Ok(None)).count(), checked);
     assert_eq!(verdicts.iter().filter(|verdict| **verdict == refused).count(), 10_000 - checked);
-    assert_eq!(fake.asked().len(), checked);
-    assert_eq!(fake.most.load(Ordering::SeqCst), limits.lookups);
-    let (kept, flights) = cache.len();
-    assert!((1_000..4_000).contains(&kept), "{kept} entries in 1 MiB");
-    assert_eq!(flights, 0);
+    assert_eq!(fake.calls().len(), checked);
+    assert_eq!(fake.max_running.load(Ordering::SeqCst), limits.lookups);
+    let (stored, pending) = cache.len();
+    assert!((1_000..4_000).contains(&stored), "{stored} entries in 1 MiB");
+    assert_eq!(pending, 0);
 }
 
-/// A webhook that knows its own tokens at once, and takes long over others.
+/// A webhook that answers at once for valid tokens and slowly for others.
 #[derive(Debug)]
 struct SlowOnMadeUp;
 
@@ -433,7 +440,11 @@ impl TokenAuthenticator for SlowOnMadeUp {
         "slow"
     }
 
-    fn authenticate<'a>(&'a self, token: &'a BearerToken, _: TokenContext<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a BearerToken,
+        _: TokenContext<'a>,
+    ) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async move {
             if token.expose().starts_with("good") {
                 return Ok(Some(success(token.expose(), &[])));
@@ -445,15 +456,16 @@ impl TokenAuthenticator for SlowOnMadeUp {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_that_were_good_do_not_wait_behind_a_flood_of_made_up_ones() {
-    let keep = Keep { success: Duration::from_secs(2), failure: Duration::ZERO, errors: false };
+async fn recently_valid_tokens_do_not_wait_behind_a_flood_of_made_up_ones() {
+    let policy = CachePolicy { success: Duration::from_secs(2), failure: Duration::ZERO, errors: false };
     let (delegate, metrics) = (Arc::new(SlowOnMadeUp), Metrics::new());
-    let cache = CachedTokens::new(delegate, keep, Handle::current(), &metrics.token_cache, Limits::ASKED);
+    let cache =
+        CachedTokens::new(delegate, policy, Handle::current(), &metrics.token_cache, CacheLimits::WEBHOOK);
     let cache = Arc::new(cache);
     for number in 0..100 {
-        assert!(ask(&cache, &format!("good{number}")).await.is_ok());
+        assert!(authenticate(&cache, &format!("good{number}")).await.is_ok());
     }
-    // One client makes up as many tokens as there are places, again and again.
+    // One client keeps all slots occupied with made-up tokens.
     let flooding = Arc::clone(&cache);
     let flood = tokio::spawn(async move {
         for number in 0.. {
@@ -464,53 +476,54 @@ async fn tokens_that_were_good_do_not_wait_behind_a_flood_of_made_up_ones() {
         }
     });
     tokio::time::sleep(Duration::from_secs(3)).await;
-    // A token whose last verdict was good is looked up though its verdict has expired; an unknown token is not.
+    // A token whose last verdict was a success is checked after the verdict has expired; an unknown token is not.
     for number in 0..100 {
         let token = format!("good{number}");
-        let asked = timeout(Duration::from_secs(1), ask(&cache, &token)).await;
-        assert_eq!(name(asked.expect("at once")).as_deref(), Some(token.as_str()));
+        let verdict = timeout(Duration::from_secs(1), authenticate(&cache, &token)).await;
+        assert_eq!(name(verdict.expect("at once")).as_deref(), Some(token.as_str()));
     }
-    assert_eq!(ask(&cache, "good but new").await, Err(overloaded()));
+    assert_eq!(authenticate(&cache, "good but new").await, Err(overloaded()));
     flood.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_does_not_wait_for_ever_to_be_looked_up() {
-    let fake = Fake::shut(|_, _| Ok(None));
-    let cache = cache_with(&fake, SUCCESSES, Limits { lookups: 1, ..Limits::JUDGED });
+async fn the_wait_for_a_slot_is_bounded() {
+    let fake = FakeAuthenticator::blocked(|_, _| Ok(None));
+    let cache = cache_with(&fake, SUCCESSES, CacheLimits { lookups: 1, ..CacheLimits::CLUSTER });
     let blocking = begin(&cache, "other");
-    until("the other lookup", || fake.number_asked() == 1).await;
+    until("the other lookup", || fake.call_count() == 1).await;
     let begun = Instant::now();
-    assert_eq!(ask(&cache, "token").await, Err(overloaded()));
-    assert_eq!(begun.elapsed(), PATIENCE);
+    assert_eq!(authenticate(&cache, "token").await, Err(overloaded()));
+    assert_eq!(begun.elapsed(), QUEUE_TIMEOUT);
     blocking.abort();
 }
 
 #[tokio::test]
-async fn what_was_not_asked_for_longest_is_forgotten_first() {
-    let fake = Fake::new(|token, _| Ok(Some(success(token, &[]))));
-    let cache = cache_with(&fake, SUCCESSES, Limits { memory: 256 << 10, ..Limits::JUDGED });
+async fn the_least_recently_used_verdict_is_evicted_first() {
+    let fake = FakeAuthenticator::new(|token, _| Ok(Some(success(token, &[]))));
+    let cache = cache_with(&fake, SUCCESSES, CacheLimits { memory: 256 << 10, ..CacheLimits::CLUSTER });
     for number in 0..2_000 {
-        ask(&cache, &number.to_string()).await.ok();
-        ask(&cache, "favourite").await.ok();
+        authenticate(&cache, &number.to_string()).await.ok();
+        authenticate(&cache, "favourite").await.ok();
     }
-    let (kept, _) = cache.len();
-    assert!((100..1_000).contains(&kept), "{kept} entries in 256 KiB");
-    assert_eq!(fake.asked().iter().filter(|token| *token == "favourite").count(), 1);
+    let (stored, _) = cache.len();
+    assert!((100..1_000).contains(&stored), "{stored} entries in 256 KiB");
+    assert_eq!(fake.calls().iter().filter(|token| *token == "favourite").count(), 1);
 }
 
 #[tokio::test]
 async fn requests_and_lookups_are_counted() {
-    let fake = Fake::new(|token, _| match token {
+    let fake = FakeAuthenticator::new(|token, _| match token {
         "bad" => Err(invalid("x")),
         "panic" => panic!("uh oh"),
         _ => Ok(None),
     });
     let metrics = Metrics::new();
-    let keep = Keep { failure: MINUTE, errors: false, ..SUCCESSES };
-    let cache = CachedTokens::new(fake, keep, Handle::current(), &metrics.token_cache, Limits::JUDGED);
+    let policy = CachePolicy { failure: MINUTE, errors: false, ..SUCCESSES };
+    let cache =
+        CachedTokens::new(fake, policy, Handle::current(), &metrics.token_cache, CacheLimits::CLUSTER);
     for token in ["bad", "bad", "panic", "unknown", "unknown", "unknown"] {
-        ask(&cache, token).await.ok();
+        authenticate(&cache, token).await.ok();
     }
     let (text, _) = metrics.render();
     for line in [
@@ -529,10 +542,12 @@ async fn requests_and_lookups_are_counted() {
 }
 
 impl CachedTokens {
-    /// How many verdicts are remembered, and how many lookups are in progress.
+    /// The number of stored verdicts and of lookups in progress.
     fn len(&self) -> (usize, usize) {
-        let (one, others) = &self.0.shelves;
-        let shelves = others.iter().chain([one]).map(|shelf| shelf.lock().unwrap());
-        shelves.fold((0, 0), |(kept, flights), shelf| (kept + shelf.len(), flights + shelf.flights()))
+        let (first, others) = &self.0.shards;
+        let shards = others.iter().chain([first]).map(|shard| shard.lock().unwrap());
+        shards.fold((0, 0), |(stored, pending), shard| {
+            (stored + shard.stored_count(), pending + shard.pending_count())
+        })
     }
 }

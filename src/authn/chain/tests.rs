@@ -10,21 +10,21 @@ fn invalid(text: &str) -> AuthnError {
     AuthnError::Invalid(text.to_owned())
 }
 
-fn chain(verdicts: Vec<Verdict>, anonymous: bool) -> Result<Chain, EmptyChain> {
+fn chain(verdicts: Vec<AuthnVerdict>, anonymous: bool) -> Result<AuthnChain, EmptyChain> {
     let members = verdicts
         .into_iter()
         .map(|verdict| -> Box<dyn RequestAuthenticator> { Box::new(Fixed(verdict)) })
         .collect();
-    Chain::new(members, anonymous.then(|| AnonymousAuthenticator::new([])))
+    AuthnChain::new(members, anonymous.then(|| AnonymousAuthenticator::new([])))
 }
 
-fn judge(chain: &Chain, request: &TestRequest) -> Result<Authenticated, AuthnError> {
-    chain.authenticate(&request.input()).now_or_never().expect("ready").map(Proven::into_inner)
+fn authenticate(chain: &AuthnChain, request: &TestRequest) -> Result<Authenticated, AuthnError> {
+    chain.authenticate(&request.input()).now_or_never().expect("ready").map(ProvenIdentity::into_inner)
 }
 
-fn ask(verdicts: Vec<Verdict>, anonymous: bool) -> Result<UserInfo, AuthnError> {
+fn user_of(verdicts: Vec<AuthnVerdict>, anonymous: bool) -> Result<UserInfo, AuthnError> {
     let chain = chain(verdicts, anonymous).expect("a chain");
-    judge(&chain, &TestRequest::new()).map(|found| (*found.user).clone())
+    authenticate(&chain, &TestRequest::new()).map(|found| (*found.user).clone())
 }
 
 fn authenticated(name: &str) -> UserInfo {
@@ -38,9 +38,9 @@ fn a_chain_without_members_cannot_be_built() {
 }
 
 #[test]
-fn the_first_success_wins_and_earlier_errors_are_forgotten() {
+fn the_first_success_wins_and_discards_earlier_errors() {
     let good = |name| Ok(Some(success(name, &[])));
-    let cases: Vec<(Vec<Verdict>, Result<UserInfo, AuthnError>)> = vec![
+    let cases: Vec<(Vec<AuthnVerdict>, Result<UserInfo, AuthnError>)> = vec![
         (vec![good("a"), good("b")], Ok(authenticated("a"))),
         (vec![Err(invalid("x")), good("b")], Ok(authenticated("b"))),
         (vec![Ok(None), good("b"), Err(invalid("x"))], Ok(authenticated("b"))),
@@ -53,14 +53,14 @@ fn the_first_success_wins_and_earlier_errors_are_forgotten() {
         (vec![], Ok(UserInfo::anonymous())),
     ];
     for (verdicts, expected) in cases {
-        assert_eq!(ask(verdicts.clone(), true), expected, "{verdicts:?}");
+        assert_eq!(user_of(verdicts.clone(), true), expected, "{verdicts:?}");
     }
 }
 
 #[test]
 fn an_error_is_never_anonymous() {
-    assert_eq!(ask(vec![Err(invalid("x")), Ok(None)], true), Err(invalid("x")));
-    assert_eq!(ask(vec![Ok(None)], false), Err(AuthnError::Unrecognized));
+    assert_eq!(user_of(vec![Err(invalid("x")), Ok(None)], true), Err(invalid("x")));
+    assert_eq!(user_of(vec![Ok(None)], false), Err(AuthnError::Unrecognized));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn the_group_of_all_authenticated_users_is_added_once_and_last() {
 }
 
 #[test]
-fn a_credential_must_be_good_for_an_audience_of_the_api() {
+fn a_credential_must_be_valid_for_an_audience_of_the_api() {
     type Case = (&'static [&'static str], &'static [&'static str], Result<(), &'static str>);
     let cases: &[Case] = &[
         (&[], &[], Ok(())),
@@ -120,18 +120,18 @@ fn a_credential_must_be_good_for_an_audience_of_the_api() {
     for (api, of_credential, expected) in cases {
         let chain = chain(vec![Ok(Some(success("a", of_credential)))], true).expect("a chain");
         let request = TestRequest::new().audiences(api);
-        let found = judge(&chain, &request).map(|_| ());
+        let found = authenticate(&chain, &request).map(|_| ());
         assert_eq!(found, expected.map_err(invalid), "{api:?} {of_credential:?}");
     }
 }
 
 #[test]
-fn audience_agnostic_authenticators_are_good_for_their_own_audiences() {
+fn audience_agnostic_authenticators_accept_their_own_audiences() {
     struct Case {
         implicit: &'static [&'static str],
         requested: &'static [&'static str],
-        delegate: Verdict,
-        expected: Verdict,
+        delegate: AuthnVerdict,
+        expected: AuthnVerdict,
     }
     let good = |audiences: &[&str]| Ok(Some(success("a", audiences)));
     let cases = [
@@ -141,7 +141,12 @@ fn audience_agnostic_authenticators_are_good_for_their_own_audiences() {
             delegate: good(&[]),
             expected: good(&["b", "a"]),
         },
-        Case { implicit: &["a"], requested: &["b"], delegate: Err(invalid("not asked")), expected: Ok(None) },
+        Case {
+            implicit: &["a"],
+            requested: &["b"],
+            delegate: Err(invalid("not called")),
+            expected: Ok(None),
+        },
         Case { implicit: &[], requested: &["b"], delegate: good(&[]), expected: Ok(None) },
         Case { implicit: &["a"], requested: &[], delegate: good(&["x"]), expected: good(&["x"]) },
         Case { implicit: &["a"], requested: &["a"], delegate: Ok(None), expected: Ok(None) },
@@ -179,10 +184,10 @@ fn audience_agnostic_authenticators_are_good_for_their_own_audiences() {
 }
 
 #[test]
-fn token_unions_go_on_after_an_error_or_stop_there() {
+fn token_unions_continue_or_stop_after_an_error() {
     let good = || Ok(Some(success("a", &[])));
     let both = AuthnError::Several(vec![invalid("x"), invalid("y")]);
-    let cases: Vec<(Vec<Verdict>, Verdict, Verdict)> = vec![
+    let cases: Vec<(Vec<AuthnVerdict>, AuthnVerdict, AuthnVerdict)> = vec![
         (vec![good()], good(), good()),
         (vec![Err(invalid("x")), good()], good(), Err(invalid("x"))),
         (vec![Ok(None), good()], good(), good()),
@@ -190,8 +195,10 @@ fn token_unions_go_on_after_an_error_or_stop_there() {
         (vec![Err(invalid("x")), Err(invalid("y"))], Err(both), Err(invalid("x"))),
         (vec![Err(invalid("x")), Ok(None)], Err(invalid("x")), Err(invalid("x"))),
     ];
-    for (verdicts, going_on, stopping) in cases {
-        for (on_error, expected) in [(OnError::Continue, going_on), (OnError::Stop, stopping)] {
+    for (verdicts, continued, stopped) in cases {
+        for (on_error, expected) in
+            [(UnionErrorPolicy::Continue, continued), (UnionErrorPolicy::Stop, stopped)]
+        {
             let members = verdicts
                 .iter()
                 .map(|verdict| -> Box<dyn TokenAuthenticator> { Box::new(Fixed(verdict.clone())) })
@@ -207,14 +214,14 @@ fn token_unions_go_on_after_an_error_or_stop_there() {
 }
 
 #[test]
-fn a_union_of_one_is_that_one_and_of_none_is_nothing() {
+fn a_union_of_one_is_its_member_and_of_none_is_none() {
     let one: Vec<Box<dyn TokenAuthenticator>> = vec![Box::new(Fixed(Ok(None)))];
-    assert_eq!(token_union(one, OnError::Continue).expect("one").name(), "fixed");
-    assert!(token_union(vec![], OnError::Continue).is_none());
+    assert_eq!(token_union(one, UnionErrorPolicy::Continue).expect("one").name(), "fixed");
+    assert!(token_union(vec![], UnionErrorPolicy::Continue).is_none());
 }
 
-/// What a chain must say, in ten lines.
-fn model(verdicts: &[Verdict], anonymous: bool) -> Result<String, String> {
+/// The rules of a chain, in ten lines.
+fn model(verdicts: &[AuthnVerdict], anonymous: bool) -> Result<String, String> {
     let success = verdicts.iter().find_map(|verdict| verdict.clone().ok().flatten());
     let errors: Vec<_> = verdicts.iter().filter_map(|verdict| verdict.clone().err()).collect();
     match (success, errors.as_slice()) {
@@ -226,7 +233,7 @@ fn model(verdicts: &[Verdict], anonymous: bool) -> Result<String, String> {
     }
 }
 
-fn verdict() -> impl Strategy<Value = Verdict> {
+fn verdict() -> impl Strategy<Value = AuthnVerdict> {
     prop_oneof![
         Just(Ok(None)),
         "[a-c]".prop_map(|name| Ok(Some(success(&name, &[])))),
@@ -237,11 +244,11 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 
 proptest! {
     #[test]
-    fn chains_say_what_the_model_says(verdicts in prop::collection::vec(verdict(), 0..6), anonymous: bool) {
+    fn chains_follow_the_model(verdicts in prop::collection::vec(verdict(), 0..6), anonymous: bool) {
         match chain(verdicts.clone(), anonymous) {
             Err(EmptyChain) => prop_assert!(verdicts.is_empty() && !anonymous),
             Ok(chain) => {
-                let found = judge(&chain, &TestRequest::new());
+                let found = authenticate(&chain, &TestRequest::new());
                 let found = found.map(|found| found.user.name.clone()).map_err(|error| error.to_string());
                 prop_assert_eq!(found, model(&verdicts, anonymous));
             }
@@ -250,8 +257,8 @@ proptest! {
 }
 
 #[test]
-fn an_identity_that_comes_with_the_group_is_not_copied() {
-    let tokens = InAuthenticatedGroup::new(Box::new(Fixed(Ok(Some(success("alice", &[]))))));
+fn a_user_that_has_the_group_is_not_copied() {
+    let tokens = AuthenticatedGroupAdder::new(Box::new(Fixed(Ok(Some(success("alice", &[]))))));
     let request = TestRequest::new();
     let (token, input) = (BearerToken::new("token"), request.input());
     let found = tokens
@@ -263,11 +270,11 @@ fn an_identity_that_comes_with_the_group_is_not_copied() {
     assert_eq!(*found.user, authenticated("alice"));
     let user = found.user.clone();
     let chain = chain(vec![Ok(Some(found))], false).expect("a chain");
-    assert!(judge(&chain, &request).expect("good").user.is_shared_with(&user));
+    assert!(authenticate(&chain, &request).expect("good").user.is_shared_with(&user));
 }
 
 #[test]
-fn no_method_but_a_front_proxy_makes_a_client_the_gateway() {
+fn only_a_front_proxy_can_assert_the_gateways_user() {
     for method in
         ["x509", "static-token", "bootstrap", "jwt", "service-account", "webhook", request_header::METHOD]
     {
@@ -278,10 +285,10 @@ fn no_method_but_a_front_proxy_makes_a_client_the_gateway() {
         } else {
             Err(AuthnError::Reserved(method))
         };
-        assert_eq!(ask(verdicts, true), expected, "{method}");
-        // Nor is it said to be the gateway's by a review.
+        assert_eq!(user_of(verdicts, true), expected, "{method}");
+        // The same holds for a TokenReview.
         let tokens = Arc::new(Fixed(Ok(Some(found))));
-        let chain = chain(vec![], true).unwrap().reviewing(tokens);
+        let chain = chain(vec![], true).unwrap().with_token_review(tokens);
         let reviewed = chain.review("token", &[], UnixTime::from_secs(0)).now_or_never().unwrap();
         assert_eq!(reviewed.is_ok(), method == request_header::METHOD, "{method}");
     }

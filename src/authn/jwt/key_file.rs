@@ -1,8 +1,8 @@
-//! Files of keys, as `--service-account-key-file` names them.
+//! PEM files of public keys for `--service-account-key-file`.
 //!
-//! Follows `client-go/util/keyutil/key.go`, `ParsePublicKeysPEM`: what a block is called does not matter, and a block
-//! that is no key is passed over. Taken are public keys (PKIX), certificates, and private keys, of which the public half
-//! is used: RSA in PKCS#1 or PKCS#8, ECDSA in SEC 1 alone.
+//! Follows `client-go/util/keyutil/key.go`, `ParsePublicKeysPEM`: the parser ignores PEM block types and skips blocks
+//! that are not keys. It accepts public keys (PKIX), certificates, and the public half of private keys: RSA in PKCS#1
+//! or PKCS#8, ECDSA in SEC 1 only.
 
 use aws_lc_rs::encoding::{AsDer as _, PublicKeyX509Der};
 use aws_lc_rs::rsa;
@@ -13,41 +13,43 @@ use aws_lc_rs::signature::{
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
 
-use super::keys::{PublicKey, UnfitKey};
+use super::keys::{UnsupportedKey, VerificationKey};
 use crate::go::pem;
 
-/// Why a file has no keys. Says nothing of what is in it.
+/// Why a key file is rejected. Never quotes the content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFileError {
-    /// There is no key in it that could be used.
+    /// The file contains no usable key.
     // client-go: util/keyutil/key.go, ParsePublicKeysPEM
     #[error("data does not contain any valid RSA or ECDSA public keys")]
     NoKeys,
-    /// There is one that kube-apiserver may take and that is not verified with here.
+    /// The file contains a key that kube-apiserver may accept and this proxy does not support.
     #[error(transparent)]
-    Unfit(UnfitKey),
+    Unsupported(UnsupportedKey),
 }
 
-/// Reads every key of a file.
-pub fn read(pem: &[u8]) -> Result<Vec<PublicKey>, KeyFileError> {
+/// Parses every key in a file.
+pub fn read(pem: &[u8]) -> Result<Vec<VerificationKey>, KeyFileError> {
     let mut keys = Vec::new();
     for block in pem::blocks(pem) {
-        match key(&block.content) {
+        match parse_key(&block.content) {
             Ok(key) => keys.push(key),
-            Err(UnfitKey::Unknown) => {}
-            Err(unfit @ UnfitKey::RsaBits(_)) => return Err(KeyFileError::Unfit(unfit)),
+            Err(UnsupportedKey::Unknown) => {}
+            Err(unsupported @ UnsupportedKey::RsaBits(_)) => {
+                return Err(KeyFileError::Unsupported(unsupported));
+            }
         }
     }
     if keys.is_empty() { Err(KeyFileError::NoKeys) } else { Ok(keys) }
 }
 
-fn key(der: &[u8]) -> Result<PublicKey, UnfitKey> {
+fn parse_key(der: &[u8]) -> Result<VerificationKey, UnsupportedKey> {
     if let Some(public) = public_half(der) {
-        return PublicKey::from_spki(public.as_ref());
+        return VerificationKey::from_spki(public.as_ref());
     }
     match X509Certificate::from_der(der) {
-        Ok(([], certificate)) => PublicKey::from_spki(certificate.public_key().raw),
-        _ => PublicKey::from_spki(der),
+        Ok(([], certificate)) => VerificationKey::from_spki(certificate.public_key().raw),
+        _ => VerificationKey::from_spki(der),
     }
 }
 
@@ -63,7 +65,7 @@ fn public_half(der: &[u8]) -> Option<PublicKeyX509Der<'static>> {
     ];
     curves.into_iter().find_map(|curve| {
         let pair = EcdsaKeyPair::from_private_key_der(curve, der).ok()?;
-        // kube-apiserver does not read them: what verifies there is to verify here, and nothing else.
+        // kube-apiserver does not read ECDSA keys in PKCS#8: both must accept the same keys.
         let in_pkcs8 = EcdsaKeyPair::from_pkcs8(curve, der).is_ok();
         if in_pkcs8 { None } else { pair.public_key().as_der().ok() }
     })

@@ -1,10 +1,10 @@
-//! The keys of an issuer, fetched when a token asks for one that is not known.
+//! The signing keys of an issuer (JWKS), fetched when no cached key verifies a token.
 //!
-//! Follows `github.com/coreos/go-oidc/oidc/jwks.go`: any token that no known key has signed asks for the keys anew.
-//! Beyond it there is a floor between two fetches, so that bad tokens cannot multiply them: who comes earlier waits, and
-//! all who wait share one fetch. Only so many may wait, so that tokens whose keys nobody knows do not take the places of
-//! those that can be judged. Keys that are known stay while the issuer is away, and are asked for again now and then: one
-//! that was withdrawn is not believed for ever just because nobody names a new one.
+//! Follows `github.com/coreos/go-oidc/oidc/jwks.go`: a token that no cached key verifies triggers a fetch. In addition,
+//! fetches are rate limited, so that bad tokens cannot multiply them; callers that arrive sooner wait and share the
+//! next fetch. The number of waiting callers is limited, so that tokens with unknown keys cannot use up the capacity
+//! for tokens with cached keys. Cached keys stay in use while the issuer is unreachable. A periodic refresh removes
+//! keys that the issuer has revoked, even if no token triggers a fetch.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,34 +19,34 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::Jwt;
-use super::keys::PublicKey;
+use super::keys::VerificationKey;
 use crate::authn::BoxFuture;
 use crate::go::json::JsonValue;
 use crate::go::json::Object;
 
-/// The least time between two fetches.
-const FLOOR: Duration = Duration::from_secs(1);
-/// How long a key that was withdrawn may go on, unless the issuer is away.
+/// Minimum time between two fetches.
+const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the periodic refresh: how long a revoked key may stay valid while the issuer is reachable.
 pub(crate) const REFRESH_INTERVAL: Duration = Duration::from_mins(5);
-/// How many tokens may wait for a fetch. Each has one of the places of the cluster's token cache meanwhile, of which
-/// some must be left whatever becomes of this issuer.
-const WAITING: usize = 32;
+/// Maximum number of tokens waiting for a fetch. Each occupies a slot of the cluster's token cache, and one unreachable
+/// issuer must not occupy all of them.
+const MAX_WAITING: usize = 32;
 
-/// Where a key set comes from.
-pub trait KeySource: Send + Sync + fmt::Debug {
-    /// Fetches it, as JSON (RFC 7517); the error is for the log. Ends in time by itself.
+/// Fetches the key set of an issuer.
+pub trait JwksSource: Send + Sync + fmt::Debug {
+    /// Fetches the key set as JSON (RFC 7517), with a timeout of its own. The error is for the log.
     fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>>;
 
-    /// Whose keys they are, for the log.
+    /// The issuer's name for the log.
     fn name(&self) -> String;
 }
 
-/// The keys of one issuer.
+/// The cached keys of one issuer.
 #[derive(Debug)]
 pub struct KeySet {
-    source: Box<dyn KeySource>,
-    keys: ArcSwapOption<Vec<PublicKey>>,
-    last: Mutex<Option<Fetch>>,
+    source: Box<dyn JwksSource>,
+    keys: ArcSwapOption<Vec<VerificationKey>>,
+    last: Mutex<Option<LastFetch>>,
     waiting: Semaphore,
     /// Whether the last refresh failed.
     is_failing: AtomicBool,
@@ -54,42 +54,42 @@ pub struct KeySet {
 
 /// The last fetch.
 #[derive(Debug)]
-struct Fetch {
+struct LastFetch {
     began: Instant,
-    /// Nothing if it was given up.
+    /// `None` if the fetch was cancelled.
     outcome: Option<Result<(), String>>,
 }
 
-/// Why no key of the set has signed a token.
+/// Why a key set does not verify a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
-    /// None of the keys has.
+pub enum KeySetError {
+    /// None of the keys verifies the signature.
     #[error("failed to verify id token signature")]
     NotSigned,
-    /// The keys that are known have not, and there may be others.
+    /// No cached key verifies the signature, and the current keys could not be fetched.
     #[error("fetching keys {0}")]
     Unavailable(String),
 }
 
 impl KeySet {
-    /// A set of which nothing is known yet.
-    pub fn new(source: Box<dyn KeySource>) -> Self {
-        let waiting = Semaphore::new(WAITING);
+    /// Returns an empty set; the first [`Self::initialize`] or [`Self::verify`] fetches the keys.
+    pub fn new(source: Box<dyn JwksSource>) -> Self {
+        let waiting = Semaphore::new(MAX_WAITING);
         let (keys, last) = (ArcSwapOption::empty(), Mutex::new(None));
         Self { source, keys, last, waiting, is_failing: AtomicBool::new(false) }
     }
 
-    /// The keys that are known.
-    pub fn known(&self) -> Option<Arc<Vec<PublicKey>>> {
+    /// The cached keys, once a fetch has succeeded.
+    pub fn known(&self) -> Option<Arc<Vec<VerificationKey>>> {
         self.keys.load_full()
     }
 
-    /// Fetches the keys if none are known yet.
-    pub async fn initialize(&self) -> Result<(), KeyError> {
+    /// Fetches the keys unless a fetch has succeeded.
+    pub async fn initialize(&self) -> Result<(), KeySetError> {
         if self.keys.load().is_some() { Ok(()) } else { self.fetch_since(Instant::now()).await }
     }
 
-    /// Fetches the keys now and then. Never ends.
+    /// Refreshes the keys periodically. Never returns.
     // threat: withdrawn-key
     pub async fn keep_fresh(&self) {
         loop {
@@ -98,76 +98,76 @@ impl KeySet {
         }
     }
 
-    /// Fetches the keys. If that fails, the known ones stay, and the log says so once.
+    /// Fetches the keys. After a failure the cached keys stay in use; the first failure in a row is logged.
     pub async fn refresh(&self) {
         let fetched = self.fetch_since(Instant::now()).await;
         let was_failing = self.is_failing.swap(fetched.is_err(), Ordering::Relaxed);
         let source = || self.source.name();
         match fetched {
-            Ok(()) if was_failing => info!(source = source(), "the keys of tokens are fetched again"),
+            Ok(()) if was_failing => info!(source = source(), "token signing keys refreshed again"),
             Err(error) if !was_failing => warn!(
                 source = source(),
                 %error,
-                "the keys of tokens cannot be refreshed; the known ones are believed until they can: a key that was \
-                 withdrawn meanwhile is believed too"
+                "cannot refresh the token signing keys; the cached keys stay in use, including keys revoked since the \
+                 last refresh"
             ),
             Ok(()) | Err(_) => {}
         }
     }
 
-    /// Whether one of the keys has signed the token: the one it names, or any if it names none.
-    pub async fn verify(&self, jwt: &Jwt<'_>) -> Result<(), KeyError> {
-        let asked = Instant::now();
+    /// Verifies the signature of a token; fetches the keys if no cached key does.
+    pub async fn verify(&self, jwt: &Jwt<'_>) -> Result<(), KeySetError> {
+        let requested = Instant::now();
         if self.is_signed(jwt) {
             return Ok(());
         }
-        // Why not in a queue: a key that there is will be known a moment later, and a client can come again.
+        // Fails instead of queueing: one fetch caches every existing key, and the client can retry.
         let _waiting = self
             .waiting
             .try_acquire()
-            .map_err(|_| KeyError::Unavailable("is what too many wait for".to_owned()))?;
-        self.fetch_since(asked).await?;
-        if self.is_signed(jwt) { Ok(()) } else { Err(KeyError::NotSigned) }
+            .map_err(|_| KeySetError::Unavailable("refused: too many tokens are waiting".to_owned()))?;
+        self.fetch_since(requested).await?;
+        if self.is_signed(jwt) { Ok(()) } else { Err(KeySetError::NotSigned) }
     }
 
     fn is_signed(&self, jwt: &Jwt<'_>) -> bool {
         self.keys.load().as_ref().is_some_and(|keys| jwt.is_signed_by_one_of(keys))
     }
 
-    /// Sees to it that a fetch has begun after `asked` and ended.
-    async fn fetch_since(&self, asked: Instant) -> Result<(), KeyError> {
+    /// Completes a fetch that began at or after `requested`, or shares one.
+    async fn fetch_since(&self, requested: Instant) -> Result<(), KeySetError> {
         let mut last = self.last.lock().await;
         if let Some(fetch) = last.as_ref() {
             match &fetch.outcome {
-                Some(outcome) if fetch.began >= asked => {
-                    return outcome.clone().map_err(KeyError::Unavailable);
+                Some(outcome) if fetch.began >= requested => {
+                    return outcome.clone().map_err(KeySetError::Unavailable);
                 }
-                _ => sleep_until(fetch.began + FLOOR).await,
+                _ => sleep_until(fetch.began + MIN_FETCH_INTERVAL).await,
             }
         }
         let began = Instant::now();
-        // Why before: requests that are taken back in the middle of a fetch must not multiply fetches either.
-        *last = Some(Fetch { began, outcome: None });
+        // Recorded before the fetch: requests cancelled during a fetch must not multiply fetches.
+        *last = Some(LastFetch { began, outcome: None });
         let outcome = match self.source.fetch().await {
             Ok(json) => read(&json).map(|keys| self.keys.store(Some(Arc::new(keys)))),
             Err(error) => Err(error),
         };
-        *last = Some(Fetch { began, outcome: Some(outcome.clone()) });
-        outcome.map_err(KeyError::Unavailable)
+        *last = Some(LastFetch { began, outcome: Some(outcome.clone()) });
+        outcome.map_err(KeySetError::Unavailable)
     }
 }
 
 #[derive(Deserialize)]
-struct Document {
+struct JwksDocument {
     keys: Vec<JsonValue>,
 }
 
-/// Reads a key set. Keys of kinds that are not verified here are left out.
-pub(crate) fn read(json: &[u8]) -> Result<Vec<PublicKey>, String> {
-    let Object(document): Object<Document> =
+/// Parses a key set, without the keys of unsupported types.
+pub(crate) fn read(json: &[u8]) -> Result<Vec<VerificationKey>, String> {
+    let Object(document): Object<JwksDocument> =
         serde_json::from_slice(json).map_err(|error| format!("failed to decode keys: {error}"))?;
     let keys = document.keys.into_iter().filter_map(|JsonValue(key)| serde_json::from_value::<Jwk>(key).ok());
-    Ok(keys.filter_map(|key| PublicKey::from_jwk(&key)).collect())
+    Ok(keys.filter_map(|key| VerificationKey::from_jwk(&key)).collect())
 }
 
 #[cfg(test)]

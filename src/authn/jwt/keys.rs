@@ -1,6 +1,6 @@
-//! Public keys and the algorithms they verify.
+//! Public keys and signature algorithms of tokens.
 //!
-//! `jsonwebtoken` verifies all algorithms but ES512, which it does not have.
+//! `jsonwebtoken` verifies all algorithms except ES512, which it does not implement.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -17,17 +17,17 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::BASE64_URL;
 
-/// The RSA keys that are verified with.
-const RSA_BITS: RangeInclusive<usize> = 2048..=8192;
-/// In bits.
-const LONGEST_EXPONENT: usize = 32;
-/// The longest signature, in bytes: that of the longest RSA key.
-const LONGEST_SIGNATURE: usize = 1024;
+/// Supported sizes of RSA keys.
+const RSA_KEY_BITS: RangeInclusive<usize> = 2048..=8192;
+/// Maximum size of an RSA public exponent.
+const MAX_EXPONENT_BITS: usize = 32;
+/// Maximum size of a signature in bytes: that of the largest RSA key.
+const MAX_SIGNATURE_SIZE: usize = 1024;
 
-/// A signature algorithm of RFC 7518. No other is ever verified: not `none`, HS256 to HS512 or `EdDSA`.
+/// A supported signature algorithm of RFC 7518. `none`, HS256 to HS512 and `EdDSA` are never accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of RFC 7518")]
-pub enum Algorithm {
+pub enum JwsAlgorithm {
     RS256,
     RS384,
     RS512,
@@ -39,8 +39,8 @@ pub enum Algorithm {
     PS512,
 }
 
-impl Algorithm {
-    /// All of them, in the order of messages.
+impl JwsAlgorithm {
+    /// All algorithms, in the order in which messages list them.
     pub const ALL: [Self; 9] = [
         Self::ES256,
         Self::ES384,
@@ -53,12 +53,12 @@ impl Algorithm {
         Self::RS512,
     ];
 
-    /// By its name in a header or a flag.
+    /// Finds an algorithm by its name in a header or a flag.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// Its name in a header or a flag.
+    /// The name in a header or a flag.
     pub fn name(self) -> &'static str {
         match self {
             Self::RS256 => "RS256",
@@ -74,54 +74,56 @@ impl Algorithm {
     }
 }
 
-/// A public key.
+/// A public key that verifies token signatures.
 #[derive(Clone)]
-pub struct PublicKey {
+pub struct VerificationKey {
     id: String,
-    material: Material,
+    material: KeyMaterial,
 }
 
 #[derive(Clone)]
-enum Material {
+enum KeyMaterial {
     Rsa(DecodingKey),
     P256(DecodingKey),
     P384(DecodingKey),
     P521(Vec<u8>),
 }
 
-/// It is no public key that tokens can be verified with.
+/// Why a key cannot verify tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum UnfitKey {
-    /// It is of another kind, or no key at all.
+pub enum UnsupportedKey {
+    /// The data is not a key, or a key of an unsupported type.
     #[error("neither an RSA key nor a key on P-256, P-384 or P-521")]
     Unknown,
-    /// It is an RSA key that is too short to be trusted, or longer than any is verified.
+    /// The size of the RSA key is outside the supported range.
     #[error("an RSA key has {0} bits; it must have 2048 to 8192")]
     RsaBits(usize),
 }
 
-impl PublicKey {
-    /// A key in the form of `SubjectPublicKeyInfo`, DER. Its id is derived from it, as kube-apiserver does.
+impl VerificationKey {
+    /// Parses a `SubjectPublicKeyInfo` (DER). The key ID is derived from it, as in kube-apiserver.
     // kubernetes: pkg/serviceaccount/jwt.go, keyIDFromPublicKey
-    pub fn from_spki(der: &[u8]) -> Result<Self, UnfitKey> {
-        let Ok(([], info)) = SubjectPublicKeyInfo::from_der(der) else { return Err(UnfitKey::Unknown) };
+    pub fn from_spki(der: &[u8]) -> Result<Self, UnsupportedKey> {
+        let Ok(([], info)) = SubjectPublicKeyInfo::from_der(der) else { return Err(UnsupportedKey::Unknown) };
         let bits = info.subject_public_key.data.as_ref();
-        let material = match info.parsed().map_err(|_| UnfitKey::Unknown)? {
+        let material = match info.parsed().map_err(|_| UnsupportedKey::Unknown)? {
             x509_parser::public_key::PublicKey::RSA(key) => match key.key_size() {
-                size if RSA_BITS.contains(&size) => Material::Rsa(DecodingKey::from_rsa_der(bits)),
-                size => return Err(UnfitKey::RsaBits(size)),
+                size if RSA_KEY_BITS.contains(&size) => KeyMaterial::Rsa(DecodingKey::from_rsa_der(bits)),
+                size => return Err(UnsupportedKey::RsaBits(size)),
             },
             x509_parser::public_key::PublicKey::EC(_) => {
                 let curve = info.algorithm.parameters.as_ref().and_then(|curve| curve.as_oid().ok());
-                curve.and_then(|curve| Material::from_point(&curve, bits)).ok_or(UnfitKey::Unknown)?
+                curve
+                    .and_then(|curve| KeyMaterial::from_point(&curve, bits))
+                    .ok_or(UnsupportedKey::Unknown)?
             }
-            _ => return Err(UnfitKey::Unknown),
+            _ => return Err(UnsupportedKey::Unknown),
         };
         let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, der);
         Ok(Self { id: URL_SAFE_NO_PAD.encode(digest), material })
     }
 
-    /// A key of a key set; `None` if signatures are not verified by it.
+    /// Converts a key of a key set; `None` if its type or use is unsupported.
     pub fn from_jwk(jwk: &Jwk) -> Option<Self> {
         if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
             return None;
@@ -130,18 +132,18 @@ impl PublicKey {
             AlgorithmParameters::RSA(key) => {
                 let [modulus, exponent] = [&key.n, &key.e].map(|number| BASE64_URL.decode(number).ok());
                 let (modulus, exponent) = (modulus?, exponent?);
-                // Beyond the exponent a verification would take as long as a signature, or longer.
-                let fits = RSA_BITS.contains(&bits(&modulus)) && bits(&exponent) <= LONGEST_EXPONENT;
-                fits.then(|| Material::Rsa(DecodingKey::from_rsa_raw_components(&modulus, &exponent)))?
+                // With a larger exponent a verification would cost as much as a signature, or more.
+                let fits = RSA_KEY_BITS.contains(&bits(&modulus)) && bits(&exponent) <= MAX_EXPONENT_BITS;
+                fits.then(|| KeyMaterial::Rsa(DecodingKey::from_rsa_raw_components(&modulus, &exponent)))?
             }
             AlgorithmParameters::EllipticCurve(curve) => {
                 let mut point = vec![4];
                 point.extend(BASE64_URL.decode(&curve.x).ok()?);
                 point.extend(BASE64_URL.decode(&curve.y).ok()?);
                 match (&curve.curve, point.len()) {
-                    (EllipticCurve::P256, 65) => Material::P256(DecodingKey::from_ec_der(&point)),
-                    (EllipticCurve::P384, 97) => Material::P384(DecodingKey::from_ec_der(&point)),
-                    (EllipticCurve::P521, 133) => Material::P521(point),
+                    (EllipticCurve::P256, 65) => KeyMaterial::P256(DecodingKey::from_ec_der(&point)),
+                    (EllipticCurve::P384, 97) => KeyMaterial::P384(DecodingKey::from_ec_der(&point)),
+                    (EllipticCurve::P521, 133) => KeyMaterial::P521(point),
                     _ => return None,
                 }
             }
@@ -150,38 +152,38 @@ impl PublicKey {
         Some(Self { id: jwk.common.key_id.clone().unwrap_or_default(), material })
     }
 
-    /// What tokens name it by; may be empty.
+    /// The key ID that tokens name in `kid`; may be empty.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Whether it has signed the message by this algorithm, which must be one for its kind of key.
-    pub fn has_signed(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
-        use jsonwebtoken::Algorithm as Known;
-        if signature.len() > LONGEST_SIGNATURE {
+    /// Whether the key verifies the signature. False for an algorithm that does not fit the key type.
+    pub fn has_signed(&self, algorithm: JwsAlgorithm, message: &[u8], signature: &[u8]) -> bool {
+        use jsonwebtoken::Algorithm as Rfc7518;
+        if signature.len() > MAX_SIGNATURE_SIZE {
             return false;
         }
-        let (key, known) = match (&self.material, algorithm) {
-            (Material::Rsa(key), Algorithm::RS256) => (key, Known::RS256),
-            (Material::Rsa(key), Algorithm::RS384) => (key, Known::RS384),
-            (Material::Rsa(key), Algorithm::RS512) => (key, Known::RS512),
-            (Material::Rsa(key), Algorithm::PS256) => (key, Known::PS256),
-            (Material::Rsa(key), Algorithm::PS384) => (key, Known::PS384),
-            (Material::Rsa(key), Algorithm::PS512) => (key, Known::PS512),
-            (Material::P256(key), Algorithm::ES256) => (key, Known::ES256),
-            (Material::P384(key), Algorithm::ES384) => (key, Known::ES384),
-            (Material::P521(point), Algorithm::ES512) => {
+        let (key, rfc7518) = match (&self.material, algorithm) {
+            (KeyMaterial::Rsa(key), JwsAlgorithm::RS256) => (key, Rfc7518::RS256),
+            (KeyMaterial::Rsa(key), JwsAlgorithm::RS384) => (key, Rfc7518::RS384),
+            (KeyMaterial::Rsa(key), JwsAlgorithm::RS512) => (key, Rfc7518::RS512),
+            (KeyMaterial::Rsa(key), JwsAlgorithm::PS256) => (key, Rfc7518::PS256),
+            (KeyMaterial::Rsa(key), JwsAlgorithm::PS384) => (key, Rfc7518::PS384),
+            (KeyMaterial::Rsa(key), JwsAlgorithm::PS512) => (key, Rfc7518::PS512),
+            (KeyMaterial::P256(key), JwsAlgorithm::ES256) => (key, Rfc7518::ES256),
+            (KeyMaterial::P384(key), JwsAlgorithm::ES384) => (key, Rfc7518::ES384),
+            (KeyMaterial::P521(point), JwsAlgorithm::ES512) => {
                 let key = UnparsedPublicKey::new(&ECDSA_P521_SHA512_FIXED, point);
                 return key.verify(message, signature).is_ok();
             }
             _ => return false,
         };
         let signature = URL_SAFE_NO_PAD.encode(signature);
-        jsonwebtoken::crypto::verify(&signature, message, key, known).unwrap_or(false)
+        jsonwebtoken::crypto::verify(&signature, message, key, rfc7518).unwrap_or(false)
     }
 }
 
-impl Material {
+impl KeyMaterial {
     fn from_point(curve: &Oid<'_>, point: &[u8]) -> Option<Self> {
         match point.len() {
             65 if *curve == OID_EC_P256 => Some(Self::P256(DecodingKey::from_ec_der(point))),
@@ -192,14 +194,14 @@ impl Material {
     }
 }
 
-/// How many bits a number has, the first of which is a one.
+/// Length of a big-endian number in bits, without leading zeros.
 fn bits(number: &[u8]) -> usize {
     let zeros = number.iter().take_while(|byte| **byte == 0).count();
     let first = number.get(zeros).map_or(8, |byte| usize::try_from(byte.leading_zeros()).unwrap_or(0));
     ((number.len() - zeros) * 8).saturating_sub(first)
 }
 
-impl fmt::Debug for PublicKey {
+impl fmt::Debug for VerificationKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PublicKey").field("id", &self.id).finish_non_exhaustive()
     }

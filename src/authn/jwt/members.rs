@@ -1,7 +1,7 @@
-//! The members of a JSON object one by one, as they are written: none is built that is not read.
+//! Reads the members of a JSON object one by one, without building the values that no caller needs.
 //!
-//! Go's `encoding/json` reads an object into a structure member by member, too. A name that differs by case alone is the
-//! name of the field, each member is read and must be of the right type, the last one counts, and `null` changes nothing.
+//! Matches how Go's `encoding/json` decodes an object into a struct: member names match fields case-insensitively,
+//! every occurrence must have the right type, the last one wins, and `null` leaves the field unchanged.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,15 +11,15 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Calls `each` with the members of an object, in the order in which they are written and as often as they are.
+/// Calls `each` for every member of an object, in source order and with duplicates.
 // threat: claims-other-reading
 pub(crate) fn read(json: &[u8], each: impl FnMut(&str, &RawValue)) -> serde_json::Result<()> {
     let mut json = serde_json::Deserializer::from_slice(json);
-    json.deserialize_map(Object(each))?;
+    json.deserialize_map(MemberVisitor(each))?;
     json.end()
 }
 
-/// Whether Go takes a name for that of a field, which is in small letters.
+/// Whether Go matches a member name to a field name, which must be lower case.
 // Go: encoding/json/fold.go
 pub(crate) fn is_field(name: &str, field: &str) -> bool {
     let folded = name.chars().map(|character| match character {
@@ -35,18 +35,18 @@ pub(crate) fn value<T: DeserializeOwned>(member: &RawValue) -> serde_json::Resul
     serde_json::from_str(member.get())
 }
 
-/// Fails if a name comes twice in an object, however deep, or if a number is no double.
+/// Fails on a duplicate name in an object at any depth, and on a number outside the range of a double.
 // go-jose: json/decode.go
 pub(super) fn check_unambiguous(json: &[u8]) -> serde_json::Result<()> {
-    serde_json::from_slice(json).map(|Unambiguous| ())
+    serde_json::from_slice(json).map(|UnambiguousJson| ())
 }
 
-struct Object<F>(F);
+struct MemberVisitor<F>(F);
 
 #[derive(Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl<'de, F: FnMut(&str, &RawValue)> Visitor<'de> for Object<F> {
+impl<'de, F: FnMut(&str, &RawValue)> Visitor<'de> for MemberVisitor<F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,22 +54,22 @@ impl<'de, F: FnMut(&str, &RawValue)> Visitor<'de> for Object<F> {
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some((Name(name), member)) = map.next_entry::<_, &RawValue>()? {
+        while let Some((MemberName(name), member)) = map.next_entry::<_, &RawValue>()? {
             (self.0)(&name, member);
         }
         Ok(())
     }
 }
 
-struct Unambiguous;
+struct UnambiguousJson;
 
-impl<'de> Deserialize<'de> for Unambiguous {
+impl<'de> Deserialize<'de> for UnambiguousJson {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
         json.deserialize_any(Self)
     }
 }
 
-impl<'de> Visitor<'de> for Unambiguous {
+impl<'de> Visitor<'de> for UnambiguousJson {
     type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,7 +109,7 @@ impl<'de> Visitor<'de> for Unambiguous {
         let mut names = HashSet::new();
         while let Some((name, Self)) = object.next_entry::<String, Self>()? {
             if !names.insert(name) {
-                return Err(A::Error::custom("a name comes twice"));
+                return Err(A::Error::custom("duplicate member name"));
             }
         }
         Ok(self)

@@ -1,4 +1,4 @@
-//! Tokens, keys, and keys that come from elsewhere.
+//! Parsing and verification of tokens, and a signer for other tests.
 
 use aws_lc_rs::encoding::{AsDer as _, PublicKeyX509Der};
 use aws_lc_rs::rand::SystemRandom;
@@ -13,21 +13,21 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::*;
 
 #[test]
-fn tokens_are_taken_apart() {
+fn malformed_tokens_are_rejected() {
     let cases = [
-        ("", Some(Malformed::Parts)),
-        ("a.b", Some(Malformed::Parts)),
-        ("e30.e30.e30.e30", Some(Malformed::Parts)),
+        ("", Some(MalformedJwt::Parts)),
+        ("a.b", Some(MalformedJwt::Parts)),
+        ("e30.e30.e30.e30", Some(MalformedJwt::Parts)),
         ("e30.e30.", None),
-        ("e30=.e30.", Some(Malformed::Base64("header"))),
+        ("e30=.e30.", Some(MalformedJwt::Base64("header"))),
         ("e30.e31.", None),
-        ("e30.W10.", Some(Malformed::Json("payload"))),
-        ("e30.e30.+", Some(Malformed::Base64("signature"))),
+        ("e30.W10.", Some(MalformedJwt::Json("payload"))),
+        ("e30.e30.+", Some(MalformedJwt::Base64("signature"))),
         // {"kid":1}, {"kid":null}, {"a":1,"a":1}, {"kid":"a","kid":"a"}
-        ("eyJraWQiOjF9.e30.", Some(Malformed::Header)),
+        ("eyJraWQiOjF9.e30.", Some(MalformedJwt::Header)),
         ("eyJraWQiOm51bGx9.e30.", None),
-        ("eyJhIjoxLCJhIjoxfQ.e30.", Some(Malformed::Header)),
-        ("eyJraWQiOiJhIiwia2lkIjoiYSJ9.e30.", Some(Malformed::Header)),
+        ("eyJhIjoxLCJhIjoxfQ.e30.", Some(MalformedJwt::Header)),
+        ("eyJraWQiOiJhIiwia2lkIjoiYSJ9.e30.", Some(MalformedJwt::Header)),
     ];
     for (token, expected) in cases {
         assert_eq!(Jwt::parse(token).err(), expected, "{token:?}");
@@ -35,8 +35,8 @@ fn tokens_are_taken_apart() {
 }
 
 #[test]
-fn the_issuer_of_a_token_is_read_whatever_the_rest_is_like() {
-    let of = |payload: &str| issuer(&format!("e30.{}.", URL_SAFE_NO_PAD.encode(payload)));
+fn the_issuer_is_read_without_the_header_and_the_signature() {
+    let of = |payload: &str| unverified_issuer(&format!("e30.{}.", URL_SAFE_NO_PAD.encode(payload)));
     assert_eq!(of(r#"{"iss":"a","iss":"b"}"#).as_deref(), Some("b"));
     for empty in ["{}", r#"{"iss":null}"#] {
         assert_eq!(of(empty).as_deref(), Some(""), "{empty}");
@@ -46,19 +46,19 @@ fn the_issuer_of_a_token_is_read_whatever_the_rest_is_like() {
     }
     let long =
         |length: usize| of(&format!(r#"{{"iss":"{}"}}"#, "a".repeat(length))).map(|issuer| issuer.len());
-    assert_eq!((long(LONGEST_ISSUER), long(LONGEST_ISSUER + 1)), (Some(LONGEST_ISSUER), None));
-    assert_eq!(issuer("!.eyJpc3MiOiJhIn0.!").as_deref(), Some("a"));
-    assert_eq!(issuer("e30.eyJpc3MiOiJhIn0.e30."), None);
+    assert_eq!((long(MAX_ISSUER_SIZE), long(MAX_ISSUER_SIZE + 1)), (Some(MAX_ISSUER_SIZE), None));
+    assert_eq!(unverified_issuer("!.eyJpc3MiOiJhIn0.!").as_deref(), Some("a"));
+    assert_eq!(unverified_issuer("e30.eyJpc3MiOiJhIn0.e30."), None);
 }
 
-/// Signs tokens of the tests.
+/// Signs tokens for tests.
 #[derive(Debug)]
 pub(crate) struct Signer {
     key: Key,
-    /// The algorithm it signs by.
+    /// The algorithm of its signatures.
     pub(crate) algorithm: &'static str,
-    /// Its public half.
-    pub(crate) public: PublicKey,
+    /// The public key.
+    pub(crate) public: VerificationKey,
 }
 
 #[derive(Debug)]
@@ -68,7 +68,7 @@ enum Key {
 }
 
 impl Signer {
-    /// A new key for this algorithm.
+    /// Generates a key for an algorithm.
     pub(crate) fn new(algorithm: &'static str) -> Self {
         let (key, public) = match algorithm {
             "ES256" => ecdsa(&ECDSA_P256_SHA256_FIXED_SIGNING),
@@ -79,23 +79,23 @@ impl Signer {
             "PS256" => rsa(&RSA_PSS_SHA256),
             other => panic!("no signer for {other}"),
         };
-        Self { key, algorithm, public: PublicKey::from_spki(&public).unwrap() }
+        Self { key, algorithm, public: VerificationKey::from_spki(&public).unwrap() }
     }
 
-    /// The point that is the public half of an ECDSA key: both coordinates.
+    /// Both coordinates of the public point of an ECDSA key.
     pub(crate) fn point(&self) -> Vec<u8> {
         match &self.key {
             Key::Ecdsa(pair) => pair.public_key().as_ref()[1..].to_vec(),
-            Key::Rsa(..) => panic!("an RSA key is no point"),
+            Key::Rsa(..) => panic!("an RSA key has no point"),
         }
     }
 
-    /// A header that names the algorithm and the key.
+    /// A header with `alg` and `kid`.
     pub(crate) fn header(&self) -> String {
         format!(r#"{{"alg":"{}","kid":"{}"}}"#, self.algorithm, self.public.id())
     }
 
-    /// A token with this header and this payload, both JSON or whatever they are.
+    /// Signs a token; the header and the payload need not be valid JSON.
     pub(crate) fn sign(&self, header: &str, payload: &str) -> String {
         let input = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(payload));
         let random = SystemRandom::new();
@@ -126,7 +126,7 @@ fn rsa(encoding: &'static dyn RsaEncoding) -> (Key, Vec<u8>) {
 }
 
 #[test]
-fn every_algorithm_is_verified_by_a_key_of_its_kind_alone() {
+fn an_algorithm_is_verified_only_by_a_key_of_its_type() {
     let signers = ["ES256", "ES384", "ES512", "RS256", "RS384", "PS256"].map(Signer::new);
     for signer in &signers {
         let token = signer.sign(&signer.header(), "{}");
@@ -143,7 +143,7 @@ fn every_algorithm_is_verified_by_a_key_of_its_kind_alone() {
 }
 
 #[test]
-fn headers_that_change_what_was_signed_are_not_verified() {
+fn headers_with_crit_or_b64_are_not_verified() {
     let signer = Signer::new("ES256");
     let cases = [
         (r#"{"alg":"ES256"}"#, true),
@@ -165,7 +165,7 @@ fn headers_that_change_what_was_signed_are_not_verified() {
 }
 
 #[test]
-fn a_token_that_names_no_key_is_verified_by_so_many() {
+fn a_token_without_kid_is_tried_with_a_limited_number_of_keys() {
     let [own, other] = ["ES256", "ES256"].map(Signer::new);
     let of = |header: &str| own.sign(header, "{}");
     let [unnamed, named] = [of(r#"{"alg":"ES256"}"#), of(&own.header())];

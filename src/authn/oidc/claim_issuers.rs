@@ -1,5 +1,5 @@
-//! The issuers of distributed claims. An endpoint chooses them, in an answer that is not verified yet, so their number is
-//! bounded, and those that have signed nothing make room for others.
+//! The issuers of distributed claims. The claim endpoint names them in an unverified response, so their number is
+//! limited; issuers without a verified token are evicted first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,35 +7,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
-use super::provider::{Provider, RETRY};
+use super::provider::{DISCOVERY_BACKOFF, OidcProvider};
 use crate::authn::jwt::key_set::REFRESH_INTERVAL;
 
-/// The most issuers of distributed claims that are remembered.
+/// Maximum number of cached issuers of distributed claims.
 pub(super) const MAX_ISSUERS: usize = 64;
 
-/// The issuer of the tokens themselves, and those of their distributed claims.
+/// The issuer of the tokens and the issuers of their distributed claims.
 #[derive(Debug)]
 pub(super) struct ClaimIssuers {
-    own: Arc<Provider>,
+    own: Arc<OidcProvider>,
     others: Mutex<BTreeMap<String, ClaimIssuer>>,
 }
 
 #[derive(Debug)]
 struct ClaimIssuer {
-    provider: Arc<Provider>,
-    /// Whether a token that it signed was verified.
+    provider: Arc<OidcProvider>,
+    /// Whether a token of this issuer was verified.
     has_verified: bool,
     used: Instant,
 }
 
 impl ClaimIssuers {
-    /// The issuer of the tokens alone.
-    pub(super) fn new(own: Arc<Provider>) -> Self {
+    /// Starts with the issuer of the tokens only.
+    pub(super) fn new(own: Arc<OidcProvider>) -> Self {
         Self { own, others: Mutex::default() }
     }
 
-    /// The issuer of this name; none if there are too many.
-    pub(super) fn provider(&self, issuer: &str) -> Option<Arc<Provider>> {
+    /// Returns the issuer, adding it if necessary; `None` if the cache is full and no issuer can be evicted.
+    pub(super) fn provider(&self, issuer: &str) -> Option<Arc<OidcProvider>> {
         if issuer == self.own.issuer() {
             return Some(Arc::clone(&self.own));
         }
@@ -49,20 +49,20 @@ impl ClaimIssuers {
             let idle = idle(&others)?;
             others.remove(&idle);
         }
-        let provider = Arc::new(Provider::new(issuer.to_owned(), None, self.own.fetch(), None));
+        let provider = Arc::new(OidcProvider::new(issuer.to_owned(), None, self.own.fetch(), None));
         let entry = ClaimIssuer { provider: Arc::clone(&provider), has_verified: false, used };
         others.insert(issuer.to_owned(), entry);
         Some(provider)
     }
 
-    /// Notes that a token of an issuer was verified.
+    /// Records that a token of the issuer was verified.
     pub(super) fn note_verified(&self, issuer: &str) {
         if let Some(known) = self.others().get_mut(issuer) {
             known.has_verified = true;
         }
     }
 
-    /// Fetches the keys of all issuers of claims now and then, as those of the issuer of the tokens. Never ends.
+    /// Refreshes the keys of all claim issuers periodically, like those of the token issuer. Never returns.
     pub(super) async fn keep_fresh(&self) {
         loop {
             sleep(REFRESH_INTERVAL).await;
@@ -76,11 +76,12 @@ impl ClaimIssuers {
     }
 }
 
-/// The issuer that makes room for another: one that has signed nothing, and was not asked a moment ago (its address is
-/// not to be asked with every token); else one that no token has needed for long.
+/// Selects the issuer to evict: first one without a verified token, but not within [`DISCOVERY_BACKOFF`] of its last
+/// use, because eviction would reset the backoff and let every token trigger a request; otherwise one unused for
+/// [`REFRESH_INTERVAL`].
 fn idle(others: &BTreeMap<String, ClaimIssuer>) -> Option<String> {
     let is_idle = |known: &ClaimIssuer| {
-        known.used.elapsed() >= if known.has_verified { REFRESH_INTERVAL } else { RETRY }
+        known.used.elapsed() >= if known.has_verified { REFRESH_INTERVAL } else { DISCOVERY_BACKOFF }
     };
     let idle = others.iter().filter(|(_, known)| is_idle(known));
     let (issuer, _) = idle.min_by_key(|(_, known)| (known.has_verified, known.used))?;

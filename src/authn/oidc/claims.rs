@@ -1,37 +1,37 @@
-//! Reads claims as kube-apiserver's JSON library does: `null` is the zero value of whatever is asked for, and a number
-//! that is a date may be written as text.
+//! Decodes claims as kube-apiserver's JSON library does: `null` is the zero value of the expected type, and a date may
+//! be a number in a string.
 // Go: encoding/json; github.com/coreos/go-oidc, oidc.go: audience, jsonTime
 
 use serde_json::{Map, Number, Value};
 
-/// What a token says.
-pub(super) type Claims = Map<String, Value>;
+/// The claims of an ID token.
+pub(super) type IdTokenClaims = Map<String, Value>;
 
-/// Why a claim cannot be read.
+/// Why a claim cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ClaimError {
-    /// It is not there.
+    /// The claim is absent.
     #[error("claim not present")]
     Absent,
-    /// It is of another type.
+    /// The claim has another type.
     #[error("json: cannot unmarshal {found} into Go value of type {wanted}")]
     Type {
-        /// The type it is of.
+        /// The type of the claim.
         found: &'static str,
-        /// The type that was asked for.
+        /// The expected type.
         wanted: &'static str,
     },
-    /// It is no number.
+    /// The claim is not a number.
     #[error("json: invalid number literal, trying to unmarshal a text into Number")]
     Number,
 }
 
-/// A claim that must be there.
-pub(super) fn present<'a>(claims: &'a Claims, name: &str) -> Result<&'a Value, ClaimError> {
+/// Returns a required claim.
+pub(super) fn present<'a>(claims: &'a IdTokenClaims, name: &str) -> Result<&'a Value, ClaimError> {
     claims.get(name).ok_or(ClaimError::Absent)
 }
 
-/// Text.
+/// Decodes a string.
 pub(super) fn text(value: &Value) -> Result<&str, ClaimError> {
     match value {
         Value::String(text) => Ok(text),
@@ -40,7 +40,7 @@ pub(super) fn text(value: &Value) -> Result<&str, ClaimError> {
     }
 }
 
-/// True or false.
+/// Decodes a boolean.
 pub(super) fn boolean(value: &Value) -> Result<bool, ClaimError> {
     match value {
         Value::Bool(value) => Ok(*value),
@@ -49,7 +49,7 @@ pub(super) fn boolean(value: &Value) -> Result<bool, ClaimError> {
     }
 }
 
-/// Text, or a list of texts.
+/// Decodes a string or a list of strings.
 // apiserver: plugin/pkg/authenticator/token/oidc/oidc.go, stringOrArray
 pub(super) fn texts(value: &Value) -> Result<Vec<String>, ClaimError> {
     let read = |value| text(value).map(str::to_owned);
@@ -62,7 +62,7 @@ pub(super) fn texts(value: &Value) -> Result<Vec<String>, ClaimError> {
     }
 }
 
-/// The audiences of a token: text, where `null` is empty text, or a list of texts.
+/// Decodes the audiences: a string, where `null` is the empty string, or a list of strings.
 pub(super) fn audiences(value: &Value) -> Result<Vec<String>, ClaimError> {
     match value {
         Value::Null => Ok(vec![String::new()]),
@@ -72,11 +72,11 @@ pub(super) fn audiences(value: &Value) -> Result<Vec<String>, ClaimError> {
     }
 }
 
-/// A date, in seconds since 1970.
+/// Decodes a date, in seconds since 1970.
 pub(super) fn seconds(value: &Value) -> Result<i64, ClaimError> {
     match value {
         Value::Number(number) => Ok(whole(number)),
-        // A text must be a number as it is, without blanks around it.
+        // The whole string must be a number, without white space around it.
         Value::String(text) => match serde_json::from_str::<Number>(text) {
             Ok(number) if text.trim() == text => Ok(whole(&number)),
             _ => Err(ClaimError::Number),
@@ -86,7 +86,7 @@ pub(super) fn seconds(value: &Value) -> Result<i64, ClaimError> {
     }
 }
 
-/// Cuts off fractions. What is too large for 64 bits is the smallest number, as on the processors upstream runs on.
+/// Truncates fractions. A number that does not fit 64 bits becomes `i64::MIN`, as Go converts it on amd64.
 fn whole(number: &Number) -> i64 {
     let fraction = || number.as_f64().filter(|value| (-9.3e18..9.223_372_036_854_775e18).contains(value));
     #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "in range, or saturates low")]
@@ -98,7 +98,7 @@ fn mismatch(found: &Value, wanted: &'static str) -> ClaimError {
     ClaimError::Type { found: kind(found), wanted }
 }
 
-/// The kind of a value, in the words of the errors above.
+/// The JSON type of a value, as the errors name it.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -116,7 +116,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn dates_are_numbers_or_texts_of_numbers() {
+    fn dates_are_numbers_or_strings_of_numbers() {
         let cases = [
             (json!(1_700_000_000), Ok(1_700_000_000)),
             (json!(-5), Ok(-5)),
@@ -161,6 +161,6 @@ mod tests {
         assert_eq!(texts(&json!({"a": "b"})).unwrap_err(), error("object", "string"));
         assert_eq!(audiences(&json!(["a", 5])).unwrap_err(), error("number", "string"));
         assert_eq!(audiences(&json!(5)).unwrap_err(), error("number", "[]string"));
-        assert_eq!(present(&Claims::new(), "sub").unwrap_err(), ClaimError::Absent);
+        assert_eq!(present(&IdTokenClaims::new(), "sub").unwrap_err(), ClaimError::Absent);
     }
 }

@@ -1,47 +1,51 @@
-//! One issuer whose keys are at hand, for comparison with kube-apiserver's own authenticator.
+//! An authenticator with fixed keys, for tests that compare it with kube-apiserver's own.
 
 use std::sync::Arc;
 
 use super::OidcAuthenticator;
-use super::fetch::{Fetch, Fetched};
+use super::fetch::{DocumentFetcher, FetchedDocument};
 use super::settings::JwtAuthenticator;
-use crate::authn::trace::Remarks;
+use crate::authn::trace::AuthnTrace;
 use crate::authn::{BearerToken, BoxFuture, TokenAuthenticator as _, TokenContext};
 use crate::clock::{Clock, UnixTime};
 use crate::metrics::Metrics;
 use crate::user::UserInfo;
 
-/// Judges ID tokens.
+/// Authenticates ID tokens with fixed keys.
 #[derive(Debug)]
-pub struct IdTokenJudge(OidcAuthenticator);
+pub struct StaticIdTokenAuthenticator(OidcAuthenticator);
 
-impl IdTokenJudge {
-    /// A judge of the tokens of one issuer, which has these keys. Nothing else can be fetched.
+impl StaticIdTokenAuthenticator {
+    /// An authenticator for one issuer with this key set (JSON). It cannot fetch other documents.
     pub async fn new(settings: JwtAuthenticator, keys: String) -> Self {
-        let documents = Documents { issuer: settings.issuer.url.clone(), keys };
+        let documents = StaticDocuments { issuer: settings.issuer.url.clone(), keys };
         let authenticator =
             OidcAuthenticator::new(settings, Arc::new(documents), &Metrics::new().jwt, Clock::system());
         authenticator.run().await;
         Self(authenticator)
     }
 
-    /// The user of a token; `None` if it is of another issuer.
-    pub async fn judge(&self, token: &str, now: UnixTime) -> Result<Option<UserInfo>, String> {
-        let remarks = Remarks::default();
-        let context = TokenContext { audiences: &[], now, remarks: &remarks };
+    /// The user of a token; `None` for a token of another issuer.
+    pub async fn authenticate(&self, token: &str, now: UnixTime) -> Result<Option<UserInfo>, String> {
+        let trace = AuthnTrace::default();
+        let context = TokenContext { audiences: &[], now, trace: &trace };
         let verdict = self.0.authenticate(&BearerToken::new(token), context).await;
         verdict.map(|found| found.map(|found| (*found.user).clone())).map_err(|error| error.to_string())
     }
 }
 
 #[derive(Debug)]
-struct Documents {
+struct StaticDocuments {
     issuer: String,
     keys: String,
 }
 
-impl Fetch for Documents {
-    fn get<'a>(&'a self, url: &'a str, _bearer: Option<&'a str>) -> BoxFuture<'a, Result<Fetched, String>> {
+impl DocumentFetcher for StaticDocuments {
+    fn get<'a>(
+        &'a self,
+        url: &'a str,
+        _bearer: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<FetchedDocument, String>> {
         let keys_url = format!("{}/keys", self.issuer);
         let body = if url == keys_url {
             self.keys.clone()
@@ -50,6 +54,6 @@ impl Fetch for Documents {
         } else {
             return Box::pin(async { Err("it cannot be fetched".to_owned()) });
         };
-        Box::pin(async { Ok(Fetched { status: 200, content_type: None, body: body.into_bytes() }) })
+        Box::pin(async { Ok(FetchedDocument { status: 200, content_type: None, body: body.into_bytes() }) })
     }
 }

@@ -1,8 +1,9 @@
-//! The groups of a user, where the token says only who knows them.
+//! Distributed claims: fetches a user's groups from an endpoint that the token names.
 //!
-//! OpenID Connect Core 1.0, section 5.6.2, as far as `claimResolver` of kube-apiserver follows it: the claim of the
-//! groups alone, and from an endpoint, not from a token within the token. The endpoint answers with a token of its own
-//! issuer, which is verified as the first one was.
+//! Implements OpenID Connect Core 1.0, section 5.6.2, to the extent of kube-apiserver's `claimResolver`: the groups
+//! claim only, and distributed, not aggregated, claims. The endpoint responds with a token, possibly of another issuer,
+//! which is verified like the ID token. The access token in a claim source is sent to its endpoint only and never
+//! appears in errors.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,53 +14,53 @@ use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
 use super::claim_issuers::ClaimIssuers;
-use super::fetch::Fetch;
+use super::fetch::DocumentFetcher;
 use super::settings::JwtAuthenticator;
-use super::steps::Steps;
-use super::verify::{IdToken, VerifiedToken};
-use super::within;
+use super::steps::StepRecorder;
+use super::verify::{IdToken, VerifiedIdToken};
+use super::with_prefix;
 use crate::authn::AuthnError;
 use crate::authn::jwt::{self, members};
 use crate::clock::UnixTime;
 use crate::go::quote::Quoted;
 
-/// How many tokens may wait for claims at a time: like [`KeySet`](crate::authn::jwt::key_set::KeySet), of which the same
-/// is true.
-const WAITING: usize = 32;
+/// Maximum number of tokens waiting for claims, limited for the same reason as in
+/// [`KeySet`](crate::authn::jwt::key_set::KeySet).
+const MAX_WAITING: usize = 32;
 
-/// Where claims are that are not in the token.
+/// The sources of distributed claims: `_claim_names` and `_claim_sources`.
 ///
-/// kube-apiserver reads that twice: go-oidc by every spelling of the two names, each over the one before, and its own
-/// resolver by the names as they must be, of which the last one counts.
+/// kube-apiserver decodes them twice: go-oidc matches the two names case-insensitively and merges all occurrences, and
+/// the claim resolver matches them exactly and takes the last occurrence.
 #[derive(Default)]
-pub(super) struct Sources {
+pub(super) struct ClaimSources {
     referred: BTreeMap<String, String>,
     defined: BTreeSet<String>,
     names: Option<BTreeMap<String, String>>,
-    endpoints: Option<Endpoints>,
+    endpoints: Option<ClaimEndpoints>,
 }
 
 #[derive(Default)]
-struct Endpoints {
-    by_source: BTreeMap<String, Endpoint>,
-    /// An aggregated claim is not used, and must be text: also in a source of whose name another one follows.
+struct ClaimEndpoints {
+    by_source: BTreeMap<String, ClaimEndpoint>,
+    /// An aggregated claim is unused but must be a string, even in a source that a later duplicate replaces.
     has_broken_jwt: bool,
 }
 
-/// No `Debug`: the access token is a secret.
+/// Not `Debug`: the access token is a secret.
 #[derive(Default)]
-struct Endpoint {
+struct ClaimEndpoint {
     url: String,
     access_token: String,
     has_broken_jwt: bool,
 }
 
-impl Sources {
-    /// Reads `_claim_names`. The error does not repeat what is there: it may be an access token in the wrong place.
+impl ClaimSources {
+    /// Decodes `_claim_names`. The error does not quote the value: it may be a misplaced access token.
     // threat: claims-other-reading
     pub(super) fn take_names(&mut self, member: &RawValue, is_exact: bool) -> Result<(), String> {
         let names = object(member, |source| members::value(source).ok().map(Option::unwrap_or_default));
-        let names = names.ok_or("_claim_names is not of the type it must be")?;
+        let names = names.ok_or("_claim_names has the wrong type")?;
         match &names {
             Some(names) => self.referred.extend(names.clone()),
             None => self.referred.clear(),
@@ -70,27 +71,27 @@ impl Sources {
         Ok(())
     }
 
-    /// Reads `_claim_sources`, as [`Self::take_names`] does.
+    /// Decodes `_claim_sources`, like [`Self::take_names`].
     pub(super) fn take_sources(&mut self, member: &RawValue, is_exact: bool) -> Result<(), String> {
         let has_broken_jwt = Cell::new(false);
         let read = |source: &RawValue| {
-            let endpoint = Endpoint::read(source)?;
+            let endpoint = ClaimEndpoint::read(source)?;
             has_broken_jwt.set(has_broken_jwt.get() || endpoint.has_broken_jwt);
             Some(endpoint)
         };
-        let sources = object(member, read).ok_or("_claim_sources is not of the type it must be")?;
+        let sources = object(member, read).ok_or("_claim_sources has the wrong type")?;
         match &sources {
             Some(sources) => self.defined.extend(sources.keys().cloned()),
             None => self.defined.clear(),
         }
         if is_exact {
             let by_source = sources.unwrap_or_default();
-            self.endpoints = Some(Endpoints { by_source, has_broken_jwt: has_broken_jwt.get() });
+            self.endpoints = Some(ClaimEndpoints { by_source, has_broken_jwt: has_broken_jwt.get() });
         }
         Ok(())
     }
 
-    /// Every claim that is elsewhere has a source.
+    /// Checks that every distributed claim has a source.
     // go-oidc: verify.go, Verify
     pub(super) fn check(&self) -> Result<(), String> {
         for source in self.referred.values() {
@@ -104,13 +105,13 @@ impl Sources {
         Ok(())
     }
 
-    /// Where a claim is, if it is anywhere.
+    /// The endpoint of a claim, if the token has one.
     // apiserver: plugin/pkg/authenticator/token/oidc/oidc.go, claimResolver.expand
-    fn endpoint(&self, claim: &str) -> Result<Option<&Endpoint>, String> {
+    fn endpoint(&self, claim: &str) -> Result<Option<&ClaimEndpoint>, String> {
         let Some(names) = &self.names else { return Ok(None) };
         let sources = self.endpoints.as_ref().ok_or("oidc: no claim sources")?;
         if sources.has_broken_jwt {
-            return Err("oidc: could not parse claim sources: JWT is no text".to_owned());
+            return Err("oidc: could not parse claim sources: JWT is not a string".to_owned());
         }
         let Some(source) = names.get(claim) else { return Ok(None) };
         let endpoint = sources.by_source.get(source).ok_or_else(|| {
@@ -120,8 +121,8 @@ impl Sources {
     }
 }
 
-impl Endpoint {
-    /// One source; `null` is one without anything.
+impl ClaimEndpoint {
+    /// Decodes one source; `null` is an empty one.
     fn read(source: &RawValue) -> Option<Self> {
         let mut endpoint = Self::default();
         let mut is_well_formed = true;
@@ -147,7 +148,7 @@ impl Endpoint {
     }
 }
 
-/// An object whose members are all of one kind, `Some(None)` for `null`, and `None` for anything else.
+/// Decodes an object whose members have one type: `Some(None)` for `null`, `None` for any other value.
 #[expect(clippy::option_option, reason = "null is neither an object nor an error")]
 fn object<T>(
     member: &RawValue,
@@ -165,28 +166,28 @@ fn object<T>(
     found.map(Some)
 }
 
-/// Fetches one claim from elsewhere.
+/// Resolves one distributed claim.
 #[derive(Debug)]
-pub(super) struct Resolver {
+pub(super) struct ClaimResolver {
     claim: String,
-    fetch: Arc<dyn Fetch>,
+    fetch: Arc<dyn DocumentFetcher>,
     issuers: Arc<ClaimIssuers>,
     waiting: Semaphore,
 }
 
-impl Resolver {
-    /// Fetches a claim, which one of `issuers` has signed.
-    pub(super) fn new(claim: String, fetch: Arc<dyn Fetch>, issuers: Arc<ClaimIssuers>) -> Self {
-        Self { claim, fetch, issuers, waiting: Semaphore::new(WAITING) }
+impl ClaimResolver {
+    /// A resolver that accepts claims signed by one of `issuers`.
+    pub(super) fn new(claim: String, fetch: Arc<dyn DocumentFetcher>, issuers: Arc<ClaimIssuers>) -> Self {
+        Self { claim, fetch, issuers, waiting: Semaphore::new(MAX_WAITING) }
     }
 
-    /// Adds the claim to the others, unless it is there or is not said to be elsewhere.
+    /// Adds the claim to the token, unless it is present or has no source.
     pub(super) async fn expand(
         &self,
-        token: &mut VerifiedToken,
+        token: &mut VerifiedIdToken,
         settings: &JwtAuthenticator,
         now: UnixTime,
-        steps: Steps<'_>,
+        steps: StepRecorder<'_>,
     ) -> Result<(), AuthnError> {
         if token.claims.contains_key(&self.claim) {
             return Ok(());
@@ -202,22 +203,25 @@ impl Resolver {
 
     async fn resolve(
         &self,
-        endpoint: &Endpoint,
+        endpoint: &ClaimEndpoint,
         settings: &JwtAuthenticator,
         now: UnixTime,
-        steps: Steps<'_>,
+        steps: StepRecorder<'_>,
     ) -> Result<Value, AuthnError> {
         let claim = &self.claim;
         let url = endpoint.url.as_str();
         let access_token = Some(endpoint.access_token.as_str()).filter(|token| !token.is_empty());
         let _waiting = self.waiting.try_acquire().map_err(|_| {
-            AuthnError::Unavailable(format!("too many wait for the distributed claim {}", Quoted(claim)))
+            AuthnError::Unavailable(format!(
+                "too many tokens are waiting for the distributed claim {}",
+                Quoted(claim)
+            ))
         })?;
         let fetched = self.fetch_token(url, access_token).await;
         let fetched = fetched.map_err(|error| {
             AuthnError::Unavailable(format!("while getting distributed claim {}: {error}", Quoted(claim)))
         })?;
-        let issuer = jwt::issuer(fetched.trim());
+        let issuer = jwt::unverified_issuer(fetched.trim());
         let token = IdToken::untrusted(fetched.trim(), issuer.as_deref()).ok_or_else(|| {
             AuthnError::Invalid(format!(
                 "getting untrusted issuer from endpoint {url} failed for claim {}: malformed token",
@@ -238,11 +242,11 @@ impl Resolver {
         })?;
         let label = format!("{}, distributed claim of {}", steps.label, token.issuer);
         let claim_issuer = token.issuer.to_owned();
-        let steps = Steps { label: &label, ..steps };
+        let steps = StepRecorder { label: &label, ..steps };
         let mut verified = token
             .verify(keys, settings, now, steps)
             .await
-            .map_err(|error| within("verify distributed claim token: ", error))?;
+            .map_err(|error| with_prefix("verify distributed claim token: ", error))?;
         self.issuers.note_verified(&claim_issuer);
         verified.claims.remove(claim).ok_or_else(|| {
             AuthnError::Invalid(format!(
@@ -254,7 +258,7 @@ impl Resolver {
 
     async fn fetch_token(&self, url: &str, access_token: Option<&str>) -> Result<String, String> {
         let answer = self.fetch.get(url, access_token).await?;
-        // 226 is the last status of success that is registered.
+        // 226 is the highest registered success status.
         if !(200..=226).contains(&answer.status) {
             return Err(format!("error while getting distributed claim JWT: {}", answer.status_line()));
         }

@@ -1,32 +1,36 @@
-//! What the authenticator asks of HTTP: one `GET`, so that tests need no network.
+//! HTTP interface of the authenticator, a single `GET`, so that tests do not need a network.
 
 use std::fmt;
 
 use http::header::CONTENT_TYPE;
 
 use crate::authn::BoxFuture;
-use crate::http::https_client::{Client, Question};
+use crate::http::https_client::{HttpsClient, HttpsRequest};
 
-/// Fetches documents of issuers.
-pub trait Fetch: Send + Sync + fmt::Debug {
-    /// Gets a document, with a bearer token if one is given. Ends in time by itself, follows no redirect and takes no
-    /// answer beyond a size. The error is for the log and never holds the bearer token.
-    fn get<'a>(&'a self, url: &'a str, bearer: Option<&'a str>) -> BoxFuture<'a, Result<Fetched, String>>;
+/// Fetches documents of issuers over HTTP.
+pub trait DocumentFetcher: Send + Sync + fmt::Debug {
+    /// Fetches a document, with an optional bearer token. Limits the time and the response size itself and does not
+    /// follow redirects. The error is for the log and never contains the bearer token.
+    fn get<'a>(
+        &'a self,
+        url: &'a str,
+        bearer: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<FetchedDocument, String>>;
 }
 
-/// An answer, whatever its status.
+/// A response with any status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fetched {
-    /// The status.
+pub struct FetchedDocument {
+    /// The status code.
     pub status: u16,
-    /// What the body is said to be.
+    /// The `Content-Type` header.
     pub content_type: Option<String>,
-    /// The body, complete.
+    /// The complete body.
     pub body: Vec<u8>,
 }
 
-impl Fetched {
-    /// The status as logs have it.
+impl FetchedDocument {
+    /// The status code and reason phrase.
     pub(super) fn status_line(&self) -> String {
         let reason =
             http::StatusCode::from_u16(self.status).ok().and_then(|status| status.canonical_reason());
@@ -34,13 +38,17 @@ impl Fetched {
     }
 }
 
-impl Fetch for Client {
-    fn get<'a>(&'a self, url: &'a str, bearer: Option<&'a str>) -> BoxFuture<'a, Result<Fetched, String>> {
+impl DocumentFetcher for HttpsClient {
+    fn get<'a>(
+        &'a self,
+        url: &'a str,
+        bearer: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<FetchedDocument, String>> {
         Box::pin(async move {
             let answer =
-                self.ask(Question::get(url).bearer(bearer)).await.map_err(|error| error.to_string())?;
+                self.send(HttpsRequest::get(url).bearer(bearer)).await.map_err(|error| error.to_string())?;
             let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-            Ok(Fetched {
+            Ok(FetchedDocument {
                 status: answer.status.as_u16(),
                 content_type: content_type.map(str::to_owned),
                 body: answer.body.to_vec(),
@@ -57,21 +65,21 @@ mod tests {
 
     use super::*;
     use crate::http::https_client::testing::pki::Ca;
-    use crate::http::https_client::testing::{H2, Peer, full, trusting};
+    use crate::http::https_client::testing::{H2, TestServer, full, trusting};
 
     #[tokio::test]
-    async fn documents_of_an_issuer_come_as_they_are() {
+    async fn responses_are_returned_unchanged() {
         let ca = Ca::new("issuers");
-        let peer = Peer::of(&ca, H2, |asked| {
+        let peer = TestServer::of(&ca, H2, |asked| {
             let said = format!("{} {:?}", asked.target, asked.headers.get("authorization"));
             let response = http::Response::builder().status(404).header(CONTENT_TYPE, "text/plain");
             Ok(response.body(full(said)).unwrap())
         })
         .await;
-        let client = Client::new(&trusting(&ca), &Arc::new(default_provider())).unwrap();
+        let client = HttpsClient::new(&trusting(&ca), &Arc::new(default_provider())).unwrap();
         let fetched = |body: &str| {
             let content_type = Some("text/plain".to_owned());
-            Ok(Fetched { status: 404, content_type, body: body.as_bytes().to_vec() })
+            Ok(FetchedDocument { status: 404, content_type, body: body.as_bytes().to_vec() })
         };
         let url = peer.url("/keys?a");
         assert_eq!(client.get(&url, None).await, fetched("/keys?a None"));

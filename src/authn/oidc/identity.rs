@@ -1,28 +1,28 @@
-//! What is made of the claims of a verified token: the user, and whether the rules let it be.
+//! Maps the claims of a verified token to a user and evaluates the validation rules.
 //!
-//! Follows `AuthenticateToken` of kube-apiserver's `plugin/pkg/authenticator/token/oidc/oidc.go`, error by error. The
-//! order is part of it: the user first, then the claims, then the user again.
+//! Follows `AuthenticateToken` of kube-apiserver's `plugin/pkg/authenticator/token/oidc/oidc.go`, error by error and in
+//! its order: user mapping, claim rules, user rules.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
-use super::claims::{self, Claims, present};
-use super::settings::{ClaimRule, JwtAuthenticator, Mapping, Rule};
-use super::steps::Steps;
+use super::claims::{self, IdTokenClaims, present};
+use super::settings::{AttributeMapping, ClaimRule, ExpressionRule, JwtAuthenticator};
+use super::steps::StepRecorder;
 use crate::authn::trace::Check;
 use crate::go::quote::{Quoted, QuotedList};
 use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
 use portcullis_cel::{Expression, Value, Variable};
 
-/// Makes the user of a token.
+/// Maps claims to a user, or fails if a rule rejects them.
 pub(super) fn identify(
-    all: &Claims,
+    all: &IdTokenClaims,
     settings: &JwtAuthenticator,
-    steps: Steps<'_>,
+    steps: StepRecorder<'_>,
 ) -> Result<UserInfo, String> {
-    // Most issuers need no expression at all.
+    // Built lazily: most issuers do not use expressions.
     let variable = LazyCell::new(|| Variable::claims(all));
-    let mapper = Mapper { claims: all, evaluate: &|expression| evaluate(expression, &variable), steps };
+    let mapper = ClaimMapper { claims: all, evaluate: &|expression| evaluate(expression, &variable), steps };
     let user = UserInfo {
         name: steps
             .check(Check::Username, mapper.username(&settings.username), |name| Quoted(name).to_string())?,
@@ -59,29 +59,29 @@ pub(super) fn identify(
     Ok(user)
 }
 
-/// Reads the user out of claims.
-struct Mapper<'a> {
-    claims: &'a Claims,
+/// Maps claims to user attributes.
+struct ClaimMapper<'a> {
+    claims: &'a IdTokenClaims,
     evaluate: &'a dyn Fn(&Expression) -> Result<Value, String>,
-    steps: Steps<'a>,
+    steps: StepRecorder<'a>,
 }
 
-impl Mapper<'_> {
-    fn username(&self, mapping: &Mapping) -> Result<String, String> {
+impl ClaimMapper<'_> {
+    fn username(&self, mapping: &AttributeMapping) -> Result<String, String> {
         let (claim, prefix) = match mapping {
-            Mapping::Expression(expression) => {
+            AttributeMapping::Expression(expression) => {
                 let name = self.text_of(expression, "username")?;
                 if name.is_empty() {
                     return Err("oidc: empty username via CEL expression is not allowed".to_owned());
                 }
                 return Ok(name);
             }
-            Mapping::Claim { name, prefix } => (name, prefix),
+            AttributeMapping::Claim { name, prefix } => (name, prefix),
         };
         let name = present(self.claims, claim)
             .and_then(claims::text)
             .map_err(|error| format!("oidc: parse username claims {}: {error}", Quoted(claim)))?;
-        // An expression has to look at `email_verified` itself, which the configuration is checked for.
+        // Expressions must check `email_verified` themselves; configuration validation enforces it.
         if claim == "email"
             && let Some(verified) = self.claims.get("email_verified")
         {
@@ -95,36 +95,36 @@ impl Mapper<'_> {
         Ok(format!("{prefix}{name}"))
     }
 
-    fn groups(&self, mapping: Option<&Mapping>) -> Result<Vec<String>, String> {
+    fn groups(&self, mapping: Option<&AttributeMapping>) -> Result<Vec<String>, String> {
         match mapping {
             None => Ok(Vec::new()),
-            Some(Mapping::Claim { name, prefix }) => {
+            Some(AttributeMapping::Claim { name, prefix }) => {
                 let groups = self.claims.get(name).map_or_else(|| Ok(Vec::new()), claims::texts);
                 let groups =
                     groups.map_err(|error| format!("oidc: parse groups claim {}: {error}", Quoted(name)))?;
                 Ok(groups.into_iter().map(|group| format!("{prefix}{group}")).collect())
             }
-            Some(Mapping::Expression(expression)) => (self.evaluate)(expression)
+            Some(AttributeMapping::Expression(expression)) => (self.evaluate)(expression)
                 .and_then(|value| texts(value).map_err(str::to_owned))
                 .map_err(|error| format!("oidc: error evaluating group claim expression: {error}")),
         }
     }
 
-    fn uid(&self, mapping: Option<&Mapping>) -> Result<Option<String>, String> {
+    fn uid(&self, mapping: Option<&AttributeMapping>) -> Result<Option<String>, String> {
         let uid = match mapping {
             None => return Ok(None),
-            Some(Mapping::Claim { name, .. }) => present(self.claims, name)
+            Some(AttributeMapping::Claim { name, .. }) => present(self.claims, name)
                 .and_then(claims::text)
                 .map(str::to_owned)
                 .map_err(|error| format!("oidc: parse uid claim {}: {error}", Quoted(name)))?,
-            Some(Mapping::Expression(expression)) => self.text_of(expression, "uid")?,
+            Some(AttributeMapping::Expression(expression)) => self.text_of(expression, "uid")?,
         };
         Ok(Some(uid).filter(|uid| !uid.is_empty()))
     }
 
     fn extra(&self, mappings: &[(String, Expression)]) -> Result<BTreeMap<String, Vec<String>>, String> {
         let mut extra = BTreeMap::new();
-        // One that is not text is none.
+        // A `jti` that is not a string is ignored.
         if let Some(id) = self.claims.get("jti").and_then(|id| id.as_str()).filter(|id| !id.is_empty()) {
             extra.insert(CREDENTIAL_ID_KEY.to_owned(), vec![format!("JTI={id}")]);
         }
@@ -180,7 +180,7 @@ fn evaluate(expression: &Expression, variable: &Variable) -> Result<Value, Strin
     value.map_err(|error| format!("expression '{}' resulted in error: {error}", expression.text()))
 }
 
-/// Text or a list of texts; empty ones and `null` are none.
+/// Converts a string or a list of strings; drops empty strings and `null`.
 // apiserver: oidc.go, convertCELValueToStringList
 fn texts(value: Value) -> Result<Vec<String>, &'static str> {
     const ERROR: &str = "expression must return a string or a list of strings";
@@ -196,12 +196,12 @@ fn texts(value: Value) -> Result<Vec<String>, &'static str> {
     Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
 }
 
-/// All are evaluated before the first one can fail, as upstream does: an error goes before a refusal.
+/// Evaluates all rules before checking any result, as kube-apiserver does: an evaluation error wins over a false rule.
 fn check_rules<'a>(
-    rules: impl Iterator<Item = &'a Rule>,
+    rules: impl Iterator<Item = &'a ExpressionRule>,
     evaluate: &dyn Fn(&Expression) -> Result<Value, String>,
     check: &Check,
-    steps: Steps<'_>,
+    steps: StepRecorder<'_>,
 ) -> Result<(), String> {
     let mut values = Vec::new();
     for rule in rules {

@@ -1,7 +1,7 @@
-//! An issuer: its configuration, found once, and its keys.
+//! OIDC discovery of an issuer, and its keys.
 //!
-//! Follows `NewProvider` of `github.com/coreos/go-oidc`. Of the configuration two members are read and the others may be
-//! what they like, as there; the types of the `openidconnect` crate demand all that the standard does.
+//! Follows `NewProvider` of `github.com/coreos/go-oidc`, which reads two members of the discovery document and ignores
+//! the others; the types of the `openidconnect` crate would require every member that the standard does.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -9,46 +9,46 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::fetch::Fetch;
+use super::fetch::DocumentFetcher;
 use crate::authn::BoxFuture;
-use crate::authn::jwt::key_set::{self, KeySet, KeySource};
+use crate::authn::jwt::key_set::{self, JwksSource, KeySet};
 use crate::go::json::Object;
 use crate::go::quote::Quoted;
-use crate::metrics::jwt::Issuer;
+use crate::metrics::jwt::JwtIssuerMetrics;
 
-/// Where a configuration is, below the issuer.
-const WELL_KNOWN: &str = "/.well-known/openid-configuration";
+/// Path of the discovery document below the issuer URL.
+const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
-/// The least time between two attempts to find the configuration.
-pub(super) const RETRY: Duration = Duration::from_secs(10);
+/// Minimum time between two discovery attempts.
+pub(super) const DISCOVERY_BACKOFF: Duration = Duration::from_secs(10);
 
-/// An issuer.
+/// An issuer and, after discovery, its keys.
 #[derive(Debug)]
-pub(super) struct Provider {
+pub(super) struct OidcProvider {
     issuer: String,
     configuration: String,
-    fetch: Arc<dyn Fetch>,
-    metrics: Option<Issuer>,
+    fetch: Arc<dyn DocumentFetcher>,
+    metrics: Option<JwtIssuerMetrics>,
     keys: OnceLock<KeySet>,
     problem: Mutex<String>,
     last: tokio::sync::Mutex<Option<Instant>>,
 }
 
 #[derive(Deserialize)]
-struct Configuration {
+struct DiscoveryDocument {
     issuer: Option<String>,
     jwks_uri: Option<String>,
 }
 
-impl Provider {
-    /// An issuer of which nothing is known yet; the configuration is below it unless said otherwise.
+impl OidcProvider {
+    /// An issuer before discovery. `discovery_url` overrides the default below the issuer URL.
     pub(super) fn new(
         issuer: String,
         discovery_url: Option<String>,
-        fetch: Arc<dyn Fetch>,
-        metrics: Option<Issuer>,
+        fetch: Arc<dyn DocumentFetcher>,
+        metrics: Option<JwtIssuerMetrics>,
     ) -> Self {
-        let below = || format!("{}{WELL_KNOWN}", issuer.strip_suffix('/').unwrap_or(&issuer));
+        let below = || format!("{}{DISCOVERY_PATH}", issuer.strip_suffix('/').unwrap_or(&issuer));
         let configuration = discovery_url.unwrap_or_else(below);
         let problem =
             Mutex::new(format!("oidc: authenticator for issuer {} is not initialized", Quoted(&issuer)));
@@ -61,37 +61,38 @@ impl Provider {
         &self.issuer
     }
 
-    /// How it is asked.
-    pub(super) fn fetch(&self) -> Arc<dyn Fetch> {
+    /// The HTTP client.
+    pub(super) fn fetch(&self) -> Arc<dyn DocumentFetcher> {
         Arc::clone(&self.fetch)
     }
 
-    /// The keys, once the configuration is known.
+    /// The keys, once discovery has succeeded.
     pub(super) fn keys(&self) -> Option<&KeySet> {
         self.keys.get()
     }
 
-    /// Why the configuration is not known.
+    /// The last discovery error, until discovery succeeds.
     pub(super) fn problem(&self) -> Option<String> {
         let problem = || self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.keys.get().is_none().then(problem)
     }
 
-    /// Finds the configuration, if it is not known and was not looked for a moment ago.
+    /// Attempts discovery unless it has succeeded or the last attempt is within [`DISCOVERY_BACKOFF`].
     pub(super) async fn initialize(&self) -> Option<&KeySet> {
         let mut last = self.last.lock().await;
         let now = Instant::now();
-        if self.keys.get().is_none() && last.is_none_or(|last| now.duration_since(last) >= RETRY) {
-            // Why before: who gives up waiting must not make the next one ask at once.
+        if self.keys.get().is_none() && last.is_none_or(|last| now.duration_since(last) >= DISCOVERY_BACKOFF)
+        {
+            // Recorded before the attempt: a cancelled caller must not let the next one retry at once.
             *last = Some(now);
             match self.discover().await {
                 Ok(url) => {
                     let (issuer, fetch) = (self.issuer.clone(), Arc::clone(&self.fetch));
-                    let source = Keys { issuer, url, fetch, metrics: self.metrics.clone() };
+                    let source = HttpJwksSource { issuer, url, fetch, metrics: self.metrics.clone() };
                     self.keys.get_or_init(|| KeySet::new(Box::new(source)));
                 }
                 Err(error) => {
-                    tracing::error!(issuer = %self.issuer, %error, "cannot find the configuration of an issuer");
+                    tracing::error!(issuer = %self.issuer, %error, "OIDC discovery failed");
                     *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = error;
                 }
             }
@@ -99,13 +100,13 @@ impl Provider {
         self.keys.get()
     }
 
-    /// The address of the keys.
+    /// Fetches the discovery document and returns `jwks_uri`.
     async fn discover(&self) -> Result<String, String> {
         let answer = self.fetch.get(&self.configuration, None).await?;
         if answer.status != 200 {
             return Err(answer.status_line());
         }
-        let Object(found): Object<Configuration> = serde_json::from_slice(&answer.body)
+        let Object(found): Object<DiscoveryDocument> = serde_json::from_slice(&answer.body)
             .map_err(|error| format!("oidc: failed to decode provider discovery object: {error}"))?;
         let issuer = found.issuer.unwrap_or_default();
         if issuer != self.issuer {
@@ -122,16 +123,16 @@ impl Provider {
     }
 }
 
-/// The keys of an issuer, at their address.
+/// Fetches the keys of an issuer from its `jwks_uri`.
 #[derive(Debug)]
-struct Keys {
+struct HttpJwksSource {
     issuer: String,
     url: String,
-    fetch: Arc<dyn Fetch>,
-    metrics: Option<Issuer>,
+    fetch: Arc<dyn DocumentFetcher>,
+    metrics: Option<JwtIssuerMetrics>,
 }
 
-impl KeySource for Keys {
+impl JwksSource for HttpJwksSource {
     fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
         Box::pin(async {
             let fetched = match self.fetch.get(&self.url, None).await {

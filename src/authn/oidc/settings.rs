@@ -1,77 +1,77 @@
-//! One issuer of JSON Web Tokens, read and found to be in order: what `--oidc-*` flags and each entry of an
-//! `AuthenticationConfiguration` come down to.
+//! Validated settings of one issuer of JSON Web Tokens, from the `--oidc-*` flags or an entry of an
+//! `AuthenticationConfiguration`.
 
-use crate::authn::jwt::keys::Algorithm;
-use crate::http::client_tls::Roots;
+use crate::authn::jwt::keys::JwsAlgorithm;
+use crate::http::client_tls::TrustedRoots;
 use portcullis_cel::Expression;
 
-/// An issuer, and what is made of its tokens.
+/// Settings of one JWT authenticator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JwtAuthenticator {
-    /// Who issues the tokens, and for whom.
-    pub issuer: Issuer,
-    /// The signature algorithms that are taken; not empty.
-    pub algorithms: Vec<Algorithm>,
-    /// What claims must be like.
+    /// The issuer and its audiences.
+    pub issuer: IssuerSettings,
+    /// The accepted signature algorithms; not empty.
+    pub algorithms: Vec<JwsAlgorithm>,
+    /// Validation rules on the claims.
     pub claim_rules: Vec<ClaimRule>,
-    /// The user name.
-    pub username: Mapping,
-    /// The groups, if the tokens have any.
-    pub groups: Option<Mapping>,
-    /// The uid, if the tokens have one.
-    pub uid: Option<Mapping>,
-    /// Further attributes: the key, and what its values come from.
+    /// Source of the user name.
+    pub username: AttributeMapping,
+    /// Source of the groups, if configured.
+    pub groups: Option<AttributeMapping>,
+    /// Source of the UID, if configured.
+    pub uid: Option<AttributeMapping>,
+    /// Extra attributes: each key and the expression for its values.
     pub extra: Vec<(String, Expression)>,
-    /// What the user must be like.
-    pub user_rules: Vec<Rule>,
+    /// Validation rules on the user.
+    pub user_rules: Vec<ExpressionRule>,
 }
 
-/// Who issues tokens, and for whom.
+/// An issuer and its audiences.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Issuer {
+pub struct IssuerSettings {
     /// The value of `iss`.
     pub url: String,
-    /// Where its configuration is, if not below `url`.
+    /// URL of the discovery document, if not below `url`.
     pub discovery_url: Option<String>,
-    /// The CAs of its certificate; those of the system, if not given.
-    pub certificate_authority: Option<Roots>,
-    /// Tokens must be for one of these; not empty.
+    /// CAs for the issuer's serving certificate; `None` for the system roots.
+    pub certificate_authority: Option<TrustedRoots>,
+    /// Audiences of which a token must have one; not empty.
     pub audiences: Vec<String>,
 }
 
-/// Where a part of the identity comes from.
+/// The source of a user attribute.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Mapping {
-    /// A claim, and what precedes its values.
+pub enum AttributeMapping {
+    /// A claim, with a prefix for its values.
     Claim {
-        /// The claim.
+        /// Name of the claim.
         name: String,
-        /// May be empty.
+        /// The prefix; may be empty.
         prefix: String,
     },
     /// An expression over `claims`.
     Expression(Expression),
 }
 
-/// What a claim must be like.
+/// A validation rule on the claims.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClaimRule {
-    /// It is there, and this text.
+    /// The claim is present and has this value.
     Required {
-        /// The claim.
+        /// Name of the claim.
         claim: String,
         /// Its value; may be empty.
         value: String,
     },
-    /// An expression over `claims` is true.
-    Expression(Rule),
+    /// The expression over `claims` evaluates to true.
+    Expression(ExpressionRule),
 }
 
-/// An expression that must be true.
+/// An expression that must evaluate to true.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rule {
+pub struct ExpressionRule {
     /// The expression.
     pub expression: Expression,
-    /// What is said when it is not; may be empty.
+    /// Message if the expression is false; may be empty.
     pub message: String,
 }

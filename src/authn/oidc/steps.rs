@@ -1,20 +1,20 @@
-//! Notes each check under the name of its issuer, and passes its outcome on.
+//! Records the checks of one issuer in the authentication trace.
 
 use std::fmt::Display;
 
-use crate::authn::trace::{Check, Outcome, Remarks};
+use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
 
-/// Where the steps of one authenticator are noted.
+/// Records checks under the label of one authenticator and passes their results on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Steps<'a> {
-    /// What authenticators leave.
-    pub(super) remarks: &'a Remarks,
-    /// The name and the issuer.
+pub(super) struct StepRecorder<'a> {
+    /// The trace of the request.
+    pub(super) trace: &'a AuthnTrace,
+    /// The authenticator's name and issuer.
     pub(super) label: &'a str,
 }
 
-impl Steps<'_> {
-    /// Notes a check: its error, or what was found. Neither may be a usable part of a token.
+impl StepRecorder<'_> {
+    /// Records a check: the error, or the detail of the value. Neither may contain a usable part of a token.
     pub(super) fn check<T, E: Display>(
         self,
         check: impl Into<Check>,
@@ -22,14 +22,14 @@ impl Steps<'_> {
         detail: impl FnOnce(&T) -> String,
     ) -> Result<T, E> {
         match &found {
-            Ok(value) => self.remarks.step(self.label, check, Outcome::Passed, || detail(value)),
-            Err(error) => self.remarks.step(self.label, check, Outcome::Failed, || error.to_string()),
+            Ok(value) => self.trace.step(self.label, check, StepOutcome::Passed, || detail(value)),
+            Err(error) => self.trace.step(self.label, check, StepOutcome::Failed, || error.to_string()),
         }
         found
     }
 
-    /// Notes that there is nothing to be checked.
+    /// Records a check without input.
     pub(super) fn skip(self, check: impl Into<Check>, why: &str) {
-        self.remarks.step(self.label, check, Outcome::NotApplicable, || why.to_owned());
+        self.trace.step(self.label, check, StepOutcome::NotApplicable, || why.to_owned());
     }
 }

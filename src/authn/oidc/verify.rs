@@ -1,39 +1,39 @@
-//! Whether an ID token is what it says it is: signed by its issuer, for us, and at this time.
+//! Verifies an ID token: signature, audience and validity period.
 //!
-//! Follows `verify.go` of `github.com/coreos/go-oidc` v2.5.0, which kube-apiserver 1.36 uses: algorithm and signature
-//! come first, so that nothing is judged or said of claims that nobody signed.
+//! Follows `verify.go` of `github.com/coreos/go-oidc` v2.5.0, which kube-apiserver 1.36 uses. The algorithm and the
+//! signature are checked first: unsigned claims are neither evaluated nor quoted in errors.
 
 use std::time::Duration;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::claims::{self, ClaimError, Claims};
-use super::distributed::Sources;
+use super::claims::{self, ClaimError, IdTokenClaims};
+use super::distributed::ClaimSources;
 use super::settings::JwtAuthenticator;
-use super::steps::Steps;
+use super::steps::StepRecorder;
 use crate::authn::AuthnError;
 use crate::authn::jwt::Jwt;
-use crate::authn::jwt::key_set::{KeyError, KeySet};
-use crate::authn::jwt::keys::PublicKey;
+use crate::authn::jwt::key_set::{KeySet, KeySetError};
+use crate::authn::jwt::keys::VerificationKey;
 use crate::authn::jwt::members;
-use crate::authn::trace::{Check, Outcome};
+use crate::authn::trace::{Check, StepOutcome};
 use crate::clock::UnixTime;
 use crate::go::json::JsonValue;
 use crate::go::quote::{Quoted, QuotedList};
 use crate::go::rfc3339::format_utc;
 use crate::pki::x509::time::{is_after, is_before};
 
-/// How long before its time a token is taken.
+/// Clock skew accepted for `nbf`.
 const NOT_BEFORE_LEEWAY: Duration = Duration::from_mins(1);
 
-/// How many characters are shown of the name of an algorithm that is none.
-const SHOWN: usize = 32;
+/// Maximum number of characters of an unsupported `alg` that an error quotes.
+const MAX_SHOWN_ALGORITHM: usize = 32;
 
-/// The year 1, in seconds since 1970: the date of a token without one.
+/// The year 1, in seconds since 1970: Go's zero time, the expiry of a token without `exp`.
 const YEAR_ONE: i64 = -62_135_596_800;
 
-/// A token, and who it says has issued it. Nothing in it is verified.
+/// A token and its unverified issuer.
 pub(super) struct IdToken<'a> {
     /// The value of `iss`.
     pub(super) issuer: &'a str,
@@ -41,14 +41,14 @@ pub(super) struct IdToken<'a> {
 }
 
 impl<'a> IdToken<'a> {
-    /// A token and the issuer that it names, if it names one, whatever the rest is like; it may be for another
-    /// authenticator if not.
+    /// Pairs a token with its issuer, without reading the rest; `None` if the token has no issuer and may be for
+    /// another authenticator.
     // apiserver: plugin/pkg/authenticator/token/oidc/oidc.go, untrustedIssuer
     pub(super) fn untrusted(token: &'a str, issuer: Option<&'a str>) -> Option<Self> {
         if token.trim_start().starts_with('{') {
             return None;
         }
-        // Google's issuer has two spellings.
+        // Google uses two spellings of its issuer.
         let issuer = issuer.map(|issuer| match issuer {
             "accounts.google.com" => "https://accounts.google.com",
             issuer => issuer,
@@ -56,70 +56,71 @@ impl<'a> IdToken<'a> {
         issuer.map(|issuer| Self { issuer, token })
     }
 
-    /// Verifies it with the keys of its issuer.
+    /// Verifies the token with the keys of its issuer.
     pub(super) async fn verify(
         self,
         keys: &KeySet,
         settings: &JwtAuthenticator,
         now: UnixTime,
-        steps: Steps<'_>,
-    ) -> Result<VerifiedToken, AuthnError> {
+        steps: StepRecorder<'_>,
+    ) -> Result<VerifiedIdToken, AuthnError> {
         let malformed = |error| AuthnError::Invalid(format!("oidc: malformed jwt: {error}"));
         let jwt = Jwt::parse(self.token).map_err(malformed);
-        let jwt = steps.check(Check::Token, jwt, |_| "of three parts that can be read".to_owned())?;
+        let jwt = steps.check(Check::Token, jwt, |_| "well-formed".to_owned())?;
         steps.check(Check::Algorithm, check_algorithm(&jwt, settings), |()| algorithm_of(&jwt).to_owned())?;
         let signed = keys.verify(&jwt).await;
-        let outcome = if signed.is_ok() { Outcome::Passed } else { Outcome::Failed };
+        let outcome = if signed.is_ok() { StepOutcome::Passed } else { StepOutcome::Failed };
         let check = match signed {
-            Err(KeyError::Unavailable(_)) => Check::KeysFetched,
+            Err(KeySetError::Unavailable(_)) => Check::KeysFetched,
             _ => Check::Signature,
         };
-        steps.remarks.step(steps.label, check, outcome, || match (&signed, jwt.key_id()) {
-            (Ok(()), Some(id)) => format!("by the key {}", Quoted(id)),
-            (Ok(()), None) => "by a key of the issuer; the token names none".to_owned(),
+        steps.trace.step(steps.label, check, outcome, || match (&signed, jwt.key_id()) {
+            (Ok(()), Some(id)) => format!("signed by key {}", Quoted(id)),
+            (Ok(()), None) => "signed by a key of the issuer; the token has no kid".to_owned(),
             (Err(error), _) => unsigned(error, &jwt, keys),
         });
         signed.map_err(|error| {
             let text = format!("failed to verify signature: {error}");
             match error {
-                KeyError::NotSigned => AuthnError::Invalid(text),
-                KeyError::Unavailable(_) => AuthnError::Unavailable(text),
+                KeySetError::NotSigned => AuthnError::Invalid(text),
+                KeySetError::Unavailable(_) => AuthnError::Unavailable(text),
             }
         })?;
-        let read = jwt.claims().map_err(malformed).and_then(|claims| match Checks::read(jwt.payload()) {
-            Ok(checks) => Ok((claims, checks)),
-            Err(error) => Err(AuthnError::Invalid(error)),
-        });
-        let (claims, checks) = steps.check("claims", read, |_| "of the types they must be".to_owned())?;
+        let read =
+            jwt.claims().map_err(malformed).and_then(|claims| match RegisteredClaims::read(jwt.payload()) {
+                Ok(checks) => Ok((claims, checks)),
+                Err(error) => Err(AuthnError::Invalid(error)),
+            });
+        let (claims, checks) = steps.check("claims", read, |_| "all of the expected types".to_owned())?;
         checks.run(&settings.issuer.audiences, now, steps).map_err(AuthnError::Invalid)?;
-        Ok(VerifiedToken { claims, expiry: checks.expiry, sources: checks.sources })
+        Ok(VerifiedIdToken { claims, expiry: checks.expiry, sources: checks.sources })
     }
 }
 
-/// What a token says that was verified.
-pub(super) struct VerifiedToken {
-    /// Its claims.
-    pub(super) claims: Claims,
-    /// Its end, in seconds since 1970.
+/// The claims of a verified token.
+pub(super) struct VerifiedIdToken {
+    /// All claims.
+    pub(super) claims: IdTokenClaims,
+    /// The expiry, in seconds since 1970.
     pub(super) expiry: i64,
-    /// Where claims are that are not in it.
-    pub(super) sources: Sources,
+    /// Sources of distributed claims.
+    pub(super) sources: ClaimSources,
 }
 
-/// Why the signature does not count, in more words than upstream has.
-fn unsigned(error: &KeyError, jwt: &Jwt<'_>, keys: &KeySet) -> String {
+/// Explains why the signature is not valid, in more detail than kube-apiserver.
+fn unsigned(error: &KeySetError, jwt: &Jwt<'_>, keys: &KeySet) -> String {
     let known = keys.known();
-    let known: Vec<_> = known.iter().flat_map(|keys| keys.iter()).map(PublicKey::id).collect();
+    let known: Vec<_> = known.iter().flat_map(|keys| keys.iter()).map(VerificationKey::id).collect();
     match (error, jwt.key_id()) {
-        (KeyError::Unavailable(_), _) => error.to_string(),
-        (KeyError::NotSigned, Some(id)) if known.contains(&id) => {
-            format!("the key {} has not signed it", Quoted(id))
+        (KeySetError::Unavailable(_), _) => error.to_string(),
+        (KeySetError::NotSigned, Some(id)) if known.contains(&id) => {
+            format!("not signed by key {}", Quoted(id))
         }
-        (KeyError::NotSigned, Some(id)) => {
-            format!("no key is called {}; the issuer's are {}", Quoted(id), QuotedList(&known))
+        (KeySetError::NotSigned, Some(id)) => {
+            format!("no key has the ID {}; the issuer's key IDs are {}", Quoted(id), QuotedList(&known))
         }
-        (KeyError::NotSigned, None) => {
-            format!("none of the issuer's keys has signed it: {}", QuotedList(&known))
+        (KeySetError::NotSigned, None) => {
+            format!("not signed by any key of the issuer: {}", QuotedList(&known))
         }
     }
 }
@@ -133,8 +134,8 @@ fn check_algorithm(jwt: &Jwt<'_>, settings: &JwtAuthenticator) -> Result<(), Aut
     if settings.algorithms.iter().any(|algorithm| algorithm.name() == named) {
         return Ok(());
     }
-    // Nobody has signed it: the log need not hold whatever a client writes there.
-    let named: String = named.chars().take(SHOWN).collect();
+    // Unsigned input of any length: the log gets a prefix only.
+    let named: String = named.chars().take(MAX_SHOWN_ALGORITHM).collect();
     let expected: Vec<_> = settings.algorithms.iter().map(|algorithm| algorithm.name()).collect();
     Err(AuthnError::Invalid(format!(
         "oidc: id token signed with unsupported algorithm, expected {} got {}",
@@ -143,20 +144,20 @@ fn check_algorithm(jwt: &Jwt<'_>, settings: &JwtAuthenticator) -> Result<(), Aut
     )))
 }
 
-/// The claims that a token is judged by.
-struct Checks {
+/// The claims that verification checks.
+struct RegisteredClaims {
     audiences: Vec<String>,
     expiry: i64,
     not_before: Option<i64>,
-    sources: Sources,
+    sources: ClaimSources,
 }
 
-impl Checks {
-    /// Refuses a token whose claims are of other types than OpenID Connect gives them.
+impl RegisteredClaims {
+    /// Decodes the claims; fails if one has another type than OpenID Connect defines.
     // go-oidc: oidc.go, idToken
     // threat: claims-other-reading
     fn read(payload: &[u8]) -> Result<Self, String> {
-        let (audiences, sources) = (Vec::new(), Sources::default());
+        let (audiences, sources) = (Vec::new(), ClaimSources::default());
         let mut checks = Self { audiences, expiry: YEAR_ONE, not_before: None, sources };
         let mut problem = None;
         let each = |name: &str, member: &RawValue| {
@@ -165,14 +166,14 @@ impl Checks {
             }
         };
         members::read(payload, each)
-            .map_err(|_| "oidc: malformed jwt: the payload is no JSON object".to_owned())?;
+            .map_err(|_| "oidc: malformed jwt: the payload is not a JSON object".to_owned())?;
         match problem {
             Some(problem) => Err(format!("oidc: failed to unmarshal claims: {problem}")),
             None => checks.sources.check().map(|()| checks),
         }
     }
 
-    /// Reads one member, by whatever spelling Go takes for the name of a claim that is looked at.
+    /// Decodes one member, matching claim names case-insensitively as Go does.
     fn take(&mut self, name: &str, member: &RawValue) -> Result<(), String> {
         const TEXTS: [&str; 4] = ["iss", "sub", "nonce", "at_hash"];
         let is = |field: &str| members::is_field(name, field);
@@ -204,13 +205,13 @@ impl Checks {
         Ok(())
     }
 
-    fn run(&self, expected: &[String], now: UnixTime, steps: Steps<'_>) -> Result<(), String> {
+    fn run(&self, expected: &[String], now: UnixTime, steps: StepRecorder<'_>) -> Result<(), String> {
         let check_audiences = || {
             steps.check(Check::Audience, self.check_audiences(expected), |()| {
                 QuotedList(&self.audiences).to_string()
             })
         };
-        // Why two places: the library knows of one audience only, and is not asked where there are more.
+        // go-oidc checks a single audience before the expiry; kube-apiserver itself checks several afterwards.
         let one = expected.len() == 1;
         if one {
             check_audiences()?;
@@ -239,7 +240,7 @@ impl Checks {
     }
 
     fn check_expiry(&self, now: UnixTime) -> Result<(), String> {
-        // Go's dates end where seconds since the year 1 do not fit.
+        // Go's time range ends where seconds since the year 1 overflow.
         let far = self.expiry.checked_sub(YEAR_ONE).is_none();
         if far || is_after(now, self.expiry) {
             return Err(format!("oidc: token is expired (Token Expiry: {})", go_time(self.expiry)));
@@ -257,7 +258,7 @@ fn check_begun(limit: i64, now: UnixTime) -> Result<(), String> {
     Ok(())
 }
 
-/// A date as Go prints it, in UTC.
+/// Formats a date as Go does, in UTC.
 fn go_time(seconds: i64) -> String {
     format_utc(seconds).replace('T', " ").replace('Z', " +0000 UTC")
 }

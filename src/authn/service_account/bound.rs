@@ -1,47 +1,47 @@
-//! Bound tokens: they expire, and end with the object they are bound to.
+//! Bound tokens: valid until they expire or a bound object is deleted.
 // kubernetes: pkg/serviceaccount/claims.go, validator
 
 use std::time::Duration;
 
-use super::Grounds;
-use super::checks::Checks;
-use super::claims::{Bound, Date, Kubernetes, Public, Reference};
+use super::AccountTokenDeps;
+use super::checks::CheckRecorder;
+use super::claims::{BoundClaims, ClaimedObject, KubernetesClaim, NumericDate, PublicClaims};
 use super::identity;
-use super::objects::{Place, in_time};
-use super::verify::{Verified, verify};
-use crate::authn::token_getter::{Found, Identity, ServiceAccount};
+use super::objects::{ObjectLookup, within_timeout};
+use super::verify::{VerifiedClaims, verify};
+use crate::authn::token_getter::{GetResult, ObjectIdentity, ServiceAccount};
 use crate::authn::trace::Check;
 use crate::authn::{
-    Authenticated, AuthnError, BearerToken, BoxFuture, TokenAuthenticator, TokenContext, Verdict,
+    Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
 };
 use crate::clock::UnixTime;
 
 const METHOD: &str = "service-account";
-/// How far clocks may be apart, and how long what is deleted may go on.
+/// Accepted clock skew, and how long a token stays valid after the deletion of a bound object.
 const LEEWAY: Duration = Duration::from_mins(1);
 const INVALIDATED: &str = "service account token has been invalidated";
 const STALE: &str = "authentication.k8s.io/stale-token";
 
-/// Knows the tokens of some issuers.
+/// Authenticates the bound tokens of some issuers.
 #[derive(Debug)]
-pub struct BoundTokens {
+pub struct BoundTokenAuthenticator {
     issuers: Vec<String>,
-    grounds: Grounds,
+    deps: AccountTokenDeps,
 }
 
-impl BoundTokens {
-    /// Takes the tokens of these issuers.
-    pub(crate) fn new(issuers: Vec<String>, grounds: Grounds) -> Self {
-        Self { issuers, grounds }
+impl BoundTokenAuthenticator {
+    /// Accepts the tokens of `issuers`.
+    pub(crate) fn new(issuers: Vec<String>, deps: AccountTokenDeps) -> Self {
+        Self { issuers, deps }
     }
 
-    async fn judge(&self, token: &BearerToken, context: TokenContext<'_>) -> Verdict {
-        let checks = Checks { name: METHOD, remarks: context.remarks };
-        let verified = verify::<Bound>(token, &self.issuers, &self.grounds, checks, context).await?;
-        let Some(Verified { public, private, audiences }) = verified else { return Ok(None) };
-        let Bound { kubernetes: claims } = private;
+    async fn authenticate_token(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
+        let checks = CheckRecorder { name: METHOD, trace: context.trace };
+        let verified = verify::<BoundClaims>(token, &self.issuers, &self.deps, checks, context).await?;
+        let Some(VerifiedClaims { public, private, audiences }) = verified else { return Ok(None) };
+        let BoundClaims { kubernetes: claims } = private;
         check_times(&public, context.now, checks)?;
-        in_time(checks, self.look_up(&claims, checks, context.now)).await?;
+        within_timeout(checks, self.look_up(&claims, checks, context.now)).await?;
         if let Some(date) = claims.warn_after.filter(|date| date.0 != 0) {
             self.warn_after(date, &public.subject, checks, context.now);
         }
@@ -54,54 +54,54 @@ impl BoundTokens {
         Ok(Some(Authenticated { user: user.into(), audiences, method: METHOD, expires }))
     }
 
-    /// Whether everything that it is bound to is still there.
+    /// Checks that every bound object exists.
     async fn look_up(
         &self,
-        claims: &Kubernetes,
-        checks: Checks<'_>,
+        claims: &KubernetesClaim,
+        checks: CheckRecorder<'_>,
         now: UnixTime,
     ) -> Result<(), AuthnError> {
-        let lookup = &self.grounds.lookup;
+        let lookup = &self.deps.lookup;
         let namespace = claims.namespace.as_str();
-        let bonds = Bonds { now, checks };
+        let objects = BoundObjectChecks { now, checks };
         let account = &claims.service_account;
-        bonds.service_account(namespace, account, lookup.service_account(namespace, &account.name)).await?;
+        objects.service_account(namespace, account, lookup.service_account(namespace, &account.name)).await?;
         if let Some(claim) = &claims.secret {
-            let asked = lookup.secret(namespace, &claim.name);
-            bonds.still("secret", Some(namespace), claim, asked, |secret| &secret.identity).await?;
+            let found = lookup.secret(namespace, &claim.name);
+            objects.check_object("secret", Some(namespace), claim, found, |secret| &secret.identity).await?;
         }
         if let Some(claim) = &claims.pod {
-            let asked = lookup.pod(namespace, &claim.name);
-            bonds.still("pod", Some(namespace), claim, asked, |pod| pod).await?;
+            let found = lookup.pod(namespace, &claim.name);
+            objects.check_object("pod", Some(namespace), claim, found, |pod| pod).await?;
         }
         match (&claims.node, &claims.pod) {
             (Some(claim), None) => {
-                bonds.still("node", None, claim, lookup.node(&claim.name), |node| node).await?;
+                objects.check_object("node", None, claim, lookup.node(&claim.name), |node| node).await?;
             }
             (Some(_), Some(_)) => {
-                checks.skip("node", "the token is bound to a pod: its node is told, not looked at");
+                checks.skip("node", "not checked: the token is bound to a pod");
             }
             (None, _) => {}
         }
         Ok(())
     }
 
-    /// Whether it should have been replaced by now; it is good all the same.
-    fn warn_after(&self, date: Date, subject: &str, checks: Checks<'_>, now: UnixTime) {
+    /// Counts a token past its `warnafter` as stale and annotates the audit event; the token stays valid.
+    fn warn_after(&self, date: NumericDate, subject: &str, checks: CheckRecorder<'_>, now: UnixTime) {
         if is_after(now, date, 0) {
             let late = seconds(now).0.saturating_sub(date.0);
             let text = format!("subject: {subject}, seconds after warning threshold: {late}");
             checks.pass("warnafter", || text.clone());
-            checks.remarks.annotate(STALE, text);
-            self.grounds.counters.stale.inc();
+            checks.trace.annotate(STALE, text);
+            self.deps.counters.stale.inc();
         } else {
             checks.pass("warnafter", || format!("not before {}", date.0));
-            self.grounds.counters.valid.inc();
+            self.deps.counters.valid.inc();
         }
     }
 }
 
-impl TokenAuthenticator for BoundTokens {
+impl TokenAuthenticator for BoundTokenAuthenticator {
     fn name(&self) -> &'static str {
         METHOD
     }
@@ -110,30 +110,30 @@ impl TokenAuthenticator for BoundTokens {
         &'a self,
         token: &'a BearerToken,
         context: TokenContext<'a>,
-    ) -> BoxFuture<'a, Verdict> {
-        Box::pin(self.judge(token, context))
+    ) -> BoxFuture<'a, AuthnVerdict> {
+        Box::pin(self.authenticate_token(token, context))
     }
 }
 
-/// What a token is bound to.
+/// Checks the objects that a token is bound to.
 #[derive(Clone, Copy)]
-struct Bonds<'a> {
+struct BoundObjectChecks<'a> {
     now: UnixTime,
-    checks: Checks<'a>,
+    checks: CheckRecorder<'a>,
 }
 
-impl Bonds<'_> {
+impl BoundObjectChecks<'_> {
     async fn service_account(
         self,
         namespace: &str,
-        claim: &Reference,
-        asked: BoxFuture<'_, Found<ServiceAccount>>,
+        claim: &ClaimedObject,
+        lookup: BoxFuture<'_, GetResult<ServiceAccount>>,
     ) -> Result<(), AuthnError> {
         let Self { checks, .. } = self;
         let check = Check::ServiceAccount;
-        let place = Place { kind: "serviceaccount", namespace: Some(namespace), name: &claim.name };
+        let object = ObjectLookup { kind: "serviceaccount", namespace: Some(namespace), name: &claim.name };
         let found =
-            place.ask(asked, checks).await?.map_err(|problem| checks.invalid(check.clone(), problem))?;
+            object.get(lookup, checks).await?.map_err(|problem| checks.invalid(check.clone(), problem))?;
         let live = &found.identity;
         if live.uid != claim.uid {
             let text = format!("service account UID ({}) does not match claim ({})", live.uid, claim.uid);
@@ -147,18 +147,18 @@ impl Bonds<'_> {
         Ok(())
     }
 
-    /// Whether the object is still the one that was there when the token was made.
-    async fn still<T>(
+    /// Checks that the object exists, with the UID in the claim, and is not deleted.
+    async fn check_object<T>(
         self,
         kind: &'static str,
         namespace: Option<&str>,
-        claim: &Reference,
-        asked: BoxFuture<'_, Found<T>>,
-        identity: impl Fn(&T) -> &Identity,
+        claim: &ClaimedObject,
+        lookup: BoxFuture<'_, GetResult<T>>,
+        identity: impl Fn(&T) -> &ObjectIdentity,
     ) -> Result<(), AuthnError> {
         let Self { checks, .. } = self;
-        let place = Place { kind, namespace, name: &claim.name };
-        let found = place.ask(asked, checks).await?;
+        let object = ObjectLookup { kind, namespace, name: &claim.name };
+        let found = object.get(lookup, checks).await?;
         let found = found.map_err(|problem| checks.refuse(Check::BoundObject(kind), problem, INVALIDATED))?;
         let live = identity(&found);
         if live.uid != claim.uid {
@@ -179,15 +179,15 @@ impl Bonds<'_> {
         Ok(())
     }
 
-    fn is_gone(self, object: &Identity) -> bool {
+    fn is_gone(self, object: &ObjectIdentity) -> bool {
         object.deleted.is_some_and(|deleted| deleted.saturating_add(LEEWAY) < self.now)
     }
 }
 
 // go-jose v2: jwt/validation.go, ValidateWithLeeway
-fn check_times(claims: &Public, now: UnixTime, checks: Checks<'_>) -> Result<(), AuthnError> {
+fn check_times(claims: &PublicClaims, now: UnixTime, checks: CheckRecorder<'_>) -> Result<(), AuthnError> {
     let leeway = i64::try_from(LEEWAY.as_secs()).unwrap_or_default();
-    let limits: [(Check, Option<Date>, bool, &str); 3] = [
+    let limits: [(Check, Option<NumericDate>, bool, &str); 3] = [
         (Check::NotBefore, claims.not_before, false, "service account token is not valid yet"),
         (Check::Expiry, claims.expiry, true, "service account token has expired"),
         (Check::IssuedAt, claims.issued_at, false, "service account token is issued in the future"),
@@ -197,8 +197,7 @@ fn check_times(claims: &Public, now: UnixTime, checks: Checks<'_>) -> Result<(),
             checks.skip(check, "none");
             continue;
         };
-        let detail =
-            || format!("{}, and it is {}, {} s apart at most", date.0, now.as_secs(), LEEWAY.as_secs());
+        let detail = || format!("{}; now {}, leeway {} s", date.0, now.as_secs(), LEEWAY.as_secs());
         let holds = if is_end { !is_after(now, date, leeway) } else { !is_before(now, date, leeway) };
         if !holds {
             return Err(checks.refuse(check, detail(), text));
@@ -208,17 +207,17 @@ fn check_times(claims: &Public, now: UnixTime, checks: Checks<'_>) -> Result<(),
     Ok(())
 }
 
-/// Whether `now` lies behind `date` by more than `leeway` seconds.
-fn is_after(now: UnixTime, date: Date, leeway: i64) -> bool {
+/// Whether `now` is more than `leeway` seconds after `date`.
+fn is_after(now: UnixTime, date: NumericDate, leeway: i64) -> bool {
     seconds(now) > (date.0.saturating_add(leeway), 0)
 }
 
-/// Whether `now` lies before `date` by more than `leeway` seconds.
-fn is_before(now: UnixTime, date: Date, leeway: i64) -> bool {
+/// Whether `now` is more than `leeway` seconds before `date`.
+fn is_before(now: UnixTime, date: NumericDate, leeway: i64) -> bool {
     seconds(now) < (date.0.saturating_sub(leeway), 0)
 }
 
-/// Whole seconds and nanoseconds.
+/// Splits a time into seconds and nanoseconds.
 fn seconds(now: UnixTime) -> (i64, u32) {
     (i64::try_from(now.as_secs()).unwrap_or(i64::MAX), now.subsec_nanos())
 }

@@ -1,31 +1,31 @@
-//! Notes each check of a token: for whoever asks why, and, where it refuses, in the log.
+//! Records the checks of a token in the authentication trace, and refusals in the debug log.
 
 use std::fmt::Display;
 
 use crate::authn::AuthnError;
-use crate::authn::trace::{Check, Outcome, Remarks};
+use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
 
-/// Where one authenticator notes its checks.
+/// Records the checks of one authenticator.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Checks<'a> {
-    /// The authenticator.
+pub(super) struct CheckRecorder<'a> {
+    /// The name of the authenticator.
     pub(super) name: &'static str,
-    /// What it leaves.
-    pub(super) remarks: &'a Remarks,
+    /// The trace of the request.
+    pub(super) trace: &'a AuthnTrace,
 }
 
-impl Checks<'_> {
-    /// It is as it must be.
+impl CheckRecorder<'_> {
+    /// Records a check that succeeded.
     pub(super) fn pass(self, check: impl Into<Check>, detail: impl FnOnce() -> String) {
-        self.remarks.step(self.name, check, Outcome::Passed, detail);
+        self.trace.step(self.name, check, StepOutcome::Passed, detail);
     }
 
-    /// There is nothing to be checked, or the token is not for this authenticator.
+    /// Records a check without input, or a token for another authenticator.
     pub(super) fn skip(self, check: impl Into<Check>, why: impl Display) {
-        self.remarks.step(self.name, check, Outcome::NotApplicable, || why.to_string());
+        self.trace.step(self.name, check, StepOutcome::NotApplicable, || why.to_string());
     }
 
-    /// The token is refused. `text` is kube-apiserver's, which has the same for several reasons; `why` tells them apart.
+    /// Refuses the token with kube-apiserver's message `text`, which covers several causes; `why` is the specific one.
     pub(super) fn refuse(
         self,
         check: impl Into<Check>,
@@ -34,20 +34,21 @@ impl Checks<'_> {
     ) -> AuthnError {
         let check = check.into();
         tracing::debug!(authenticator = self.name, %check, %why, "token refused");
-        self.remarks.step(self.name, check, Outcome::Failed, || why.to_string());
+        self.trace.step(self.name, check, StepOutcome::Failed, || why.to_string());
         AuthnError::Invalid(text.into())
     }
 
-    /// The token is refused for what it says.
+    /// Refuses the token with one text for the client and the trace.
     pub(super) fn invalid(self, check: impl Into<Check>, text: impl Into<String>) -> AuthnError {
         let text = text.into();
         self.refuse(check, &text, text.as_str())
     }
 
-    /// The token could not be checked.
+    /// Refuses the token because a check could not be made.
     pub(super) fn unavailable(self, check: impl Into<Check>, text: impl Into<String>) -> AuthnError {
         let text = text.into();
-        self.remarks.step(self.name, check, Outcome::Unavailable, || format!("could not be checked: {text}"));
+        self.trace
+            .step(self.name, check, StepOutcome::Unavailable, || format!("could not be checked: {text}"));
         AuthnError::Unavailable(text)
     }
 }

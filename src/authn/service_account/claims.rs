@@ -1,5 +1,5 @@
-//! The claims, as Go's JSON decoder reads them into kube-apiserver's structures: names are compared byte for byte, none
-//! may come twice in an object that is read, and `null` is nothing.
+//! The claims of service-account tokens, decoded as Go's decoder fills kube-apiserver's structs: names match
+//! case-sensitively, duplicates in a decoded object are errors, and `null` is the zero value.
 // go-jose v2: jwt/claims.go; kubernetes: pkg/serviceaccount/{claims,legacy}.go
 
 use serde::Deserialize;
@@ -9,60 +9,60 @@ use serde_json::Value;
 use crate::go::json::DistinctObject;
 use crate::go::json::JsonValue;
 
-/// The claims that every token may have.
+/// The claims that both kinds of tokens share.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Public {
+pub(super) struct PublicClaims {
     #[serde(default, rename = "iss", deserialize_with = "or_default")]
     pub(super) issuer: String,
     #[serde(default, rename = "sub", deserialize_with = "or_default")]
     pub(super) subject: String,
     #[serde(default, rename = "aud")]
-    pub(super) audience: Audience,
+    pub(super) audience: AudienceClaim,
     #[serde(rename = "exp")]
-    pub(super) expiry: Option<Date>,
+    pub(super) expiry: Option<NumericDate>,
     #[serde(rename = "nbf")]
-    pub(super) not_before: Option<Date>,
+    pub(super) not_before: Option<NumericDate>,
     #[serde(rename = "iat")]
-    pub(super) issued_at: Option<Date>,
+    pub(super) issued_at: Option<NumericDate>,
     #[serde(default, rename = "jti", deserialize_with = "or_default")]
     pub(super) id: String,
 }
 
-/// What a bound token is bound to.
+/// The private claims of a bound token.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Bound {
+pub(super) struct BoundClaims {
     #[serde(default, rename = "kubernetes.io", deserialize_with = "object_or_default")]
-    pub(super) kubernetes: Kubernetes,
+    pub(super) kubernetes: KubernetesClaim,
 }
 
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Kubernetes {
+pub(super) struct KubernetesClaim {
     #[serde(default, deserialize_with = "or_default")]
     pub(super) namespace: String,
     #[serde(default, rename = "serviceaccount", deserialize_with = "object_or_default")]
-    pub(super) service_account: Reference,
+    pub(super) service_account: ClaimedObject,
     #[serde(default, deserialize_with = "object")]
-    pub(super) pod: Option<Reference>,
+    pub(super) pod: Option<ClaimedObject>,
     #[serde(default, deserialize_with = "object")]
-    pub(super) secret: Option<Reference>,
+    pub(super) secret: Option<ClaimedObject>,
     #[serde(default, deserialize_with = "object")]
-    pub(super) node: Option<Reference>,
+    pub(super) node: Option<ClaimedObject>,
     #[serde(rename = "warnafter")]
-    pub(super) warn_after: Option<Date>,
+    pub(super) warn_after: Option<NumericDate>,
 }
 
-/// An object.
+/// Name and UID of an object that a token is bound to.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Reference {
+pub(super) struct ClaimedObject {
     #[serde(default, deserialize_with = "or_default")]
     pub(super) name: String,
     #[serde(default, deserialize_with = "or_default")]
     pub(super) uid: String,
 }
 
-/// What a legacy token stands for.
+/// The private claims of a legacy token.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Legacy {
+pub(super) struct LegacyClaims {
     #[serde(
         default,
         rename = "kubernetes.io/serviceaccount/service-account.name",
@@ -95,11 +95,11 @@ fn object_or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(
     Ok(object(value)?.unwrap_or_default())
 }
 
-/// Whom a token is for: a text, or a list of them.
+/// The `aud` claim: a string or a list of strings.
 #[derive(Debug, Default)]
-pub(super) struct Audience(pub(super) Vec<String>);
+pub(super) struct AudienceClaim(pub(super) Vec<String>);
 
-impl<'de> Deserialize<'de> for Audience {
+impl<'de> Deserialize<'de> for AudienceClaim {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
         let one = |value: Value| match value {
             Value::String(audience) => Some(audience),
@@ -117,13 +117,13 @@ impl<'de> Deserialize<'de> for Audience {
     }
 }
 
-/// A time: whole seconds since 1970, what is behind the point being left out.
+/// A time in whole seconds since 1970; fractions are truncated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Date(pub(super) i64);
+pub(super) struct NumericDate(pub(super) i64);
 
-impl<'de> Deserialize<'de> for Date {
+impl<'de> Deserialize<'de> for NumericDate {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
-        // Go counts from year 1: time.Unix takes later dates for the distant past.
+        // Go counts from the year 1: time.Unix overflows to the distant past for later dates.
         const TO_1970: i64 = 62_135_596_800;
         #[expect(clippy::cast_possible_truncation, clippy::as_conversions, reason = "saturates, as meant")]
         let whole = JsonValue::deserialize(value)?.0.as_f64().map(|number| number as i64);

@@ -1,46 +1,53 @@
-//! The authenticators of one API server over objects that are given, for comparison with kube-apiserver's own.
+//! Authenticators with fixed keys and objects, for tests that compare them with kube-apiserver's own.
 
 use std::sync::Arc;
 
-use super::{Grounds, KeyRing, Keys, ServiceAccounts, on};
-use crate::authn::chain::{OnError, token_union};
-use crate::authn::jwt::keys::PublicKey;
-use crate::authn::token_getter::Lookup;
-use crate::authn::trace::Remarks;
+use super::{AccountTokenDeps, KeyRing, ServiceAccountKeys, ServiceAccountSettings, authenticators_with};
+use crate::authn::chain::{UnionErrorPolicy, token_union};
+use crate::authn::jwt::keys::VerificationKey;
+use crate::authn::token_getter::TokenGetter;
+use crate::authn::trace::AuthnTrace;
 use crate::authn::{Audience, BearerToken, TokenAuthenticator, TokenContext};
 use crate::clock::UnixTime;
 use crate::metrics::Metrics;
 use crate::user::UserInfo;
 
-/// Judges service-account tokens, legacy and bound ones.
+/// Authenticates legacy and bound service-account tokens.
 #[derive(Debug)]
-pub struct AccountTokenJudge(Box<dyn TokenAuthenticator>);
+pub struct StaticAccountAuthenticator(Box<dyn TokenAuthenticator>);
 
-impl AccountTokenJudge {
-    /// A judge for an API server with these audiences. `None` if no token would be taken.
+impl StaticAccountAuthenticator {
+    /// Builds the authenticators for an API server with these audiences; `None` if there are none.
     pub fn new(
-        keys: Vec<PublicKey>,
+        keys: Vec<VerificationKey>,
         issuers: Vec<String>,
         look_up: bool,
-        lookup: Arc<dyn Lookup>,
+        lookup: Arc<dyn TokenGetter>,
         audiences: Vec<Audience>,
     ) -> Option<Self> {
         let keys = Arc::new(keys);
-        let settings = ServiceAccounts { issuers, keys: Keys::Files(Arc::clone(&keys)), lookup: look_up };
+        let settings = ServiceAccountSettings {
+            issuers,
+            keys: ServiceAccountKeys::Files(Arc::clone(&keys)),
+            lookup: look_up,
+        };
         let counters = Metrics::new().service_accounts;
-        let members = on(&settings, Grounds { keys: KeyRing::Fixed(keys), lookup, audiences, counters });
-        token_union(members, OnError::Continue).map(Self)
+        let members = authenticators_with(
+            &settings,
+            AccountTokenDeps { keys: KeyRing::Fixed(keys), lookup, audiences, counters },
+        );
+        token_union(members, UnionErrorPolicy::Continue).map(Self)
     }
 
-    /// The user of a token, and those of the audiences asked for that it is good for; `None` if it is of another issuer.
-    pub async fn judge(
+    /// The user of a token, and the requested audiences that it is valid for; `None` for a token of another issuer.
+    pub async fn authenticate(
         &self,
         token: &str,
         audiences: &[Audience],
         now: UnixTime,
     ) -> Result<Option<(UserInfo, Vec<Audience>)>, String> {
-        let remarks = Remarks::default();
-        let context = TokenContext { audiences, now, remarks: &remarks };
+        let trace = AuthnTrace::default();
+        let context = TokenContext { audiences, now, trace: &trace };
         let verdict = self.0.authenticate(&BearerToken::new(token), context).await;
         verdict
             .map(|found| found.map(|found| ((*found.user).clone(), found.audiences)))

@@ -1,9 +1,9 @@
-//! Who the holder of a service-account token is.
+//! The user of a service-account token.
 // apiserver: pkg/authentication/serviceaccount/util.go
 
 use std::collections::BTreeMap;
 
-use super::claims::Reference;
+use super::claims::ClaimedObject;
 use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
 
 const USER_PREFIX: &str = "system:serviceaccount:";
@@ -13,7 +13,7 @@ const POD_UID_KEY: &str = "authentication.kubernetes.io/pod-uid";
 const NODE_NAME_KEY: &str = "authentication.kubernetes.io/node-name";
 const NODE_UID_KEY: &str = "authentication.kubernetes.io/node-uid";
 
-/// The service account.
+/// The user for a service account.
 pub(super) fn user(namespace: &str, name: &str, uid: &str) -> UserInfo {
     let mut user = UserInfo::named(format!("{USER_PREFIX}{namespace}:{name}"));
     user.uid = (!uid.is_empty()).then(|| uid.to_owned());
@@ -21,11 +21,11 @@ pub(super) fn user(namespace: &str, name: &str, uid: &str) -> UserInfo {
     user
 }
 
-/// What else is known of the holder of a bound token.
+/// The extra attributes of a bound token: its ID, pod and node.
 pub(super) fn extra(
     token_id: &str,
-    pod: Option<&Reference>,
-    node: Option<&Reference>,
+    pod: Option<&ClaimedObject>,
+    node: Option<&ClaimedObject>,
 ) -> BTreeMap<String, Vec<String>> {
     let mut extra = BTreeMap::new();
     let mut add = |key: &str, value: String| extra.insert(key.to_owned(), vec![value]);
@@ -45,13 +45,13 @@ pub(super) fn extra(
     extra
 }
 
-/// The namespace and the name in the user name of a service account.
+/// Splits the user name of a service account into namespace and name.
 pub(super) fn split(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;
     (is_label(namespace) && is_subdomain(name)).then_some((namespace, name))
 }
 
-/// RFC 1123, as apimachinery reads it.
+/// Whether the text is an RFC 1123 label, as apimachinery validates it.
 // apimachinery: pkg/util/validation/validation.go, IsDNS1123Label and IsDNS1123Subdomain
 fn is_label(text: &str) -> bool {
     text.len() <= 63 && is_label_of_any_length(text)

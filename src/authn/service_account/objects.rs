@@ -1,4 +1,4 @@
-//! The objects that tokens depend on.
+//! Lookups of the objects that tokens depend on.
 // kubernetes: pkg/controller/serviceaccount/tokengetter.go; client-go: rest/request.go
 
 use std::pin::pin;
@@ -9,52 +9,53 @@ use std::time::Duration;
 use futures_util::poll;
 use tokio::time::timeout;
 
-use super::checks::Checks;
-use crate::authn::token_getter::Found;
+use super::checks::CheckRecorder;
+use crate::authn::token_getter::GetResult;
 use crate::authn::{AuthnError, BoxFuture};
 use crate::go::quote::Quoted;
 
-/// How long the objects of one token may take, all together: what was found first is not believed for longer.
+/// Timeout for all object lookups of one token: the first result must not become stale before the verdict.
 const OBJECTS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The outcome of questions about objects, if it comes in time. What is known needs no timer.
+/// Limits lookups to [`OBJECTS_TIMEOUT`]. Starts no timer if cached objects suffice.
 // threat: deleted-account
-pub(super) async fn in_time<T>(
-    checks: Checks<'_>,
-    asking: impl Future<Output = Result<T, AuthnError>>,
+pub(super) async fn within_timeout<T>(
+    checks: CheckRecorder<'_>,
+    lookups: impl Future<Output = Result<T, AuthnError>>,
 ) -> Result<T, AuthnError> {
-    let mut asking = pin!(asking);
-    if let Poll::Ready(outcome) = poll!(asking.as_mut()) {
+    let mut lookups = pin!(lookups);
+    if let Poll::Ready(outcome) = poll!(lookups.as_mut()) {
         return outcome;
     }
     let late = |_| {
-        Err(checks.unavailable("objects", format!("they were not all looked up within {OBJECTS_TIMEOUT:?}")))
+        Err(checks
+            .unavailable("objects", format!("object lookups did not finish within {OBJECTS_TIMEOUT:?}")))
     };
-    timeout(OBJECTS_TIMEOUT, asking).await.unwrap_or_else(late)
+    timeout(OBJECTS_TIMEOUT, lookups).await.unwrap_or_else(late)
 }
 
-/// Which object it is.
+/// Kind and name of an object to look up.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
-    /// What kind of object, in lower case.
+pub(super) struct ObjectLookup<'a> {
+    /// The kind, in lower case.
     pub(super) kind: &'static str,
-    /// Its namespace, if it has one.
+    /// The namespace; `None` for cluster-scoped objects.
     pub(super) namespace: Option<&'a str>,
-    /// Its name.
+    /// The name.
     pub(super) name: &'a str,
 }
 
-impl Place<'_> {
-    /// The object, or why there is none. Nothing is asked for what cannot be a name.
-    pub(super) async fn ask<T>(
+impl ObjectLookup<'_> {
+    /// Returns the object, or the reason that it does not exist. An invalid name fails without a lookup.
+    pub(super) async fn get<T>(
         self,
-        asked: BoxFuture<'_, Found<T>>,
-        checks: Checks<'_>,
+        lookup: BoxFuture<'_, GetResult<T>>,
+        checks: CheckRecorder<'_>,
     ) -> Result<Result<Arc<T>, String>, AuthnError> {
         if let Some(problem) = self.problem() {
             return Ok(Err(problem));
         }
-        match asked.await {
+        match lookup.await {
             Ok(Some(found)) => Ok(Ok(found)),
             Ok(None) => Ok(Err(format!("{}s {} not found", self.kind, Quoted(self.name)))),
             Err(error) => Err(checks.unavailable(self.kind, error.to_string())),
@@ -72,13 +73,13 @@ impl Place<'_> {
             .or_else(|| in_segment("resource name", self.name))
             .or_else(|| {
                 let empty = self.namespace.is_some_and(str::is_empty);
-                // What an API server says to a path without one.
+                // The API server's response to a path with an empty namespace.
                 empty.then(|| "the server could not find the requested resource".to_owned())
             })
     }
 }
 
-/// Why it cannot be one segment of a path.
+/// Why a text cannot be a path segment.
 // client-go: rest/request.go, IsValidPathSegmentName, which need not look for what ends a path: it is encoded there
 fn segment_problem(text: &str) -> Option<String> {
     if matches!(text, "." | "..") {

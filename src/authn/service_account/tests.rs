@@ -1,4 +1,4 @@
-//! Service-account tokens, by rows of upstream's own tables and beyond.
+//! Service-account tokens: the tables of Kubernetes' own tests, and more.
 
 mod bound;
 mod form;
@@ -10,64 +10,64 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use prometheus::Registry;
 use secrecy::SecretSlice;
 use serde_json::{Value, json};
 
 use super::super::jwt::tests::Signer;
 use super::super::testing::audiences_of;
-use super::super::{AuthnError, BearerToken, BoxFuture, TokenContext, Verdict};
+use super::super::{AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenContext};
 use super::*;
-use crate::authn::token_getter::{Found, Identity, LookupError, Secret, ServiceAccount};
-use crate::authn::trace::{Noted, Outcome, Remarks};
+use crate::authn::token_getter::{GetResult, ObjectIdentity, Secret, ServiceAccount, TokenGetterError};
+use crate::authn::trace::{AuthnTrace, StepOutcome, TraceRecord};
 use crate::clock::UnixTime;
+use crate::metrics::Metrics;
 
-/// 2023-11-14, a quarter past ten in the evening, UTC.
+/// 2023-11-14 22:13:20 UTC.
 const NOW: i64 = 1_700_000_000;
 
-/// What an API server has, and what it was asked for.
+/// A fake API server that records lookups.
 #[derive(Debug, Default)]
-struct Cluster {
+struct FakeApiServer {
     accounts: BTreeMap<String, ServiceAccount>,
     secrets: BTreeMap<String, Secret>,
-    pods: BTreeMap<String, Identity>,
-    nodes: BTreeMap<String, Identity>,
-    /// The kind of objects it does not answer for.
+    pods: BTreeMap<String, ObjectIdentity>,
+    nodes: BTreeMap<String, ObjectIdentity>,
+    /// The kind of objects whose lookups fail.
     away: &'static str,
-    asked: Mutex<Vec<String>>,
+    lookups: Mutex<Vec<String>>,
     labels: Mutex<Vec<String>>,
 }
 
-impl Cluster {
-    fn found<T: Clone>(&self, kind: &str, all: &BTreeMap<String, T>, key: &str) -> Found<T> {
+impl FakeApiServer {
+    fn found<T: Clone>(&self, kind: &str, all: &BTreeMap<String, T>, key: &str) -> GetResult<T> {
         let found = all.get(key).cloned().map(Arc::new);
-        self.asked.lock().unwrap().push(format!("{kind} {key}"));
-        if self.away == kind { Err(LookupError(format!("cannot ask for {key}"))) } else { Ok(found) }
+        self.lookups.lock().unwrap().push(format!("{kind} {key}"));
+        if self.away == kind { Err(TokenGetterError(format!("cannot ask for {key}"))) } else { Ok(found) }
     }
 
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
+    fn lookups(&self) -> Vec<String> {
+        std::mem::take(&mut *self.lookups.lock().unwrap())
     }
 }
 
-impl Lookup for Cluster {
+impl TokenGetter for FakeApiServer {
     fn service_account<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Found<ServiceAccount>> {
+    ) -> BoxFuture<'a, GetResult<ServiceAccount>> {
         Box::pin(async move { self.found("serviceaccount", &self.accounts, &format!("{namespace}/{name}")) })
     }
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async move { self.found("secret", &self.secrets, &format!("{namespace}/{name}")) })
     }
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         self.secret("kube-system", name)
     }
-    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         Box::pin(async move { self.found("pod", &self.pods, &format!("{namespace}/{name}")) })
     }
-    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         Box::pin(async move { self.found("node", &self.nodes, name) })
     }
     fn label_secret(&self, namespace: &str, name: &str, label: &'static str, value: String) {
@@ -75,8 +75,8 @@ impl Lookup for Cluster {
     }
 }
 
-fn identity(uid: &str) -> Identity {
-    Identity { uid: uid.to_owned(), deleted: None }
+fn identity(uid: &str) -> ObjectIdentity {
+    ObjectIdentity { uid: uid.to_owned(), deleted: None }
 }
 
 fn account(uid: &str) -> ServiceAccount {
@@ -87,7 +87,7 @@ fn seconds(seconds: i64) -> UnixTime {
     Duration::from_secs(seconds.try_into().unwrap())
 }
 
-/// `base` with further or other members.
+/// Merges members into `base`.
 fn with(mut base: Value, changes: Value) -> Value {
     let Value::Object(changes) = changes else { panic!("{changes}") };
     for (key, value) in changes {
@@ -96,84 +96,88 @@ fn with(mut base: Value, changes: Value) -> Value {
     base
 }
 
-/// Authenticators with a key of their own, and what they leave.
-struct Bed {
+/// Authenticators with a signing key, a fake API server and metrics.
+struct TestBed {
     signer: Signer,
-    cluster: Arc<Cluster>,
+    cluster: Arc<FakeApiServer>,
     audiences: Vec<Audience>,
-    counters: Counters,
+    counters: ServiceAccountMetrics,
     now: UnixTime,
 }
 
-/// A verdict in words, and what was left beside it.
+/// A verdict as text, with the trace and the user.
 #[derive(Debug)]
-struct Said {
+struct AuthnOutcome {
     verdict: String,
-    noted: Noted,
+    noted: TraceRecord,
     identity: Option<crate::user::UserInfo>,
 }
 
-impl Bed {
-    fn new(cluster: Cluster) -> Self {
+impl TestBed {
+    fn new(cluster: FakeApiServer) -> Self {
         Self {
             signer: Signer::new("ES256"),
             cluster: Arc::new(cluster),
             audiences: audiences_of(&["api"]),
-            counters: Counters::new(&Registry::new()).unwrap(),
+            counters: Metrics::new().service_accounts,
             now: seconds(NOW),
         }
     }
 
-    fn grounds(&self) -> Grounds {
-        Grounds {
+    fn deps(&self) -> AccountTokenDeps {
+        AccountTokenDeps {
             keys: KeyRing::Fixed(Arc::new(vec![self.signer.public.clone()])),
-            lookup: Arc::<Cluster>::clone(&self.cluster),
+            lookup: Arc::<FakeApiServer>::clone(&self.cluster),
             audiences: self.audiences.clone(),
             counters: self.counters.clone(),
         }
     }
 
-    fn bound(&self) -> BoundTokens {
-        BoundTokens::new(vec!["iss".to_owned(), "https://other.example".to_owned()], self.grounds())
+    fn bound(&self) -> BoundTokenAuthenticator {
+        BoundTokenAuthenticator::new(vec!["iss".to_owned(), "https://other.example".to_owned()], self.deps())
     }
 
-    fn legacy(&self, lookup: bool) -> LegacyTokens {
-        LegacyTokens::new(lookup, self.grounds())
+    fn legacy(&self, lookup: bool) -> LegacyTokenAuthenticator {
+        LegacyTokenAuthenticator::new(lookup, self.deps())
     }
 
     fn token(&self, claims: &Value) -> String {
         self.signer.sign(&self.signer.header(), &claims.to_string())
     }
 
-    fn ask(&self, authenticator: &dyn TokenAuthenticator, token: &str) -> Said {
-        self.ask_for(authenticator, token, &[])
+    fn authenticate(&self, authenticator: &dyn TokenAuthenticator, token: &str) -> AuthnOutcome {
+        self.authenticate_for(authenticator, token, &[])
     }
 
-    fn ask_for(&self, authenticator: &dyn TokenAuthenticator, token: &str, audiences: &[&str]) -> Said {
-        let remarks = Remarks::traced();
+    fn authenticate_for(
+        &self,
+        authenticator: &dyn TokenAuthenticator,
+        token: &str,
+        audiences: &[&str],
+    ) -> AuthnOutcome {
+        let trace = AuthnTrace::with_steps();
         let audiences = audiences_of(audiences);
-        let context = TokenContext { audiences: &audiences, now: self.now, remarks: &remarks };
+        let context = TokenContext { audiences: &audiences, now: self.now, trace: &trace };
         let bearer = BearerToken::new(token);
-        let verdict =
-            authenticator.authenticate(&bearer, context).now_or_never().expect("nothing to wait for");
-        let noted = remarks.take();
+        let verdict = authenticator.authenticate(&bearer, context).now_or_never().expect("does not wait");
+        let noted = trace.take();
         let last = noted.steps.last().unwrap_or_else(|| panic!("no step on the way to {verdict:?}"));
         let expected = match &verdict {
-            Ok(Some(_)) => Outcome::Passed,
-            Ok(None) => Outcome::NotApplicable,
-            Err(_) => Outcome::Failed,
+            Ok(Some(_)) => StepOutcome::Passed,
+            Ok(None) => StepOutcome::NotApplicable,
+            Err(_) => StepOutcome::Failed,
         };
         assert_eq!(last.outcome, expected, "{last:?}");
         assert_eq!(last.authenticator, authenticator.name());
         let signature = token.rsplit('.').next().unwrap_or_default();
         let leaked = |text: &str| signature.len() > 8 && text.contains(signature);
-        assert!(!leaked(&format!("{verdict:?}{noted:?}")), "the signature is told");
+        assert!(!leaked(&format!("{verdict:?}{noted:?}")), "the signature leaked");
         let identity = verdict.as_ref().ok().and_then(Option::as_ref).map(|found| (*found.user).clone());
-        Said { verdict: told(&verdict), noted, identity }
+        AuthnOutcome { verdict: describe(&verdict), noted, identity }
     }
 }
 
-fn told(verdict: &Verdict) -> String {
+fn describe(verdict: &AuthnVerdict) -> String {
     match verdict {
         Ok(Some(found)) => {
             let audiences: Vec<_> = found.audiences.iter().map(|audience| audience.0.as_str()).collect();

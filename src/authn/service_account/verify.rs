@@ -1,21 +1,21 @@
-//! What both kinds of tokens have in common: form, issuer, signature, audiences, in this order.
+//! Checks that bound and legacy tokens share: format, issuer, signature and audiences, in this order.
 // kubernetes: pkg/serviceaccount/jwt.go, jwtTokenAuthenticator
 
 use serde::de::DeserializeOwned;
 
-use super::checks::Checks;
-use super::claims::Public;
-use super::{Grounds, KeyRing};
+use super::checks::CheckRecorder;
+use super::claims::PublicClaims;
+use super::{AccountTokenDeps, KeyRing};
 use crate::authn::chain::intersection;
 use crate::authn::jwt::Jwt;
-use crate::authn::jwt::key_set::KeyError;
+use crate::authn::jwt::key_set::KeySetError;
 use crate::authn::trace::Check;
 use crate::authn::{Audience, AuthnError, BearerToken, TokenContext};
 use crate::go::json::DistinctObject;
 use crate::go::quote::{Quoted, QuotedList};
 
 const NO_KEYS: &str = "invalid signature, no keys found";
-/// What kube-apiserver says of claims that cannot be read, as far as its words and ours have a like.
+/// Message for claims that cannot be decoded: kube-apiserver's, as far as `serde_json`'s errors correspond to Go's.
 fn unreadable(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
@@ -26,28 +26,28 @@ fn unreadable(error: &serde_json::Error) -> String {
     }
 }
 
-/// Whatever is wrong with a signature.
+/// Message for every invalid signature.
 const BAD_SIGNATURE: &str = "go-jose/go-jose: error in cryptographic primitive";
 const NO_AUDIENCE: &str = "authentication.k8s.io/legacy-token";
 
-/// What a token says, signed by its issuer.
+/// The claims of a token with a valid signature.
 #[derive(Debug)]
-pub(super) struct Verified<P> {
-    pub(super) public: Public,
+pub(super) struct VerifiedClaims<P> {
+    pub(super) public: PublicClaims,
     pub(super) private: P,
-    /// The audiences that the token is good for, of those that are asked for.
+    /// The requested audiences that the token is valid for.
     pub(super) audiences: Vec<Audience>,
 }
 
-/// Verifies a token; `None` if it is none of these issuers.
+/// Verifies a token; `None` if its issuer is not one of `issuers`.
 pub(super) async fn verify<P: DeserializeOwned>(
     token: &BearerToken,
     issuers: &[String],
-    grounds: &Grounds,
-    checks: Checks<'_>,
+    deps: &AccountTokenDeps,
+    checks: CheckRecorder<'_>,
     context: TokenContext<'_>,
-) -> Result<Option<Verified<P>>, AuthnError> {
-    // What is of another issuer is not read any further.
+) -> Result<Option<VerifiedClaims<P>>, AuthnError> {
+    // A token of another issuer is not parsed.
     let issuer = token.issuer();
     if let Some(issuer) = issuer.filter(|issuer| !issuers.iter().any(|known| known == issuer)) {
         checks.skip("iss", format_args!("{}, must be one of {}", Quoted(issuer), QuotedList(issuers)));
@@ -61,27 +61,27 @@ pub(super) async fn verify<P: DeserializeOwned>(
         }
     };
     let Some(issuer) = issuer else {
-        checks.skip("iss", format_args!("no text, must be one of {}", QuotedList(issuers)));
+        checks.skip("iss", format_args!("not a string, must be one of {}", QuotedList(issuers)));
         return Ok(None);
     };
     checks.pass("iss", || issuer.to_owned());
-    grounds.keys.verify(&jwt, checks).await?;
-    // Whatever is passed over must be JSON too, and no deeper than other readers take it.
+    deps.keys.verify(&jwt, checks).await?;
+    // The members that no struct has must be valid JSON too, within the depth that other parsers accept.
     jwt.claims().map_err(|error| checks.invalid("claims", format!("json: {error}")))?;
     let read = |error: serde_json::Error| checks.invalid("claims", unreadable(&error));
-    let DistinctObject(public): DistinctObject<Public> =
+    let DistinctObject(public): DistinctObject<PublicClaims> =
         serde_json::from_slice(jwt.payload()).map_err(read)?;
-    // The one that was looked at before is the same, unless both were read differently.
+    // Differs from the issuer above only if the two decoders disagree.
     if !issuers.contains(&public.issuer) {
         return Err(checks.invalid("iss", format!("token issuer {} is invalid", Quoted(&public.issuer))));
     }
     let DistinctObject(private) = serde_json::from_slice(jwt.payload()).map_err(read)?;
-    let audiences = audiences(&public, grounds, checks, context)?;
-    Ok(Some(Verified { public, private, audiences }))
+    let audiences = audiences(&public, deps, checks, context)?;
+    Ok(Some(VerifiedClaims { public, private, audiences }))
 }
 
 impl KeyRing {
-    async fn verify(&self, jwt: &Jwt<'_>, checks: Checks<'_>) -> Result<(), AuthnError> {
+    async fn verify(&self, jwt: &Jwt<'_>, checks: CheckRecorder<'_>) -> Result<(), AuthnError> {
         let alg = Quoted(jwt.algorithm().unwrap_or_default());
         let kid = Quoted(jwt.key_id().unwrap_or_default());
         let check = Check::AccountSignature;
@@ -89,7 +89,7 @@ impl KeyRing {
             Self::Fixed(keys) => (jwt.is_signed_by_one_of(keys), Some(keys.clone())),
             Self::Fetched(set) => {
                 let verdict = set.verify(jwt).await;
-                if let Err(error @ KeyError::Unavailable(_)) = &verdict {
+                if let Err(error @ KeySetError::Unavailable(_)) = &verdict {
                     return Err(checks.unavailable(check, error.to_string()));
                 }
                 (verdict.is_ok(), set.known())
@@ -104,23 +104,23 @@ impl KeyRing {
         Err(if candidates == 0 {
             checks.refuse(check, format_args!("no key with kid {kid}"), NO_KEYS)
         } else {
-            let why = format_args!("none of {candidates} keys has signed it, alg {alg}, kid {kid}");
+            let why = format_args!("not signed by any of {candidates} keys, alg {alg}, kid {kid}");
             checks.refuse(check, why, BAD_SIGNATURE)
         })
     }
 }
 
 fn audiences(
-    claims: &Public,
-    grounds: &Grounds,
-    checks: Checks<'_>,
+    claims: &PublicClaims,
+    deps: &AccountTokenDeps,
+    checks: CheckRecorder<'_>,
     context: TokenContext<'_>,
 ) -> Result<Vec<Audience>, AuthnError> {
-    let own = &grounds.audiences;
+    let own = &deps.audiences;
     let named: Vec<_> = claims.audience.0.iter().cloned().map(Audience).collect();
     let named = if named.is_empty() {
-        context.remarks.annotate(NO_AUDIENCE, &claims.subject);
-        grounds.counters.legacy.inc();
+        context.trace.annotate(NO_AUDIENCE, &claims.subject);
+        deps.counters.legacy.inc();
         own
     } else {
         &named
@@ -134,6 +134,6 @@ fn audiences(
         let text = format!("token audiences {named} is invalid for the target audiences {wanted}");
         return Err(checks.invalid(Check::AccountAudience, text));
     }
-    checks.pass(Check::AccountAudience, || format!("{named}, of which one at least must be in {wanted}"));
+    checks.pass(Check::AccountAudience, || format!("{named}; at least one must be in {wanted}"));
     Ok(common)
 }

@@ -1,6 +1,6 @@
-//! What goes over the wire: the question, the answer, and what an answer that is none means.
+//! The TokenReview wire format: request, response, and classification of failed responses.
 //!
-//! Whatever is not surely an answer is an error, so that nobody is let in by accident.
+//! A response that is not a valid TokenReview is an error: it must never authenticate a client.
 // apimachinery: pkg/api/errors/errors.go; client-go: rest/request.go
 
 use std::collections::BTreeMap;
@@ -10,56 +10,56 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::settings::Version;
+use super::settings::TokenReviewVersion;
 use crate::authn::{Audience, BearerToken};
 use crate::go::quote::Quoted;
-use crate::http::https_client::Answer;
+use crate::http::https_client::HttpsResponse;
 
-/// How much of a text that is no Status is told.
+/// Maximum size of response text that an error quotes.
 // client-go: rest/request.go, maxUnstructuredResponseTextBytes
-const LONGEST_TEXT: usize = 2048;
+const MAX_ERROR_TEXT: usize = 2048;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Question<'a> {
+struct ReviewRequest<'a> {
     kind: &'static str,
     api_version: &'static str,
-    metadata: Object,
-    spec: Spec<'a>,
-    status: Object,
+    metadata: ObjectOnly,
+    spec: ReviewSpec<'a>,
+    status: ObjectOnly,
 }
 
 #[derive(Serialize)]
-struct Spec<'a> {
+struct ReviewSpec<'a> {
     token: &'a str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     audiences: Vec<&'a str>,
 }
 
-/// Flattened into a type, it makes that an object: without it, a list of the values would do as well.
+/// Flattened into a struct, makes serde require a JSON object: without it, serde also accepts a list of the values.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Object {}
+struct ObjectOnly {}
 
-/// What the webhook says of a token.
+/// The verdict of the webhook.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(super) struct Status {
+pub(super) struct ReviewedStatus {
     #[serde(deserialize_with = "or_null")]
     pub(super) authenticated: bool,
     #[serde(deserialize_with = "or_null")]
-    pub(super) user: User,
+    pub(super) user: ReviewedUser,
     #[serde(deserialize_with = "or_null")]
     pub(super) audiences: Vec<String>,
     #[serde(deserialize_with = "or_null")]
     pub(super) error: String,
     #[serde(flatten)]
-    _object: Object,
+    _object: ObjectOnly,
 }
 
-/// Who the token is.
+/// The user of the token.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(super) struct User {
+pub(super) struct ReviewedUser {
     #[serde(deserialize_with = "or_null")]
     pub(super) username: String,
     #[serde(deserialize_with = "or_null")]
@@ -69,26 +69,26 @@ pub(super) struct User {
     #[serde(deserialize_with = "or_null")]
     pub(super) extra: BTreeMap<String, Option<Vec<String>>>,
     #[serde(flatten)]
-    _object: Object,
+    _object: ObjectOnly,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Review {
+struct ReviewResponse {
     #[serde(deserialize_with = "or_null")]
     kind: String,
     #[serde(deserialize_with = "or_null")]
     api_version: String,
     #[serde(deserialize_with = "or_null")]
-    status: Status,
+    status: ReviewedStatus,
     #[serde(flatten)]
-    _object: Object,
+    _object: ObjectOnly,
 }
 
-/// A `v1` Status, as far as it says whether to ask again.
+/// A `v1` Status, with the fields that determine whether to retry.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Failure {
+struct FailureStatus {
     #[serde(deserialize_with = "or_null")]
     kind: String,
     #[serde(deserialize_with = "or_null")]
@@ -99,79 +99,86 @@ struct Failure {
     reason: String,
     #[serde(deserialize_with = "or_null")]
     code: u16,
-    details: Option<Details>,
+    details: Option<FailureDetails>,
     #[serde(flatten)]
-    _object: Object,
+    _object: ObjectOnly,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Details {
+struct FailureDetails {
     #[serde(deserialize_with = "or_null")]
     retry_after_seconds: u32,
     #[serde(flatten)]
-    _object: Object,
+    _object: ObjectOnly,
 }
 
-/// Why there is no verdict, and whether there may be one later.
+/// Why the webhook returned no verdict, and whether a retry may help.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct ReviewError {
     pub(super) text: String,
-    /// Whether it is worth asking again, and the least time to wait before.
-    pub(super) again: Option<Duration>,
+    /// The minimum delay before a retry; `None` if a retry would not help.
+    pub(super) retry_after: Option<Duration>,
 }
 
-impl Trouble {
-    /// Asking again would change nothing.
-    pub(super) fn lasting(text: impl Into<String>) -> Self {
-        Self { text: text.into(), again: None }
+impl ReviewError {
+    /// An error that a retry would not resolve.
+    pub(super) fn permanent(text: impl Into<String>) -> Self {
+        Self { text: text.into(), retry_after: None }
     }
 }
 
-/// As in Go, `null` is what is not there.
+/// Decodes `null` as the zero value, like Go.
 fn or_null<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Option::<T>::deserialize(from).map(Option::unwrap_or_default)
 }
 
-/// The question about a token.
-pub(super) fn question(
-    version: Version,
+/// Encodes the TokenReview for a token.
+pub(super) fn request_body(
+    version: TokenReviewVersion,
     token: &BearerToken,
     audiences: &[Audience],
-) -> Result<Vec<u8>, Trouble> {
+) -> Result<Vec<u8>, ReviewError> {
     let audiences = audiences.iter().map(|audience| audience.0.as_str()).collect();
-    let question = Question {
+    let request = ReviewRequest {
         kind: "TokenReview",
         api_version: version.api_version(),
-        metadata: Object {},
-        spec: Spec { token: token.expose(), audiences },
-        status: Object {},
+        metadata: ObjectOnly {},
+        spec: ReviewSpec { token: token.expose(), audiences },
+        status: ObjectOnly {},
     };
-    // The serializer's words could quote the token.
-    serde_json::to_vec(&question).map_err(|_| Trouble::lasting("the question cannot be written as JSON"))
+    // The serializer's message could quote the token.
+    serde_json::to_vec(&request)
+        .map_err(|_| ReviewError::permanent("the TokenReview cannot be encoded as JSON"))
 }
 
-/// What an answer says.
-pub(super) fn read(version: Version, token: &BearerToken, answer: &Answer) -> Result<Status, Trouble> {
+/// Decodes a response.
+pub(super) fn read(
+    version: TokenReviewVersion,
+    token: &BearerToken,
+    answer: &HttpsResponse,
+) -> Result<ReviewedStatus, ReviewError> {
     if !(200..=206).contains(&answer.status.as_u16()) {
         return Err(failure(token, answer));
     }
     if answer.body.is_empty() {
         let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        return Err(Trouble::lasting(format!(
+        return Err(ReviewError::permanent(format!(
             "0-length response with status code: {} and content type: {}",
             answer.status.as_u16(),
             content_type.unwrap_or("application/json")
         )));
     }
-    // The parser's words could quote what came, and what came could quote the token.
-    let review: Review = serde_json::from_slice(&answer.body).map_err(|error| {
+    // The parser's message could quote the response, and the response could quote the token.
+    let review: ReviewResponse = serde_json::from_slice(&answer.body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        Trouble::lasting(format!("the answer is no TokenReview: line {line}, column {column} is wrong"))
+        ReviewError::permanent(format!(
+            "the answer is not a TokenReview: line {line}, column {column} is wrong"
+        ))
     })?;
     let is = |text: &str, expected: &str| text.is_empty() || text == expected;
     if !is(&review.kind, "TokenReview") || !is(&review.api_version, version.api_version()) {
-        return Err(Trouble::lasting(format!(
+        return Err(ReviewError::permanent(format!(
             "the answer is {} of {}, not a TokenReview of {}",
             Quoted(&review.kind),
             Quoted(&review.api_version),
@@ -181,28 +188,32 @@ pub(super) fn read(version: Version, token: &BearerToken, answer: &Answer) -> Re
     Ok(review.status)
 }
 
-fn failure(token: &BearerToken, answer: &Answer) -> Trouble {
+fn failure(token: &BearerToken, answer: &HttpsResponse) -> ReviewError {
     let code = answer.status;
-    let told = serde_json::from_slice::<Failure>(&answer.body).ok();
-    let told = told.filter(|told| matches!(told.kind.as_str(), "" | "Status") && told.status == "Failure");
-    let told = told.unwrap_or_else(|| Failure {
+    let status = serde_json::from_slice::<FailureStatus>(&answer.body).ok();
+    let status =
+        status.filter(|status| matches!(status.kind.as_str(), "" | "Status") && status.status == "Failure");
+    let status = status.unwrap_or_else(|| FailureStatus {
         message: message(code, &text_of(token, &answer.body)),
         reason: reason(code).to_owned(),
         code: code.as_u16(),
-        details: Some(Details { retry_after_seconds: retry_after(answer), ..Details::default() }),
-        ..Failure::default()
+        details: Some(FailureDetails {
+            retry_after_seconds: retry_after(answer),
+            ..FailureDetails::default()
+        }),
+        ..FailureStatus::default()
     });
-    let hint = told.details.map(|details| details.retry_after_seconds);
-    let again = matches!(told.reason.as_str(), "InternalError" | "Timeout" | "TooManyRequests")
-        || (told.reason.is_empty() && matches!(told.code, 500 | 504))
-        || told.code == 429
-        || (told.reason == "ServerTimeout" && hint.is_some())
+    let hint = status.details.map(|details| details.retry_after_seconds);
+    let retryable = matches!(status.reason.as_str(), "InternalError" | "Timeout" | "TooManyRequests")
+        || (status.reason.is_empty() && matches!(status.code, 500 | 504))
+        || status.code == 429
+        || (status.reason == "ServerTimeout" && hint.is_some())
         || hint.is_some_and(|seconds| seconds > 0);
     let hint = hint.unwrap_or_default().max(retry_after(answer));
-    Trouble { text: told.message, again: again.then(|| Duration::from_secs(hint.into())) }
+    ReviewError { text: status.message, retry_after: retryable.then(|| Duration::from_secs(hint.into())) }
 }
 
-fn retry_after(answer: &Answer) -> u32 {
+fn retry_after(answer: &HttpsResponse) -> u32 {
     let value = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     value.and_then(|seconds| seconds.parse().ok()).unwrap_or_default()
 }
@@ -213,14 +224,14 @@ fn text_of(token: &BearerToken, body: &[u8]) -> String {
     if text.is_empty() { "unknown".to_owned() } else { text.to_owned() }
 }
 
-/// A text without the token, cut to a length that a log can bear. In this order: half a token is not found any more.
+/// Redacts the token in a text, then truncates the text. The order matters: a truncated token would not be found.
 pub(super) fn redacted(token: &BearerToken, text: &str) -> String {
     let mut text = text.replace(token.expose(), "[the token]");
-    text.truncate(text.floor_char_boundary(LONGEST_TEXT));
+    text.truncate(text.floor_char_boundary(MAX_ERROR_TEXT));
     text
 }
 
-/// The reason that a status code alone stands for, if it decides whether to ask again.
+/// The Status reason that a status code implies, for the codes that determine whether to retry.
 fn reason(code: StatusCode) -> &'static str {
     match code.as_u16() {
         429 => "TooManyRequests",
@@ -231,7 +242,7 @@ fn reason(code: StatusCode) -> &'static str {
     }
 }
 
-/// What kube-apiserver logs of an answer that is no Status.
+/// kube-apiserver's log message for a response that is not a Status.
 fn message(code: StatusCode, text: &str) -> String {
     let known = match code.as_u16() {
         400 => "the server rejected our request for an unknown reason",

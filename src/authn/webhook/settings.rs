@@ -1,53 +1,53 @@
-//! Which webhook is asked, how, and for how long its answers hold.
+//! Settings of the authentication webhook.
 
 use std::time::Duration;
 
 use crate::authn::BearerToken;
-use crate::http::client_tls::Tls;
+use crate::http::client_tls::ClientTls;
 
-/// A webhook.
+/// An authentication webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Webhook {
-    /// Where it is: an `https` URL without a query.
+pub struct WebhookSettings {
+    /// The `https` URL, without a query.
     pub url: String,
-    /// How it is known, and what it is shown.
-    pub tls: Tls,
-    /// What it is shown in `Authorization`.
+    /// TLS: the trusted CAs and the client certificate.
+    pub tls: ClientTls,
+    /// The bearer token sent to the webhook.
     pub bearer_token: Option<BearerToken>,
-    /// The version of TokenReview it speaks.
-    pub version: Version,
-    /// How long its answers hold, good or bad; zero for not at all.
+    /// The TokenReview version.
+    pub version: TokenReviewVersion,
+    /// TTL of cached verdicts, positive and negative; zero disables the cache.
     pub cache_ttl: Duration,
 }
 
 /// A version of TokenReview.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum TokenReviewVersion {
     /// `authentication.k8s.io/v1`.
     V1,
     /// `authentication.k8s.io/v1beta1`.
     V1Beta1,
 }
 
-/// The version of a flag is none of those.
+/// A flag names another version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unsupported authentication webhook version {}, supported versions are \"v1\", \"v1beta1\"",
     crate::go::quote::Quoted(.0)
 )]
-pub struct UnsupportedVersion(pub String);
+pub struct UnsupportedTokenReviewVersion(pub String);
 
-impl Version {
-    /// As it stands in a flag.
-    pub fn parse(text: &str) -> Result<Self, UnsupportedVersion> {
+impl TokenReviewVersion {
+    /// Parses the value of a flag.
+    pub fn parse(text: &str) -> Result<Self, UnsupportedTokenReviewVersion> {
         match text {
             "v1" => Ok(Self::V1),
             "v1beta1" => Ok(Self::V1Beta1),
-            other => Err(UnsupportedVersion(other.to_owned())),
+            other => Err(UnsupportedTokenReviewVersion(other.to_owned())),
         }
     }
 
-    /// As it stands in `apiVersion`.
+    /// The value of `apiVersion`.
     pub fn api_version(self) -> &'static str {
         match self {
             Self::V1 => "authentication.k8s.io/v1",
@@ -61,11 +61,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_versions_are_refused_in_the_words_of_kube_apiserver() {
-        assert_eq!(Version::parse("v1"), Ok(Version::V1));
-        assert_eq!(Version::parse("v1beta1"), Ok(Version::V1Beta1));
+    fn other_versions_are_refused_with_kube_apiservers_message() {
+        assert_eq!(TokenReviewVersion::parse("v1"), Ok(TokenReviewVersion::V1));
+        assert_eq!(TokenReviewVersion::parse("v1beta1"), Ok(TokenReviewVersion::V1Beta1));
         assert_eq!(
-            Version::parse("v2\n").unwrap_err().to_string(),
+            TokenReviewVersion::parse("v2\n").unwrap_err().to_string(),
             r#"unsupported authentication webhook version "v2\n", supported versions are "v1", "v1beta1""#
         );
     }

@@ -1,4 +1,4 @@
-//! By upstream's `webhook_v1_test.go`, `webhook_v1beta1_test.go` and `metrics_test.go`, against a real server.
+//! Follows Kubernetes' `webhook_v1_test.go`, `webhook_v1beta1_test.go` and `metrics_test.go`, against a real server.
 
 use std::sync::Mutex;
 
@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 
 use super::super::testing::audiences_of;
 use super::*;
-use crate::authn::trace::{Remarks, Step};
+use crate::authn::trace::{AuthnTrace, TraceStep};
 use crate::clock::UnixTime;
-use crate::http::client_tls::Tls;
+use crate::http::client_tls::ClientTls;
 use crate::http::https_client::testing::pki::{Ca, Issued};
 use crate::http::https_client::testing::{
-    Asked, H1, H2, Peer, Reply, full, reply, serving, showing, trusting,
+    H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting,
 };
 
-const VERSIONS: [Version; 2] = [Version::V1, Version::V1Beta1];
+const VERSIONS: [TokenReviewVersion; 2] = [TokenReviewVersion::V1, TokenReviewVersion::V1Beta1];
 const TOKEN: &str = "my-s3cr3t-t0ken";
-/// "Forever".
+/// Longer than any test.
 const LONG: Duration = Duration::from_hours(2400);
 
 struct Pki {
@@ -37,8 +37,8 @@ impl Pki {
         Self { servers, clients, others: Ca::new("others"), server, client }
     }
 
-    /// What both sides accept.
-    fn tls(&self) -> Tls {
+    /// Client settings that the server accepts.
+    fn tls(&self) -> ClientTls {
         showing(&self.client, &self.servers)
     }
 
@@ -47,48 +47,48 @@ impl Pki {
     }
 }
 
-/// A webhook that answers what it is told, once it was asked as it should be.
+/// A webhook with a configurable response; rejects malformed requests.
 struct Service {
-    peer: Peer,
-    says: Arc<Mutex<(u16, Value)>>,
+    peer: TestServer,
+    response: Arc<Mutex<(u16, Value)>>,
 }
 
 impl Service {
-    async fn start(config: ServerConfig, version: Version) -> Self {
-        let says = Arc::new(Mutex::new((200, json!({}))));
-        let told = Arc::clone(&says);
-        let peer = Peer::start(config, "127.0.0.1:0", move |asked| {
-            let (status, said) = told.lock().unwrap().clone();
-            let reply = answer(&asked, version, status, &said);
+    async fn start(config: ServerConfig, version: TokenReviewVersion) -> Self {
+        let response = Arc::new(Mutex::new((200, json!({}))));
+        let current = Arc::clone(&response);
+        let peer = TestServer::start(config, "127.0.0.1:0", move |asked| {
+            let (code, status) = current.lock().unwrap().clone();
+            let reply = answer(&asked, version, code, &status);
             Box::pin(async { reply })
         })
         .await;
-        Self { peer, says }
+        Self { peer, response }
     }
 
-    fn say(&self, code: u16, status: Value) {
-        *self.says.lock().unwrap() = (code, status);
+    fn respond(&self, code: u16, status: Value) {
+        *self.response.lock().unwrap() = (code, status);
     }
 
     fn allow(&self) {
-        self.say(200, json!({"authenticated": true, "user": {"username": "realHooman@email.com"}}));
+        self.respond(200, json!({"authenticated": true, "user": {"username": "realHooman@email.com"}}));
     }
 
     fn deny(&self) {
-        self.say(200, json!({"authenticated": false}));
+        self.respond(200, json!({"authenticated": false}));
     }
 
-    fn webhook(&self, tls: Tls, version: Version) -> Webhook {
+    fn webhook(&self, tls: ClientTls, version: TokenReviewVersion) -> WebhookSettings {
         webhook(self.peer.url("/testserver"), tls, version)
     }
 
-    /// The questions since the last time.
+    /// The requests since the last call.
     fn take(&self) -> Vec<Value> {
         self.peer.take().iter().map(|asked| serde_json::from_slice(&asked.body).unwrap()).collect()
     }
 }
 
-fn answer(asked: &Asked, version: Version, status: u16, said: &Value) -> Reply {
+fn answer(asked: &RecordedRequest, version: TokenReviewVersion, code: u16, status: &Value) -> Reply {
     if asked.method != "POST" || asked.target != "/testserver?timeout=30s" {
         return reply(404, format!("unexpected {} {}", asked.method, asked.target));
     }
@@ -96,47 +96,48 @@ fn answer(asked: &Asked, version: Version, status: u16, said: &Value) -> Reply {
     if review["apiVersion"] != version.api_version() || review["kind"] != "TokenReview" {
         return reply(400, "wrong api version");
     }
-    if !(200..300).contains(&status) {
-        return reply(status, "HTTP Error\n");
+    if !(200..300).contains(&code) {
+        return reply(code, "HTTP Error\n");
     }
     reply(
-        status,
-        json!({"kind": "TokenReview", "apiVersion": version.api_version(), "status": said}).to_string(),
+        code,
+        json!({"kind": "TokenReview", "apiVersion": version.api_version(), "status": status}).to_string(),
     )
 }
 
-fn webhook(url: String, tls: Tls, version: Version) -> Webhook {
-    Webhook { url, tls, bearer_token: None, version, cache_ttl: LONG }
+fn webhook(url: String, tls: ClientTls, version: TokenReviewVersion) -> WebhookSettings {
+    WebhookSettings { url, tls, bearer_token: None, version, cache_ttl: LONG }
 }
 
-/// One that does not wait for long.
-fn asking(webhook: &Webhook, implicit: &[&str], metrics: &Metrics) -> WebhookAuthenticator {
+/// A webhook authenticator with short delays.
+fn fast_retry(webhook: &WebhookSettings, implicit: &[&str], metrics: &Metrics) -> WebhookAuthenticator {
     let provider = Arc::new(default_provider());
     let made = WebhookAuthenticator::new(webhook, audiences_of(implicit), &provider, metrics).unwrap();
-    WebhookAuthenticator { first_wait: Duration::from_millis(5), ..made }
+    WebhookAuthenticator { initial_backoff: Duration::from_millis(5), ..made }
 }
 
-/// What an authenticator makes of a token, and by which steps.
-async fn judged(
+/// Authenticates a token; returns the verdict and the trace.
+async fn authenticate_traced(
     authenticator: &dyn TokenAuthenticator,
     token: &str,
     audiences: &[&str],
-) -> (Verdict, Vec<Step>) {
-    let (token, audiences, remarks) = (BearerToken::new(token), audiences_of(audiences), Remarks::traced());
+) -> (AuthnVerdict, Vec<TraceStep>) {
+    let (token, audiences, trace) =
+        (BearerToken::new(token), audiences_of(audiences), AuthnTrace::with_steps());
     let context =
-        TokenContext { audiences: &audiences, now: UnixTime::from_secs(1_700_000_000), remarks: &remarks };
+        TokenContext { audiences: &audiences, now: UnixTime::from_secs(1_700_000_000), trace: &trace };
     let verdict = authenticator.authenticate(&token, context).await;
-    (verdict, remarks.take().steps)
+    (verdict, trace.take().steps)
 }
 
-async fn verdict(webhook: &Webhook) -> Verdict {
-    judged(&asking(webhook, &[], &Metrics::new()), TOKEN, &[]).await.0
+async fn verdict(webhook: &WebhookSettings) -> AuthnVerdict {
+    authenticate_traced(&fast_retry(webhook, &[], &Metrics::new()), TOKEN, &[]).await.0
 }
 
-/// The same, as a request asks: nobody wants to know the steps.
-async fn plainly(authenticator: &dyn TokenAuthenticator, token: &str) -> Verdict {
-    let (token, remarks) = (BearerToken::new(token), Remarks::default());
-    let context = TokenContext { audiences: &[], now: UnixTime::from_secs(1_700_000_000), remarks: &remarks };
+/// Authenticates a token without recording steps.
+async fn authenticate_untraced(authenticator: &dyn TokenAuthenticator, token: &str) -> AuthnVerdict {
+    let (token, trace) = (BearerToken::new(token), AuthnTrace::default());
+    let context = TokenContext { audiences: &[], now: UnixTime::from_secs(1_700_000_000), trace: &trace };
     authenticator.authenticate(&token, context).await
 }
 
@@ -166,7 +167,7 @@ async fn both_sides_must_trust_each_other() {
             service.deny();
             assert_eq!(verdict(&webhook).await, Ok(None), "{name}");
         }
-        // A server that speaks no TLS.
+        // A server without TLS.
         let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}/testserver", plain.local_addr().unwrap());
         let answering = tokio::spawn(async move {
@@ -184,7 +185,7 @@ struct Case {
     name: &'static str,
     implicit: &'static [&'static str],
     requested: &'static [&'static str],
-    says: Value,
+    status: Value,
     /// The user and the audiences.
     expected: Option<(UserInfo, &'static [&'static str])>,
 }
@@ -203,11 +204,12 @@ fn cases() -> Vec<Case> {
         ..UserInfo::named("person@place.com")
     };
     let system = UserInfo { groups: vec!["system:masters".to_owned()], ..UserInfo::named("system:admin") };
-    let case = |name, implicit, requested, says, expected| Case { name, implicit, requested, says, expected };
+    let case =
+        |name, implicit, requested, status, expected| Case { name, implicit, requested, status, expected };
     vec![
-        case("a user with a name alone", NONE, NONE, yes(), Some((somebody(), NONE))),
+        case("a user with a name only", NONE, NONE, yes(), Some((somebody(), NONE))),
         case(
-            "everything of a user",
+            "a user with all attributes",
             NONE,
             NONE,
             json!({"authenticated": true, "user": {"username": "person@place.com", "uid": "abcd-1234",
@@ -215,30 +217,36 @@ fn cases() -> Vec<Case> {
             Some((person, NONE)),
         ),
         case(
-            "a name of the system",
+            "a system user",
             NONE,
             NONE,
             json!({"authenticated": true, "user": {"username": "system:admin", "groups": ["system:masters"]}}),
             Some((system, NONE)),
         ),
         case(
-            "nothing of somebody unknown",
+            "attributes of an unauthenticated user",
             NONE,
             NONE,
             json!({"authenticated": false, "user": {"username": "garbage", "uid": "abcd-1234",
                 "groups": ["not-actually-used"]}}),
             None,
         ),
-        case("somebody unknown", NONE, NONE, no(), None),
+        case("an unauthenticated user", NONE, NONE, no(), None),
         case("good audience", API, API, yes(), Some((somebody(), API))),
-        case("good audience among more", &["api", "other-api", "other"], API, yes(), Some((somebody(), API))),
-        case("bad audiences, unknown", API, &["other"], no(), None),
-        case("bad audiences of a webhook that knows none", API, &["other"], yes(), None),
+        case(
+            "good audience, more implicit audiences",
+            &["api", "other-api", "other"],
+            API,
+            yes(),
+            Some((somebody(), API)),
+        ),
+        case("bad audiences, unauthenticated", API, &["other"], no(), None),
+        case("bad audiences, webhook without audience support", API, &["other"], yes(), None),
         case("audience aware", API, API, yes_for(API), Some((somebody(), API))),
-        case("audience aware, none asked for", NONE, NONE, yes_for(API), Some((somebody(), NONE))),
+        case("audience aware, none requested", NONE, NONE, yes_for(API), Some((somebody(), NONE))),
         case("audience aware, another one", API, API, yes_for(&["other"]), None),
         case(
-            "audience aware, some",
+            "audience aware, some match",
             API,
             API,
             yes_for(&["x", "other-api"]),
@@ -249,15 +257,15 @@ fn cases() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn users_and_audiences_are_those_of_the_answer() {
+async fn users_and_audiences_come_from_the_response() {
     let pki = Pki::new();
     let metrics = Metrics::new();
     for version in VERSIONS {
         let service = Service::start(pki.serving(H2), version).await;
         for case in cases() {
-            service.say(200, case.says);
-            let webhook = asking(&service.webhook(pki.tls(), version), case.implicit, &metrics);
-            let (verdict, _) = judged(&webhook, TOKEN, case.requested).await;
+            service.respond(200, case.status);
+            let webhook = fast_retry(&service.webhook(pki.tls(), version), case.implicit, &metrics);
+            let (verdict, _) = authenticate_traced(&webhook, TOKEN, case.requested).await;
             let expected = case.expected.map(|(user, audiences)| Authenticated {
                 user: user.into(),
                 audiences: audiences_of(audiences),
@@ -265,23 +273,23 @@ async fn users_and_audiences_are_those_of_the_answer() {
                 expires: None,
             });
             assert_eq!(verdict, Ok(expected), "{}", case.name);
-            let question = service.take().remove(0);
-            assert_eq!(question["spec"]["token"], TOKEN, "{}", case.name);
-            let asked_for = (!case.requested.is_empty()).then(|| json!(case.requested));
-            assert_eq!(question["spec"].get("audiences"), asked_for.as_ref(), "{}", case.name);
+            let request = service.take().remove(0);
+            assert_eq!(request["spec"]["token"], TOKEN, "{}", case.name);
+            let audiences = (!case.requested.is_empty()).then(|| json!(case.requested));
+            assert_eq!(request["spec"].get("audiences"), audiences.as_ref(), "{}", case.name);
         }
     }
 }
 
 #[tokio::test]
-async fn good_and_bad_answers_are_remembered_and_errors_are_not() {
+async fn verdicts_are_cached_and_errors_are_not() {
     let pki = Pki::new();
     for version in VERSIONS {
         let service = Service::start(pki.serving(H1), version).await;
         let metrics = Metrics::new();
-        let asked = asking(&service.webhook(pki.tls(), version), &[], &metrics);
-        let remembered = asked.remembered(LONG, Handle::current(), &metrics.token_cache);
-        for (token, code, is_error, is_known, calls) in [
+        let authenticator = fast_retry(&service.webhook(pki.tls(), version), &[], &metrics);
+        let cached = authenticator.cached(LONG, Handle::current(), &metrics.token_cache);
+        for (token, code, is_error, is_known, attempts) in [
             ("t0k3n", 500, true, false, 5),
             ("t0k3n", 404, true, false, 1),
             ("t0k3n", 503, true, false, 1),
@@ -294,158 +302,159 @@ async fn good_and_bad_answers_are_remembered_and_errors_are_not() {
             ("an0th3r_t0k3n", 500, false, true, 0),
         ] {
             service.allow();
-            service.says.lock().unwrap().0 = code;
-            let verdict = plainly(&remembered, token).await;
+            service.response.lock().unwrap().0 = code;
+            let verdict = authenticate_untraced(&cached, token).await;
             assert_eq!(verdict.is_err(), is_error, "{token} {code}: {verdict:?}");
             assert_eq!(matches!(verdict, Ok(Some(_))), is_known, "{token} {code}");
-            assert_eq!(service.take().len(), calls, "{token} {code}");
+            assert_eq!(service.take().len(), attempts, "{token} {code}");
         }
         service.deny();
-        for calls in [1, 0, 0] {
-            assert_eq!(plainly(&remembered, "unknown").await, Ok(None));
-            assert_eq!(service.take().len(), calls, "what nobody knows is remembered");
+        for attempts in [1, 0, 0] {
+            assert_eq!(authenticate_untraced(&cached, "unknown").await, Ok(None));
+            assert_eq!(service.take().len(), attempts, "a negative verdict is cached");
         }
-        service.say(200, json!({"authenticated": false, "error": "expired"}));
+        service.respond(200, json!({"authenticated": false, "error": "expired"}));
         for _ in 0..3 {
             let expired = Err(AuthnError::Invalid("expired".to_owned()));
-            assert_eq!(plainly(&remembered, "0ld_t0k3n").await, expired);
-            assert_eq!(service.take().len(), 1, "errors are not");
+            assert_eq!(authenticate_untraced(&cached, "0ld_t0k3n").await, expired);
+            assert_eq!(service.take().len(), 1, "errors are not cached");
         }
     }
 }
 
 #[tokio::test]
-async fn answers_hold_for_the_time_that_is_configured() {
+async fn verdicts_are_cached_for_the_configured_ttl() {
     let pki = Pki::new();
-    let service = Service::start(pki.serving(H2), Version::V1).await;
+    let service = Service::start(pki.serving(H2), TokenReviewVersion::V1).await;
     service.allow();
-    for (cache_ttl, calls) in [(Duration::ZERO, 2), (LONG, 1)] {
-        let webhook = Webhook { cache_ttl, ..service.webhook(pki.tls(), Version::V1) };
+    for (cache_ttl, attempts) in [(Duration::ZERO, 2), (LONG, 1)] {
+        let webhook = WebhookSettings { cache_ttl, ..service.webhook(pki.tls(), TokenReviewVersion::V1) };
         let provider = Arc::new(default_provider());
-        let made = remembered(&webhook, Vec::new(), &provider, Handle::current(), &Metrics::new()).unwrap();
+        let made = cached(&webhook, Vec::new(), &provider, Handle::current(), &Metrics::new()).unwrap();
         for _ in 0..2 {
-            assert!(matches!(plainly(&made, TOKEN).await, Ok(Some(_))));
+            assert!(matches!(authenticate_untraced(&made, TOKEN).await, Ok(Some(_))));
         }
-        assert_eq!(service.take().len(), calls, "{cache_ttl:?}");
+        assert_eq!(service.take().len(), attempts, "{cache_ttl:?}");
     }
 }
 
 #[tokio::test]
-async fn each_call_is_a_step() {
+async fn each_attempt_is_traced() {
     let pki = Pki::new();
-    let service = Service::start(pki.serving(H2), Version::V1).await;
-    let webhook = asking(&service.webhook(pki.tls(), Version::V1), &[], &Metrics::new());
+    let service = Service::start(pki.serving(H2), TokenReviewVersion::V1).await;
+    let webhook = fast_retry(&service.webhook(pki.tls(), TokenReviewVersion::V1), &[], &Metrics::new());
     service.allow();
-    let told = |steps: Vec<Step>| {
+    let lines = |steps: Vec<TraceStep>| {
         steps
             .into_iter()
             .map(|step| format!("{} {:?} {}", step.check, step.outcome, step.detail))
             .collect::<Vec<_>>()
     };
     assert_eq!(
-        told(judged(&webhook, TOKEN, &[]).await.1),
+        lines(authenticate_traced(&webhook, TOKEN, &[]).await.1),
         ["answer Passed the webhook answered 200 OK", "authenticated Passed as \"realHooman@email.com\""]
     );
-    service.say(500, json!({}));
-    let steps = told(judged(&webhook, TOKEN, &[]).await.1);
-    assert_eq!(steps, ["answer Failed the webhook answered 500 Internal Server Error"; CALLS]);
+    service.respond(500, json!({}));
+    let steps = lines(authenticate_traced(&webhook, TOKEN, &[]).await.1);
+    assert_eq!(steps, ["answer Failed the webhook answered 500 Internal Server Error"; MAX_ATTEMPTS]);
 }
 
 #[tokio::test]
-async fn nobody_waits_longer_than_a_question_may_take() {
+async fn a_retry_after_beyond_the_request_timeout_is_not_awaited() {
     let pki = Pki::new();
-    for (hint, calls) in [(0, CALLS), (31, 1)] {
-        let peer = Peer::of(&pki.servers, H2, move |_| {
+    for (hint, attempts) in [(0, MAX_ATTEMPTS), (31, 1)] {
+        let peer = TestServer::of(&pki.servers, H2, move |_| {
             let response = http::Response::builder().status(429).header("retry-after", hint);
             Ok(response.body(full("")).unwrap())
         })
         .await;
-        let verdict = verdict(&webhook(peer.url(""), trusting(&pki.servers), Version::V1)).await;
+        let verdict = verdict(&webhook(peer.url(""), trusting(&pki.servers), TokenReviewVersion::V1)).await;
         assert!(matches!(verdict, Err(AuthnError::Unavailable(_))), "{verdict:?}");
-        assert_eq!(peer.take().len(), calls, "{hint}");
+        assert_eq!(peer.take().len(), attempts, "{hint}");
     }
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_worth_another_call_and_none_is_not() {
+async fn a_lost_connection_is_retried_and_a_refused_one_is_not() {
     let pki = Pki::new();
-    let peer = Peer::of(&pki.servers, H1, |_| Err(std::io::Error::other("ends"))).await;
-    let lost = webhook(peer.url("/"), trusting(&pki.servers), Version::V1);
+    let peer = TestServer::of(&pki.servers, H1, |_| Err(std::io::Error::other("ends"))).await;
+    let lost = webhook(peer.url("/"), trusting(&pki.servers), TokenReviewVersion::V1);
     assert!(matches!(verdict(&lost).await, Err(AuthnError::Unavailable(_))));
-    assert_eq!(peer.take().len(), CALLS);
+    assert_eq!(peer.take().len(), MAX_ATTEMPTS);
     drop(peer);
-    let (gone, steps) = judged(&asking(&lost, &[], &Metrics::new()), TOKEN, &[]).await;
+    let (gone, steps) = authenticate_traced(&fast_retry(&lost, &[], &Metrics::new()), TOKEN, &[]).await;
     assert!(matches!(gone, Err(AuthnError::Unavailable(_))), "{gone:?}");
     assert_eq!(steps.len(), 1, "{steps:?}");
 }
 
 #[tokio::test]
-async fn nothing_but_an_answer_lets_anybody_in() {
+async fn only_a_valid_token_review_authenticates() {
     let pki = Pki::new();
     let good = json!({"status": {"authenticated": true, "user": {"username": "mallory"}}}).to_string();
     let bodies: Vec<(&str, u16, String)> = vec![
-        ("a page", 200, "<html><body>hello</body></html>".to_owned()),
+        ("an HTML page", 200, "<html><body>hello</body></html>".to_owned()),
         ("another kind", 200, good.replacen('{', r#"{"kind":"Pod","#, 1)),
         ("another version", 200, good.replacen('{', r#"{"apiVersion":"authentication.k8s.io/v1beta1","#, 1)),
         ("an empty user name", 200, good.replace("mallory", "")),
-        ("half an answer", 200, good.trim_end_matches('}').to_owned()),
-        ("nothing", 200, String::new()),
-        ("too much", 200, format!("{good}{}", " ".repeat(1 << 20))),
+        ("a truncated response", 200, good.trim_end_matches('}').to_owned()),
+        ("empty", 200, String::new()),
+        ("too large", 200, format!("{good}{}", " ".repeat(1 << 20))),
         ("a list", 200, "[]".to_owned()),
         ("a failure", 403, good.clone()),
         ("a redirect", 302, good.clone()),
         ("an odd code", 299, good.clone()),
     ];
     for (name, code, body) in bodies {
-        let peer = Peer::of(&pki.servers, H2, move |_| reply(code, body.clone())).await;
-        let verdict = verdict(&webhook(peer.url(""), trusting(&pki.servers), Version::V1)).await;
+        let peer = TestServer::of(&pki.servers, H2, move |_| reply(code, body.clone())).await;
+        let verdict = verdict(&webhook(peer.url(""), trusting(&pki.servers), TokenReviewVersion::V1)).await;
         assert!(matches!(verdict, Err(AuthnError::Unavailable(_))), "{name}: {verdict:?}");
         assert_eq!(peer.take().len(), 1, "{name}");
     }
-    let peer = Peer::of(&pki.servers, H2, move |_| reply(200, good.clone())).await;
-    let allowed = verdict(&webhook(peer.url(""), trusting(&pki.servers), Version::V1)).await;
-    assert!(matches!(allowed, Ok(Some(_))), "and the good one does: {allowed:?}");
+    let peer = TestServer::of(&pki.servers, H2, move |_| reply(200, good.clone())).await;
+    let allowed = verdict(&webhook(peer.url(""), trusting(&pki.servers), TokenReviewVersion::V1)).await;
+    assert!(matches!(allowed, Ok(Some(_))), "the valid response authenticates: {allowed:?}");
 }
 
 #[tokio::test]
-async fn no_text_has_the_token_or_a_credential() {
+async fn errors_and_debug_output_omit_the_token_and_the_credential() {
     let pki = Pki::new();
-    let echo = |asked: &Asked, code: u16| -> Reply {
+    let echo = |asked: &RecordedRequest, code: u16| -> Reply {
         assert_eq!(asked.headers["authorization"], "Bearer own-s3cr3t");
         reply(code, format!("{{\"status\":{{\"error\":\"{TOKEN} is bad\"}}}}"))
     };
     for code in [200, 500, 403] {
-        let peer = Peer::of(&pki.servers, H2, move |asked| echo(asked, code)).await;
-        let webhook = Webhook {
+        let peer = TestServer::of(&pki.servers, H2, move |asked| echo(asked, code)).await;
+        let webhook = WebhookSettings {
             bearer_token: Some(BearerToken::new("own-s3cr3t")),
-            ..webhook(peer.url(""), trusting(&pki.servers), Version::V1)
+            ..webhook(peer.url(""), trusting(&pki.servers), TokenReviewVersion::V1)
         };
-        let asked = asking(&webhook, &[], &Metrics::new());
-        let (verdict, steps) = judged(&asked, TOKEN, &[]).await;
+        let authenticator = fast_retry(&webhook, &[], &Metrics::new());
+        let (verdict, steps) = authenticate_traced(&authenticator, TOKEN, &[]).await;
         let error = verdict.unwrap_err();
-        let shown = format!("{error} {error:?} {steps:?} {asked:?} {webhook:?}");
+        let shown = format!("{error} {error:?} {steps:?} {authenticator:?} {webhook:?}");
         assert!(error.to_string().contains("[the token]"), "{error}");
         assert!(!shown.contains("s3cr3t"), "{shown}");
     }
 }
 
 #[tokio::test]
-async fn a_certificate_without_names_is_counted() {
+async fn a_certificate_without_a_san_is_counted() {
     let pki = Pki::new();
     let nameless = pki.servers.leaf().cn("127.0.0.1").eku(&["1.3.6.1.5.5.7.3.1"]).issue();
     let answer = |_| -> BoxFuture<'static, Reply> { Box::pin(async { reply(200, "{}") }) };
-    let peer = Peer::start(serving(&nameless, None, H2), "127.0.0.1:0", answer).await;
+    let peer = TestServer::start(serving(&nameless, None, H2), "127.0.0.1:0", answer).await;
     let metrics = Metrics::new();
-    let webhook = webhook(peer.url(""), trusting(&pki.servers), Version::V1);
-    let (verdict, _) = judged(&asking(&webhook, &[], &metrics), TOKEN, &[]).await;
+    let webhook = webhook(peer.url(""), trusting(&pki.servers), TokenReviewVersion::V1);
+    let (verdict, _) = authenticate_traced(&fast_retry(&webhook, &[], &metrics), TOKEN, &[]).await;
     assert!(verdict.unwrap_err().is_unavailable());
-    assert_eq!(metrics.webhook_missing_san.get(), 1);
+    assert_eq!(metrics.authentication.webhook_missing_san.get(), 1);
 }
 
 #[test]
-fn waits_grow_by_half_and_by_a_fifth_at_most_of_chance() {
-    let millis =
-        |chance: f64| waits(FIRST_WAIT, move || chance).map(|wait| wait.as_millis()).collect::<Vec<_>>();
+fn backoffs_grow_by_half_with_up_to_a_fifth_of_jitter() {
+    let millis = |chance: f64| {
+        backoffs(INITIAL_BACKOFF, move || chance).map(|wait| wait.as_millis()).collect::<Vec<_>>()
+    };
     assert_eq!(millis(0.0), [500, 750, 1125, 1687]);
     assert_eq!(millis(1.0), [600, 900, 1350, 2025]);
     assert!((0..100).map(|_| random()).all(|chance| (0.0..=1.0).contains(&chance)));

@@ -1,5 +1,5 @@
-//! The authenticator and the front-proxy verifier, by upstream's `x509_test.go`; verdicts and how long they last.
-//! The rules of verification themselves are compared with Go's in `tests/it/chains.rs`.
+//! The authenticator and the front-proxy verifier, after kube-apiserver's `x509_test.go`; memoized verdicts and their
+//! duration. `tests/it/chains.rs` compares the verification rules with Go's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use super::{
     FrontProxyVerifier, UnverifiedChain, VerdictMemo, X509Authenticator, parse_chain_for_handshake,
     parse_for_handshake,
 };
-use crate::authn::trace::Remarks;
-use crate::authn::{AuthnError, AuthnInput, ConnInfo, RequestAuthenticator, Verdict};
+use crate::authn::trace::AuthnTrace;
+use crate::authn::{AuthnError, AuthnInput, AuthnVerdict, ConnInfo, RequestAuthenticator};
 use crate::http::https_client::testing::pki::{
     self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv,
 };
@@ -41,7 +41,7 @@ fn connection(chain: Vec<CertificateDer<'static>>) -> ConnInfo {
 
 /// Calls `body` with a request over `conn`.
 fn request<T>(conn: &ConnInfo, generation: u64, now: Duration, body: impl FnOnce(&AuthnInput<'_>) -> T) -> T {
-    let (credentials, remarks) = (Credentials::default(), Remarks::default());
+    let (credentials, trace) = (Credentials::default(), AuthnTrace::default());
     let input = AuthnInput {
         conn,
         credentials: &credentials,
@@ -49,18 +49,18 @@ fn request<T>(conn: &ConnInfo, generation: u64, now: Duration, body: impl FnOnce
         audiences: &[],
         generation,
         now,
-        remarks: &remarks,
+        trace: &trace,
     };
     body(&input)
 }
 
-fn authenticate(roots: &[&Ca], chain: Vec<CertificateDer<'static>>, now: i64) -> Verdict {
+fn authenticate(roots: &[&Ca], chain: Vec<CertificateDer<'static>>, now: i64) -> AuthnVerdict {
     let authenticator = X509Authenticator::new(bundle(roots));
     assert_eq!(authenticator.name(), "x509");
     request(&connection(chain), 1, at(now), |input| {
         futures_util::FutureExt::now_or_never(authenticator.authenticate(input))
     })
-    .expect("judging does not wait")
+    .expect("verification does not wait")
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn the_subject_is_the_user() {
     assert_eq!(user(root.leaf().cn("first").cn("last").issue()).name, "last");
     let jose = user(root.leaf().attr(CN, string::T61, b"jos\xe9").issue());
     assert_eq!((jose.name.as_str(), jose.uid.as_deref(), jose.groups.len()), ("josé", None, 1));
-    assert_eq!(user(root.as_leaf()).name, "root", "an authority may present itself");
+    assert_eq!(user(root.as_leaf()).name, "root", "a CA may present itself");
     assert_eq!(user(root.leaf().cn("v1").v1().issue()).name, "v1");
 }
 
@@ -99,12 +99,12 @@ fn a_certificate_without_a_name_is_no_opinion() {
         Ok(None),
         "empty common name"
     );
-    // Nobody asks for the uid then.
+    // The UID is not read then.
     assert_eq!(authenticate(&[&root], root.leaf().uid("").issue().chain, NOW), Ok(None));
 }
 
 #[test]
-fn a_bad_certificate_is_an_error_that_names_it() {
+fn an_invalid_certificate_is_an_error_that_identifies_it() {
     type Change = fn(Builder) -> Builder;
     const CASES: &[(&str, Change, &str)] = &[
         (
@@ -131,7 +131,7 @@ fn a_bad_certificate_is_an_error_that_names_it() {
         ("empty uid", |leaf| leaf.uid(""), "UID cannot be an empty string"),
         ("two uids", |leaf| leaf.uid("a").uid("b"), "expected 1 UID, but found multiple: [a b]"),
         (
-            "a group that cannot be read",
+            "a group that does not parse",
             |leaf| leaf.attr(pki::O, string::UNIVERSAL, b"\0\0\0g"),
             "failed: x509: invalid RDNSequence: invalid attribute value",
         ),
@@ -153,7 +153,7 @@ fn a_bad_certificate_is_an_error_that_names_it() {
 }
 
 #[test]
-fn an_intermediate_is_as_bad_as_its_time() {
+fn expired_intermediates_and_roots_are_refused() {
     let root = Ca::new("root");
     let expired = root.build_intermediate("middle").expired(NOW).issue_ca();
     let leaf = expired.leaf().cn("u").issue();
@@ -167,7 +167,7 @@ fn an_intermediate_is_as_bad_as_its_time() {
 }
 
 #[test]
-fn a_front_proxy_is_known_by_its_authority_and_name() {
+fn a_front_proxy_is_recognized_by_its_ca_and_name() {
     let (root, users) = (Ca::new("proxies"), Ca::new("users"));
     let verify = |chain: Vec<CertificateDer<'static>>, names: &[&str]| {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
@@ -184,11 +184,15 @@ fn a_front_proxy_is_known_by_its_authority_and_name() {
     );
     assert_eq!(
         verify(users.leaf().cn("proxy").issue().chain, &["proxy"]),
-        // Without the certificate's number, unlike the authenticator.
+        // Unlike the authenticator's error, without the certificate's identifier.
         Err(AuthnError::Invalid("x509: certificate signed by unknown authority".into()))
     );
     assert!(verify(root.leaf().cn("proxy").expired(NOW).issue().chain, &[]).is_err());
-    assert_eq!(verify(root.leaf().issue().chain, &[]), Ok(true), "no name is needed where none is asked for");
+    assert_eq!(
+        verify(root.leaf().issue().chain, &[]),
+        Ok(true),
+        "an empty list of names allows a certificate without one"
+    );
 }
 
 #[test]
@@ -203,29 +207,26 @@ fn a_verdict_lasts_until_something_changes() {
 
     let first = judge(&trusted, 1, at(NOW)).unwrap();
     assert_eq!((first.valid_from(), first.valid_until()), (at(NOW - 100), at(NOW + 100)));
-    assert!(
-        Arc::ptr_eq(&first, &judge(&trusted, 1, at(NOW + 100)).unwrap()),
-        "remembered to the last second"
-    );
+    assert!(Arc::ptr_eq(&first, &judge(&trusted, 1, at(NOW + 100)).unwrap()), "memoized to the last second");
     assert!(
         first.user().unwrap().unwrap().is_shared_with(&first.user().unwrap().unwrap()),
-        "and so is the user"
+        "the user is memoized as well"
     );
 
     let refused = judge(&foreign, 1, at(NOW)).unwrap_err();
     assert!(
         Arc::ptr_eq(&refused, &judge(&foreign, 1, at(NOW)).unwrap_err()),
-        "refusals are remembered as well"
+        "refusals are memoized as well"
     );
-    assert!(Arc::ptr_eq(&first, &judge(&trusted, 1, at(NOW)).unwrap()), "two bundles do not mix");
+    assert!(Arc::ptr_eq(&first, &judge(&trusted, 1, at(NOW)).unwrap()), "each bundle has its own verdict");
 
     let second = judge(&trusted, 2, at(NOW)).unwrap();
-    assert!(!Arc::ptr_eq(&first, &second), "another generation judges again");
+    assert!(!Arc::ptr_eq(&first, &second), "another generation verifies again");
 
     let late = at(NOW + 100) + Duration::from_nanos(1);
     assert!(judge(&trusted, 2, late).unwrap_err().error.contains(" is after "));
     assert!(judge(&trusted, 2, at(NOW - 101)).unwrap_err().error.contains(" is before "));
-    assert!(judge(&trusted, 2, at(NOW - 100)).is_ok(), "a clock that was wrong is forgiven");
+    assert!(judge(&trusted, 2, at(NOW - 100)).is_ok(), "a corrected clock restores the verdict");
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn a_refusal_ends_when_a_certificate_becomes_valid() {
 }
 
 #[test]
-fn verdicts_do_not_pile_up() {
+fn the_number_of_verdicts_is_bounded() {
     let root = Ca::new("root");
     let conn = connection(root.leaf().cn("u").issue().chain);
     for index in 0..40 {
@@ -254,11 +255,11 @@ fn verdicts_do_not_pile_up() {
     request(&conn, 2, at(NOW), |input| {
         assert!(input.conn.verdicts.verify(input, &bundle(&[&root])).is_ok());
     });
-    assert_eq!(conn.verdicts.lock().len(), 1, "nothing is kept of an old generation");
+    assert_eq!(conn.verdicts.lock().len(), 1, "verdicts of an old generation are dropped");
 }
 
 #[test]
-fn bundles_know_their_subjects_and_overlaps() {
+fn bundles_list_subjects_and_detect_overlaps() {
     let (a, b, c) = (Ca::new("a"), Ca::new("b"), Ca::new("c"));
     let (ab, bc) = (bundle(&[&a, &b, &a]), bundle(&[&b, &c]));
     let subjects: Vec<Vec<u8>> = ab.subjects().iter().map(|name| name.as_ref().to_vec()).collect();
@@ -290,7 +291,7 @@ fn the_handshake_refuses_what_go_cannot_parse() {
         ("negative serial", |b| b.serial(&[0xff]), false),
         ("version 4", |b| b.raw_version(Some(pki::integer(3))), false),
         ("two extensions alike", |b| b.extension("2.5.29.15", true, bits(&[0x80])), false),
-        ("a name that cannot be read", |b| b.attr(pki::OU, string::PRINTABLE, b"@"), false),
+        ("a name that does not parse", |b| b.attr(pki::OU, string::PRINTABLE, b"@"), false),
         ("unknown key", |b| b.raw_spki(seq(&[seq(&[oid("1.2.3")]), bits(b"k")])), false),
         ("a malformed extension", |b| b.extension("2.5.29.32", false, null()), false),
         ("a bad address", |b| b.san(7, &[1]), false),
@@ -300,9 +301,9 @@ fn the_handshake_refuses_what_go_cannot_parse() {
     for (name, change, want) in CASES {
         let leaf = change(root.leaf().cn("u")).issue();
         assert_eq!(parse_for_handshake(leaf.leaf()).is_ok(), *want, "{name}");
-        // An unknown key is tolerated anywhere but at the leaf.
-        let others = parse_chain_for_handshake(good.leaf(), std::slice::from_ref(leaf.leaf()));
-        assert_eq!(others.is_ok(), *want || *name == "unknown key", "{name} among the others");
+        // An unknown key type is refused only at the leaf.
+        let as_intermediate = parse_chain_for_handshake(good.leaf(), std::slice::from_ref(leaf.leaf()));
+        assert_eq!(as_intermediate.is_ok(), *want || *name == "unknown key", "{name} as an intermediate");
     }
     assert_eq!(parse_for_handshake(good.leaf()).unwrap().as_ref(), good.private.spki());
     let huge = seq(&[tlv(2, &[0x7f; 1125]), pki::integer(65537)]);
@@ -312,7 +313,7 @@ fn the_handshake_refuses_what_go_cannot_parse() {
 }
 
 #[test]
-fn an_empty_chain_names_nobody() {
+fn an_empty_chain_does_not_verify() {
     let root = Ca::new("root");
     assert!(UnverifiedChain::default().is_empty());
     assert!(bundle(&[&root]).verify(&UnverifiedChain::default(), at(NOW)).is_err());
@@ -322,9 +323,9 @@ fn an_empty_chain_names_nobody() {
 }
 
 proptest::proptest! {
-    /// Whatever a client sends, parsing ends and does not panic.
+    /// Parsing never panics.
     #[test]
-    fn arbitrary_bytes_are_refused_quietly(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
+    fn arbitrary_bytes_are_refused(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
         let refused = parse_for_handshake(&CertificateDer::from(bytes));
         proptest::prop_assert!(refused.is_err());
     }

@@ -20,8 +20,8 @@ use tokio::time::error::Elapsed;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::backend::probe::Line;
-use crate::backend::settings::{Backend, Endpoint, HostPort, Roots};
+use crate::backend::probe::ProbeClient;
+use crate::backend::settings::{self, HostPort, TrustedRoots};
 use crate::http::https_client::testing::pki::Ca;
 use crate::http::https_client::testing::{H1, H2, serving};
 
@@ -86,7 +86,7 @@ impl FarEnd {
     }
 
     /// Such an API server, which is trusted, and its task.
-    async fn start(self, alpn: &[&[u8]]) -> (Arc<Upstream>, JoinHandle<()>) {
+    async fn start(self, alpn: &[&[u8]]) -> (Arc<Backend>, JoinHandle<()>) {
         let ca = Ca::new("servers");
         let acceptor = TlsAcceptor::from(Arc::new(serving(&ca.server(&["backend.test"]), None, alpn)));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -101,22 +101,22 @@ impl FarEnd {
         });
         let mut roots = RootCertStore::empty();
         roots.add(ca.cert.clone()).unwrap();
-        let backend = Backend {
-            endpoints: vec![Endpoint {
+        let settings = settings::Backend {
+            endpoints: vec![settings::Endpoint {
                 address: HostPort { host: "127.0.0.1".to_owned(), port },
                 server_name: "backend.test".try_into().unwrap(),
             }],
             path_prefix: String::new(),
-            roots: Roots(Arc::new(roots)),
+            roots: TrustedRoots(Arc::new(roots)),
             client_certificate: None,
             bearer_token: None,
             identity: IdentityMode::Impersonate,
             identity_headers: None,
         };
-        let upstream = Upstream::new(&backend, &Arc::new(default_provider())).unwrap();
-        let target = &upstream.targets()[0];
-        assert!(target.set_trusted(target.trust()));
-        (Arc::new(upstream), task)
+        let backend = Backend::new(&settings, &Arc::new(default_provider())).unwrap();
+        let endpoint = &backend.endpoints()[0];
+        assert!(endpoint.set_trusted(endpoint.trust()));
+        (Arc::new(backend), task)
     }
 }
 
@@ -168,8 +168,8 @@ async fn every_request_ends_whose_api_server_accepts_and_never_answers() {
                 if matches!((asks, far_end), (Asks::Watch, FarEnd::Head)) {
                     continue;
                 }
-                let (upstream, task) = far_end.start(alpn).await;
-                let client = client(&upstream);
+                let (backend, task) = far_end.start(alpn).await;
+                let client = client(&backend);
                 if far_end.answers_first() {
                     asks.ask(client.clone()).await.ok();
                 }
@@ -191,8 +191,8 @@ async fn every_request_ends_whose_api_server_accepts_and_never_answers() {
 #[tokio::test]
 async fn a_frozen_connection_is_not_used_again() {
     for alpn in [H1, H2] {
-        let (upstream, _task) = FarEnd::FrozenFirst.start(alpn).await;
-        let client = client(&upstream);
+        let (backend, _task) = FarEnd::FrozenFirst.start(alpn).await;
+        let client = client(&backend);
         Asks::Read.ask(client.clone()).await.unwrap();
         // The connection goes back to where the next request finds it.
         for _ in 0..1000 {
@@ -207,8 +207,8 @@ async fn a_frozen_connection_is_not_used_again() {
 /// The elector gives its renewals up sooner than they are given up here.
 #[tokio::test]
 async fn a_connection_on_which_a_request_was_given_up_from_outside_is_not_used_again() {
-    let (upstream, _task) = FarEnd::FrozenFirst.start(H2).await;
-    let client = client(&upstream);
+    let (backend, _task) = FarEnd::FrozenFirst.start(H2).await;
+    let client = client(&backend);
     Asks::Read.ask(client.clone()).await.unwrap();
     let given_up = timeout(Duration::from_secs(5), Asks::Write.ask(client.clone()));
     assert!(in_silence(given_up).await.0.unwrap().is_err());
@@ -220,8 +220,8 @@ async fn a_connection_on_which_a_request_was_given_up_from_outside_is_not_used_a
 async fn every_check_ends_whose_api_server_accepts_and_never_answers() {
     for alpn in [H1, H2] {
         for far_end in [FarEnd::Tcp, FarEnd::Tls, FarEnd::Http, FarEnd::Head] {
-            let (upstream, task) = far_end.start(alpn).await;
-            let line = Line::new(Arc::clone(&upstream), &upstream.targets()[0]);
+            let (backend, task) = far_end.start(alpn).await;
+            let line = ProbeClient::new(Arc::clone(&backend), &backend.endpoints()[0]);
             if far_end.answers_first() {
                 line.ask(None, "/x", None).await.unwrap();
             }

@@ -1,4 +1,4 @@
-//! The authority that signs: one that `init` made, or any other certificate and key.
+//! Loads the CA that signs: one that `init` created, or any other certificate and key.
 
 use std::path::{Path, PathBuf};
 
@@ -6,30 +6,30 @@ use clap::{Args, ValueEnum};
 use secrecy::zeroize::Zeroizing;
 
 use super::error::CommandError;
-use super::index::{Entry, Index};
+use super::index::{IndexEntry, IssuanceIndex};
 use super::passphrase::PassphraseFlags;
 use crate::go::pem;
-use crate::pki::issuance::authority::{Authority, KeySource};
-use crate::pki::issuance::signer::{KeyError, PemKey};
+use crate::pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
+use crate::pki::issuance::signer::{PemKey, PrivateKeyError};
 
-/// The name of the root's files.
+/// The base name of the root's files.
 pub(super) const ROOT: &str = "ca";
 
-/// The authorities below the root.
+/// The CAs below the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Role {
-    /// That of clients: client-ca.
+pub(super) enum CaRole {
+    /// The CA for clients: client-ca.
     Client,
-    /// That of servers: serving-ca.
+    /// The CA for servers: serving-ca.
     Serving,
-    /// That of front proxies: front-proxy-ca.
+    /// The CA for front proxies: front-proxy-ca.
     FrontProxy,
 }
 
-impl Role {
+impl CaRole {
     pub(super) const ALL: [Self; 3] = [Self::Client, Self::Serving, Self::FrontProxy];
 
-    /// The name of its files.
+    /// The base name of its files.
     pub(super) fn file(self) -> &'static str {
         match self {
             Self::Client => "client-ca",
@@ -47,14 +47,14 @@ impl Role {
     }
 }
 
-/// Which authority signs.
+/// Flags that select the CA that signs.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Authority")]
 pub(super) struct AuthorityFlags {
-    /// The directory that `init` made the authorities in. The one for the kind of certificate signs.
+    /// The directory with the CAs of `init`; the kind of the certificate selects the one that signs.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     pub(super) dir: PathBuf,
-    /// The certificate of another authority to sign with, PEM.
+    /// The certificate of another CA to sign with, PEM.
     #[arg(long, value_name = "FILE", requires = "ca_key")]
     ca_cert: Option<PathBuf>,
     /// The key of --ca-cert: a PEM file, or an RFC 7512 URI (pkcs11:…) of a key in a token.
@@ -64,40 +64,40 @@ pub(super) struct AuthorityFlags {
     passphrase: PassphraseFlags,
 }
 
-/// An authority that can sign, and the list of what it signed.
+/// A CA with its key, and the index of the certificates that it has signed.
 #[derive(Debug)]
-pub(super) struct Issuing {
-    pub(super) authority: Authority,
-    pub(super) index: Index,
-    /// What a server or client shows behind its own certificate; empty for a root, which is no part of a chain.
+pub(super) struct IssuingCa {
+    pub(super) authority: CertificateAuthority,
+    pub(super) index: IssuanceIndex,
+    /// The CA certificate that follows a leaf in the chain; empty for a root, which chains do not include.
     pub(super) chain: String,
 }
 
 impl AuthorityFlags {
-    /// The certificate's file.
-    pub(super) fn certificate(&self, role: Role) -> PathBuf {
+    /// The file of the CA certificate.
+    pub(super) fn certificate(&self, role: CaRole) -> PathBuf {
         self.ca_cert.clone().unwrap_or_else(|| self.dir.join(role.file()).with_extension("crt"))
     }
 
-    /// Reads the authority for this kind of certificate; asks for the passphrase of its key, if it has one.
-    pub(super) fn open(&self, role: Role) -> Result<Issuing, CommandError> {
+    /// Loads the CA for a role; prompts for the passphrase of an encrypted key.
+    pub(super) fn open(&self, role: CaRole) -> Result<IssuingCa, CommandError> {
         let certificate = self.certificate(role);
         let key = match &self.ca_key {
-            Some(key) => KeySource::parse(key),
-            None => KeySource::File(self.dir.join(role.file()).with_extension("key")),
+            Some(key) => AuthorityKeySource::parse(key),
+            None => AuthorityKeySource::File(self.dir.join(role.file()).with_extension("key")),
         };
-        // Not `exists`: a directory that may not be read is another mistake than a file that is not there.
+        // Not `exists`: an unreadable directory is not a missing file.
         if self.ca_cert.is_none() && matches!(certificate.try_exists(), Ok(false)) {
             return Err(CommandError::Failed(format!(
-                "{}: there is no such authority; make one with: portcullis certs init --dir {}, or name another one \
-                 with --ca-cert and --ca-key",
+                "{}: there is no such CA; create one with: portcullis certs init --dir {}, or give another one with \
+                 --ca-cert and --ca-key",
                 certificate.display(),
                 self.dir.display()
             )));
         }
         let authority = match &key {
-            KeySource::File(file) => self.with_key_file(&certificate, file)?,
-            KeySource::Pkcs11(_) => Authority::load(&certificate, &key)
+            AuthorityKeySource::File(file) => self.with_key_file(&certificate, file)?,
+            AuthorityKeySource::Pkcs11(_) => CertificateAuthority::load(&certificate, &key)
                 .map_err(|error| CommandError::Failed(error.to_string()))?,
         };
         let chain = if is_self_signed(authority.certificate_pem()) {
@@ -105,10 +105,10 @@ impl AuthorityFlags {
         } else {
             authority.certificate_pem().to_owned()
         };
-        Ok(Issuing { authority, index: Index::beside(&certificate), chain })
+        Ok(IssuingCa { authority, index: IssuanceIndex::beside(&certificate), chain })
     }
 
-    fn with_key_file(&self, certificate: &Path, file: &Path) -> Result<Authority, CommandError> {
+    fn with_key_file(&self, certificate: &Path, file: &Path) -> Result<CertificateAuthority, CommandError> {
         let read = |path: &Path| {
             let read = std::fs::read(path).map(Zeroizing::new);
             read.map_err(|error| CommandError::about(path.display(), error))
@@ -116,19 +116,21 @@ impl AuthorityFlags {
         let certificate_pem = read(certificate)?;
         let key_pem = read(file)?;
         let key = match PemKey::from_pem(&key_pem) {
-            Err(KeyError::Encrypted) => PemKey::from_encrypted_pem(&key_pem, &self.passphrase.to_open(file)?),
+            Err(PrivateKeyError::Encrypted) => {
+                PemKey::from_encrypted_pem(&key_pem, &self.passphrase.to_open(file)?)
+            }
             read => read,
         };
         let key = key.map_err(|error| CommandError::about(file.display(), error))?;
-        Authority::new(&certificate_pem, Box::new(key)).map_err(|error| {
+        CertificateAuthority::new(&certificate_pem, Box::new(key)).map_err(|error| {
             CommandError::Failed(format!("{} and {}: {error}", certificate.display(), file.display()))
         })
     }
 }
 
-impl Issuing {
-    /// Writes down what was signed; until then it is not handed out.
-    pub(super) fn record(&self, entry: &Entry) -> Result<(), CommandError> {
+impl IssuingCa {
+    /// Records a certificate in the index; call it before the certificate is written.
+    pub(super) fn record(&self, entry: &IndexEntry) -> Result<(), CommandError> {
         self.index
             .record(std::slice::from_ref(entry))
             .map_err(|error| CommandError::Failed(error.to_string()))

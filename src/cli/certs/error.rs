@@ -1,16 +1,16 @@
-//! Why a command of `portcullis certs` did not do its work, told to whoever typed it.
+//! The error of a `portcullis certs` command.
 
 use std::process::ExitCode;
 
-use super::super::{BAD_CONFIGURATION, complain};
+use super::super::{BAD_CONFIGURATION, print_error};
 
-/// What went wrong; the text names the file or flag, and what to do.
+/// The text names the file or flag, the cause and a fix.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::cli) enum CommandError {
-    /// The command line asks for what cannot be.
+    /// The command line is invalid.
     #[error("{0}")]
     Usage(String),
-    /// The work could not be done.
+    /// The command failed.
     #[error("{0}")]
     Failed(String),
 }
@@ -28,14 +28,14 @@ impl From<super::index::IndexError> for CommandError {
 }
 
 impl CommandError {
-    /// The work on `subject`, mostly a file, could not be done.
+    /// A failure that concerns `subject`, mostly a file.
     pub(super) fn about(subject: impl std::fmt::Display, problem: impl std::fmt::Display) -> Self {
         Self::Failed(format!("{subject}: {problem}"))
     }
 
-    /// Says it on standard error.
-    pub(in crate::cli) fn tell(&self) -> ExitCode {
-        complain(&self.to_string());
+    /// Prints the error to standard error, and returns the exit code.
+    pub(in crate::cli) fn report(&self) -> ExitCode {
+        print_error(&self.to_string());
         match self {
             Self::Usage(_) => ExitCode::from(BAD_CONFIGURATION),
             Self::Failed(_) => ExitCode::FAILURE,

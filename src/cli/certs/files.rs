@@ -1,6 +1,5 @@
-//! New files, all of them or none: each is written whole before it gets its name, readable by its owner alone. What is
-//! already there is left alone, unless it is to be replaced; then the new file gets its owner and its mode, and it comes
-//! back if a later file fails.
+//! Writes a set of files, all or none: each file is complete and has mode 0600 before it gets its name. Existing files
+//! stay, unless `--force` replaces them: the new file inherits owner and mode, and a failure restores the old one.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
@@ -14,48 +13,48 @@ use tempfile::{Builder, NamedTempFile};
 /// Why a file was not written.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::cli) enum FileError {
-    /// There is a file of that name.
-    #[error("{}: it is there already; choose another name, or replace it with --force", .0.display())]
+    /// A file of that name exists.
+    #[error("{}: the file already exists; choose another name, or replace it with --force", .0.display())]
     Exists(PathBuf),
     /// The same name was given for two files.
-    #[error("{}: two files would have this name; choose another one for one of them", .0.display())]
+    #[error("{}: two outputs have this name; choose another name for one of them", .0.display())]
     Twice(PathBuf),
     /// The directory is missing.
-    #[error("{}: there is no directory {}; make it first", path.display(), directory.display())]
+    #[error("{}: the directory {} does not exist; create it first", path.display(), directory.display())]
     NoDirectory {
         /// The file.
         path: PathBuf,
-        /// Where it should have been.
+        /// The missing directory.
         directory: PathBuf,
     },
-    /// The directory takes no files.
-    #[error("no file can be made in {}: {source}", directory.display())]
+    /// The directory is not writable.
+    #[error("cannot create a file in {}: {source}", directory.display())]
     NotWritable {
         /// The directory.
         directory: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file that is to be replaced belongs to another user.
     #[error(
-        "{}: it belongs to the user {owner}, and the file in its place could not ({source}); run this as that user, or \
-         remove the file first",
+        "{}: it belongs to the user {owner}, and the new file cannot be given that owner ({source}); run this as that \
+         user, or remove the file first",
         path.display()
     )]
     Owner {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// The uid of the owner.
         owner: u32,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refuses.
+    /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -65,48 +64,48 @@ fn at(path: &Path) -> impl Fn(io::Error) -> FileError + use<> {
     move |source| FileError::Io { path: path.clone(), source }
 }
 
-/// Files that are about to be there. Dropped or killed before [`commit`](Self::commit), it leaves nothing: what is to be
-/// written is in memory until then. During `commit`, a new file has no name on disk before it has its own, but for
-/// [`NewFile::name`] with `force` and for [`NewFile::Named`].
+/// Files staged in memory. Dropped or killed before [`commit`](Self::commit), it leaves nothing on disk. During
+/// `commit` a new file is unnamed until it gets its final name, except by [`NewFile::name`] with `force` and for
+/// [`NewFile::Named`].
 #[derive(Debug)]
 pub(in crate::cli) struct NewFiles {
     force: bool,
-    staged: Vec<Staged>,
+    staged: Vec<StagedFile>,
 }
 
-struct Staged {
+struct StagedFile {
     path: PathBuf,
     content: Zeroizing<Vec<u8>>,
-    /// What others may do with a file that replaces another one, if they could do it with that.
+    /// The mode bits that a replacement inherits from the old file.
     shared: u32,
 }
 
-impl fmt::Debug for Staged {
+impl fmt::Debug for StagedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.path.fmt(f)
     }
 }
 
-/// A file that replaces one stays readable for the group that the old one had.
-const SECRET: u32 = 0o640;
-/// And what is no secret, for everybody who could read the old one.
-const PUBLIC: u32 = 0o644;
+/// A replaced secret stays readable for its group.
+const SECRET_MODE_MASK: u32 = 0o640;
+/// A replaced public file keeps all its read permissions.
+const PUBLIC_MODE_MASK: u32 = 0o644;
 
 // threat: left-behind-key
 impl NewFiles {
-    /// With `force`, what is there is replaced.
+    /// With `force`, existing files are replaced.
     pub(in crate::cli) fn new(force: bool) -> Self {
         Self { force, staged: Vec::new() }
     }
 
-    /// Takes content that may hold a key. An obstacle that can be seen now is told now.
+    /// Stages content that may contain a key. Fails early if the file exists or the directory is not writable.
     pub(in crate::cli) fn stage(&mut self, path: &Path, content: &[u8]) -> Result<(), FileError> {
-        self.add(path, content, SECRET)
+        self.add(path, content, SECRET_MODE_MASK)
     }
 
-    /// Takes content that holds no key: a certificate that replaces one stays readable for the servers that read that.
+    /// Stages content without a key: a replaced certificate stays readable for the servers that use it.
     pub(in crate::cli) fn stage_public(&mut self, path: &Path, content: &[u8]) -> Result<(), FileError> {
-        self.add(path, content, PUBLIC)
+        self.add(path, content, PUBLIC_MODE_MASK)
     }
 
     fn add(&mut self, path: &Path, content: &[u8], shared: u32) -> Result<(), FileError> {
@@ -116,66 +115,66 @@ impl NewFiles {
         must_be_free(path, self.force)?;
         NewFile::create(path).map(drop)?;
         let content = Zeroizing::new(content.to_vec());
-        self.staged.push(Staged { path: path.to_owned(), content, shared });
+        self.staged.push(StagedFile { path: path.to_owned(), content, shared });
         Ok(())
     }
 
-    /// Writes every file and moves it into its place; if one cannot be, those before it are as they were.
-    pub(in crate::cli) fn commit(self) -> Result<NewlyPlaced, FileError> {
+    /// Writes all files, then gives each its name. If one fails, restores those before it.
+    pub(in crate::cli) fn commit(self) -> Result<CommittedFiles, FileError> {
         let mut written = Vec::new();
         for staged in &self.staged {
-            written.push(Written::of(staged, self.force)?);
+            written.push(WrittenFile::of(staged, self.force)?);
         }
-        let mut done: Vec<Placed> = Vec::new();
+        let mut done: Vec<PlacedFile> = Vec::new();
         for file in written {
             match file.place(self.force) {
                 Ok(placed) => done.push(placed),
                 Err(error) => {
-                    NewlyPlaced(done).undo();
+                    CommittedFiles(done).undo();
                     return Err(error);
                 }
             }
         }
-        for Placed { path, .. } in &done {
+        for PlacedFile { path, .. } in &done {
             let directory = directory_of(path);
             File::open(directory).and_then(|directory| directory.sync_all()).map_err(at(directory))?;
         }
-        Ok(NewlyPlaced(done))
+        Ok(CommittedFiles(done))
     }
 }
 
-/// Files that are in their places, and could be taken back. Dropped, it leaves them there.
+/// Committed files, which [`undo`](Self::undo) can still remove. Dropping it keeps them.
 #[derive(Debug)]
-pub(in crate::cli) struct NewlyPlaced(Vec<Placed>);
+pub(in crate::cli) struct CommittedFiles(Vec<PlacedFile>);
 
-impl NewlyPlaced {
-    /// Leaves everything as it was before.
+impl CommittedFiles {
+    /// Restores the state before the commit.
     pub(super) fn undo(self) {
-        self.0.into_iter().rev().for_each(Placed::undo);
+        self.0.into_iter().rev().for_each(PlacedFile::undo);
     }
 }
 
-/// A file in its place, and what was there before.
+/// A committed file, and the file that it replaced.
 #[derive(Debug)]
-struct Placed {
+struct PlacedFile {
     path: PathBuf,
-    before: Option<Before>,
+    before: Option<ReplacedFile>,
 }
 
-/// A file that was replaced. Its content is kept in memory: a copy on disk would outlive a command that is killed.
-struct Before {
+/// A replaced file. Its content is kept in memory: a copy on disk would outlive a killed command.
+struct ReplacedFile {
     content: Zeroizing<Vec<u8>>,
     metadata: Metadata,
 }
 
-impl fmt::Debug for Before {
+impl fmt::Debug for ReplacedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.metadata.permissions().fmt(f)
     }
 }
 
-impl Before {
-    /// The file that is to be replaced.
+impl ReplacedFile {
+    /// Reads the file before it is replaced.
     fn read(path: &Path) -> io::Result<Option<Self>> {
         let metadata = match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -185,11 +184,11 @@ impl Before {
     }
 }
 
-impl Placed {
+impl PlacedFile {
     fn undo(self) {
-        // There is an error to be told already, and this is the best that can still be done.
+        // Best effort: the caller already reports the error that led here.
         match self.before {
-            Some(Before { content, metadata }) => {
+            Some(ReplacedFile { content, metadata }) => {
                 let restored = NewFile::written(&self.path, &content, Some((&metadata, 0o777)));
                 drop(restored.map(|file| file.name(&self.path, true)));
             }
@@ -198,31 +197,31 @@ impl Placed {
     }
 }
 
-/// A file that has its content and not yet its name.
-struct Written {
+/// A file with its content, before it gets its name.
+struct WrittenFile {
     path: PathBuf,
     file: NewFile,
-    before: Option<Before>,
+    before: Option<ReplacedFile>,
 }
 
-impl Written {
-    fn of(staged: &Staged, force: bool) -> Result<Self, FileError> {
+impl WrittenFile {
+    fn of(staged: &StagedFile, force: bool) -> Result<Self, FileError> {
         let failed = at(&staged.path);
-        // A symbolic link stays one: what it names is replaced.
+        // Replaces the file behind a symbolic link, not the link.
         let path = match fs::symlink_metadata(&staged.path) {
             Ok(found) if force && found.is_symlink() => fs::canonicalize(&staged.path).map_err(&failed)?,
             _ => staged.path.clone(),
         };
-        let before = if force { Before::read(&path).map_err(&failed)? } else { None };
-        let replaced = before.as_ref().map(|Before { metadata, .. }| (metadata, staged.shared));
+        let before = if force { ReplacedFile::read(&path).map_err(&failed)? } else { None };
+        let replaced = before.as_ref().map(|ReplacedFile { metadata, .. }| (metadata, staged.shared));
         let file = NewFile::written(&path, &staged.content, replaced)?;
         Ok(Self { path, file, before })
     }
 
-    fn place(self, force: bool) -> Result<Placed, FileError> {
+    fn place(self, force: bool) -> Result<PlacedFile, FileError> {
         let Self { path, file, before } = self;
         match file.name(&path, force) {
-            Ok(()) => Ok(Placed { path, before }),
+            Ok(()) => Ok(PlacedFile { path, before }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {
                 Err(FileError::Exists(path))
             }
@@ -231,7 +230,7 @@ impl Written {
     }
 }
 
-/// Gives a file the owner of the one it replaces, and what of its mode is `shared`.
+/// Gives a file the owner of the one that it replaces, and the `shared` bits of its mode.
 fn like(file: &File, replaced: &Metadata, shared: u32) -> io::Result<()> {
     let own = file.metadata()?;
     if (own.uid(), own.gid()) != (replaced.uid(), replaced.gid()) {
@@ -241,17 +240,17 @@ fn like(file: &File, replaced: &Metadata, shared: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o600 | replaced.permissions().mode() & shared))
 }
 
-/// A file that is open to its owner alone (0600) from the first moment.
+/// A file created with mode 0600.
 enum NewFile {
-    /// It has no name, and is gone with the process.
+    /// Without a name (`O_TMPFILE`): removed when the process ends.
     #[cfg(target_os = "linux")]
     Unnamed(File),
-    /// Where the file system has no such files: `.portcullis-…`, which stays if the process is killed.
+    /// On file systems without `O_TMPFILE`: `.portcullis-…`, which stays if the process is killed.
     Named(NamedTempFile),
 }
 
 impl NewFile {
-    /// Beside the place it is for.
+    /// Creates it in the directory of `path`.
     fn create(path: &Path) -> Result<Self, FileError> {
         let directory = directory_of(path);
         Self::create_in(directory).map_err(|source| match source.kind() {
@@ -274,7 +273,7 @@ impl NewFile {
         Builder::new().prefix(".portcullis-").tempfile_in(directory).map(Self::Named)
     }
 
-    /// With its content, and the owner and the shared part of the mode of the one that it replaces.
+    /// Creates it with its content, and the owner and shared mode bits of the file that it replaces.
     fn written(path: &Path, content: &[u8], replaced: Option<(&Metadata, u32)>) -> Result<Self, FileError> {
         let mut file = Self::create(path)?;
         let opened = file.as_file();
@@ -297,10 +296,9 @@ impl NewFile {
         }
     }
 
-    /// Gives it its name; with `force`, in the place of what has it. Linux replaces a file by one that has a name alone
-    /// (linkat(2) never replaces), so the new one is `.portcullis-…` for an instant, and stays that if the process is
-    /// killed then.
-    // Not a look and then a move: a file that appeared between the two would be lost.
+    /// Gives the file its name; with `force`, replaces an existing file. linkat(2) never replaces a file, so with
+    /// `force` the new one is `.portcullis-…` for an instant, and stays so if the process is killed then.
+    // Never checks before it renames: a file that appeared in between would be lost.
     fn name(self, path: &Path, force: bool) -> io::Result<()> {
         match self {
             #[cfg(target_os = "linux")]
@@ -326,7 +324,7 @@ fn link(file: &File, path: &Path) -> io::Result<()> {
     Ok(rustix::fs::linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// An error if there is something of that name that must stay.
+/// Fails if the file exists and `force` is not given.
 pub(super) fn must_be_free(path: &Path, force: bool) -> Result<(), FileError> {
     if !force && fs::symlink_metadata(path).is_ok() {
         return Err(FileError::Exists(path.to_owned()));
@@ -334,7 +332,7 @@ pub(super) fn must_be_free(path: &Path, force: bool) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Makes a directory that only its owner can enter; one that is there stays as it is. Tells whether it was made.
+/// Creates a directory with mode 0700 unless it exists. Returns whether it was created.
 pub(super) fn make_directory(path: &Path) -> Result<bool, FileError> {
     if path.is_dir() {
         return Ok(false);
@@ -343,7 +341,7 @@ pub(super) fn make_directory(path: &Path) -> Result<bool, FileError> {
     Ok(true)
 }
 
-/// Where a file is.
+/// The directory of a file.
 pub(super) fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -386,15 +384,15 @@ mod tests {
         let mut files = NewFiles::new(false);
         files.stage(&first, b"new").unwrap();
         files.stage(&second, b"new").unwrap();
-        fs::write(&second, "somebody else's").unwrap();
+        fs::write(&second, "foreign").unwrap();
         let error = files.commit().unwrap_err();
         assert!(matches!(error, FileError::Exists(path) if path == second));
         assert_eq!(names(directory.path()), ["a.key"]);
-        assert_eq!(fs::read_to_string(&second).unwrap(), "somebody else's");
+        assert_eq!(fs::read_to_string(&second).unwrap(), "foreign");
     }
 
     #[test]
-    fn what_was_replaced_comes_back_if_a_later_file_fails() {
+    fn a_replaced_file_is_restored_if_a_later_file_fails() {
         let directory = tempfile::tempdir().unwrap();
         let [first, second] = ["a.crt", "a.key"].map(|name| directory.path().join(name));
         fs::write(&first, "old").unwrap();
@@ -417,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_replaces_another_is_read_by_the_same_people_and_by_no_more() {
+    fn a_replacement_never_widens_the_permissions() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         for (name, mode, public, expected) in [
@@ -458,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn obstacles_are_told_before_anything_is_written() {
+    fn obstacles_are_reported_before_anything_is_written() {
         let directory = tempfile::tempdir().unwrap();
         let there = directory.path().join("a");
         fs::write(&there, "").unwrap();
@@ -466,10 +464,10 @@ mod tests {
         let told = |error: FileError| error.to_string();
         assert!(told(files.stage(&there, b"").unwrap_err()).ends_with("replace it with --force"));
         let lost = directory.path().join("no/such");
-        assert!(told(files.stage(&lost, b"").unwrap_err()).contains("there is no directory"));
+        assert!(told(files.stage(&lost, b"").unwrap_err()).contains("does not exist"));
         let fresh = directory.path().join("b");
         files.stage(&fresh, b"").unwrap();
-        assert!(told(files.stage(&fresh, b"").unwrap_err()).contains("two files"));
+        assert!(told(files.stage(&fresh, b"").unwrap_err()).contains("two outputs"));
         drop(files);
         assert_eq!(names(directory.path()), ["a"]);
     }

@@ -1,4 +1,4 @@
-//! Flags that several commands of `portcullis certs` have.
+//! Flags that several commands of `portcullis certs` share.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,20 +14,20 @@ use crate::pki::issuance::subject::{self, Subject};
 
 const DAY: u64 = 86_400;
 
-/// The kinds of keys that can be made.
+/// The supported key types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum KeyType {
-    /// ECDSA on P-256: small, fast, and read by everything.
+    /// ECDSA on P-256: small, fast and widely supported.
     EcdsaP256,
     /// ECDSA on P-384.
     EcdsaP384,
     /// RSA of 3072 bits.
     #[value(name = "rsa-3072")]
     Rsa3072,
-    /// RSA of 4096 bits: takes seconds to make.
+    /// RSA of 4096 bits: generation takes seconds.
     #[value(name = "rsa-4096")]
     Rsa4096,
-    /// Ed25519: kube-apiserver takes it, some older clients do not.
+    /// Ed25519: supported by kube-apiserver, but not by some older clients.
     Ed25519,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for KeyType {
     }
 }
 
-/// Whom a certificate names.
+/// Flags for the subject and subjectAltName of a certificate.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Names")]
 pub(in crate::cli) struct NameFlags {
@@ -65,7 +65,7 @@ pub(in crate::cli) struct NameFlags {
     /// An Organization: a group of a client. Repeatable.
     #[arg(long, short = 'O', value_name = "GROUP")]
     pub(super) organization: Vec<String>,
-    /// A DNS name of a server, comma-separated or repeated. *.example.com stands for every name one label below.
+    /// A DNS name of a server, comma-separated or repeated. *.example.com matches every name one label below.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = dns_name)]
     pub(super) dns: Vec<String>,
     /// An IP address of a server, comma-separated or repeated.
@@ -87,7 +87,7 @@ impl NameFlags {
     }
 }
 
-/// A name as it can be shown, and carried in a header of HTTP.
+/// Parses a name that is printable and fits into an HTTP header.
 pub(in crate::cli) fn name(text: &str) -> Result<String, String> {
     subject::check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
@@ -100,7 +100,7 @@ fn dns_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// How long something is good: Go's durations, and `90d` and `10y` for those who count in days and years.
+/// Parses a validity: a Go duration, or days and years such as `90d` and `10y`.
 pub(in crate::cli) fn life(text: &str) -> Result<Duration, String> {
     let whole = |unit: char, seconds: u64| {
         let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
@@ -111,7 +111,7 @@ pub(in crate::cli) fn life(text: &str) -> Result<Duration, String> {
         u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
     });
     match parsed {
-        // What is longer ends after the year 9999, where certificates cannot.
+        // The limit of X.509 dates is the year 9999.
         Some(life) if !life.is_zero() && life.as_secs() < 5000 * 365 * DAY => Ok(life),
         _ => Err("give a duration such as 8h, 90d or 10y".to_owned()),
     }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_is_counted_in_hours_days_and_years() {
+    fn a_validity_is_given_in_hours_days_or_years() {
         let cases = [
             ("90d", Some(90 * DAY)),
             ("10y", Some(3650 * DAY)),

@@ -1,6 +1,6 @@
-//! What a certificate authority has signed: one line of JSON for each certificate, in a file beside the authority's
-//! certificate. A line is on disk before its certificate is handed out, so the file may name one that nobody has, but
-//! no certificate is missing in it. Lines are only ever added.
+//! The index of a CA: one line of JSON per signed certificate, in an append-only file beside the CA certificate. A line
+//! is on disk before its certificate is written, so the index may list a certificate that was never written, but it
+//! never lacks one.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::complain;
+use super::super::print_error;
 
-/// How long a command waits for another one that writes to the same index.
+/// How long a command waits while another one has the index locked.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// No line is longer: a request has at most 64 KiB.
+/// Upper bound of a line: a request has at most 64 KiB.
 const MAX_LINE: u64 = 256 * 1024;
 
 /// One certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     /// The serial number, in hexadecimal.
     pub(super) serial: String,
     pub(super) subject: String,
@@ -29,64 +29,64 @@ pub(super) struct Entry {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) alt_names: Vec<String>,
     pub(super) profile: String,
-    /// RFC 3339, as the following.
+    /// RFC 3339, like `not_after`.
     pub(super) issued_at: String,
     pub(super) not_after: String,
-    /// Of the whole certificate, in hexadecimal.
+    /// SHA-256 of the certificate, in hexadecimal.
     pub(super) sha256: String,
-    /// SHA-256 of the certificate of the authority that has signed it: a file beside `client-ca.crt` also holds what the
-    /// authorities before it have signed. Older lines have none.
+    /// SHA-256 of the CA certificate, which identifies entries of a former CA: a renewed `client-ca.crt` keeps its
+    /// index. Missing in older lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) issuer_sha256: Option<String>,
 }
 
-/// Why the index does not take or give an entry.
+/// Why the index cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum IndexError {
-    /// The system refuses.
-    #[error("{}: {source}; a certificate that is not recorded there is not handed out", path.display())]
+    /// A system call failed.
+    #[error("{}: {source}; certificates that cannot be recorded are not issued", path.display())]
     Io {
         /// The index.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another command has it, and does not end.
+    /// Another command keeps the index locked.
     #[error(
-        "{}: another command writes to it since {} s; end that command, or look who holds the file (fuser, lslocks)",
+        "{}: another command has locked it for {} s; end that command, or find the holder of the lock (fuser, lslocks)",
         path.display(),
         waited.as_secs()
     )]
     Locked {
         /// The index.
         path: PathBuf,
-        /// For how long.
+        /// How long this command waited.
         waited: Duration,
     },
-    /// A line of it is no entry.
+    /// A line is not a valid entry.
     #[error(
-        "{}: line {line} is not an entry: {problem}; mend it, or remove the line if it was cut off (its certificate \
-         was then never handed out)",
+        "{}: line {line} is not an entry: {problem}; repair it, or remove the line if it is truncated (its certificate \
+         was then never written)",
         path.display()
     )]
     Damaged {
         /// The index.
         path: PathBuf,
-        /// The first such line, from one.
+        /// The number of the first such line, from 1.
         line: usize,
-        /// What the parser said.
+        /// The parser's error.
         problem: String,
     },
 }
 
-/// The file of one authority.
+/// The index file of one CA.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct IssuanceIndex {
     pub(super) path: PathBuf,
 }
 
-impl Index {
-    /// That of the authority with this certificate: `client-ca.index.jsonl` beside `client-ca.crt`.
+impl IssuanceIndex {
+    /// The index of the CA with this certificate: `client-ca.index.jsonl` beside `client-ca.crt`.
     pub(super) fn beside(certificate: &Path) -> Self {
         Self { path: certificate.with_extension("index.jsonl") }
     }
@@ -95,44 +95,47 @@ impl Index {
         &self.path
     }
 
-    /// Adds a line for each, and returns when they are on disk.
-    pub(super) fn record(&self, entries: &[Entry]) -> Result<(), IndexError> {
+    /// Appends a line per entry, and syncs the file.
+    pub(super) fn record(&self, entries: &[IndexEntry]) -> Result<(), IndexError> {
         self.record_within(entries, LOCK_TIMEOUT)
     }
 
-    fn record_within(&self, entries: &[Entry], patience: Duration) -> Result<(), IndexError> {
+    fn record_within(&self, entries: &[IndexEntry], timeout: Duration) -> Result<(), IndexError> {
         let failed = |source| self.failed(source);
-        let mut file = self.locked(patience)?;
+        let mut file = self.locked(timeout)?;
         let mut lines = if self.ends_well(&mut file)? { String::new() } else { "\n".to_owned() };
         for entry in entries {
             lines += &serde_json::to_string(entry).map_err(|error| failed(error.into()))?;
             lines.push('\n');
         }
         file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-        // The first line makes the file, and a file is lost with its name.
+        // The first entry creates the file: sync its directory entry, too.
         let directory = super::files::directory_of(&self.path);
         File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)
     }
 
-    /// The file, which no other command writes to until it is closed.
-    fn locked(&self, patience: Duration) -> Result<File, IndexError> {
+    /// Opens the file with an exclusive lock.
+    fn locked(&self, timeout: Duration) -> Result<File, IndexError> {
         let failed = |source| self.failed(source);
         let mut waited = Duration::ZERO;
         loop {
             let open = OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(&self.path);
             let file = open.map_err(failed)?;
             match file.try_lock() {
-                // An editor may have put another file in its place meanwhile.
+                // An editor may have replaced the file meanwhile.
                 Ok(()) if self.is_at_its_place(&file).map_err(failed)? => return Ok(file),
                 Ok(()) => continue,
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
-                Err(TryLockError::WouldBlock) if waited >= patience => {
+                Err(TryLockError::WouldBlock) if waited >= timeout => {
                     return Err(IndexError::Locked { path: self.path.clone(), waited });
                 }
                 Err(TryLockError::WouldBlock) => {}
             }
             if waited.is_zero() {
-                complain(&format!("{}: waiting for another command that writes to it", self.path.display()));
+                print_error(&format!(
+                    "{}: waiting for another command that has locked it",
+                    self.path.display()
+                ));
             }
             std::thread::sleep(LOCK_POLL_INTERVAL);
             waited += LOCK_POLL_INTERVAL;
@@ -144,7 +147,8 @@ impl Index {
         Ok((opened.dev(), opened.ino()) == (found.dev(), found.ino()))
     }
 
-    /// Whether the last line is ended; an error if it is no entry. The lines before it were looked at when they were last.
+    /// Whether the last line ends in a line feed; fails if it is not an entry. Earlier lines were checked when they
+    /// were last.
     fn ends_well(&self, file: &mut File) -> Result<bool, IndexError> {
         let mut tail = Vec::new();
         let length = file.seek(SeekFrom::End(0)).map_err(|source| self.failed(source))?;
@@ -153,8 +157,8 @@ impl Index {
             .map_err(|source| self.failed(source))?;
         let is_ended = tail.last().is_none_or(|last| *last == b'\n');
         let last = tail.trim_ascii_end().rsplit(|octet| *octet == b'\n').next().unwrap_or_default();
-        if !last.is_empty() && serde_json::from_slice::<Entry>(last).is_err() {
-            // The number of the line is in the error of a reading from the beginning.
+        if !last.is_empty() && serde_json::from_slice::<IndexEntry>(last).is_err() {
+            // Reads from the start, for an error with the line number.
             self.read()?;
         }
         Ok(is_ended)
@@ -164,8 +168,8 @@ impl Index {
         IndexError::Io { path: self.path.clone(), source }
     }
 
-    /// Every entry, oldest first; none if nothing was signed yet.
-    pub(super) fn read(&self) -> Result<Vec<Entry>, IndexError> {
+    /// All entries, oldest first; empty if the file does not exist.
+    pub(super) fn read(&self) -> Result<Vec<IndexEntry>, IndexError> {
         match File::open(&self.path) {
             Ok(mut file) => self.entries(&mut file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -173,7 +177,7 @@ impl Index {
         }
     }
 
-    fn entries(&self, file: &mut File) -> Result<Vec<Entry>, IndexError> {
+    fn entries(&self, file: &mut File) -> Result<Vec<IndexEntry>, IndexError> {
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(|source| self.failed(source))?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
@@ -192,8 +196,8 @@ impl Index {
 mod tests {
     use super::*;
 
-    fn entry(serial: &str) -> Entry {
-        Entry {
+    fn entry(serial: &str) -> IndexEntry {
+        IndexEntry {
             serial: serial.to_owned(),
             subject: "CN=alice".to_owned(),
             alt_names: Vec::new(),
@@ -206,21 +210,23 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_commands_that_run_at_once_are_all_there() {
+    fn concurrent_commands_lose_no_entries() {
         let directory = tempfile::tempdir().unwrap();
         let certificate = directory.path().join("client-ca.crt");
-        assert_eq!(Index::beside(&certificate).read().unwrap(), []);
+        assert_eq!(IssuanceIndex::beside(&certificate).read().unwrap(), []);
         std::thread::scope(|scope| {
             for writer in 0..8 {
                 let certificate = &certificate;
                 scope.spawn(move || {
                     for number in 0..8 {
-                        Index::beside(certificate).record(&[entry(&format!("{writer}{number}"))]).unwrap();
+                        IssuanceIndex::beside(certificate)
+                            .record(&[entry(&format!("{writer}{number}"))])
+                            .unwrap();
                     }
                 });
             }
         });
-        let index = Index::beside(&certificate);
+        let index = IssuanceIndex::beside(&certificate);
         let mut serials: Vec<_> = index.read().unwrap().into_iter().map(|entry| entry.serial).collect();
         serials.sort();
         serials.dedup();
@@ -229,31 +235,31 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_line_is_told_and_nothing_is_added() {
+    fn a_damaged_line_is_reported_and_nothing_is_appended() {
         let directory = tempfile::tempdir().unwrap();
-        let index = Index::beside(&directory.path().join("ca.crt"));
+        let index = IssuanceIndex::beside(&directory.path().join("ca.crt"));
         index.record(&[entry("01")]).unwrap();
         let good = std::fs::read_to_string(index.path()).unwrap();
         std::fs::write(index.path(), format!("{good}{{\"serial\":\"0")).unwrap();
         let error = index.record(&[entry("02")]).unwrap_err().to_string();
         assert!(error.contains("ca.index.jsonl: line 2 is not an entry"), "{error}");
-        // An editor may have left out the last line's end.
+        // An editor may have dropped the last line feed.
         std::fs::write(index.path(), good.trim_end()).unwrap();
         index.record(&[entry("02")]).unwrap();
         assert_eq!(index.read().unwrap(), [entry("01"), entry("02")]);
     }
 
-    /// A child of another test may have the lock until it is another program.
+    /// A forked child of another test holds the lock until it calls exec.
     const SOON: Duration = Duration::from_secs(10);
 
     #[test]
-    fn a_command_that_never_ends_holds_up_no_other_for_ever() {
+    fn a_command_gives_up_on_a_lock_that_is_never_released() {
         let directory = tempfile::tempdir().unwrap();
-        let index = Index::beside(&directory.path().join("ca.crt"));
+        let index = IssuanceIndex::beside(&directory.path().join("ca.crt"));
         index.record(&[entry("01")]).unwrap();
         let held = index.locked(SOON).unwrap();
         let error = index.record_within(&[entry("02")], Duration::ZERO).unwrap_err().to_string();
-        assert!(error.contains("ca.index.jsonl: another command writes to it"), "{error}");
+        assert!(error.contains("ca.index.jsonl: another command has locked it"), "{error}");
         drop(held);
         index.record_within(&[entry("02")], SOON).unwrap();
         assert_eq!(index.read().unwrap().len(), 2);
@@ -262,9 +268,9 @@ mod tests {
     #[test]
     fn a_line_goes_into_the_file_that_has_the_name() {
         let directory = tempfile::tempdir().unwrap();
-        let index = Index::beside(&directory.path().join("ca.crt"));
+        let index = IssuanceIndex::beside(&directory.path().join("ca.crt"));
         index.record(&[entry("01")]).unwrap();
-        // An editor has the lock of a file that it replaces.
+        // The lock is on the file that an editor replaced.
         let held = index.locked(SOON).unwrap();
         std::fs::copy(index.path(), directory.path().join("new")).unwrap();
         std::fs::rename(directory.path().join("new"), index.path()).unwrap();
@@ -274,9 +280,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_added_without_a_look_at_those_before_the_last() {
+    fn appending_checks_the_last_line_only() {
         let directory = tempfile::tempdir().unwrap();
-        let index = Index::beside(&directory.path().join("ca.crt"));
+        let index = IssuanceIndex::beside(&directory.path().join("ca.crt"));
         index.record(&[entry("01")]).unwrap();
         let good = std::fs::read_to_string(index.path()).unwrap();
         std::fs::write(index.path(), format!("no entry\n{good}")).unwrap();

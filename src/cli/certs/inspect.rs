@@ -1,5 +1,5 @@
-//! `portcullis certs inspect`: what a certificate, request, key or kubeconfig says, or a server shows, and what is wrong
-//! with it. Private keys are read, to see whose they are; nothing of them is shown.
+//! `portcullis certs inspect`: prints the contents and problems of certificates, requests, keys, kubeconfigs and TLS
+//! servers. Reads private keys only to match them with certificates; never prints them.
 
 pub(super) mod certificate;
 mod kubeconfig;
@@ -29,45 +29,45 @@ Examples:
   portcullis certs inspect ~/.kube/config
   portcullis certs inspect --server gateway.example.com:6443 --ca-file pki/ca.crt
 
-Exits 1 if something is wrong. What is only noteworthy, such as an end within 30 days, is told too,
-and counts with --fail-on-warnings.";
+Exits 1 if it finds errors; with --fail-on-warnings also for warnings, such as an expiration within
+30 days.";
 
 /// The flags of `portcullis certs inspect`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct InspectFlags {
-    /// Certificates, requests or keys, PEM or DER, or kubeconfigs. Files given together are looked at together: does the
-    /// key fit the certificate? `-` is the standard input.
+    /// Certificates, requests or keys, PEM or DER, or kubeconfigs. Files given together are matched: a key with its
+    /// certificate, a certificate with its issuer. `-` is standard input.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Ask a server for its certificates, by a TLS handshake that verifies nothing.
+    /// Get the certificates of a server, by a TLS handshake without verification.
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "files", help_heading = "Server")]
     server: Option<String>,
-    /// The name to ask the server for. Default: its host.
+    /// The server name (SNI) to send and to verify. Default: the host.
     #[arg(long, value_name = "NAME", requires = "server", help_heading = "Server")]
     server_name: Option<String>,
-    /// The CAs of a client that verifies the server, PEM. Default: the system's.
+    /// The CAs to verify the server with, PEM. Default: the system's.
     #[arg(long, value_name = "FILE", requires = "server", help_heading = "Server")]
     ca_file: Option<PathBuf>,
     #[command(flatten)]
     passphrase: PassphraseFlags,
-    /// Exit 1 for what is only noteworthy, too.
+    /// Exit 1 also for warnings.
     #[arg(long, help_heading = "Output")]
     fail_on_warnings: bool,
-    /// How to print the result.
+    /// The output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
 
-/// Names and values, in an order to be read in.
+/// Names and values, in the order of the output.
 type Facts = Vec<(&'static str, Fact)>;
 
-/// A value, for people and for programs.
+/// A value, with a text and a JSON form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Fact {
     Text(String),
     /// Usages and purposes.
     Several(Vec<String>),
-    /// An authority, and how many levels of authorities may stand below it.
+    /// A CA, and its path length constraint.
     Authority(Option<u32>),
 }
 
@@ -99,7 +99,7 @@ impl Fact {
         match self {
             Self::Text(text) => text.as_str().into(),
             Self::Several(texts) => {
-                // `Digital Signature`, but `OCSPSigning` and OIDs as they are.
+                // Converts `Digital Signature`, but not `OCSPSigning` and OIDs.
                 let name =
                     |text: &String| if text.contains(' ') { in_camel_case(text) } else { text.clone() };
                 texts.iter().map(name).collect::<Vec<_>>().into()
@@ -110,18 +110,18 @@ impl Fact {
     }
 }
 
-/// One thing that was looked at.
+/// One inspected object.
 #[derive(Debug, Serialize)]
-struct Item {
-    /// What it is.
+struct InspectedItem {
+    /// `certificate`, `private key` and so on.
     kind: &'static str,
-    /// Where it was found.
+    /// The file, or the place within it.
     name: String,
     #[serde(serialize_with = "in_order")]
     facts: Facts,
 }
 
-/// Facts of which there may be several.
+/// Facts that may occur more than once.
 const LISTS: [&str; 4] = ["names", "asks for", "clients", "has"];
 
 fn in_order<S: Serializer>(facts: &[(&'static str, Fact)], serializer: S) -> Result<S::Ok, S::Error> {
@@ -129,7 +129,7 @@ fn in_order<S: Serializer>(facts: &[(&'static str, Fact)], serializer: S) -> Res
     for (name, value) in facts {
         let key = in_camel_case(name);
         let value = match value {
-            // How far away a time is, is for people.
+            // The distance from now is in the text output only.
             Fact::Text(text) if ["from", "until"].contains(name) => {
                 text.split(' ').next().unwrap_or_default().into()
             }
@@ -145,7 +145,7 @@ fn in_order<S: Serializer>(facts: &[(&'static str, Fact)], serializer: S) -> Res
     serializer.collect_map(all)
 }
 
-/// `key usage` as programs have it: `keyUsage`.
+/// `key usage` as `keyUsage`.
 fn in_camel_case(name: &str) -> String {
     let words = name.split([' ', '-']).map(|word| word.trim_end_matches("'s").to_ascii_lowercase());
     let capital = |word: String| {
@@ -154,47 +154,47 @@ fn in_camel_case(name: &str) -> String {
     words.enumerate().map(|(place, word)| if place == 0 { word } else { capital(word) }).collect()
 }
 
-/// How bad something is.
+/// The severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Severity {
-    /// It will be refused, or ought to be.
+enum ProblemSeverity {
+    /// Verifiers refuse it, or should.
     Error,
-    /// It works, for now, or for some.
+    /// It works for now, or with some verifiers.
     Warning,
 }
 
-/// Something that is wrong.
+/// A problem of one item.
 #[derive(Debug, Serialize)]
-struct Problem {
-    severity: Severity,
-    /// Which thing it is wrong with.
+struct InspectionProblem {
+    severity: ProblemSeverity,
+    /// The name of the item.
     item: String,
     #[serde(rename = "problem")]
     text: String,
 }
 
-/// Everything that was found.
+/// The inspected items and their problems.
 #[derive(Debug, Default, Serialize)]
 struct Findings {
-    items: Vec<Item>,
-    problems: Vec<Problem>,
+    items: Vec<InspectedItem>,
+    problems: Vec<InspectionProblem>,
 }
 
 impl Findings {
     fn error(&mut self, item: &str, problem: impl Into<String>) {
-        self.problem(Severity::Error, item, problem.into());
+        self.problem(ProblemSeverity::Error, item, problem.into());
     }
 
     fn warning(&mut self, item: &str, problem: impl Into<String>) {
-        self.problem(Severity::Warning, item, problem.into());
+        self.problem(ProblemSeverity::Warning, item, problem.into());
     }
 
-    fn problem(&mut self, severity: Severity, item: &str, text: String) {
-        self.problems.push(Problem { severity, item: item.to_owned(), text });
+    fn problem(&mut self, severity: ProblemSeverity, item: &str, text: String) {
+        self.problems.push(InspectionProblem { severity, item: item.to_owned(), text });
     }
 
-    fn has(&self, severity: Severity) -> bool {
+    fn has(&self, severity: ProblemSeverity) -> bool {
         self.problems.iter().any(|problem| problem.severity == severity)
     }
 
@@ -211,19 +211,21 @@ impl Findings {
         }
         let mut text = table::facts(rows);
         if self.problems.is_empty() {
-            return text + "nothing is wrong\n";
+            return text + "no problems found\n";
         }
-        text += "what is wrong\n";
-        let of =
-            |severity: Severity| self.problems.iter().filter(move |problem| problem.severity == severity);
-        let problems =
-            of(Severity::Error).chain(of(Severity::Warning)).map(|Problem { severity, item, text }| {
+        text += "problems\n";
+        let of = |severity: ProblemSeverity| {
+            self.problems.iter().filter(move |problem| problem.severity == severity)
+        };
+        let problems = of(ProblemSeverity::Error).chain(of(ProblemSeverity::Warning)).map(
+            |InspectionProblem { severity, item, text }| {
                 let severity = match severity {
-                    Severity::Error => "  error",
-                    Severity::Warning => "  warning",
+                    ProblemSeverity::Error => "  error",
+                    ProblemSeverity::Warning => "  warning",
                 };
                 [severity.to_owned(), item.clone(), text.clone()]
-            });
+            },
+        );
         text + &table::rows(problems)
     }
 }
@@ -239,7 +241,8 @@ pub(super) fn run(flags: &InspectFlags) -> Result<ExitCode, CommandError> {
         None => files(&flags.files, flags.passphrase.given()?.as_ref(), now)?,
     };
     let printed = print(&flags.output.rendered(&findings).unwrap_or_else(|| findings.text()));
-    let bad = findings.has(Severity::Error) || flags.fail_on_warnings && findings.has(Severity::Warning);
+    let bad = findings.has(ProblemSeverity::Error)
+        || flags.fail_on_warnings && findings.has(ProblemSeverity::Warning);
     Ok(if bad { ExitCode::FAILURE } else { printed })
 }
 

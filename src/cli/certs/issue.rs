@@ -1,5 +1,5 @@
-//! `portcullis certs issue`: a key and its certificate, at once. The certificate goes the way of every other one: a
-//! request signed by the key, a profile, lints, and then the authority's signature.
+//! `portcullis certs issue`: generates a key and issues its certificate. The certificate passes the same steps as any
+//! other: a request signed by the key, a profile, lints, then the CA's signature.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,10 +13,10 @@ use super::authority::{AuthorityFlags, ROOT};
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::{KeyType, NameFlags, life};
-use super::kind::Kind;
+use super::kind::CertificateKind;
 use super::kubeconfig::{self, KubeconfigFlags};
-use super::progress::patiently;
-use super::signing::Order;
+use super::progress::with_spinner;
+use super::signing::SigningOrder;
 use crate::clock::Clock;
 use crate::pki::issuance::request;
 use crate::pki::issuance::signer::PemKey;
@@ -34,26 +34,26 @@ Examples:
 /// The flags of `portcullis certs issue`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct IssueFlags {
-    /// What the certificate is for; this decides which authority of --dir signs it.
+    /// The kind of the certificate, which selects the CA of --dir that signs it.
     #[arg(value_enum, value_name = "KIND")]
-    kind: Kind,
+    kind: CertificateKind,
     #[command(flatten)]
     names: NameFlags,
-    /// How long it is good, at most as long as its authority. Default: 90d for a client, who cannot be revoked, else 365d.
+    /// The validity, limited by that of the CA. Default: 90d for clients, which cannot be revoked, else 365d.
     #[arg(long, value_name = "DURATION", value_parser = life, help_heading = "Certificate")]
     duration: Option<Duration>,
-    /// The kind of its key.
+    /// The type of the key.
     #[arg(long, value_enum, value_name = "TYPE", default_value_t = KeyType::EcdsaP256, help_heading = "Certificate")]
     key_type: KeyType,
     #[command(flatten)]
     authority: AuthorityFlags,
-    /// Write NAME.crt, followed by its intermediate, and NAME.key, the key, which is not encrypted.
+    /// Write the certificate with its intermediate to NAME.crt, and the unencrypted key to NAME.key.
     #[arg(long, value_name = "NAME", help_heading = "Output", required_unless_present = "kubeconfig_out")]
     out: Option<PathBuf>,
-    /// Replace files that are there.
+    /// Replace existing files.
     #[arg(long, help_heading = "Output")]
     force: bool,
-    /// How to print the result.
+    /// The output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
     #[command(flatten)]
@@ -69,12 +69,12 @@ pub(super) fn run(flags: &IssueFlags) -> Result<ExitCode, CommandError> {
     let server = flags.kubeconfig.server(&flags.authority.dir.join(ROOT).with_extension("crt"))?;
     let issuing = flags.authority.open(kind.role())?;
     let now = Clock::system().now();
-    let key = patiently("making the key", || PemKey::generate(flags.key_type.kind()))
-        .map_err(|error| CommandError::about("making the key", error))?;
+    let key = with_spinner("generating the key", || PemKey::generate(flags.key_type.kind()))
+        .map_err(|error| CommandError::about("generating the key", error))?;
     let request = request::build(&subject, &names, &key)
-        .map_err(|error| CommandError::about("making the request", error))?;
+        .map_err(|error| CommandError::about("building the request", error))?;
     let order =
-        Order { kind, request: &request, usages: &[], duration: flags.duration, system_masters: true };
+        SigningOrder { kind, request: &request, usages: &[], duration: flags.duration, system_masters: true };
     let mut signed = order.sign(&issuing, now)?;
 
     let (certificate, key) = (signed.chain(&issuing), key.to_pem());

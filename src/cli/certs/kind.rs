@@ -1,30 +1,30 @@
-//! The kinds of certificates that are signed by hand: which authority signs them, by which profile, for which usages.
+//! The kinds of certificates that `issue` and `sign` support, with the CA, profile, usages and validity of each.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::authority::Role;
+use super::authority::CaRole;
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::profile::Profile;
+use crate::pki::issuance::profile::CertificateProfile;
 use crate::pki::issuance::subject::Subject;
 
-/// What a certificate is for.
+/// The kinds of certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Kind {
+pub(super) enum CertificateKind {
     /// A user: CommonName is the user name, each Organization a group.
     Client,
-    /// A server: --dns and --ip are what clients know it by.
+    /// A server: clients verify its --dns and --ip names.
     Serving,
-    /// A front proxy, such as this gateway before its backend.
+    /// A front proxy, such as this gateway in front of its backend.
     FrontProxy,
-    /// A kubelet as a client: CommonName is the node's, with or without system:node:.
+    /// A kubelet as a client: CommonName is the node name, with or without system:node:.
     KubeletClient,
-    /// A kubelet as a server: CommonName is the node's; --dns and --ip are its addresses.
+    /// A kubelet as a server: CommonName is the node name; --dns and --ip are its addresses.
     KubeletServing,
 }
 
-impl Kind {
+impl CertificateKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -35,30 +35,30 @@ impl Kind {
         }
     }
 
-    pub(super) fn role(self) -> Role {
+    pub(super) fn role(self) -> CaRole {
         match self {
-            Self::Client | Self::KubeletClient => Role::Client,
-            Self::Serving | Self::KubeletServing => Role::Serving,
-            Self::FrontProxy => Role::FrontProxy,
+            Self::Client | Self::KubeletClient => CaRole::Client,
+            Self::Serving | Self::KubeletServing => CaRole::Serving,
+            Self::FrontProxy => CaRole::FrontProxy,
         }
     }
 
-    pub(super) fn profile(self) -> Profile {
+    pub(super) fn profile(self) -> CertificateProfile {
         match self {
-            Self::Client => Profile::client(),
-            Self::Serving => Profile::serving(),
-            Self::FrontProxy => Profile::front_proxy(),
-            Self::KubeletClient => Profile::kubelet_client(),
-            Self::KubeletServing => Profile::kubelet_serving(),
+            Self::Client => CertificateProfile::client(),
+            Self::Serving => CertificateProfile::serving(),
+            Self::FrontProxy => CertificateProfile::front_proxy(),
+            Self::KubeletClient => CertificateProfile::kubelet_client(),
+            Self::KubeletServing => CertificateProfile::kubelet_serving(),
         }
     }
 
-    /// Whether its certificates are shown by clients.
+    /// Whether clients present its certificates.
     pub(super) fn is_client(self) -> bool {
-        self.role() != Role::Serving
+        self.role() != CaRole::Serving
     }
 
-    /// How long its certificates are good unless a flag says otherwise. Kubernetes cannot revoke the certificate of a user.
+    /// The default validity; short for users, whose certificates Kubernetes cannot revoke.
     pub(super) fn duration(self) -> Duration {
         const DAY: Duration = Duration::from_hours(24);
         match self {
@@ -67,18 +67,18 @@ impl Kind {
         }
     }
 
-    /// The usages of its certificates; RSA keys also encrypt, for TLS 1.2 without ephemeral keys.
+    /// The usages of its certificates. RSA keys get key encipherment, for TLS 1.2 without ephemeral keys.
     // kubernetes: pkg/kubelet/certificate/kubelet.go, certificateManager's usages for both kinds of keys
     pub(super) fn usages(self, key: &str) -> Vec<String> {
         let purpose = match self.role() {
-            Role::Client | Role::FrontProxy => "client auth",
-            Role::Serving => "server auth",
+            CaRole::Client | CaRole::FrontProxy => "client auth",
+            CaRole::Serving => "server auth",
         };
         let encrypts = key.starts_with("RSA").then_some("key encipherment");
         encrypts.into_iter().chain(["digital signature", purpose]).map(str::to_owned).collect()
     }
 
-    /// A kubelet's name and group, for those who give the node's name alone.
+    /// Completes a bare node name to the name and group of a kubelet.
     // kubernetes: pkg/apis/certificates/helpers.go, ValidateKubeletClientCSR
     pub(super) fn complete(self, mut subject: Subject) -> Subject {
         if matches!(self, Self::KubeletClient | Self::KubeletServing) {
@@ -92,11 +92,10 @@ impl Kind {
         subject
     }
 
-    /// What is missing for it to be of use, if anything.
+    /// An error if clients could not use the certificate.
     pub(super) fn lacks(self, names: &AltNames) -> Option<&'static str> {
-        (self.role() == Role::Serving && names.dns.is_empty() && names.ips.is_empty()).then_some(
-            "a serving certificate needs a name in its subjectAltName: clients do not look at the CommonName; give \
-             --dns or --ip",
+        (self.role() == CaRole::Serving && names.dns.is_empty() && names.ips.is_empty()).then_some(
+            "a serving certificate needs a subjectAltName: clients ignore the CommonName; give --dns or --ip",
         )
     }
 }

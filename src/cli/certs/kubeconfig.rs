@@ -1,4 +1,4 @@
-//! Kubeconfigs for those who were given a certificate: everything in one file that can be carried away.
+//! Renders kubeconfigs with an embedded client certificate, key and CA.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 
-use super::super::cluster::Cluster;
+use super::super::cluster::ClusterClient;
 use super::error::CommandError;
-use crate::pki::issuance::request::armour;
+use crate::pki::issuance::request::encode_pem;
 use crate::pki::x509::CaBundle;
 
-/// What a kubeconfig says of the server.
+/// Flags for the kubeconfig output.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Kubeconfig")]
 pub(super) struct KubeconfigFlags {
-    /// Write a kubeconfig with the certificate and key in it.
+    /// Write a kubeconfig with the embedded certificate and key.
     #[arg(long, value_name = "FILE", requires = "server")]
     pub(super) kubeconfig_out: Option<PathBuf>,
-    /// The server that the kubeconfig is for.
+    /// The server of the kubeconfig.
     #[arg(long, value_name = "URL", requires = "kubeconfig_out")]
     server: Option<String>,
     /// The CA of that server, PEM. Default: ca.crt of --dir.
@@ -30,21 +30,22 @@ pub(super) struct KubeconfigFlags {
     certificate_authority: Option<PathBuf>,
 }
 
-/// The server's side of a kubeconfig.
+/// The cluster entry of a kubeconfig.
 #[derive(Debug)]
 pub(super) struct ServerPart {
     pub(super) url: String,
-    /// PEM; none if the system's CAs know the server.
+    /// PEM; `None` to use the system's CAs.
     pub(super) authority: Option<String>,
-    /// The name in the server's certificate, if it is not that of the URL.
+    /// The name in the server's certificate, if it differs from that of the URL.
     pub(super) tls_server_name: Option<String>,
 }
 
 impl ServerPart {
-    /// A cluster that was reached with another kubeconfig.
-    pub(super) fn of(cluster: &Cluster) -> Self {
+    /// The cluster entry for the cluster of a client.
+    pub(super) fn of(cluster: &ClusterClient) -> Self {
         let roots = cluster.config.root_cert.as_ref();
-        let pem = roots.map(|roots| roots.iter().map(|der| armour("CERTIFICATE", der)).collect::<String>());
+        let pem =
+            roots.map(|roots| roots.iter().map(|der| encode_pem("CERTIFICATE", der)).collect::<String>());
         Self {
             url: cluster.server().to_string().trim_end_matches('/').to_owned(),
             authority: pem,
@@ -54,32 +55,33 @@ impl ServerPart {
 }
 
 impl KubeconfigFlags {
-    /// The server's side, if a kubeconfig is wanted. `root` is the authority to take if none is named.
+    /// The output file and cluster entry, if requested; `root` is the default CA.
     pub(super) fn server(&self, root: &Path) -> Result<Option<(PathBuf, ServerPart)>, CommandError> {
         let (Some(file), Some(url)) = (&self.kubeconfig_out, &self.server) else { return Ok(None) };
         if !url.starts_with("https://") {
             return Err(CommandError::Usage(format!(
-                "--server {url}: give https://HOST:PORT; a certificate says nothing over http"
+                "--server {url}: give https://HOST:PORT; client certificates need TLS"
             )));
         }
         let authority = self.certificate_authority.as_deref().unwrap_or(root);
         let failed = |error: &dyn Display| {
             CommandError::about(
                 format!("--certificate-authority {}", authority.display()),
-                format!("{error}; give the CA that has signed the server's certificate"),
+                format!("{error}; give the CA that signed the server's certificate"),
             )
         };
         let pem = std::fs::read(authority).map_err(|error| failed(&error))?;
-        // The certificates alone: what else is in the file, a key perhaps, is not for whoever gets the kubeconfig.
+        // Embeds certificates only: the file may also contain a key.
         let bundle = CaBundle::from_pem(&pem).map_err(|error| failed(&error))?;
         let certificates = bundle.certificates().iter();
-        let pem: String = certificates.map(|certificate| armour("CERTIFICATE", &certificate.der)).collect();
+        let pem: String =
+            certificates.map(|certificate| encode_pem("CERTIFICATE", &certificate.der)).collect();
         let server = ServerPart { url: url.clone(), authority: Some(pem), tls_server_name: None };
         Ok(Some((file.clone(), server)))
     }
 }
 
-/// A kubeconfig with one user.
+/// Renders a kubeconfig with one user.
 pub(super) fn render(
     server: &ServerPart,
     user: &str,
@@ -114,7 +116,7 @@ pub(super) fn render(
         }],
         current_context: user,
     };
-    // Room for all of it: a text that grows leaves copies of the key behind.
+    // Allocates once: a growing buffer leaves copies of the key in memory.
     let room = 4096 + 2 * (key.len() + certificate.len() + authority.as_ref().map_or(0, |data| data.len()));
     let mut text = Zeroizing::new(String::with_capacity(room));
     serde_saphyr::to_fmt_writer(&mut *text, &config)
@@ -122,7 +124,7 @@ pub(super) fn render(
     Ok(SecretString::from(text.as_str()))
 }
 
-/// The only cluster.
+/// The name of the only cluster.
 const CLUSTER: &str = "cluster";
 
 // client-go: tools/clientcmd/api/v1/types.go. Borrowed, so that the key is in memory once.

@@ -1,4 +1,4 @@
-//! `portcullis certs index`: what authorities have signed, as their index files say.
+//! `portcullis certs index`: lists the certificates in the index files of CAs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,40 +8,40 @@ use serde::Serialize;
 
 use super::super::check::{Output, print};
 use super::error::CommandError;
-use super::index::{Entry, Index};
+use super::index::{IndexEntry, IssuanceIndex};
 use super::{fingerprint, table};
 use crate::pki::x509::CaBundle;
 
 /// The flags of `portcullis certs index`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct IndexFlags {
-    /// The directory of the authorities: every *.index.jsonl in it is read.
+    /// The directory of the CAs; reads every *.index.jsonl in it.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
-    /// The certificate of one authority, whose index alone is read.
+    /// The certificate of one CA; reads its index only.
     #[arg(long, value_name = "FILE")]
     ca_cert: Option<PathBuf>,
-    /// How to print the result.
+    /// The output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
 
 #[derive(Debug, Serialize)]
-struct Listed {
+struct IndexRow {
     authority: String,
-    /// Whether an authority has signed it that was replaced since.
+    /// Whether a replaced certificate of the CA is its issuer.
     #[serde(skip)]
     is_former: bool,
     #[serde(flatten)]
-    entry: Entry,
+    entry: IndexEntry,
 }
 
 pub(super) fn run(flags: &IndexFlags) -> Result<ExitCode, CommandError> {
     let indexes = match &flags.ca_cert {
         Some(certificate) => {
-            let index = Index::beside(certificate);
+            let index = IssuanceIndex::beside(certificate);
             if matches!((certificate.try_exists(), index.path().try_exists()), (Ok(false), Ok(false))) {
-                return Err(CommandError::about(certificate.display(), "there is no such authority"));
+                return Err(CommandError::about(certificate.display(), "there is no such CA"));
             }
             vec![index]
         }
@@ -56,15 +56,15 @@ pub(super) fn run(flags: &IndexFlags) -> Result<ExitCode, CommandError> {
         listed.extend(entries.into_iter().map(|entry| {
             let is_former =
                 current.is_some() && entry.issuer_sha256.is_some() && entry.issuer_sha256 != current;
-            Listed { authority: authority.clone(), is_former, entry }
+            IndexRow { authority: authority.clone(), is_former, entry }
         }));
     }
     let text = flags.output.rendered(&listed).unwrap_or_else(|| {
         if listed.is_empty() {
-            return "nothing was signed yet\n".to_owned();
+            return "no certificates signed yet\n".to_owned();
         }
-        let rows = listed.iter().map(|Listed { authority, is_former, entry }| {
-            let Entry { serial, subject, profile, issued_at, not_after, .. } = entry.clone();
+        let rows = listed.iter().map(|IndexRow { authority, is_former, entry }| {
+            let IndexEntry { serial, subject, profile, issued_at, not_after, .. } = entry.clone();
             let authority = if *is_former { format!("{authority} (former)") } else { authority.clone() };
             [authority, profile, subject, issued_at, not_after, serial]
         });
@@ -73,13 +73,13 @@ pub(super) fn run(flags: &IndexFlags) -> Result<ExitCode, CommandError> {
     Ok(print(&text))
 }
 
-/// That of the certificate in a file, if there is one.
+/// The fingerprint of the first certificate of a file, if it exists.
 fn fingerprint_of(certificate: &Path) -> Option<String> {
     let bundle = CaBundle::from_pem(&std::fs::read(certificate).ok()?).ok()?;
     bundle.certificates().first().map(|certificate| fingerprint(&certificate.der))
 }
 
-fn in_directory(directory: &Path) -> Result<Vec<Index>, CommandError> {
+fn in_directory(directory: &Path) -> Result<Vec<IssuanceIndex>, CommandError> {
     let failed = |error: std::io::Error| CommandError::about(directory.display(), error);
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(failed)? {
@@ -89,5 +89,5 @@ fn in_directory(directory: &Path) -> Result<Vec<Index>, CommandError> {
         }
     }
     paths.sort();
-    Ok(paths.into_iter().map(|path| Index { path }).collect())
+    Ok(paths.into_iter().map(|path| IssuanceIndex { path }).collect())
 }

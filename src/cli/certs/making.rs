@@ -1,5 +1,5 @@
-//! Certificates of authorities: a root, and intermediates below it. Each intermediate signs for one purpose alone (its
-//! extended key usage says so, RFC 5280 section 4.2.1.12), so the authority of servers can make no clients.
+//! Creates CA certificates: a root, and intermediates below it. The extended key usage of an intermediate limits it to
+//! one purpose (RFC 5280 section 4.2.1.12): the serving CA cannot issue client certificates.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,43 +7,43 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 
-use super::authority::{ROOT, Role};
+use super::authority::{CaRole, ROOT};
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::KeyType;
-use super::index::Entry;
-use super::progress::patiently;
+use super::index::IndexEntry;
+use super::progress::with_spinner;
 use super::{fingerprint, hex};
 use crate::clock::{self, UnixTime};
 use crate::pki::issuance::ca::{CaCertificate, CaIssuer};
 use crate::pki::issuance::issue::IssueError;
-use crate::pki::issuance::request::armour;
-use crate::pki::issuance::signer::{KeyError, PemKey};
-use crate::pki::issuance::usage::Usage;
+use crate::pki::issuance::request::encode_pem;
+use crate::pki::issuance::signer::PemKey;
+use crate::pki::issuance::usage::CertificateUsage;
 use crate::pki::issuance::validity::Validity;
 use crate::pki::x509::certificate::Certificate;
 
-/// Clocks of virtual machines lag; a certificate made now must be good for them too.
+/// Tolerance for slow clocks, which would see a new certificate as not yet valid.
 const BACKDATED: Duration = Duration::from_mins(5);
-/// Intermediates end one after another, so that no morning finds all of them expired.
+/// Intermediates expire on different days, never all at once.
 const MAX_STAGGER: Duration = Duration::from_hours(28 * 24);
 
-/// What a certificate of an authority is made of.
+/// The contents of a CA certificate to create.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) role: Option<Role>,
+pub(super) struct CaPlan {
+    pub(super) role: Option<CaRole>,
     /// The whole CommonName.
     pub(super) common_name: String,
     pub(super) not_before: UnixTime,
     pub(super) not_after: UnixTime,
-    /// That of the certificate before it; empty: that of the key.
+    /// The key identifier of the renewed certificate; empty to derive it from the key.
     pub(super) key_id: Vec<u8>,
 }
 
-impl Plan {
-    /// The root, or an intermediate below it, that begins now.
-    pub(super) fn new(role: Option<Role>, name: &str, life: Duration, now: UnixTime) -> Self {
-        let title = role.map_or("root", Role::title);
+impl CaPlan {
+    /// A root (`None`) or an intermediate, valid from now.
+    pub(super) fn new(role: Option<CaRole>, name: &str, life: Duration, now: UnixTime) -> Self {
+        let title = role.map_or("root", CaRole::title);
         Self {
             role,
             common_name: format!("{name} {title} CA"),
@@ -53,7 +53,7 @@ impl Plan {
         }
     }
 
-    /// The same certificate, but no longer than its authority.
+    /// Limits the validity to that of the issuer.
     pub(super) fn until(mut self, end: UnixTime) -> Self {
         self.not_after = self.not_after.min(end);
         self
@@ -66,8 +66,8 @@ impl Plan {
             validity: Validity { not_before: whole(self.not_before), not_after: whole(self.not_after) },
             path_length: u8::from(self.role.is_none()),
             purpose: self.role.map(|role| match role {
-                Role::Client | Role::FrontProxy => Usage::ClientAuth,
-                Role::Serving => Usage::ServerAuth,
+                CaRole::Client | CaRole::FrontProxy => CertificateUsage::ClientAuth,
+                CaRole::Serving => CertificateUsage::ServerAuth,
             }),
             key_id: (!self.key_id.is_empty()).then_some(&self.key_id),
         }
@@ -77,32 +77,33 @@ impl Plan {
         self.certificate().self_signed(key).map_err(failed)
     }
 
+    /// Signs the certificate for the key in `spki`.
     pub(super) fn signed_by(&self, spki: &[u8], issuer: CaIssuer<'_>) -> Result<Certificate, CommandError> {
         self.certificate().signed_by(spki, issuer).map_err(failed)
     }
 }
 
-/// How long an intermediate lives: as long as was asked, a little less for each one after the first.
-pub(super) fn staggered(role: Role, life: Duration) -> Duration {
-    let place = Role::ALL.iter().position(|known| *known == role).unwrap_or_default();
+/// The validity of an intermediate: the requested one, reduced a little for each role after the first.
+pub(super) fn staggered(role: CaRole, life: Duration) -> Duration {
+    let place = CaRole::ALL.iter().position(|known| *known == role).unwrap_or_default();
     let step = MAX_STAGGER.min(life / 20);
     life.saturating_sub(step * u32::try_from(place).unwrap_or_default())
 }
 
 fn failed(error: IssueError) -> CommandError {
-    CommandError::about("making an authority", error)
+    CommandError::about("creating a CA", error)
 }
 
-/// Makes a key.
+/// Generates a key.
 pub(super) fn new_key(kind: KeyType) -> Result<PemKey, CommandError> {
-    let key = patiently(&format!("making a key ({kind})"), || PemKey::generate(kind.kind()));
-    key.map_err(|error: KeyError| CommandError::about("making a key", error))
+    let key = with_spinner(&format!("generating a key ({kind})"), || PemKey::generate(kind.kind()));
+    key.map_err(|error| CommandError::about("generating a key", error))
 }
 
-/// What was made.
+/// A created CA, for the output.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Made {
+pub(super) struct CreatedCa {
     name: &'static str,
     subject: String,
     key: String,
@@ -115,17 +116,17 @@ pub(super) struct Made {
     key_encrypted: Option<bool>,
 }
 
-impl Made {
-    /// Stages the certificate, and its key if that is new.
+impl CreatedCa {
+    /// Stages the certificate, and a new key with its passphrase.
     pub(super) fn stage(
-        plan: &Plan,
+        plan: &CaPlan,
         directory: &Path,
         certificate: &Certificate,
         key: &str,
         new_key: Option<(&PemKey, Option<&SecretString>)>,
         files: &mut NewFiles,
     ) -> Result<Self, CommandError> {
-        let name = plan.role.map_or(ROOT, Role::file);
+        let name = plan.role.map_or(ROOT, CaRole::file);
         let path = directory.join(name);
         let made = Self {
             name,
@@ -137,7 +138,7 @@ impl Made {
             key_file: new_key.map(|_| path.with_extension("key")),
             key_encrypted: new_key.map(|(_, passphrase)| passphrase.is_some()),
         };
-        files.stage_public(&made.certificate_file, armour("CERTIFICATE", &certificate.der).as_bytes())?;
+        files.stage_public(&made.certificate_file, encode_pem("CERTIFICATE", &certificate.der).as_bytes())?;
         if let (Some((key, passphrase)), Some(file)) = (new_key, &made.key_file) {
             let pem = match passphrase {
                 Some(passphrase) => key.to_encrypted_pem(passphrase),
@@ -155,12 +156,12 @@ impl Made {
     }
 }
 
-/// The heads of the columns of [`Made::row`].
+/// The column headings of [`CreatedCa::row`].
 pub(super) const COLUMNS: [&str; 5] = ["AUTHORITY", "SUBJECT", "KEY", "UNTIL", "CERTIFICATE"];
 
-/// The line of the index of the root that has signed it.
-pub(super) fn entry(plan: &Plan, certificate: &Certificate, root: &[u8], now: UnixTime) -> Entry {
-    Entry {
+/// The entry in the index of the root that signed the certificate.
+pub(super) fn entry(plan: &CaPlan, certificate: &Certificate, root: &[u8], now: UnixTime) -> IndexEntry {
+    IndexEntry {
         serial: hex(&certificate.serial),
         subject: format!("CN={}", plan.common_name),
         alt_names: Vec::new(),

@@ -1,20 +1,20 @@
-//! Something that moves while somebody at a terminal waits; nothing anywhere else.
+//! A spinner on a terminal; no output elsewhere.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::super::terminal::harmless;
+use super::super::terminal::sanitized;
 
-const STEP: Duration = Duration::from_millis(120);
+const TICK_INTERVAL: Duration = Duration::from_millis(120);
 
-/// A line that says what is waited for; it is gone when the value is.
+/// A spinner with a message, cleared on drop.
 #[derive(Debug)]
-pub(super) struct Waiting(ProgressBar);
+pub(super) struct Spinner(ProgressBar);
 
-impl Waiting {
-    pub(super) fn new(what: &str) -> Self {
+impl Spinner {
+    pub(super) fn new(message: &str) -> Self {
         let target = if std::io::stderr().is_terminal() {
             ProgressDrawTarget::stderr()
         } else {
@@ -22,25 +22,25 @@ impl Waiting {
         };
         let bar = ProgressBar::with_draw_target(None, target)
             .with_style(ProgressStyle::default_spinner())
-            .with_message(harmless(what));
-        bar.enable_steady_tick(STEP);
+            .with_message(sanitized(message));
+        bar.enable_steady_tick(TICK_INTERVAL);
         Self(bar)
     }
 
-    /// Something else is waited for now.
-    pub(super) fn now(&self, what: &str) {
-        self.0.set_message(harmless(what));
+    /// Changes the message.
+    pub(super) fn set_message(&self, message: &str) {
+        self.0.set_message(sanitized(message));
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Spinner {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
 }
 
-/// Does something that may take long.
-pub(super) fn patiently<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    let _waiting = Waiting::new(what);
+/// Runs `work` with a spinner.
+pub(super) fn with_spinner<T>(message: &str, work: impl FnOnce() -> T) -> T {
+    let _spinner = Spinner::new(message);
     work()
 }

@@ -1,5 +1,5 @@
-//! `portcullis certs renew-ca`: another certificate for an authority, by the root's key; the authority keeps its key or
-//! gets a new one. What an authority is (its name, its purpose, what may stand below it) never changes here.
+//! `portcullis certs renew-ca`: the root signs a new certificate for a CA, with its old key or a new one. Never changes
+//! the subject, purpose or constraints of a CA.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,69 +10,69 @@ use secrecy::SecretString;
 use serde::Serialize;
 
 use super::super::check::{Output, print};
-use super::authority::{ROOT, Role};
+use super::authority::{CaRole, ROOT};
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::{KeyType, life};
-use super::index::Index;
-use super::making::{COLUMNS, Made, Plan, entry, new_key, staggered};
+use super::index::IssuanceIndex;
+use super::making::{COLUMNS, CaPlan, CreatedCa, entry, new_key, staggered};
 use super::passphrase::PassphraseFlags;
 use super::table;
 use crate::clock::{self, Clock, UnixTime};
 use crate::pki::issuance::ca::CaIssuer;
-use crate::pki::issuance::request::armour;
-use crate::pki::issuance::signer::{KeyError, PemKey, Signer as _};
+use crate::pki::issuance::request::encode_pem;
+use crate::pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
 use crate::pki::x509::CaBundle;
 use crate::pki::x509::certificate::Certificate;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
-  portcullis certs renew-ca client                        # the same key, a new end
-  portcullis certs renew-ca client --new-key              # the key was lost, or may be known to others
+  portcullis certs renew-ca client                        # the same key, a new expiration
+  portcullis certs renew-ca client --new-key              # the key was lost or compromised
   portcullis certs renew-ca serving --root-dir /media/root-ca
   portcullis certs renew-ca root
 
-With the same key, everything that was issued stays good. With a new key, NAME.bundle.crt holds both
-certificates, for those who verify, until what the old key has signed has ended.
-A root with a new key is a new root: make it with `init --dir`, and distribute both.";
+With the same key, issued certificates stay valid. With a new key, NAME.bundle.crt contains both
+certificates: verifiers trust it until the certificates of the old key have expired.
+A root with a new key is a new root: create it with `init --dir`, and distribute both.";
 
-/// Which authority is renewed.
+/// The CAs that can be renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Which {
+enum RenewableCa {
     /// The root itself: ca.
     Root,
-    /// That of clients: client-ca.
+    /// The CA for clients: client-ca.
     Client,
-    /// That of servers: serving-ca.
+    /// The CA for servers: serving-ca.
     Serving,
-    /// That of front proxies: front-proxy-ca.
+    /// The CA for front proxies: front-proxy-ca.
     FrontProxy,
 }
 
 /// The flags of `portcullis certs renew-ca`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct RenewFlags {
-    /// The authority that gets another certificate.
+    /// The CA to renew.
     #[arg(value_enum, value_name = "AUTHORITY")]
-    which: Which,
-    /// The directory that `init` made the authorities in.
+    which: RenewableCa,
+    /// The directory with the CAs of `init`.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
-    /// The directory with the root's ca.crt and ca.key. Default: that of --dir.
+    /// The directory with the root's ca.crt and ca.key. Default: --dir.
     #[arg(long, value_name = "DIR")]
     root_dir: Option<PathBuf>,
-    /// Make a new key, too: for one that was lost, or that others may know.
+    /// Also generate a new key, because the old one was lost or compromised.
     #[arg(long)]
     new_key: bool,
-    /// The kind of the new key.
+    /// The type of the new key.
     #[arg(long, value_enum, value_name = "TYPE", default_value_t = KeyType::EcdsaP256, requires = "new_key")]
     key_type: KeyType,
-    /// How long it is good, at most as long as the root. Default: 5y, and 10y for the root.
+    /// The validity, limited by that of the root. Default: 5y, and 10y for the root.
     #[arg(long, value_name = "DURATION", value_parser = life)]
     validity: Option<Duration>,
     #[command(flatten)]
     passphrase: PassphraseFlags,
-    /// How to print the result.
+    /// The output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
@@ -81,34 +81,34 @@ const YEAR: Duration = Duration::from_hours(365 * 24);
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
-    authority: Made,
-    /// The end of the certificate before it.
+struct RenewalReport {
+    authority: CreatedCa,
+    /// The expiration of the replaced certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     replaced_not_after: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bundle_file: Option<PathBuf>,
     index_file: PathBuf,
     #[serde(skip)]
-    role: Option<Role>,
+    role: Option<CaRole>,
 }
 
-/// The root that signs.
-struct Root {
+/// The root CA with its key.
+struct RootCa {
     certificate: Certificate,
     key: PemKey,
-    /// None if the key is not encrypted.
+    /// `None` if the key is not encrypted.
     passphrase: Option<SecretString>,
-    index: Index,
+    index: IssuanceIndex,
 }
 
-impl Which {
-    fn role(self) -> Option<Role> {
+impl RenewableCa {
+    fn role(self) -> Option<CaRole> {
         match self {
             Self::Root => None,
-            Self::Client => Some(Role::Client),
-            Self::Serving => Some(Role::Serving),
-            Self::FrontProxy => Some(Role::FrontProxy),
+            Self::Client => Some(CaRole::Client),
+            Self::Serving => Some(CaRole::Serving),
+            Self::FrontProxy => Some(CaRole::FrontProxy),
         }
     }
 }
@@ -117,13 +117,13 @@ pub(super) fn run(flags: &RenewFlags) -> Result<ExitCode, CommandError> {
     let role = flags.which.role();
     if role.is_none() && flags.new_key {
         return Err(CommandError::Usage(
-            "--new-key: a root with a new key is a new root: make it with `portcullis certs init --dir NEW`, have \
-             everybody trust both roots, and issue everything anew before the old one goes"
+            "--new-key: a root with a new key is a new root: create it with `portcullis certs init --dir NEW`, \
+             distribute both roots, and reissue all certificates before you remove the old one"
                 .to_owned(),
         ));
     }
     let now = Clock::system().now();
-    let root = Root::open(flags, now)?;
+    let root = RootCa::open(flags, now)?;
     let report = match role {
         None => renew_root(flags, &root, now)?,
         Some(role) => renew_intermediate(flags, &root, role, now)?,
@@ -131,23 +131,23 @@ pub(super) fn run(flags: &RenewFlags) -> Result<ExitCode, CommandError> {
     Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text(flags))))
 }
 
-impl Root {
+impl RootCa {
     fn open(flags: &RenewFlags, now: UnixTime) -> Result<Self, CommandError> {
         let directory = flags.root_dir.as_ref().unwrap_or(&flags.dir);
         let [certificate_file, key_file] =
             ["crt", "key"].map(|extension| directory.join(ROOT).with_extension(extension));
         let certificate = parsed(&certificate_file)?.ok_or_else(|| {
-            let hint = "there is no root; give the directory that has ca.crt and ca.key with --root-dir";
+            let hint = "there is no root CA; give the directory with ca.crt and ca.key with --root-dir";
             CommandError::about(certificate_file.display(), hint)
         })?;
         let about = |problem: &dyn std::fmt::Display| CommandError::about(key_file.display(), problem);
         let pem = std::fs::read(&key_file).map(secrecy::zeroize::Zeroizing::new);
         let pem = pem.map_err(|error| {
-            about(&format!("{error}; the root's key is needed: give its directory with --root-dir"))
+            about(&format!("{error}; renewal needs the root's key: give its directory with --root-dir"))
         })?;
         let mut passphrase = None;
         let key = match PemKey::from_pem(&pem) {
-            Err(KeyError::Encrypted) => {
+            Err(PrivateKeyError::Encrypted) => {
                 let given = passphrase.insert(flags.passphrase.to_open(&key_file)?);
                 PemKey::from_encrypted_pem(&pem, given)
             }
@@ -157,33 +157,33 @@ impl Root {
         if key.public_key() != certificate.spki {
             return Err(about(&format!("it is not the key of {}", certificate_file.display())));
         }
-        // The root may renew itself after its end; what it signs for others would be good for nothing.
-        if flags.which != Which::Root && end(&certificate) <= now {
+        // An expired root may renew itself, but certificates that it signs for other CAs would be invalid.
+        if flags.which != RenewableCa::Root && end(&certificate) <= now {
             let hint = "the root has expired; renew it first: portcullis certs renew-ca root";
             return Err(CommandError::about(certificate_file.display(), hint));
         }
-        Ok(Self { certificate, key, passphrase, index: Index::beside(&certificate_file) })
+        Ok(Self { certificate, key, passphrase, index: IssuanceIndex::beside(&certificate_file) })
     }
 
-    /// What it is called, without `root CA`.
+    /// Its name without `root CA`.
     fn name(&self) -> &str {
         let name = self.certificate.subject.name.common_name.as_str();
         name.strip_suffix(" root CA").unwrap_or(name)
     }
 }
 
-fn renew_root(flags: &RenewFlags, root: &Root, now: UnixTime) -> Result<Report, CommandError> {
+fn renew_root(flags: &RenewFlags, root: &RootCa, now: UnixTime) -> Result<RenewalReport, CommandError> {
     let directory = flags.root_dir.as_ref().unwrap_or(&flags.dir);
     let life = flags.validity.unwrap_or(10 * YEAR);
-    let plan = like(Plan::new(None, root.name(), life, now), &root.certificate);
+    let plan = like(CaPlan::new(None, root.name(), life, now), &root.certificate);
     let certificate = plan.self_signed(&root.key)?;
     must_be_like(&certificate, &root.certificate, &directory.join(ROOT).with_extension("crt"))?;
     let mut files = NewFiles::new(true);
     let key = root.certificate.public_key.to_string();
-    let authority = Made::stage(&plan, directory, &certificate, &key, None, &mut files)?;
+    let authority = CreatedCa::stage(&plan, directory, &certificate, &key, None, &mut files)?;
     root.index.record(&[entry(&plan, &certificate, &certificate.der, now)])?;
     files.commit()?;
-    Ok(Report {
+    Ok(RenewalReport {
         authority,
         replaced_not_after: Some(clock::rfc3339(end(&root.certificate))),
         bundle_file: None,
@@ -194,15 +194,15 @@ fn renew_root(flags: &RenewFlags, root: &Root, now: UnixTime) -> Result<Report, 
 
 fn renew_intermediate(
     flags: &RenewFlags,
-    root: &Root,
-    role: Role,
+    root: &RootCa,
+    role: CaRole,
     now: UnixTime,
-) -> Result<Report, CommandError> {
+) -> Result<RenewalReport, CommandError> {
     let file = flags.dir.join(role.file()).with_extension("crt");
     let before = parsed(&file)?;
     let life = staggered(role, flags.validity.unwrap_or(5 * YEAR));
-    let mut plan = Plan::new(Some(role), root.name(), life, now).until(end(&root.certificate));
-    let expected = like(Plan::new(None, "", life, now), &root.certificate).certificate().name();
+    let mut plan = CaPlan::new(Some(role), root.name(), life, now).until(end(&root.certificate));
+    let expected = like(CaPlan::new(None, "", life, now), &root.certificate).certificate().name();
     if !expected.is_ok_and(|name| name == root.certificate.raw_subject) {
         return Err(CommandError::about(ROOT, NOT_OF_INIT));
     }
@@ -217,17 +217,17 @@ fn renew_intermediate(
         let certificate = plan.signed_by(key.public_key(), issuer)?;
         let new_key = Some((&key, passphrase.as_ref()));
         let kind = flags.key_type.to_string();
-        let made = Made::stage(&plan, &flags.dir, &certificate, &kind, new_key, &mut files)?;
+        let made = CreatedCa::stage(&plan, &flags.dir, &certificate, &kind, new_key, &mut files)?;
         (certificate, made)
     } else {
         let Some(before) = &before else {
-            let hint = "there is no certificate to renew; make the authority with --new-key";
+            let hint = "there is no certificate to renew; create the CA with --new-key";
             return Err(CommandError::about(file.display(), hint));
         };
         plan = like(plan, before);
         let certificate = plan.signed_by(&before.spki, issuer)?;
         let kind = before.public_key.to_string();
-        let made = Made::stage(&plan, &flags.dir, &certificate, &kind, None, &mut files)?;
+        let made = CreatedCa::stage(&plan, &flags.dir, &certificate, &kind, None, &mut files)?;
         (certificate, made)
     };
     if let Some(before) = &before {
@@ -239,7 +239,7 @@ fn renew_intermediate(
     };
     root.index.record(&[entry(&plan, &certificate, &root.certificate.der, now)])?;
     files.commit()?;
-    Ok(Report {
+    Ok(RenewalReport {
         authority,
         replaced_not_after: before.as_ref().map(|before| clock::rfc3339(end(before))),
         bundle_file,
@@ -248,12 +248,16 @@ fn renew_intermediate(
     })
 }
 
-/// The passphrase for a new key: that of the root's, if the key before it was encrypted as well.
-fn new_passphrase(flags: &RenewFlags, root: &Root, role: Role) -> Result<Option<SecretString>, CommandError> {
+/// The passphrase for a new key, if the old key was encrypted: that of the root's key if it has one.
+fn new_passphrase(
+    flags: &RenewFlags,
+    root: &RootCa,
+    role: CaRole,
+) -> Result<Option<SecretString>, CommandError> {
     let file = flags.dir.join(role.file()).with_extension("key");
     let was_encrypted = std::fs::read(&file)
         .map(secrecy::zeroize::Zeroizing::new)
-        .is_ok_and(|pem| matches!(PemKey::from_pem(&pem), Err(KeyError::Encrypted)));
+        .is_ok_and(|pem| matches!(PemKey::from_pem(&pem), Err(PrivateKeyError::Encrypted)));
     match (&root.passphrase, was_encrypted) {
         (_, false) => Ok(None),
         (Some(passphrase), true) => Ok(Some(passphrase.clone())),
@@ -261,7 +265,7 @@ fn new_passphrase(flags: &RenewFlags, root: &Root, role: Role) -> Result<Option<
     }
 }
 
-/// Both certificates, and those of an earlier bundle that are still good: what a verifier trusts for a while.
+/// Stages the bundle that verifiers trust meanwhile: both certificates, and the valid ones of an earlier bundle.
 fn stage_bundle(
     certificate_file: &Path,
     new: &Certificate,
@@ -284,12 +288,12 @@ fn stage_bundle(
             ders.push(&certificate.der);
         }
     }
-    let pem: String = ders.into_iter().map(|der| armour("CERTIFICATE", der)).collect();
+    let pem: String = ders.into_iter().map(|der| encode_pem("CERTIFICATE", der)).collect();
     files.stage_public(&file, pem.as_bytes())?;
     Ok(file)
 }
 
-/// A certificate in a file; `None` if there is no such file.
+/// Reads the certificate of a file; `None` if the file does not exist.
 fn parsed(file: &Path) -> Result<Option<Certificate>, CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
     let pem = match std::fs::read(file) {
@@ -303,17 +307,17 @@ fn parsed(file: &Path) -> Result<Option<Certificate>, CommandError> {
     }
 }
 
-/// A plan for the same name and key identifier.
-fn like(mut plan: Plan, before: &Certificate) -> Plan {
+/// Copies the name and key identifier of the old certificate to a plan.
+fn like(mut plan: CaPlan, before: &Certificate) -> CaPlan {
     plan.common_name.clone_from(&before.subject.name.common_name);
     plan.key_id.clone_from(&before.extensions.subject_key_id);
     plan
 }
 
-const NOT_OF_INIT: &str = "it is not an authority as `certs init` makes them (another subject, purpose, path length, or \
-                           name constraints), and would become another one: renew it with what made it";
+const NOT_OF_INIT: &str = "it is not a CA of `certs init`: its subject, purpose, path length or name constraints differ, \
+                           and renewal would change them; renew it with the tool that created it";
 
-/// Compares what an authority is allowed before and after: nothing of it may be lost on the way.
+/// Fails if the new certificate differs from the old one in subject, usages or constraints.
 fn must_be_like(new: &Certificate, before: &Certificate, file: &Path) -> Result<(), CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
     let of = |certificate: &Certificate| {
@@ -337,7 +341,7 @@ fn end(certificate: &Certificate) -> UnixTime {
     UnixTime::from_secs(u64::try_from(certificate.not_after).unwrap_or_default())
 }
 
-impl Report {
+impl RenewalReport {
     fn text(&self, flags: &RenewFlags) -> String {
         let mut text = table::columns(COLUMNS, [self.authority.row()]);
         let dir = flags.dir.display();
@@ -348,23 +352,23 @@ impl Report {
             (None, _) => {
                 let root = flags.root_dir.as_ref().unwrap_or(&flags.dir).display();
                 step(format!(
-                    "everybody who trusts the root: the new {root}/{ROOT}.crt in place of the old, before {old_end}"
+                    "distribute the new {root}/{ROOT}.crt to all verifiers of the root, before {old_end}"
                 ));
-                step("name and key are the same: what was issued stays good, under the old and the new certificate".to_owned());
+                step("name and key are unchanged: issued certificates stay valid under the old and the new certificate".to_owned());
             }
             (Some(role), Some(bundle)) => {
                 let (name, bundle) = (role.file(), bundle.display());
-                for line in trusts(role, &format!("{bundle}, which has the old certificate too")) {
+                for line in trusts(role, &format!("{bundle}, which also contains the old certificate")) {
                     step(format!("1. {line}"));
                 }
                 step(format!(
-                    "2. issue anew what {name} has signed: portcullis certs index --ca-cert {dir}/{name}.crt"
+                    "2. reissue the certificates of {name}, listed by: portcullis certs index --ca-cert {dir}/{name}.crt"
                 ));
                 for line in trusts(role, &format!("{dir}/{name}.crt alone; then remove {bundle}")) {
                     step(format!("3. {line}"));
                 }
                 step(format!(
-                    "if others know the old key: take 3. before 1. and 2., for it can sign until {old_end}"
+                    "if the old key is compromised, begin with step 3: it can sign until {old_end}"
                 ));
             }
             (Some(role), None) => {
@@ -374,7 +378,7 @@ impl Report {
                 }
                 if !old_end.is_empty() && !flags.new_key {
                     step(format!(
-                        "what was issued stays good; what carries the old {name}.crt behind its own certificate is issued anew before {old_end}"
+                        "issued certificates stay valid; reissue those with the old {name}.crt in their chain before {old_end}"
                     ));
                 }
             }
@@ -383,13 +387,15 @@ impl Report {
     }
 }
 
-/// Who verifies by an authority, and with what.
-fn trusts(role: Role, file: &str) -> Vec<String> {
+/// The configuration of the verifiers of a CA.
+fn trusts(role: CaRole, file: &str) -> Vec<String> {
     match role {
-        Role::Client => vec![format!("gateways and API servers: --client-ca-file={file}")],
-        Role::FrontProxy => vec![format!("gateways and API servers: --requestheader-client-ca-file={file}")],
-        Role::Serving => {
-            vec![format!("clients that trust the root need nothing; those that trust this authority: {file}")]
+        CaRole::Client => vec![format!("gateways and API servers: --client-ca-file={file}")],
+        CaRole::FrontProxy => {
+            vec![format!("gateways and API servers: --requestheader-client-ca-file={file}")]
+        }
+        CaRole::Serving => {
+            vec![format!("clients that trust the root need no change; clients that trust this CA: {file}")]
         }
     }
 }

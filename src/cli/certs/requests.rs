@@ -1,4 +1,5 @@
-//! Certificate requests in a cluster: the objects, as people want to see them.
+//! CertificateSigningRequests in a cluster: reading, decoding and printing of the objects. An approver must see
+//! everything that another signer could sign.
 
 mod contents;
 pub(super) mod create;
@@ -9,14 +10,14 @@ pub(super) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use contents::Contents;
+use contents::UnshownContents;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use serde::Serialize;
 
-use super::super::cluster::{Cluster, ClusterFlags, runtime};
+use super::super::cluster::{ClusterClient, ClusterFlags, runtime};
 use super::super::terminal::age;
 use super::error::CommandError;
 use super::signing::in_words;
@@ -25,14 +26,14 @@ use crate::go::url::path_segment;
 use crate::pki::issuance::request::CertificateRequest;
 
 const NONE: &str = "<none>";
-/// With this annotation a signer of cert-manager makes an authority.
+/// With this annotation cert-manager issues a CA certificate.
 // cert-manager: pkg/apis/experimental/v1alpha1/types.go, CertificateSigningRequestIsCAAnnotationKey
 const IS_CA: &str = "experimental.cert-manager.io/request-is-ca";
 
-/// A request, as `kubectl get csr` shows it, and what it asks for.
+/// A request: the columns of `kubectl get csr`, and the contents of the PKCS#10 request.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Row {
+struct RequestRow {
     name: String,
     age: String,
     signer_name: String,
@@ -46,16 +47,16 @@ struct Row {
     requested_duration: String,
     condition: String,
     usages: Vec<String>,
-    /// What some signers read besides.
+    /// Some signers interpret annotations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     annotations: BTreeMap<String, String>,
-    /// What the request itself says; the reason why it cannot be read if it cannot.
+    /// The PKCS#10 request, or its parse error.
     #[serde(flatten)]
-    asks: Asks,
-    /// What is not shown in `asks`: another signer may take it over.
+    asks: RequestedContent,
+    /// Parts that `asks` does not show, and that another signer may copy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     also_asks_for: Vec<String>,
-    /// The parts of which another signer may read more than is shown.
+    /// Parts in which another signer may read more than is shown.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     not_shown: BTreeSet<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -66,7 +67,7 @@ struct Row {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-enum Asks {
+enum RequestedContent {
     #[serde(rename_all = "camelCase")]
     Request {
         subject: String,
@@ -76,23 +77,23 @@ enum Asks {
     Unreadable(String),
 }
 
-impl Row {
+impl RequestRow {
     fn of(request: &CertificateSigningRequest, now: UnixTime) -> Self {
         let spec = &request.spec;
         let seconds = |timestamp: Timestamp| u64::try_from(timestamp.as_second()).unwrap_or_default();
         let created = request.metadata.creation_timestamp.as_ref().map(|time| seconds(time.0));
         let read = CertificateRequest::from_pem(&spec.request.0);
-        let Contents { also, not_shown, asks_for_authority } =
-            Contents::of(&spec.request.0, read.as_ref().ok());
+        let UnshownContents { also, not_shown, asks_for_authority } =
+            UnshownContents::of(&spec.request.0, read.as_ref().ok());
         let annotations = request.metadata.annotations.clone().unwrap_or_default();
         let is_annotated = annotations.get(IS_CA).is_some_and(|value| value == "true");
         let asks = match read {
-            Ok(request) => Asks::Request {
+            Ok(request) => RequestedContent::Request {
                 subject: request.subject().to_string(),
                 alt_names: in_words(request.alt_names()),
                 key: request.public_key().to_string(),
             },
-            Err(error) => Asks::Unreadable(error.to_string()),
+            Err(error) => RequestedContent::Unreadable(error.to_string()),
         };
         let duration = spec.expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
         let message = |condition: &CertificateSigningRequestCondition| {
@@ -120,7 +121,7 @@ impl Row {
         }
     }
 
-    /// As `kubectl get csr` has them.
+    /// The columns of `kubectl get csr`.
     // kubernetes: pkg/printers/internalversion/printers.go, printCertificateSigningRequest
     fn cells(&self) -> [String; 6] {
         [&self.name, &self.age, &self.signer_name, &self.requestor, &self.requested_duration, &self.condition]
@@ -144,7 +145,7 @@ fn has(request: &CertificateSigningRequest, kind: &str) -> bool {
     conditions(request).any(|condition| condition.type_ == kind)
 }
 
-/// The certificate, once it is there.
+/// The certificate, once issued.
 fn issued(request: &CertificateSigningRequest) -> Option<&[u8]> {
     let ByteString(certificate) = request.status.as_ref()?.certificate.as_ref()?;
     Some(certificate.as_slice()).filter(|certificate| !certificate.is_empty())
@@ -162,7 +163,7 @@ fn condition(request: &CertificateSigningRequest) -> String {
     [Some(decided), failed, issued].into_iter().flatten().collect::<Vec<_>>().join(",")
 }
 
-/// The name of a request, and the segment of a path that leads to that request and no other.
+/// The name of a request, validated as a path segment.
 #[derive(Debug, Clone)]
 struct RequestName {
     name: String,
@@ -175,7 +176,7 @@ impl RequestName {
         Ok(Self { name: name.to_owned(), segment })
     }
 
-    /// The object, if it is the one of this name: a decision is about the request that was named.
+    /// Fails if the API server returned an object of another name.
     // threat: object-name-escape
     fn check(&self, answer: CertificateSigningRequest) -> Result<CertificateSigningRequest, CommandError> {
         if name(&answer) == self.name {
@@ -188,7 +189,7 @@ impl RequestName {
 
 /// Reads one request.
 async fn read(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     api: &Api<CertificateSigningRequest>,
     name: &RequestName,
 ) -> Result<CertificateSigningRequest, CommandError> {
@@ -199,7 +200,7 @@ async fn read(
 /// Runs a command against a cluster.
 fn with_cluster<T>(
     flags: &ClusterFlags,
-    command: impl AsyncFnOnce(&Cluster, Api<CertificateSigningRequest>) -> Result<T, CommandError>,
+    command: impl AsyncFnOnce(&ClusterClient, Api<CertificateSigningRequest>) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
     let failed = |error: &dyn std::fmt::Display| CommandError::Failed(error.to_string());
     let runtime = runtime().map_err(|error| failed(&error))?;

@@ -1,4 +1,4 @@
-//! `portcullis certs sign`: a certificate for a request that somebody sent; their key stays with them.
+//! `portcullis certs sign`: signs a PKCS#10 certificate request; the private key stays with its owner.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use clap::Args;
 
 use super::super::check::{Output, print};
-use super::super::terminal::harmless;
+use super::super::terminal::sanitized;
 use super::authority::AuthorityFlags;
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::life;
-use super::kind::Kind;
-use super::signing::Order;
+use super::kind::CertificateKind;
+use super::signing::SigningOrder;
 use crate::clock::Clock;
 use crate::go::pem;
 use crate::pki::issuance::request::{CertificateRequest, RequestError};
@@ -25,9 +25,9 @@ Examples:
   portcullis certs sign gateway.csr --profile front-proxy --out gateway-front.crt \\
     --ca-cert /etc/kubernetes/pki/front-proxy-ca.crt --ca-key /etc/kubernetes/pki/front-proxy-ca.key
 
-The names in the request are signed as they are, without a question: look at them first, with inspect.";
+Signs the names of the request unchanged and without confirmation: review them first with inspect.";
 
-/// What DER of a request begins with.
+/// The first octet of a request in DER, a SEQUENCE.
 const DER: &[u8] = b"\x30";
 
 /// The flags of `portcullis certs sign`.
@@ -36,28 +36,28 @@ pub(in crate::cli) struct SignFlags {
     /// The request, PKCS#10, PEM or DER.
     #[arg(value_name = "FILE")]
     request: PathBuf,
-    /// What the certificate is for; this decides which authority of --dir signs it.
+    /// The kind of the certificate, which selects the CA of --dir that signs it.
     #[arg(long, value_enum, value_name = "KIND")]
-    profile: Kind,
-    /// Its usages, comma-separated, as in the API: `client auth` without `digital signature`, say. Default: all of the
-    /// profile, which signs no others.
+    profile: CertificateKind,
+    /// The usages, comma-separated, as in the API, for example `client auth` without `digital signature`. Default: all
+    /// usages of the profile, which allows no others.
     #[arg(long, value_name = "USAGES", value_delimiter = ',')]
     usages: Vec<String>,
-    /// How long it is good, at most as long as its authority. Default: 90d for a client, who cannot be revoked, else 365d.
+    /// The validity, limited by that of the CA. Default: 90d for clients, which cannot be revoked, else 365d.
     #[arg(long, value_name = "DURATION", value_parser = life)]
     duration: Option<Duration>,
-    /// Sign a request for the group system:masters, which may do everything.
+    /// Allow the group system:masters, which has full access regardless of RBAC.
     #[arg(long)]
     allow_system_masters: bool,
     #[command(flatten)]
     authority: AuthorityFlags,
-    /// The file to write the certificate to, followed by its intermediate. Default: FILE with .crt for its extension.
+    /// Write the certificate with its intermediate to this file. Default: FILE with the extension .crt.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     out: Option<PathBuf>,
-    /// Replace a file that is there.
+    /// Replace an existing file.
     #[arg(long, help_heading = "Output")]
     force: bool,
-    /// How to print the result.
+    /// The output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
@@ -72,7 +72,7 @@ pub(super) fn run(flags: &SignFlags) -> Result<ExitCode, CommandError> {
     let request = parsed.map_err(|error| CommandError::about(&name, explained(&error, &bytes)))?;
     let issuing = flags.authority.open(flags.profile.role())?;
     let now = Clock::system().now();
-    let order = Order {
+    let order = SigningOrder {
         kind: flags.profile,
         request: &request,
         usages: &flags.usages,
@@ -88,19 +88,16 @@ pub(super) fn run(flags: &SignFlags) -> Result<ExitCode, CommandError> {
     Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text())))
 }
 
-/// What is wrong with a file that is no request, in words for those who have mixed up their files.
+/// Explains a parse error; names the type of a file that is not a certificate request.
 fn explained(error: &RequestError, bytes: &[u8]) -> String {
     match error {
         RequestError::Malformed(_) | RequestError::NotPem => match pem::decode(bytes) {
             Some((block, _)) if block.kind != b"CERTIFICATE REQUEST" => {
-                let kind = harmless(&String::from_utf8_lossy(&block.kind));
-                format!(
-                    "a PEM file of the type {kind}, and not a CERTIFICATE REQUEST; `certs inspect` says what it is"
-                )
+                let kind = sanitized(&String::from_utf8_lossy(&block.kind));
+                format!("a PEM file of the type {kind}, not a CERTIFICATE REQUEST; see `certs inspect`")
             }
             Some(_) => error.to_string(),
-            None => "neither PEM nor DER of a certificate request (PKCS#10); `certs inspect` says what it is"
-                .to_owned(),
+            None => "neither PEM nor DER of a certificate request (PKCS#10); see `certs inspect`".to_owned(),
         },
         error => error.to_string(),
     }

@@ -1,4 +1,5 @@
-//! From a request to a certificate that is recorded and on disk; and what is told of it.
+//! Signs a request, records the certificate in the index and writes it, in this order. Refuses certificates that the
+//! gateway would refuse.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,48 +7,48 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::super::terminal::when;
-use super::authority::{Issuing, Role};
+use super::authority::{CaRole, IssuingCa};
 use super::error::CommandError;
 use super::files::NewFiles;
-use super::index::Entry;
-use super::kind::Kind;
+use super::index::IndexEntry;
+use super::kind::CertificateKind;
 use super::{fingerprint, hex, table};
 use crate::clock::{self, UnixTime};
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::issue::{Issued, Wanted};
+use crate::pki::issuance::issue::{IssuanceRequest, IssuedCertificate};
 use crate::pki::issuance::profile::SYSTEM_MASTERS;
 use crate::pki::issuance::request::CertificateRequest;
 use crate::pki::issuance::subject::{Subject, check_name};
-use crate::pki::issuance::validity::{BACKDATE, SHORT};
-use crate::user::{GATEWAY, Identity, IdentityMode, UnfitIdentity, UserInfo};
+use crate::pki::issuance::validity::{BACKDATE, SHORT_LIFETIME};
+use crate::user::{GATEWAY, Identity, IdentityMode, UnencodableIdentity, UserInfo};
 
-/// Less than this is no shortening, but the backdating of every certificate.
-const NOTHING: Duration = Duration::from_mins(10);
+/// A validity reduced by less than this is due to backdating, not to the end of the CA.
+const END_TOLERANCE: Duration = Duration::from_mins(10);
 
-/// What is to be signed.
+/// The certificate to sign.
 #[derive(Debug)]
-pub(super) struct Order<'a> {
-    pub(super) kind: Kind,
+pub(super) struct SigningOrder<'a> {
+    pub(super) kind: CertificateKind,
     pub(super) request: &'a CertificateRequest,
-    /// None: those of the kind.
+    /// Empty for those of the kind.
     pub(super) usages: &'a [String],
-    /// None: that of the kind.
+    /// `None` for that of the kind.
     pub(super) duration: Option<Duration>,
-    /// Whether a client may be in the group that may do everything.
+    /// Whether a client may be in the group system:masters.
     pub(super) system_masters: bool,
 }
 
-/// A certificate, signed and not yet handed out.
+/// A signed certificate, before it is recorded and written.
 #[derive(Debug)]
-pub(super) struct Signed {
-    issued: Issued,
-    pub(super) report: Report,
+pub(super) struct SignedCertificate {
+    issued: IssuedCertificate,
+    pub(super) report: SigningReport,
 }
 
-/// What is told of it.
+/// The output of `issue` and `sign`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
+pub(super) struct SigningReport {
     profile: &'static str,
     subject: String,
     alt_names: Vec<String>,
@@ -70,33 +71,34 @@ pub(super) struct Report {
     until: String,
 }
 
-impl Order<'_> {
-    /// Signs it, if the profile and the authority allow.
-    pub(super) fn sign(&self, issuing: &Issuing, now: UnixTime) -> Result<Signed, CommandError> {
+impl SigningOrder<'_> {
+    /// Signs the certificate, if profile and CA allow it.
+    pub(super) fn sign(&self, issuing: &IssuingCa, now: UnixTime) -> Result<SignedCertificate, CommandError> {
         let Self { kind, request, usages, .. } = self;
         self.check_names()?;
         let duration = self.duration.unwrap_or(kind.duration());
         let key = request.public_key().to_string();
         let usages = if usages.is_empty() { kind.usages(&key) } else { usages.to_vec() };
-        // The backdating is taken off the end of what is not short; here a duration is what it says.
-        let signing_duration = if duration < SHORT { duration } else { duration.saturating_add(BACKDATE) };
-        let wanted = Wanted { request, usages: &usages, expiration: None, signing_duration };
+        // `prepare` subtracts the backdating from longer validities; added here, so that `--duration` is exact.
+        let signing_duration =
+            if duration < SHORT_LIFETIME { duration } else { duration.saturating_add(BACKDATE) };
+        let wanted = IssuanceRequest { request, usages: &usages, expiration: None, signing_duration };
         let issued = issuing
             .authority
             .prepare(&kind.profile(), &wanted, now)
             .and_then(|prepared| issuing.authority.issue(prepared))
             .map_err(|error| CommandError::about(format!("not signed as {}", kind.name()), error))?;
         let mut remarks = Vec::new();
-        if issued.not_after().saturating_add(NOTHING) < now.saturating_add(duration) {
-            remarks.push("it ends before its time, with its authority".to_owned());
+        if issued.not_after().saturating_add(END_TOLERANCE) < now.saturating_add(duration) {
+            remarks.push("the validity is limited by that of the CA".to_owned());
         }
         if kind.is_client() && request.subject().organization.iter().any(|group| group == SYSTEM_MASTERS) {
             remarks.push(format!(
-                "the group {SYSTEM_MASTERS} may do everything, whatever RBAC says, until the certificate ends"
+                "the group {SYSTEM_MASTERS} has full access, regardless of RBAC, until the certificate expires"
             ));
         }
         let seconds = i64::try_from(issued.not_after().as_secs()).unwrap_or(i64::MAX);
-        let report = Report {
+        let report = SigningReport {
             profile: kind.name(),
             subject: issued.subject().to_string(),
             alt_names: in_words(request.alt_names()),
@@ -114,12 +116,12 @@ impl Order<'_> {
             remarks,
             until: when(seconds, now),
         };
-        Ok(Signed { issued, report })
+        Ok(SignedCertificate { issued, report })
     }
 }
 
-impl Order<'_> {
-    /// Refuses a client whom the gateway would refuse, and one who may do everything unless that is said.
+impl SigningOrder<'_> {
+    /// Refuses names that the gateway would refuse, and system:masters unless allowed by flag.
     fn check_names(&self) -> Result<(), CommandError> {
         if !self.kind.is_client() {
             return Ok(());
@@ -130,14 +132,14 @@ impl Order<'_> {
         };
         if !self.system_masters && subject.organization.iter().any(|group| group == SYSTEM_MASTERS) {
             return refused(format!(
-                "the request is for the group {SYSTEM_MASTERS}, which may do everything, whatever RBAC says, until the \
-                 certificate ends; sign it with --allow-system-masters if that is meant"
+                "the request is for the group {SYSTEM_MASTERS}, which has full access, regardless of RBAC, until the \
+                 certificate expires; sign it with --allow-system-masters if that is intended"
             ));
         }
-        if self.kind.role() == Role::Client {
+        if self.kind.role() == CaRole::Client {
             if subject.common_name == GATEWAY {
                 return refused(format!(
-                    "{GATEWAY} is the gateway's own user, and the gateway refuses clients of this name: choose another"
+                    "{GATEWAY} is the gateway's own user, and the gateway refuses clients of this name: choose another name"
                 ));
             }
             must_arrive(subject).or_else(|error| refused(error.to_string()))?;
@@ -152,28 +154,28 @@ impl Order<'_> {
     }
 }
 
-/// A client whose name or groups no header carries: the gateway would refuse its certificate.
-fn must_arrive(subject: &Subject) -> Result<(), UnfitIdentity> {
+/// Fails if identity headers cannot carry the name or groups: the gateway would refuse the certificate.
+fn must_arrive(subject: &Subject) -> Result<(), UnencodableIdentity> {
     let mut user = UserInfo::named(&subject.common_name);
     user.groups.clone_from(&subject.organization);
     Identity::from(user).lines(IdentityMode::RequestHeader).map(drop)
 }
 
-impl Signed {
-    /// The certificate, and behind it that of its authority, unless that is a root.
-    pub(super) fn chain(&self, issuing: &Issuing) -> String {
+impl SignedCertificate {
+    /// The certificate followed by that of its CA, unless that is a root.
+    pub(super) fn chain(&self, issuing: &IssuingCa) -> String {
         self.issued.pem().to_owned() + &issuing.chain
     }
 
-    /// Records it, and then puts its files into their places.
+    /// Records the certificate in the index, then commits the files.
     pub(super) fn hand_out(
         self,
-        issuing: &Issuing,
+        issuing: &IssuingCa,
         files: NewFiles,
         now: UnixTime,
-    ) -> Result<Report, CommandError> {
+    ) -> Result<SigningReport, CommandError> {
         let report = self.report;
-        issuing.record(&Entry {
+        issuing.record(&IndexEntry {
             serial: report.serial.clone(),
             subject: report.subject.clone(),
             alt_names: report.alt_names.clone(),
@@ -188,7 +190,7 @@ impl Signed {
     }
 }
 
-impl Report {
+impl SigningReport {
     pub(super) fn text(&self) -> String {
         let mut rows = vec![("subject", self.subject.clone())];
         rows.extend(self.alt_names.iter().enumerate().map(|(place, name)| {
@@ -209,7 +211,7 @@ impl Report {
     }
 }
 
-/// Each name with its kind, as openssl shows them.
+/// Each name with its kind, in openssl's format.
 pub(super) fn in_words(names: &AltNames) -> Vec<String> {
     let of = |kind: &str, names: &[String]| -> Vec<String> {
         names.iter().map(|name| format!("{kind}:{name}")).collect()
@@ -218,7 +220,7 @@ pub(super) fn in_words(names: &AltNames) -> Vec<String> {
     [of("DNS", &names.dns), of("IP", &ips), of("URI", &names.uris), of("email", &names.emails)].concat()
 }
 
-/// Which files there are now: the certificate, its key, and the kubeconfig.
+/// Rows for the written files: certificate, key and kubeconfig.
 pub(super) fn written(files: [Option<&PathBuf>; 3]) -> impl Iterator<Item = (&'static str, String)> {
     let names = ["certificate", "private key", "kubeconfig"];
     names.into_iter().zip(files).filter_map(|(name, path)| Some((name, path?.display().to_string())))

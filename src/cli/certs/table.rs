@@ -1,8 +1,8 @@
-//! Tables as kubectl's: aligned columns, no lines. What stands in them may come from a stranger's certificate.
+//! Tables in kubectl's style: aligned columns without borders. Sanitizes the cells, which may be untrusted.
 
 use comfy_table::{ContentArrangement, Table, presets};
 
-use super::super::terminal::harmless;
+use super::super::terminal::sanitized;
 
 /// Rows below a heading.
 pub(in crate::cli) fn columns<const N: usize>(
@@ -13,12 +13,12 @@ pub(in crate::cli) fn columns<const N: usize>(
     laid_out(std::iter::once(heading.map(str::to_owned)).chain(rows))
 }
 
-/// Names and values; a name that is empty continues the value above.
+/// Names and values; an empty name continues the value above.
 pub(in crate::cli) fn facts(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
     laid_out(rows.into_iter().map(|(name, value)| [name.to_owned(), value]))
 }
 
-/// Rows alone.
+/// Rows without a heading.
 pub(in crate::cli) fn rows<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> String {
     laid_out(rows)
 }
@@ -27,7 +27,7 @@ fn laid_out<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> Stri
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     for row in rows {
-        table.add_row(row.map(|cell| harmless(&cell)));
+        table.add_row(row.map(|cell| sanitized(&cell)));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));

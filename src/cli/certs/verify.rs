@@ -1,5 +1,5 @@
-//! `portcullis certs verify`: would the gateway accept a certificate, and as whom. The authenticator is the gateway's
-//! own, and what is told is what `explain` tells.
+//! `portcullis certs verify`: authenticates a client certificate with the gateway's own authenticator, and prints the
+//! output of `explain`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use super::super::check::{Output, print};
 use super::super::cluster::runtime;
 use super::super::explain::{Credential, Judge};
 use super::super::{failed, misconfigured};
-use crate::authn::chain::Chain;
+use crate::authn::chain::AuthnChain;
 use crate::authn::settings::Authentication;
 use crate::authn::x509::X509Authenticator;
 use crate::clock::Clock;
-use crate::config::inputs::Inputs;
+use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::resolve;
 use crate::config::{ConfigError, ConfigErrors};
 use crate::pki::x509::CaBundle;
@@ -29,25 +29,25 @@ Examples:
 
 /// The flags of `portcullis certs verify`.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct VerifyFlags {
-    /// The certificate, PEM, with its intermediates behind it, as the client presents it.
+pub(in crate::cli) struct CertificateVerifyFlags {
+    /// The certificate, PEM, followed by its intermediates, as the client presents it.
     #[arg(value_name = "FILE")]
     certificate: PathBuf,
     /// The CAs of the gateway's clients, PEM.
     #[arg(long, value_name = "FILE", required_unless_present = "config")]
     client_ca_file: Option<PathBuf>,
-    /// The gateway's configuration file, YAML, which names the CAs.
+    /// The gateway's configuration file, YAML, to take the CAs from.
     #[arg(long, value_name = "FILE", conflicts_with = "client_ca_file")]
     config: Option<PathBuf>,
-    /// The cluster of the configuration to judge for, if there are several.
+    /// The cluster in the configuration; required if there are several.
     #[arg(long, value_name = "NAME", requires = "config")]
     cluster: Option<String>,
-    /// How to print the result.
+    /// The output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
 
-pub(super) fn run(flags: &VerifyFlags) -> ExitCode {
+pub(super) fn run(flags: &CertificateVerifyFlags) -> ExitCode {
     let (cluster, identity, bundle) = match trusted(flags) {
         Ok(trusted) => trusted,
         Err(errors) => return misconfigured(&errors),
@@ -57,7 +57,7 @@ pub(super) fn run(flags: &VerifyFlags) -> ExitCode {
         Err(problem) => return failed(&problem),
     };
     let settings = Authentication { client_ca: Some(Arc::clone(&bundle)), ..Authentication::default() };
-    let chain = match Chain::new(vec![Box::new(X509Authenticator::new(bundle))], None) {
+    let chain = match AuthnChain::new(vec![Box::new(X509Authenticator::new(bundle))], None) {
         Ok(chain) => chain,
         Err(error) => return failed(&error.to_string()),
     };
@@ -78,24 +78,24 @@ pub(super) fn run(flags: &VerifyFlags) -> ExitCode {
     if explanation.authenticated { printed } else { ExitCode::FAILURE }
 }
 
-/// The CAs of clients, of which cluster, and how its backend learns identities.
-fn trusted(flags: &VerifyFlags) -> Result<(String, IdentityMode, Arc<CaBundle>), ConfigErrors> {
+/// The name of the cluster, its identity mode, and the CAs of its clients.
+fn trusted(flags: &CertificateVerifyFlags) -> Result<(String, IdentityMode, Arc<CaBundle>), ConfigErrors> {
     let wrong = |error: ConfigError| ConfigErrors(vec![error]);
     if let Some(file) = &flags.client_ca_file {
         let read = std::fs::read(file).map_err(|error| error.to_string());
         let bundle = read.and_then(|pem| CaBundle::from_pem(&pem).map_err(|error| error.to_string()));
-        let told = |problem: String| {
+        let unreadable = |problem: String| {
             ConfigError::new("client-ca-file", problem).in_file(file).fix("give the CAs of clients, PEM")
         };
         return bundle
             .map(|bundle| ("default".to_owned(), IdentityMode::RequestHeader, Arc::new(bundle)))
-            .map_err(|problem| wrong(told(problem)));
+            .map_err(|problem| wrong(unreadable(problem)));
     }
     let config = flags.config.iter().map(|file| file.as_os_str().to_owned());
     let arguments = config.flat_map(|file| ["--config".into(), file]);
     let serve = super::super::serve::flags::<OsString>(arguments)
         .map_err(|error| wrong(ConfigError::new("config", error.to_string())))?;
-    let settings = resolve(&serve, &mut Inputs::default())?.settings;
+    let settings = resolve(&serve, &mut ConfigInputs::default())?.settings;
     let names: Vec<_> = settings.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
     let index = match &flags.cluster {
         Some(name) => names.iter().position(|known| known == name),
@@ -103,13 +103,13 @@ fn trusted(flags: &VerifyFlags) -> Result<(String, IdentityMode, Arc<CaBundle>),
         None => None,
     };
     let Some(cluster) = index.and_then(|index| settings.clusters.get(index)) else {
-        let problem = "names no cluster of the configuration";
+        let problem = "is not a cluster of the configuration";
         return Err(wrong(
             ConfigError::new("cluster", problem).fix(format!("give one of {}", names.join(", "))),
         ));
     };
     let Some(bundle) = &cluster.authentication.client_ca else {
-        let problem = format!("cluster {} takes no client certificates", cluster.name);
+        let problem = format!("cluster {} does not accept client certificates", cluster.name);
         return Err(wrong(ConfigError::new("client-ca-file", problem).fix("set clientCAFile")));
     };
     Ok((cluster.name.clone(), cluster.backend.identity, Arc::clone(bundle)))

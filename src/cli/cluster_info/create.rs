@@ -13,42 +13,42 @@ use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use rustls_pki_types::CertificateDer;
 
-use super::super::cluster::{Cluster, ClusterFlags};
-use super::super::token::{Failure, say};
+use super::super::cluster::{ClusterClient, ClusterFlags};
+use super::super::token::{BootstrapError, say};
 use crate::go::pem;
 use crate::pki::bootstrap_tokens::cluster_info::{KUBECONFIG, NAME, NAMESPACE, kubeconfig};
 use crate::user::ANONYMOUS;
 
-/// Who makes the role and its binding.
+/// The field manager of the Role and the RoleBinding.
 const MANAGER: &str = "portcullis";
 // kubeadm: phases/bootstraptoken/clusterinfo/clusterinfo.go
 const ROLE: &str = "kubeadm:bootstrap-signer-clusterinfo";
 
 /// The flags of `portcullis cluster-info create`.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct CreateFlags {
-    /// Where nodes reach the cluster. Default: what the kubeconfig says.
+pub(in crate::cli) struct ClusterInfoCreateFlags {
+    /// The URL at which nodes reach the cluster. Default: the server of the kubeconfig.
     #[arg(long, value_name = "URL", value_parser = super::server)]
     server: Option<Uri>,
-    /// The CA of that server's certificate, PEM. Default: what the kubeconfig says.
+    /// The CA of that server's certificate, PEM. Default: the CA of the kubeconfig.
     #[arg(long, value_name = "FILE")]
     certificate_authority: Option<PathBuf>,
-    /// Replace what the ConfigMap says now; its signatures go, and bootstrapsigner makes new ones.
+    /// Replace an existing ConfigMap with another content; bootstrapsigner then signs it again.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     cluster: ClusterFlags,
 }
 
-pub(super) async fn run(flags: &CreateFlags) -> Result<(), Failure> {
+pub(super) async fn run(flags: &ClusterInfoCreateFlags) -> Result<(), BootstrapError> {
     let given = flags.certificate_authority.as_deref().map(authorities).transpose()?;
-    let cluster = flags.cluster.connect().await.map_err(Failure::cluster)?;
+    let cluster = flags.cluster.connect().await.map_err(BootstrapError::cluster)?;
     let ca_pem = given
         .or_else(|| cluster.config.root_cert.as_deref().filter(|roots| !roots.is_empty()).map(pem))
         .ok_or_else(|| {
             let problem =
-                "--certificate-authority: give the CA of the server's certificate: the kubeconfig has none";
-            Failure::Usage(problem.to_owned())
+                "--certificate-authority: give the CA of the server's certificate: the kubeconfig contains none";
+            BootstrapError::Usage(problem.to_owned())
         })?;
     let server = flags.server.as_ref().unwrap_or(cluster.server());
     let wanted = kubeconfig(server, ca_pem.as_bytes());
@@ -58,20 +58,21 @@ pub(super) async fn run(flags: &CreateFlags) -> Result<(), Failure> {
     say(&format!("role {NAMESPACE}/{ROLE} applied\nrolebinding {NAMESPACE}/{ROLE} applied\n"))
 }
 
-/// The certificates of a file, and nothing else that may be in it.
-fn authorities(file: &Path) -> Result<String, Failure> {
-    let bad =
-        |problem: String| Failure::Usage(format!("--certificate-authority {}: {problem}", file.display()));
+/// Reads the certificates of a file; fails if it contains anything else, a key for example.
+fn authorities(file: &Path) -> Result<String, BootstrapError> {
+    let bad = |problem: String| {
+        BootstrapError::Usage(format!("--certificate-authority {}: {problem}", file.display()))
+    };
     let content = std::fs::read(file).map_err(|error| bad(error.to_string()))?;
     if pem::blocks(&content).iter().any(|block| block.kind != b"CERTIFICATE") {
-        return Err(bad("there is more than certificates in it, and everybody would read it".to_owned()));
+        return Err(bad("it contains more than certificates, and cluster-info is public".to_owned()));
     }
     let ders: Vec<Vec<u8>> = pem::authorities(&content).iter().map(|der| der.to_vec()).collect();
     if ders.is_empty() {
-        return Err(bad("there is no certificate in it".to_owned()));
+        return Err(bad("it contains no certificate".to_owned()));
     }
     if ders.iter().any(|der| x509_parser::parse_x509_certificate(der).is_err()) {
-        return Err(bad("there is a certificate in it that cannot be read".to_owned()));
+        return Err(bad("it contains a malformed certificate".to_owned()));
     }
     Ok(pem(&ders))
 }
@@ -99,36 +100,36 @@ fn pem(certificates: &[Vec<u8>]) -> String {
     text
 }
 
-/// Writes the ConfigMap; says what was done.
+/// Writes the ConfigMap; returns the verb for the output.
 // kubeadm: phases/bootstraptoken/clusterinfo/clusterinfo.go, CreateBootstrapConfigMapIfNotExists; replaces unasked
-async fn write(cluster: &Cluster, wanted: String, force: bool) -> Result<&'static str, Failure> {
+async fn write(cluster: &ClusterClient, wanted: String, force: bool) -> Result<&'static str, BootstrapError> {
     let maps: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let doing = |verb: &str| format!("{verb} the ConfigMap {NAMESPACE}/{NAME}");
-    let found = cluster.ask(&doing("read"), maps.get_opt(NAME)).await.map_err(Failure::Cluster)?;
+    let found = cluster.ask(&doing("read"), maps.get_opt(NAME)).await.map_err(BootstrapError::Cluster)?;
     let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
     let Some(mut found) = found else {
         let data = Some(BTreeMap::from([(KUBECONFIG.to_owned(), wanted)]));
         let map = ConfigMap { metadata, data, ..ConfigMap::default() };
         let created = cluster.ask(&doing("create"), maps.create(&PostParams::default(), &map)).await;
-        return created.map(|_| "created").map_err(Failure::Cluster);
+        return created.map(|_| "created").map_err(BootstrapError::Cluster);
     };
     if found.data.as_ref().and_then(|data| data.get(KUBECONFIG)) == Some(&wanted) {
         return Ok("unchanged");
     }
     if !force {
-        return Err(Failure::Cluster(format!(
-            "there is a ConfigMap {NAMESPACE}/{NAME} already, and it says something else\n  fix: --force, to replace it"
+        return Err(BootstrapError::Cluster(format!(
+            "the ConfigMap {NAMESPACE}/{NAME} already exists with another content\n  fix: replace it with --force"
         )));
     }
-    // Signatures of what was there before would make nodes give up; without any they wait for new ones.
+    // Old signatures would make nodes give up; without signatures they wait for new ones.
     found.data = Some(BTreeMap::from([(KUBECONFIG.to_owned(), wanted)]));
     let replaced = cluster.ask(&doing("replace"), maps.replace(NAME, &PostParams::default(), &found)).await;
-    replaced.map(|_| "replaced").map_err(Failure::Cluster)
+    replaced.map(|_| "replaced").map_err(BootstrapError::Cluster)
 }
 
-/// Lets everybody read it.
+/// Allows anonymous clients to read the ConfigMap.
 // kubeadm: phases/bootstraptoken/clusterinfo/clusterinfo.go, CreateClusterInfoRBACRules
-async fn share(cluster: &Cluster) -> Result<(), Failure> {
+async fn share(cluster: &ClusterClient) -> Result<(), BootstrapError> {
     let metadata = ObjectMeta { name: Some(ROLE.to_owned()), ..ObjectMeta::default() };
     let role = Role {
         metadata: metadata.clone(),
@@ -155,9 +156,9 @@ async fn share(cluster: &Cluster) -> Result<(), Failure> {
     let roles: Api<Role> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let bindings: Api<RoleBinding> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let (applied, doing) = (Patch::Apply(&role), format!("apply the Role {NAMESPACE}/{ROLE}"));
-    cluster.ask(&doing, roles.patch(ROLE, &options, &applied)).await.map_err(Failure::Cluster)?;
+    cluster.ask(&doing, roles.patch(ROLE, &options, &applied)).await.map_err(BootstrapError::Cluster)?;
     let (applied, doing) = (Patch::Apply(&binding), format!("apply the RoleBinding {NAMESPACE}/{ROLE}"));
-    cluster.ask(&doing, bindings.patch(ROLE, &options, &applied)).await.map_err(Failure::Cluster)?;
+    cluster.ask(&doing, bindings.patch(ROLE, &options, &applied)).await.map_err(BootstrapError::Cluster)?;
     Ok(())
 }
 
@@ -170,7 +171,7 @@ mod tests {
         let written = include_str!("../../pki/bootstrap_tokens/cluster_info/pinned.pem");
         let ders: Vec<_> = pem::authorities(written.as_bytes()).iter().map(|der| der.to_vec()).collect();
         assert_eq!(pem(&ders), written);
-        // A last line that is full.
+        // A full last line.
         let full = pem(&[vec![0; 48], vec![0; 49]]);
         let line = "A".repeat(64);
         let expected = format!(

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::credential::Kind;
 use super::report::Row;
 use crate::authn::settings::Authentication;
-use crate::authn::trace::{Check, Outcome};
+use crate::authn::trace::{Check, StepOutcome};
 use crate::go::quote::{Quoted, QuotedList};
 
 /// The issuer of tokens in secrets.
@@ -113,7 +113,7 @@ fn of_no_issuer(issuer: &str, settings: &Authentication) -> (&'static str, Strin
 
 /// What to do about a check that failed.
 fn fix(row: &Row) -> Option<&'static str> {
-    if row.outcome == Outcome::Unavailable {
+    if row.outcome == StepOutcome::Unavailable {
         return Some(
             "the API server did not say: see that the gateway reaches it, and that system:portcullis may read this",
         );

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::super::terminal::{harmless, plain};
+use super::super::terminal::{plain, sanitized};
 use super::advice::Reason;
-use crate::authn::trace::{Check, Outcome, Step};
-use crate::user::UnfitIdentity;
+use crate::authn::trace::{Check, StepOutcome, TraceStep};
+use crate::user::UnencodableIdentity;
 
 /// The verdict on a credential, and what led to it.
 #[derive(Debug, Serialize)]
@@ -56,31 +56,31 @@ pub(super) struct Row {
     #[serde(skip)]
     pub(super) kind: Check,
     #[serde(skip)]
-    pub(super) outcome: Outcome,
+    pub(super) outcome: StepOutcome,
 }
 
-impl From<Step> for Row {
-    fn from(step: Step) -> Self {
+impl From<TraceStep> for Row {
+    fn from(step: TraceStep) -> Self {
         let result = match step.outcome {
-            Outcome::Passed => "ok",
-            Outcome::Failed | Outcome::Unavailable => "failed",
-            Outcome::NotApplicable => "-",
+            StepOutcome::Passed => "ok",
+            StepOutcome::Failed | StepOutcome::Unavailable => "failed",
+            StepOutcome::NotApplicable => "-",
         };
-        let Step { authenticator, check: kind, outcome, detail } = step;
+        let TraceStep { authenticator, check: kind, outcome, detail } = step;
         Self { authenticator, check: kind.to_string(), result, detail, kind, outcome }
     }
 }
 
 impl Row {
     /// Why forwarding refuses a user that an authenticator accepted.
-    pub(super) fn of_unfit_identity(unfit: &UnfitIdentity) -> Self {
+    pub(super) fn of_unencodable_identity(unfit: &UnencodableIdentity) -> Self {
         let (authenticator, detail) = ("forwarding".to_owned(), unfit.to_string());
-        Step { authenticator, check: Check::Identity, outcome: Outcome::Failed, detail }.into()
+        TraceStep { authenticator, check: Check::Identity, outcome: StepOutcome::Failed, detail }.into()
     }
 
     /// Whether a credential is refused for it.
     pub(super) fn is_obstacle(&self) -> bool {
-        matches!(self.outcome, Outcome::Failed | Outcome::Unavailable) && !self.is_verdict()
+        matches!(self.outcome, StepOutcome::Failed | StepOutcome::Unavailable) && !self.is_verdict()
     }
 
     /// Whether it is all that an authenticator said. The checks before it say more.
@@ -102,7 +102,7 @@ impl Explanation {
             all || !row.is_verdict()
                 && self.steps.iter().any(|other| {
                     let is_same = other.authenticator == row.authenticator;
-                    is_same && !other.is_verdict() && other.outcome != Outcome::NotApplicable
+                    is_same && !other.is_verdict() && other.outcome != StepOutcome::NotApplicable
                 })
         };
         let rows: Vec<_> = self.steps.iter().filter(concerned).collect();
@@ -114,7 +114,7 @@ impl Explanation {
             lines.extend(self.others());
         }
         // A token may say anything, also what a terminal would obey.
-        lines.iter().map(|line| harmless(line.trim_end()) + "\n").collect()
+        lines.iter().map(|line| sanitized(line.trim_end()) + "\n").collect()
     }
 
     fn verdict(&self) -> Vec<String> {
@@ -150,7 +150,7 @@ impl Explanation {
         for row in self.steps.iter().filter(looked) {
             let of_it =
                 self.steps.iter().filter(looked).filter(|other| other.authenticator == row.authenticator);
-            if of_it.into_iter().all(|other| other.outcome == Outcome::NotApplicable)
+            if of_it.into_iter().all(|other| other.outcome == StepOutcome::NotApplicable)
                 && !names.contains(&row.authenticator.as_str())
             {
                 names.push(&row.authenticator);

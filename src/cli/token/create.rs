@@ -11,58 +11,59 @@ use kube::api::PostParams;
 use rustls_pki_types::CertificateDer;
 use secrecy::ExposeSecret as _;
 
-use super::super::cluster::{Cluster, ClusterFlags};
-use super::{Failure, complain, duration, read_token, say, secrets};
+use super::super::cluster::{ClusterClient, ClusterFlags};
+use super::{BootstrapError, duration, print_error, read_token, say, secrets};
 use crate::clock::Clock;
-use crate::pki::bootstrap_tokens::cluster_info::{self, Location};
-use crate::pki::bootstrap_tokens::pins::Pins;
-use crate::pki::bootstrap_tokens::secret::{NewToken, Usage, is_group};
-use crate::pki::bootstrap_tokens::token::Token;
+use crate::pki::bootstrap_tokens::cluster_info::{self, ClusterLocation};
+use crate::pki::bootstrap_tokens::pins::PublicKeyPins;
+use crate::pki::bootstrap_tokens::secret::{NewToken, TokenUsage, is_group};
+use crate::pki::bootstrap_tokens::token::BootstrapToken;
 
 // kubeadm: apis/bootstraptoken/v1/defaults.go
 const DEFAULT_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 /// The flags of `portcullis token create`.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct CreateFlags {
-    /// The token, such as `portcullis token generate` prints one; - reads it from standard input. Default: a random one.
+pub(in crate::cli) struct TokenCreateFlags {
+    /// The token, as `portcullis token generate` prints it; - reads it from standard input. Default: a random token.
     ///
-    /// A token on the command line is seen by everybody on the machine, in the list of processes, and stays in the
-    /// history of the shell. The form is there since `kubeadm token create` has it; prefer - or none at all.
+    /// Every user of the machine can read a token on the command line in the list of processes, and it stays in the
+    /// shell history. Supported for compatibility with `kubeadm token create`; prefer - or the default.
     #[arg(value_name = "TOKEN", hide_default_value = true)]
     token: Option<String>,
-    /// How long it is good for, such as 90m or 2h; 0 is for ever.
+    /// How long the token is valid, such as 90m or 2h; 0 means that it never expires.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = ttl, allow_hyphen_values = true)]
     ttl: Duration,
-    /// What it may be used for, comma-separated: to sign cluster-info, and to authenticate.
+    /// The allowed usages, comma-separated: signing of cluster-info, authentication.
     #[arg(long, value_name = "USAGES", value_delimiter = ',', default_value = "signing,authentication", value_parser = usage)]
-    usages: Vec<Usage>,
-    /// The groups of those who authenticate with it, besides system:bootstrappers; comma-separated, and all of the form
-    /// system:bootstrappers:NAME. Default, if it may authenticate: system:bootstrappers:kubeadm:default-node-token.
+    usages: Vec<TokenUsage>,
+    /// Extra groups of clients that authenticate with the token, comma-separated, each of the form
+    /// system:bootstrappers:NAME. Default, if authentication is allowed:
+    /// system:bootstrappers:kubeadm:default-node-token.
     #[arg(long, value_name = "GROUPS", value_delimiter = ',', value_parser = group)]
     groups: Vec<String>,
-    /// What it is for, in your words.
+    /// A human-readable description of the token.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     description: String,
-    /// Print the whole `kubeadm join` command, not the token alone.
+    /// Print the complete `kubeadm join` command instead of the token.
     #[arg(long, conflicts_with = "dry_run")]
     print_join_command: bool,
-    /// Print the Secret that would be created, and ask no cluster.
+    /// Print the Secret without creating it; contacts no cluster.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
     cluster: ClusterFlags,
 }
 
-// kubeadm takes a negative one for none: a token for ever by mistake.
+// kubeadm takes a negative duration for none: a token that never expires, by mistake.
 fn ttl(text: &str) -> Result<Duration, String> {
-    duration(text).map_err(|problem| format!("{problem}; 0 is for ever"))
+    duration(text).map_err(|problem| format!("{problem}; 0 means that it never expires"))
 }
 
 // cluster-bootstrap: token/util/helpers.go, ValidateUsages
-fn usage(text: &str) -> Result<Usage, String> {
-    let found = Usage::ALL.into_iter().find(|usage| usage.name() == text);
-    found.ok_or_else(|| format!("must be {}", Usage::ALL.map(Usage::name).join(" or ")))
+fn usage(text: &str) -> Result<TokenUsage, String> {
+    let found = TokenUsage::ALL.into_iter().find(|usage| usage.name() == text);
+    found.ok_or_else(|| format!("must be {}", TokenUsage::ALL.map(TokenUsage::name).join(" or ")))
 }
 
 fn group(text: &str) -> Result<String, String> {
@@ -71,16 +72,16 @@ fn group(text: &str) -> Result<String, String> {
     if is_group(text) { Ok(text.to_owned()) } else { Err(problem.to_owned()) }
 }
 
-pub(super) async fn run(flags: &CreateFlags, clock: &Clock) -> Result<(), Failure> {
+pub(super) async fn run(flags: &TokenCreateFlags, clock: &Clock) -> Result<(), BootstrapError> {
     let new = new_token(flags, clock)?;
     let secret = new.secret();
     if flags.dry_run {
-        let manifest = serde_saphyr::to_string(&secret).map_err(Failure::cluster)?;
+        let manifest = serde_saphyr::to_string(&secret).map_err(BootstrapError::cluster)?;
         return say(&manifest);
     }
-    let cluster = flags.cluster.connect().await.map_err(Failure::cluster)?;
-    // Asked for before there is a token that nobody would be told.
-    let join = if flags.print_join_command { Some(Join::of(&cluster).await?) } else { None };
+    let cluster = flags.cluster.connect().await.map_err(BootstrapError::cluster)?;
+    // Read before the token exists: a failure here must not leave a token that was never printed.
+    let join = if flags.print_join_command { Some(JoinCommand::of(&cluster).await?) } else { None };
     let id = &new.token.id;
     let doing = format!("create the bootstrap token {id}");
     let (secrets, options) = (secrets(&cluster.client), PostParams::default());
@@ -92,12 +93,12 @@ pub(super) async fn run(flags: &CreateFlags, clock: &Clock) -> Result<(), Failur
             }
         })
         .await
-        .map_err(Failure::Cluster)
+        .map_err(BootstrapError::Cluster)
         // kubeadm: phases/bootstraptoken/node/token.go, UpdateOrCreateTokens
         .and_then(|created| {
-            let fix = format!("take another, or delete that one: portcullis token delete {id}");
+            let fix = format!("use another, or delete that one: portcullis token delete {id}");
             created.then_some(()).ok_or_else(|| {
-                Failure::Cluster(format!("a token with id \"{id}\" already exists\n  fix: {fix}"))
+                BootstrapError::Cluster(format!("a token with id \"{id}\" already exists\n  fix: {fix}"))
             })
         })?;
     let token = new.token.expose();
@@ -107,20 +108,22 @@ pub(super) async fn run(flags: &CreateFlags, clock: &Clock) -> Result<(), Failur
     }
 }
 
-fn new_token(flags: &CreateFlags, clock: &Clock) -> Result<NewToken, Failure> {
+fn new_token(flags: &TokenCreateFlags, clock: &Clock) -> Result<NewToken, BootstrapError> {
     let token = match flags.token.as_deref() {
-        None => Token::generate().map_err(Failure::cluster)?,
+        None => BootstrapToken::generate().map_err(BootstrapError::cluster)?,
         Some("-") => {
             let input = std::io::stdin();
             if input.is_terminal() {
-                complain("reading a token from standard input; end with Ctrl-D");
+                print_error("reading a token from standard input; end with Ctrl-D");
             }
             read_token(input)?
         }
-        Some(text) => Token::parse(text).map_err(|error| Failure::Usage(format!("TOKEN: {error}")))?,
+        Some(text) => {
+            BootstrapToken::parse(text).map_err(|error| BootstrapError::Usage(format!("TOKEN: {error}")))?
+        }
     };
-    let usages: BTreeSet<Usage> = flags.usages.iter().copied().collect();
-    let authenticates = usages.contains(&Usage::Authentication);
+    let usages: BTreeSet<TokenUsage> = flags.usages.iter().copied().collect();
+    let authenticates = usages.contains(&TokenUsage::Authentication);
     // kubeadm: apis/kubeadm/validation/validation.go, ValidateTokenGroups
     let groups = match (flags.groups.as_slice(), authenticates) {
         ([], true) => vec![DEFAULT_GROUP.to_owned()],
@@ -129,33 +132,35 @@ fn new_token(flags: &CreateFlags, clock: &Clock) -> Result<NewToken, Failure> {
         (_, false) => {
             let problem =
                 "--groups: token groups cannot be specified unless --usages includes \"authentication\"";
-            return Err(Failure::Usage(problem.to_owned()));
+            return Err(BootstrapError::Usage(problem.to_owned()));
         }
     };
     let expires = (!flags.ttl.is_zero()).then(|| clock.now().saturating_add(flags.ttl));
     Ok(NewToken { token, expires, description: flags.description.clone(), usages, groups })
 }
 
-/// What a node is told to join with.
-struct Join {
+/// The endpoint and CA pins of a `kubeadm join` command.
+struct JoinCommand {
     endpoint: String,
     pins: Vec<String>,
 }
 
-impl Join {
-    /// What joining nodes are told by the cluster itself; without that, what the kubeconfig says of it.
+impl JoinCommand {
+    /// Reads them from cluster-info; without it, from the kubeconfig.
     // kubeadm: cmd/util/join.go, getJoinCommand; from the kubeconfig alone
-    async fn of(cluster: &Cluster) -> Result<Self, Failure> {
+    async fn of(cluster: &ClusterClient) -> Result<Self, BootstrapError> {
         let maps: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), cluster_info::NAMESPACE);
         let doing = format!("read the ConfigMap {}/{}", cluster_info::NAMESPACE, cluster_info::NAME);
-        let found = cluster.ask(&doing, maps.get_opt(cluster_info::NAME)).await.map_err(Failure::Cluster)?;
+        let found =
+            cluster.ask(&doing, maps.get_opt(cluster_info::NAME)).await.map_err(BootstrapError::Cluster)?;
         let kubeconfig = found.and_then(|map| map.data?.remove(cluster_info::KUBECONFIG));
         if let Some(kubeconfig) = kubeconfig {
-            let Location { server, authorities, .. } = Location::of(&kubeconfig).map_err(Failure::cluster)?;
+            let ClusterLocation { server, authorities, .. } =
+                ClusterLocation::of(&kubeconfig).map_err(BootstrapError::cluster)?;
             return Self::new(&server, &authorities);
         }
-        complain(&format!(
-            "warning: no node can join yet: there is no ConfigMap {}/{} with a kubeconfig in it\n  fix: portcullis \
+        print_error(&format!(
+            "warning: nodes cannot join yet: there is no ConfigMap {}/{} with a kubeconfig in it\n  fix: portcullis \
              cluster-info create",
             cluster_info::NAMESPACE,
             cluster_info::NAME
@@ -165,17 +170,19 @@ impl Join {
         Self::new(&cluster.server().to_string(), &roots)
     }
 
-    fn new(server: &str, authorities: &[CertificateDer<'_>]) -> Result<Self, Failure> {
-        let pins: Option<Vec<_>> = authorities.iter().map(Pins::of).collect();
+    fn new(server: &str, authorities: &[CertificateDer<'_>]) -> Result<Self, BootstrapError> {
+        let pins: Option<Vec<_>> = authorities.iter().map(PublicKeyPins::of).collect();
         let pins = pins.filter(|pins| !pins.is_empty()).ok_or_else(|| {
-            Failure::Cluster("no join command: there is no CA certificate in the kubeconfig".to_owned())
+            BootstrapError::Cluster(
+                "no join command: there is no CA certificate in the kubeconfig".to_owned(),
+            )
         })?;
         let endpoint = server.trim_start_matches("https://").trim_end_matches('/').to_owned();
-        // It is to be pasted into a shell.
+        // Users paste the command into a shell.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]/".contains(&byte);
         if endpoint.is_empty() || !endpoint.bytes().all(plain) {
-            let problem = format!("no join command: {server:?} is no address of a server");
-            return Err(Failure::Cluster(problem));
+            let problem = format!("no join command: {server:?} is not a server address");
+            return Err(BootstrapError::Cluster(problem));
         }
         Ok(Self { endpoint, pins })
     }
@@ -194,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_join_command_holds_nothing_that_a_shell_would_do() {
+    fn a_join_command_contains_no_shell_metacharacters() {
         let ca = include_bytes!("../../pki/bootstrap_tokens/cluster_info/pinned.pem");
         let ca = CertificateDer::from_pem_slice(ca).unwrap();
         for (server, endpoint) in [
@@ -207,7 +214,7 @@ mod tests {
             ("https://x\nreboot", None),
             ("https://", None),
         ] {
-            let join = Join::new(server, std::slice::from_ref(&ca));
+            let join = JoinCommand::new(server, std::slice::from_ref(&ca));
             assert_eq!(join.ok().map(|join| join.endpoint).as_deref(), endpoint, "{server:?}");
         }
     }

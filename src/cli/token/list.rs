@@ -11,47 +11,48 @@ use serde::Serialize;
 use super::super::certs::table::columns;
 use super::super::check::Output;
 use super::super::cluster::ClusterFlags;
-use super::{Failure, complain, say, secrets};
+use super::{BootstrapError, print_error, say, secrets};
 use crate::clock::{self, Clock, UnixTime};
-use crate::pki::bootstrap_tokens::secret::{Described, SECRET_TYPE, TokenData};
+use crate::pki::bootstrap_tokens::secret::{SECRET_TYPE, TokenData, TokenDescription};
 
 const COLUMNS: [&str; 6] = ["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS"];
 
 /// The flags of `portcullis token list`.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct ListFlags {
+pub(in crate::cli) struct TokenListFlags {
     #[command(flatten)]
     cluster: ClusterFlags,
-    /// How to print the tokens; JSON and YAML in the form of `kubeadm token list`, one document for each.
+    /// The output format; JSON and YAML as `kubeadm token list` prints them, one document per token.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
 
 // kubeadm: cmd/token.go, RunListTokens
-pub(super) async fn run(flags: &ListFlags, clock: &Clock) -> Result<(), Failure> {
-    let cluster = flags.cluster.connect().await.map_err(Failure::cluster)?;
+pub(super) async fn run(flags: &TokenListFlags, clock: &Clock) -> Result<(), BootstrapError> {
+    let cluster = flags.cluster.connect().await.map_err(BootstrapError::cluster)?;
     let wanted = ListParams::default().fields(&format!("type={SECRET_TYPE}"));
     let found = secrets(&cluster.client);
-    let found = cluster.ask("list bootstrap tokens", found.list(&wanted)).await.map_err(Failure::Cluster)?;
+    let found =
+        cluster.ask("list bootstrap tokens", found.list(&wanted)).await.map_err(BootstrapError::Cluster)?;
     let mut tokens = Vec::new();
     for secret in &found.items {
         match TokenData::of(secret).describe(&secret.name_any()) {
             Ok(token) => tokens.push(token),
-            Err(problem) => complain(&problem.to_string()),
+            Err(problem) => print_error(&problem.to_string()),
         }
     }
     let text = match flags.output {
         Output::Text => table(&tokens, clock.now()),
-        Output::Json => json(&tokens).map_err(Failure::cluster)?,
-        Output::Yaml => yaml(&tokens).map_err(Failure::cluster)?,
+        Output::Json => json(&tokens).map_err(BootstrapError::cluster)?,
+        Output::Yaml => yaml(&tokens).map_err(BootstrapError::cluster)?,
     };
     say(&text)
 }
 
 // kubeadm: cmd/token.go, formatBootstrapToken
-fn table(tokens: &[Described], now: UnixTime) -> String {
+fn table(tokens: &[TokenDescription], now: UnixTime) -> String {
     let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
-    let row = |token: &Described| {
+    let row = |token: &TokenDescription| {
         let (ttl, end) = match &token.expires {
             Some(end) => (left(end.remaining(now), end.at(), now), end.as_str().to_owned()),
             None => ("<forever>".to_owned(), "<never>".to_owned()),
@@ -68,7 +69,7 @@ fn table(tokens: &[Described], now: UnixTime) -> String {
     columns(COLUMNS, tokens.iter().map(row))
 }
 
-/// How long it is until then, roughly.
+/// The remaining time, in the largest unit.
 // apimachinery: util/duration/duration.go, ShortHumanDuration
 fn left(remaining: Option<Duration>, end: UnixTime, now: UnixTime) -> String {
     const MINUTE: u64 = 60;
@@ -88,10 +89,10 @@ fn left(remaining: Option<Duration>, end: UnixTime, now: UnixTime) -> String {
     }
 }
 
-/// A token in kubeadm's words; the fields in kubeadm's order.
+/// A token in kubeadm's output format; the fields in kubeadm's order.
 // kubeadm: apis/output/v1alpha3/types.go and apis/bootstraptoken/v1/types.go
 #[derive(Serialize)]
-struct BootstrapToken<'a> {
+struct BootstrapTokenDocument<'a> {
     kind: &'static str,
     #[serde(rename = "apiVersion")]
     api_version: &'static str,
@@ -106,8 +107,8 @@ struct BootstrapToken<'a> {
     groups: &'a [String],
 }
 
-impl<'a> From<&'a Described> for BootstrapToken<'a> {
-    fn from(token: &'a Described) -> Self {
+impl<'a> From<&'a TokenDescription> for BootstrapTokenDocument<'a> {
+    fn from(token: &'a TokenDescription) -> Self {
         Self {
             kind: "BootstrapToken",
             api_version: "output.kubeadm.k8s.io/v1alpha3",
@@ -120,22 +121,23 @@ impl<'a> From<&'a Described> for BootstrapToken<'a> {
     }
 }
 
-/// One document after the other, as kubeadm prints them.
-fn json(tokens: &[Described]) -> serde_json::Result<String> {
+/// Concatenated documents, as kubeadm prints them.
+fn json(tokens: &[TokenDescription]) -> serde_json::Result<String> {
     let mut text = Vec::new();
     for token in tokens {
         let style = serde_json::ser::PrettyFormatter::with_indent(b"    ");
         let mut writer = serde_json::Serializer::with_formatter(&mut text, style);
-        BootstrapToken::from(token).serialize(&mut writer)?;
+        BootstrapTokenDocument::from(token).serialize(&mut writer)?;
         text.push(b'\n');
     }
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// One document after the other, the keys in order.
-fn yaml(tokens: &[Described]) -> Result<String, String> {
+/// A stream of documents with sorted keys.
+fn yaml(tokens: &[TokenDescription]) -> Result<String, String> {
     let one = |token| {
-        let value = serde_json::to_value(BootstrapToken::from(token)).map_err(|error| error.to_string())?;
+        let value =
+            serde_json::to_value(BootstrapTokenDocument::from(token)).map_err(|error| error.to_string())?;
         serde_saphyr::to_string(&value).map_err(|error| error.to_string())
     };
     let documents: Result<Vec<_>, _> = tokens.iter().map(one).collect();
@@ -150,13 +152,13 @@ mod tests {
     /// 2023-11-14T22:13:20Z
     const NOW: UnixTime = Duration::from_secs(1_700_000_000);
 
-    fn described(pairs: &[(&str, &str)]) -> Described {
+    fn described(pairs: &[(&str, &str)]) -> TokenDescription {
         let data: TokenData<'_> = pairs.iter().map(|(key, value)| (*key, value.as_bytes())).collect();
         data.describe("bootstrap-token-abcdef").unwrap()
     }
 
-    /// A token with everything, one with nothing.
-    fn two() -> [Described; 2] {
+    /// A token with every field, and one with the required fields only.
+    fn two() -> [TokenDescription; 2] {
         let least = [("token-id", "abcdef"), ("token-secret", "1234567890123456")];
         let most = [
             least[0],
@@ -176,14 +178,14 @@ mod tests {
         insta::assert_snapshot!("table", table(&tokens, NOW));
         insta::assert_snapshot!("json", json(&tokens).unwrap());
         insta::assert_snapshot!("yaml", yaml(&tokens).unwrap());
-        let rude = Described { description: "a\u{1b}[2J\nb".to_owned(), ..two()[1].clone() };
+        let rude = TokenDescription { description: "a\u{1b}[2J\nb".to_owned(), ..two()[1].clone() };
         let rude = table(&[rude], NOW);
         assert!(rude.contains("<none>  a\u{fffd}[2J\u{fffd}b ") && rude.lines().count() == 2, "{rude}");
         assert_eq!(json(&[]).unwrap() + &yaml(&[]).unwrap(), "");
     }
 
     #[test]
-    fn what_is_left_is_told_roughly() {
+    fn the_remaining_time_is_rounded_to_one_unit() {
         // apimachinery: util/duration/duration_test.go, TestShortHumanDuration
         let at = |seconds: u64| {
             let end = NOW + Duration::from_secs(seconds);

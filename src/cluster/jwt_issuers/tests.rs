@@ -8,12 +8,12 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::*;
-use crate::authn::jwt::keys::Algorithm;
-use crate::authn::oidc::settings::Mapping;
+use crate::authn::jwt::keys::JwsAlgorithm;
+use crate::authn::oidc::settings::AttributeMapping;
 use crate::authn::testing::TestRequest;
 use crate::authn::{AuthnError, BearerToken};
 use crate::http::https_client::testing::pki::Ca;
-use crate::http::https_client::testing::{H2, Peer, reply};
+use crate::http::https_client::testing::{H2, TestServer, reply};
 use crate::metrics::Metrics;
 use crate::pki::x509::CaBundle;
 
@@ -23,8 +23,8 @@ const NOWHERE: &str = "https://127.0.0.1:1/";
 /// Issuers at one address, each with a path of its own.
 struct Bed {
     ca: Ca,
-    peer: Peer,
-    means: Means,
+    peer: TestServer,
+    deps: AuthnDeps,
 }
 
 impl Bed {
@@ -32,7 +32,7 @@ impl Bed {
         let ca = Ca::new("issuers");
         let address = Arc::new(OnceLock::new());
         let own = Arc::clone(&address);
-        let peer = Peer::of(&ca, H2, move |asked| {
+        let peer = TestServer::of(&ca, H2, move |asked| {
             let Some((path, _)) = asked.target.split_once("/.well-known") else {
                 return reply(200, json!({"keys": []}).to_string());
             };
@@ -42,23 +42,23 @@ impl Bed {
         })
         .await;
         address.set(peer.address).unwrap();
-        let means = Means::new(Handle::current(), Arc::new(Metrics::new()), Arc::default());
-        Self { ca, peer, means }
+        let deps = AuthnDeps::new(Handle::current(), Arc::new(Metrics::new()));
+        Self { ca, peer, deps }
     }
 
     /// An issuer that takes tokens of one algorithm.
-    fn issuer(&self, path: &str, algorithm: Algorithm) -> JwtAuthenticator {
+    fn issuer(&self, path: &str, algorithm: JwsAlgorithm) -> JwtAuthenticator {
         let bundle = CaBundle::from_pem(self.ca.cert_pem().as_bytes()).unwrap();
         JwtAuthenticator {
-            issuer: Issuer {
+            issuer: IssuerSettings {
                 url: self.peer.url(path),
                 discovery_url: None,
-                certificate_authority: Some(Roots::of(&bundle).unwrap()),
+                certificate_authority: Some(TrustedRoots::from_bundle(&bundle).unwrap()),
                 audiences: vec!["client".to_owned()],
             },
             algorithms: vec![algorithm],
             claim_rules: Vec::new(),
-            username: Mapping::Claim { name: "sub".to_owned(), prefix: String::new() },
+            username: AttributeMapping::Claim { name: "sub".to_owned(), prefix: String::new() },
             groups: None,
             uid: None,
             extra: Vec::new(),
@@ -66,24 +66,24 @@ impl Bed {
         }
     }
 
-    fn after(&self, before: &Issuers, settings: &[JwtAuthenticator]) -> Issuers {
+    fn after(&self, before: &JwtIssuers, settings: &[JwtAuthenticator]) -> JwtIssuers {
         let settings: Vec<_> = settings.iter().cloned().map(Arc::new).collect();
-        Issuers::new(&settings, before, &self.means).unwrap()
+        JwtIssuers::new(&settings, Some(before), &self.deps).unwrap()
     }
 
     /// Issuers of which everything is known.
-    async fn known(&self, settings: &[JwtAuthenticator]) -> Issuers {
-        let issuers = self.after(&Issuers::default(), settings);
-        timeout(Duration::from_secs(10), self.means.reload.notified()).await.unwrap();
+    async fn known(&self, settings: &[JwtAuthenticator]) -> JwtIssuers {
+        let issuers = self.after(&JwtIssuers::default(), settings);
+        timeout(Duration::from_secs(10), self.deps.reload.notified()).await.unwrap();
         for settings in settings {
-            issuers.tried(&settings.issuer.url).await;
+            issuers.try_initialize(&settings.issuer.url).await;
         }
         assert_eq!(issuers.waiting().count(), 0);
         issuers
     }
 
     /// What is said of an unsigned token of an issuer; it tells the algorithms that are in force.
-    async fn said(&self, issuers: &Issuers, path: &str) -> Vec<String> {
+    async fn said(&self, issuers: &JwtIssuers, path: &str) -> Vec<String> {
         self.said_by(&issuers.authenticators(), "none", path).await
     }
 
@@ -106,7 +106,7 @@ impl Bed {
     }
 }
 
-fn waiting(issuers: &Issuers) -> Vec<String> {
+fn waiting(issuers: &JwtIssuers) -> Vec<String> {
     issuers.waiting().map(|(issuer, _)| issuer.rsplit_once('/').unwrap().1.to_owned()).collect()
 }
 
@@ -119,11 +119,12 @@ fn expected(algorithm: &str) -> Vec<String> {
 #[tokio::test]
 async fn an_issuer_that_is_removed_is_not_believed_while_another_is_away() {
     let bed = Bed::new().await;
-    let before = bed.known(&[bed.issuer("/a", Algorithm::RS256), bed.issuer("/b", Algorithm::RS256)]).await;
+    let before =
+        bed.known(&[bed.issuer("/a", JwsAlgorithm::RS256), bed.issuer("/b", JwsAlgorithm::RS256)]).await;
     assert_eq!(bed.said(&before, "/b").await, expected("RS256"));
-    let mut away = bed.issuer("/c", Algorithm::RS256);
+    let mut away = bed.issuer("/c", JwsAlgorithm::RS256);
     away.issuer.discovery_url = Some(NOWHERE.to_owned());
-    let after = bed.after(&before, &[bed.issuer("/a", Algorithm::RS256), away]);
+    let after = bed.after(&before, &[bed.issuer("/a", JwsAlgorithm::RS256), away]);
     assert_eq!(waiting(&after), ["c"]);
     assert_eq!(bed.said(&after, "/a").await, expected("RS256"), "the other one is");
     assert_eq!(bed.said(&after, "/b").await, [""; 0]);
@@ -132,13 +133,13 @@ async fn an_issuer_that_is_removed_is_not_believed_while_another_is_away() {
 #[tokio::test]
 async fn new_rules_count_at_once_wherever_the_issuer_is() {
     let bed = Bed::new().await;
-    let before = bed.known(&[bed.issuer("/a", Algorithm::RS256)]).await;
+    let before = bed.known(&[bed.issuer("/a", JwsAlgorithm::RS256)]).await;
     bed.peer.take();
-    let same = bed.after(&before, &[bed.issuer("/a", Algorithm::RS384)]);
+    let same = bed.after(&before, &[bed.issuer("/a", JwsAlgorithm::RS384)]);
     assert_eq!(waiting(&same), [""; 0]);
     assert_eq!(bed.said(&same, "/a").await, expected("RS384"));
 
-    let mut moved = bed.issuer("/a", Algorithm::RS512);
+    let mut moved = bed.issuer("/a", JwsAlgorithm::RS512);
     moved.issuer.discovery_url = Some(NOWHERE.to_owned());
     let moving = bed.after(&same, &[moved.clone()]);
     assert_eq!(waiting(&moving), ["a"]);
@@ -148,9 +149,9 @@ async fn new_rules_count_at_once_wherever_the_issuer_is() {
     assert_eq!(waiting(&again), ["a"]);
     assert!(bed.peer.take().is_empty(), "what is known is not asked for again");
 
-    let settings = bed.issuer("/a", Algorithm::RS384);
+    let settings = bed.issuer("/a", JwsAlgorithm::RS384);
     let back = bed.after(&again, std::slice::from_ref(&settings));
-    timeout(Duration::from_secs(10), back.tried(&settings.issuer.url)).await.unwrap();
+    timeout(Duration::from_secs(10), back.try_initialize(&settings.issuer.url)).await.unwrap();
     assert_eq!(waiting(&back), [""; 0]);
     assert_eq!(bed.said(&back, "/a").await, expected("RS384"));
 }
@@ -158,8 +159,8 @@ async fn new_rules_count_at_once_wherever_the_issuer_is() {
 #[tokio::test]
 async fn an_issuer_that_is_found_where_it_has_moved_to_is_not_believed_by_its_old_keys() {
     let bed = Bed::new().await;
-    let before = bed.known(&[bed.issuer("/a", Algorithm::RS256)]).await;
-    let mut moved = bed.issuer("/a", Algorithm::RS256);
+    let before = bed.known(&[bed.issuer("/a", JwsAlgorithm::RS256)]).await;
+    let mut moved = bed.issuer("/a", JwsAlgorithm::RS256);
     moved.issuer.discovery_url = Some(bed.peer.url("/a/moved/.well-known/configuration"));
     let moving = bed.after(&before, std::slice::from_ref(&moved));
     // As the chain of a generation has them: no reload follows.
@@ -171,7 +172,7 @@ async fn an_issuer_that_is_found_where_it_has_moved_to_is_not_believed_by_its_ol
     let not_signed = ["oidc: verify token: failed to verify signature: failed to verify id token signature"];
     assert_eq!(bed.said_by(&all, "RS256", "/a").await, not_signed);
     assert_eq!(keys_of(), ["/a/keys"], "it was not found yet");
-    moving.tried(&moved.issuer.url).await;
+    moving.try_initialize(&moved.issuer.url).await;
     assert_eq!(bed.said_by(&all, "RS256", "/a").await, not_signed);
     assert_eq!(keys_of(), ["/a/moved/keys"]);
 }
@@ -179,9 +180,9 @@ async fn an_issuer_that_is_found_where_it_has_moved_to_is_not_believed_by_its_ol
 #[tokio::test]
 async fn nobody_looks_for_an_issuer_that_is_removed() {
     let bed = Bed::new().await;
-    let mut away = bed.issuer("/a", Algorithm::RS256);
+    let mut away = bed.issuer("/a", JwsAlgorithm::RS256);
     away.issuer.discovery_url = Some(NOWHERE.to_owned());
-    let before = bed.after(&Issuers::default(), &[away.clone()]);
+    let before = bed.after(&JwtIssuers::default(), &[away.clone()]);
     let searched: Weak<_> = Arc::downgrade(&before.0[0].judge.authenticator);
     let same = bed.after(&before, &[away]);
     drop(before);

@@ -5,19 +5,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Namespaces and names of the secrets.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Written(Arc<Mutex<HashSet<(String, String)>>>);
+pub(super) struct LabelPatches(Arc<Mutex<HashSet<(String, String)>>>);
 
 /// One of them, until this is dropped.
-pub(super) struct Writing {
-    all: Written,
+pub(super) struct PatchInFlight {
+    all: LabelPatches,
     secret: (String, String),
 }
 
-impl Written {
+impl LabelPatches {
     /// Begins to write to a secret, unless somebody does.
-    pub(super) fn begin(&self, namespace: &str, name: &str) -> Option<Writing> {
+    pub(super) fn begin(&self, namespace: &str, name: &str) -> Option<PatchInFlight> {
         let secret = (namespace.to_owned(), name.to_owned());
-        self.all().insert(secret.clone()).then(|| Writing { all: self.clone(), secret })
+        self.all().insert(secret.clone()).then(|| PatchInFlight { all: self.clone(), secret })
     }
 
     fn all(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
@@ -25,7 +25,7 @@ impl Written {
     }
 }
 
-impl Drop for Writing {
+impl Drop for PatchInFlight {
     fn drop(&mut self) {
         self.all.all().remove(&self.secret);
     }

@@ -12,14 +12,14 @@ use kube::client::Body;
 use tokio::time::timeout;
 
 use crate::authn::BoxFuture;
-use crate::authn::jwt::key_set::KeySource;
+use crate::authn::jwt::key_set::JwksSource;
 use crate::metrics::Metrics;
 
 const PATH: &str = "/openid/v1/jwks";
 /// How long an answer may take, and how large it may be. Longer than the client itself waits for its head: the client then
 /// gives up the connection too.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
-const LARGEST: usize = 1 << 20;
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Asks for it.
 pub(super) struct PublishedKeys {
@@ -40,21 +40,18 @@ impl PublishedKeys {
         if response.status() != StatusCode::OK {
             return Err(response.status().to_string());
         }
-        let body = Limited::new(response.into_body(), LARGEST).collect().await;
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
         Ok(body.map_err(|error| error.to_string())?.to_bytes().to_vec())
     }
 }
 
-impl KeySource for PublishedKeys {
+impl JwksSource for PublishedKeys {
     fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
         Box::pin(async move {
             let late = |_| Err(format!("no answer within {ANSWER_TIMEOUT:?}"));
             let answer = timeout(ANSWER_TIMEOUT, self.ask()).await.unwrap_or_else(late);
             let result = if answer.is_ok() { "success" } else { "failure" };
-            self.metrics
-                .service_account_key_fetches
-                .with_label_values(&[self.cluster.as_str(), result])
-                .inc();
+            self.metrics.token_objects.key_fetches.with_label_values(&[self.cluster.as_str(), result]).inc();
             answer.map_err(|error| format!("cannot read {PATH}: {error}"))
         })
     }
@@ -90,7 +87,7 @@ mod tests {
         let (client, metrics) = (Client::new(service, "default"), Arc::new(Metrics::new()));
         let fetched = PublishedKeys::new(client, "c", &metrics).fetch().await;
         let result = if fetched.is_ok() { "success" } else { "failure" };
-        assert_eq!(metrics.service_account_key_fetches.with_label_values(&["c", result]).get(), 1);
+        assert_eq!(metrics.token_objects.key_fetches.with_label_values(&["c", result]).get(), 1);
         fetched.map(|keys| keys.len())
     }
 

@@ -1,4 +1,4 @@
-//! Keeps a [`Watched`] store up to date: a list, and then watches, one after the other.
+//! Keeps a [`WatchCache`] store up to date: a list, and then watches, one after the other.
 //!
 //! Follows `k8s.io/client-go/tools/cache/reflector.go`, with watches that are short: each lasts [`WATCH_TIME`]. Two seconds
 //! before its end the API server says how far it is (a bookmark) if there is anything new to it. So a watch proves several
@@ -21,18 +21,18 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, info, warn};
 
-use crate::cluster::token_objects::watch_cache::{FRESH_FOR, Key, Watched};
+use crate::cluster::token_objects::watch_cache::{FRESH_FOR, Key, WatchCache};
 
 /// How long a watch lasts, in the seconds of `timeoutSeconds`.
 const WATCH_SECONDS: u32 = 7;
 const WATCH_TIME: Duration = Duration::from_secs(7);
 /// How much sooner than that a watch may end and still have lasted its time: the API server's clock began before ours.
-const EARLY: Duration = Duration::from_secs(1);
+const EARLY_END_TOLERANCE: Duration = Duration::from_secs(1);
 /// How much later a watch may end: one that goes on is broken.
 const WATCH_GRACE: Duration = Duration::from_secs(5);
 /// How long a watch without a bookmark must have told nothing at some time, because there was no more to tell: an API
 /// server that sends what is behind may end the watch in the middle of it. An event alone, whenever it comes, leaves more.
-const QUIET: Duration = Duration::from_secs(3);
+const QUIET_INTERVAL: Duration = Duration::from_secs(3);
 /// How long a watch and a version may take to be answered, and a page of a list to come. Longer than the client itself
 /// waits for a watch: the client then gives up the connection too.
 const WATCH_ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
@@ -40,6 +40,15 @@ const PAGE_TIMEOUT: Duration = Duration::from_mins(1);
 /// The pause after the first failure, and the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(800);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
+
+/// Forgets the objects of a watch when the watch ends.
+struct EndOnDrop<'a, V>(&'a WatchCache<V>);
+
+impl<V> Drop for EndOnDrop<'_, V> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
 
 /// Why a list or a watch is not there.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +117,7 @@ pub(super) struct Reflector<K, V> {
     pub(super) project: fn(&K) -> V,
     /// How many objects a page of a list holds.
     pub(super) page_size: u32,
-    pub(super) store: Arc<Watched<V>>,
+    pub(super) store: Arc<WatchCache<V>>,
     /// How many watches of the resource are stale.
     pub(super) stale: IntGauge,
     pub(super) last_error: Mutex<Option<WatchFailure>>,
@@ -143,6 +152,8 @@ where
 {
     /// Never ends.
     pub(super) async fn run(&self) {
+        // Also when it panics: the objects of a watch that has ended must not verify a token.
+        let _ended = EndOnDrop(&self.store);
         tokio::join!(self.follow(), self.report_staleness());
     }
 
@@ -213,7 +224,7 @@ where
         let (mut has_bookmark, mut was_quiet, mut last) = (false, false, Instant::now());
         let deadline = began + WATCH_TIME + WATCH_GRACE;
         while let Some(event) = next_before(deadline, events.as_mut()).await? {
-            was_quiet |= last.elapsed() >= QUIET;
+            was_quiet |= last.elapsed() >= QUIET_INTERVAL;
             last = Instant::now();
             let (object, is_deleted) = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
@@ -231,13 +242,13 @@ where
             self.store.apply(key(&object), (!is_deleted).then(|| (self.project)(&object)));
         }
         // An end before its time is no evidence: whoever ended it may have held events back.
-        if began.elapsed() + EARLY < WATCH_TIME {
+        if began.elapsed() + EARLY_END_TOLERANCE < WATCH_TIME {
             return Err(WatchError::EndedEarly);
         }
         if has_bookmark {
             return Ok(());
         }
-        if !was_quiet && last.elapsed() < QUIET {
+        if !was_quiet && last.elapsed() < QUIET_INTERVAL {
             return Err(WatchError::NotCaughtUp);
         }
         self.check_version(version).await?;

@@ -11,12 +11,13 @@ use tokio::time::timeout;
 use tower::service_fn;
 
 use super::*;
-use crate::backend::upstream::testing::upstream;
+use crate::backend::testing::backend;
 
 #[tokio::test(start_paused = true)]
 async fn a_label_is_written_once_however_often_a_token_asks() {
-    let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
-    let mut lookups = Lookups::start("c", &upstream, Needs::default(), &Handle::current(), &metrics);
+    let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
+    let mut lookups =
+        TokenObjectCache::start("c", &backend, TokenObjectKinds::default(), &Handle::current(), &metrics);
     let writes = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&writes);
     let service = service_fn(move |request: Request<Body>| {
@@ -32,7 +33,7 @@ async fn a_label_is_written_once_however_often_a_token_asks() {
                 tokio::task::yield_now().await;
             }
         }
-        sleep(NOT_AGAIN * 2).await;
+        sleep(LABEL_PATCH_INTERVAL * 2).await;
         writes.load(Ordering::Relaxed)
     };
     assert_eq!(written().await, 2, "one for each secret");
@@ -43,8 +44,9 @@ async fn a_label_is_written_once_however_often_a_token_asks() {
 /// `victim`.
 #[tokio::test]
 async fn an_object_of_another_name_proves_nothing() {
-    let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
-    let mut lookups = Lookups::start("c", &upstream, Needs::default(), &Handle::current(), &metrics);
+    let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
+    let mut lookups =
+        TokenObjectCache::start("c", &backend, TokenObjectKinds::default(), &Handle::current(), &metrics);
     let paths = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&paths);
     let service = service_fn(move |request: Request<Body>| {
@@ -54,7 +56,7 @@ async fn an_object_of_another_name_proves_nothing() {
     });
     lookups.client = Client::new(service, "default");
     let found = async |namespace: &str, name: &str| {
-        let found = Lookup::service_account(&lookups, namespace, name).await;
+        let found = TokenGetter::service_account(&lookups, namespace, name).await;
         (found.map(|account| account.is_some()).map_err(drop), std::mem::take(&mut *paths.lock().unwrap()))
     };
     let read = vec!["/api/v1/namespaces/test/serviceaccounts/victim".to_owned()];
@@ -77,8 +79,9 @@ async fn an_object_of_another_name_proves_nothing() {
 /// Of a secret only that is kept which a token is compared with.
 #[tokio::test]
 async fn a_secret_is_reduced_to_its_token_and_two_labels() {
-    let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
-    let mut lookups = Lookups::start("c", &upstream, Needs::default(), &Handle::current(), &metrics);
+    let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
+    let mut lookups =
+        TokenObjectCache::start("c", &backend, TokenObjectKinds::default(), &Handle::current(), &metrics);
     let service = service_fn(move |_: Request<Body>| {
         let secret = json!({
             "metadata": {"name": "s", "namespace": "test", "uid": "1", "labels": {
@@ -92,7 +95,7 @@ async fn a_secret_is_reduced_to_its_token_and_two_labels() {
         std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(secret.to_string().into_bytes()))))
     });
     lookups.client = Client::new(service, "default");
-    let secret = Lookup::secret(&lookups, "test", "s").await.unwrap().unwrap();
+    let secret = TokenGetter::secret(&lookups, "test", "s").await.unwrap().unwrap();
     assert_eq!(secret.identity.uid, "1");
     assert_eq!(secret.data.keys().collect::<Vec<_>>(), ["token"]);
     let labels: Vec<_> = secret.labels.keys().collect();
@@ -101,16 +104,16 @@ async fn a_secret_is_reduced_to_its_token_and_two_labels() {
 
 #[tokio::test]
 async fn an_api_server_that_is_never_there_is_forgotten_with_its_lookups() {
-    let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
-    let needs = Needs { bootstrap_tokens: true, service_accounts: true };
-    let lookups = Lookups::start("c", &upstream, needs, &Handle::current(), &metrics);
+    let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
+    let needs = TokenObjectKinds { bootstrap_tokens: true, service_accounts: true };
+    let lookups = TokenObjectCache::start("c", &backend, needs, &Handle::current(), &metrics);
     for _ in 0..3 {
         lookups.service_account_keys();
     }
     tokio::task::yield_now().await;
     drop(lookups);
     let forgotten = async {
-        while Arc::strong_count(&upstream) > 1 {
+        while Arc::strong_count(&backend) > 1 {
             tokio::task::yield_now().await;
         }
     };

@@ -23,7 +23,7 @@ pub(super) const FRESH_FOR: Duration = Duration::from_secs(20);
 
 /// The known objects of one kind.
 #[derive(Debug)]
-pub(super) struct Watched<V> {
+pub(super) struct WatchCache<V> {
     state: Mutex<State<V>>,
     confirmed: Notify,
 }
@@ -35,14 +35,14 @@ struct State<V> {
     confirmed: Option<Instant>,
 }
 
-impl<V> Default for Watched<V> {
+impl<V> Default for WatchCache<V> {
     fn default() -> Self {
         let state = State { objects: HashMap::new(), confirmed: None };
         Self { state: Mutex::new(state), confirmed: Notify::new() }
     }
 }
 
-impl<V> Watched<V> {
+impl<V> WatchCache<V> {
     /// The object of this name, if the watch has reported it and the store is fresh.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
         let state = self.state();

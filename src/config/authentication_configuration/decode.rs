@@ -1,4 +1,4 @@
-//! From a file to wire types, and nothing is passed over: what is unknown, twice or of another kind is an error.
+//! Decodes a file into wire types. Rejects unknown fields, duplicate fields and values of another type.
 //!
 //! Follows `k8s.io/apimachinery/pkg/runtime/serializer/json/json.go` with strict decoding.
 
@@ -6,20 +6,20 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{AuthenticationConfiguration, GROUP, KIND, VERSIONS};
-use crate::config::yaml::{self, Lines};
+use crate::config::yaml::{self, KeyLines};
 use crate::go::quote::Quoted;
 
-/// Why a file is no `AuthenticationConfiguration`.
+/// Why a file is not an `AuthenticationConfiguration`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::config) struct DecodeError {
-    /// What is wrong.
+    /// The problem.
     pub(in crate::config) problem: String,
-    /// What to do about it.
+    /// How to fix it.
     pub(in crate::config) fix: String,
 }
 
-/// Reads YAML or JSON. What comes with it are the lines of the fields.
-pub(in crate::config) fn decode(text: &[u8]) -> Result<(AuthenticationConfiguration, Lines), DecodeError> {
+/// Decodes YAML or JSON. Also returns the lines of the fields.
+pub(in crate::config) fn decode(text: &[u8]) -> Result<(AuthenticationConfiguration, KeyLines), DecodeError> {
     let envelope = || format!("begin with apiVersion: {GROUP}/v1 and kind: {KIND}");
     let bad = |problem: String, fix: String| DecodeError { problem, fix };
     if text.is_empty() {
@@ -46,9 +46,9 @@ pub(in crate::config) fn decode(text: &[u8]) -> Result<(AuthenticationConfigurat
 fn strictly<T: DeserializeOwned + serde::Serialize>(document: &Value) -> Result<T, DecodeError> {
     let read: T = serde_path_to_error::deserialize(without_nulls(document)).map_err(|error| DecodeError {
         problem: format!("{}: {}", error.path(), error.inner()),
-        fix: "give a value of the expected kind; quote texts that look like something else".to_owned(),
+        fix: "give a value of the expected type; quote strings that YAML reads as another type".to_owned(),
     })?;
-    // Every field is written out again, so whatever is not was never read.
+    // Serializing writes every known field, so a field that it does not write is unknown.
     let known = serde_json::to_value(&read).unwrap_or_default();
     let mut unknown = Vec::new();
     find_unknown(document, &known, "", &mut unknown);
@@ -59,11 +59,11 @@ fn strictly<T: DeserializeOwned + serde::Serialize>(document: &Value) -> Result<
         unknown.iter().map(|field| format!("unknown field {}", Quoted(field))).collect();
     Err(DecodeError {
         problem: format!("strict decoding error: {}", unknown.join(", ")),
-        fix: "remove what is unknown, or correct its spelling and its indentation".to_owned(),
+        fix: "remove the unknown field, or correct its spelling or indentation".to_owned(),
     })
 }
 
-/// As in Go, `null` is a field that was not given.
+/// Removes fields that are `null`, which Go treats as absent.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

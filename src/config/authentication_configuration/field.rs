@@ -1,4 +1,4 @@
-//! What is wrong with one field, in Kubernetes' words, and the way out.
+//! The error of one field, with Kubernetes' text, and its fix.
 //!
 //! Follows `k8s.io/apimachinery/pkg/util/validation/field/errors.go`.
 
@@ -6,14 +6,14 @@ use std::fmt;
 
 use crate::go::quote::Quoted;
 
-/// One thing that is wrong.
+/// The error of one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::config) struct FieldError {
     /// The path of the field, such as `jwt[0].issuer.url`.
     pub(in crate::config) field: String,
-    /// What is wrong with it.
+    /// The problem, without the path.
     pub(in crate::config) body: String,
-    /// What to do about it.
+    /// How to fix it.
     pub(in crate::config) fix: &'static str,
 }
 
@@ -23,22 +23,22 @@ impl FieldError {
         Self { field: field.into(), body: format!("{kind}{separator}{detail}"), fix: "" }
     }
 
-    /// A value is missing.
+    /// A required value is missing.
     pub(super) fn required(field: impl Into<String>, detail: &str) -> Self {
         Self::new(field, "Required value", detail)
     }
 
-    /// A value that must be unique is not.
+    /// A unique value occurs twice.
     pub(super) fn duplicate(field: impl Into<String>, value: &str) -> Self {
         Self::new(field, "Duplicate value", &Quoted(value).to_string()).fix("remove one of the two")
     }
 
-    /// A value cannot be used.
+    /// A string value is invalid.
     pub(super) fn invalid(field: impl Into<String>, value: &str, detail: &str) -> Self {
         Self::invalid_json(field, &Quoted(value).to_string(), detail)
     }
 
-    /// A value that is no text cannot be used; `value` is JSON.
+    /// A value of another type is invalid; `value` is its JSON.
     pub(super) fn invalid_json(field: impl Into<String>, value: &str, detail: &str) -> Self {
         Self::new(field, &format!("Invalid value: {value}"), detail)
     }
@@ -48,12 +48,12 @@ impl FieldError {
         Self::new(field, &format!("Too many: {count}"), &format!("must have at most {most} items"))
     }
 
-    /// A value is not allowed beside something else.
+    /// A value is not allowed together with another.
     pub(in crate::config) fn forbidden(field: impl Into<String>, detail: &str) -> Self {
         Self::new(field, "Forbidden", detail)
     }
 
-    /// The same error, with the way out.
+    /// Adds the fix.
     #[must_use]
     pub(in crate::config) fn fix(mut self, fix: &'static str) -> Self {
         self.fix = fix;

@@ -1,4 +1,4 @@
-//! What an issuer must be like.
+//! Validates an issuer.
 //!
 //! Follows `k8s.io/apiserver/pkg/apis/apiserver/validation/validation.go`, `validateIssuer`.
 
@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use super::Issuer;
 use super::field::FieldError;
 use crate::go::url::Url;
-use crate::http::client_tls::Roots;
+use crate::http::client_tls::TrustedRoots;
 use crate::pki::x509::CaBundle;
 
 const MATCH_ANY: &str = "MatchAny";
 
 impl Issuer {
-    /// Everything that is wrong with it. `field` is its path.
+    /// All errors of the issuer. `field` is its path.
     pub(super) fn problems(&self, field: &str, disallowed: &[String]) -> Vec<FieldError> {
         let mut errors = url_problems(&self.url, &format!("{field}.url"), disallowed);
         errors.extend(self.discovery_problems(&format!("{field}.discoveryURL")));
@@ -31,14 +31,14 @@ impl Issuer {
         errors
     }
 
-    /// The CAs of its certificate, if any are given; else why they cannot be used.
-    pub(super) fn roots(&self) -> Result<Option<Roots>, String> {
+    /// The CAs of the issuer's certificate, if configured. Fails if they cannot be used.
+    pub(super) fn roots(&self) -> Result<Option<TrustedRoots>, String> {
         if self.certificate_authority.is_empty() {
             return Ok(None);
         }
         let bundle = CaBundle::from_pem(self.certificate_authority.as_bytes());
         let bundle = bundle.map_err(|error| error.to_string())?;
-        Roots::of(&bundle).map(Some).map_err(|error| error.to_string())
+        TrustedRoots::from_bundle(&bundle).map(Some).map_err(|error| error.to_string())
     }
 
     fn discovery_problems(&self, field: &str) -> Vec<FieldError> {
@@ -51,7 +51,7 @@ impl Issuer {
             let error = FieldError::invalid(field, url, "discoveryURL must be different from URL");
             errors.push(error.fix("remove it, or give the whole URL of the discovery document"));
         }
-        // It is no issuer, so none is disallowed.
+        // Disallowed issuers do not apply: this is not an issuer URL.
         errors.extend(url_problems(url, field, &[]));
         errors
     }
@@ -60,7 +60,7 @@ impl Issuer {
         let field = format!("{issuer}.audiences");
         if self.audiences.is_empty() {
             let error = FieldError::required(&field, &format!("at least one {field} is required"));
-            return vec![error.fix("give the client ids that its tokens are issued for")];
+            return vec![error.fix("give the client IDs that its tokens are issued for")];
         }
         let mut errors = Vec::new();
         let mut seen = BTreeSet::new();
@@ -96,9 +96,9 @@ fn url_problems(url: &str, field: &str, disallowed: &[String]) -> Vec<FieldError
         let all: BTreeSet<&str> = disallowed.iter().map(String::as_str).collect();
         let all = all.into_iter().collect::<Vec<_>>().join(" ");
         let problem = format!("URL must not overlap with disallowed issuers: [{all}]");
-        refuse(&problem, "remove this issuer: it is one of service-account tokens");
+        refuse(&problem, "remove this issuer: it issues service account tokens");
     }
-    let fix = "give an https URL of this issuer alone, such as https://idp.example.com";
+    let fix = "give the https URL of the issuer, such as https://idp.example.com";
     match Url::parse(url) {
         Err(problem) => refuse(&problem.to_string(), fix),
         Ok(url) => {

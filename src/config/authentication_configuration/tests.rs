@@ -1,5 +1,5 @@
-//! What kube-apiserver says of a file, said here too. The rows are those of
-//! `k8s.io/apiserver/pkg/apis/apiserver/validation/validation_test.go`, but for features that can be turned off.
+//! Compares errors with kube-apiserver's. The cases are those of
+//! `k8s.io/apiserver/pkg/apis/apiserver/validation/validation_test.go`, except for feature gates.
 
 mod cel;
 mod decode;
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use super::decode::decode;
 use super::validation::validate;
-use crate::authn::jwt::keys::Algorithm;
+use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 
-/// What it is; what is given; what is said, nothing if it is right.
+/// The name of the case, the input, and the expected error; empty if the input is valid.
 type Case<'a> = (&'a str, Value, &'a str);
 
-/// An issuer with nothing wrong, and `changes` laid over it.
+/// A valid issuer with `changes` applied.
 fn authenticator(changes: &Value) -> Value {
     let mut authenticator = json!({
         "issuer": {"url": "https://issuer-url", "audiences": ["audience"]},
@@ -26,7 +26,7 @@ fn authenticator(changes: &Value) -> Value {
     authenticator
 }
 
-/// Maps are laid over each other key by key; `null` removes.
+/// Merges maps key by key; `null` removes a key.
 fn overlay(into: &mut Value, changes: &Value) {
     match (into, changes) {
         (Value::Object(into), Value::Object(changes)) => {
@@ -48,27 +48,27 @@ fn read(fields: &Value, disallowed: &[&str]) -> Result<Vec<JwtAuthenticator>, St
     overlay(&mut document, fields);
     let (configuration, _) = decode(document.to_string().as_bytes()).map_err(|error| error.problem)?;
     let disallowed: Vec<String> = disallowed.iter().map(|&issuer| issuer.to_owned()).collect();
-    validate(&configuration, &disallowed, &Algorithm::ALL).map_err(|errors| {
-        assert!(errors.iter().all(|error| !error.fix.is_empty()), "a way out of everything: {errors:?}");
+    validate(&configuration, &disallowed, &JwsAlgorithm::ALL).map_err(|errors| {
+        assert!(errors.iter().all(|error| !error.fix.is_empty()), "every error needs a fix: {errors:?}");
         // apimachinery: pkg/util/errors/errors.go, aggregate.Error
-        let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        if let [one] = said.as_slice() { one.clone() } else { format!("[{}]", said.join(", ")) }
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        if let [one] = texts.as_slice() { one.clone() } else { format!("[{}]", texts.join(", ")) }
     })
 }
 
-/// What is said of an issuer.
-fn said(changes: &Value, disallowed: &[&str]) -> String {
+/// The error of an issuer; empty if it is valid.
+fn error_of(changes: &Value, disallowed: &[&str]) -> String {
     read(&json!({"jwt": [authenticator(changes)]}), disallowed).err().unwrap_or_default()
 }
 
-/// Each case is laid over an issuer below these keys. All that differ are told.
+/// Applies each case to an issuer below these keys, and compares the error. Reports all that differ.
 fn check(below: &[&str], cases: &[Case<'_>]) {
     let wrong: Vec<String> = cases
         .iter()
         .filter_map(|(name, given, expected)| {
             let changes = below.iter().rev().fold(given.clone(), |inner, key| json!({*key: inner}));
-            let said = said(&changes, &[]);
-            (said != *expected).then(|| format!("{name}:\n  said     {said}\n  expected {expected}"))
+            let actual = error_of(&changes, &[]);
+            (actual != *expected).then(|| format!("{name}:\n  actual   {actual}\n  expected {expected}"))
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -90,7 +90,7 @@ fn files_are_judged_as_a_whole() {
         ("no issuer", json!({}), ""),
         ("an empty list", json!({"jwt": []}), ""),
         ("nothing wrong", two(json!({}), json!({"issuer": {"url": "https://other"}})), ""),
-        ("as many as there may be", many(64), ""),
+        ("the maximum number of issuers", many(64), ""),
         ("one too many", many(65), "jwt: Too many: 65: must have at most 64 items"),
         (
             "an issuer twice",
@@ -118,8 +118,8 @@ fn files_are_judged_as_a_whole() {
             "",
         ),
         ("no anonymous requests", json!({"anonymous": {"enabled": false}}), ""),
-        ("conditions of nothing", conditions(json!(false)), disabled),
-        ("conditions, and not said whether", conditions(Value::Null), disabled),
+        ("conditions and enabled: false", conditions(json!(false)), disabled),
+        ("conditions without enabled", conditions(Value::Null), disabled),
     ];
     for (name, fields, expected) in cases {
         assert_eq!(read(fields, &[]).err().unwrap_or_default(), *expected, "{name}");
@@ -127,13 +127,13 @@ fn files_are_judged_as_a_whole() {
 }
 
 #[test]
-fn an_issuer_of_service_account_tokens_is_nobody_elses() {
+fn an_issuer_of_service_account_tokens_is_disallowed() {
     assert_eq!(
-        said(&json!({}), &["b", "a", "https://issuer-url", "c", "a"]),
+        error_of(&json!({}), &["b", "a", "https://issuer-url", "c", "a"]),
         "jwt[0].issuer.url: Invalid value: \"https://issuer-url\": URL must not overlap with disallowed issuers: \
          [a b c https://issuer-url]"
     );
     let found_at = json!({"issuer": {"url": "https://other", "discoveryURL": "https://issuer-url"}});
-    assert_eq!(said(&found_at, &["https://issuer-url"]), "", "a discovery document is no issuer");
-    assert_eq!(said(&json!({}), &["https://issuer-url/"]), "", "another text is another issuer");
+    assert_eq!(error_of(&found_at, &["https://issuer-url"]), "", "a discovery URL is not an issuer URL");
+    assert_eq!(error_of(&json!({}), &["https://issuer-url/"]), "", "issuers are compared as strings");
 }

@@ -1,4 +1,4 @@
-//! What an `AuthenticationConfiguration` must be like, and what comes of it: every rule, and every error at once.
+//! Validates an `AuthenticationConfiguration` and converts it to settings. Reports every error at once.
 //!
 //! Follows `k8s.io/apiserver/pkg/apis/apiserver/validation/validation.go`.
 
@@ -11,32 +11,32 @@ use super::{
     AuthenticationConfiguration, ClaimMappings, ClaimOrExpression, ClaimValidationRule, ExtraMapping,
     JwtAuthenticator, PrefixedClaimOrExpression, UserValidationRule,
 };
-use crate::authn::jwt::keys::Algorithm;
-use crate::authn::oidc::settings::{self, ClaimRule, Mapping, Rule};
+use crate::authn::jwt::keys::JwsAlgorithm;
+use crate::authn::oidc::settings::{self, AttributeMapping, ClaimRule, ExpressionRule};
 use portcullis_cel::{CompileError, Expression, Purpose};
 
-/// The most issuers there may be.
-const MOST_ISSUERS: usize = 64;
+/// The maximum number of issuers.
+const MAX_JWT_ISSUERS: usize = 64;
 const BOTH: &str = "claim and expression can't both be set";
 const ONE_OF_BOTH: &str = "remove one of the two";
 const EITHER: &str = "claim or expression is required";
-/// Lines that are longer are not shown, in bytes.
-const LONGEST_SNIPPET: usize = 16384;
-/// The compiler's word for a rule that is neither true nor false.
-const NO_RULE: &str = "must evaluate to bool";
+/// The maximum length in bytes of a source line that an error shows.
+const MAX_SNIPPET_BYTES: usize = 16384;
+/// The compiler's error for a rule that is not a boolean.
+const NOT_BOOL: &str = "must evaluate to bool";
 const UNVERIFIED_EMAIL: &str = "claims.email_verified must be used in claimMappings.username.expression or \
                                 claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when \
                                 claims.email is used in claimMappings.username.expression";
 
-/// Judges a configuration; what comes of it are its issuers. No issuer may be one of `disallowed`.
+/// Validates a configuration and returns the settings of its issuers. No issuer may be one of `disallowed`.
 pub(in crate::config) fn validate(
     configuration: &AuthenticationConfiguration,
     disallowed: &[String],
-    algorithms: &[Algorithm],
+    algorithms: &[JwsAlgorithm],
 ) -> Result<Vec<settings::JwtAuthenticator>, Vec<FieldError>> {
     let AuthenticationConfiguration { jwt, anonymous, .. } = configuration;
-    if jwt.len() > MOST_ISSUERS {
-        let error = FieldError::too_many("jwt", jwt.len(), MOST_ISSUERS).fix("remove issuers");
+    if jwt.len() > MAX_JWT_ISSUERS {
+        let error = FieldError::too_many("jwt", jwt.len(), MAX_JWT_ISSUERS).fix("remove issuers");
         return Err(vec![error]);
     }
     let mut errors = Vec::new();
@@ -60,7 +60,7 @@ pub(in crate::config) fn validate(
     if let Some(anonymous) = anonymous.as_ref().filter(|anonymous| !anonymous.enabled)
         && !anonymous.conditions.is_empty()
     {
-        // Upstream shows its internal type, whose fields begin with capitals.
+        // kube-apiserver prints its internal type, whose fields begin with capitals.
         let paths = anonymous
             .conditions
             .iter()
@@ -73,7 +73,7 @@ pub(in crate::config) fn validate(
     if errors.is_empty() { Ok(issuers) } else { Err(errors) }
 }
 
-/// Judges one issuer.
+/// Validates one issuer.
 struct Validator {
     /// The path of the issuer.
     field: String,
@@ -85,7 +85,7 @@ impl Validator {
         &mut self,
         wire: &JwtAuthenticator,
         disallowed: &[String],
-        algorithms: &[Algorithm],
+        algorithms: &[JwsAlgorithm],
     ) -> Option<settings::JwtAuthenticator> {
         let JwtAuthenticator { issuer, claim_validation_rules, claim_mappings, user_validation_rules } = wire;
         let before = self.errors.len();
@@ -99,7 +99,7 @@ impl Validator {
         let groups = self.mapping(groups, &groups_field, false);
         let uid = self.uid(uid, &uid_field);
         let extra = self.extra(extra, &extra_field);
-        if let Some(Mapping::Expression(name)) = &mapped_name
+        if let Some(AttributeMapping::Expression(name)) = &mapped_name
             && name.uses_claim("email")
         {
             let rules = claim_rules.iter().filter_map(|rule| match rule {
@@ -121,7 +121,7 @@ impl Validator {
         }
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         Some(settings::JwtAuthenticator {
-            issuer: settings::Issuer {
+            issuer: settings::IssuerSettings {
                 url: issuer.url.clone(),
                 discovery_url: given(&issuer.discovery_url),
                 certificate_authority: issuer.roots().ok()?,
@@ -175,7 +175,8 @@ impl Validator {
                         continue;
                     }
                     let compiled = self.compile(expression, Purpose::ClaimRule, &field);
-                    let rule = compiled.map(|expression| Rule { expression, message: message.clone() });
+                    let rule =
+                        compiled.map(|expression| ExpressionRule { expression, message: message.clone() });
                     read.extend(rule.map(ClaimRule::Expression));
                 }
             }
@@ -183,7 +184,7 @@ impl Validator {
         read
     }
 
-    fn user_rules(&mut self, rules: &[UserValidationRule]) -> Vec<Rule> {
+    fn user_rules(&mut self, rules: &[UserValidationRule]) -> Vec<ExpressionRule> {
         let mut seen = BTreeSet::new();
         let mut read = Vec::new();
         for (index, UserValidationRule { expression, message }) in rules.iter().enumerate() {
@@ -193,13 +194,18 @@ impl Validator {
             } else if !seen.insert(expression) {
                 self.errors.push(FieldError::duplicate(field, expression));
             } else if let Some(expression) = self.compile(expression, Purpose::UserRule, &field) {
-                read.push(Rule { expression, message: message.clone() });
+                read.push(ExpressionRule { expression, message: message.clone() });
             }
         }
         read
     }
 
-    fn mapping(&mut self, given: &PrefixedClaimOrExpression, field: &str, required: bool) -> Option<Mapping> {
+    fn mapping(
+        &mut self,
+        given: &PrefixedClaimOrExpression,
+        field: &str,
+        required: bool,
+    ) -> Option<AttributeMapping> {
         let PrefixedClaimOrExpression { claim, prefix, expression } = given;
         match (claim.is_empty(), expression.is_empty()) {
             (false, false) => self.fail(FieldError::invalid(field, "", BOTH).fix(ONE_OF_BOTH)),
@@ -215,7 +221,7 @@ impl Validator {
                 }
                 let field = format!("{field}.expression");
                 let compiled = self.compile(expression, Purpose::ClaimMapping, &field)?;
-                prefix.is_none().then_some(Mapping::Expression(compiled))
+                prefix.is_none().then_some(AttributeMapping::Expression(compiled))
             }
             (false, true) => {
                 let Some(prefix) = prefix else {
@@ -224,7 +230,7 @@ impl Validator {
                     let error = FieldError::required(format!("{field}.prefix"), problem);
                     return self.fail(error.fix("give a prefix, or prefix: \"\""));
                 };
-                Some(Mapping::Claim { name: claim.clone(), prefix: prefix.clone() })
+                Some(AttributeMapping::Claim { name: claim.clone(), prefix: prefix.clone() })
             }
         }
     }
@@ -233,14 +239,14 @@ impl Validator {
         &mut self,
         ClaimOrExpression { claim, expression }: &ClaimOrExpression,
         field: &str,
-    ) -> Option<Mapping> {
+    ) -> Option<AttributeMapping> {
         match (claim.is_empty(), expression.is_empty()) {
             (false, false) => self.fail(FieldError::invalid(field, "", BOTH).fix(ONE_OF_BOTH)),
             (true, true) => None,
-            (false, true) => Some(Mapping::Claim { name: claim.clone(), prefix: String::new() }),
+            (false, true) => Some(AttributeMapping::Claim { name: claim.clone(), prefix: String::new() }),
             (true, false) => {
                 let field = format!("{field}.expression");
-                self.compile(expression, Purpose::ClaimMapping, &field).map(Mapping::Expression)
+                self.compile(expression, Purpose::ClaimMapping, &field).map(AttributeMapping::Expression)
             }
         }
     }
@@ -273,7 +279,8 @@ impl Validator {
         };
         compiled
             .map_err(|error| {
-                self.errors.push(FieldError::invalid(field, text, &told(text, &error)).fix(fix));
+                self.errors
+                    .push(FieldError::invalid(field, text, &display_compile_error(text, &error)).fix(fix));
             })
             .ok()
     }
@@ -284,15 +291,15 @@ impl Validator {
     }
 }
 
-/// What is wrong with an expression, and the place.
+/// The text of a compile error, with the source line and a mark at the column.
 // cel-go: common/error.go, ToDisplayString; apiserver: pkg/authentication/cel/compile.go
-pub(super) fn told(text: &str, error: &CompileError) -> String {
+pub(super) fn display_compile_error(text: &str, error: &CompileError) -> String {
     let CompileError { line, column, reason } = error;
-    if reason == NO_RULE {
+    if reason == NOT_BOOL {
         return reason.clone();
     }
     let shown = text.split('\n').nth(line.saturating_sub(1)).unwrap_or_default().replace('\t', " ");
-    if shown.len() > LONGEST_SNIPPET {
+    if shown.len() > MAX_SNIPPET_BYTES {
         return error.to_string();
     }
     let mut characters = shown.chars();

@@ -1,55 +1,55 @@
-//! What the gateway shows the backend of itself: a certificate that fits its key and is not over, a token that a header
-//! can carry. What does not is refused here, where its file is known, and no error shows a secret.
+//! The credential that the gateway presents to the backend: a certificate that matches its key, a token that a header
+//! can carry. Rejects any other here, where the file is known. No error shows a secret.
 
 use crate::authn::BearerToken;
 use crate::clock::UnixTime;
 use crate::pki::x509::{CertificateKeyPair, KeyPairError};
 
-/// A credential of the gateway; either part may be missing.
+/// A credential of the gateway. Either part may be missing.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Credential {
+pub(super) struct ClientCredential {
     /// The certificate and its key.
     pub(super) certificate: Option<CertificateKeyPair>,
     /// The bearer token.
     pub(super) token: Option<BearerToken>,
 }
 
-/// Bytes, and the name of where they come from, for errors.
-pub(super) struct Material {
+/// The content of a field or file, and its name for errors.
+pub(super) struct NamedContent {
     pub(super) name: String,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Why something is no credential.
+/// Why a credential cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::config) enum CredentialError {
-    /// One of the two cannot be read.
+    /// The certificate or the key cannot be parsed.
     #[error("{name}: {error}")]
     Pair {
-        /// Its name.
+        /// The name of the certificate or key.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         error: KeyPairError,
     },
-    /// Certificate and key are of different pairs.
+    /// The key does not match the certificate.
     #[error("{key} is not the key of {certificate}")]
     Mismatch {
-        /// The key's name.
+        /// The name of the key.
         key: String,
-        /// The certificate's name.
+        /// The name of the certificate.
         certificate: String,
     },
-    /// There is nothing in it.
+    /// The token is empty.
     #[error("{0} is empty")]
     EmptyToken(String),
-    /// No header can carry it, or not whole.
-    #[error("{0} holds a byte that no bearer token has, such as a line break or a space")]
+    /// The token has a byte that the `Authorization` header cannot carry.
+    #[error("{0} has a byte that is not allowed in a bearer token, such as a line break or a space")]
     Token(String),
 }
 
 impl CredentialError {
-    /// What to do about it.
+    /// How to fix it.
     pub(super) fn fix(&self) -> &'static str {
         match self {
             Self::Pair { error, .. } => error.fix(),
@@ -59,30 +59,30 @@ impl CredentialError {
     }
 }
 
-impl Credential {
-    /// When its certificate is over.
+impl ClientCredential {
+    /// The notAfter time of its certificate.
     pub(super) fn expires(&self) -> Option<UnixTime> {
         let leaf = self.certificate.as_ref()?.certificates().first()?;
-        // Before 1970 is long over.
+        // A time before 1970 counts as expired.
         Some(UnixTime::from_secs(u64::try_from(leaf.not_after).unwrap_or(0)))
     }
 }
 
-/// A certificate with its key.
+/// Parses a certificate and its key, and checks that they match.
 pub(super) fn client_certificate(
-    certificate: Material,
-    key: Material,
+    certificate: NamedContent,
+    key: NamedContent,
 ) -> Result<CertificateKeyPair, CredentialError> {
     CertificateKeyPair::from_pem(&certificate.bytes, &key.bytes).map_err(|error| match error {
         KeyPairError::Mismatch => CredentialError::Mismatch { key: key.name, certificate: certificate.name },
         error => {
-            let name = if error.is_of_key() { key.name } else { certificate.name };
+            let name = if error.concerns_key() { key.name } else { certificate.name };
             CredentialError::Pair { name, error }
         }
     })
 }
 
-/// A bearer token.
+/// Checks a bearer token.
 pub(super) fn bearer_token(name: &str, text: &str) -> Result<BearerToken, CredentialError> {
     if text.is_empty() {
         return Err(CredentialError::EmptyToken(name.to_owned()));

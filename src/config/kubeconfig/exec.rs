@@ -1,7 +1,7 @@
 //! Credential plugins: programs that print an `ExecCredential` of the API group `client.authentication.k8s.io`.
 //!
-//! A plugin is run by nobody who could answer it: it gets no standard input, and one that insists on a terminal is
-//! refused. What it prints is a secret and is shown in no error.
+//! A plugin runs without standard input; one with `interactiveMode: Always` is rejected. Its output is a secret, and no
+//! error shows it.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -10,20 +10,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::config::{ExecAuthCluster, ExecConfig, ExecInteractiveMode};
 use serde::{Deserialize, Serialize};
 
-use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate};
-use super::process::{RunError, stdout_of};
+use super::credential::{ClientCredential, CredentialError, NamedContent, bearer_token, client_certificate};
+use super::process::{ProcessError, stdout_of};
 use crate::clock::{Clock, UnixTime, rfc3339};
 
-/// How long a plugin may take: as long as one that asks a distant server twice.
-const TIME_LIMIT: Duration = Duration::from_secs(30);
-/// Tells a plugin what is asked of it.
+/// The timeout of one run, enough for two requests to a distant server.
+const PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// The environment variable with the plugin's input, an [`ExecInfo`].
 const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
 const V1: &str = "client.authentication.k8s.io/v1";
 const V1BETA1: &str = "client.authentication.k8s.io/v1beta1";
 
-/// A plugin and all that it is run with; equal ones give the same credential.
+/// A plugin with its arguments and environment. Equal plugins share one credential.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(in crate::config) struct Plugin {
+pub(in crate::config) struct ExecPlugin {
     command: String,
     args: Vec<String>,
     environment: Vec<(String, String)>,
@@ -32,77 +32,77 @@ pub(in crate::config) struct Plugin {
     install_hint: Option<String>,
 }
 
-/// What a plugin gave.
+/// The credential from one run of a plugin.
 #[derive(Debug, Clone)]
-pub(in crate::config) struct Issued {
-    pub(super) credential: Credential,
-    /// When it is of no use any more; `None`: as long as nobody refuses it.
+pub(in crate::config) struct PluginCredential {
+    pub(super) credential: ClientCredential,
+    /// When it expires; `None`: only when the backend rejects it.
     pub(super) expires: Option<UnixTime>,
 }
 
-/// Why a plugin gave nothing.
+/// Why a plugin gave no credential.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::config) enum PluginError {
-    /// The kubeconfig does not say which program, or how to run it.
+    /// The kubeconfig's exec section is invalid.
     #[error("{problem}")]
     Specification {
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// What to do about it.
+        /// How to fix it.
         fix: &'static str,
     },
-    /// The program is not there.
+    /// The program does not exist.
     // client-go: plugin/pkg/client/auth/exec/exec.go, wrapCmdRunErrorLocked
     #[error("executable {command} not found")]
     NotFound {
-        /// What was looked for.
+        /// The program.
         command: String,
-        /// What its author says of getting it.
+        /// The plugin's installHint.
         install_hint: Option<String>,
     },
-    /// It could not be run to its end.
+    /// The program could not be run, or failed.
     #[error("{command} {error}")]
     Run {
         /// The program.
         command: String,
-        /// Why.
+        /// The cause.
         #[source]
-        error: RunError,
+        error: ProcessError,
     },
-    /// What it printed does not give a credential.
+    /// The output has no valid credential.
     #[error("{command} {problem}")]
     Output {
         /// The program.
         command: String,
-        /// Why, without a word of what it printed.
+        /// The problem, without any part of the output.
         problem: String,
     },
-    /// It printed a credential that cannot be used.
+    /// The credential cannot be used.
     #[error("{command}: {error}")]
     Credential {
         /// The program.
         command: String,
-        /// Why.
+        /// The cause.
         #[source]
         error: CredentialError,
     },
 }
 
 impl PluginError {
-    /// What to do about it.
+    /// How to fix it.
     pub(super) fn fix(&self) -> String {
         match self {
             Self::Specification { fix, .. } => (*fix).to_owned(),
             Self::NotFound { install_hint: Some(hint), .. } => hint.trim().to_owned(),
             Self::NotFound { install_hint: None, .. } => "install it, or give its path".to_owned(),
             Self::Run { .. } | Self::Output { .. } | Self::Credential { .. } => {
-                "run it by hand, as the user and with the environment of the gateway".to_owned()
+                "run the plugin by hand, as the gateway's user and with its environment".to_owned()
             }
         }
     }
 }
 
-/// What a plugin is told in [`EXEC_INFO`].
+/// The plugin's input in [`EXEC_INFO`].
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ExecInfo<'a> {
@@ -118,7 +118,7 @@ struct ExecSpec {
     cluster: Option<ExecAuthCluster>,
 }
 
-/// What it prints. No `Debug`: it holds secrets.
+/// The plugin's output. No `Debug`: it holds secrets.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ExecCredential {
@@ -126,12 +126,12 @@ struct ExecCredential {
     api_version: String,
     #[serde(default)]
     kind: String,
-    status: Option<Status>,
+    status: Option<ExecCredentialStatus>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct ExecCredentialStatus {
     expiration_timestamp: Option<Time>,
     #[serde(default)]
     token: Option<String>,
@@ -139,8 +139,8 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-impl Plugin {
-    /// Judges what a kubeconfig says of a plugin; `cluster` is what the plugin is told of the cluster, if it asks.
+impl ExecPlugin {
+    /// Validates the exec section of a kubeconfig. `cluster` is set for a plugin with provideClusterInfo.
     // client-go: tools/clientcmd/validation.go, validateAuthInfo
     pub(super) fn new(exec: &ExecConfig, cluster: Option<ExecAuthCluster>) -> Result<Self, PluginError> {
         let wrong = |problem: &str, fix| Err(PluginError::Specification { problem: problem.to_owned(), fix });
@@ -156,11 +156,14 @@ impl Plugin {
         match &exec.interactive_mode {
             Some(ExecInteractiveMode::Always) => {
                 let problem = "has interactiveMode Always, and the gateway has no terminal";
-                return wrong(&format!("{command} {problem}"), "give a plugin that asks nobody, and Never");
+                return wrong(
+                    &format!("{command} {problem}"),
+                    "give interactiveMode Never, and a plugin that needs no input",
+                );
             }
             None if api_version == V1 => {
                 let problem = format!("interactiveMode must be specified for {command}");
-                return wrong(&problem, "give Never");
+                return wrong(&problem, "give interactiveMode Never");
             }
             _ => {}
         }
@@ -174,40 +177,42 @@ impl Plugin {
         let spec = ExecSpec { interactive: false, cluster };
         let info = ExecInfo { api_version: &api_version, kind: "ExecCredential", spec };
         let Ok(info) = serde_json::to_string(&info) else {
-            return wrong("the cluster's extension cannot be written as JSON", "correct it");
+            return wrong("the cluster's extension cannot be written as JSON", "correct the extension");
         };
         let args = exec.args.clone().unwrap_or_default();
         let install_hint = exec.install_hint.clone().filter(|hint| !hint.trim().is_empty());
         Ok(Self { command, args, environment, api_version, info, install_hint })
     }
 
-    /// Its program, as the kubeconfig names it.
+    /// The program, as written in the kubeconfig.
     pub(super) fn command(&self) -> &str {
         &self.command
     }
 
-    /// Runs it. Blocks, but not for ever.
-    pub(super) fn run(&self, clock: &Clock) -> Result<Issued, PluginError> {
+    /// Runs the plugin. Blocks for at most [`PLUGIN_TIMEOUT`] and a second.
+    pub(super) fn run(&self, clock: &Clock) -> Result<PluginCredential, PluginError> {
         let mut command = Command::new(&self.command);
         command.args(&self.args).stdin(Stdio::null());
         command.envs(self.environment.iter().map(|(name, value)| (name, value))).env(EXEC_INFO, &self.info);
-        let output = stdout_of(&mut command, TIME_LIMIT).map_err(|error| match error {
-            RunError::Start(error) if error.kind() == std::io::ErrorKind::NotFound => PluginError::NotFound {
-                command: self.command.clone(),
-                install_hint: self.install_hint.clone(),
-            },
+        let output = stdout_of(&mut command, PLUGIN_TIMEOUT).map_err(|error| match error {
+            ProcessError::Start(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                PluginError::NotFound {
+                    command: self.command.clone(),
+                    install_hint: self.install_hint.clone(),
+                }
+            }
             error => PluginError::Run { command: self.command.clone(), error },
         })?;
         self.read(&output, clock.now())
     }
 
     // client-go: plugin/pkg/client/auth/exec/exec.go, refreshCredsLocked
-    fn read(&self, output: &[u8], now: UnixTime) -> Result<Issued, PluginError> {
+    fn read(&self, output: &[u8], now: UnixTime) -> Result<PluginCredential, PluginError> {
         let wrong = |problem: String| PluginError::Output { command: self.command.clone(), problem };
-        // serde_json's words would quote a value of the wrong type; its place is enough.
+        // serde_json's error would quote a value of the wrong type, so only its position is shown.
         let given: ExecCredential = serde_json::from_slice(output).map_err(|error| {
             let (line, column) = (error.line(), error.column());
-            wrong(format!("did not print an ExecCredential in JSON: line {line}, column {column} is wrong"))
+            wrong(format!("did not print an ExecCredential in JSON: error at line {line}, column {column}"))
         })?;
         if given.kind != "ExecCredential" {
             return Err(wrong("printed an object of another kind than ExecCredential".to_owned()));
@@ -229,21 +234,21 @@ impl Plugin {
         }
         let refused = |error| PluginError::Credential { command: self.command.clone(), error };
         let material =
-            |name: &str, text: String| Material { name: name.to_owned(), bytes: text.into_bytes() };
+            |name: &str, text: String| NamedContent { name: name.to_owned(), bytes: text.into_bytes() };
         let certificate = pair.map(|(certificate, key)| {
             let certificate = material("clientCertificateData", certificate);
             client_certificate(certificate, material("clientKeyData", key))
         });
         let certificate = certificate.transpose().map_err(refused)?;
         let token = token.map(|token| bearer_token("token", &token)).transpose().map_err(refused)?;
-        let credential = Credential { certificate, token };
-        // Before 1970 is long over.
-        let told = status.expiration_timestamp.map(|time| u64::try_from(time.0.as_second()).unwrap_or(0));
-        let told = told.map(UnixTime::from_secs);
-        let expires = [told, credential.expires()].into_iter().flatten().min();
+        let credential = ClientCredential { certificate, token };
+        // A time before 1970 counts as expired.
+        let stated = status.expiration_timestamp.map(|time| u64::try_from(time.0.as_second()).unwrap_or(0));
+        let stated = stated.map(UnixTime::from_secs);
+        let expires = [stated, credential.expires()].into_iter().flatten().min();
         if let Some(end) = expires.filter(|end| *end <= now) {
             return Err(wrong(format!("returned a credential that expired at {}", rfc3339(end))));
         }
-        Ok(Issued { credential, expires })
+        Ok(PluginCredential { credential, expires })
     }
 }

@@ -1,47 +1,47 @@
-//! The credentials that plugins gave, kept from one reading of the configuration to the next: a plugin is run when
-//! its credential is needed first, some time before it expires, and when the backend has refused it.
+//! A cache of plugin credentials across configuration loads. Runs a plugin when its credential is first needed, some
+//! time before the credential expires, and after the backend has rejected it.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::exec::{Issued, Plugin, PluginError};
+use super::exec::{ExecPlugin, PluginCredential, PluginError};
 use crate::clock::{Clock, UnixTime};
 
-/// How long a plugin is left in peace after it failed, or after what it gave was refused.
-const PAUSE: Duration = Duration::from_secs(10);
-/// How soon after a success it is run again at the earliest, however short the life of what it gave.
-const SHORTEST_USE: Duration = Duration::from_secs(1);
+/// The minimum interval between runs after a failure, or after the backend rejected the credential.
+const RETRY_BACKOFF: Duration = Duration::from_secs(10);
+/// The minimum interval between runs after a success, however soon the credential expires.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What plugins gave; no more of them than the last two readings of the configuration used.
+/// The cached credentials, limited to the plugins that the last two loads used.
 #[derive(Clone, Default)]
-pub(in crate::config) struct Plugins(HashMap<Plugin, Held>);
+pub(in crate::config) struct PluginCache(HashMap<ExecPlugin, CachedCredential>);
 
 #[derive(Clone, Default)]
-struct Held {
-    issued: Option<Issued>,
+struct CachedCredential {
+    issued: Option<PluginCredential>,
     ran: UnixTime,
-    /// When to run it again.
+    /// When to run the plugin again.
     due: Option<UnixTime>,
-    /// Why the last run gave nothing.
+    /// The error of the last run.
     failure: Option<String>,
-    /// Whether this reading of the configuration needs it.
+    /// Whether the current load uses it.
     used: bool,
 }
 
-impl Plugins {
-    /// A new reading begins: what the one before did not use is forgotten.
+impl PluginCache {
+    /// Begins a load: forgets the plugins that the previous one did not use.
     pub(in crate::config) fn begin(&mut self) {
         self.0.retain(|_, held| std::mem::take(&mut held.used));
     }
 
-    /// The credential that `plugin` gives, from a run of it now if none is held or it is due. If that fails, what is
-    /// held serves on, whether expired or not: the backend decides whether it is still good.
+    /// The credential of `plugin`. Runs the plugin if none is cached or it is due. If the run fails, returns the cached
+    /// credential, expired or not: the backend decides whether it is still valid.
     pub(in crate::config) fn credential(
         &mut self,
-        plugin: &Plugin,
+        plugin: &ExecPlugin,
         clock: &Clock,
-    ) -> Result<Issued, PluginError> {
+    ) -> Result<PluginCredential, PluginError> {
         let held = self.0.entry(plugin.clone()).or_default();
         held.used = true;
         if let Some(issued) = &held.issued
@@ -54,52 +54,53 @@ impl Plugins {
         held.ran = now;
         match (result, &held.issued) {
             (Ok(issued), _) => {
-                // A plugin may give the same credential again until shortly before its end; then the pauses shrink
-                // with what is left of its life.
-                held.due = issued.expires.map(|end| now + SHORTEST_USE.max(end.saturating_sub(now) * 4 / 5));
+                // A plugin may return the same credential until shortly before it expires; the interval then shrinks
+                // with the remaining lifetime.
+                held.due =
+                    issued.expires.map(|end| now + MIN_REFRESH_INTERVAL.max(end.saturating_sub(now) * 4 / 5));
                 held.failure = None;
                 held.issued = Some(issued.clone());
                 Ok(issued)
             }
             (Err(error), old) => {
-                held.due = Some(now + PAUSE);
+                held.due = Some(now + RETRY_BACKOFF);
                 held.failure = Some(error.to_string());
                 old.clone().ok_or(error)
             }
         }
     }
 
-    /// When the first of the plugins in use should be run again.
+    /// When the first plugin in use is due.
     pub(in crate::config) fn due(&self) -> Option<UnixTime> {
         self.in_use().filter_map(|(_, held)| held.due).min()
     }
 
-    /// Makes every plugin in use due, though none sooner than [`PAUSE`] after its last run.
+    /// Makes every plugin in use due, but none sooner than [`RETRY_BACKOFF`] after its last run.
     pub(in crate::config) fn expire(&mut self) {
         for held in self.0.values_mut().filter(|held| held.used) {
-            let soonest = held.ran + PAUSE;
+            let soonest = held.ran + RETRY_BACKOFF;
             held.due = Some(held.due.map_or(soonest, |due| due.min(soonest)));
         }
     }
 
-    /// What failed and is bridged with the credential of an earlier run.
+    /// The failures of plugins whose earlier credential remains in use.
     pub(in crate::config) fn warnings(&self) -> Vec<String> {
-        let bridged = self.in_use().filter(|(_, held)| held.issued.is_some());
-        let mut warnings: Vec<String> = bridged
+        let with_credential = self.in_use().filter(|(_, held)| held.issued.is_some());
+        let mut warnings: Vec<String> = with_credential
             .filter_map(|(_, held)| held.failure.as_ref())
-            .map(|failure| format!("exec: {failure}; the credential it gave before is still used"))
+            .map(|failure| format!("exec: {failure}; the previous credential remains in use"))
             .collect();
         warnings.sort();
         warnings
     }
 
-    fn in_use(&self) -> impl Iterator<Item = (&Plugin, &Held)> {
+    fn in_use(&self) -> impl Iterator<Item = (&ExecPlugin, &CachedCredential)> {
         self.0.iter().filter(|(_, held)| held.used)
     }
 }
 
-impl fmt::Debug for Plugins {
+impl fmt::Debug for PluginCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys().map(Plugin::command)).finish()
+        f.debug_set().entries(self.0.keys().map(ExecPlugin::command)).finish()
     }
 }

@@ -1,5 +1,4 @@
-//! The rules of a kubeconfig that need no configuration around them. What a whole one resolves to is tested from
-//! outside, through `resolve`.
+//! Tests of single kubeconfig rules. `tests/it` covers whole configurations through `resolve`.
 
 use super::*;
 use crate::http::https_client::testing::pki::Ca;
@@ -36,11 +35,11 @@ fn only_text_in_utf_8_is_a_kubeconfig() {
     for content in [b"\xff\xfea".as_slice(), b"\xfe\xffa", b"\xff\xfea\0", b"a: \xff"] {
         std::fs::write(file.path(), content).unwrap();
         let mut errors = Vec::new();
-        let inputs = &mut Inputs::default();
+        let inputs = &mut ConfigInputs::default();
         let loaded = load("key", file.path(), None, &[], IdentityMode::Impersonate, inputs, &mut errors);
         assert!(loaded.is_none());
         let [error] = errors.as_slice() else { panic!("{errors:?}") };
-        assert!(error.to_string().contains("it is not text in UTF-8"), "{error}");
+        assert!(error.to_string().contains("it is not valid UTF-8"), "{error}");
     }
 }
 
@@ -53,7 +52,7 @@ fn in_a_pod(
     environment: &[(&str, &str)],
     directory: &Path,
     identity: IdentityMode,
-    inputs: &mut Inputs,
+    inputs: &mut ConfigInputs,
 ) -> Result<Backend, String> {
     let mut errors = Vec::new();
     let variable = |name: &str| {
@@ -69,8 +68,8 @@ fn a_pods_service_account_is_used_and_its_rotated_token_taken() {
     let write = |name: &str, content: &str| std::fs::write(pod.path().join(name), content).unwrap();
     write("ca.crt", &Ca::new("cluster").cert_pem());
     write("token", "first\n");
-    let mut inputs = Inputs::default();
-    let read = |inputs: &mut Inputs| in_a_pod(&CLUSTER, pod.path(), IdentityMode::Impersonate, inputs);
+    let mut inputs = ConfigInputs::default();
+    let read = |inputs: &mut ConfigInputs| in_a_pod(&CLUSTER, pod.path(), IdentityMode::Impersonate, inputs);
 
     let first = read(&mut inputs).unwrap();
     assert_eq!(first.endpoints[0].address.to_string(), "[fd00::1]:6443");
@@ -88,7 +87,7 @@ fn a_pods_service_account_is_used_and_its_rotated_token_taken() {
     assert!(error.contains("/token is empty"), "{error}");
     std::fs::remove_file(pod.path().join("ca.crt")).unwrap();
     let error = read(&mut inputs).unwrap_err();
-    assert!(error.contains("/ca.crt: No such file"), "the system's CAs must not stand in: {error}");
+    assert!(error.contains("/ca.crt: No such file"), "the system's CAs must not replace it: {error}");
 }
 
 #[test]
@@ -103,7 +102,7 @@ fn without_a_kubeconfig_the_error_says_what_a_pod_could_do() {
         (&CLUSTER, IdentityMode::RequestHeader, "or use --identity=impersonate"),
     ];
     for (environment, identity, expected) in cases {
-        let error = in_a_pod(environment, nowhere, *identity, &mut Inputs::default()).unwrap_err();
+        let error = in_a_pod(environment, nowhere, *identity, &mut ConfigInputs::default()).unwrap_err();
         assert!(error.contains(expected), "{environment:?} {identity:?}: {error}");
     }
 }

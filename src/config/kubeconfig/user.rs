@@ -1,22 +1,22 @@
-//! The user of a kubeconfig's context: the gateway's own credential towards the backend, in each of the forms that a
-//! kubeconfig has for it.
+//! The user of a kubeconfig's context: the gateway's own credential for the backend. Supports client certificates,
+//! tokens, token files and exec plugins.
 
 use kube::config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig};
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::Reader;
-use super::credential::{Credential, CredentialError, Material, bearer_token, client_certificate};
-use super::exec::{Plugin, PluginError};
+use super::KubeconfigReader;
+use super::credential::{ClientCredential, CredentialError, NamedContent, bearer_token, client_certificate};
+use super::exec::{ExecPlugin, PluginError};
 use crate::authn::BearerToken;
 use crate::pki::x509::CertificateKeyPair;
 
-/// The extension of a cluster that is meant for plugins.
+/// The cluster extension whose content is passed to plugins.
 // client-go: tools/clientcmd/api/types.go
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-impl Reader<'_> {
-    /// The credential of `user`; `None` if there were errors, of the cluster too.
-    pub(super) fn credential(&mut self, cluster: &Cluster, user: &AuthInfo) -> Option<Credential> {
+impl KubeconfigReader<'_> {
+    /// The credential of `user`; `None` if this kubeconfig has any error.
+    pub(super) fn credential(&mut self, cluster: &Cluster, user: &AuthInfo) -> Option<ClientCredential> {
         self.refuse_other_credentials(user);
         let certificate = self.client_certificate(user);
         let token = self.bearer_token(user);
@@ -24,12 +24,12 @@ impl Reader<'_> {
             Some(exec) => self.plugin(exec, cluster),
             None => None,
         };
-        // No program is run for a kubeconfig that cannot be used anyway.
+        // Does not run the plugin of an invalid kubeconfig.
         if self.failed() {
             return None;
         }
         match plugin {
-            // As client-go: a plugin is asked only where nothing is given.
+            // As client-go: runs the plugin only if the user has no other credential.
             Some(plugin) if certificate.is_none() && token.is_none() => {
                 let issued = self.inputs.credential(&plugin);
                 self.accepted(issued).map(|issued| issued.credential)
@@ -38,7 +38,7 @@ impl Reader<'_> {
                 if let Some(pair) = &certificate {
                     self.warn_of_dates("client-certificate", pair.certificates());
                 }
-                Some(Credential { certificate, token })
+                Some(ClientCredential { certificate, token })
             }
         }
     }
@@ -69,7 +69,7 @@ impl Reader<'_> {
     fn bearer_token(&mut self, user: &AuthInfo) -> Option<BearerToken> {
         // As client-go: tokenFile takes precedence over token, and only its content is trimmed.
         if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
-            let Material { name, bytes } = self.file("tokenFile", path)?;
+            let NamedContent { name, bytes } = self.file("tokenFile", path)?;
             let token = match str::from_utf8(&bytes) {
                 Ok(text) => bearer_token(&name, text.trim()),
                 Err(_) => Err(CredentialError::Token(name)),
@@ -80,17 +80,17 @@ impl Reader<'_> {
         self.usable(bearer_token("token", token))
     }
 
-    fn plugin(&mut self, exec: &ExecConfig, cluster: &Cluster) -> Option<Plugin> {
-        let told = if exec.provide_cluster_info { Some(self.exec_cluster(cluster)?) } else { None };
+    fn plugin(&mut self, exec: &ExecConfig, cluster: &Cluster) -> Option<ExecPlugin> {
+        let cluster_info = if exec.provide_cluster_info { Some(self.exec_cluster(cluster)?) } else { None };
         let mut exec = exec.clone();
-        // client-go: tools/clientcmd/loader.go, GetAuthInfoFileReferences: only what is no name to look up in PATH
+        // client-go: tools/clientcmd/loader.go, GetAuthInfoFileReferences: a name without a slash is looked up in PATH
         if let Some(command) = exec.command.as_mut().filter(|command| command.contains('/')) {
             *command = self.path(command).display().to_string();
         }
-        self.accepted(Plugin::new(&exec, told))
+        self.accepted(ExecPlugin::new(&exec, cluster_info))
     }
 
-    /// What a plugin that asks is told of the cluster.
+    /// The cluster as a plugin with provideClusterInfo receives it.
     fn exec_cluster(&mut self, cluster: &Cluster) -> Option<ExecAuthCluster> {
         let data = cluster.certificate_authority_data.as_deref();
         let ca = self.material("certificate-authority", data, cluster.certificate_authority.as_deref())?;
@@ -128,7 +128,7 @@ impl Reader<'_> {
         for (field, _) in impersonated.into_iter().filter(|(_, set)| *set) {
             self.report(
                 format!(
-                    "the user's field {field} would make the gateway act as someone else, for every client"
+                    "the user's field {field} would make the gateway impersonate that user for every client"
                 ),
                 "remove it, and give the credential of the gateway's own user",
             );

@@ -1,19 +1,19 @@
-//! The kubeconfig of a webhook: a server at any path, and what it is shown. As for the backend, what would make the
-//! connection less than it should be is refused.
+//! The kubeconfig of a webhook: its URL, its CA, and the gateway's credential for it. The same rules for TLS and
+//! credentials hold as for the backend.
 // apiserver: pkg/util/webhook/webhook.go, LoadKubeconfig
 
-use super::{ConfigError, Endpoint, Inputs, Path, Reader};
+use super::{ConfigError, ConfigInputs, Endpoint, KubeconfigReader, Path};
 use crate::authn::BearerToken;
-use crate::http::client_tls::Tls;
+use crate::http::client_tls::ClientTls;
 
-use super::credential::Credential;
+use super::credential::ClientCredential;
 
-/// Where a webhook is, how it is known, and what it is shown.
+/// The address of a webhook, and the gateway's credential for it.
 #[derive(Debug)]
-pub(in crate::config) struct Remote {
-    /// Without a query.
+pub(in crate::config) struct WebhookServer {
+    /// The URL, without a query.
     pub(in crate::config) url: String,
-    pub(in crate::config) tls: Tls,
+    pub(in crate::config) tls: ClientTls,
     pub(in crate::config) bearer_token: Option<BearerToken>,
 }
 
@@ -21,25 +21,25 @@ pub(in crate::config) struct Remote {
 pub(in crate::config) fn load_remote(
     key: &str,
     file: &Path,
-    inputs: &mut Inputs,
+    inputs: &mut ConfigInputs,
     errors: &mut Vec<ConfigError>,
-) -> Option<Remote> {
-    let mut reader = Reader { key, file, before: errors.len(), inputs, errors };
+) -> Option<WebhookServer> {
+    let mut reader = KubeconfigReader { key, file, before: errors.len(), inputs, errors };
     let remote = reader.remote();
     remote.filter(|_| !reader.failed())
 }
 
-impl Reader<'_> {
-    fn remote(&mut self) -> Option<Remote> {
-        let (cluster, user) = self.parties(None)?;
+impl KubeconfigReader<'_> {
+    fn remote(&mut self) -> Option<WebhookServer> {
+        let (cluster, user) = self.cluster_and_user(None)?;
         let address = self.address(&cluster);
         let roots = self.roots(&cluster);
-        let Credential { certificate, token } = self.credential(&cluster, &user)?;
+        let ClientCredential { certificate, token } = self.credential(&cluster, &user)?;
         let (address, path) = address?;
         let Endpoint { address, server_name } = self.endpoint(address, &cluster)?;
-        Some(Remote {
+        Some(WebhookServer {
             url: format!("https://{address}{path}"),
-            tls: Tls { roots: roots?, client_certificate: certificate, server_name: Some(server_name) },
+            tls: ClientTls { roots: roots?, client_certificate: certificate, server_name: Some(server_name) },
             bearer_token: token,
         })
     }

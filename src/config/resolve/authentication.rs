@@ -1,4 +1,5 @@
-//! Who the clients of a cluster may be. The rules between flags are kube-apiserver's, in its words.
+//! Resolves the authentication methods of a cluster. The rules between flags and their error texts are
+//! kube-apiserver's.
 
 mod oidc;
 mod service_account;
@@ -7,20 +8,21 @@ mod webhook;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Resolver, listed};
+use super::{ConfigResolver, listed};
 use crate::authn::Audience;
-use crate::authn::anonymous::Anonymous;
-use crate::authn::settings::{Authentication, RequestHeader};
+use crate::authn::anonymous::AnonymousAuth;
+use crate::authn::settings::{Authentication, RequestHeaderConfig};
 use crate::authn::static_token::StaticTokenAuthenticator;
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
-use crate::config::sections::{Place, Section};
+use crate::config::sections::{KeyLocation, MergedSection};
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::pki::x509::CaBundle;
 
-impl Resolver<'_> {
-    /// What is wrong is in `self.errors`; a method whose files are bad is off here, and nothing is served.
-    pub(super) fn authentication(&mut self, given: &Section<AuthenticationFlags>) -> Authentication {
+impl ConfigResolver<'_> {
+    /// The authentication methods. Leaves out methods with invalid files; `self.errors` has the errors, and the
+    /// configuration then fails as a whole.
+    pub(super) fn authentication(&mut self, given: &MergedSection<AuthenticationFlags>) -> Authentication {
         let flags = &given.values;
         let client_ca = flags
             .client_ca_file
@@ -38,7 +40,7 @@ impl Resolver<'_> {
             .and_then(|file| self.static_tokens(&given.place("token-auth-file"), file));
         let errors = self.errors.len();
         let (jwt, anonymous) = self.issuers(given);
-        let none_on = flags.client_ca_file.is_none()
+        let none_enabled = flags.client_ca_file.is_none()
             && flags.requestheader_client_ca_file.is_none()
             && flags.token_auth_file.is_none()
             && !flags.enable_bootstrap_token_auth
@@ -47,11 +49,11 @@ impl Resolver<'_> {
             && flags.authentication_token_webhook_config_file.is_none()
             && jwt.is_empty()
             && self.errors.len() == errors;
-        if none_on && anonymous == Anonymous::Nowhere {
+        if none_enabled && anonymous == AnonymousAuth::Disabled {
             let [certificates, tokens, front_proxies] =
                 ["client-ca-file", "token-auth-file", "requestheader-client-ca-file"]
                     .map(|flag| given.key(flag));
-            let problem = "is off, and no other authentication method is on";
+            let problem = "is disabled, and no other authentication method is enabled";
             self.errors.push(
                 ConfigError::new(given.key("anonymous-auth"), problem)
                     .fix(format!("give {certificates}, {tokens} or {front_proxies}")),
@@ -74,23 +76,23 @@ impl Resolver<'_> {
         }
     }
 
-    fn static_tokens(&mut self, place: &Place, file: &Path) -> Option<Arc<StaticTokenAuthenticator>> {
+    fn static_tokens(&mut self, place: &KeyLocation, file: &Path) -> Option<Arc<StaticTokenAuthenticator>> {
         let file = place.path(file);
         let csv = self.read(&place.key, &file)?;
         let parsed = StaticTokenAuthenticator::parse(&file.display().to_string(), &csv).map_err(|error| {
-            // The text names the file, as upstream's does.
+            // The text names the file, as kube-apiserver's does.
             ConfigError::new(&place.key, error.to_string())
                 .fix("give CSV lines of token,user,uid[,\"group1,group2\"]")
         });
         self.ok(parsed).map(Arc::new)
     }
 
-    fn ca_bundle(&mut self, place: &Place, file: &Path) -> Option<Arc<CaBundle>> {
+    fn ca_bundle(&mut self, place: &KeyLocation, file: &Path) -> Option<Arc<CaBundle>> {
         self.ca_bundle_and_pem(place, file).map(|(bundle, _)| bundle)
     }
 
-    /// A bundle, and the text that it was read from.
-    fn ca_bundle_and_pem(&mut self, place: &Place, file: &Path) -> Option<(Arc<CaBundle>, Vec<u8>)> {
+    /// A CA bundle and its PEM text.
+    fn ca_bundle_and_pem(&mut self, place: &KeyLocation, file: &Path) -> Option<(Arc<CaBundle>, Vec<u8>)> {
         let file = &place.path(file);
         let pem = self.read(&place.key, file)?;
         let parsed = CaBundle::from_pem(&pem).map_err(|error| {
@@ -107,9 +109,9 @@ impl Resolver<'_> {
     fn request_header(
         &mut self,
         file: &Path,
-        given: &Section<AuthenticationFlags>,
+        given: &MergedSection<AuthenticationFlags>,
         client_ca: Option<&CaBundle>,
-    ) -> Option<RequestHeader> {
+    ) -> Option<RequestHeaderConfig> {
         let flags = &given.values;
         let ca = self.ca_bundle(&given.place("requestheader-client-ca-file"), file);
         let allowed_names = listed(&flags.requestheader_allowed_names);
@@ -179,10 +181,10 @@ impl Resolver<'_> {
             ConfigError::new(given.key("requestheader-username-headers"), error.to_string())
                 .fix("give valid header names")
         });
-        Some(RequestHeader { ca, allowed_names, headers: self.ok(headers)? })
+        Some(RequestHeaderConfig { ca, allowed_names, headers: self.ok(headers)? })
     }
 
-    fn unused_request_header_flags(&mut self, given: &Section<AuthenticationFlags>) {
+    fn unused_request_header_flags(&mut self, given: &MergedSection<AuthenticationFlags>) {
         let flags = &given.values;
         let used = request_header_lists(flags).into_iter().filter(|(_, values)| !listed(values).is_empty());
         for (name, _) in used {
@@ -190,14 +192,14 @@ impl Resolver<'_> {
         }
     }
 
-    /// A flag that was given, and does nothing for want of another.
-    fn warn_of_no_effect(&mut self, given: &Section<AuthenticationFlags>, flag: &str, other: &str) {
+    /// Warns about a flag that has no effect without another.
+    fn warn_of_no_effect(&mut self, given: &MergedSection<AuthenticationFlags>, flag: &str, other: &str) {
         let (flag, other) = (given.key(flag), given.key(other));
         self.warnings.push(format!("{flag} has no effect without {other}"));
     }
 }
 
-/// The list flags about front proxies.
+/// The list flags of front proxies.
 fn request_header_lists(flags: &AuthenticationFlags) -> [(&'static str, &Vec<String>); 5] {
     [
         ("requestheader-username-headers", &flags.requestheader_username_headers),

@@ -1,4 +1,4 @@
-//! The clusters: their names, which requests are for which, and where they are.
+//! Resolves the clusters: their names, routes and backends.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,22 +6,21 @@ use std::sync::Arc;
 
 use rustls_pki_types::DnsName;
 
-use super::Resolver;
+use super::ConfigResolver;
 use super::controllers::Tenant;
 use crate::backend::settings::Backend;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::error::ConfigError;
-use crate::config::file::Sections;
+use crate::config::file::FileSections;
 use crate::config::flags::{BackendFlags, ClusterKeys, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
-use crate::config::sections::{Layer, Section};
-use crate::controllers::settings::Controllers;
+use crate::config::sections::{ConfigLayer, MergedSection};
 use crate::http::identity_headers::RequestHeaderNames;
 
-/// The name of the cluster that flags describe.
+/// The name of the cluster configured by flags.
 const ONLY_CLUSTER: &str = "backend";
 
-/// What kube-apiserver serves at its root: a prefix that begins so would hide it from clients of another cluster.
+/// The root paths of kube-apiserver. A path prefix that begins with one would hide it from clients of another cluster.
 // apiserver: pkg/server/routes, pkg/endpoints/discovery; kubernetes: pkg/kubeapiserver/authorizer
 const ROOTS: [&str; 16] = [
     ".well-known",
@@ -42,21 +41,21 @@ const ROOTS: [&str; 16] = [
     "version",
 ];
 
-/// What may belong to one cluster alone, and the key by which it does.
-type Claims = BTreeMap<(&'static str, String), String>;
+/// The values that must be unique to one cluster, each with the key that set it.
+type UniqueValues = BTreeMap<(&'static str, String), String>;
 
-impl Resolver<'_> {
-    /// What is wrong is in `self.errors`; a cluster that is bad is left out here, and nothing is served.
+impl ConfigResolver<'_> {
+    /// The clusters. Leaves out invalid ones; `self.errors` has the errors, and the configuration then fails as a whole.
     pub(super) fn clusters(
         &mut self,
-        file: Option<&Section<Sections>>,
+        file: Option<&MergedSection<FileSections>>,
         flags: &ServeFlags,
-    ) -> (Vec<Cluster>, BTreeMap<String, Arc<Controllers>>) {
+    ) -> Vec<Cluster> {
         let listed = file.into_iter().flat_map(|file| {
             let clusters = file.values.clusters.iter().enumerate();
             clusters.map(|(index, keys)| file.below(&format!("clusters[{index}]"), keys))
         });
-        let mut listed: Vec<Layer> = listed.collect();
+        let mut listed: Vec<ConfigLayer> = listed.collect();
         if listed.is_empty() {
             listed.push(flags.backend.layer());
         } else {
@@ -71,9 +70,9 @@ impl Resolver<'_> {
         let template = file.map(|file| file.below("authentication", &file.values.authentication));
         let controller_template =
             file.map(|file| file.below("controllerManager", &file.values.controller_manager));
-        let mut claims = Claims::new();
+        let mut unique = UniqueValues::new();
         let mut clusters = Vec::with_capacity(listed.len());
-        let (mut controllers, mut tenants) = (BTreeMap::new(), Vec::new());
+        let mut tenants = Vec::new();
         for keys in listed {
             let Some(given) = self.section::<ClusterKeys>([Some(keys)]) else { continue };
             let own = &given.values.authentication;
@@ -84,23 +83,27 @@ impl Resolver<'_> {
             let own = (!own.is_empty()).then(|| given.below("controllerManager", own));
             let layers = [controller_template.clone(), own, Some(flags.controllers.layer())];
             let running = self.section(layers).and_then(|given| self.controllers(&given));
-            let name = self.cluster_name(&given, &mut claims);
-            let routes = self.routes(&given, several, &mut claims);
+            let name = self.cluster_name(&given, &mut unique);
+            let routes = self.routes(&given, several, &mut unique);
             let backend = self.backend(&given, file.is_some());
             if let (Some(name), Some(routes), Some(authentication), Some(backend)) =
                 (name, routes, authentication, backend)
             {
                 let (running, signing) = running.unzip();
                 tenants.push(Tenant::new(&name, signing.unwrap_or_default(), &authentication));
-                controllers.extend(running.map(|running| (name.clone(), Arc::new(running))));
-                clusters.push(Cluster { name, routes, authentication, backend });
+                let controllers = running.map(Arc::new);
+                clusters.push(Cluster { name, routes, authentication, backend, controllers });
             }
         }
         self.keep_tenants_apart(&tenants);
-        (clusters, controllers)
+        clusters
     }
 
-    fn cluster_name(&mut self, given: &Section<ClusterKeys>, claims: &mut Claims) -> Option<String> {
+    fn cluster_name(
+        &mut self,
+        given: &MergedSection<ClusterKeys>,
+        unique: &mut UniqueValues,
+    ) -> Option<String> {
         if !given.in_file() {
             return Some(ONLY_CLUSTER.to_owned());
         }
@@ -113,31 +116,36 @@ impl Resolver<'_> {
             let error = ConfigError::new(key, format!("{name:?} is not a DNS label"));
             return self.fail(error.fix("give at most 63 of a-z, 0-9 and -, with no - at either end"));
         }
-        self.claim("name", name, key, claims)?;
+        self.claim("name", name, key, unique)?;
         Some(name.clone())
     }
 
-    /// Takes something for a cluster that no other may have.
-    fn claim(&mut self, kind: &'static str, value: &str, key: String, claims: &mut Claims) -> Option<()> {
-        let Some(first) = claims.get(&(kind, value.to_owned())) else {
-            claims.insert((kind, value.to_owned()), key);
+    /// Reports an error if another cluster has the same value.
+    fn claim(
+        &mut self,
+        kind: &'static str,
+        value: &str,
+        key: String,
+        unique: &mut UniqueValues,
+    ) -> Option<()> {
+        let Some(first) = unique.get(&(kind, value.to_owned())) else {
+            unique.insert((kind, value.to_owned()), key);
             return Some(());
         };
-        let error = ConfigError::new(key, format!("{value:?} is that of {first} already"));
+        let error = ConfigError::new(key, format!("{value:?} is already used by {first}"));
         self.fail(error.fix("give each cluster its own"))
     }
 
     fn routes(
         &mut self,
-        cluster: &Section<ClusterKeys>,
+        cluster: &MergedSection<ClusterKeys>,
         several: bool,
-        claims: &mut Claims,
+        unique: &mut UniqueValues,
     ) -> Option<Routes> {
         let fix = "give serverNames, pathPrefix or both";
         let Some(keys) = &cluster.values.routes else {
             if several {
-                let error =
-                    ConfigError::new(cluster.key("match"), "is required, since there are other clusters");
+                let error = ConfigError::new(cluster.key("match"), "is required with more than one cluster");
                 return self.fail(error.fix(fix));
             }
             return Some(Routes::Everything);
@@ -154,13 +162,13 @@ impl Resolver<'_> {
                 let error = ConfigError::new(key, format!("{name:?} is not a DNS name"));
                 return self.fail(error.fix("give a name such as prod.example.com or *.example.com"));
             }
-            self.claim("server name", &name, key, claims).map(|()| name)
+            self.claim("server name", &name, key, unique).map(|()| name)
         });
         let server_names = named.collect();
         if let Some(prefix) = path_prefix {
             let key = given.key("path-prefix");
             match checked_prefix(prefix) {
-                Ok(()) => self.claim("prefix", prefix, key, claims)?,
+                Ok(()) => self.claim("prefix", prefix, key, unique)?,
                 Err((problem, fix)) => {
                     return self.fail(ConfigError::new(key, format!("{prefix:?} {problem}")).fix(fix));
                 }
@@ -169,7 +177,7 @@ impl Resolver<'_> {
         Some(Routes::Matching { server_names, path_prefix: path_prefix.clone() })
     }
 
-    fn backend(&mut self, given: &Section<ClusterKeys>, with_file: bool) -> Option<Backend> {
+    fn backend(&mut self, given: &MergedSection<ClusterKeys>, with_file: bool) -> Option<Backend> {
         let ClusterKeys { backend, context, endpoints, .. } = &given.values;
         let identity_headers = self.identity_headers(given);
         let place = given.place("backend-kubeconfig");
@@ -207,8 +215,8 @@ impl Resolver<'_> {
         Some(Backend { identity_headers, ..backend? })
     }
 
-    /// The headers that the backend reads identities from, if they are named. Errors in them are reported.
-    fn identity_headers(&mut self, given: &Section<ClusterKeys>) -> Option<RequestHeaderNames> {
+    /// The backend's identity headers, if configured. Reports errors in them.
+    fn identity_headers(&mut self, given: &MergedSection<ClusterKeys>) -> Option<RequestHeaderNames> {
         let BackendFlags {
             backend_requestheader_username_headers: user,
             backend_requestheader_uid_headers: uid,
@@ -221,17 +229,17 @@ impl Resolver<'_> {
             [true, true, true, true] => return None,
             [false, ..] => {}
             _ => {
-                let error = ConfigError::new(key, "is required beside the backend's other identity headers");
-                return self.fail(
-                    error.fix("give all four as the backend's --requestheader-*-headers are, or none"),
-                );
+                let error = ConfigError::new(key, "is required with the backend's other identity headers");
+                return self.fail(error.fix(
+                    "give all four, with the values of the backend's --requestheader-* flags, or none",
+                ));
             }
         }
         match RequestHeaderNames::new(user, uid, group, extra) {
             Ok(names) => Some(names),
             Err(error) => {
                 let error = ConfigError::new(key, error.to_string());
-                self.fail(error.fix("give names such as X-Remote-User, as the backend's own flags have them"))
+                self.fail(error.fix("give the header names of the backend's --requestheader-* flags"))
             }
         }
     }
@@ -251,7 +259,7 @@ fn is_server_name(name: &str) -> bool {
     DnsName::try_from(name.strip_prefix("*.").unwrap_or(name)).is_ok() && !name.ends_with('.')
 }
 
-/// Whether a path can be cut off in front of an API server's own, else why not and the way out.
+/// Checks that a path prefix can precede the paths of an API server. Else returns the problem and the fix.
 fn checked_prefix(prefix: &str) -> Result<(), (String, &'static str)> {
     const SHAPE: &str = "give a path such as /clusters/prod";
     let Some(path) = prefix.strip_prefix('/') else {
@@ -262,14 +270,14 @@ fn checked_prefix(prefix: &str) -> Result<(), (String, &'static str)> {
         let problem = format!("would hide /{first} of the API servers");
         return Err((problem, "give a path that no API server has, such as /clusters/prod"));
     }
-    // RFC 3986, 3.3: pchar, without what is escaped
+    // RFC 3986, 3.3: pchar, without percent-encoding
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
     for segment in path.split('/') {
         match segment {
             "" => return Err(("ends with / or has an empty segment".to_owned(), SHAPE)),
             "." | ".." => return Err((format!("has the segment {segment}"), SHAPE)),
             segment if !segment.bytes().all(plain) => {
-                return Err(("has a character that a path cannot have unescaped".to_owned(), SHAPE));
+                return Err(("has a character that a path prefix cannot have".to_owned(), SHAPE));
             }
             _ => {}
         }

@@ -1,5 +1,4 @@
-//! Which controllers run for a cluster, and by what. The rules between flags are kube-controller-manager's, in its
-//! words.
+//! Resolves the controllers of a cluster. The rules between flags and their error texts are kube-controller-manager's.
 
 mod authority;
 mod election;
@@ -9,58 +8,58 @@ mod tenants;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Resolver;
+use super::ConfigResolver;
 use crate::config::error::ConfigError;
 use crate::config::flags::ControllerFlags;
-use crate::config::sections::Section;
+use crate::config::sections::MergedSection;
 use crate::controllers::selected;
-use crate::controllers::settings::{Controllers, Name, SignerSettings};
-use crate::pki::issuance::profile::Profile;
-use authority::Files;
+use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
+use crate::pki::issuance::profile::CertificateProfile;
+use authority::AuthorityFiles;
 pub(super) use tenants::{SigningCa, Tenant};
 
-/// The flags of a pair of files, with what upstream calls it and the signers that are to have it.
-struct Pair {
+/// The two flags of a CA, with its name in kube-controller-manager's errors and the signers that use it.
+struct SigningFlagPair {
     name: &'static str,
     flags: [&'static str; 2],
     values: fn(&ControllerFlags) -> (Option<&Path>, Option<&str>),
-    profiles: &'static [fn() -> Profile],
+    profiles: &'static [fn() -> CertificateProfile],
 }
 
-const GENERAL: Pair = Pair {
+const GENERAL: SigningFlagPair = SigningFlagPair {
     name: "cluster-signing",
     flags: ["cluster-signing-cert-file", "cluster-signing-key-file"],
     values: |flags| (flags.cluster_signing_cert_file.as_deref(), flags.cluster_signing_key_file.as_deref()),
     profiles: &[
-        Profile::kubelet_serving,
-        Profile::kubelet_client,
-        Profile::kube_apiserver_client,
-        Profile::legacy_unknown,
+        CertificateProfile::kubelet_serving,
+        CertificateProfile::kubelet_client,
+        CertificateProfile::kube_apiserver_client,
+        CertificateProfile::legacy_unknown,
     ],
 };
 
-// kubernetes: cmd/kube-controller-manager/app/options/csrsigningcontroller.go, Validate, where two pairs go by names
-// that are not their flags'
-const SPECIFIC: [Pair; 4] = [
-    Pair {
+// kubernetes: cmd/kube-controller-manager/app/options/csrsigningcontroller.go, Validate, where the names of two pairs
+// differ from their flags
+const SPECIFIC: [SigningFlagPair; 4] = [
+    SigningFlagPair {
         name: "cluster-signing-kubelet-serving",
         flags: ["cluster-signing-kubelet-serving-cert-file", "cluster-signing-kubelet-serving-key-file"],
         values: |flags| {
             let cert = flags.cluster_signing_kubelet_serving_cert_file.as_deref();
             (cert, flags.cluster_signing_kubelet_serving_key_file.as_deref())
         },
-        profiles: &[Profile::kubelet_serving],
+        profiles: &[CertificateProfile::kubelet_serving],
     },
-    Pair {
+    SigningFlagPair {
         name: "cluster-signing-kube-apiserver-client",
         flags: ["cluster-signing-kubelet-client-cert-file", "cluster-signing-kubelet-client-key-file"],
         values: |flags| {
             let cert = flags.cluster_signing_kubelet_client_cert_file.as_deref();
             (cert, flags.cluster_signing_kubelet_client_key_file.as_deref())
         },
-        profiles: &[Profile::kubelet_client],
+        profiles: &[CertificateProfile::kubelet_client],
     },
-    Pair {
+    SigningFlagPair {
         name: "cluster-signing-kube-apiserver",
         flags: [
             "cluster-signing-kube-apiserver-client-cert-file",
@@ -70,33 +69,34 @@ const SPECIFIC: [Pair; 4] = [
             let cert = flags.cluster_signing_kube_apiserver_client_cert_file.as_deref();
             (cert, flags.cluster_signing_kube_apiserver_client_key_file.as_deref())
         },
-        profiles: &[Profile::kube_apiserver_client],
+        profiles: &[CertificateProfile::kube_apiserver_client],
     },
-    Pair {
+    SigningFlagPair {
         name: "cluster-signing-legacy-unknown",
         flags: ["cluster-signing-legacy-unknown-cert-file", "cluster-signing-legacy-unknown-key-file"],
         values: |flags| {
             let cert = flags.cluster_signing_legacy_unknown_cert_file.as_deref();
             (cert, flags.cluster_signing_legacy_unknown_key_file.as_deref())
         },
-        profiles: &[Profile::legacy_unknown],
+        profiles: &[CertificateProfile::legacy_unknown],
     },
 ];
 
-impl Resolver<'_> {
-    /// What is wrong is in `self.errors`. `None` if no controller is to run, too: then no file is read. With the CAs that
-    /// sign, and where they are named.
+impl ConfigResolver<'_> {
+    /// The controllers and the CAs they sign with. `None` if there are errors, which go to `self.errors`, or if no
+    /// controller is enabled. Reads the files of CAs only for csrsigning.
     pub(super) fn controllers(
         &mut self,
-        given: &Section<ControllerFlags>,
-    ) -> Option<(Controllers, Vec<SigningCa>)> {
+        given: &MergedSection<ControllerFlags>,
+    ) -> Option<(ControllerSettings, Vec<SigningCa>)> {
         let flags = &given.values;
         let errors = self.errors.len();
         let names = selected(&super::listed(&flags.controllers)).map_err(|unknown| {
-            let known: Vec<&str> = Name::ALL.iter().map(|name| name.alias()).collect();
+            let known: Vec<&str> = ControllerName::ALL.iter().map(|name| name.alias()).collect();
             // kubernetes: k8s.io/controller-manager/options/generic.go, Validate
-            let said = unknown.iter().map(|name| format!("{name:?} is not in the list of known controllers"));
-            ConfigError::new(given.key("controllers"), said.collect::<Vec<_>>().join(", "))
+            let problems =
+                unknown.iter().map(|name| format!("{name:?} is not in the list of known controllers"));
+            ConfigError::new(given.key("controllers"), problems.collect::<Vec<_>>().join(", "))
                 .fix(format!("give *, or some of {}", known.join(", ")))
         });
         let names = self.ok(names);
@@ -105,7 +105,7 @@ impl Resolver<'_> {
         let signing_duration = self.duration(&duration_key, &flags.cluster_signing_duration);
         let pairs = self.pairs(given);
         let names = names?;
-        let signs = names.contains(&Name::CsrSigning);
+        let signs = names.contains(&ControllerName::CsrSigning);
         let (mut signers, mut authorities) = (Vec::new(), Vec::new());
         if signs {
             for (pair, files) in pairs {
@@ -131,19 +131,22 @@ impl Resolver<'_> {
             return None;
         }
         if signs && signers.is_empty() {
-            // As kube-controller-manager, which leaves the controller out and says so.
+            // kube-controller-manager skips the controller then, and logs it.
             let [key, cert, profiles] =
                 ["controllers", "cluster-signing-cert-file", "signer-profiles"].map(|flag| given.key(flag));
             self.warnings.push(format!("{key}: csrsigning signs nothing without {cert} or {profiles}"));
         }
         let controllers =
-            Controllers { names, signers, signing_duration: signing_duration?, election: election? };
+            ControllerSettings { names, signers, signing_duration: signing_duration?, election: election? };
         Some((controllers, authorities))
     }
 
-    /// The pairs of files that are given.
-    fn pairs(&mut self, given: &Section<ControllerFlags>) -> Vec<(&'static Pair, Files)> {
-        let is_given = |pair: &Pair| {
+    /// The configured pairs of files.
+    fn pairs(
+        &mut self,
+        given: &MergedSection<ControllerFlags>,
+    ) -> Vec<(&'static SigningFlagPair, AuthorityFiles)> {
+        let is_given = |pair: &SigningFlagPair| {
             let (cert, key) = (pair.values)(&given.values);
             cert.is_some() || key.is_some()
         };
@@ -162,11 +165,15 @@ impl Resolver<'_> {
         all.filter_map(|pair| Some((pair, self.pair(given, pair)?))).collect()
     }
 
-    fn pair(&mut self, given: &Section<ControllerFlags>, pair: &Pair) -> Option<Files> {
+    fn pair(
+        &mut self,
+        given: &MergedSection<ControllerFlags>,
+        pair: &SigningFlagPair,
+    ) -> Option<AuthorityFiles> {
         let [cert_place, key_place] = pair.flags.map(|flag| given.place(flag));
         let (place, other, problem) = match (pair.values)(&given.values) {
             (None, None) => return None,
-            (Some(cert), Some(key)) => return Some(Files::new(&cert_place, cert, &key_place, key)),
+            (Some(cert), Some(key)) => return Some(AuthorityFiles::new(&cert_place, cert, &key_place, key)),
             (Some(_), None) => (cert_place, key_place, "cannot specify cert without key"),
             (None, Some(_)) => (key_place, cert_place, "cannot specify key without cert"),
         };
@@ -174,14 +181,14 @@ impl Resolver<'_> {
         self.fail(error.fix(format!("give {} too", other.key)))
     }
 
-    /// Says which files are not used for want of the controller that signs.
-    fn warn_of_unused_files(&mut self, given: &Section<ControllerFlags>) {
+    /// Warns about files that only csrsigning would use.
+    fn warn_of_unused_files(&mut self, given: &MergedSection<ControllerFlags>) {
         let all = std::iter::once(&GENERAL).chain(&SPECIFIC);
         let certs = all.filter(|pair| (pair.values)(&given.values).0.is_some()).map(|pair| pair.flags[0]);
         let profiles = given.values.signer_profiles.as_ref().map(|_| "signer-profiles");
         for flag in certs.chain(profiles) {
             let (flag, controllers) = (given.key(flag), given.key("controllers"));
-            self.warnings.push(format!("{flag} has no effect without csrsigning among {controllers}"));
+            self.warnings.push(format!("{flag} has no effect without csrsigning in {controllers}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How clients reach the gateway: certificates, TLS options, the address.
+//! Resolves the serving section: address, certificates, TLS options and connection limits.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -8,16 +8,16 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs as crypto;
 
-use super::{Resolver, listed};
+use super::{ConfigResolver, listed};
 use crate::config::error::ConfigError;
 use crate::config::flags::ServingFlags;
-use crate::config::sections::{Place, Section};
+use crate::config::sections::{KeyLocation, MergedSection};
 use crate::listener::settings::{Limits, Serving, ServingCertificate};
 use crate::pki::x509::certificate::Certificate;
 use crate::pki::x509::{CertificateKeyPair, KeyPairError};
 
-impl Resolver<'_> {
-    pub(super) fn serving(&mut self, given: &Section<ServingFlags>) -> Option<Serving> {
+impl ConfigResolver<'_> {
+    pub(super) fn serving(&mut self, given: &MergedSection<ServingFlags>) -> Option<Serving> {
         let flags = &given.values;
         let (cert_place, key_place) = (given.place("tls-cert-file"), given.place("tls-private-key-file"));
         let certificate = match (&flags.tls_cert_file, &flags.tls_private_key_file) {
@@ -57,9 +57,9 @@ impl Resolver<'_> {
 
     fn certificate(
         &mut self,
-        cert_place: &Place,
+        cert_place: &KeyLocation,
         cert_file: &Path,
-        key_place: &Place,
+        key_place: &KeyLocation,
         key_file: &Path,
         names: Option<Vec<String>>,
     ) -> Option<ServingCertificate> {
@@ -69,7 +69,7 @@ impl Resolver<'_> {
         let (cert_pem, key_pem) = (cert_pem?, key_pem?);
         let pair = CertificateKeyPair::from_pem(&cert_pem, &key_pem).map_err(|error| {
             let (key, file) =
-                if error.is_of_key() { (&key_place.key, key_file) } else { (&cert_place.key, cert_file) };
+                if error.concerns_key() { (&key_place.key, key_file) } else { (&cert_place.key, cert_file) };
             let problem = match error {
                 KeyPairError::Mismatch => format!("is not the key of {}", cert_file.display()),
                 ref error => error.to_string(),
@@ -82,7 +82,11 @@ impl Resolver<'_> {
         Some(ServingCertificate { pair, names, file: cert_file.clone() })
     }
 
-    fn sni_certificates(&mut self, place: &Place, values: &[String]) -> Option<Vec<ServingCertificate>> {
+    fn sni_certificates(
+        &mut self,
+        place: &KeyLocation,
+        values: &[String],
+    ) -> Option<Vec<ServingCertificate>> {
         let mut found = Vec::with_capacity(values.len());
         for value in values {
             // component-base: cli/flag/namedcertkey_flag.go
@@ -137,7 +141,7 @@ impl Resolver<'_> {
         if names.is_empty() {
             return Arc::new(provider);
         }
-        // As Go, whose TLS 1.3 suites cannot be configured: the flag is about TLS 1.2.
+        // As in Go, the flag applies to TLS 1.2; the suites of TLS 1.3 cannot be configured.
         let all = std::mem::take(&mut provider.cipher_suites);
         let name_of = |suite: &rustls::SupportedCipherSuite| format!("{:?}", suite.suite());
         for name in names.iter().filter(|name| !GO_CIPHER_SUITES.contains(&name.as_str())) {
@@ -148,7 +152,7 @@ impl Resolver<'_> {
         }
         for name in names.iter().filter(|name| GO_CIPHER_SUITES.contains(&name.as_str())) {
             if !all.iter().any(|suite| name_of(suite).replace("TLS13_", "TLS_") == go_name(name)) {
-                self.warnings.push(format!("{key}: {name} is not safe and not offered"));
+                self.warnings.push(format!("{key}: {name} is insecure and not offered"));
             }
         }
         provider.cipher_suites = all
@@ -158,7 +162,7 @@ impl Resolver<'_> {
             })
             .collect();
         if !provider.cipher_suites.iter().any(|suite| suite.tls13().is_none()) {
-            self.warnings.push(format!("{key}: none of them is usable with TLS 1.2; only TLS 1.3 is"));
+            self.warnings.push(format!("{key}: no suite for TLS 1.2 remains; only TLS 1.3 is offered"));
         }
         Arc::new(provider)
     }
@@ -182,7 +186,7 @@ impl Resolver<'_> {
     }
 }
 
-/// How much clients may take up; 0 stands for the default.
+/// The limits on clients; 0 stands for the default.
 fn limits(flags: &ServingFlags) -> Limits {
     let defaults = Limits::default();
     Limits {
@@ -195,7 +199,7 @@ fn limits(flags: &ServingFlags) -> Limits {
     }
 }
 
-/// The names a serving certificate is for: its DNS names and addresses, else its common name.
+/// The server names of a serving certificate: its DNS names, else its common name.
 // apiserver: pkg/server/dynamiccertificates/named_certificates.go
 fn certificate_names(leaf: &Certificate) -> Vec<String> {
     let names = &leaf.extensions.names.dns;
@@ -206,7 +210,7 @@ fn certificate_names(leaf: &Certificate) -> Vec<String> {
     if common_name.is_empty() { Vec::new() } else { vec![common_name] }
 }
 
-/// The name rustls has for a cipher suite: Go accepts two old names without the hash.
+/// The IANA name of a cipher suite: Go also accepts two old names without the hash.
 fn go_name(name: &str) -> String {
     match name {
         "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" | "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" => {

@@ -1,23 +1,22 @@
-//! What to tell whoever wrote a key or a value that cannot be read: what is wrong in plain words, and what to write
-//! instead.
+//! Problem and fix for a key or value that cannot be read, in the operator's words.
 
 use clap::{Args, Command};
 
 use super::key_of;
 use crate::config::flags::{AuthenticationFlags, ClusterKeys, MatchKeys, OperationFlags, ServingFlags};
 
-/// What to write instead of an unknown key.
+/// The fix for an unknown key.
 pub(super) fn suggestion<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let likeness = |candidate: &str| strsim::jaro_winkler(&key.to_lowercase(), &candidate.to_lowercase());
     let best = known.clone().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
     match (home_of(key), best.filter(|best| likeness(best) > 0.85)) {
         (Some(home), _) => format!("write it below {home}"),
         (None, Some(best)) => format!("write {best}"),
-        (None, None) => format!("remove it; known here: {}", known.collect::<Vec<_>>().join(", ")),
+        (None, None) => format!("remove it; known keys: {}", known.collect::<Vec<_>>().join(", ")),
     }
 }
 
-/// Where a key belongs that was written somewhere else.
+/// The section that a misplaced key belongs to.
 fn home_of(key: &str) -> Option<&'static str> {
     let homes = [
         ("serving", has::<ServingFlags>(key)),
@@ -34,7 +33,7 @@ fn has<T: Args>(key: &str) -> bool {
     command.get_arguments().filter_map(clap::Arg::get_long).any(|flag| key_of(flag) == key)
 }
 
-/// The words of `serde` in those of an operator.
+/// Translates an error of `serde` for operators.
 pub(super) fn plain(problem: &str) -> String {
     let words = [
         ("a boolean", "true or false"),
@@ -46,23 +45,23 @@ pub(super) fn plain(problem: &str) -> String {
         ("u32", "a whole number"),
         ("usize", "a whole number"),
         ("path string", "a path"),
-        ("a string", "a text, in quotes"),
+        ("a string", "a string in quotes"),
     ];
     let Some((found, expected)) = problem.split_once(", expected ") else { return problem.to_owned() };
     let (subject, found) = found.split_once(": ").unwrap_or(("", found));
-    let in_words = |text: &str| {
-        let word = words.iter().find(|(theirs, _)| *theirs == text);
-        word.map_or_else(|| text.to_owned(), |(_, ours)| (*ours).to_owned())
+    let translated = |text: &str| {
+        let word = words.iter().find(|(serde, _)| *serde == text);
+        word.map_or_else(|| text.to_owned(), |(_, plain)| (*plain).to_owned())
     };
-    format!("{subject}: {}, expected {}", in_words(found), in_words(expected))
+    format!("{subject}: {}, expected {}", translated(found), translated(expected))
 }
 
-/// What the help says of a key.
+/// The fix for a value of the wrong type: the help of its flag.
 pub(super) fn meaning<T: Args>(key: &str) -> String {
     let command = T::augment_args(Command::new(""));
     let mut arguments = command.get_arguments();
     let argument = arguments.find(|argument| argument.get_long().is_some_and(|long| key_of(long) == key));
-    // What has no flag is made of keys.
+    // Keys without a flag are maps.
     let Some(argument) = argument else {
         return "write its keys below it, indented; begin each cluster with a dash".to_owned();
     };

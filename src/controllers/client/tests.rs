@@ -1,4 +1,4 @@
-//! An API server that never answers, never ends, or answers with more than there is room for.
+//! An API server that never answers, never ends its response, or sends too much.
 
 use std::convert::Infallible;
 
@@ -12,7 +12,7 @@ use kube::api::{ListParams, WatchEvent, WatchParams};
 
 use super::*;
 
-/// What an API server sends: pieces of a body, after which there is nothing, not even its end.
+/// A client of an API server that sends these pieces of a body and never ends it.
 fn sending(pieces: Vec<Vec<u8>>) -> kube::Client {
     let service = service_fn(move |_: Request<Body>| {
         let pieces = stream::iter(pieces.clone()).map(|piece| Ok::<_, Infallible>(Frame::data(piece.into())));
@@ -31,19 +31,19 @@ fn maps(client: kube::Client) -> Api<ConfigMap> {
     Api::namespaced(client, "n")
 }
 
-fn said<T>(result: kube::Result<T>) -> String {
+fn error_of<T>(result: kube::Result<T>) -> String {
     result.err().expect("an error").to_string()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_that_never_comes_or_never_ends_is_given_up() {
+async fn a_response_that_never_comes_or_never_ends_times_out() {
     let late = ResponseError::TimedOut.to_string();
     for client in [silent(), sending(vec![b"{\"kind\":".to_vec()])] {
         let begun = Instant::now();
-        assert!(said(maps(client.clone()).get("m").await).contains(&late));
+        assert!(error_of(maps(client.clone()).get("m").await).contains(&late));
         assert_eq!(begun.elapsed(), REQUEST_TIMEOUT, "get");
         let begun = Instant::now();
-        assert!(said(maps(client).list(&ListParams::default().limit(10)).await).contains(&late));
+        assert!(error_of(maps(client).list(&ListParams::default().limit(10)).await).contains(&late));
         assert_eq!(begun.elapsed(), REQUEST_TIMEOUT, "list");
     }
 }
@@ -54,12 +54,12 @@ fn event(padding: usize) -> Vec<u8> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_of_which_nothing_comes_is_given_up() {
+async fn a_silent_watch_times_out() {
     let begun = Instant::now();
     let opened = maps(silent()).watch(&WatchParams::default(), "1").await;
-    assert!(said(opened.map(drop)).contains("does not answer in time"));
+    assert!(error_of(opened.map(drop)).contains("does not answer in time"));
     assert_eq!(begun.elapsed(), REQUEST_TIMEOUT);
-    // Two events, and silence.
+    // Two events, then silence.
     let client = sending(vec![event(1), event(1)]);
     let begun = Instant::now();
     let events = maps(client).watch(&WatchParams::default(), "1").await.unwrap();
@@ -70,17 +70,17 @@ async fn a_watch_of_which_nothing_comes_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_that_is_too_large_is_given_up_and_events_are_measured_one_by_one() {
+async fn a_response_that_is_too_large_fails_and_watch_events_are_measured_one_by_one() {
     let piece = || vec![b' '; MAX_OBJECT / 2];
     let got = maps(sending(vec![piece(), piece(), piece()])).get("m").await.unwrap_err();
     assert!(is_too_large(&got), "{got}");
     let page = vec![piece(); 2 * MAX_PAGE / MAX_OBJECT + 1];
     let listed = maps(sending(page)).list(&ListParams::default().limit(10)).await.unwrap_err();
     assert!(is_too_large(&listed), "{listed}");
-    // One object is never too large: what etcd stores is six times as long in JSON, at most.
+    // A single object is never too large: JSON is at most six times as long as the object in etcd.
     let one = vec![piece(); 2 * MAX_PAGE / MAX_OBJECT + 1];
     let listed = maps(sending(one)).list(&ListParams::default().limit(1)).await.unwrap_err();
-    assert!(said::<()>(Err(listed)).contains("does not answer in time"));
+    assert!(error_of::<()>(Err(listed)).contains("does not answer in time"));
     let large = vec![event(MAX_OBJECT / 2); 8];
     let events = maps(sending(large)).watch(&WatchParams::default(), "1").await.unwrap();
     assert_eq!(std::pin::pin!(events).take(8).try_collect::<Vec<_>>().await.unwrap().len(), 8);

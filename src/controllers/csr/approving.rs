@@ -1,6 +1,6 @@
-//! The controller that approves the client certificates of kubelets, if the requester may have them.
+//! The controller that approves requests for kubelet client certificates, if the requester is authorized.
 //!
-//! Follows `pkg/controller/certificates/approver/sarapprove.go`. One thing is stricter: a request whose key or signature
+//! Follows `pkg/controller/certificates/approver/sarapprove.go`. One rule is stricter: a request whose key or signature
 //! is too weak is never approved, since it would never be signed.
 
 use std::sync::Arc;
@@ -17,34 +17,34 @@ use tokio::task::spawn_blocking;
 use tracing::{debug, error, info, warn};
 
 use super::conditions::Conditions;
-use super::feed::{Feed, RequestKey, Summary};
+use super::feed::{CsrFeed, CsrSummary, RequestKey};
 use super::{
-    APPROVED, Csr, DENIED, MAX_REQUEST, Subresource, Written, condition, has, usages, with_condition, words,
-    write,
+    APPROVED, Csr, DENIED, MAX_REQUEST, Subresource, WriteOutcome, condition, error_message, has_condition,
+    usages, with_condition, write,
 };
-use crate::controllers::Context;
+use crate::controllers::ControllerContext;
 use crate::controllers::client::MaxBytes;
-use crate::controllers::queue::{Outcome, Pace};
-use crate::controllers::settings::Name;
+use crate::controllers::queue::{AttemptOutcome, RetryPolicy};
+use crate::controllers::settings::ControllerName;
 use crate::controllers::worker::work;
-use crate::pki::issuance::profile::{KUBELET_CLIENT, Profile};
+use crate::pki::issuance::profile::{CertificateProfile, KUBELET_CLIENT};
 use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
-/// How many signatures of requests are verified at once: whoever may create requests decides how many there are.
-const VERIFIERS: usize = 2;
-/// The cause of problems with reviews.
+/// The maximum number of concurrent signature verifications: clients that may create requests control the load.
+const MAX_CONCURRENT_VERIFICATIONS: usize = 2;
+/// The cause of problems with subject access reviews.
 const REVIEWS: &str = "subject access reviews";
 
-/// A kind of request that is approved if its requester may create the virtual subresource.
+/// A kind of kubelet request. The requester must be allowed to create its virtual subresource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// A node asks for its own next certificate.
+enum KubeletCsrKind {
+    /// A node requests its own next certificate.
     SelfNodeClient,
-    /// Somebody asks for a node.
+    /// Any client requests a certificate for a node.
     NodeClient,
 }
 
-impl Kind {
+impl KubeletCsrKind {
     const fn subresource(self) -> &'static str {
         match self {
             Self::SelfNodeClient => "selfnodeclient",
@@ -61,10 +61,10 @@ impl Kind {
         }
     }
 
-    /// Which kinds a request is of, in the order in which they are tried.
+    /// The kinds that match a request, in the order in which the controller tries them.
     fn all_of(spec: &CertificateSigningRequestSpec, request: &CertificateRequest) -> Vec<Self> {
         let is_kubelets = spec.signer_name == KUBELET_CLIENT
-            && Profile::kubelet_client().check(request, usages(spec)).is_ok();
+            && CertificateProfile::kubelet_client().check(request, usages(spec)).is_ok();
         if !is_kubelets {
             return Vec::new();
         }
@@ -73,72 +73,74 @@ impl Kind {
     }
 }
 
-/// Approves for as long as it is polled.
-pub(crate) async fn run(context: Context) -> std::convert::Infallible {
+/// Runs the controller.
+pub(crate) async fn run(context: ControllerContext) -> std::convert::Infallible {
     let forgotten = AtomicU64::new(0);
-    let feed = Feed {
+    let feed = CsrFeed {
         context: &context,
-        controller: Name::CsrApproving,
+        controller: ControllerName::CsrApproving,
         signers: vec![KUBELET_CLIENT.to_owned()],
         is_wanted: is_undecided,
         forgotten: &forgotten,
     };
     let (requests, feeding) = feed.start();
-    let hands = Arc::new(Semaphore::new(VERIFIERS));
-    let handle = |key| handle(&context, &hands, key);
-    let working = work(&context, Name::CsrApproving, Pace::CERTIFICATES, requests, &forgotten, handle);
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_VERIFICATIONS));
+    let handle = |key| handle(&context, &permits, key);
+    let working =
+        work(&context, ControllerName::CsrApproving, RetryPolicy::CERTIFICATES, requests, &forgotten, handle);
     tokio::select! {
         never = working => never,
         never = feeding => match never {},
     }
 }
 
-fn is_undecided(summary: &Summary) -> bool {
+fn is_undecided(summary: &CsrSummary) -> bool {
     let Conditions { approved, denied, .. } = summary.conditions();
     !approved.is_there && !denied.is_there && !summary.is_issued()
 }
 
-/// `hands` are the requests that may be verified at once, those included whose attempts were given up.
-async fn handle(context: &Context, hands: &Arc<Semaphore>, key: RequestKey) -> Outcome {
-    let csr = match super::unsigned(context, Name::CsrApproving, &key).await {
+/// Processes a request. A verification holds one of `permits` until it ends, even if its attempt has timed out.
+async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: RequestKey) -> AttemptOutcome {
+    let csr = match super::read_unissued(context, ControllerName::CsrApproving, &key).await {
         Ok(csr) => Arc::new(csr),
         Err(outcome) => return outcome,
     };
     let cluster = &*context.cluster;
-    let Ok(hand) = Arc::clone(hands).acquire_owned().await else { return Outcome::Retry };
-    let judged = Arc::clone(&csr);
-    // To verify a signature takes as long as the requester's choice of a key lets it take.
-    let judging = spawn_blocking(move || {
-        let kinds = kinds(&judged);
-        drop(hand);
+    let Ok(permit) = Arc::clone(permits).acquire_owned().await else { return AttemptOutcome::Retry };
+    let checked = Arc::clone(&csr);
+    // The requester chooses the key, and so the duration of the verification.
+    let checking = spawn_blocking(move || {
+        let kinds = kinds(&checked);
+        drop(permit);
         kinds
     });
-    let Ok(kinds) = judging.await else {
+    let Ok(kinds) = checking.await else {
         context.metrics.panics.inc();
         error!(cluster, csr = &*key.name, "reading the request panicked");
-        return Outcome::Retry;
+        return AttemptOutcome::Retry;
     };
     let kinds = match kinds {
         Ok(kinds) => kinds,
         Err(problem) if problem.is_policy() => {
             warn!(cluster, csr = &*key.name, "not approved: {problem}");
-            return Outcome::Done;
+            return AttemptOutcome::Done;
         }
         Err(problem) => {
             error!(cluster, csr = &*key.name, "unable to parse csr {:?}: {problem}", csr.name_any());
-            return Outcome::Retry;
+            return AttemptOutcome::Retry;
         }
     };
     for kind in &kinds {
         match is_allowed(context, &csr.spec, *kind).await {
             Ok(true) => {
                 if context.writes.is_closed() {
-                    return Outcome::Retry;
+                    return AttemptOutcome::Retry;
                 }
                 let approved = condition(APPROVED, "AutoApproved", kind.message(), None);
                 let approved = with_condition(Csr::clone(&csr), approved);
-                let written = write(context, Name::CsrApproving, Subresource::Approval, &approved).await;
-                if written == Written::Yes {
+                let written =
+                    write(context, ControllerName::CsrApproving, Subresource::Approval, &approved).await;
+                if written == WriteOutcome::Yes {
                     let requester = csr.spec.username.as_deref().unwrap_or_default();
                     info!(
                         cluster,
@@ -152,73 +154,73 @@ async fn handle(context: &Context, hands: &Arc<Semaphore>, key: RequestKey) -> O
             }
             Ok(false) => {}
             Err(problem) => {
-                unreviewed(context, &key, &problem);
-                return Outcome::Retry;
+                log_review_failure(context, &key, &problem);
+                return AttemptOutcome::Retry;
             }
         }
     }
     if kinds.is_empty() {
-        return Outcome::Done;
+        return AttemptOutcome::Done;
     }
-    // The right may be given later, and there is nothing to be told by.
+    // An administrator may grant the permission later, and no event would report it.
     debug!(cluster, csr = &*key.name, ?kinds, "recognized, but subject access review was not approved");
-    Outcome::Retry
+    AttemptOutcome::Retry
 }
 
-/// Logs, once, that the API server does not say what requesters may do.
-fn unreviewed(context: &Context, key: &RequestKey, problem: &kube::Error) {
-    let (cluster, csr, problem) = (&*context.cluster, &*key.name, words(problem));
+/// Logs once that the API server does not answer subject access reviews.
+fn log_review_failure(context: &ControllerContext, key: &RequestKey, problem: &kube::Error) {
+    let (cluster, csr, problem) = (&*context.cluster, &*key.name, error_message(problem));
     if context.problems.begins(REVIEWS) {
         error!(
             cluster,
             csr,
-            "cannot ask who may have a certificate: {problem}; the gateway needs the verb create on \
+            "cannot create a SubjectAccessReview: {problem}; the gateway needs the verb create on \
              subjectaccessreviews.authorization.k8s.io (deploy/rbac-controllers.yaml)"
         );
     } else {
-        debug!(cluster, csr, "cannot ask who may have a certificate: {problem}");
+        debug!(cluster, csr, "cannot create a SubjectAccessReview: {problem}");
     }
 }
 
-/// What a request that nobody has decided on is.
-fn kinds(csr: &Csr) -> Result<Vec<Kind>, RequestError> {
-    if has(csr, APPROVED) || has(csr, DENIED) {
+/// The kinds that match a pending request.
+fn kinds(csr: &Csr) -> Result<Vec<KubeletCsrKind>, RequestError> {
+    if has_condition(csr, APPROVED) || has_condition(csr, DENIED) {
         return Ok(Vec::new());
     }
     let request = CertificateRequest::from_pem(&csr.spec.request.0)?;
-    Ok(Kind::all_of(&csr.spec, &request))
+    Ok(KubeletCsrKind::all_of(&csr.spec, &request))
 }
 
-/// Asks the API server for the requester.
+/// Asks the API server whether the requester is allowed to create the virtual subresource.
 // threat: own-approval
 async fn is_allowed(
-    context: &Context,
+    context: &ControllerContext,
     spec: &CertificateSigningRequestSpec,
-    kind: Kind,
+    kind: KubeletCsrKind,
 ) -> kube::Result<bool> {
     let review = serde_json::to_vec(&review(spec, kind)).map_err(kube::Error::SerdeError)?;
     let path = SubjectAccessReview::url_path(&(), None);
     let request = Request::new(path).create(&PostParams::default(), review);
     let mut request = request.map_err(kube::Error::BuildRequest)?;
     request.extensions_mut().insert(MaxBytes(2 * MAX_REQUEST));
-    let reviewed: Reviewed = context.client.request(request).await?;
+    let reviewed: AccessReviewResponse = context.client.request(request).await?;
     context.problems.ends(REVIEWS);
     Ok(reviewed.status.is_some_and(|status| status.allowed))
 }
 
-/// What is read of the answer.
+/// The parsed part of the response.
 #[derive(Debug, Deserialize)]
-struct Reviewed {
-    status: Option<Review>,
+struct AccessReviewResponse {
+    status: Option<AccessReviewStatus>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Review {
+struct AccessReviewStatus {
     #[serde(default)]
     allowed: bool,
 }
 
-fn review(spec: &CertificateSigningRequestSpec, kind: Kind) -> SubjectAccessReview {
+fn review(spec: &CertificateSigningRequestSpec, kind: KubeletCsrKind) -> SubjectAccessReview {
     let attributes = ResourceAttributes {
         group: Some("certificates.k8s.io".to_owned()),
         resource: Some("certificatesigningrequests".to_owned()),
@@ -246,7 +248,7 @@ mod tests {
     use tower::service_fn;
     use tracing::instrument::WithSubscriber as _;
 
-    use super::super::testing::{Lines, Wanted, decided};
+    use super::super::testing::{CapturedLog, Wanted, decided};
     use super::*;
     use crate::controllers::testing::FakeCluster;
     use crate::pki::issuance::profile::KUBELET_SERVING;
@@ -254,8 +256,11 @@ mod tests {
     // kubernetes: pkg/controller/certificates/approver/sarapprove_test.go, TestRecognizers: each with and without key
     // encipherment
     #[test]
-    fn kinds_are_those_of_upstream() {
-        let (own, both) = (vec![Kind::NodeClient], vec![Kind::SelfNodeClient, Kind::NodeClient]);
+    fn kinds_match_kube_controller_manager() {
+        let (own, both) = (
+            vec![KubeletCsrKind::NodeClient],
+            vec![KubeletCsrKind::SelfNodeClient, KubeletCsrKind::NodeClient],
+        );
         let good = Wanted::default;
         let mut more = good();
         more.usages.push("server auth");
@@ -278,25 +283,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decided_is_not_looked_at() {
+    fn a_decided_request_has_no_kinds() {
         let csr = Wanted::default().csr();
         for decision in [APPROVED, DENIED] {
             assert!(kinds(&decided(csr.clone(), &[decision])).unwrap().is_empty(), "{decision}");
         }
-        // As upstream: a failed request is approved, and never signed.
+        // As in kube-controller-manager: a failed request is approved, and never signed.
         assert_eq!(kinds(&decided(csr.clone(), &["Failed"])).unwrap().len(), 2);
         let mut broken = csr;
         broken.spec.request.0 = b"garbage".to_vec();
-        assert!(!kinds(&broken).unwrap_err().is_policy(), "what cannot be read is tried again");
+        assert!(!kinds(&broken).unwrap_err().is_policy(), "an unreadable request is retried");
     }
 
     #[test]
-    fn the_requester_is_asked_for_as_upstream_asks() {
+    fn the_review_is_kube_controller_managers() {
         let mut csr = Wanted::default().csr();
         csr.spec.uid = Some("8".to_owned());
         csr.spec.groups = Some(vec!["system:bootstrappers".to_owned()]);
         csr.spec.extra = Some([("k".to_owned(), vec!["v".to_owned()])].into());
-        let asked = serde_json::to_value(review(&csr.spec, Kind::SelfNodeClient)).unwrap();
+        let sent = serde_json::to_value(review(&csr.spec, KubeletCsrKind::SelfNodeClient)).unwrap();
         let expected = serde_json::json!({
             "user": "system:node:foo", "uid": "8", "groups": ["system:bootstrappers"], "extra": {"k": ["v"]},
             "resourceAttributes": {
@@ -304,11 +309,11 @@ mod tests {
                 "subresource": "selfnodeclient", "version": "*",
             },
         });
-        assert_eq!(asked["spec"], expected);
+        assert_eq!(sent["spec"], expected);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_review_that_is_never_answered_approves_nothing_and_is_asked_again() {
+    async fn a_review_that_is_never_answered_approves_nothing_and_is_retried() {
         let csr = Wanted::default().csr();
         let service = service_fn(move |request: http::Request<Body>| {
             let held = serde_json::to_vec(&csr).unwrap();
@@ -322,16 +327,16 @@ mod tests {
         });
         let mut context = FakeCluster::new().context();
         context.client = crate::controllers::client::bounded(kube::Client::new(service, "default"));
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        let hands = Arc::new(Semaphore::new(1));
-        let asking = async {
+        let permits = Arc::new(Semaphore::new(1));
+        let attempts = async {
             for _ in 0..3 {
-                assert_eq!(handle(&context, &hands, RequestKey::of("csr")).await, Outcome::Retry);
+                assert_eq!(handle(&context, &permits, RequestKey::of("csr")).await, AttemptOutcome::Retry);
             }
         };
-        asking.with_subscriber(log).await;
+        attempts.with_subscriber(log).await;
         let text = lines.text();
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(text.contains("does not answer in time") && text.contains("subjectaccessreviews"), "{text}");

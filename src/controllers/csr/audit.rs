@@ -1,32 +1,37 @@
-//! The audit trail of certificates: a line before each is written, and one that tells what became of it.
+//! The audit trail of certificates: a log line before each write, and one with its result.
 //!
-//! The first line is on standard error before the API server hears of the certificate, so that no certificate is without
-//! one, however the process ends. A line `signing` without a second one is a certificate that may be in the API.
+//! The first line is on standard error before the certificate is sent to the API server, so that every certificate has
+//! one, however the process ends. After a line `signing` without a second one, the certificate may be in the API.
 
 use aws_lc_rs::digest;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use kube::ResourceExt as _;
 use tracing::{error, info, warn};
 
-use super::{Csr, Written, usages};
+use super::{Csr, WriteOutcome, usages};
 use crate::clock::rfc3339;
 use crate::go::hex::hex;
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::issue::Issued;
+use crate::pki::issuance::issue::IssuedCertificate;
 
-/// A certificate that is being written.
+/// The audit record of a certificate that is being written.
 pub(super) struct AuditLine<'a> {
     cluster: &'a str,
     csr: &'a Csr,
-    issued: &'a Issued,
-    is_told: bool,
+    issued: &'a IssuedCertificate,
+    is_finished: bool,
 }
 
 // threat: unlogged-certificate
 impl<'a> AuditLine<'a> {
     /// Writes the first line.
-    pub(super) fn begin(cluster: &'a str, csr: &'a Csr, issued: &'a Issued, names: &AltNames) -> Self {
-        let line = Self { cluster, csr, issued, is_told: false };
+    pub(super) fn begin(
+        cluster: &'a str,
+        csr: &'a Csr,
+        issued: &'a IssuedCertificate,
+        names: &AltNames,
+    ) -> Self {
+        let line = Self { cluster, csr, issued, is_finished: false };
         info!(
             cluster,
             csr = csr.name_any(),
@@ -45,11 +50,11 @@ impl<'a> AuditLine<'a> {
     }
 
     /// Writes the second line.
-    pub(super) fn end(mut self, written: Written) {
-        self.is_told = true;
+    pub(super) fn end(mut self, written: WriteOutcome) {
+        self.is_finished = true;
         let Self { cluster, csr, issued, .. } = &self;
         match written {
-            Written::Yes => info!(
+            WriteOutcome::Yes => info!(
                 cluster,
                 csr = csr.name_any(),
                 uid = csr.uid().unwrap_or_default(),
@@ -60,14 +65,14 @@ impl<'a> AuditLine<'a> {
                 not_after = rfc3339(issued.not_after()),
                 "certificate issued"
             ),
-            Written::No => warn!(
+            WriteOutcome::No => warn!(
                 cluster,
                 csr = csr.name_any(),
                 signer = csr.spec.signer_name,
                 serial = issued.serial_hex(),
                 "certificate not issued: the API server refused it"
             ),
-            Written::Unknown => self.unknown("the API server has not answered"),
+            WriteOutcome::Unknown => self.unknown("the API server has not answered"),
         }
     }
 
@@ -84,7 +89,7 @@ impl<'a> AuditLine<'a> {
 
 impl Drop for AuditLine<'_> {
     fn drop(&mut self) {
-        if !self.is_told {
+        if !self.is_finished {
             self.unknown("the controller stopped before the API server answered");
         }
     }

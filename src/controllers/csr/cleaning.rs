@@ -1,7 +1,8 @@
-//! The controller that deletes requests that are over.
+//! The controller that deletes old requests.
 //!
-//! Follows `pkg/controller/certificates/cleaner/cleaner.go`, and is stricter in two things: what is deleted is the very
-//! version that was judged, and the first pass comes at once, since a lease may change hands more often than passes come.
+//! Follows `pkg/controller/certificates/cleaner/cleaner.go`, with two stricter rules: it deletes exactly the version
+//! that it checked, and the first pass runs at once, since the lease may change hands more often than the pass
+//! interval.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,120 +15,124 @@ use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
-use super::conditions::{Conditions, Moment};
-use super::pages::{PATH, Pages};
-use super::words;
+use super::conditions::{Conditions, LenientTime};
+use super::error_message;
+use super::pages::{PATH, PagedList};
 use crate::clock::UnixTime;
-use crate::controllers::Context;
+use crate::controllers::ControllerContext;
 use crate::controllers::client::send;
-use crate::controllers::settings::Name;
-use crate::controllers::worker::PATIENCE;
+use crate::controllers::settings::ControllerName;
+use crate::controllers::worker::ATTEMPT_TIMEOUT;
 use crate::go::pem;
 use crate::go::url::path_segment;
 use crate::pki::x509::certificate::Certificate;
-use crate::pki::x509::der::{Der, tag};
+use crate::pki::x509::der::{DerReader, tag};
 
-/// Between two passes.
-const EACH: Duration = Duration::from_hours(1);
-/// After a pass that failed.
-const SOON: Duration = Duration::from_mins(1);
-/// How long what was decided on is kept.
-const DECIDED: Duration = Duration::from_hours(1);
-/// How long what waits for somebody is kept.
-const PENDING: Duration = Duration::from_hours(24);
-/// The longest name in a URL, which has 64 KiB at most.
+/// The interval between passes.
+const PASS_INTERVAL: Duration = Duration::from_hours(1);
+/// The back-off after a failed pass.
+const FAILED_PASS_BACKOFF: Duration = Duration::from_mins(1);
+/// How long decided requests are kept.
+const DECIDED_RETENTION: Duration = Duration::from_hours(1);
+/// How long pending requests, and approved ones without a certificate, are kept.
+const PENDING_RETENTION: Duration = Duration::from_hours(24);
+/// The maximum length of a name in a URL, which has at most 64 KiB.
 const MAX_SEGMENT: usize = 65_000;
-const TOO_LONG: &str = "no URL of this client can hold the name, delete it with kubectl";
-/// How much of a name is logged.
+const TOO_LONG: &str = "the name is too long for a URL, delete the request with kubectl";
+/// The maximum length of a name in the log.
 const MAX_LOGGED: usize = 1024;
 /// The cause of problems with names.
 const NAMES: &str = "csrcleaner names";
-/// The cause of problems with names that no token of a list can hold.
+/// The cause of problems with names that no continue token can hold.
 const SKIPPED: &str = "csrcleaner skipped names";
-/// What is said of an API server that takes longer than it may.
+/// The error of a request that timed out.
 const NO_ANSWER: &str = "the API server does not answer in time";
 
-/// Why a request is over.
+/// Why the controller deletes a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Over {
-    /// It has had its certificate for long.
+enum CleanupReason {
+    /// Approved and issued, for longer than the retention.
     Issued,
-    /// It was denied long ago.
+    /// Denied, for longer than the retention.
     Denied,
-    /// It failed long ago.
+    /// Failed, for longer than the retention.
     Failed,
-    /// Nobody has looked at it.
+    /// Pending for longer than the retention.
     Pending,
-    /// Its certificate has expired.
+    /// The certificate has expired.
     Expired,
-    /// It was approved and never signed.
+    /// Approved, but not signed within the retention.
     Unissued,
 }
 
-/// Cleans for as long as it is polled.
-pub(crate) async fn run(context: Context) -> Infallible {
+/// Runs the controller.
+pub(crate) async fn run(context: ControllerContext) -> Infallible {
     loop {
-        let rest = match pass(&context).await {
-            Ok(()) => EACH,
+        let delay = match pass(&context).await {
+            Ok(()) => PASS_INTERVAL,
             Err(problem) => {
                 error!(cluster = &*context.cluster, "cannot list certificate signing requests: {problem}");
-                SOON
+                FAILED_PASS_BACKOFF
             }
         };
-        sleep(rest).await;
+        sleep(delay).await;
     }
 }
 
-/// What tells whether a request is over.
+/// The parsed fields of a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Fields {
-    metadata: Metadata,
-    status: Option<Status>,
+struct CleanupFields {
+    metadata: CleanupMetadata,
+    status: Option<CleanupStatus>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Metadata {
+struct CleanupMetadata {
     name: String,
     uid: Option<String>,
     resource_version: Option<String>,
-    creation_timestamp: Moment,
+    creation_timestamp: LenientTime,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Status {
+struct CleanupStatus {
     certificate: Option<ByteString>,
     conditions: Conditions,
 }
 
-/// Looks at every request once.
-async fn pass(context: &Context) -> Result<(), String> {
-    let mut pages = Pages::new(None);
+/// Checks every request once.
+async fn pass(context: &ControllerContext) -> Result<(), String> {
+    let mut pages = PagedList::new(None);
     loop {
-        // One page of a cluster is in memory at a time.
+        // Only one page of a cluster is in memory at a time.
         let turn = context.lists.acquire().await;
-        let page = timeout(PATIENCE, pages.next::<Fields>(&context.client)).await;
-        let page = page.map_err(|_| NO_ANSWER.to_owned())?.map_err(|error| words(&error))?;
+        let page = timeout(ATTEMPT_TIMEOUT, pages.next::<CleanupFields>(&context.client)).await;
+        let page = page.map_err(|_| NO_ANSWER.to_owned())?.map_err(|error| error_message(&error))?;
         if pages.has_skipped() && context.problems.begins(SKIPPED) {
             let cluster = &*context.cluster;
-            warn!(cluster, "requests passed over: names are not UTF-8, or begin like one that is not");
+            warn!(
+                cluster,
+                "requests skipped: their names are not UTF-8, or have a prefix in common with one that is not"
+            );
         }
         let Some(page) = page else { return Ok(()) };
         let now = context.clock.now();
-        let ended =
-            page.into_iter().filter_map(|fields| over(&fields, now).map(|over| (fields.metadata, over)));
-        let ended: Vec<_> = ended.collect();
+        let old = page
+            .into_iter()
+            .filter_map(|fields| cleanup_reason(&fields, now).map(|reason| (fields.metadata, reason)));
+        let old: Vec<_> = old.collect();
         drop(turn);
-        for (metadata, over) in ended {
-            delete(context, metadata, over).await;
+        for (metadata, reason) in old {
+            delete(context, metadata, reason).await;
         }
     }
 }
 
-async fn delete(context: &Context, metadata: Metadata, over: Over) {
-    let Metadata { name, uid, resource_version, .. } = metadata;
+async fn delete(context: &ControllerContext, metadata: CleanupMetadata, reason: CleanupReason) {
+    let CleanupMetadata { name, uid, resource_version, .. } = metadata;
     let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version });
     let cluster = &*context.cluster;
     let at = match path_segment(&name) {
@@ -136,7 +141,7 @@ async fn delete(context: &Context, metadata: Metadata, over: Over) {
             let problem = refused.err().map_or_else(|| TOO_LONG.to_owned(), |problem| problem.to_string());
             let (csr, problem) = (cut(&name), cut(&problem));
             if context.problems.begins(NAMES) {
-                error!(cluster, csr, "cannot delete: {problem}; others like it are not logged");
+                error!(cluster, csr, "cannot delete: {problem}; further ones are not logged");
             } else {
                 debug!(cluster, csr, "cannot delete: {problem}");
             }
@@ -148,33 +153,36 @@ async fn delete(context: &Context, metadata: Metadata, over: Over) {
         let request = Request::new(PATH).delete(&at, &params).map_err(kube::Error::BuildRequest)?;
         send(&context.client, request).await
     };
-    let Ok(deleted) = timeout(PATIENCE, deleting).await else {
+    let Ok(deleted) = timeout(ATTEMPT_TIMEOUT, deleting).await else {
         error!(cluster, csr = name, "cannot delete: {NO_ANSWER}");
         return;
     };
     match deleted {
-        Ok(()) => info!(cluster, csr = name, because = ?over, "request deleted"),
+        Ok(()) => info!(cluster, csr = name, because = ?reason, "request deleted"),
         Err(kube::Error::Api(status)) if status.code == 409 => {
-            let labels = [cluster, Name::CsrCleaner.alias()];
+            let labels = [cluster, ControllerName::CsrCleaner.alias()];
             context.metrics.controllers.conflicts.with_label_values(&labels).inc();
-            debug!(cluster, csr = name, "changed since it was read, looked at again with the next pass");
+            debug!(cluster, csr = name, "changed since it was read, checked again in the next pass");
         }
         Err(kube::Error::Api(status)) if status.code == 404 => {}
         Err(problem) => error!(cluster, csr = name, "cannot delete: {problem}"),
     }
 }
 
-/// As much of a name as a log needs.
+/// The beginning of a name, for the log.
 fn cut(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_LOGGED)).unwrap_or_default()
 }
 
-/// Why a request is over, if it is.
-fn over(Fields { metadata, status }: &Fields, now: UnixTime) -> Option<Over> {
+/// Why to delete a request; `None` to keep it.
+fn cleanup_reason(
+    CleanupFields { metadata, status }: &CleanupFields,
+    now: UnixTime,
+) -> Option<CleanupReason> {
     let now = i128::try_from(now.as_nanos()).unwrap_or(i128::MAX);
     let is_older = |time: Option<Timestamp>, age: Duration| {
         let age = i128::try_from(age.as_nanos()).unwrap_or(i128::MAX);
-        // What has no time has no age.
+        // Without a time there is no age.
         time.is_some_and(|time| now - time.as_nanosecond() > age)
     };
     let Conditions { is_any, approved, denied, failed } =
@@ -183,23 +191,23 @@ fn over(Fields { metadata, status }: &Fields, now: UnixTime) -> Option<Over> {
     let certificate = certificate.map(|certificate| &*certificate.0).filter(|pem| !pem.is_empty());
     let issued = certificate.is_some();
     let is_past = |end: i64| now > i128::from(end) * 1_000_000_000;
-    let Moment(created) = metadata.creation_timestamp;
-    let cases = [
-        (Over::Issued, issued && is_older(approved.oldest, DECIDED)),
-        (Over::Denied, is_older(denied.oldest, DECIDED)),
-        (Over::Failed, is_older(failed.oldest, DECIDED)),
-        (Over::Pending, !is_any && is_older(created, PENDING)),
-        (Over::Expired, approved.is_there && certificate.and_then(not_after).is_some_and(is_past)),
-        (Over::Unissued, !issued && is_older(approved.oldest, PENDING)),
+    let LenientTime(created) = metadata.creation_timestamp;
+    let rules = [
+        (CleanupReason::Issued, issued && is_older(approved.oldest, DECIDED_RETENTION)),
+        (CleanupReason::Denied, is_older(denied.oldest, DECIDED_RETENTION)),
+        (CleanupReason::Failed, is_older(failed.oldest, DECIDED_RETENTION)),
+        (CleanupReason::Pending, !is_any && is_older(created, PENDING_RETENTION)),
+        (CleanupReason::Expired, approved.is_there && certificate.and_then(not_after).is_some_and(is_past)),
+        (CleanupReason::Unissued, !issued && is_older(approved.oldest, PENDING_RETENTION)),
     ];
-    cases.into_iter().find(|(_, is_over)| *is_over).map(|(over, _)| over)
+    rules.into_iter().find(|(_, applies)| *applies).map(|(reason, _)| reason)
 }
 
-/// When the first certificate ends, if all of the first block can be read: a block may hold several.
+/// When the first certificate expires, if the first PEM block is valid: a block may contain several certificates.
 // go: crypto/x509/parser.go, ParseCertificates
 fn not_after(certificates: &[u8]) -> Option<i64> {
     let (block, _) = pem::decode(certificates)?;
-    let mut rest = Der::new(&block.content);
+    let mut rest = DerReader::new(&block.content);
     let mut first = None;
     while !rest.is_empty() {
         let whole = rest.whole(tag::SEQUENCE)?.to_vec();
@@ -223,8 +231,8 @@ mod tests {
 
     use tracing::instrument::WithSubscriber as _;
 
-    use super::super::conditions::NO_TIME;
-    use super::super::testing::Lines;
+    use super::super::conditions::GO_ZERO_TIME;
+    use super::super::testing::CapturedLog;
     use super::super::{APPROVED, Condition, Csr, DENIED, FAILED};
     use super::*;
     use crate::controllers::client::bounded;
@@ -247,10 +255,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pass_that_gets_no_answer_is_followed_by_another() {
+    async fn a_pass_that_times_out_is_followed_by_another() {
         let asked = Arc::new(AtomicUsize::new(0));
         let seen = Arc::clone(&asked);
-        // It never answers the first list, nor any deletion.
+        // Never answers the first list, nor any deletion.
         let service = service_fn(move |request: http::Request<Body>| {
             let number = seen.fetch_add(1, Ordering::SeqCst);
             async move {
@@ -266,19 +274,19 @@ mod tests {
         let mut context = FakeCluster::new().context();
         context.client = kube::Client::new(service, "default");
         assert!(timeout(Duration::from_hours(2), run(context)).await.is_err());
-        assert_eq!(asked.load(Ordering::SeqCst), 5, "a list, and twice a list and a deletion");
+        assert_eq!(asked.load(Ordering::SeqCst), 5, "one list, then two lists with a deletion each");
     }
 
     #[test]
-    fn a_time_that_only_go_has_makes_no_object_unreadable() {
+    fn a_time_that_only_go_can_represent_does_not_make_an_object_unreadable() {
         let late = json!({"metadata": {"name": "a", "creationTimestamp": "9999-12-31T23:59:59Z"},
             "status": {"conditions": [{"type": DENIED, "lastUpdateTime": "9999-12-31T23:59:59Z"}]}});
-        let fields: Fields = serde_json::from_str(&late.to_string()).unwrap();
-        assert_eq!(over(&fields, Duration::from_secs(NOW)), None);
+        let fields: CleanupFields = serde_json::from_str(&late.to_string()).unwrap();
+        assert_eq!(cleanup_reason(&fields, Duration::from_secs(NOW)), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_object_that_is_as_large_as_any_is_deleted_and_so_are_those_behind_it() {
+    async fn an_object_of_the_maximum_size_is_deleted_and_so_are_those_after_it() {
         let deleted = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&deleted);
         let service = service_fn(move |request: http::Request<Body>| {
@@ -311,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_name_that_no_url_can_hold_is_told_of_once_and_keeps_no_other() {
+    async fn a_name_that_is_too_long_for_a_url_is_logged_once_and_does_not_block_others() {
         let cluster = FakeCluster::new();
         let old = json!({"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}});
         let long = |of: &str| format!("{PATH}/{}", of.repeat(70_000));
@@ -319,7 +327,7 @@ mod tests {
             cluster.put(&path, old.clone());
         }
         let context = cluster.context();
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let passes = async {
@@ -330,28 +338,34 @@ mod tests {
         passes.with_subscriber(log).await;
         assert!(cluster.get(&format!("{PATH}/z")).is_none());
         let text = lines.text();
-        let told = |part: &str| text.lines().filter(|line| line.contains(part)).count();
-        assert_eq!((told("cannot delete"), told("request deleted")), (1, 1), "{}", text.len());
+        let logged = |part: &str| text.lines().filter(|line| line.contains(part)).count();
+        assert_eq!((logged("cannot delete"), logged("request deleted")), (1, 1), "{}", text.len());
         assert!(text.len() < 4000, "{}", text.len());
     }
 
-    /// When it was created, its certificate, its conditions with when they were updated; what becomes of it.
-    type Row<'a> = (&'a str, Time, Option<&'a [u8]>, &'a [(&'a str, Option<Time>)], Option<Over>);
+    /// Name, creation time, certificate, conditions with their update times; the expected reason.
+    type Row<'a> = (&'a str, Time, Option<&'a [u8]>, &'a [(&'a str, Option<Time>)], Option<CleanupReason>);
 
-    // kubernetes: pkg/controller/certificates/cleaner/cleaner_test.go; the last ones are of our own
+    // kubernetes: pkg/controller/certificates/cleaner/cleaner_test.go; the last cases are our own
     #[test]
-    fn what_is_over_goes_and_nothing_else() {
+    fn old_requests_are_deleted_and_no_others() {
         let (lasting, ended) = (certificate(2031), certificate(2029));
         let (lasting, ended) = (Some(lasting.as_slice()), Some(ended.as_slice()));
-        let zero = Time(Timestamp::from_second(NO_TIME).unwrap());
+        let zero = Time(Timestamp::from_second(GO_ZERO_TIME).unwrap());
         let new = || ago(MINUTE);
         let at = |seconds: u64| Some(ago(seconds));
         let cases: &[Row<'_>] = &[
             ("approved not passed deadline", new(), lasting, &[(APPROVED, at(50 * MINUTE))], None),
             ("approved passed deadline not issued", new(), None, &[(APPROVED, at(50 * MINUTE))], None),
-            ("approved passed deadline", new(), lasting, &[(APPROVED, at(2 * HOUR))], Some(Over::Issued)),
+            (
+                "approved passed deadline",
+                new(),
+                lasting,
+                &[(APPROVED, at(2 * HOUR))],
+                Some(CleanupReason::Issued),
+            ),
             ("denied not passed deadline", new(), None, &[(DENIED, at(50 * MINUTE))], None),
-            ("denied passed deadline", new(), None, &[(DENIED, at(2 * HOUR))], Some(Over::Denied)),
+            ("denied passed deadline", new(), None, &[(DENIED, at(2 * HOUR))], Some(CleanupReason::Denied)),
             (
                 "failed not passed deadline",
                 new(),
@@ -364,32 +378,32 @@ mod tests {
                 new(),
                 None,
                 &[(APPROVED, at(2 * HOUR)), (FAILED, at(2 * HOUR))],
-                Some(Over::Failed),
+                Some(CleanupReason::Failed),
             ),
             ("pending not passed deadline", ago(5 * HOUR), None, &[], None),
-            ("pending passed deadline", ago(25 * HOUR), None, &[], Some(Over::Pending)),
+            ("pending passed deadline", ago(25 * HOUR), None, &[], Some(CleanupReason::Pending)),
             (
                 "approved unissued past deadline",
                 new(),
                 None,
                 &[(APPROVED, at(25 * HOUR))],
-                Some(Over::Unissued),
+                Some(CleanupReason::Unissued),
             ),
             ("approved unissued not past deadline", new(), None, &[(APPROVED, at(5 * HOUR))], None),
-            ("approved expired", new(), ended, &[(APPROVED, at(50 * MINUTE))], Some(Over::Expired)),
-            ("unparseable", new(), Some(b"garbage"), &[(APPROVED, at(2 * HOUR))], Some(Over::Issued)),
-            ("unparseable, young", new(), Some(b"garbage"), &[(APPROVED, at(50 * MINUTE))], None),
-            ("exactly an hour is not longer", new(), lasting, &[(APPROVED, at(HOUR))], None),
-            ("a condition without a time has no age", new(), None, &[(DENIED, None)], None),
-            ("nor one with Go's zero", new(), None, &[(DENIED, Some(zero.clone()))], None),
-            ("nor a request", zero, None, &[], None),
+            ("approved expired", new(), ended, &[(APPROVED, at(50 * MINUTE))], Some(CleanupReason::Expired)),
             (
-                "a condition of its own keeps a request",
-                ago(25 * HOUR),
-                None,
-                &[("Looked", at(25 * HOUR))],
-                None,
+                "unparseable",
+                new(),
+                Some(b"garbage"),
+                &[(APPROVED, at(2 * HOUR))],
+                Some(CleanupReason::Issued),
             ),
+            ("unparseable, young", new(), Some(b"garbage"), &[(APPROVED, at(50 * MINUTE))], None),
+            ("exactly an hour", new(), lasting, &[(APPROVED, at(HOUR))], None),
+            ("a condition without a time", new(), None, &[(DENIED, None)], None),
+            ("a condition with Go's zero time", new(), None, &[(DENIED, Some(zero.clone()))], None),
+            ("a request with Go's zero time", zero, None, &[], None),
+            ("a condition of another type", ago(25 * HOUR), None, &[("Looked", at(25 * HOUR))], None),
         ];
         for (name, created, certificate, conditions, expected) in cases {
             let mut csr = Csr::default();
@@ -402,8 +416,8 @@ mod tests {
                 ..Condition::default()
             };
             status.conditions = Some(conditions.iter().map(condition).collect());
-            let fields: Fields = serde_json::from_value(serde_json::to_value(&csr).unwrap()).unwrap();
-            assert_eq!(over(&fields, Duration::from_secs(NOW)), *expected, "{name}");
+            let fields: CleanupFields = serde_json::from_value(serde_json::to_value(&csr).unwrap()).unwrap();
+            assert_eq!(cleanup_reason(&fields, Duration::from_secs(NOW)), *expected, "{name}");
         }
     }
 }

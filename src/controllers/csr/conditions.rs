@@ -1,4 +1,5 @@
-//! What the conditions of a request say, folded as they are read: as little memory for a hundred thousand as for one.
+//! Parses the conditions of a request and keeps only a summary: a hundred thousand conditions take no more memory than
+//! one.
 
 use std::fmt;
 
@@ -8,72 +9,72 @@ use serde::{Deserialize, Deserializer};
 
 use super::{APPROVED, DENIED, FAILED};
 
-/// Go's time that is none, 0001-01-01T00:00:00Z.
-pub(super) const NO_TIME: i64 = -62_135_596_800;
+/// Go's zero time, 0001-01-01T00:00:00Z, in Unix seconds.
+pub(super) const GO_ZERO_TIME: i64 = -62_135_596_800;
 
-/// A time, if it is one in Go and here. Whoever writes an object may choose it, and Go has times that are none here
-/// (9999-12-31T23:59:59Z): such a one makes nothing else unreadable.
+/// A time of an object, or `None` for the zero time and for any time that [`Timestamp`] cannot represent. Go accepts
+/// times beyond its range (9999-12-31T23:59:59Z), and a client may write one: the rest of the object stays readable.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Moment(pub(super) Option<Timestamp>);
+pub(super) struct LenientTime(pub(super) Option<Timestamp>);
 
-impl<'de> Deserialize<'de> for Moment {
+impl<'de> Deserialize<'de> for LenientTime {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Text)
+        deserializer.deserialize_any(TimeVisitor)
     }
 }
 
-/// A time as text, or Go's that is none.
-struct Text;
+/// Accepts a time as text, or null.
+struct TimeVisitor;
 
-impl Visitor<'_> for Text {
-    type Value = Moment;
+impl Visitor<'_> for TimeVisitor {
+    type Value = LenientTime;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a time")
     }
 
-    fn visit_unit<E>(self) -> Result<Moment, E> {
-        Ok(Moment(None))
+    fn visit_unit<E>(self) -> Result<LenientTime, E> {
+        Ok(LenientTime(None))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Moment, E> {
+    fn visit_str<E>(self, text: &str) -> Result<LenientTime, E> {
         let time = text.parse::<Timestamp>().ok();
-        Ok(Moment(time.filter(|time| time.as_second() != NO_TIME)))
+        Ok(LenientTime(time.filter(|time| time.as_second() != GO_ZERO_TIME)))
     }
 }
 
 /// All conditions of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Conditions {
-    /// Whether there is any, of whichever type.
+    /// Whether there is a condition of any type.
     pub(super) is_any: bool,
-    pub(super) approved: Kind,
-    pub(super) denied: Kind,
-    pub(super) failed: Kind,
+    pub(super) approved: ConditionState,
+    pub(super) denied: ConditionState,
+    pub(super) failed: ConditionState,
 }
 
 /// The conditions of one type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Kind {
-    /// Whether there is one, whatever its status.
+pub(super) struct ConditionState {
+    /// Whether there is one, with any status.
     pub(super) is_there: bool,
-    /// Whether one is true; an empty status is.
+    /// Whether one is true; an empty status counts as true.
     pub(super) is_true: bool,
-    /// The oldest time at which one was updated.
+    /// The oldest `lastUpdateTime`.
     pub(super) oldest: Option<Timestamp>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Condition {
+struct ConditionFields {
     #[serde(rename = "type")]
     kind: String,
     status: String,
-    last_update_time: Moment,
+    last_update_time: LenientTime,
 }
 
 impl Conditions {
-    fn add(&mut self, condition: &Condition) {
+    fn add(&mut self, condition: &ConditionFields) {
         self.is_any = true;
         let kind = match condition.kind.as_str() {
             APPROVED => &mut self.approved,
@@ -83,21 +84,21 @@ impl Conditions {
         };
         kind.is_there = true;
         kind.is_true |= matches!(condition.status.as_str(), "" | "True");
-        let Moment(updated) = condition.last_update_time;
+        let LenientTime(updated) = condition.last_update_time;
         kind.oldest = kind.oldest.into_iter().chain(updated).min();
     }
 }
 
 impl<'de> Deserialize<'de> for Conditions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(List)
+        deserializer.deserialize_any(ConditionsVisitor)
     }
 }
 
-/// A list of conditions, or Go's that is none.
-struct List;
+/// Accepts a list of conditions, or null.
+struct ConditionsVisitor;
 
-impl<'de> Visitor<'de> for List {
+impl<'de> Visitor<'de> for ConditionsVisitor {
     type Value = Conditions;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,32 +125,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_are_folded_as_they_are_read() {
+    fn conditions_are_summarized_as_they_are_parsed() {
         let condition = |kind: &str, status: &str, updated: Value| json!({"type": kind, "status": status, "reason": "r", "lastUpdateTime": updated});
         let (old, new) = ("2020-01-01T00:00:00Z", "2021-01-01T00:00:00Z");
         let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
-        let kind = |is_true, oldest| Kind { is_there: true, is_true, oldest };
+        let kind = |is_true, oldest| ConditionState { is_there: true, is_true, oldest };
         let none = Conditions::default();
         let cases = [
             ("no list", json!(null), none),
-            ("an empty one", json!([]), none),
+            ("an empty list", json!([]), none),
             (
-                "another",
+                "another type",
                 json!([condition("Looked", "True", json!(old))]),
                 Conditions { is_any: true, ..none },
             ),
             (
-                "an empty status is true, and no time is none",
+                "an empty status is true, and null is no time",
                 json!([condition(DENIED, "", json!(null))]),
                 Conditions { is_any: true, denied: kind(true, None), ..none },
             ),
             (
-                "Go's zero time is none",
+                "Go's zero time is no time",
                 json!([condition(FAILED, "Unknown", json!("0001-01-01T00:00:00Z"))]),
                 Conditions { is_any: true, failed: kind(false, None), ..none },
             ),
             (
-                "a time that only Go has is none, and neither is another text",
+                "a time that only Go can represent is no time, nor is other text",
                 json!([
                     condition(DENIED, "True", json!("9999-12-31T23:59:59Z")),
                     condition(FAILED, "True", json!("later")),
@@ -158,7 +159,7 @@ mod tests {
                 Conditions { is_any: true, denied: kind(true, None), failed: kind(true, time(old)), ..none },
             ),
             (
-                "the oldest, and any that is true",
+                "the oldest time, and true if any is",
                 json!([
                     condition(APPROVED, "True", json!(new)),
                     condition(APPROVED, "False", json!(old)),

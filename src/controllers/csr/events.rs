@@ -1,7 +1,8 @@
-//! The events of a watch of certificate signing requests, one at a time.
+//! Reads the events of a watch of certificate signing requests, one at a time.
 //!
-//! Whoever may create requests decides how large an event is. One that is larger than any request that is looked at is
-//! passed over as it comes, and of the others a few fields are kept: so a watch takes little memory, whatever it says.
+//! Any client that may create requests controls the size of an event. The reader discards events that exceed the
+//! maximum size of a request while they arrive, and keeps only a few fields of others, so that the memory of a watch is
+//! bounded.
 
 use futures_util::{AsyncBufRead, AsyncBufReadExt as _};
 use http::Request;
@@ -11,26 +12,26 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::MAX_REQUEST;
-use super::feed::Summary;
+use super::feed::CsrSummary;
 
-/// The largest event that is read: a request with a frame around it.
+/// The maximum size of an event: a request and its envelope.
 const MAX_EVENT: usize = MAX_REQUEST + 1024;
 
-/// What a watch tells.
-pub(super) enum Event {
-    /// A request was made or changed.
-    Changed(Summary),
-    /// One is gone, or nothing has happened; the summary has the version from which a later watch goes on.
-    Passed(Summary),
-    /// The watch is over.
+/// An event of a watch.
+pub(super) enum CsrEvent {
+    /// A request was created or changed.
+    Changed(CsrSummary),
+    /// A deletion or a bookmark; the summary has the version from which a later watch resumes.
+    Passed(CsrSummary),
+    /// The watch failed.
     Failed(Box<Status>),
-    /// Something was that is larger than any request that is looked at.
+    /// An event exceeded the maximum size.
     TooLarge,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-enum Kind {
+enum WatchEventType {
     Added,
     Modified,
     Deleted,
@@ -38,49 +39,49 @@ enum Kind {
     Error,
 }
 
-/// An event whose object is not looked at: what it is depends on the kind, which may come after it.
+/// An event without its object: the type of the object depends on `kind`, which may follow it.
 #[derive(Deserialize)]
-struct Head {
+struct EventHead {
     #[serde(rename = "type")]
-    kind: Kind,
+    kind: WatchEventType,
     #[serde(rename = "object")]
     _object: IgnoredAny,
 }
 
 #[derive(Deserialize)]
-struct Of<T> {
+struct EventObject<T> {
     object: T,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Failure {
+struct WatchErrorStatus {
     code: u16,
     reason: String,
     message: String,
 }
 
-/// A watch.
-pub(super) struct Events<R> {
+/// An open watch.
+pub(super) struct CsrWatch<R> {
     body: R,
-    /// The line that is read, unless it is too large.
+    /// The current line, up to the maximum size.
     line: Vec<u8>,
     length: usize,
 }
 
-/// Begins to watch.
+/// Opens a watch.
 pub(super) async fn watch(
     client: &Client,
     request: Request<Vec<u8>>,
-) -> kube::Result<Events<impl AsyncBufRead + Unpin + use<>>> {
+) -> kube::Result<CsrWatch<impl AsyncBufRead + Unpin + use<>>> {
     let body = Box::pin(client.request_stream(request).await?);
-    Ok(Events { body, line: Vec::new(), length: 0 })
+    Ok(CsrWatch { body, line: Vec::new(), length: 0 })
 }
 
 // threat: pending-requests-flood
-impl<R: AsyncBufRead + Unpin> Events<R> {
-    /// The next event; `None` once the watch has ended. It may be given up and called again.
-    pub(super) async fn next(&mut self) -> kube::Result<Option<Event>> {
+impl<R: AsyncBufRead + Unpin> CsrWatch<R> {
+    /// The next event; `None` once the watch has ended. Cancel safe.
+    pub(super) async fn next(&mut self) -> kube::Result<Option<CsrEvent>> {
         loop {
             let part = match self.body.fill_buf().await {
                 Ok(part) => part,
@@ -96,12 +97,12 @@ impl<R: AsyncBufRead + Unpin> Events<R> {
             if self.length <= MAX_EVENT {
                 self.line.extend_from_slice(part);
             }
-            let taken = part.len() + usize::from(end.is_some());
-            self.body.consume_unpin(taken);
+            let consumed = part.len() + usize::from(end.is_some());
+            self.body.consume_unpin(consumed);
             if end.is_some() {
                 let (line, length) = (std::mem::take(&mut self.line), std::mem::take(&mut self.length));
                 if length > MAX_EVENT {
-                    return Ok(Some(Event::TooLarge));
+                    return Ok(Some(CsrEvent::TooLarge));
                 }
                 return event(&line).map(Some).map_err(kube::Error::SerdeError);
             }
@@ -109,23 +110,23 @@ impl<R: AsyncBufRead + Unpin> Events<R> {
     }
 }
 
-fn event(line: &[u8]) -> serde_json::Result<Event> {
-    let Head { kind, .. } = serde_json::from_slice(line)?;
+fn event(line: &[u8]) -> serde_json::Result<CsrEvent> {
+    let EventHead { kind, .. } = serde_json::from_slice(line)?;
     Ok(match kind {
-        Kind::Added | Kind::Modified => Event::Changed(object(line)?),
-        Kind::Deleted | Kind::Bookmark => Event::Passed(object(line)?),
-        Kind::Error => {
-            let Failure { code, reason, message } = object(line)?;
-            Event::Failed(Status::failure(&message, &reason).with_code(code).boxed())
+        WatchEventType::Added | WatchEventType::Modified => CsrEvent::Changed(object(line)?),
+        WatchEventType::Deleted | WatchEventType::Bookmark => CsrEvent::Passed(object(line)?),
+        WatchEventType::Error => {
+            let WatchErrorStatus { code, reason, message } = object(line)?;
+            CsrEvent::Failed(Status::failure(&message, &reason).with_code(code).boxed())
         }
     })
 }
 
 fn object<'de, T: Deserialize<'de>>(line: &'de [u8]) -> serde_json::Result<T> {
-    serde_json::from_slice(line).map(|Of { object }| object)
+    serde_json::from_slice(line).map(|EventObject { object }| object)
 }
 
-/// Whether a connection ended in the midst of a watch, which is no failure.
+/// Whether a connection closed during a watch, which is not a failure.
 // kube: client/mod.rs, request_events
 fn is_end(error: &std::io::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);

@@ -1,8 +1,9 @@
-//! Which requests there is something to do about: one list and watch for each signer, of which only names are kept.
+//! Delivers the names of requests that need work: a list and a watch for each signer. Only names stay in memory.
 //!
-//! The API server picks a signer's requests (`spec.signerName` is a field selector), so that those for other signers cost
-//! nothing here. Of each object a few fields are read as it passes; the object itself is read again when something is done
-//! about it. Follows client-go's reflector: a list, then a watch from its version on; a list again once that is too old.
+//! The API server selects the requests of a signer (`spec.signerName` is a field selector), so that those of other
+//! signers cost nothing here. The feed parses a few fields of each object; the controller reads the object again when
+//! it processes it. Follows client-go's reflector: a list, then a watch from its version; another list when that
+//! version has expired.
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher as _, RandomState};
@@ -22,32 +23,31 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::conditions::Conditions;
-use super::events::{Event, watch};
-use super::pages::{PATH, Pages};
-use crate::controllers::Context;
+use super::events::{CsrEvent, watch};
+use super::pages::{PATH, PagedList};
+use crate::controllers::ControllerContext;
 use crate::controllers::client::is_too_large;
-use crate::controllers::queue::{Flow, Item};
-use crate::controllers::settings::Name;
+use crate::controllers::queue::{FlowId, WorkItem};
+use crate::controllers::settings::ControllerName;
 
-/// How long a watch lasts: even one of which nothing comes ends before it is taken for dead (`WATCH_IDLE_TIMEOUT`).
-const WATCH_SECONDS: u32 = 120;
-/// After a failure; doubled with each further one in a row.
-const FIRST_BACKOFF: Duration = Duration::from_millis(800);
-/// At most.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-/// Between two lists when the queue had to forget requests.
+/// The duration of a watch: even a silent one ends before `WATCH_IDLE_TIMEOUT` would abort it.
+const WATCH_TIMEOUT_SECONDS: u32 = 120;
+/// The back-off after a failure; doubled with each further one in a row.
+const INITIAL_WATCH_BACKOFF: Duration = Duration::from_millis(800);
+const MAX_WATCH_BACKOFF: Duration = Duration::from_secs(30);
+/// The interval between lists after the queue dropped requests.
 const RELIST_INTERVAL: Duration = Duration::from_mins(10);
-/// The longest name that is kept. The API has no limit for requests, but kubelets keep to that of other objects.
+/// The maximum length of a name. The API has no limit for requests, but kubelets keep to the limit of other objects.
 const MAX_NAME: usize = 253;
-/// How many names may be on their way to the queue.
-const CHANNEL: usize = 64;
+/// The maximum number of names in transit to the queue.
+const CHANNEL_CAPACITY: usize = 64;
 
-/// A request to look at.
+/// The key of a request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RequestKey {
     pub(super) name: Arc<str>,
-    /// Who made it: each requester has its own turn, and waits for its own requests alone.
-    requester: Flow,
+    /// A hash of the requester: requesters are served round-robin, so each waits only for its own requests.
+    requester: FlowId,
 }
 
 impl RequestKey {
@@ -58,8 +58,8 @@ impl RequestKey {
 }
 
 // threat: pending-requests-flood
-impl Item for RequestKey {
-    fn flow(&self) -> Flow {
+impl WorkItem for RequestKey {
+    fn flow(&self) -> FlowId {
         self.requester
     }
 }
@@ -70,10 +70,10 @@ impl std::fmt::Display for RequestKey {
     }
 }
 
-/// What is read of a request as it passes.
+/// The parsed fields of a request.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Summary {
+pub(super) struct CsrSummary {
     metadata: SummaryMetadata,
     spec: SummarySpec,
     status: Option<SummaryStatus>,
@@ -100,8 +100,8 @@ struct SummaryStatus {
     conditions: Conditions,
 }
 
-impl Summary {
-    /// Whether it has a certificate.
+impl CsrSummary {
+    /// Whether the request has a certificate.
     pub(super) fn is_issued(&self) -> bool {
         self.status.as_ref().is_some_and(|status| status.certificate.is_some())
     }
@@ -111,35 +111,35 @@ impl Summary {
     }
 }
 
-/// The requests for some signers that are wanted, as far as their summaries say.
-pub(super) struct Feed<'a> {
-    pub(super) context: &'a Context,
-    pub(super) controller: Name,
+/// The requests for some signers whose summary satisfies `is_wanted`.
+pub(super) struct CsrFeed<'a> {
+    pub(super) context: &'a ControllerContext,
+    pub(super) controller: ControllerName,
     pub(super) signers: Vec<String>,
-    pub(super) is_wanted: fn(&Summary) -> bool,
-    /// How many keys the queue could not keep: when they become more, all are listed again after a while.
+    pub(super) is_wanted: fn(&CsrSummary) -> bool,
+    /// The number of keys that the queue dropped; when it grows, the feed lists again.
     pub(super) forgotten: &'a AtomicU64,
 }
 
-impl<'a> Feed<'a> {
-    /// The keys of all that are there, then of each that changes; and what has to be polled for them to come.
+impl<'a> CsrFeed<'a> {
+    /// Returns a stream of the keys of all requests, then of each that changes; and the future that produces them.
     pub(super) fn start(
         self,
     ) -> (impl Stream<Item = RequestKey> + Send, impl Future<Output = Infallible> + Send + 'a) {
-        let (sender, receiver) = mpsc::channel(CHANNEL);
+        let (sender, receiver) = mpsc::channel(CHANNEL_CAPACITY);
         let requesters = RandomState::new();
         let following = async move {
             let follow = self.signers.iter().map(|signer| {
-                let follower = Follower {
+                let follower = SignerFollower {
                     feed: &self,
                     signer,
                     requesters: &requesters,
                     sender: sender.clone(),
-                    backoff: FIRST_BACKOFF,
+                    backoff: INITIAL_WATCH_BACKOFF,
                     listed: Instant::now(),
                     forgotten: 0,
                     has_watch_failed: false,
-                    has_passed_over: false,
+                    has_logged_skip: false,
                 };
                 follower.follow()
             });
@@ -153,31 +153,31 @@ impl<'a> Feed<'a> {
     }
 }
 
-/// Why a watch is over.
-enum Ended {
-    /// It can go on from where it ended.
+/// How a watch ended.
+enum WatchEnd {
+    /// A new watch can resume from the last version.
     Resumable,
-    /// All has to be listed again.
+    /// A new list is necessary.
     Expired,
 }
 
 /// Follows the requests for one signer.
-struct Follower<'a> {
-    feed: &'a Feed<'a>,
+struct SignerFollower<'a> {
+    feed: &'a CsrFeed<'a>,
     signer: &'a str,
     requesters: &'a RandomState,
     sender: mpsc::Sender<RequestKey>,
     backoff: Duration,
-    /// When all were listed last, and what was forgotten until then.
+    /// The time of the last list, and the value of `CsrFeed::forgotten` at that time.
     listed: Instant,
     forgotten: u64,
-    /// Whether the last watch failed, and none has told anything since.
+    /// Whether the last watch failed, and no event has arrived since.
     has_watch_failed: bool,
-    /// Whether it was logged that requests are passed over.
-    has_passed_over: bool,
+    /// Whether a skipped request was logged.
+    has_logged_skip: bool,
 }
 
-impl Follower<'_> {
+impl SignerFollower<'_> {
     async fn follow(mut self) {
         loop {
             match self.list().await {
@@ -191,45 +191,45 @@ impl Follower<'_> {
         format!("spec.signerName={}", self.signer)
     }
 
-    /// Sends what is there; gives the version from which changes are to be watched.
+    /// Lists the requests and sends their keys; returns the version for the watch.
     async fn list(&mut self) -> kube::Result<String> {
         let context = self.feed.context;
         (self.listed, self.forgotten) = (Instant::now(), self.feed.forgotten.load(Ordering::Relaxed));
-        let mut pages = Pages::new(Some(self.selector()));
+        let mut pages = PagedList::new(Some(self.selector()));
         loop {
-            // One page of a cluster is in memory at a time.
+            // Only one page of a cluster is in memory at a time.
             let _turn = context.lists.acquire().await;
-            let Some(page) = pages.next::<Summary>(&context.client).await? else { break };
+            let Some(page) = pages.next::<CsrSummary>(&context.client).await? else { break };
             for summary in page {
                 self.send(&summary).await;
             }
         }
         if pages.has_skipped() {
-            self.pass_over("its name is not UTF-8, or begins like one that is not");
+            self.log_skip("its name is not UTF-8, or has a prefix in common with one that is not");
         }
-        // After a watch that failed, a list says nothing of the next one.
+        // After a failed watch, a successful list does not mean that the next watch will work.
         if !self.has_watch_failed {
             self.works();
         }
         Ok(pages.version().to_owned())
     }
 
-    /// Sends what changes, until everything has to be listed again.
+    /// Sends the keys of changed requests, until a new list is necessary.
     async fn watch(&mut self, mut version: String) {
         loop {
             let begun = Instant::now();
             match self.watch_once(&mut version).await {
-                Ok(Ended::Expired) => return,
-                Ok(Ended::Resumable) => {
-                    // A server that ends each watch at once is not asked without a pause.
-                    if begun.elapsed() < FIRST_BACKOFF {
-                        sleep(FIRST_BACKOFF).await;
+                Ok(WatchEnd::Expired) => return,
+                Ok(WatchEnd::Resumable) => {
+                    // A server may end each watch at once.
+                    if begun.elapsed() < INITIAL_WATCH_BACKOFF {
+                        sleep(INITIAL_WATCH_BACKOFF).await;
                     }
                 }
                 Err(error) => {
                     self.has_watch_failed = true;
                     self.failed(&error).await;
-                    // From the same version the same event would come again.
+                    // A watch from the same version would deliver the same event again.
                     if is_too_large(&error) || matches!(error, kube::Error::SerdeError(_)) {
                         return;
                     }
@@ -238,12 +238,12 @@ impl Follower<'_> {
         }
     }
 
-    async fn watch_once(&mut self, version: &mut String) -> kube::Result<Ended> {
+    async fn watch_once(&mut self, version: &mut String) -> kube::Result<WatchEnd> {
         let context = self.feed.context;
-        let params = WatchParams::default().fields(&self.selector()).timeout(WATCH_SECONDS);
+        let params = WatchParams::default().fields(&self.selector()).timeout(WATCH_TIMEOUT_SECONDS);
         let request = Request::new(PATH).watch(&params, version).map_err(kube::Error::BuildRequest)?;
         let mut events = match watch(&context.client, request).await {
-            Err(kube::Error::Api(status)) if status.code == 410 => return Ok(Ended::Expired),
+            Err(kube::Error::Api(status)) if status.code == 410 => return Ok(WatchEnd::Expired),
             opened => opened?,
         };
         let relist = self.listed + RELIST_INTERVAL;
@@ -251,57 +251,58 @@ impl Follower<'_> {
             let is_due = self.feed.forgotten.load(Ordering::Relaxed) != self.forgotten;
             let event = tokio::select! {
                 event = events.next() => event?,
-                () = sleep_until(relist), if is_due => return Ok(Ended::Expired),
+                () = sleep_until(relist), if is_due => return Ok(WatchEnd::Expired),
             };
             match event {
-                Some(Event::Failed(status)) if status.code == 410 => return Ok(Ended::Expired),
-                Some(Event::Failed(status)) => return Err(kube::Error::Api(status)),
-                Some(Event::Changed(summary)) => {
+                Some(CsrEvent::Failed(status)) if status.code == 410 => return Ok(WatchEnd::Expired),
+                Some(CsrEvent::Failed(status)) => return Err(kube::Error::Api(status)),
+                Some(CsrEvent::Changed(summary)) => {
                     self.send(&summary).await;
                     *version = summary.metadata.resource_version;
                 }
-                Some(Event::Passed(summary)) => *version = summary.metadata.resource_version,
-                Some(Event::TooLarge) => self.pass_over("the object is too large to be looked at"),
+                Some(CsrEvent::Passed(summary)) => *version = summary.metadata.resource_version,
+                Some(CsrEvent::TooLarge) => self.log_skip("the object is too large"),
                 None => {
                     self.works();
-                    return Ok(Ended::Resumable);
+                    return Ok(WatchEnd::Resumable);
                 }
             }
-            // That a watch was opened says nothing yet: what comes of it does.
+            // Only an event proves that the watch works, not its response head.
             self.works();
         }
     }
 
-    async fn send(&mut self, summary: &Summary) {
-        // An API server that does not know the selector tells of others, too.
+    async fn send(&mut self, summary: &CsrSummary) {
+        // An API server that does not support the selector sends requests of other signers, too.
         if summary.spec.signer_name != self.signer || !(self.feed.is_wanted)(summary) {
             return;
         }
         if summary.metadata.name.len() > MAX_NAME {
-            self.pass_over("its name is longer than 253 bytes");
+            self.log_skip("its name is longer than 253 bytes");
             return;
         }
         let name = summary.metadata.name.as_str().into();
         let requester = self.requesters.hash_one(&summary.spec.username);
-        // It fails when the controller is gone, with all of this.
+        // Fails only while the controller is being dropped.
         self.sender.send(RequestKey { name, requester }).await.ok();
     }
 
-    /// Logs, once, that there are requests that nothing is done about.
-    fn pass_over(&mut self, why: &str) {
+    /// Logs the first skipped request, and others at debug level.
+    fn log_skip(&mut self, why: &str) {
         let (cluster, signer) = (&*self.feed.context.cluster, self.signer);
         let controller = self.feed.controller.alias();
-        if std::mem::replace(&mut self.has_passed_over, true) {
-            debug!(cluster, controller, signer, "request passed over: {why}");
+        if std::mem::replace(&mut self.has_logged_skip, true) {
+            debug!(cluster, controller, signer, "request skipped: {why}");
         } else {
-            warn!(cluster, controller, signer, "request passed over: {why}; others like it are not logged");
+            warn!(cluster, controller, signer, "request skipped: {why}; further ones are not logged");
         }
     }
 
-    /// Logs a failure, once, and waits.
+    /// Logs a failure once, and waits for the back-off.
     async fn failed(&mut self, error: &kube::Error) {
         self.gauge().set(1);
-        let (cluster, signer, problem) = (&*self.feed.context.cluster, self.signer, super::words(error));
+        let (cluster, signer, problem) =
+            (&*self.feed.context.cluster, self.signer, super::error_message(error));
         let controller = self.feed.controller.alias();
         if self.feed.context.problems.begins(&self.cause()) {
             warn!(
@@ -315,13 +316,13 @@ impl Follower<'_> {
             debug!(cluster, controller, signer, "cannot watch: {problem}");
         }
         sleep(self.backoff).await;
-        self.backoff = (self.backoff * 2).min(LONGEST_BACKOFF);
+        self.backoff = (self.backoff * 2).min(MAX_WATCH_BACKOFF);
     }
 
     fn works(&mut self) {
         self.has_watch_failed = false;
         self.gauge().set(0);
-        self.backoff = FIRST_BACKOFF;
+        self.backoff = INITIAL_WATCH_BACKOFF;
         if self.feed.context.problems.ends(&self.cause()) {
             let controller = self.feed.controller.alias();
             info!(cluster = &*self.feed.context.cluster, controller, signer = self.signer, "watching again");
@@ -341,7 +342,7 @@ impl Follower<'_> {
     }
 }
 
-impl Drop for Follower<'_> {
+impl Drop for SignerFollower<'_> {
     fn drop(&mut self) {
         self.feed.context.metrics.controllers.watch_failing.remove_label_values(&self.labels()).ok();
     }

@@ -1,9 +1,9 @@
-//! Lists of certificate signing requests, page by page: what nobody needs of them is not kept, and a page whose objects
-//! are large is asked for in smaller parts.
+//! Lists certificate signing requests page by page. Only the fields of `T` stay in memory; a page that exceeds the
+//! maximum response size is requested again with a smaller limit.
 //!
-//! The token of the next page holds the name of the last object, and a name has no limit: one may not fit into a URL.
-//! Then the next page begins behind all names that begin like that one. So it does if the name is not UTF-8, which no
-//! token can hold.
+//! A continue token contains the name of the last object. Names have no maximum length, so a token may be too long for
+//! a URL; the next page then begins after all names with the same prefix. The same holds for a name that is not UTF-8,
+//! which a token cannot contain.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,27 +20,26 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::controllers::client::is_too_large;
 
-/// Where requests are.
+/// The path of the collection.
 pub(super) const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-/// How many objects are asked for at once, at most.
+/// The maximum number of objects in a page.
 const MAX_OBJECTS: u16 = 500;
-
-/// The longest token that is sent: a URL has 64 KiB at most, and a selector besides.
+/// The maximum length of a token to send: a URL has at most 64 KiB, and also contains a selector.
 const MAX_TOKEN: usize = 48 * 1024;
-/// How much of a name is kept of a token that was too long. A byte takes eight in a token at most, so what is left fits.
+/// The length of the prefix to keep from a name whose token is too long. A byte takes at most eight bytes in a token.
 const MAX_START: usize = 4 * 1024;
 
-/// What a list answers with. Fields that `T` does not have are passed over as they are read.
+/// A page. The parser skips fields that `T` does not have.
 #[derive(Debug, Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
-struct Page<T> {
+struct ListPage<T> {
     #[serde(default)]
     metadata: ListMeta,
     #[serde(default = "Vec::new", deserialize_with = "items")]
     items: Vec<T>,
 }
 
-/// Objects, of which many small ones would take more memory than their text.
+/// Parses at most `MAX_OBJECTS` objects: many small ones would take more memory than their text.
 fn items<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     struct Items<T>(PhantomData<T>);
 
@@ -66,24 +65,24 @@ fn items<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
     deserializer.deserialize_seq(Items(PhantomData))
 }
 
-/// A list that is read page by page.
+/// A list in pages.
 #[derive(Debug)]
-pub(super) struct Pages {
+pub(super) struct PagedList {
     selector: Option<String>,
     limit: u16,
-    /// Where the next page begins; `None` once there is none.
+    /// The token of the next page, empty for the first; `None` after the last.
     next: Option<String>,
-    /// The last token as it came.
+    /// The last token that the API server sent.
     last: String,
-    /// Where the page of the last token begins, if that is known.
+    /// The name at which the next page begins, if the token is kube-apiserver's.
     start: String,
     has_skipped: bool,
     /// The version of the list.
     version: String,
 }
 
-impl Pages {
-    /// All requests that a field selector selects.
+impl PagedList {
+    /// A list of all requests that match a field selector.
     pub(super) fn new(selector: Option<String>) -> Self {
         Self {
             selector,
@@ -96,12 +95,12 @@ impl Pages {
         }
     }
 
-    /// The version from which a watch goes on.
+    /// The version from which a watch continues.
     pub(super) fn version(&self) -> &str {
         &self.version
     }
 
-    /// Whether names may have been left out since one is not UTF-8.
+    /// Whether the list may have skipped names because one is not UTF-8.
     pub(super) fn has_skipped(&self) -> bool {
         self.has_skipped
     }
@@ -121,7 +120,7 @@ impl Pages {
                 params = params.fields(selector);
             }
             let request = Request::new(PATH).list(&params).map_err(kube::Error::BuildRequest)?;
-            match client.request::<Page<T>>(request).await {
+            match client.request::<ListPage<T>>(request).await {
                 Ok(page) => {
                     self.limit = (self.limit * 2).min(MAX_OBJECTS);
                     let token = page.metadata.continue_.filter(|token| !token.is_empty());
@@ -137,11 +136,15 @@ impl Pages {
         }
     }
 
-    /// The token to send for one that came; `None` if nothing can come behind it. One that is not kube-apiserver's stays
-    /// as it is. Fails if the list would not go on.
+    /// The token to send after `token` was received; `None` if no name can follow. A token in another format than
+    /// kube-apiserver's is returned unchanged. Fails if the token does not advance.
     // threat: pending-requests-flood
     fn follow(&mut self, token: String) -> kube::Result<Option<String>> {
-        let stuck = || kube::Error::SerdeError(serde_json::Error::custom("the list does not go on"));
+        let stuck = || {
+            kube::Error::SerdeError(serde_json::Error::custom(
+                "the continue token of the list does not advance",
+            ))
+        };
         if token == self.last {
             return Err(stuck());
         }
@@ -153,12 +156,12 @@ impl Pages {
         self.has_skipped |= unclear.is_some();
         let is_long = token.len() > MAX_TOKEN;
         if unclear.is_some() || is_long {
-            // What is ASCII at that place comes before what is not: it was listed.
+            // Names with an ASCII character at that position sort before, and were listed already.
             known.start.truncate(unclear.unwrap_or(usize::MAX));
             if is_long {
                 known.start.truncate(known.start.floor_char_boundary(MAX_START));
             }
-            let Some(start) = behind(known.start) else { return Ok(None) };
+            let Some(start) = first_after_prefix(known.start) else { return Ok(None) };
             known.start = start;
         }
         if known.start <= self.start {
@@ -182,17 +185,17 @@ struct ContinueToken<'a> {
     start: String,
 }
 
-/// The first text behind all that begin like this one; names are in the order of their bytes.
-fn behind(mut text: String) -> Option<String> {
+/// The first name after all names with this prefix, in byte order.
+fn first_after_prefix(mut text: String) -> Option<String> {
     loop {
         let next = match text.pop()? {
-            // A name has no slash, and a path with one is refused.
+            // The next character is '/', which no name contains; kube-apiserver refuses a start key with it.
             '.' => Some('0'),
             last => (last..=char::MAX).nth(1),
         };
         if let Some(next) = next {
             text.push(next);
-            // No path ends in these, and no name is one of them.
+            // kube-apiserver refuses a start key that ends in these, and neither is a valid name.
             if matches!(text.as_str(), "." | "..") {
                 text.push('\0');
             }

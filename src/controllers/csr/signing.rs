@@ -1,8 +1,8 @@
 //! The controller that signs approved requests.
 //!
-//! Follows `pkg/controller/certificates/signer/signer.go`. What a request breaks of its signer's rules becomes a Failed
-//! condition, for good; everything else is tried again. One thing is stricter than there: a request whose key or
-//! signature is too weak fails for good, too.
+//! Follows `pkg/controller/certificates/signer/signer.go`. A request that violates a rule of its signer gets a Failed
+//! condition, which is final; any other failure is retried. One rule is stricter: a request whose key or signature is
+//! too weak fails, too.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -16,118 +16,120 @@ use tracing::{error, warn};
 
 use super::audit::AuditLine;
 use super::conditions::Conditions;
-use super::feed::{Feed, RequestKey, Summary};
+use super::feed::{CsrFeed, CsrSummary, RequestKey};
 use super::{
-    APPROVED, Csr, DENIED, FAILED, Subresource, Written, condition, has, has_true, usages, with_condition,
-    write,
+    APPROVED, Csr, DENIED, FAILED, Subresource, WriteOutcome, condition, has_condition, has_true_condition,
+    usages, with_condition, write,
 };
 use crate::clock::UnixTime;
-use crate::controllers::Context;
-use crate::controllers::queue::{Outcome, Pace};
-use crate::controllers::settings::{Controllers, Name, SignerSettings};
+use crate::controllers::ControllerContext;
+use crate::controllers::queue::{AttemptOutcome, RetryPolicy};
+use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
 use crate::controllers::worker::{WORKERS, work};
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::issue::{IssueError, Issued, Wanted};
+use crate::pki::issuance::issue::{IssuanceRequest, IssueError, IssuedCertificate};
 use crate::pki::issuance::request::CertificateRequest;
 
 /// The reason of a Failed condition.
-const REASON: &str = "SignerValidationFailure";
+const FAILED_REASON: &str = "SignerValidationFailure";
 
-/// What is to be done about a request.
+/// The decision about a request.
 #[derive(Debug)]
-enum Verdict {
-    /// It is not approved, has failed, or is another signer's.
+enum SigningDecision {
+    /// The request is not approved, has failed, or is for another signer.
     NotOurs,
-    /// It breaks a rule.
+    /// The request violates a rule of its signer.
     Refused(String),
-    /// It has its certificate, for these alternative names.
-    Issued(Box<(Issued, AltNames)>),
-    /// It could not be signed now.
+    /// The certificate, and the alternative names of the request.
+    Issued(Box<(IssuedCertificate, AltNames)>),
+    /// Signing failed, and is retried.
     Later(String),
 }
 
-/// Signs for as long as it is polled.
-pub(crate) async fn run(context: Context) -> std::convert::Infallible {
-    let _expirations = Expirations::show(&context);
+/// Runs the controller.
+pub(crate) async fn run(context: ControllerContext) -> std::convert::Infallible {
+    let _expirations = ExpirationGauges::show(&context);
     let forgotten = AtomicU64::new(0);
     let signers = context.settings.signers.iter().map(|signer| signer.name().to_owned()).collect();
-    let feed = Feed {
+    let feed = CsrFeed {
         context: &context,
-        controller: Name::CsrSigning,
+        controller: ControllerName::CsrSigning,
         signers,
         is_wanted: is_signable,
         forgotten: &forgotten,
     };
     let (requests, feeding) = feed.start();
-    let hands = Arc::new(Semaphore::new(WORKERS));
-    let handle = |key| handle(&context, &hands, key);
-    let working = work(&context, Name::CsrSigning, Pace::CERTIFICATES, requests, &forgotten, handle);
+    let permits = Arc::new(Semaphore::new(WORKERS));
+    let handle = |key| handle(&context, &permits, key);
+    let working =
+        work(&context, ControllerName::CsrSigning, RetryPolicy::CERTIFICATES, requests, &forgotten, handle);
     tokio::select! {
         never = working => never,
         never = feeding => match never {},
     }
 }
 
-/// Whether a request may be one to sign, by what is known before it is read.
-fn is_signable(summary: &Summary) -> bool {
+/// Whether a request may need a signature, by its summary.
+fn is_signable(summary: &CsrSummary) -> bool {
     let Conditions { approved, denied, failed, .. } = summary.conditions();
     approved.is_there && !denied.is_there && !failed.is_true && !summary.is_issued()
 }
 
-/// `hands` are the signatures that may be in the making, those included whose attempts were given up: a token that does
-/// not answer must not take ever more threads.
+/// Processes a request. A signature holds one of `permits` until it ends, even if its attempt has timed out: a PKCS#11
+/// token that does not answer must not block more and more threads.
 // threat: signing-twice
-async fn handle(context: &Context, hands: &Arc<Semaphore>, key: RequestKey) -> Outcome {
-    let csr = match super::unsigned(context, Name::CsrSigning, &key).await {
+async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: RequestKey) -> AttemptOutcome {
+    let csr = match super::read_unissued(context, ControllerName::CsrSigning, &key).await {
         Ok(csr) => Arc::new(csr),
         Err(outcome) => return outcome,
     };
-    let Ok(hand) = Arc::clone(hands).acquire_owned().await else { return Outcome::Retry };
+    let Ok(permit) = Arc::clone(permits).acquire_owned().await else { return AttemptOutcome::Retry };
     let (settings, now) = (Arc::clone(&context.settings), context.clock.now());
-    let judged = Arc::clone(&csr);
-    // The key may be in an HSM. A signature whose controller is gone is forgotten: only what follows here writes.
-    let judging = spawn_blocking(move || {
-        let verdict = verdict(&judged, &settings, now);
-        drop(hand);
-        verdict
+    let checked = Arc::clone(&csr);
+    // The key may be in an HSM, so signing may block. Only this future writes: once it is dropped, the signature is
+    // lost.
+    let signing = spawn_blocking(move || {
+        let decision = decision(&checked, &settings, now);
+        drop(permit);
+        decision
     });
-    let Ok(verdict) = judging.await else {
+    let Ok(decision) = signing.await else {
         context.metrics.panics.inc();
         error!(cluster = &*context.cluster, csr = &*key.name, "signing panicked");
-        return Outcome::Retry;
+        return AttemptOutcome::Retry;
     };
     if context.writes.is_closed() {
-        // The replica stops: what it has not begun to write is the next one's.
-        return Outcome::Retry;
+        // The replica is stopping: the next leader signs the request.
+        return AttemptOutcome::Retry;
     }
     let spec = &csr.spec;
     let (cluster, signer) = (&*context.cluster, spec.signer_name.as_str());
     let requester = spec.username.as_deref().unwrap_or_default();
     let metrics = &context.metrics.controllers;
-    match verdict {
-        Verdict::NotOurs => Outcome::Done,
-        Verdict::Later(problem) => {
-            error!(cluster, csr = &*key.name, signer, requester, "not signed, tried again later: {problem}");
-            Outcome::Retry
+    match decision {
+        SigningDecision::NotOurs => AttemptOutcome::Done,
+        SigningDecision::Later(problem) => {
+            error!(cluster, csr = &*key.name, signer, requester, "signing failed, will retry: {problem}");
+            AttemptOutcome::Retry
         }
-        Verdict::Refused(message) => {
-            let failed = condition(FAILED, REASON, &message, Some(now));
+        SigningDecision::Refused(message) => {
+            let failed = condition(FAILED, FAILED_REASON, &message, Some(now));
             let failed = with_condition(Csr::clone(&csr), failed);
-            let written = write(context, Name::CsrSigning, Subresource::Status, &failed).await;
-            if written == Written::Yes {
+            let written = write(context, ControllerName::CsrSigning, Subresource::Status, &failed).await;
+            if written == WriteOutcome::Yes {
                 metrics.refused.with_label_values(&[cluster, signer]).inc();
                 warn!(cluster, csr = &*key.name, signer, requester, reason = message, "certificate refused");
             }
             written.outcome()
         }
-        Verdict::Issued(issued) => {
+        SigningDecision::Issued(issued) => {
             let (issued, names) = *issued;
             let mut signed = Csr::clone(&csr);
             let certificate = ByteString(issued.pem().as_bytes().to_vec());
             signed.status.get_or_insert_default().certificate = Some(certificate);
             let line = AuditLine::begin(cluster, &csr, &issued, &names);
-            let written = write(context, Name::CsrSigning, Subresource::Status, &signed).await;
-            if written == Written::Yes {
+            let written = write(context, ControllerName::CsrSigning, Subresource::Status, &signed).await;
+            if written == WriteOutcome::Yes {
                 metrics.signed.with_label_values(&[cluster, signer]).inc();
             }
             line.end(written);
@@ -136,22 +138,22 @@ async fn handle(context: &Context, hands: &Arc<Semaphore>, key: RequestKey) -> O
     }
 }
 
-/// Judges and signs one request. Blocks.
-fn verdict(csr: &Csr, settings: &Controllers, now: UnixTime) -> Verdict {
-    if !has(csr, APPROVED) || has(csr, DENIED) || has_true(csr, FAILED) {
-        return Verdict::NotOurs;
+/// Checks and signs a request. Blocks.
+fn decision(csr: &Csr, settings: &ControllerSettings, now: UnixTime) -> SigningDecision {
+    if !has_condition(csr, APPROVED) || has_condition(csr, DENIED) || has_true_condition(csr, FAILED) {
+        return SigningDecision::NotOurs;
     }
     let Some(signer) = settings.signers.iter().find(|signer| signer.name() == csr.spec.signer_name) else {
-        return Verdict::NotOurs;
+        return SigningDecision::NotOurs;
     };
     match issue(csr, signer, settings.signing_duration, now) {
-        Ok(issued) => Verdict::Issued(Box::new(issued)),
-        Err(IssueError::Refused(refusal)) => Verdict::Refused(refusal.to_string()),
-        Err(IssueError::Request(error)) if error.is_policy() => Verdict::Refused(error.to_string()),
+        Ok(issued) => SigningDecision::Issued(Box::new(issued)),
+        Err(IssueError::Refused(refusal)) => SigningDecision::Refused(refusal.to_string()),
+        Err(IssueError::Request(error)) if error.is_policy() => SigningDecision::Refused(error.to_string()),
         Err(IssueError::Request(error)) => {
-            Verdict::Later(format!("unable to parse csr {:?}: {error}", csr.name_any()))
+            SigningDecision::Later(format!("unable to parse csr {:?}: {error}", csr.name_any()))
         }
-        Err(error) => Verdict::Later(format!("error auto signing csr: {error}")),
+        Err(error) => SigningDecision::Later(format!("error auto signing csr: {error}")),
     }
 }
 
@@ -160,12 +162,12 @@ fn issue(
     signer: &SignerSettings,
     signing_duration: Duration,
     now: UnixTime,
-) -> Result<(Issued, AltNames), IssueError> {
+) -> Result<(IssuedCertificate, AltNames), IssueError> {
     let request = CertificateRequest::from_pem(&csr.spec.request.0)?;
-    let wanted = Wanted {
+    let wanted = IssuanceRequest {
         request: &request,
         usages: usages(&csr.spec),
-        // What is negative is as short as can be.
+        // A negative duration counts as zero, and gives the minimum.
         expiration: csr
             .spec
             .expiration_seconds
@@ -176,11 +178,11 @@ fn issue(
     Ok((signer.authority.issue(prepared)?, request.alt_names().clone()))
 }
 
-/// The ends of all authorities, shown for as long as they sign.
-struct Expirations<'a>(&'a Context);
+/// The gauges of CA expiration, exposed while the controller runs.
+struct ExpirationGauges<'a>(&'a ControllerContext);
 
-impl<'a> Expirations<'a> {
-    fn show(context: &'a Context) -> Self {
+impl<'a> ExpirationGauges<'a> {
+    fn show(context: &'a ControllerContext) -> Self {
         for signer in &context.settings.signers {
             let end = i64::try_from(signer.authority.not_after().as_secs()).unwrap_or(i64::MAX);
             let labels = [&*context.cluster, signer.name()];
@@ -190,7 +192,7 @@ impl<'a> Expirations<'a> {
     }
 }
 
-impl Drop for Expirations<'_> {
+impl Drop for ExpirationGauges<'_> {
     fn drop(&mut self) {
         let Self(context) = self;
         for signer in &context.settings.signers {
@@ -214,51 +216,55 @@ mod tests {
     use tower::service_fn;
     use tracing::instrument::WithSubscriber as _;
 
-    use super::super::testing::{Lines, Wanted, decided};
+    use super::super::testing::{CapturedLog, Wanted, decided};
     use super::*;
     use crate::controllers::testing::FakeCluster;
-    use crate::pki::issuance::authority::Authority;
-    use crate::pki::issuance::profile::{KUBELET_SERVING, Profile};
-    use crate::pki::issuance::signer::{PemKey, SignError, SignatureAlgorithm, Signer};
+    use crate::pki::issuance::authority::CertificateAuthority;
+    use crate::pki::issuance::profile::{CertificateProfile, KUBELET_SERVING};
+    use crate::pki::issuance::signer::{PemKey, SignError, Signer, SigningAlgorithm};
     use crate::telemetry::QuotedFields;
 
-    /// 2030-01-01T00:00:00Z, when the authority is good.
+    /// 2030-01-01T00:00:00Z, when the authority is valid.
     const NOW: UnixTime = Duration::from_hours(525_960);
 
-    /// Settings with the signer of kubelets' client certificates alone.
-    fn settings() -> Controllers {
+    /// Settings with only the signer of kubelet client certificates.
+    fn settings() -> ControllerSettings {
         settings_by(|key| Box::new(key))
     }
 
-    fn settings_by(signer: impl FnOnce(PemKey) -> Box<dyn Signer>) -> Controllers {
+    fn settings_by(signer: impl FnOnce(PemKey) -> Box<dyn Signer>) -> ControllerSettings {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2031, 1, 1));
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap().pem();
         let key = PemKey::from_pem(key.serialize_pem().as_bytes()).unwrap();
-        let authority = Arc::new(Authority::new(certificate.as_bytes(), signer(key)).unwrap());
-        Controllers {
-            names: BTreeSet::from([Name::CsrSigning]),
-            signers: vec![SignerSettings::kubernetes(Profile::kubelet_client(), authority, Vec::new())],
+        let authority = Arc::new(CertificateAuthority::new(certificate.as_bytes(), signer(key)).unwrap());
+        ControllerSettings {
+            names: BTreeSet::from([ControllerName::CsrSigning]),
+            signers: vec![SignerSettings::kubernetes(
+                CertificateProfile::kubelet_client(),
+                authority,
+                Vec::new(),
+            )],
             signing_duration: Duration::from_hours(1),
             election: None,
         }
     }
 
-    /// What a request comes to: `-`, `issued`, `refused: …` or `later: …`.
-    fn outcome(csr: &Csr, settings: &Controllers, now: UnixTime) -> String {
-        match verdict(csr, settings, now) {
-            Verdict::NotOurs => "-".to_owned(),
-            Verdict::Issued(_) => "issued".to_owned(),
-            Verdict::Refused(message) => format!("refused: {message}"),
-            Verdict::Later(problem) => format!("later: {problem}"),
+    /// The decision about a request as text: `-`, `issued`, `refused: …` or `later: …`.
+    fn outcome(csr: &Csr, settings: &ControllerSettings, now: UnixTime) -> String {
+        match decision(csr, settings, now) {
+            SigningDecision::NotOurs => "-".to_owned(),
+            SigningDecision::Issued(_) => "issued".to_owned(),
+            SigningDecision::Refused(message) => format!("refused: {message}"),
+            SigningDecision::Later(problem) => format!("later: {problem}"),
         }
     }
 
-    // kubernetes: pkg/controller/certificates/signer/signer_test.go, TestHandle; the last ones are of our own
+    // kubernetes: pkg/controller/certificates/signer/signer_test.go, TestHandle; the last cases are our own
     #[test]
-    fn what_is_approved_is_signed_or_fails_or_waits() {
+    fn an_approved_request_is_signed_or_fails_or_is_retried() {
         let settings = settings();
         let good = || Wanted::default().csr();
         let approved = |wanted: Wanted| decided(wanted.csr(), &[APPROVED]);
@@ -271,14 +277,14 @@ mod tests {
         let masters = Wanted { organizations: &["system:masters"], ..Wanted::default() };
         let cases = [
             ("approved", approved(Wanted::default()), "issued"),
-            ("nobody has decided", good(), "-"),
+            ("pending", good(), "-"),
             ("denied", decided(good(), &[DENIED]), "-"),
             ("approved and denied", decided(good(), &[APPROVED, DENIED]), "-"),
             ("failed", decided(good(), &[APPROVED, FAILED]), "-"),
             ("failed without a status", edited(|csr| failed(csr, "")), "-"),
-            ("failed, which is false", edited(|csr| failed(csr, "False")), "issued"),
-            ("another signer's", approved(serving), "-"),
-            ("a rule is broken", approved(masters), "refused: subject organization is not system:nodes"),
+            ("failed with status False", edited(|csr| failed(csr, "False")), "issued"),
+            ("another signer", approved(serving), "-"),
+            ("a violated rule", approved(masters), "refused: subject organization is not system:nodes"),
             (
                 "garbage",
                 edited(|csr| csr.spec.request.0 = b"garbage".to_vec()),
@@ -287,7 +293,7 @@ mod tests {
             (
                 "a weak key",
                 edited(|csr| csr.spec.request.0 = WEAK.as_bytes().to_vec()),
-                "refused: RSA keys of 1024 bits are not signed: use 2048 bits or more",
+                "refused: RSA keys of 1024 bits are not accepted: use 2048 bits or more",
             ),
         ];
         for (name, csr, expected) in cases {
@@ -302,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_has_ended_makes_requests_wait() {
+    fn requests_are_retried_while_the_authority_is_expired() {
         let settings = settings();
         let csr = decided(Wanted::default().csr(), &[APPROVED]);
         // A year and an hour later.
@@ -314,17 +320,19 @@ mod tests {
     }
 
     #[test]
-    fn a_request_may_ask_for_less_than_the_longest_life() {
+    fn a_request_may_ask_for_less_than_the_maximum_duration() {
         let settings = settings();
-        for (asked, minutes) in [(None, 60), (Some(1200), 20), (Some(86_400), 60), (Some(-1), 10)] {
+        for (seconds, minutes) in [(None, 60), (Some(1200), 20), (Some(86_400), 60), (Some(-1), 10)] {
             let mut csr = decided(Wanted::default().csr(), &[APPROVED]);
-            csr.spec.expiration_seconds = asked;
-            let Verdict::Issued(issued) = verdict(&csr, &settings, NOW) else { panic!("{asked:?}") };
-            assert_eq!(issued.0.not_after(), NOW + Duration::from_mins(minutes), "{asked:?}");
+            csr.spec.expiration_seconds = seconds;
+            let SigningDecision::Issued(issued) = decision(&csr, &settings, NOW) else {
+                panic!("{seconds:?}")
+            };
+            assert_eq!(issued.0.not_after(), NOW + Duration::from_mins(minutes), "{seconds:?}");
         }
     }
 
-    /// What the log has once a request with this name and common name was signed.
+    /// The log of signing a request with this name and common name.
     async fn logged(name: &str, common_name: &'static str) -> String {
         let mut csr = decided(Wanted { common_name, ..Wanted::default() }.csr(), &[APPROVED]);
         csr.metadata.name = Some(name.to_owned());
@@ -337,21 +345,21 @@ mod tests {
         let mut context = cluster.context();
         context.settings = Arc::new(settings());
         context.client = holding(csr);
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt()
             .with_ansi(false)
             .fmt_fields(QuotedFields)
             .with_writer(move || writer.clone())
             .finish();
-        let hands = Arc::new(Semaphore::new(1));
-        let handled = handle(&context, &hands, RequestKey::of(&name)).with_subscriber(log).await;
-        assert_eq!(handled, Outcome::Done);
+        let permits = Arc::new(Semaphore::new(1));
+        let handled = handle(&context, &permits, RequestKey::of(&name)).with_subscriber(log).await;
+        assert_eq!(handled, AttemptOutcome::Done);
         lines.text()
     }
 
     #[tokio::test]
-    async fn the_audit_trail_has_the_whole_of_a_certificate() {
+    async fn audit_lines_are_not_truncated() {
         let mut params = CertificateParams::default();
         let name = &mut params.distinguished_name;
         name.push(DnType::StateOrProvinceName, "s".repeat(1100));
@@ -371,7 +379,7 @@ mod tests {
         }
     }
 
-    /// An API server with this request, which takes whatever is written.
+    /// A client of an API server that has this request, and accepts every write.
     fn holding(csr: Csr) -> kube::Client {
         let service = service_fn(move |request: Request<Body>| {
             let held = serde_json::to_vec(&csr).unwrap();
@@ -384,7 +392,7 @@ mod tests {
         kube::Client::new(service, "default")
     }
 
-    /// A key in a token that does not answer until it is told to.
+    /// A key in a token that does not answer until the sender of `answers` is dropped.
     #[derive(Debug)]
     struct Silent {
         key: PemKey,
@@ -397,16 +405,16 @@ mod tests {
             self.key.public_key()
         }
 
-        fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
+        fn sign(&self, algorithm: SigningAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
             self.asked.fetch_add(1, Ordering::SeqCst);
-            // Until there is nobody who could send any more.
+            // Returns when the sender is dropped.
             self.answers.lock().unwrap().recv().ok();
             self.key.sign(algorithm, message)
         }
     }
 
     #[tokio::test]
-    async fn a_token_that_does_not_answer_takes_no_more_threads_than_there_are_workers() {
+    async fn a_token_that_does_not_answer_blocks_at_most_one_thread_for_each_worker() {
         let (asked, (answering, answers)) = (Arc::new(AtomicUsize::new(0)), std::sync::mpsc::channel());
         let counted = Arc::clone(&asked);
         let settings =
@@ -414,31 +422,31 @@ mod tests {
         let mut context = FakeCluster::new().context();
         context.settings = Arc::new(settings);
         context.client = holding(decided(Wanted::default().csr(), &[APPROVED]));
-        let hands = Arc::new(Semaphore::new(WORKERS));
+        let permits = Arc::new(Semaphore::new(WORKERS));
         for _ in 0..3 * WORKERS {
-            // An attempt that is given up.
-            let attempt = handle(&context, &hands, RequestKey::of("csr"));
+            // The attempt times out.
+            let attempt = handle(&context, &permits, RequestKey::of("csr"));
             assert!(tokio::time::timeout(Duration::from_millis(50), attempt).await.is_err());
         }
-        assert_eq!(hands.available_permits(), 0);
+        assert_eq!(permits.available_permits(), 0);
         drop(answering);
-        while hands.available_permits() < WORKERS {
+        while permits.available_permits() < WORKERS {
             tokio::task::yield_now().await;
         }
         assert_eq!(asked.load(Ordering::SeqCst), WORKERS);
     }
 
     #[tokio::test]
-    async fn nobody_writes_lines_of_the_log_with_names() {
+    async fn names_cannot_forge_log_lines() {
         let forged = "a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued csr=b\u{1b}[2J";
         let text =
             logged(forged, "system:node:a\n2030-01-01T00:00:00Z  INFO portcullis: certificate issued").await;
-        // Before it is written, and after.
+        // One line before the write, one after.
         assert_eq!((text.lines().count(), text.contains('\u{1b}')), (2, false), "{text}");
         assert!(text.contains(r#"csr="a\n2030-01-01"#) && text.contains(r"CN=system:node:a\n2030"), "{text}");
     }
 
-    /// With an RSA key of 1024 bits.
+    /// A request with an RSA key of 1024 bits.
     const WEAK: &str = "-----BEGIN CERTIFICATE REQUEST-----\n\
 MIIBcDCB2gIBADAxMRUwEwYDVQQKDAxzeXN0ZW06bm9kZXMxGDAWBgNVBAMMD3N5\n\
 c3RlbTpub2RlOmZvbzCBnzANBgkqhkiG9w0BAQEFAAOBjQAwgYkCgYEA0sw8GyGz\n\

@@ -1,4 +1,4 @@
-//! Requests as tests want them.
+//! Certificate signing requests for tests.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use rcgen::{CertificateParams, DnType, KeyPair};
 use super::{Condition, Csr};
 use crate::pki::issuance::profile::KUBELET_CLIENT;
 
-/// What a kubelet asks for: `common_name`, in `organizations`.
+/// The parameters of a kubelet's request.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub(super) signer: &'static str,
@@ -34,7 +34,7 @@ impl Default for Wanted {
 }
 
 impl Wanted {
-    /// The request, which nobody has decided on.
+    /// The pending request.
     pub(super) fn csr(&self) -> Csr {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, self.common_name);
@@ -60,7 +60,7 @@ impl Wanted {
     }
 }
 
-/// The request with conditions of these types, all true.
+/// Adds true conditions of these types to a request.
 pub(super) fn decided(csr: Csr, kinds: &[&str]) -> Csr {
     kinds.iter().fold(csr, |csr, kind| {
         let condition =
@@ -69,17 +69,17 @@ pub(super) fn decided(csr: Csr, kinds: &[&str]) -> Csr {
     })
 }
 
-/// What was logged.
+/// A log writer that captures its lines.
 #[derive(Clone, Default)]
-pub(super) struct Lines(Arc<Mutex<Vec<u8>>>);
+pub(super) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-impl Lines {
+impl CapturedLog {
     pub(super) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
 
-impl Write for Lines {
+impl Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }

@@ -1,4 +1,4 @@
-//! What a lease says, and what to do about it: decisions alone, time is given.
+//! Reads a lease and decides on the next step. Pure decisions: the caller passes the time.
 // client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew and release
 
 use std::time::Duration;
@@ -10,40 +10,40 @@ use tokio::time::Instant;
 
 use crate::clock::UnixTime;
 
-/// A replica that would hold a lease.
+/// A replica that competes for a lease.
 #[derive(Debug)]
 pub(super) struct Candidate {
     identity: String,
     duration: i32,
-    /// The record as last seen, and since when.
+    /// The last observed record, and when it changed.
     observed: Option<(LeaseSpec, Instant)>,
 }
 
-/// What to do.
+/// The next step.
 #[derive(Debug, PartialEq)]
-pub(super) enum Step {
-    /// Somebody else holds it.
+pub(super) enum LeaseAction {
+    /// Another replica holds the lease.
     Wait,
-    /// There is no lease.
+    /// The lease does not exist.
     Create(LeaseSpec),
-    /// It is ours, or free: write it, under the version that it carries.
+    /// The lease is ours or free: replace it, with the version that it carries.
     Replace(Box<Lease>),
 }
 
 impl Candidate {
     pub(super) fn new(identity: &str, duration: Duration) -> Self {
-        // A record has whole seconds. Not fewer than are meant: others would take what is still held.
+        // A record has whole seconds. Rounded up: other replicas must not take a lease that is still held.
         let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
         let duration = i32::try_from(seconds).unwrap_or(i32::MAX);
         Self { identity: identity.to_owned(), duration, observed: None }
     }
 
-    /// Whether the lease is ours by what it says.
+    /// Whether this replica is the holder in the record.
     pub(super) fn holds(&self, lease: &Lease) -> bool {
         holder(lease) == Some(&*self.identity)
     }
 
-    /// Notes what a lease says; a record that has not changed ages.
+    /// Records a read of the lease; an unchanged record keeps the time of its last change.
     pub(super) fn observe(&mut self, lease: &Lease, now: Instant) {
         let spec = lease.spec.clone().unwrap_or_default();
         if self.observed.as_ref().is_none_or(|(observed, _)| *observed != spec) {
@@ -51,8 +51,8 @@ impl Candidate {
         }
     }
 
-    /// What to do about a lease that was observed.
-    pub(super) fn step(&self, lease: Option<Lease>, now: Instant, wall: UnixTime) -> Step {
+    /// The next step for an observed lease.
+    pub(super) fn step(&self, lease: Option<Lease>, now: Instant, wall: UnixTime) -> LeaseAction {
         let time = micro_time(wall);
         let mut next = LeaseSpec {
             holder_identity: Some(self.identity.clone()),
@@ -62,7 +62,7 @@ impl Candidate {
             lease_transitions: Some(0),
             ..LeaseSpec::default()
         };
-        let Some(mut lease) = lease else { return Step::Create(next) };
+        let Some(mut lease) = lease else { return LeaseAction::Create(next) };
         let before = lease.spec.take().unwrap_or_default();
         let is_held = before.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty());
         let transitions = before.lease_transitions.unwrap_or_default();
@@ -70,14 +70,14 @@ impl Candidate {
             next.acquire_time = before.acquire_time;
             next.lease_transitions = Some(transitions);
         } else if is_held && self.is_valid(now) {
-            return Step::Wait;
+            return LeaseAction::Wait;
         } else {
             next.lease_transitions = Some(transitions.saturating_add(1));
         }
-        Step::Replace(Box::new(Lease { spec: Some(next), ..lease }))
+        LeaseAction::Replace(Box::new(Lease { spec: Some(next), ..lease }))
     }
 
-    /// The lease as it is given up; `None` if it is not ours any more.
+    /// The lease to write for its release; `None` if another replica holds it.
     pub(super) fn released(&self, mut lease: Lease, wall: UnixTime) -> Option<Lease> {
         if !self.holds(&lease) {
             return None;
@@ -85,7 +85,7 @@ impl Candidate {
         let before = lease.spec.take().unwrap_or_default();
         let time = micro_time(wall);
         lease.spec = Some(LeaseSpec {
-            // An empty holder is one whose place is free.
+            // An empty holder marks a free lease.
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),
             acquire_time: Some(time.clone()),
@@ -96,7 +96,7 @@ impl Candidate {
         Some(lease)
     }
 
-    /// Whether the record has changed within its duration.
+    /// Whether the record changed within the lease duration.
     fn is_valid(&self, now: Instant) -> bool {
         self.observed.as_ref().is_some_and(|(spec, since)| {
             let seconds = u64::try_from(spec.lease_duration_seconds.unwrap_or_default()).unwrap_or_default();
@@ -105,7 +105,7 @@ impl Candidate {
     }
 }
 
-/// A lease of this name.
+/// A new lease.
 pub(super) fn lease(name: &str, spec: LeaseSpec) -> Lease {
     let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     Lease { metadata, spec: Some(spec) }
@@ -141,13 +141,13 @@ mod tests {
         lease
     }
 
-    /// Who holds a lease after a step, and how often it has changed hands.
-    fn outcome(step: Step) -> Option<(String, i32)> {
+    /// The holder after a step, and the number of transitions.
+    fn outcome(step: LeaseAction) -> Option<(String, i32)> {
         let spec = match step {
-            Step::Wait => return None,
-            Step::Create(spec) => spec,
-            Step::Replace(lease) => {
-                assert_eq!(lease.metadata.resource_version.as_deref(), Some("42"), "never blindly");
+            LeaseAction::Wait => return None,
+            LeaseAction::Create(spec) => spec,
+            LeaseAction::Replace(lease) => {
+                assert_eq!(lease.metadata.resource_version.as_deref(), Some("42"), "the version of the read");
                 lease.spec.unwrap()
             }
         };
@@ -155,16 +155,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_is_taken_when_it_is_free_or_ours_or_was_not_renewed() {
+    async fn a_lease_is_taken_when_it_is_free_or_ours_or_expired() {
         let now = Instant::now();
         let ours = |transitions| Some(("a".to_owned(), transitions));
         let cases = [
-            ("there is none", None, Duration::ZERO, ours(0)),
-            ("it is free", Some(held_by("", 0)), Duration::ZERO, ours(8)),
-            ("it is ours", Some(held_by("a", 0)), Duration::ZERO, ours(7)),
-            ("it is somebody else's", Some(held_by("b", 0)), Duration::ZERO, None),
-            ("it is somebody else's yet", Some(held_by("b", 0)), Duration::from_millis(14_999), None),
-            ("it was not renewed", Some(held_by("b", 0)), LONG, ours(8)),
+            ("no lease", None, Duration::ZERO, ours(0)),
+            ("free", Some(held_by("", 0)), Duration::ZERO, ours(8)),
+            ("ours", Some(held_by("a", 0)), Duration::ZERO, ours(7)),
+            ("another replica's", Some(held_by("b", 0)), Duration::ZERO, None),
+            (
+                "another replica's, shortly before its expiry",
+                Some(held_by("b", 0)),
+                Duration::from_millis(14_999),
+                None,
+            ),
+            ("another replica's, expired", Some(held_by("b", 0)), LONG, ours(8)),
         ];
         for (name, lease, later, expected) in cases {
             let mut candidate = Candidate::new("a", LONG);
@@ -177,10 +182,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_renewed_lease_is_young_whatever_its_holders_clock_says() {
+    async fn a_renewed_lease_is_valid_whatever_its_holders_clock_reads() {
         let (mut candidate, now) = (Candidate::new("a", LONG), Instant::now());
         candidate.observe(&held_by("b", 0), now);
-        // The holder's clock goes wrong: the record has changed, which is all that counts.
+        // The holder's clock is wrong: only the change of the record counts.
         let renewed = held_by("b", 1_000_000);
         candidate.observe(&renewed, now + LONG);
         assert_eq!(
@@ -190,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_given_up_is_free_at_once_and_only_if_it_is_ours() {
+    async fn a_released_lease_is_free_at_once_and_only_the_holder_releases_it() {
         let (candidate, now) = (Candidate::new("a", LONG), Instant::now());
         assert_eq!(candidate.released(held_by("b", 0), WALL), None);
         let released = candidate.released(held_by("a", 0), WALL).unwrap();
@@ -201,21 +206,22 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_never_said_to_be_shorter_than_it_is() {
+    fn the_duration_in_the_record_is_rounded_up() {
         for (milliseconds, seconds) in [(1000, 1), (1001, 2), (1900, 2), (15_000, 15)] {
             let candidate = Candidate::new("a", Duration::from_millis(milliseconds));
-            let Step::Create(spec) = candidate.step(None, Instant::now(), WALL) else {
-                panic!("there is none")
+            let LeaseAction::Create(spec) = candidate.step(None, Instant::now(), WALL) else {
+                panic!("no lease exists")
             };
             assert_eq!(spec.lease_duration_seconds, Some(seconds), "{milliseconds}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_holder_keeps_the_time_since_when_it_leads() {
+    async fn a_renewal_keeps_the_acquire_time() {
         let candidate = Candidate::new("a", LONG);
-        let Step::Replace(lease) = candidate.step(Some(held_by("a", 0)), Instant::now(), WALL + LONG) else {
-            panic!("it is ours")
+        let LeaseAction::Replace(lease) = candidate.step(Some(held_by("a", 0)), Instant::now(), WALL + LONG)
+        else {
+            panic!("the lease is ours")
         };
         let spec = lease.spec.unwrap();
         assert_eq!(

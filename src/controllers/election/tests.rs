@@ -1,4 +1,4 @@
-//! Leader election before an API server that answers late, or never.
+//! Leader election with an API server that answers late, or never.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use super::*;
 #[derive(Clone, Default)]
 struct Server {
     lease: Arc<Mutex<Option<Value>>>,
-    /// How many writes of the lease there were.
+    /// The number of writes of the lease.
     writes: Arc<AtomicUsize>,
 }
 
@@ -27,7 +27,7 @@ impl Server {
         lease.as_ref()?["spec"]["holderIdentity"].as_str().map(str::to_owned)
     }
 
-    /// Does what is asked at once, and answers a write when `delay` says, by how many there were before.
+    /// Applies a request at once, and answers the write with number `n` after `delay(n)`.
     async fn answer(
         self,
         request: Request<Body>,
@@ -55,14 +55,14 @@ impl Server {
         Ok(Response::new(Body::from(lease.to_string().into_bytes())))
     }
 
-    /// What an elector works with here.
-    fn context(&self, delay: fn(usize) -> Option<Duration>) -> Context {
+    /// A context for an elector of this server.
+    fn context(&self, delay: fn(usize) -> Option<Duration>) -> ControllerContext {
         let server = self.clone();
         let service = service_fn(move |request: Request<Body>| server.clone().answer(request, delay));
         let mut context = FakeCluster::new().context();
         context.client = Client::new(service, "default");
-        let mut settings = super::super::settings::Controllers::clone(&context.settings);
-        settings.election = Some(Election {
+        let mut settings = super::super::settings::ControllerSettings::clone(&context.settings);
+        settings.election = Some(LeaderElectionSettings {
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
@@ -84,18 +84,18 @@ async fn one_renewal_without_an_answer_does_not_cost_the_lease() {
         std::future::pending::<()>().await;
     });
     assert!(timeout(Duration::from_mins(1), leading).await.is_err());
-    assert_eq!(begun.load(Ordering::SeqCst), 1, "it was led without a break");
+    assert_eq!(begun.load(Ordering::SeqCst), 1, "led without interruption");
     assert!(server.writes.load(Ordering::SeqCst) > 10);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_stopped_while_it_takes_the_lease_gives_it_up() {
+async fn a_replica_that_stops_while_it_takes_the_lease_releases_it() {
     let server = Server::default();
     let context = server.context(|number| Some(Duration::from_secs(if number == 0 { 3 } else { 0 })));
     let stop = CancellationToken::new();
     let stopping = async {
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(server.holder().as_deref(), Some("test"), "it is written and not yet answered");
+        assert_eq!(server.holder().as_deref(), Some("test"), "written and not yet answered");
         stop.cancel();
     };
     tokio::join!(lead(&context, &stop, |_| std::future::pending()), stopping);
@@ -103,7 +103,7 @@ async fn what_is_stopped_while_it_takes_the_lease_gives_it_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_stand_for_election_any_more_is_not_counted() {
+async fn a_stopped_elector_has_no_gauge() {
     let server = Server::default();
     let context = server.context(|_| Some(Duration::ZERO));
     let counted = || context.metrics.render().0.contains("leader_election_master_status{");
@@ -118,13 +118,13 @@ async fn who_does_not_stand_for_election_any_more_is_not_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_read_is_waited_for() {
+async fn an_elector_retries_until_it_can_read_the_lease() {
     let begun = Instant::now();
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
     let server = Server::default();
     let answering = server.clone();
-    // It accepts, and answers nothing for ten minutes.
+    // Accepts requests, and answers none for ten minutes.
     let service = service_fn(move |request: Request<Body>| {
         counted.fetch_add(1, Ordering::SeqCst);
         let server = answering.clone();
@@ -143,37 +143,37 @@ async fn a_lease_that_cannot_be_read_is_waited_for() {
         std::future::pending::<()>().await;
     });
     assert!(timeout(Duration::from_mins(11), leading).await.is_err());
-    let led = led.lock().unwrap().expect("it leads in the end");
+    let led = led.lock().unwrap().expect("leads in the end");
     assert!(led >= Duration::from_mins(10) && led < Duration::from_secs(610), "{led:?}");
-    assert!(asked.load(Ordering::SeqCst) > 50, "it asked all the while");
+    assert!(asked.load(Ordering::SeqCst) > 50, "retried all the time");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_renewals_are_never_answered_stops_in_time_and_leads_again() {
     let server = Server::default();
-    // Written, and not answered, from the second to the twentieth.
+    // The second to the twentieth write are applied but not answered.
     let context = server.context(|number| (!(1..20).contains(&number)).then_some(Duration::ZERO));
     let (times, stop, begun) = (Mutex::new(Vec::new()), CancellationToken::new(), Instant::now());
     let leading = lead(&context, &stop, |mut stopping| {
         times.lock().unwrap().push(("begins", begun.elapsed()));
         let times = &times;
         async move {
-            let grace = stopping.asked().await;
-            assert_eq!(grace, Duration::ZERO, "what is in flight is cut off");
+            let grace = stopping.requested().await;
+            assert_eq!(grace, Duration::ZERO, "no grace for writes in flight");
             times.lock().unwrap().push(("ends", begun.elapsed()));
         }
     });
     assert!(timeout(Duration::from_mins(5), leading).await.is_err());
     let times = times.into_inner().unwrap();
-    let what: Vec<&str> = times.iter().map(|(what, _)| *what).collect();
-    assert_eq!(what[..3], ["begins", "ends", "begins"], "{times:?}");
+    let steps: Vec<&str> = times.iter().map(|(step, _)| *step).collect();
+    assert_eq!(steps[..3], ["begins", "ends", "begins"], "{times:?}");
     assert!(times[1].1 <= times[0].1 + Duration::from_secs(10), "{times:?}");
 }
 
 /// Blocks its thread until the test has seen enough.
 fn blocking(
-    _: super::super::settings::Name,
-    context: Context,
+    _: super::super::settings::ControllerName,
+    context: ControllerContext,
 ) -> futures_util::future::BoxFuture<'static, Infallible> {
     Box::pin(async move {
         while context.metrics.panics.get() == 0 {
@@ -191,8 +191,8 @@ fn work_that_blocks_its_threads_delays_no_renewal() {
     let seen = server.clone();
     leases.block_on(async {
         let mut context = server.context(|_| Some(Duration::ZERO));
-        let mut settings = super::super::settings::Controllers::clone(&context.settings);
-        settings.names = [super::super::settings::Name::CsrCleaner].into();
+        let mut settings = super::super::settings::ControllerSettings::clone(&context.settings);
+        settings.names = [super::super::settings::ControllerName::CsrCleaner].into();
         let election = settings.election.as_mut().unwrap();
         election.retry_period = Duration::from_millis(1);
         context.settings = Arc::new(settings);
@@ -208,5 +208,5 @@ fn work_that_blocks_its_threads_delays_no_renewal() {
         };
         tokio::join!(lead(&context, &stop, work), looking);
     });
-    assert_eq!(server.holder().as_deref(), Some(""), "it was given up, and never lost");
+    assert_eq!(server.holder().as_deref(), Some(""), "released, and never lost");
 }

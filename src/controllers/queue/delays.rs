@@ -1,51 +1,51 @@
-//! Items that are put off, each once and until some time. Every step costs the logarithm of what waits, at most.
+//! Delayed items, each with the time when it is due. Every operation is at most logarithmic in their number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::Instant;
 
-use super::{Flow, Item};
+use super::{FlowId, WorkItem};
 
-/// Items by their flows, and by when they are due.
+/// Items by flow, and by when they are due.
 #[derive(Debug)]
-pub(super) struct Delays<K> {
-    /// None is empty.
-    by_flow: BTreeMap<Flow, BTreeSet<(Instant, K)>>,
+pub(super) struct DelayedItems<K> {
+    /// The items of each flow; no set is empty.
+    by_flow: BTreeMap<FlowId, BTreeSet<(Instant, K)>>,
     /// When the first item of each flow is due.
-    first: BTreeSet<(Instant, Flow)>,
-    /// How many items each flow has.
-    lengths: BTreeSet<(usize, Flow)>,
-    until: BTreeMap<K, Instant>,
+    first: BTreeSet<(Instant, FlowId)>,
+    /// The number of items of each flow.
+    lengths: BTreeSet<(usize, FlowId)>,
+    due_at: BTreeMap<K, Instant>,
 }
 
-impl<K> Default for Delays<K> {
+impl<K> Default for DelayedItems<K> {
     fn default() -> Self {
         Self {
             by_flow: BTreeMap::new(),
             first: BTreeSet::new(),
             lengths: BTreeSet::new(),
-            until: BTreeMap::new(),
+            due_at: BTreeMap::new(),
         }
     }
 }
 
-impl<K: Item> Delays<K> {
+impl<K: WorkItem> DelayedItems<K> {
     pub(super) fn len(&self) -> usize {
-        self.until.len()
+        self.due_at.len()
     }
 
-    /// When the first of all is due.
+    /// When the first item is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.first.first().map(|(at, _)| *at)
     }
 
-    /// Puts an item off until `at`, or leaves it where it is if it is due earlier.
+    /// Delays an item until `at`, unless it is due earlier.
     // client-go: util/workqueue/delaying_queue.go, insert
     pub(super) fn insert(&mut self, key: K, at: Instant) {
         let flow = key.flow();
-        match self.until.insert(key.clone(), at) {
+        match self.due_at.insert(key.clone(), at) {
             Some(earlier) if earlier <= at => {
-                self.until.insert(key, earlier);
+                self.due_at.insert(key, earlier);
             }
             later => self.change(flow, |items| {
                 if let Some(later) = later {
@@ -56,17 +56,17 @@ impl<K: Item> Delays<K> {
         }
     }
 
-    /// Takes an item that is due by now.
+    /// Takes the first item that is due.
     pub(super) fn take(&mut self, now: Instant) -> Option<K> {
         let (at, flow) = *self.first.first()?;
         if at > now { None } else { self.remove(flow, BTreeSet::pop_first) }
     }
 
-    /// Takes away the item that is due last of those of the flow that has most.
-    pub(super) fn shorten(&mut self) -> Option<K> {
+    /// Removes the item that is due last in the flow with the most items.
+    pub(super) fn drop_last_of_longest(&mut self) -> Option<K> {
         let (length, mut flow) = *self.lengths.last()?;
         if length == 1 {
-            // Every flow has but one.
+            // Every flow has one item.
             flow = self.first.last()?.1;
         }
         self.remove(flow, BTreeSet::pop_last)
@@ -74,16 +74,16 @@ impl<K: Item> Delays<K> {
 
     fn remove(
         &mut self,
-        flow: Flow,
+        flow: FlowId,
         take: impl FnOnce(&mut BTreeSet<(Instant, K)>) -> Option<(Instant, K)>,
     ) -> Option<K> {
         let (_, key) = self.change(flow, take)?;
-        self.until.remove(&key);
+        self.due_at.remove(&key);
         Some(key)
     }
 
-    /// Changes the items of a flow, and what is known of them.
-    fn change<R>(&mut self, flow: Flow, change: impl FnOnce(&mut BTreeSet<(Instant, K)>) -> R) -> R {
+    /// Changes the items of a flow, and updates the indices.
+    fn change<R>(&mut self, flow: FlowId, change: impl FnOnce(&mut BTreeSet<(Instant, K)>) -> R) -> R {
         let items = self.by_flow.entry(flow).or_default();
         if let Some((at, _)) = items.first() {
             self.first.remove(&(*at, flow));

@@ -1,37 +1,37 @@
-//! Items in lanes, one for each flow, that are taken in turn. Every step costs the logarithm of what waits, at most.
+//! Queued items in one lane for each flow, served round-robin. Every operation is at most logarithmic in their number.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::Flow;
+use super::FlowId;
 
-/// A lane that is longer gives its newest item first: the oldest ones are late in any case, and a client that is behind a
-/// flood of its own kind is not to be late, too.
-const MAX_IN_ORDER: usize = 100;
+/// A longer lane serves its newest item first: its oldest items are late in any case, and a client that shares the lane
+/// with a flood should not be late, too.
+const MAX_FIFO_LENGTH: usize = 100;
 
-/// Items by their flows.
+/// Items by flow.
 #[derive(Debug)]
-pub(super) struct Lanes<T> {
-    /// None is empty.
-    by_flow: BTreeMap<Flow, VecDeque<T>>,
-    /// The flows that have items, in the order of their turns.
-    turns: VecDeque<Flow>,
-    /// The lengths of all lanes.
-    lengths: BTreeSet<(usize, Flow)>,
+pub(super) struct FlowLanes<T> {
+    /// The lane of each flow; no lane is empty.
+    by_flow: BTreeMap<FlowId, VecDeque<T>>,
+    /// The flows with items, in the order in which they are served.
+    turns: VecDeque<FlowId>,
+    /// The length of each lane.
+    lengths: BTreeSet<(usize, FlowId)>,
     items: usize,
 }
 
-impl<T> Default for Lanes<T> {
+impl<T> Default for FlowLanes<T> {
     fn default() -> Self {
         Self { by_flow: BTreeMap::new(), turns: VecDeque::new(), lengths: BTreeSet::new(), items: 0 }
     }
 }
 
-impl<T> Lanes<T> {
+impl<T> FlowLanes<T> {
     pub(super) fn len(&self) -> usize {
         self.items
     }
 
-    pub(super) fn push(&mut self, flow: Flow, item: T) {
+    pub(super) fn push(&mut self, flow: FlowId, item: T) {
         let lane = self.by_flow.entry(flow).or_default();
         if lane.is_empty() {
             self.turns.push_back(flow);
@@ -43,28 +43,28 @@ impl<T> Lanes<T> {
         self.items += 1;
     }
 
-    /// An item of the flow whose turn it is.
+    /// Takes an item of the next flow.
     pub(super) fn take(&mut self) -> Option<T> {
         let flow = self.turns.pop_front()?;
-        let item =
-            self.pop(flow, |lane| if lane.len() > MAX_IN_ORDER { lane.pop_back() } else { lane.pop_front() });
+        let item = self
+            .pop(flow, |lane| if lane.len() > MAX_FIFO_LENGTH { lane.pop_back() } else { lane.pop_front() });
         if self.by_flow.contains_key(&flow) {
             self.turns.push_back(flow);
         }
         item
     }
 
-    /// Takes the oldest item of the longest lane away.
-    pub(super) fn shorten(&mut self) -> Option<T> {
+    /// Removes the oldest item of the longest lane.
+    pub(super) fn drop_oldest_of_longest(&mut self) -> Option<T> {
         let (length, flow) = *self.lengths.last()?;
         if length == 1 {
-            // Every flow has but one: the one whose turn is next is the oldest.
+            // Every lane has one item: the item of the next flow is the oldest.
             return self.take();
         }
         self.pop(flow, VecDeque::pop_front)
     }
 
-    fn pop(&mut self, flow: Flow, pop: impl FnOnce(&mut VecDeque<T>) -> Option<T>) -> Option<T> {
+    fn pop(&mut self, flow: FlowId, pop: impl FnOnce(&mut VecDeque<T>) -> Option<T>) -> Option<T> {
         let lane = self.by_flow.get_mut(&flow)?;
         self.lengths.remove(&(lane.len(), flow));
         let item = pop(lane)?;

@@ -1,4 +1,4 @@
-//! A small HTTPS server that does as it is told and remembers what it was asked.
+//! A small HTTPS server with configurable responses, which records its requests.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -21,34 +21,34 @@ use tokio_rustls::TlsAcceptor;
 pub(crate) mod pki;
 
 use super::*;
-use crate::http::client_tls::Roots;
+use crate::http::client_tls::TrustedRoots;
 use crate::pki::x509::CertificateKeyPair;
 use pki::{Ca, Issued};
 
 pub(crate) const H2: &[&[u8]] = &[b"h2", b"http/1.1"];
 pub(crate) const H1: &[&[u8]] = &[b"http/1.1"];
 
-/// What is answered; an error ends the connection.
+/// A response; an error closes the connection.
 pub(crate) type Reply = Result<http::Response<BoxBody<Bytes, Infallible>>, std::io::Error>;
 
-/// What a server was asked.
+/// A request that the server received.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     pub(crate) method: Method,
     pub(crate) target: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-/// The server; it ends with this.
-pub(crate) struct Peer {
+/// The server, which stops when this is dropped.
+pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<RecordedRequest>>>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Peer {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -58,20 +58,20 @@ pub(crate) fn full(body: impl Into<Bytes>) -> BoxBody<Bytes, Infallible> {
     Full::new(body.into()).boxed()
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "what answers returns")]
+#[expect(clippy::unnecessary_wraps, reason = "the return type of handlers")]
 pub(crate) fn reply(status: u16, body: impl Into<Bytes>) -> Reply {
     Ok(http::Response::builder().status(status).body(full(body)).unwrap())
 }
 
-/// What trusts `ca`.
-pub(crate) fn trusting(ca: &Ca) -> Tls {
-    Tls { roots: Roots(Arc::new(roots(ca))), client_certificate: None, server_name: None }
+/// HttpsClient settings that trust `ca`.
+pub(crate) fn trusting(ca: &Ca) -> ClientTls {
+    ClientTls { roots: TrustedRoots(Arc::new(roots(ca))), client_certificate: None, server_name: None }
 }
 
-/// What trusts `ca` and shows a certificate.
-pub(crate) fn showing(own: &Issued, ca: &Ca) -> Tls {
+/// HttpsClient settings that trust `ca` and present a certificate.
+pub(crate) fn showing(own: &Issued, ca: &Ca) -> ClientTls {
     let pair = CertificateKeyPair::from_pem(own.cert_pem().as_bytes(), own.key_pem().as_bytes()).unwrap();
-    Tls { client_certificate: Some(pair), ..trusting(ca) }
+    ClientTls { client_certificate: Some(pair), ..trusting(ca) }
 }
 
 fn roots(ca: &Ca) -> RootCertStore {
@@ -80,7 +80,7 @@ fn roots(ca: &Ca) -> RootCertStore {
     roots
 }
 
-/// How a server speaks TLS; it asks for certificates of `clients`, if there are any.
+/// TLS settings of a server, which requires client certificates signed by `clients`, if given.
 pub(crate) fn serving(own: &Issued, clients: Option<&Ca>, alpn: &[&[u8]]) -> ServerConfig {
     let provider = Arc::new(default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -97,12 +97,12 @@ pub(crate) fn serving(own: &Issued, clients: Option<&Ca>, alpn: &[&[u8]]) -> Ser
     config
 }
 
-impl Peer {
+impl TestServer {
     /// A server on loopback, with a certificate for `127.0.0.1` and `::1` by `ca`.
     pub(crate) async fn of(
         ca: &Ca,
         alpn: &[&[u8]],
-        answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+        answer: impl Fn(&RecordedRequest) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let config = serving(&ca.server(&["127.0.0.1", "::1"]), None, alpn);
         Self::start(config, "127.0.0.1:0", move |asked| {
@@ -115,7 +115,7 @@ impl Peer {
     pub(crate) async fn start(
         config: ServerConfig,
         address: &str,
-        answer: impl Fn(Asked) -> BoxFuture<'static, Reply> + Send + Sync + 'static,
+        answer: impl Fn(RecordedRequest) -> BoxFuture<'static, Reply> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -136,7 +136,7 @@ impl Peer {
                         let (noted, answer) = (Arc::clone(&noted), Arc::clone(&answer));
                         async move {
                             let (head, body) = request.into_parts();
-                            let asked = Asked {
+                            let asked = RecordedRequest {
                                 method: head.method,
                                 target: head
                                     .uri
@@ -164,18 +164,18 @@ impl Peer {
         Self { address, connections, asked, task }
     }
 
-    /// A URL there.
+    /// The URL of a path.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("https://{}{path}", self.address)
     }
 
-    /// How many connections were made.
+    /// The number of accepted connections.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// What was asked since the last time.
-    pub(crate) fn take(&self) -> Vec<Asked> {
+    /// The requests since the last call.
+    pub(crate) fn take(&self) -> Vec<RecordedRequest> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
 }

@@ -7,24 +7,24 @@ use hyper::body::Frame;
 use rustls::crypto::aws_lc_rs::default_provider;
 
 use super::testing::pki::Ca;
-use super::testing::{Asked, H1, H2, Peer, Reply, full, reply, serving, showing, trusting};
+use super::testing::{H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting};
 use super::*;
 
-/// Far more than any of this takes.
-const SOON: Duration = Duration::from_secs(20);
+/// Far more than any of these tests takes.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-fn client(tls: &Tls) -> Client {
-    Client::new(tls, &Arc::new(default_provider())).unwrap()
+fn client(tls: &ClientTls) -> HttpsClient {
+    HttpsClient::new(tls, &Arc::new(default_provider())).unwrap()
 }
 
-/// A peer, and what its client says to a GET.
-async fn asked(
+/// A server, and its client's result of a GET.
+async fn get_from(
     alpn: &[&[u8]],
-    answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
-) -> (Peer, Result<Answer, OutboundError>) {
+    answer: impl Fn(&RecordedRequest) -> Reply + Send + Sync + 'static,
+) -> (TestServer, Result<HttpsResponse, HttpsError>) {
     let ca = Ca::new("peers");
-    let peer = Peer::of(&ca, alpn, answer).await;
-    let answer = client(&trusting(&ca)).ask(Question::get(&peer.url("/"))).await;
+    let peer = TestServer::of(&ca, alpn, answer).await;
+    let answer = client(&trusting(&ca)).send(HttpsRequest::get(&peer.url("/"))).await;
     (peer, answer)
 }
 
@@ -32,10 +32,10 @@ async fn asked(
 async fn connections_are_used_again() {
     let ca = Ca::new("peers");
     for alpn in [H1, H2] {
-        let peer = Peer::of(&ca, alpn, |_| reply(201, "{}")).await;
+        let peer = TestServer::of(&ca, alpn, |_| reply(201, "{}")).await;
         let client = client(&trusting(&ca));
         for _ in 0..3 {
-            let answer = client.ask(Question::get(&peer.url("/keys?a=b"))).await.unwrap();
+            let answer = client.send(HttpsRequest::get(&peer.url("/keys?a=b"))).await.unwrap();
             assert_eq!((answer.status.as_u16(), &*answer.body), (201, &b"{}"[..]));
         }
         assert_eq!(peer.connections(), 1);
@@ -46,12 +46,12 @@ async fn connections_are_used_again() {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_but_what_is_needed() {
+async fn requests_have_no_unneeded_headers() {
     let ca = Ca::new("peers");
-    let peer = Peer::of(&ca, H1, |_| reply(200, "")).await;
+    let peer = TestServer::of(&ca, H1, |_| reply(200, "")).await;
     let client = client(&trusting(&ca));
     let url = peer.url("/");
-    client.ask(Question::post(&url, "[1]").bearer(Some("s3cr3t"))).await.unwrap();
+    client.send(HttpsRequest::post(&url, "[1]").bearer(Some("s3cr3t"))).await.unwrap();
     let asked = peer.take().remove(0);
     assert_eq!((asked.method, &*asked.body), (Method::POST, &b"[1]"[..]));
     let mut names: Vec<_> = asked.headers.keys().map(|name| name.as_str().to_owned()).collect();
@@ -64,21 +64,21 @@ async fn nothing_is_sent_but_what_is_needed() {
 #[tokio::test]
 async fn redirects_are_not_followed() {
     let ca = Ca::new("peers");
-    let elsewhere = Peer::of(&ca, H2, |_| reply(200, "{}")).await;
+    let elsewhere = TestServer::of(&ca, H2, |_| reply(200, "{}")).await;
     let target = elsewhere.url("/");
     for status in [301, 302, 303, 307, 308] {
         let target = target.clone();
-        let peer = Peer::of(&ca, H2, move |_| {
+        let peer = TestServer::of(&ca, H2, move |_| {
             let response = http::Response::builder().status(status).header("location", &target);
             Ok(response.body(full("")).unwrap())
         })
         .await;
         let client = client(&trusting(&ca));
-        let error = client.ask(Question::get(&peer.url("/"))).await.unwrap_err();
+        let error = client.send(HttpsRequest::get(&peer.url("/"))).await.unwrap_err();
         let host = peer.address.to_string();
         assert_eq!(
             error,
-            OutboundError::Redirect { host, status: StatusCode::from_u16(status).unwrap() },
+            HttpsError::Redirect { host, status: StatusCode::from_u16(status).unwrap() },
             "{error}"
         );
     }
@@ -86,7 +86,7 @@ async fn redirects_are_not_followed() {
 }
 
 #[tokio::test]
-async fn only_https_urls_without_a_user_are_asked() {
+async fn only_https_urls_without_a_user_are_supported() {
     let client = client(&trusting(&Ca::new("peers")));
     for (url, problem) in [
         ("http://127.0.0.1:1/", "it is not an https:// URL"),
@@ -96,74 +96,80 @@ async fn only_https_urls_without_a_user_are_asked() {
         ("https://me:s3cr3t@127.0.0.1:1/", "a user name in the URL is not supported"),
         ("https://a b/", "it is not a URL"),
     ] {
-        let error = client.ask(Question::get(url)).await.unwrap_err();
+        let error = client.send(HttpsRequest::get(url)).await.unwrap_err();
         assert_eq!(error.to_string(), problem, "{url}");
     }
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_an_error() {
-    let endless = |_: &Asked| {
+async fn large_responses_are_errors() {
+    let endless = |_: &RecordedRequest| {
         let frames = iter(std::iter::repeat(Bytes::from(vec![b'a'; 16 << 10])));
         let frames = frames.map(|bytes| Ok::<_, Infallible>(Frame::data(bytes)));
         Ok(http::Response::new(BodyExt::boxed(StreamBody::new(frames))))
     };
     for alpn in [H1, H2] {
-        let (_peer, answer) = asked(alpn, endless).await;
-        assert!(matches!(answer, Err(OutboundError::TooLarge { at_most: LARGEST_BODY, .. })), "{answer:?}");
-        let (_peer, answer) = asked(alpn, |_| reply(200, vec![b'a'; LARGEST_BODY])).await;
-        assert_eq!(answer.unwrap().body.len(), LARGEST_BODY);
-        let large = "a".repeat(4 * LARGEST_HEADER);
-        let (_peer, answer) = asked(alpn, move |_| {
+        let (_peer, answer) = get_from(alpn, endless).await;
+        assert!(
+            matches!(answer, Err(HttpsError::TooLarge { max_bytes: MAX_RESPONSE_BYTES, .. })),
+            "{answer:?}"
+        );
+        let (_peer, answer) = get_from(alpn, |_| reply(200, vec![b'a'; MAX_RESPONSE_BYTES])).await;
+        assert_eq!(answer.unwrap().body.len(), MAX_RESPONSE_BYTES);
+        let large = "a".repeat(4 * MAX_HEADER_BYTES);
+        let (_peer, answer) = get_from(alpn, move |_| {
             Ok(http::Response::builder().header("x-large", &large).body(full("")).unwrap())
         })
         .await;
-        assert!(answer.is_err(), "{alpn:?}: it was taken");
+        assert!(answer.is_err(), "{alpn:?}: accepted a large header");
     }
-    let many = |_: &Asked| {
+    let many = |_: &RecordedRequest| {
         let mut response = http::Response::builder();
-        for number in 0..=MOST_HEADERS {
+        for number in 0..=MAX_HEADERS {
             response = response.header(format!("x-{number}"), "a");
         }
         Ok(response.body(full("")).unwrap())
     };
-    let (_peer, answer) = asked(H1, many).await;
-    assert!(matches!(answer, Err(OutboundError::Unreadable { .. })), "{answer:?}");
+    let (_peer, answer) = get_from(H1, many).await;
+    assert!(matches!(answer, Err(HttpsError::Unreadable { .. })), "{answer:?}");
 }
 
 #[tokio::test]
-async fn silence_ends() {
+async fn silent_servers_time_out() {
     let ca = Ca::new("peers");
     let client = client(&trusting(&ca));
     let config = || serving(&ca.server(&["127.0.0.1"]), None, H2);
-    let mute = Peer::start(config(), "127.0.0.1:0", |_| Box::pin(std::future::pending())).await;
-    let stuck = Peer::start(config(), "127.0.0.1:0", |_| {
+    let mute = TestServer::start(config(), "127.0.0.1:0", |_| Box::pin(std::future::pending())).await;
+    let stuck = TestServer::start(config(), "127.0.0.1:0", |_| {
         let begun = iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"{")))]);
         let body = BodyExt::boxed(StreamBody::new(begun.chain(pending())));
         Box::pin(async { Ok(http::Response::new(body)) })
     })
     .await;
-    // A port that takes connections and says nothing.
+    // A port that accepts connections and sends nothing.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap();
     for url in [mute.url("/"), stuck.url("/"), format!("https://{port}/")] {
-        let within = Duration::from_millis(300);
-        let error = timeout(SOON, client.ask(Question { within, ..Question::get(&url) })).await.unwrap();
-        assert!(matches!(error, Err(OutboundError::Timeout { .. })), "{url}: {error:?}");
+        let limit = Duration::from_millis(300);
+        let error =
+            timeout(TEST_TIMEOUT, client.send(HttpsRequest { timeout: limit, ..HttpsRequest::get(&url) }))
+                .await
+                .unwrap();
+        assert!(matches!(error, Err(HttpsError::Timeout { .. })), "{url}: {error:?}");
     }
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_told_from_no_connection() {
-    let (_peer, answer) = asked(H1, |_| Err(std::io::Error::other("ends"))).await;
-    assert!(matches!(answer, Err(OutboundError::Lost { .. })), "{answer:?}");
-    // Bound and never listening: refused, and nobody else is given the port meanwhile.
+async fn lost_and_failed_connections_are_different_errors() {
+    let (_peer, answer) = get_from(H1, |_| Err(std::io::Error::other("ends"))).await;
+    assert!(matches!(answer, Err(HttpsError::Lost { .. })), "{answer:?}");
+    // Bound but not listening: connections are refused, and no other process gets the port.
     let unheard = tokio::net::TcpSocket::new_v4().unwrap();
     unheard.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let address = unheard.local_addr().unwrap();
     let client = client(&trusting(&Ca::new("peers")));
-    let error = client.ask(Question::get(&format!("https://{address}/"))).await.unwrap_err();
-    assert!(matches!(error, OutboundError::Connect { .. }), "{error:?}");
+    let error = client.send(HttpsRequest::get(&format!("https://{address}/"))).await.unwrap_err();
+    assert!(matches!(error, HttpsError::Connect { .. }), "{error:?}");
     assert!(error.to_string().starts_with(&format!("cannot connect to {address}: ")), "{error}");
 }
 
@@ -176,13 +182,13 @@ async fn the_certificate_must_have_the_name() {
     for (certificate, server_name) in [(&nameless, None), (&named, None), (&named, Some("peer.test"))] {
         let answer =
             |_| -> futures_util::future::BoxFuture<'_, Reply> { Box::pin(async { reply(200, "{}") }) };
-        let peer = Peer::start(serving(certificate, None, H2), "127.0.0.1:0", answer).await;
+        let peer = TestServer::start(serving(certificate, None, H2), "127.0.0.1:0", answer).await;
         let server_name = server_name.map(|name| name.try_into().unwrap());
-        let client = client(&Tls { server_name, ..trusting(&ca) });
-        outcomes.push(client.ask(Question::get(&peer.url("/"))).await);
+        let client = client(&ClientTls { server_name, ..trusting(&ca) });
+        outcomes.push(client.send(HttpsRequest::get(&peer.url("/"))).await);
     }
-    assert!(matches!(outcomes[0], Err(OutboundError::NoSubjectAltName { .. })), "{:?}", outcomes[0]);
-    assert!(matches!(outcomes[1], Err(OutboundError::Connect { .. })), "{:?}", outcomes[1]);
+    assert!(matches!(outcomes[0], Err(HttpsError::NoSubjectAltName { .. })), "{:?}", outcomes[0]);
+    assert!(matches!(outcomes[1], Err(HttpsError::Connect { .. })), "{:?}", outcomes[1]);
     assert!(outcomes[2].is_ok(), "{:?}", outcomes[2]);
 }
 
@@ -192,14 +198,14 @@ async fn both_sides_are_authenticated() {
     let (good, bad) = (clients.leaf().cn("us").issue(), others.leaf().cn("us").issue());
     let config = serving(&ca.server(&["127.0.0.1"]), Some(&clients), H2);
     let answer = |_| -> futures_util::future::BoxFuture<'_, Reply> { Box::pin(async { reply(200, "{}") }) };
-    let peer = Peer::start(config, "127.0.0.1:0", answer).await;
+    let peer = TestServer::start(config, "127.0.0.1:0", answer).await;
     for (tls, is_good) in [
         (showing(&good, &ca), true),
         (showing(&bad, &ca), false),
         (trusting(&ca), false),
         (showing(&good, &others), false),
     ] {
-        let answer = client(&tls).ask(Question::get(&peer.url("/"))).await;
+        let answer = client(&tls).send(HttpsRequest::get(&peer.url("/"))).await;
         assert_eq!(answer.is_ok(), is_good, "{answer:?}");
     }
     assert_eq!(peer.take().len(), 1);
@@ -209,18 +215,18 @@ async fn both_sides_are_authenticated() {
 async fn ipv6_works() {
     let ca = Ca::new("peers");
     let answer = |_| -> futures_util::future::BoxFuture<'_, Reply> { Box::pin(async { reply(200, "{}") }) };
-    let peer = Peer::start(serving(&ca.server(&["::1"]), None, H2), "[::1]:0", answer).await;
-    client(&trusting(&ca)).ask(Question::get(&peer.url("/"))).await.unwrap();
+    let peer = TestServer::start(serving(&ca.server(&["::1"]), None, H2), "[::1]:0", answer).await;
+    client(&trusting(&ca)).send(HttpsRequest::get(&peer.url("/"))).await.unwrap();
 }
 
 #[tokio::test]
 async fn no_text_has_a_secret() {
     let ca = Ca::new("peers");
     let url = "https://127.0.0.1:1/";
-    let question = || Question::post(url, "s3cr3t").bearer(Some("s3cr3t\n"));
+    let request = || HttpsRequest::post(url, "s3cr3t").bearer(Some("s3cr3t\n"));
     let client = client(&showing(&ca.leaf().cn("us").issue(), &ca));
-    let error = client.ask(question()).await.unwrap_err();
-    assert_eq!(error, OutboundError::Bearer);
-    let shown = format!("{:?} {client:?} {error} {error:?}", question());
+    let error = client.send(request()).await.unwrap_err();
+    assert_eq!(error, HttpsError::Bearer);
+    let shown = format!("{:?} {client:?} {error} {error:?}", request());
     assert!(!shown.contains("s3cr3t"), "{shown}");
 }

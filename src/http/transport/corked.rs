@@ -1,8 +1,8 @@
-//! Byte streams whose writes are gathered as long as the task that makes them runs, and go out together when it waits. An
-//! HTTP/2 connection writes frame by frame; without this, each would be a TLS record and a system call.
+//! Byte streams that buffer writes while a task runs and send them together when it waits. `h2` writes frame by frame;
+//! without the buffer, each frame would be a TLS record and a system call.
 //!
-//! A [`Drained`] sends what is gathered after each step of a future, which must be the only one that writes: once there is
-//! one, flushing does nothing any more.
+//! An [`UncorkOnPoll`] sends the buffer after each poll of a future, which must be the only writer. From then on,
+//! flushing the stream does nothing.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -17,105 +17,105 @@ use tokio::sync::oneshot;
 
 use crate::sync::lock;
 
-/// As much is gathered before a writer has to wait.
-const GATHERED: usize = 64 * 1024;
-/// Empty buffers that a thread keeps. A connection has one only while it has something to write.
-const SPARE: usize = 16;
+/// The size of the buffer; a writer waits when it is full.
+const MAX_BUFFERED_BYTES: usize = 64 * 1024;
+/// The number of empty buffers that a thread keeps. A connection has a buffer only while it has data to write.
+const MAX_SPARE_BUFFERS: usize = 16;
 
 thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One of the ends of a byte stream at which writes are gathered; all ends are the same stream.
+/// A handle to a byte stream with buffered writes. All clones are the same stream.
 #[derive(Debug)]
-pub(crate) struct Corked<S>(Arc<Mutex<State<S>>>);
+pub(crate) struct CorkedStream<S>(Arc<Mutex<CorkState<S>>>);
 
 #[derive(Debug)]
-struct State<S> {
+struct CorkState<S> {
     stream: S,
-    /// Whether a [`Drained`] sends what is gathered; until then it goes out when it is flushed.
-    is_drained: bool,
-    gathered: Vec<u8>,
-    /// How much of it has gone out.
+    /// Whether an [`UncorkOnPoll`] sends the buffer; else flushing does.
+    has_uncorker: bool,
+    buffered: Vec<u8>,
+    /// The number of buffered bytes already sent.
     sent: usize,
-    /// Why nothing more goes out. It is the reader who is told, once there is nothing more to read: what was said last
-    /// is why, as a rule.
-    broken: Option<io::ErrorKind>,
-    /// Who waits for the first bytes of the peer.
-    waiting: Option<oneshot::Sender<()>>,
-    /// How often the peer was heard, in passing.
-    heard: u64,
+    /// The write error. The reader receives it once nothing is left to read, since the peer's last message usually has
+    /// the cause.
+    write_error: Option<io::ErrorKind>,
+    /// Notified of the peer's next bytes.
+    read_waiter: Option<oneshot::Sender<()>>,
+    /// The number of reads that returned bytes.
+    read_count: u64,
 }
 
-impl<S> Corked<S> {
+impl<S> CorkedStream<S> {
     pub(crate) fn new(stream: S) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(CorkState {
             stream,
-            is_drained: false,
-            gathered: Vec::new(),
+            has_uncorker: false,
+            buffered: Vec::new(),
             sent: 0,
-            broken: None,
-            waiting: None,
-            heard: 0,
+            write_error: None,
+            read_waiter: None,
+            read_count: 0,
         })))
     }
 
-    /// Changes whenever the peer says something.
-    pub(super) fn times_heard(&self) -> u64 {
-        self.state().heard
+    /// The number of reads that returned bytes; changes whenever the peer sends.
+    pub(super) fn read_count(&self) -> u64 {
+        self.state().read_count
     }
 
-    /// Ends when the peer has said something, or with an error when it never will.
-    pub(crate) fn heard(&self) -> oneshot::Receiver<()> {
+    /// Resolves when the peer's next bytes arrive, or with an error when the stream is dropped.
+    pub(crate) fn next_read(&self) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
-        self.state().waiting = Some(sender);
+        self.state().read_waiter = Some(sender);
         receiver
     }
 
-    fn state(&self) -> MutexGuard<'_, State<S>> {
+    fn state(&self) -> MutexGuard<'_, CorkState<S>> {
         lock(&self.0)
     }
 }
 
-impl<S> Clone for Corked<S> {
+impl<S> Clone for CorkedStream<S> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<S: AsyncWrite + Unpin> State<S> {
-    /// Takes what there is room for.
-    fn gather(&mut self, bytes: &[u8]) -> usize {
-        if self.gathered.capacity() == 0 {
+impl<S: AsyncWrite + Unpin> CorkState<S> {
+    /// Buffers as many bytes as there is room for.
+    fn buffer(&mut self, bytes: &[u8]) -> usize {
+        if self.buffered.capacity() == 0 {
             let spare = BUFFERS.with_borrow_mut(Vec::pop);
-            self.gathered = spare.unwrap_or_else(|| Vec::with_capacity(GATHERED));
+            self.buffered = spare.unwrap_or_else(|| Vec::with_capacity(MAX_BUFFERED_BYTES));
         }
-        let taken = bytes.get(..GATHERED.saturating_sub(self.gathered.len())).unwrap_or(bytes);
-        self.gathered.extend_from_slice(taken);
+        let taken = bytes.get(..MAX_BUFFERED_BYTES.saturating_sub(self.buffered.len())).unwrap_or(bytes);
+        self.buffered.extend_from_slice(taken);
         taken.len()
     }
 
-    /// Waits until there is room.
+    /// Waits until the buffer has room.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.gathered.len() < GATHERED { Poll::Ready(()) } else { self.poll_drain(cx) }
+        if self.buffered.len() < MAX_BUFFERED_BYTES { Poll::Ready(()) } else { self.poll_drain(cx) }
     }
 
-    /// Sends all that is gathered; an error is kept for the reader.
+    /// Sends the whole buffer. Keeps an error for the reader.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.gathered.capacity() == 0 {
+        if self.buffered.capacity() == 0 {
             return Poll::Ready(());
         }
-        if self.broken.is_none() {
-            self.broken = ready!(self.poll_send(cx)).err().map(|error| error.kind());
-            if self.broken.is_some() {
+        if self.write_error.is_none() {
+            self.write_error = ready!(self.poll_send(cx)).err().map(|error| error.kind());
+            if self.write_error.is_some() {
                 cx.waker().wake_by_ref();
             }
         }
         self.sent = 0;
-        self.gathered.clear();
-        let buffer = std::mem::take(&mut self.gathered);
+        self.buffered.clear();
+        let buffer = std::mem::take(&mut self.buffered);
         BUFFERS.with_borrow_mut(|spare| {
-            if spare.len() < SPARE {
+            if spare.len() < MAX_SPARE_BUFFERS {
                 spare.push(buffer);
             }
         });
@@ -123,7 +123,7 @@ impl<S: AsyncWrite + Unpin> State<S> {
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(rest) = self.gathered.get(self.sent..).filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = self.buffered.get(self.sent..).filter(|rest| !rest.is_empty()) {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 written => self.sent += written,
@@ -133,29 +133,29 @@ impl<S: AsyncWrite + Unpin> State<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Corked<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CorkedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let mut state = self.state();
         let polled = Pin::new(&mut state.stream).poll_read(cx, buf);
         if buf.filled().len() > before {
-            state.heard = state.heard.wrapping_add(1);
-            if let Some(waiting) = state.waiting.take() {
-                waiting.send(()).ok();
+            state.read_count = state.read_count.wrapping_add(1);
+            if let Some(waiter) = state.read_waiter.take() {
+                waiter.send(()).ok();
             }
         }
-        match state.broken {
+        match state.write_error {
             Some(kind) if polled.is_pending() => Poll::Ready(Err(kind.into())),
             _ => polled,
         }
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CorkedStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let mut state = self.state();
         ready!(state.poll_room(cx));
-        Poll::Ready(Ok(state.gather(buf)))
+        Poll::Ready(Ok(state.buffer(buf)))
     }
 
     fn poll_write_vectored(
@@ -165,7 +165,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
     ) -> Poll<io::Result<usize>> {
         let mut state = self.state();
         ready!(state.poll_room(cx));
-        Poll::Ready(Ok(bufs.iter().map(|buf| state.gather(buf)).sum()))
+        Poll::Ready(Ok(bufs.iter().map(|buf| state.buffer(buf)).sum()))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -174,11 +174,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.state();
-        if state.is_drained {
+        if state.has_uncorker {
             return Poll::Ready(Ok(()));
         }
         ready!(state.poll_drain(cx));
-        Poll::Ready(state.broken.map_or(Ok(()), |kind| Err(kind.into())))
+        Poll::Ready(state.write_error.map_or(Ok(()), |kind| Err(kind.into())))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -189,33 +189,33 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
 }
 
 pin_project! {
-    /// A future after each step of which what was gathered goes out.
-    pub(crate) struct Drained<F, S> {
+    /// A future that sends the buffer of a stream after each poll.
+    pub(crate) struct UncorkOnPoll<F, S> {
         #[pin]
         future: F,
-        corked: Corked<S>,
+        corked: CorkedStream<S>,
     }
 }
 
-impl<F, S> Drained<F, S> {
-    pub(crate) fn new(future: F, corked: Corked<S>) -> Self {
-        corked.state().is_drained = true;
+impl<F, S> UncorkOnPoll<F, S> {
+    pub(crate) fn new(future: F, corked: CorkedStream<S>) -> Self {
+        corked.state().has_uncorker = true;
         Self { future, corked }
     }
 
-    /// The future itself.
+    /// The inner future.
     pub(crate) fn inner(self: Pin<&mut Self>) -> Pin<&mut F> {
         self.project().future
     }
 }
 
-impl<F: Future, S: AsyncWrite + Unpin> Future for Drained<F, S> {
+impl<F: Future, S: AsyncWrite + Unpin> Future for UncorkOnPoll<F, S> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let polled = this.future.poll(cx);
-        // If it has to wait, the task is woken when there is room again.
+        // If the stream is not writable, the task wakes when it is.
         let _sent = this.corked.state().poll_drain(cx);
         polled
     }
@@ -230,13 +230,13 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a write: so many bytes are taken, there is no room, or the stream is broken.
-    type Fate = Poll<io::Result<usize>>;
+    /// The result of a write: the number of bytes taken, pending, or an error.
+    type WriteResult = Poll<io::Result<usize>>;
 
-    /// Keeps what is written to it at once apart.
+    /// Records each write.
     #[derive(Debug, Default)]
     struct Sink {
-        fates: VecDeque<Fate>,
+        results: VecDeque<WriteResult>,
         writes: Vec<Vec<u8>>,
         flushes: usize,
         readable: &'static [u8],
@@ -260,7 +260,7 @@ mod tests {
 
     impl AsyncWrite for Sink {
         fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-            let taken = ready!(self.fates.pop_front().unwrap_or(Poll::Ready(Ok(usize::MAX))))?;
+            let taken = ready!(self.results.pop_front().unwrap_or(Poll::Ready(Ok(usize::MAX))))?;
             let taken = taken.min(buf.len());
             self.writes.push(buf[..taken].to_vec());
             Poll::Ready(Ok(taken))
@@ -276,16 +276,16 @@ mod tests {
         }
     }
 
-    fn corked(fates: impl IntoIterator<Item = Fate>) -> Corked<Sink> {
-        Corked::new(Sink { fates: fates.into_iter().collect(), ..Sink::default() })
+    fn corked(results: impl IntoIterator<Item = WriteResult>) -> CorkedStream<Sink> {
+        CorkedStream::new(Sink { results: results.into_iter().collect(), ..Sink::default() })
     }
 
-    fn written(corked: &Corked<Sink>) -> Vec<Vec<u8>> {
+    fn written(corked: &CorkedStream<Sink>) -> Vec<Vec<u8>> {
         std::mem::take(&mut corked.state().stream.writes)
     }
 
-    /// Writes each of these and flushes, in one step, and then waits for ever.
-    fn writing<'a>(corked: &Corked<Sink>, texts: &'a [&'a str]) -> impl Future<Output = ()> + 'a {
+    /// Writes and flushes each text in one poll, then waits forever.
+    fn writing<'a>(corked: &CorkedStream<Sink>, texts: &'a [&'a str]) -> impl Future<Output = ()> + 'a {
         let mut stream = corked.clone();
         let future = async move {
             for text in texts {
@@ -294,20 +294,20 @@ mod tests {
             }
             std::future::pending::<()>().await;
         };
-        Drained::new(future, corked.clone())
+        UncorkOnPoll::new(future, corked.clone())
     }
 
     #[test]
-    fn what_is_written_in_one_step_goes_out_at_once() {
+    fn writes_of_one_poll_are_sent_together() {
         let corked = corked([]);
         assert!(writing(&corked, &["a", "b", "c"]).now_or_never().is_none());
         assert_eq!(written(&corked), [b"abc"]);
         let state = corked.state();
-        assert_eq!((state.stream.flushes, state.gathered.capacity()), (1, 0), "nothing is kept");
+        assert_eq!((state.stream.flushes, state.buffered.capacity()), (1, 0), "the buffer must be released");
     }
 
     #[test]
-    fn what_has_no_room_goes_out_in_order_later() {
+    fn a_partial_write_continues_in_order() {
         let corked = corked([Poll::Ready(Ok(2)), Poll::Pending]);
         let mut writing = Box::pin(writing(&corked, &["abc", "de"]));
         assert!(writing.as_mut().now_or_never().is_none());
@@ -317,19 +317,19 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_waits_when_too_much_is_gathered() {
+    fn a_writer_waits_for_a_full_buffer() {
         let corked = corked([Poll::Pending, Poll::Pending]);
-        let long = "x".repeat(GATHERED + 1);
+        let long = "x".repeat(MAX_BUFFERED_BYTES + 1);
         let texts = [long.as_str()];
         let mut writing = Box::pin(writing(&corked, &texts));
         assert!(writing.as_mut().now_or_never().is_none());
-        assert_eq!(corked.state().gathered.len(), GATHERED);
+        assert_eq!(corked.state().buffered.len(), MAX_BUFFERED_BYTES);
         assert!(writing.as_mut().now_or_never().is_none());
-        assert_eq!(written(&corked).concat().len(), GATHERED + 1);
+        assert_eq!(written(&corked).concat().len(), MAX_BUFFERED_BYTES + 1);
     }
 
     #[tokio::test]
-    async fn a_broken_stream_is_an_error_of_who_reads_when_nothing_is_left_to_read() {
+    async fn the_reader_receives_a_write_error_after_the_last_byte() {
         let mut corked = corked([Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))]);
         corked.state().stream.readable = b"why";
         let mut stream = corked.clone();
@@ -341,13 +341,13 @@ mod tests {
             stream.read_exact(&mut read).await.unwrap();
             (read, stream.read_u8().await.unwrap_err().kind())
         };
-        assert_eq!(Drained::new(future, corked.clone()).await, (*b"why", io::ErrorKind::BrokenPipe));
+        assert_eq!(UncorkOnPoll::new(future, corked.clone()).await, (*b"why", io::ErrorKind::BrokenPipe));
         assert!(written(&corked).is_empty());
         corked.shutdown().await.unwrap();
     }
 
     #[tokio::test]
-    async fn the_end_of_a_stream_waits_for_what_was_written() {
+    async fn shutdown_sends_the_buffer_first() {
         let corked = corked([]);
         let mut stream = corked.clone();
         stream.write_all(b"a").await.unwrap();

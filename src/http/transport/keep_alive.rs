@@ -1,4 +1,4 @@
-//! Whether the other side of an HTTP/2 connection is still there.
+//! HTTP/2 keep-alive: pings a silent peer and detects a dead connection.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -8,51 +8,50 @@ use std::time::Duration;
 use h2::{Ping, PingPong};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::Corked;
+use super::CorkedStream;
 
-/// How long nothing may be heard before the other side is asked, and how long it may take to answer.
-// apimachinery: pkg/util/net/http.go, readIdleTimeoutSeconds and pingTimeoutSeconds — of clients; its servers ask nobody
-const SILENCE: Duration = Duration::from_secs(30);
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long the connection may be silent before a ping, and how long the peer may take to answer it.
+// apimachinery: pkg/util/net/http.go, readIdleTimeoutSeconds and pingTimeoutSeconds — of clients; servers send none
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Asks a silent peer whether it is there.
-pub(crate) struct KeepAlive<S> {
-    corked: Corked<S>,
+/// Sends a ping when the peer is silent, and times out without a reply.
+pub(crate) struct Http2KeepAlive<S> {
+    corked: CorkedStream<S>,
     pings: Option<PingPong>,
     timer: Pin<Box<Sleep>>,
-    /// What was heard when the timer was set.
-    heard: u64,
-    is_asked: bool,
+    /// The read count of the stream when the timer was set.
+    read_count: u64,
+    ping_sent: bool,
 }
 
-impl<S> KeepAlive<S> {
-    /// Asks through `pings`, and listens to all that comes by.
-    pub(crate) fn new(corked: Corked<S>, pings: Option<PingPong>) -> Self {
-        Self { corked, pings, timer: Box::pin(sleep(SILENCE)), heard: 0, is_asked: false }
+impl<S> Http2KeepAlive<S> {
+    /// Sends pings through `pings`. Any bytes from the peer count as a reply.
+    pub(crate) fn new(corked: CorkedStream<S>, pings: Option<PingPong>) -> Self {
+        Self { corked, pings, timer: Box::pin(sleep(PING_INTERVAL)), read_count: 0, ping_sent: false }
     }
 
-    /// Ready once the peer is taken to be gone. To be polled with its connection.
-    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when the connection is dead. Poll it together with the connection.
+    pub(crate) fn poll_dead(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.timer.as_mut().poll(cx).is_ready() {
-            let heard = self.corked.times_heard();
-            let is_silent = heard == self.heard;
-            if is_silent && self.is_asked {
+            let read_count = self.corked.read_count();
+            let is_silent = read_count == self.read_count;
+            if is_silent && self.ping_sent {
                 return Poll::Ready(());
             }
-            self.heard = heard;
-            self.is_asked = is_silent && self.ask(cx);
-            let patience = if self.is_asked { PATIENCE } else { SILENCE };
-            self.timer.as_mut().reset(Instant::now() + patience);
+            self.read_count = read_count;
+            self.ping_sent = is_silent && self.send_ping(cx);
+            let delay = if self.ping_sent { PING_TIMEOUT } else { PING_INTERVAL };
+            self.timer.as_mut().reset(Instant::now() + delay);
         }
         Poll::Pending
     }
 
-    /// Whether there is a way to ask.
-    fn ask(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Sends a ping. Returns false if the connection has no `PingPong`.
+    fn send_ping(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(pings) = &mut self.pings else { return false };
-        // An answer stands in the way of the next question until it is looked at; a question that still waits for its
-        // answer is as good as another.
-        let _answered = pings.poll_pong(cx);
+        // h2 accepts the next ping only after the last pong was polled. A ping still in flight serves as well.
+        let _pong = pings.poll_pong(cx);
         pings.send_ping(Ping::opaque()).ok();
         true
     }
@@ -66,9 +65,9 @@ mod tests {
 
     use super::*;
 
-    /// How long it takes until a peer is taken to be gone that says its settings and then only what it is asked for, if
-    /// that; nothing if it never is.
-    async fn gone_after(answers: bool) -> Option<Duration> {
+    /// The time until a peer counts as dead that sends its settings and then only pongs, if `answers`. `None` if it
+    /// never does.
+    async fn dead_after(answers: bool) -> Option<Duration> {
         let (near, far) = tokio::io::duplex(1 << 16);
         tokio::spawn(async move {
             let mut peer = h2::server::handshake(far).await.unwrap();
@@ -77,27 +76,27 @@ mod tests {
             }
             pending::<()>().await;
         });
-        let corked = Corked::new(near);
+        let corked = CorkedStream::new(near);
         let (_sender, mut connection) = h2::client::handshake(corked.clone()).await.unwrap();
-        let mut keep_alive = KeepAlive::new(corked, connection.ping_pong());
+        let mut keep_alive = Http2KeepAlive::new(corked, connection.ping_pong());
         let started = Instant::now();
-        let gone = poll_fn(|cx| {
+        let dead = poll_fn(|cx| {
             assert!(Pin::new(&mut connection).poll(cx).is_pending());
-            keep_alive.poll_gone(cx)
+            keep_alive.poll_dead(cx)
         });
-        timeout(SILENCE * 20, gone).await.ok().map(|()| started.elapsed())
+        timeout(PING_INTERVAL * 20, dead).await.ok().map(|()| started.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_answers_is_there_however_long_it_says_nothing_else() {
-        assert_eq!(gone_after(true).await, None);
+    async fn a_peer_that_answers_pings_is_never_dead() {
+        assert_eq!(dead_after(true).await, None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_does_not_answer_is_gone() {
-        let after = gone_after(false).await.unwrap();
-        // It has said its settings, so it is silent from the second time on.
-        let expected = SILENCE * 2 + PATIENCE;
+    async fn a_peer_that_does_not_answer_pings_is_dead() {
+        let after = dead_after(false).await.unwrap();
+        // Its settings count as activity in the first interval.
+        let expected = PING_INTERVAL * 2 + PING_TIMEOUT;
         assert!((expected..expected + Duration::from_secs(1)).contains(&after), "{after:?}");
     }
 }

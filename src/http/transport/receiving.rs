@@ -1,4 +1,4 @@
-//! A body that comes over HTTP/2.
+//! Receives a body over HTTP/2.
 
 use std::task::{Context, Poll, ready};
 
@@ -11,27 +11,27 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{BodyError, TransportError};
 
-/// The other side's half of a stream. What is read may be sent again at once: there is room for as much as the window
-/// says, and it is not read before what came before has gone on.
+/// A body received on an HTTP/2 stream. Releases flow-control capacity for each frame as soon as it is read: a frame is
+/// read only after the previous one was forwarded, so memory stays within one window.
 #[derive(Debug)]
-pub(crate) struct Receiving {
+pub(crate) struct Http2Body {
     stream: RecvStream,
-    /// What is left of the length that was announced.
+    /// The rest of the announced length.
     left: Option<u64>,
     data_ended: bool,
-    /// If this is an answer: the task that sends the body of what it answers. It may go on after the answer, and ends with
-    /// whoever wanted that.
+    /// For a response: the task that sends the request body. It may continue after the response, and is aborted if the
+    /// response is dropped early.
     upload: Option<AbortOnDropHandle<()>>,
 }
 
-impl Receiving {
+impl Http2Body {
     /// The body of a message with these headers.
     pub(crate) fn new(
         headers: &HeaderMap,
         stream: RecvStream,
         upload: Option<AbortOnDropHandle<()>>,
     ) -> Self {
-        // h2 has seen to it that it is a number, and that the body has that length.
+        // h2 has validated the number, and enforces the length.
         let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let left = length.or_else(|| stream.is_end_stream().then_some(0));
         Self { stream, left, data_ended: false, upload }
@@ -44,23 +44,23 @@ impl Receiving {
         if !self.data_ended {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    // It fails for more than was received alone.
+                    // Fails only for more than was received.
                     self.stream.flow_control().release_capacity(data.len()).ok();
                     let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
                     self.left = self.left.map(|left| left.saturating_sub(length));
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
-                Some(Err(error)) => return Poll::Ready(self.broken_off(error).map(Err)),
+                Some(Err(error)) => return Poll::Ready(self.reset_error(error).map(Err)),
                 None => self.data_ended = true,
             }
         }
         Poll::Ready(match ready!(self.stream.poll_trailers(cx)) {
             Ok(trailers) => trailers.map(|trailers| Ok(Frame::trailers(trailers))),
-            Err(error) => self.broken_off(error).map(Err),
+            Err(error) => self.reset_error(error).map(Err),
         })
     }
 
-    /// Whether the body has ended, and well.
+    /// Whether the body is complete.
     pub(super) fn is_end_stream(&self) -> bool {
         self.stream.is_end_stream()
     }
@@ -69,11 +69,11 @@ impl Receiving {
         self.left
     }
 
-    /// What it means that the stream was reset. Without an error that is how a server that has answered says that it
-    /// does not want the rest of an upload; the answer is whole then, but its end has come before the reset, and this is
-    /// not asked. Else only a length that was announced tells whether anything is missing.
+    /// The error of a reset stream, or `None` if the body is complete. A server that has answered resets the stream
+    /// with NO_ERROR to refuse the rest of an upload; h2 then reports the end of the body before the reset. In any
+    /// other case only an announced length shows whether data is missing.
     // RFC 9113, section 8.1; h2: src/proto/streams/state.rs, recv_reset
-    fn broken_off(&self, error: h2::Error) -> Option<BodyError> {
+    fn reset_error(&self, error: h2::Error) -> Option<BodyError> {
         let is_no_error = error.is_reset() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
         match self.left {
             _ if !is_no_error => Some(TransportError::from(error).into()),
@@ -83,9 +83,9 @@ impl Receiving {
     }
 }
 
-impl Drop for Receiving {
+impl Drop for Http2Body {
     fn drop(&mut self) {
-        // The answer is there, and the rest of the upload may still be wanted.
+        // The response is complete, but the server may still read the rest of the request.
         let is_whole = self.left == Some(0) || self.stream.is_end_stream();
         if let Some(upload) = self.upload.take_if(|_| is_whole) {
             upload.detach();

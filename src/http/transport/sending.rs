@@ -1,4 +1,4 @@
-//! A body that goes out over HTTP/2.
+//! Sends a body over HTTP/2.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,13 +12,13 @@ use http_body::{Body, Frame};
 
 use super::{BodyError, TransportError};
 
-/// Why a body is not sent to its end.
+/// Why a body was not sent completely.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendBodyError {
-    /// It broke off; whoever was to receive it is told.
+    /// The body failed; the stream is reset.
     #[error(transparent)]
     Body(#[from] BodyError),
-    /// Whoever was to receive it does not want it.
+    /// The receiver reset the stream.
     #[error("the stream was reset: {0}")]
     Reset(Reason),
     /// The stream is closed.
@@ -26,14 +26,14 @@ pub(crate) enum SendBodyError {
     Closed(#[from] h2::Error),
 }
 
-/// Says how long a body is that is not empty, if that is known and was not said.
+/// Adds Content-Length if the length of the body is known and the header is absent.
 pub(crate) fn set_content_length(headers: &mut HeaderMap, body: &impl Body) {
     if let Some(length) = body.size_hint().exact() {
         headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
     }
 }
 
-/// Sends a body as fast as it is taken: of a stream that nobody reads, no more waits than one frame and h2's buffer.
+/// Sends a body as fast as the receiver reads it. Buffers at most one frame, besides h2's own buffer.
 pub(crate) async fn send_body<B>(mut body: B, mut stream: SendStream<Bytes>) -> Result<(), SendBodyError>
 where
     B: Body<Data = Bytes, Error = BodyError> + Unpin,
@@ -43,7 +43,7 @@ where
             Ok(frame) => frame,
             Err(error) => {
                 if let SendBodyError::Body(error) = &error {
-                    stream.send_reset(reason_of(error));
+                    stream.send_reset(reset_reason(error));
                 }
                 return Err(error);
             }
@@ -51,9 +51,9 @@ where
         match frame.into_data() {
             Ok(data) => {
                 let is_last = body.is_end_stream();
-                // The last waits in h2's buffer as well as here.
+                // The last frame may wait in h2's buffer.
                 if !data.is_empty() && !is_last {
-                    room(&mut stream).await?;
+                    wait_for_capacity(&mut stream).await?;
                 }
                 stream.send_data(data, is_last)?;
                 if is_last {
@@ -73,7 +73,7 @@ where
 
 type Framed = Option<Result<Frame<Bytes>, SendBodyError>>;
 
-/// The next frame of a body, unless it is not wanted any more.
+/// The next frame of a body, or an error when the receiver resets the stream.
 fn poll_frame<B>(body: &mut B, stream: &mut SendStream<Bytes>, cx: &mut Context<'_>) -> Poll<Framed>
 where
     B: Body<Data = Bytes, Error = BodyError> + Unpin,
@@ -88,10 +88,10 @@ fn poll_reset(stream: &mut SendStream<Bytes>, cx: &mut Context<'_>) -> Poll<Send
     stream.poll_reset(cx).map(|reset| reset.map_or_else(SendBodyError::from, SendBodyError::Reset))
 }
 
-/// Waits until something can be sent. No more is claimed than one byte, and nothing before there is something to send:
-/// a claim takes from what all streams of the connection may send.
+/// Waits for send capacity. Reserves only one byte, and only when there is data: reserved capacity is taken from the
+/// window of the connection, which all its streams share.
 // hyper issue 4003
-async fn room(stream: &mut SendStream<Bytes>) -> Result<(), SendBodyError> {
+async fn wait_for_capacity(stream: &mut SendStream<Bytes>) -> Result<(), SendBodyError> {
     stream.reserve_capacity(1);
     if stream.capacity() > 0 {
         return Ok(());
@@ -113,8 +113,8 @@ async fn room(stream: &mut SendStream<Bytes>) -> Result<(), SendBodyError> {
     .await
 }
 
-/// What is told to whoever was to receive a body that broke off. Never that all is well, nor that nothing was done.
-fn reason_of(error: &BodyError) -> Reason {
+/// The reset reason for a failed body. Never NO_ERROR, nor REFUSED_STREAM, which would make the receiver retry.
+fn reset_reason(error: &BodyError) -> Reason {
     let reason = match error {
         BodyError::Transport(TransportError::Http2(error)) => error.reason(),
         _ => None,

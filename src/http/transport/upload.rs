@@ -1,4 +1,4 @@
-//! A client's body over HTTP/1.1, of which what is left unread can be read and discarded after the request was answered.
+//! A client's body over HTTP/1.1. The unread rest can be read and discarded after the response.
 // threat: unread-request-bodies
 
 use std::pin::Pin;
@@ -14,26 +14,26 @@ use tokio::time::timeout;
 
 use crate::sync::lock;
 
-/// How much of a body is read before an answer that does not need it, and for how long. hyper closes the connection
-/// under a body that was not read, and a client that still sends may lose the answer to the reset that follows.
-// Go: net/http/server.go, maxPostHandlerReadBytes; it waits for these bytes for ever
+/// How much of an unread body is discarded before the response, and for how long. hyper closes the connection if the
+/// body was not read, and a client that is still sending may lose the response to the following TCP reset.
+// Go: net/http/server.go, maxPostHandlerReadBytes; it waits for these bytes without a timeout
 const MAX_DISCARDED_BYTES: usize = 256 << 10;
 const DISCARD_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The body as its reader has it. Dropped before its end, it goes to its [`Remainder`].
+/// The body for its reader. If dropped before its end, it moves to its [`UnreadBody`].
 #[derive(Debug)]
-pub(crate) struct Upload {
+pub(crate) struct Http1Upload {
     body: Option<Incoming>,
     was_read: bool,
-    rest: Arc<Mutex<Rest>>,
+    rest: Arc<Mutex<UnreadState>>,
 }
 
-/// What the reader of a body has left of it.
+/// The rest of a body that its reader has dropped.
 #[derive(Debug)]
-pub(crate) struct Remainder(Arc<Mutex<Rest>>);
+pub(crate) struct UnreadBody(Arc<Mutex<UnreadState>>);
 
 #[derive(Debug)]
-enum Rest {
+enum UnreadState {
     /// The reader still has the body.
     Unknown,
     Nothing,
@@ -43,10 +43,10 @@ enum Rest {
     },
 }
 
-impl Upload {
-    pub(crate) fn new(body: Incoming) -> (Self, Remainder) {
-        let rest = Arc::new(Mutex::new(Rest::Unknown));
-        (Self { body: Some(body), was_read: false, rest: Arc::clone(&rest) }, Remainder(rest))
+impl Http1Upload {
+    pub(crate) fn new(body: Incoming) -> (Self, UnreadBody) {
+        let rest = Arc::new(Mutex::new(UnreadState::Unknown));
+        (Self { body: Some(body), was_read: false, rest: Arc::clone(&rest) }, UnreadBody(rest))
     }
 
     pub(super) fn body(&self) -> Option<&Incoming> {
@@ -58,32 +58,32 @@ impl Upload {
         self.was_read = true;
         let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
         if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
-            *lock(&self.rest) = Rest::Nothing;
+            *lock(&self.rest) = UnreadState::Nothing;
         }
         Poll::Ready(frame)
     }
 }
 
-impl Drop for Upload {
+impl Drop for Http1Upload {
     fn drop(&mut self) {
         let mut rest = lock(&self.rest);
-        if let (Rest::Unknown, Some(body)) = (&*rest, self.body.take()) {
-            *rest = Rest::Dropped { body, was_read: self.was_read };
+        if let (UnreadState::Unknown, Some(body)) = (&*rest, self.body.take()) {
+            *rest = UnreadState::Dropped { body, was_read: self.was_read };
         }
     }
 }
 
-impl Remainder {
-    /// Reads what was left unread, within bounds; whether that was the end of the body. A client that waits for
-    /// `100 Continue` is not told to go on.
+impl UnreadBody {
+    /// Discards the rest of the body, within limits. Returns whether it reached the end. Does not read the body of a
+    /// client that waits for `100 Continue`: reading would make hyper send it.
     pub(crate) async fn discard(self, waits_for_continue: bool) -> bool {
-        let rest = std::mem::replace(&mut *lock(&self.0), Rest::Nothing);
+        let rest = std::mem::replace(&mut *lock(&self.0), UnreadState::Nothing);
         match rest {
-            Rest::Nothing => true,
-            // An upload goes on while its answer comes: the client is told that the connection ends with it.
-            Rest::Unknown => false,
-            Rest::Dropped { was_read: false, .. } if waits_for_continue => false,
-            Rest::Dropped { body, .. } => {
+            UnreadState::Nothing => true,
+            // The upload continues during the response, so the response closes the connection.
+            UnreadState::Unknown => false,
+            UnreadState::Dropped { was_read: false, .. } if waits_for_continue => false,
+            UnreadState::Dropped { body, .. } => {
                 Box::pin(timeout(DISCARD_TIMEOUT, discard(body))).await.unwrap_or(false)
             }
         }

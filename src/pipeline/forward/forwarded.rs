@@ -3,7 +3,7 @@
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
-use super::{AUDIT_ID, Context};
+use super::{AUDIT_ID, ForwardContext};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
@@ -12,7 +12,7 @@ const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 /// Tells the backend where the request came from. What the client says of it is believed from front proxies alone.
 // apimachinery: pkg/util/net/http.go, SourceIPs — the first X-Forwarded-For line counts
 // threat: forged-sender
-pub(super) fn note_sender(headers: &mut HeaderMap, context: &Context, by_front_proxy: bool) {
+pub(super) fn set_forwarded_headers(headers: &mut HeaderMap, context: &ForwardContext, by_front_proxy: bool) {
     let before: Vec<u8> = if by_front_proxy {
         let lines: Vec<&[u8]> = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
         lines.join(b", ".as_slice())
@@ -44,9 +44,13 @@ mod tests {
             headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static(value));
         }
         let audit_id = HeaderValue::from_static("ours");
-        note_sender(
+        set_forwarded_headers(
             &mut headers,
-            &Context { peer: HeaderValue::from_str(peer).unwrap(), client: peer.parse().unwrap(), audit_id },
+            &ForwardContext {
+                peer: HeaderValue::from_str(peer).unwrap(),
+                client: peer.parse().unwrap(),
+                audit_id,
+            },
             by_front_proxy,
         );
         headers

@@ -2,9 +2,12 @@
 
 // threat: backend-path-prefix
 
-use http::HeaderMap;
 use http::header::{HeaderValue, LOCATION};
 use http::uri::Authority;
+use http::{HeaderMap, Request};
+
+use crate::backend::Backend;
+use crate::http::body::Body;
 
 /// Whether a path, decoded, has a segment that a server might resolve to a path above. A backslash counts as a slash,
 /// and what follows a semicolon is no part of a segment: some servers read them so.
@@ -28,6 +31,19 @@ pub(super) struct Prefixes {
 }
 
 impl Prefixes {
+    /// How the paths of client and backend differ; `None` if they do not.
+    pub(super) fn between(
+        backend: &Backend,
+        request: &Request<Body>,
+        cut_prefix: Option<Box<str>>,
+    ) -> Option<Self> {
+        if cut_prefix.is_none() && backend.path_prefix().is_empty() {
+            return None;
+        }
+        let authority = request.uri().authority()?.clone();
+        Some(Self { authority, backend: backend.path_prefix().to_owned(), client: cut_prefix })
+    }
+
     /// Makes a redirect to a path of the same server lead the client there through the gateway. Any other stays as it is.
     pub(super) fn restore_location(&self, headers: &mut HeaderMap) {
         let location = headers.get(LOCATION).and_then(|location| location.to_str().ok());

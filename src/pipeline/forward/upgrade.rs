@@ -49,7 +49,7 @@ pub(super) async fn tunnel(
         strip_hop_by_hop(response.headers_mut());
         // Whoever was told to switch and is not answered so has no more to say on this connection.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        return Ok(response.map(|body| Body::of_response(Incoming::Http1(body), guard)));
+        return Ok(response.map(|body| Body::from_backend(Incoming::Http1(body), guard)));
     }
     let backend = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! The `ConfigMap` `kube-public/cluster-info`: where the cluster is and what its certificates are signed with, for
-//! everybody to read, signed by every token that signs. Who knows a token can tell whether to believe it.
+//! The `ConfigMap` `kube-public/cluster-info`: the URL and the CAs of the cluster, readable without authentication and
+//! signed with every signing token. A node with one of these tokens can verify it.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use kube::config::Kubeconfig;
 use rustls_pki_types::CertificateDer;
 
 use super::jws;
-use super::pins::Pins;
-use super::token::{Token, TokenId};
+use super::pins::PublicKeyPins;
+use super::token::{BootstrapToken, TokenId};
 use crate::go::pem;
 
-/// Its namespace.
+/// The namespace of the `ConfigMap`.
 pub const NAMESPACE: &str = "kube-public";
-/// Its name.
+/// The name of the `ConfigMap`.
 pub const NAME: &str = "cluster-info";
-/// The key of what is signed.
+/// The key of the signed kubeconfig.
 pub const KUBECONFIG: &str = "kubeconfig";
-/// What the keys of signatures begin with; the id of the token follows.
+/// The prefix of the signatures' keys; the token ID follows.
 pub const SIGNATURE_PREFIX: &str = "jws-kubeconfig-";
 
-/// What the data of the `ConfigMap` is to be, if it is to be changed: a signature of each of these keys, and none of any
-/// other. Without a kubeconfig there is nothing to sign, and nothing is changed.
+/// The data of the `ConfigMap` with a signature by each of these keys and no others; `None` if that changes nothing.
+/// Without a kubeconfig there is nothing to sign, and the data stays as it is.
 // kube-controller-manager: pkg/controller/bootstrap/bootstrapsigner.go, signConfigMap
 pub fn wanted(
     data: &BTreeMap<String, String>,
@@ -39,78 +39,84 @@ pub fn wanted(
     (wanted != *data).then_some(wanted)
 }
 
-/// Why a node does not believe what it was told.
+/// Why a node does not trust the `ConfigMap`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Distrust {
-    /// There is no kubeconfig in it.
+pub enum ClusterInfoError {
+    /// The `ConfigMap` has no kubeconfig.
     #[error(
-        "there is no kubeconfig in the ConfigMap {NAMESPACE}/{NAME}: this cluster is not set up for tokens"
+        "the ConfigMap {NAMESPACE}/{NAME} has no kubeconfig: this API server is not set up for token bootstrapping"
     )]
     NoKubeconfig,
-    /// The token has not signed it.
+    /// The `ConfigMap` has no signature by the token.
     #[error(
-        "the token {0} has not signed the ConfigMap {NAMESPACE}/{NAME}: it is no token of this cluster, has \
-         expired or may not sign, or no bootstrapsigner runs"
+        "the ConfigMap {NAMESPACE}/{NAME} has no signature by the token {0}: the token does not exist in this \
+        cluster, has expired or lacks the usage signing, or the bootstrapsigner is not running"
     )]
     NotSigned(TokenId),
-    /// Somebody else has.
+    /// The signature by the token does not verify.
     #[error(
-        "the signature of the token {0} is not that of the ConfigMap {NAMESPACE}/{NAME}: this is not the cluster of the token"
+        "the signature by the token {0} does not verify for the ConfigMap {NAMESPACE}/{NAME}: the token belongs to \
+        another cluster"
     )]
     BadSignature(TokenId),
-    /// What is signed makes no sense.
+    /// The signed kubeconfig cannot be used.
     #[error("the kubeconfig in the ConfigMap {NAMESPACE}/{NAME} {0}")]
     Malformed(&'static str),
-    /// The CA is another.
-    #[error("none of the CA's public keys is pinned: they are {0}")]
+    /// None of the CAs is pinned.
+    #[error("none of the cluster CA's public keys is pinned: found {0}")]
     NotPinned(String),
-    /// It was told two different things.
+    /// Two reads gave different kubeconfigs.
     #[error(
-        "the ConfigMap {NAMESPACE}/{NAME} read over verified TLS is not the one that was read before: somebody is in between"
+        "the ConfigMap {NAMESPACE}/{NAME} read over verified TLS differs from the first read: possible \
+        man-in-the-middle attack"
     )]
     Changed,
 }
 
-/// The kubeconfig, if the token has signed it.
+/// The kubeconfig, if the signature by the token verifies.
 // kubeadm: discovery/token/token.go, validateClusterInfoToken
 // threat: impersonated-cluster
-pub fn believed<'a>(data: &'a BTreeMap<String, String>, token: &Token) -> Result<&'a str, Distrust> {
-    let Token { id, secret } = token;
-    let kubeconfig = data.get(KUBECONFIG).filter(|text| !text.is_empty()).ok_or(Distrust::NoKubeconfig)?;
+pub fn verified_kubeconfig<'a>(
+    data: &'a BTreeMap<String, String>,
+    token: &BootstrapToken,
+) -> Result<&'a str, ClusterInfoError> {
+    let BootstrapToken { id, secret } = token;
+    let kubeconfig =
+        data.get(KUBECONFIG).filter(|text| !text.is_empty()).ok_or(ClusterInfoError::NoKubeconfig)?;
     let signature = data.get(&format!("{SIGNATURE_PREFIX}{id}")).filter(|text| !text.is_empty());
-    let signature = signature.ok_or_else(|| Distrust::NotSigned(id.clone()))?;
+    let signature = signature.ok_or_else(|| ClusterInfoError::NotSigned(id.clone()))?;
     if jws::verify(signature, kubeconfig, id, secret.expose().as_bytes()) {
         Ok(kubeconfig)
     } else {
-        Err(Distrust::BadSignature(id.clone()))
+        Err(ClusterInfoError::BadSignature(id.clone()))
     }
 }
 
-/// Where a cluster is, and the CAs of its certificates.
+/// The URL and the CAs of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Location {
-    /// Its URL.
+pub struct ClusterLocation {
+    /// The URL of the API server.
     pub server: String,
-    /// The CAs, as they were given.
+    /// The CAs in PEM, as in the kubeconfig.
     pub ca_pem: Vec<u8>,
-    /// The CAs.
+    /// The parsed CAs.
     pub authorities: Vec<CertificateDer<'static>>,
 }
 
-impl Location {
-    /// What a kubeconfig says of the cluster: of the unnamed one, else that of its current context.
+impl ClusterLocation {
+    /// Reads the unnamed cluster of a kubeconfig, else the cluster of its current context.
     // kubeadm: util/kubeconfig/kubeconfig.go, GetClusterFromKubeConfig
-    pub fn of(kubeconfig: &str) -> Result<Self, Distrust> {
-        let config = Kubeconfig::from_yaml(kubeconfig).map_err(|_| Distrust::Malformed("is none"))?;
+    pub fn of(kubeconfig: &str) -> Result<Self, ClusterInfoError> {
+        let config =
+            Kubeconfig::from_yaml(kubeconfig).map_err(|_| ClusterInfoError::Malformed("is not valid"))?;
         let current = config.current_context.as_deref().unwrap_or_default();
         let context = config.contexts.iter().find(|context| context.name == current);
         let context = context.and_then(|context| context.context.as_ref()).map(|context| &*context.cluster);
         let named = |name| config.clusters.iter().find(|cluster| cluster.name == name);
         let cluster = named("").or_else(|| named(context?)).and_then(|cluster| cluster.cluster.as_ref());
-        let cluster = cluster.ok_or(Distrust::Malformed("names no cluster"))?;
-        let server =
-            cluster.server.clone().ok_or(Distrust::Malformed("does not say where the cluster is"))?;
-        let no_ca = Distrust::Malformed("holds no CA certificate");
+        let cluster = cluster.ok_or(ClusterInfoError::Malformed("has no cluster"))?;
+        let server = cluster.server.clone().ok_or(ClusterInfoError::Malformed("has no server URL"))?;
+        let no_ca = ClusterInfoError::Malformed("has no CA certificate");
         let ca = cluster.certificate_authority_data.as_deref().ok_or_else(|| no_ca.clone())?;
         let ca_pem = STANDARD.decode(ca).map_err(|_| no_ca.clone())?;
         let authorities = pem::authorities(&ca_pem);
@@ -120,24 +126,24 @@ impl Location {
         Ok(Self { server, ca_pem, authorities })
     }
 
-    /// Whether one of its CAs is pinned.
+    /// Checks that one of the CAs is pinned.
     // kubeadm: discovery/token/token.go, validateClusterCA
-    pub fn is_pinned(&self, pins: &Pins) -> Result<(), Distrust> {
-        if pins.hold_any(&self.authorities) {
+    pub fn is_pinned(&self, pins: &PublicKeyPins) -> Result<(), ClusterInfoError> {
+        if pins.match_any(&self.authorities) {
             return Ok(());
         }
-        let keys: Vec<String> = self.authorities.iter().filter_map(|ca| Pins::of(ca)).collect();
-        Err(Distrust::NotPinned(keys.join(", ")))
+        let keys: Vec<String> = self.authorities.iter().filter_map(|ca| PublicKeyPins::of(ca)).collect();
+        Err(ClusterInfoError::NotPinned(keys.join(", ")))
     }
 }
 
-/// The kubeconfig of a cluster: where it is and its CAs, and nobody's credentials. In the very words of client-go, for
-/// the text is what is signed. `server` is a URL: nothing in it needs quotes in YAML.
+/// The kubeconfig of a cluster: its URL and CAs, without credentials. Byte for byte as client-go writes it, because the
+/// signatures cover the text. `server` is a URL and needs no quotes in YAML.
 // kubeadm: phases/bootstraptoken/clusterinfo/clusterinfo.go, CreateBootstrapConfigMapIfNotExists
 // client-go: tools/clientcmd/loader.go, Write
 pub fn kubeconfig(server: &Uri, ca_pem: &[u8]) -> String {
     let (ca, server) = (STANDARD.encode(ca_pem), server.to_string());
-    // What is only a path of `/` is not written.
+    // Omits a path of `/`, which `Uri` adds.
     let server = server.trim_end_matches('/');
     format!(
         "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {ca}\n    server: {server}\n  \

@@ -1,7 +1,7 @@
-//! What a token signs with: a JSON Web Signature whose payload is elsewhere, `header..signature`.
+//! The signatures of bootstrap tokens: JSON Web Signatures with detached content, `header..signature`.
 //!
-//! RFC 7515, appendix F, and not RFC 7797: the payload is signed in base64, and then left out. Verifiers compare the
-//! whole text, so the bytes of the header are part of what is agreed.
+//! RFC 7515 appendix F, not RFC 7797: the signature covers the payload in base64url, which is then omitted. Verifiers
+//! compare the whole text, so the header must match byte for byte.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac;
@@ -13,7 +13,7 @@ use super::token::TokenId;
 /// Signs a payload.
 // cluster-bootstrap: token/jws/jws.go, ComputeDetachedSignature
 pub fn sign(payload: &str, id: &TokenId, secret: &[u8]) -> String {
-    // No letter of an id is escaped in JSON.
+    // A token ID has no characters that JSON escapes.
     let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"HS256","kid":"{id}"}}"#));
     let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(payload));
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
@@ -21,7 +21,7 @@ pub fn sign(payload: &str, id: &TokenId, secret: &[u8]) -> String {
     format!("{header}..{signature}")
 }
 
-/// Whether this is the signature of a payload.
+/// Verifies a detached signature of a payload.
 // cluster-bootstrap: token/jws/jws.go, DetachedTokenIsValid
 // threat: impersonated-cluster
 pub fn verify(signature: &str, payload: &str, id: &TokenId, secret: &[u8]) -> bool {
@@ -75,7 +75,7 @@ mod tests {
         ] {
             assert_eq!(sign(payload, &id(token), secret.as_bytes()), signature, "{payload:?} {secret:?}");
         }
-        // Any length of secret will do.
+        // The secret may have any length.
         for secret in ["x", "é", &long] {
             assert!(verify(
                 &sign("p", &id("abc123"), secret.as_bytes()),
@@ -87,11 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_signature_of_these_is_good() {
+    fn only_the_exact_signature_verifies() {
         let (token, secret) = (id("joshua"), SECRET.as_bytes());
         assert!(verify(SIGNATURE, CONTENT, &token, secret));
         let with_payload = SIGNATURE.replace("..", &format!(".{}.", URL_SAFE_NO_PAD.encode(CONTENT)));
-        // The same header in other words: {"kid":"joshua","alg":"HS256"}.
+        // The same header in another order: {"kid":"joshua","alg":"HS256"}.
         let other_order = {
             let header = URL_SAFE_NO_PAD.encode(r#"{"kid":"joshua","alg":"HS256"}"#);
             let key = hmac::Key::new(hmac::HMAC_SHA256, secret);

@@ -1,4 +1,4 @@
-//! The public keys that a joining node is told to trust: `sha256:…`, the hash of the key as it is in certificates.
+//! Public key pins, by which a joining node trusts a cluster CA: `sha256:` and the hash of the SubjectPublicKeyInfo.
 
 use std::collections::BTreeSet;
 
@@ -12,17 +12,17 @@ const FORMAT: &str = "sha256";
 
 /// A set of pinned public keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pins(BTreeSet<String>);
+pub struct PublicKeyPins(BTreeSet<String>);
 
-/// It pins nothing.
+/// The text is not a pin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no hash of a public key: that is {FORMAT}: and 64 hexadecimal digits")]
-pub struct NotAPin(String);
+#[error("{0:?} is not a public key hash: write {FORMAT}: and 64 hexadecimal digits")]
+pub struct InvalidPin(String);
 
-impl Pins {
-    /// Reads pins, each as [`Pins::of`] prints it; upper case is as good.
+impl PublicKeyPins {
+    /// Parses pins in the format of [`PublicKeyPins::of`], case-insensitively.
     // kubeadm: util/pubkeypin/pubkeypin.go, Allow
-    pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, NotAPin> {
+    pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidPin> {
         let one = |text: &str| {
             let (format, hash) = text.split_once(':')?;
             let fits = format.eq_ignore_ascii_case(FORMAT)
@@ -30,11 +30,11 @@ impl Pins {
                 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
             fits.then(|| format!("{FORMAT}:{}", hash.to_ascii_lowercase()))
         };
-        let pins = texts.into_iter().map(|text| one(text).ok_or_else(|| NotAPin(text.to_owned())));
+        let pins = texts.into_iter().map(|text| one(text).ok_or_else(|| InvalidPin(text.to_owned())));
         pins.collect::<Result<_, _>>().map(Self)
     }
 
-    /// The pin of a certificate's key; none if it is no certificate.
+    /// The pin of a certificate's public key; `None` if the certificate does not parse.
     // kubeadm: util/pubkeypin/pubkeypin.go, Hash
     pub fn of(certificate: &CertificateDer<'_>) -> Option<String> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
@@ -42,15 +42,15 @@ impl Pins {
         Some(format!("{FORMAT}:{}", hex(hash.as_ref())))
     }
 
-    /// Whether nothing is pinned.
+    /// Whether the set has no pin.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the key of one of these is pinned.
+    /// Whether the public key of one of the certificates is pinned.
     // kubeadm: util/pubkeypin/pubkeypin.go, CheckAny
     // threat: impersonated-cluster
-    pub fn hold_any(&self, certificates: &[CertificateDer<'_>]) -> bool {
+    pub fn match_any(&self, certificates: &[CertificateDer<'_>]) -> bool {
         certificates.iter().filter_map(Self::of).any(|pin| self.0.contains(&pin))
     }
 }

@@ -1,4 +1,4 @@
-//! The Secret that a bootstrap token lives in: read for every purpose here, and made here.
+//! The Secret of a bootstrap token: parsing for all its uses, and creation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,17 +7,17 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::token::{Token, TokenId};
+use super::token::{BootstrapToken, TokenId};
 use crate::clock::{self, UnixTime};
-use crate::go::rfc3339::{NoTime, Rfc3339Time};
+use crate::go::rfc3339::{InvalidTimestamp, Rfc3339Time};
 
-/// The type of Secrets that are bootstrap tokens.
+/// The type of the Secrets that hold bootstrap tokens.
 pub const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
-/// The namespace that tokens are in.
+/// The namespace of the Secrets.
 pub const NAMESPACE: &str = "kube-system";
-/// The group of everybody who uses a token.
+/// The group of all clients that authenticate with a bootstrap token.
 pub(crate) const GROUP: &str = "system:bootstrappers";
-/// What further groups begin with.
+/// The required prefix of extra groups.
 pub(crate) const GROUP_PREFIX: &str = "system:bootstrappers:";
 const GROUP_NAME_LENGTH: usize = 256;
 
@@ -29,21 +29,21 @@ pub(crate) const EXTRA_GROUPS: &str = "auth-extra-groups";
 const DESCRIPTION: &str = "description";
 const USAGE_PREFIX: &str = "usage-bootstrap-";
 
-/// What a token may be used for.
+/// A usage of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Usage {
-    /// Clients may authenticate with it.
+pub enum TokenUsage {
+    /// Clients may authenticate with the token.
     Authentication,
-    /// It signs `cluster-info`.
+    /// The token signs `cluster-info`.
     Signing,
 }
 
-impl Usage {
-    /// All there are, in the order of messages.
+impl TokenUsage {
+    /// All usages, in the order of Kubernetes.
     // cluster-bootstrap: token/api/types.go, KnownTokenUsages
     pub const ALL: [Self; 2] = [Self::Signing, Self::Authentication];
 
-    /// Its name in commands.
+    /// The name in commands.
     pub fn name(self) -> &'static str {
         match self {
             Self::Authentication => "authentication",
@@ -51,7 +51,7 @@ impl Usage {
         }
     }
 
-    /// The key that grants it, if its value is `true`.
+    /// The key in the Secret; the value `true` grants the usage.
     pub(crate) fn key(self) -> &'static str {
         match self {
             Self::Authentication => "usage-bootstrap-authentication",
@@ -60,13 +60,13 @@ impl Usage {
     }
 }
 
-/// Whether a Secret is a bootstrap token; its type cannot be changed.
+/// Whether a Secret holds a bootstrap token. The type of a Secret is immutable.
 // kube-controller-manager: pkg/controller/bootstrap/tokencleaner.go, syncFunc
 pub(crate) fn is_token(secret: &core::v1::Secret) -> bool {
     secret.type_.as_deref() == Some(SECRET_TYPE)
 }
 
-/// The data of a token's Secret. Shown nowhere: the token is in it.
+/// The data of a token's Secret. Its `Debug` output omits the data, which has the token.
 #[derive(Clone, Default)]
 pub struct TokenData<'a>(BTreeMap<&'a str, &'a [u8]>);
 
@@ -88,34 +88,36 @@ impl<'a> TokenData<'a> {
         secret.data.iter().flatten().map(|(key, value)| (key.as_str(), value.0.as_slice())).collect()
     }
 
-    /// The value of a key; a key that is not there is empty.
+    /// The value of a key; empty if the key is absent.
     // cluster-bootstrap: util/secrets/secrets.go, GetData
     pub(crate) fn get(&self, key: &str) -> &'a [u8] {
         self.0.get(key).copied().unwrap_or_default()
     }
 
-    /// When it ends; nothing never does.
+    /// The expiration; `None` if the token never expires.
     // cluster-bootstrap: util/secrets/secrets.go, GetExpiration
-    pub fn expiration(&self) -> Result<Option<Rfc3339Time>, NoTime> {
+    pub fn expiration(&self) -> Result<Option<Rfc3339Time>, InvalidTimestamp> {
         match self.get(EXPIRATION) {
             [] => Ok(None),
-            text => std::str::from_utf8(text).map_err(|_| NoTime).and_then(Rfc3339Time::parse).map(Some),
+            text => {
+                std::str::from_utf8(text).map_err(|_| InvalidTimestamp).and_then(Rfc3339Time::parse).map(Some)
+            }
         }
     }
 
-    /// Whether it has ended; so has one whose end cannot be read.
+    /// Whether the token has expired. A token with a malformed expiration counts as expired.
     // cluster-bootstrap: util/secrets/secrets.go, HasExpired
     pub fn has_expired(&self, now: UnixTime) -> bool {
         self.expiration().map_or(true, |end| end.is_some_and(|end| end.remaining(now).is_none()))
     }
 
-    /// Whether it may be used for this: only the value `true` says so.
-    pub fn allows(&self, usage: Usage) -> bool {
+    /// Whether the Secret grants the usage; only the value `true` does.
+    pub fn allows(&self, usage: TokenUsage) -> bool {
         self.get(usage.key()) == b"true"
     }
 
-    /// The groups of those who authenticate with it, sorted and without duplicates; `None` if one of the further groups
-    /// is no bootstrappers' group.
+    /// The groups of clients that authenticate with the token, sorted, without duplicates; `None` if an extra group is not
+    /// allowed.
     // cluster-bootstrap: util/secrets/secrets.go, GetGroups
     pub fn groups(&self) -> Option<Vec<String>> {
         let extra = std::str::from_utf8(self.get(EXTRA_GROUPS)).ok()?;
@@ -127,7 +129,7 @@ impl<'a> TokenData<'a> {
         Some(groups.into_iter().collect())
     }
 
-    /// What it signs with, if the Secret of this name may sign: its id, and its secret of whatever form.
+    /// The ID and the secret of the token, if the Secret of this name may sign. The secret may have any format.
     // kube-controller-manager: pkg/controller/bootstrap/util.go, validateSecretForSigning
     pub fn signing_key(&self, name: &str, now: UnixTime) -> Option<(TokenId, &'a [u8])> {
         let id = TokenId::of_secret(name)?;
@@ -135,33 +137,34 @@ impl<'a> TokenData<'a> {
         let may_sign = self.get(ID) == id.as_str().as_bytes()
             && !secret.is_empty()
             && !self.has_expired(now)
-            && self.allows(Usage::Signing);
+            && self.allows(TokenUsage::Signing);
         may_sign.then_some((id, secret))
     }
 
-    /// What can be told of the token in the Secret of this name, or what is wrong with that.
+    /// Describes the token in the Secret of this name.
     // kubeadm: apis/bootstraptoken/v1/utils.go, BootstrapTokenFromSecret
-    pub fn describe(&self, name: &str) -> Result<Described, Undescribed> {
+    pub fn describe(&self, name: &str) -> Result<TokenDescription, TokenSecretError> {
         let text = |key| String::from_utf8_lossy(self.get(key)).into_owned();
         let id = text(ID);
         if id.is_empty() {
-            return Err(Undescribed::Lacks(ID, name.to_owned()));
+            return Err(TokenSecretError::Lacks(ID, name.to_owned()));
         }
         if name.strip_prefix("bootstrap-token-") != Some(&id) {
-            return Err(Undescribed::Misnamed(name.to_owned(), id));
+            return Err(TokenSecretError::Misnamed(name.to_owned(), id));
         }
         let secret = std::str::from_utf8(self.get(SECRET)).unwrap_or("?");
         if secret.is_empty() {
-            return Err(Undescribed::Lacks(SECRET, name.to_owned()));
+            return Err(TokenSecretError::Lacks(SECRET, name.to_owned()));
         }
-        let token =
-            Token::parse(&format!("{id}.{secret}")).map_err(|_| Undescribed::Malformed(name.to_owned()))?;
-        let expires = self.expiration().map_err(|NoTime| Undescribed::Ends(name.to_owned()))?;
+        let token = BootstrapToken::parse(&format!("{id}.{secret}"))
+            .map_err(|_| TokenSecretError::Malformed(name.to_owned()))?;
+        let expires =
+            self.expiration().map_err(|InvalidTimestamp| TokenSecretError::Ends(name.to_owned()))?;
         let usages = self.0.iter().filter(|(_, value)| **value == b"true");
         let usages = usages.filter_map(|(key, _)| key.strip_prefix(USAGE_PREFIX)).map(str::to_owned);
         let groups = text(EXTRA_GROUPS);
         let groups = groups.split(',').map(str::to_owned);
-        Ok(Described {
+        Ok(TokenDescription {
             token,
             description: text(DESCRIPTION),
             expires,
@@ -176,39 +179,39 @@ impl<'a> TokenData<'a> {
     }
 }
 
-/// What is told of a token.
+/// The description of a token, for listings.
 #[derive(Debug, Clone)]
-pub struct Described {
+pub struct TokenDescription {
     /// The token.
-    pub token: Token,
-    /// What it is for, in somebody's words.
+    pub token: BootstrapToken,
+    /// The free-text description.
     pub description: String,
-    /// When it ends.
+    /// The expiration; `None` if the token never expires.
     pub expires: Option<Rfc3339Time>,
-    /// What it may be used for, sorted.
+    /// The usages, sorted.
     pub usages: Vec<String>,
-    /// The further groups of those who authenticate with it, as they are written.
+    /// The extra groups, as written in the Secret.
     pub groups: Vec<String>,
 }
 
-/// A Secret that says it is a token, and is none.
+/// Why a Secret with the type of a bootstrap token does not hold one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Undescribed {
-    /// Something is not there.
+pub enum TokenSecretError {
+    /// A key is missing or empty.
     #[error("the Secret {1} has no {0}")]
     Lacks(&'static str, String),
-    /// It is not called what its token is.
-    #[error("the Secret {0} is that of the token {1:?}, and so it should be bootstrap-token-{1}")]
+    /// The name of the Secret does not match the token ID.
+    #[error("the Secret {0} holds the token {1:?}: its name must be bootstrap-token-{1}")]
     Misnamed(String, String),
-    /// There is no token in it.
-    #[error("what is in the Secret {0} is no token: that is six characters and sixteen, all of a-z and 0-9")]
+    /// The ID and the secret do not have the format of a token.
+    #[error("the Secret {0} does not hold a token of the form [a-z0-9]{{6}}.[a-z0-9]{{16}}")]
     Malformed(String),
-    /// Nobody knows when it ends.
-    #[error("the expiration of the Secret {0} is no time in RFC 3339")]
+    /// The expiration does not parse.
+    #[error("the expiration of the Secret {0} is not an RFC 3339 time")]
     Ends(String),
 }
 
-/// Whether it is a group that a token may give.
+/// Whether a token may have this extra group.
 // cluster-bootstrap: token/api/types.go, BootstrapGroupPattern
 pub fn is_group(group: &str) -> bool {
     let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -219,26 +222,26 @@ pub fn is_group(group: &str) -> bool {
     })
 }
 
-/// A token that is to be.
+/// A token to create.
 #[derive(Debug, Clone)]
 pub struct NewToken {
     /// The token.
-    pub token: Token,
-    /// When it ends; nothing never does.
+    pub token: BootstrapToken,
+    /// The expiration; `None` if the token never expires.
     pub expires: Option<UnixTime>,
-    /// What it is for, in somebody's words.
+    /// The free-text description.
     pub description: String,
-    /// What it may be used for.
-    pub usages: BTreeSet<Usage>,
-    /// The further groups of those who authenticate with it.
+    /// The usages.
+    pub usages: BTreeSet<TokenUsage>,
+    /// The extra groups.
     pub groups: Vec<String>,
 }
 
 impl NewToken {
-    /// Its Secret.
+    /// The Secret to create.
     // kubeadm: apis/bootstraptoken/v1/utils.go, BootstrapTokenToSecret
     pub fn secret(&self) -> core::v1::Secret {
-        let Token { id, secret } = &self.token;
+        let BootstrapToken { id, secret } = &self.token;
         let mut data = BTreeMap::from([(ID, id.to_string()), (SECRET, secret.expose().to_owned())]);
         if !self.description.is_empty() {
             data.insert(DESCRIPTION, self.description.clone());

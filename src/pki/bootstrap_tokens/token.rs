@@ -1,4 +1,4 @@
-//! A bootstrap token: a public id and a secret, `abcdef.0123456789abcdef`.
+//! Bootstrap tokens: a public ID and a secret, `abcdef.0123456789abcdef`.
 
 use std::fmt;
 
@@ -7,58 +7,58 @@ use secrecy::{ExposeSecret as _, SecretString};
 const ID_LENGTH: usize = 6;
 const SECRET_LENGTH: usize = 16;
 const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-/// The bytes from here on would make the first letters likelier than the others.
-const FAIR: u8 = 252;
-/// The names of Secrets that hold tokens: this, and the id.
+/// Random bytes from this value on are rejected: modulo 36, they would make the first letters likelier.
+const UNBIASED_BYTES: u8 = 252;
+/// The prefix of the Secret's name; the token ID follows.
 const NAME_PREFIX: &str = "bootstrap-token-";
 
-/// The public part of a token: six of `a-z` and `0-9`.
+/// The public ID of a token: six characters of `a-z` and `0-9`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenId(String);
 
-/// The secret part of a token: sixteen of `a-z` and `0-9`. Shown nowhere.
+/// The secret of a token: sixteen characters of `a-z` and `0-9`. Its `Debug` output omits it.
 #[derive(Clone)]
 pub struct TokenSecret(SecretString);
 
 /// A bootstrap token.
 #[derive(Debug, Clone)]
-pub struct Token {
-    /// Its public part.
+pub struct BootstrapToken {
+    /// The public ID.
     pub id: TokenId,
-    /// Its secret part.
+    /// The secret.
     pub secret: TokenSecret,
 }
 
-/// It has not the form of a bootstrap token; what it was is not repeated.
+/// The text does not have the format of a bootstrap token. The error omits the text, which may be a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is no bootstrap token: that is six characters, a dot and sixteen, all of a-z and 0-9")]
-pub struct NotAToken;
+#[error("not a bootstrap token of the form [a-z0-9]{{6}}.[a-z0-9]{{16}}")]
+pub struct MalformedToken;
 
-/// The system has no randomness to give.
+/// The random number generator failed.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the system gives no random bytes")]
-pub struct NoRandomness;
+#[error("the random number generator failed")]
+pub struct RandomnessError;
 
 impl TokenId {
-    /// The id, if it has the form of one.
+    /// Parses an ID.
     // cluster-bootstrap: token/api/types.go, BootstrapTokenIDPattern
     pub fn parse(text: &str) -> Option<Self> {
         fits(text, ID_LENGTH).then(|| Self(text.to_owned()))
     }
 
-    /// The id in the name of a Secret.
+    /// The ID in the name of a Secret.
     // cluster-bootstrap: util/secrets/secrets.go, ParseName
     pub fn of_secret(name: &str) -> Option<Self> {
         Self::parse(name.strip_prefix(NAME_PREFIX)?)
     }
 
-    /// The name of the Secret of this token.
+    /// The name of the token's Secret.
     // cluster-bootstrap: token/util/helpers.go, BootstrapTokenSecretName
     pub fn secret_name(&self) -> String {
         format!("{NAME_PREFIX}{}", self.0)
     }
 
-    /// The id as text.
+    /// The ID as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -71,7 +71,7 @@ impl fmt::Display for TokenId {
 }
 
 impl TokenSecret {
-    /// The secret, to sign with or to hand to its owner.
+    /// The secret as text, for signing and for its owner.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -83,20 +83,20 @@ impl fmt::Debug for TokenSecret {
     }
 }
 
-impl Token {
-    /// A token, if it has the form of one: nothing around it is cut off.
+impl BootstrapToken {
+    /// Parses a token; does not trim whitespace.
     // cluster-bootstrap: token/api/types.go, BootstrapTokenPattern
-    pub fn parse(text: &str) -> Result<Self, NotAToken> {
-        let (id, secret) = split(text).ok_or(NotAToken)?;
+    pub fn parse(text: &str) -> Result<Self, MalformedToken> {
+        let (id, secret) = split(text).ok_or(MalformedToken)?;
         Ok(Self { id: TokenId(id.to_owned()), secret: TokenSecret(secret.into()) })
     }
 
-    /// A new token.
+    /// Generates a random token.
     // cluster-bootstrap: token/util/helpers.go, GenerateBootstrapToken
-    pub fn generate() -> Result<Self, NoRandomness> {
+    pub fn generate() -> Result<Self, RandomnessError> {
         let mut random = || {
             let mut bytes = [0; 64];
-            aws_lc_rs::rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
+            aws_lc_rs::rand::fill(&mut bytes).map_err(|_| RandomnessError)?;
             Ok(bytes)
         };
         let id = draw(ID_LENGTH, &mut random)?;
@@ -110,7 +110,7 @@ impl Token {
     }
 }
 
-/// The id and the secret of what has the form of a token.
+/// The ID and the secret of a token; `None` if the text does not have its format.
 pub(crate) fn split(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
     (fits(id, ID_LENGTH) && fits(secret, SECRET_LENGTH)).then_some((id, secret))
@@ -120,11 +120,11 @@ fn fits(part: &str, length: usize) -> bool {
     part.len() == length && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
 
-/// `length` letters, each as likely as any other.
+/// Draws `length` letters with a uniform distribution.
 fn draw(
     length: usize,
-    random: &mut impl FnMut() -> Result<[u8; 64], NoRandomness>,
-) -> Result<String, NoRandomness> {
+    random: &mut impl FnMut() -> Result<[u8; 64], RandomnessError>,
+) -> Result<String, RandomnessError> {
     let mut drawn = String::with_capacity(length);
     while drawn.len() < length {
         let letters = random()?.into_iter().filter_map(letter);
@@ -133,10 +133,10 @@ fn draw(
     Ok(drawn)
 }
 
-/// The letter of a random byte; none for those that would favour some.
+/// The letter of a random byte; `None` for bytes that would bias the distribution.
 fn letter(byte: u8) -> Option<char> {
     let index = usize::from(byte) % ALPHABET.len();
-    (byte < FAIR).then(|| ALPHABET.get(index).copied().map(char::from)).flatten()
+    (byte < UNBIASED_BYTES).then(|| ALPHABET.get(index).copied().map(char::from)).flatten()
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_has_one_form() {
+    fn tokens_have_one_format() {
         // cluster-bootstrap: token/util/helpers_test.go and util/tokens/tokens_test.go
         for (text, is_one) in [
             ("abcdef.1234567890123456", true),
@@ -168,7 +168,7 @@ mod tests {
             (" abcdef.1234567890123456", false),
             ("äbcde.1234567890123456", false),
         ] {
-            let token = Token::parse(text);
+            let token = BootstrapToken::parse(text);
             assert_eq!(token.is_ok(), is_one, "{text:?}");
             if let Ok(token) = token {
                 assert_eq!(token.expose().expose_secret(), text);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn unfair_bytes_are_drawn_again() {
+    fn biased_bytes_are_drawn_again() {
         let mut rounds = 0;
         let mut random = || {
             rounds += 1;
@@ -221,19 +221,19 @@ mod tests {
             Ok(bytes)
         };
         assert_eq!(draw(6, &mut random).unwrap(), "abcdef");
-        assert!(draw(1, &mut || Err(NoRandomness)).is_err());
+        assert!(draw(1, &mut || Err(RandomnessError)).is_err());
     }
 
     #[test]
     fn generated_tokens_are_tokens_and_differ() {
-        let [one, other] = [Token::generate().unwrap(), Token::generate().unwrap()];
-        assert!(Token::parse(one.expose().expose_secret()).is_ok());
+        let [one, other] = [BootstrapToken::generate().unwrap(), BootstrapToken::generate().unwrap()];
+        assert!(BootstrapToken::parse(one.expose().expose_secret()).is_ok());
         assert_ne!(one.secret.expose(), other.secret.expose());
     }
 
     #[test]
-    fn the_secret_is_shown_nowhere() {
-        let token = Token::parse("abcdef.1234567890123456").unwrap();
+    fn debug_and_display_omit_the_secret() {
+        let token = BootstrapToken::parse("abcdef.1234567890123456").unwrap();
         let shown = format!("{token:?} {:?} {}", token.secret, token.id);
         assert!(shown.contains("abcdef") && !shown.contains("1234567890123456"), "{shown}");
     }

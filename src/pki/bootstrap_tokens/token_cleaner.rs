@@ -1,4 +1,4 @@
-//! Which token goes, and when.
+//! Decides which bootstrap tokens to delete, and when.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use super::secret::TokenData;
 use crate::clock::UnixTime;
 use crate::go::rfc3339::Rfc3339Time;
 
-/// What is to be done about a token.
+/// The action of the token cleaner for a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Fate {
-    /// It has ended, or nobody can tell when it will: it is deleted.
+pub enum CleanupAction {
+    /// Delete the Secret: the token has expired, or its expiration does not parse.
     Delete,
-    /// It is looked at again in this time.
+    /// Check again after this time, when the token expires.
     KeepFor(Duration),
-    /// It never ends: it is looked at again when it changes.
+    /// Check again when the Secret changes: the token never expires.
     Keep,
 }
 
-/// What is to be done about a token, whatever else is wrong with its Secret.
+/// The action for a token. Considers the expiration alone, even if the Secret is otherwise invalid.
 // kube-controller-manager: pkg/controller/bootstrap/tokencleaner.go, evalSecret
-pub fn fate(token: &TokenData<'_>, now: UnixTime) -> Fate {
+pub fn cleanup_action(token: &TokenData<'_>, now: UnixTime) -> CleanupAction {
     match token.expiration().map(|end| end.map(|end: Rfc3339Time| end.remaining(now))) {
-        Ok(None) => Fate::Keep,
-        Ok(Some(Some(remaining))) => Fate::KeepFor(remaining),
-        Ok(Some(None)) | Err(_) => Fate::Delete,
+        Ok(None) => CleanupAction::Keep,
+        Ok(Some(Some(remaining))) => CleanupAction::KeepFor(remaining),
+        Ok(Some(None)) | Err(_) => CleanupAction::Delete,
     }
 }
 
@@ -33,30 +33,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_go_when_they_end() {
+    fn tokens_are_deleted_when_they_expire() {
         // 2023-11-14T22:13:20Z
         let now = Duration::from_secs(1_700_000_000);
         for (expiration, expected) in [
-            (None, Fate::Keep),
-            (Some(""), Fate::Keep),
-            (Some("2023-11-14T21:13:20Z"), Fate::Delete),
-            (Some("2023-11-14T22:13:20Z"), Fate::Delete),
-            (Some("2023-11-14T22:13:20.000000001Z"), Fate::KeepFor(Duration::from_nanos(1))),
-            (Some("2023-11-14T23:13:20Z"), Fate::KeepFor(Duration::from_hours(1))),
-            (Some("2023-11-15T00:13:20+01:00"), Fate::KeepFor(Duration::from_hours(1))),
-            (Some("1969-11-14T22:13:20Z"), Fate::Delete),
-            (Some("2033-11-14"), Fate::Delete),
-            (Some("2033-11-14 22:13:20Z"), Fate::Delete),
-            (Some("2033-11-14T22:13:20"), Fate::Delete),
-            (Some("2033-11-14T22:13:20z"), Fate::Delete),
-            (Some("2033-11-14T22:13:20Z\n"), Fate::Delete),
-            (Some("garbage"), Fate::Delete),
+            (None, CleanupAction::Keep),
+            (Some(""), CleanupAction::Keep),
+            (Some("2023-11-14T21:13:20Z"), CleanupAction::Delete),
+            (Some("2023-11-14T22:13:20Z"), CleanupAction::Delete),
+            (Some("2023-11-14T22:13:20.000000001Z"), CleanupAction::KeepFor(Duration::from_nanos(1))),
+            (Some("2023-11-14T23:13:20Z"), CleanupAction::KeepFor(Duration::from_hours(1))),
+            (Some("2023-11-15T00:13:20+01:00"), CleanupAction::KeepFor(Duration::from_hours(1))),
+            (Some("1969-11-14T22:13:20Z"), CleanupAction::Delete),
+            (Some("2033-11-14"), CleanupAction::Delete),
+            (Some("2033-11-14 22:13:20Z"), CleanupAction::Delete),
+            (Some("2033-11-14T22:13:20"), CleanupAction::Delete),
+            (Some("2033-11-14T22:13:20z"), CleanupAction::Delete),
+            (Some("2033-11-14T22:13:20Z\n"), CleanupAction::Delete),
+            (Some("garbage"), CleanupAction::Delete),
         ] {
-            // Neither id nor secret: the type alone makes it a token.
+            // Without ID and secret: the type of the Secret alone makes it a token.
             let data = expiration.map(|text| ("expiration", text.as_bytes())).into_iter().collect();
-            assert_eq!(fate(&data, now), expected, "{expiration:?}");
+            assert_eq!(cleanup_action(&data, now), expected, "{expiration:?}");
         }
         let binary = [("expiration", &b"\xff"[..])].into_iter().collect();
-        assert_eq!(fate(&binary, now), Fate::Delete);
+        assert_eq!(cleanup_action(&binary, now), CleanupAction::Delete);
     }
 }

@@ -1,4 +1,4 @@
-//! Subject alternative names of the four kinds that Kubernetes signers carry over; every other kind is dropped.
+//! Subject alternative names of the four kinds that Kubernetes signers copy; they drop every other kind.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,28 +6,28 @@ use x509_cert::der::asn1::{Ia5String, OctetString};
 use x509_cert::der::{self, Encode as _};
 use x509_cert::ext::pkix::name::GeneralName;
 
-use crate::pki::x509::alt_names::Names;
+use crate::pki::x509::alt_names::SubjectAltNames;
 
-/// Alternative names, each kind in the order of the request, duplicates kept.
+/// Alternative names, each kind in the order of the request, with duplicates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AltNames {
-    /// DNS names, as written.
+    /// DNS names, as in the request.
     pub dns: Vec<String>,
-    /// Mailboxes, as written.
+    /// Email addresses, as in the request.
     pub emails: Vec<String>,
-    /// Addresses; an IPv4 address that was written as an IPv6 one is an IPv4 address here.
+    /// IP addresses; IPv4-mapped IPv6 addresses are converted to IPv4.
     pub ips: Vec<IpAddr>,
-    /// URIs, as Go's `net/url` writes them again.
+    /// URIs, as Go's `net/url` formats them.
     pub uris: Vec<String>,
 }
 
 impl AltNames {
-    /// Whether there is no name at all.
+    /// Whether the lists are all empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    pub(super) fn from_names(names: Names) -> Self {
+    pub(super) fn from_names(names: SubjectAltNames) -> Self {
         Self {
             dns: names.dns,
             emails: names.emails,
@@ -36,7 +36,7 @@ impl AltNames {
         }
     }
 
-    /// The content of the extension: DNS names, mailboxes, addresses, URIs.
+    /// The content of the extension: DNS names, email addresses, IP addresses, URIs.
     // go: crypto/x509/x509.go, marshalSANs
     pub(super) fn to_der(&self) -> Result<Vec<u8>, der::Error> {
         let mut names = Vec::new();
@@ -60,7 +60,7 @@ impl AltNames {
     }
 }
 
-/// Four octets, or sixteen, of which the IPv4-mapped ones are an IPv4 address.
+/// Converts four octets, or sixteen; IPv4-mapped addresses become IPv4.
 // go: net/ip.go, To4
 fn address(octets: &[u8]) -> Option<IpAddr> {
     if let Ok(octets) = <[u8; 4]>::try_from(octets) {

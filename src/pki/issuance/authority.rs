@@ -1,4 +1,4 @@
-//! Certificate authorities: a certificate and the key that fits it.
+//! Certificate authorities: a CA certificate and the matching key.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -7,12 +7,15 @@ use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
 use secrecy::zeroize::Zeroizing;
 
-use super::issue::{Fingerprint, IssueError, Issued, Issuer, Prepared, Wanted};
+use super::issue::{
+    CertificateFingerprint, CertificateIssuer, IssuanceRequest, IssueError, IssuedCertificate,
+    PreparedCertificate,
+};
 use super::limits::{self, AuthorityLimit};
-use super::profile::Profile;
-use super::public_key::{BadKey, PublicKey};
-use super::request::armour;
-use super::signer::{KeyError, PemKey, SignatureAlgorithm, Signer};
+use super::profile::CertificateProfile;
+use super::public_key::{PublicKeyError, StrongPublicKey};
+use super::request::encode_pem;
+use super::signer::{PemKey, PrivateKeyError, Signer, SigningAlgorithm};
 use super::subject::Subject;
 use super::validity::Validity;
 use crate::clock::UnixTime;
@@ -21,100 +24,100 @@ use crate::pki::x509::ParseError;
 use crate::pki::x509::certificate::{Certificate, KEY_CERT_SIGN};
 use crate::pki::x509::key_pair::certificate_blocks;
 
-/// An authority that can sign.
+/// A CA certificate with its signing key.
 #[derive(Debug)]
-pub struct Authority {
+pub struct CertificateAuthority {
     key: Box<dyn Signer>,
     certificate_pem: String,
     subject: Subject,
-    issuer: Issuer,
+    issuer: CertificateIssuer,
 }
 
-/// Why there is no authority. The texts are kube-controller-manager's where it has one.
+/// Why a CA cannot be loaded. The texts are kube-controller-manager's where it has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthorityError {
-    /// A certificate and a key that make none.
+    /// The certificate and the key cannot be used as a CA.
     #[error(transparent)]
-    Pair(#[from] PairError),
-    /// Files that make none.
+    Pair(#[from] AuthorityKeyPairError),
+    /// The files cannot be used as a CA.
     // kubernetes: pkg/controller/certificates/signer/ca_provider.go, newCAProvider, setCA
     #[error("error reading CA cert file {name:?}: {reason}")]
     Files {
-        /// The file, or the pair of them, as upstream names it.
+        /// The file, or the pair of files, as kube-controller-manager names it.
         name: String,
-        /// What is wrong.
-        reason: PairError,
+        /// The cause.
+        reason: AuthorityKeyPairError,
     },
-    /// A key in a token that cannot be used.
+    /// The key in a PKCS#11 token cannot be used.
     #[error("the CA key {uri}: {reason}")]
     TokenKey {
         /// The URI, without a PIN.
         uri: String,
-        /// Why.
-        reason: KeyError,
+        /// The cause.
+        reason: PrivateKeyError,
     },
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error("error reading CA cert file {certificate:?}: open {file}: {reason}")]
     Read {
-        /// The certificate's file, by which upstream names the pair.
+        /// The certificate file, by which kube-controller-manager names the pair.
         certificate: String,
         /// The file that cannot be read.
         file: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
 
-/// Why a certificate and a key make no authority.
+/// Why a certificate and a key cannot be used as a CA.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PairError {
-    /// There is nothing in one of the files.
+pub enum AuthorityKeyPairError {
+    /// One of the files is empty.
     // apiserver: pkg/server/dynamiccertificates/dynamic_serving_content.go, loadCertKeyPair
     #[error("missing content for serving cert {0:?}")]
     Empty(String),
-    /// There is no certificate.
+    /// The PEM has no certificate.
     // go: crypto/tls/tls.go, X509KeyPair
     #[error("{0}")]
     NoCertificate(String),
     /// The certificate does not parse.
     #[error(transparent)]
     Malformed(#[from] ParseError),
-    /// There are several certificates: which one signs would be a guess.
+    /// The PEM has several certificates, so the signing one is ambiguous.
     #[error("expected 1 certificate, found {0}")]
     Several(usize),
-    /// The key is another authority's.
+    /// The key does not match the certificate.
     #[error("tls: private key does not match public key")]
     Mismatch,
-    /// The certificate is not an authority's, and nobody would believe what it signs (RFC 5280 §6.1.4).
+    /// Not a CA certificate: verifiers would reject every certificate that it signs (RFC 5280 §6.1.4).
     #[error(
-        "the certificate is not that of an authority: its basicConstraints must say CA, and its keyUsage cert sign"
+        "the certificate is not a CA certificate: it needs CA:TRUE in basicConstraints, and keyCertSign in keyUsage"
     )]
     NotAuthority,
-    /// A critical extension that Go's verifier does not know: it accepts nothing below such a certificate.
+    /// A critical extension that Go's verifier does not support: it rejects every certificate below.
     // go: crypto/x509/verify.go, isValid
     #[error(
-        "the certificate has a critical extension that verifiers do not know (x509: unhandled critical extension)"
+        "the certificate has a critical extension that verifiers do not support (x509: unhandled critical extension)"
     )]
     UnhandledCriticalExtension,
-    /// The authority's key is one that nothing is signed with here.
+    /// The key is too weak, or of an unsupported kind.
     #[error("{0}")]
     WeakKey(String),
-    /// There is no key.
+    /// The key cannot be read.
     #[error(transparent)]
-    Key(#[from] KeyError),
+    Key(#[from] PrivateKeyError),
 }
 
-/// Where the key of an authority is.
+/// The location of a CA key.
 #[derive(Clone, PartialEq, Eq)]
-pub enum KeySource {
+pub enum AuthorityKeySource {
     /// A PEM file.
     File(PathBuf),
-    /// An RFC 7512 URI of a key in a token.
+    /// The RFC 7512 URI of a key in a PKCS#11 token.
     Pkcs11(String),
 }
 
-impl KeySource {
-    /// A text that begins with `pkcs11:` names a key in a token; every other one is a path.
+impl AuthorityKeySource {
+    /// Parses a `pkcs11:` URI, or the path of a file.
     pub fn parse(text: &str) -> Self {
         if text.starts_with("pkcs11:") {
             Self::Pkcs11(text.to_owned())
@@ -126,28 +129,28 @@ impl KeySource {
     fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
-            // A PIN in it is refused (`signer::pkcs11`), and even so not repeated.
+            // `signer::pkcs11` rejects a URI with a PIN; its error must not show the PIN either.
             Self::Pkcs11(uri) if uri.contains("pin-value") => "pkcs11:".to_owned(),
             Self::Pkcs11(uri) => uri.clone(),
         }
     }
 }
 
-impl fmt::Debug for KeySource {
+impl fmt::Debug for AuthorityKeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name())
     }
 }
 
-impl Authority {
-    /// An authority of exactly one certificate and the key that fits it. An expired certificate is accepted here and
-    /// refused when something is to be signed, as kube-controller-manager does.
+impl CertificateAuthority {
+    /// A CA of exactly one certificate and the matching key. Accepts an expired certificate and fails when signing, as
+    /// kube-controller-manager does.
     pub fn new(certificate_pem: &[u8], key: Box<dyn Signer>) -> Result<Self, AuthorityError> {
         Ok(Self::of(certificate_pem, || Ok(key))?)
     }
 
-    /// [`Authority::new`] with both read from where they are. Blocks.
-    pub fn load(certificate: &Path, key: &KeySource) -> Result<Self, AuthorityError> {
+    /// Reads the certificate and the key from their locations. Blocks.
+    pub fn load(certificate: &Path, key: &AuthorityKeySource) -> Result<Self, AuthorityError> {
         let read = |path: &Path| {
             input_file::read(path).map(Zeroizing::new).map_err(|error| AuthorityError::Read {
                 certificate: certificate.display().to_string(),
@@ -166,36 +169,36 @@ impl Authority {
         };
         let certificate_pem = read(certificate)?;
         let key_pem = match key {
-            KeySource::File(path) => read(path)?,
-            KeySource::Pkcs11(_) => Zeroizing::default(),
+            AuthorityKeySource::File(path) => read(path)?,
+            AuthorityKeySource::Pkcs11(_) => Zeroizing::default(),
         };
         Self::read(certificate, &certificate_pem, key, &key_pem)
     }
 
-    /// The authority in files that were read; `key_pem` is of no account for a key in a token. Blocks, if it is in one.
+    /// A CA from the content of its files. Ignores `key_pem` for a key in a PKCS#11 token; such a key makes it block.
     pub(crate) fn read(
         certificate: &Path,
         certificate_pem: &[u8],
-        key: &KeySource,
+        key: &AuthorityKeySource,
         key_pem: &[u8],
     ) -> Result<Self, AuthorityError> {
         let pair = format!("csr-controller::{}::{}", certificate.display(), key.name());
-        let is_file = matches!(key, KeySource::File(_));
+        let is_file = matches!(key, AuthorityKeySource::File(_));
         let authority = if certificate_pem.is_empty() || (is_file && key_pem.is_empty()) {
-            Err(PairError::Empty(pair.clone()))
+            Err(AuthorityKeyPairError::Empty(pair.clone()))
         } else {
             Self::of(certificate_pem, || open(key, key_pem))
         };
         authority.map_err(|reason| {
             let reason = match (key, reason) {
-                (KeySource::Pkcs11(_), PairError::Key(reason)) => {
+                (AuthorityKeySource::Pkcs11(_), AuthorityKeyPairError::Key(reason)) => {
                     return AuthorityError::TokenKey { uri: key.name(), reason };
                 }
                 (_, reason) => reason,
             };
-            // The number of certificates is what upstream looks at last, and calls the pair by both files then.
+            // kube-controller-manager counts the certificates last, and names both files in that error.
             let name = match reason {
-                PairError::Several(_) => pair,
+                AuthorityKeyPairError::Several(_) => pair,
                 _ => certificate.display().to_string(),
             };
             AuthorityError::Files { name, reason }
@@ -204,40 +207,44 @@ impl Authority {
 
     fn of(
         certificate_pem: &[u8],
-        key: impl FnOnce() -> Result<Box<dyn Signer>, KeyError>,
-    ) -> Result<Self, PairError> {
-        let mut ders = certificate_blocks(certificate_pem).map_err(PairError::NoCertificate)?.into_iter();
+        key: impl FnOnce() -> Result<Box<dyn Signer>, PrivateKeyError>,
+    ) -> Result<Self, AuthorityKeyPairError> {
+        let mut ders =
+            certificate_blocks(certificate_pem).map_err(AuthorityKeyPairError::NoCertificate)?.into_iter();
         let first = ders.next().map_or_else(|| CertificateDer::from(Vec::new()), CertificateDer::from);
         let certificate = Certificate::parse(first)?;
-        let public = PublicKey::from_spki(&certificate.spki).map_err(|bad| match bad {
-            BadKey::Malformed(error) => PairError::Malformed(error),
-            BadKey::Unsupported => PairError::WeakKey("tls: unknown public key algorithm".to_owned()),
-            BadKey::Weak(reason) => PairError::WeakKey(reason),
-            BadKey::Encode(error) => PairError::WeakKey(error.to_string()),
+        let public = StrongPublicKey::from_spki(&certificate.spki).map_err(|bad| match bad {
+            PublicKeyError::Malformed(error) => AuthorityKeyPairError::Malformed(error),
+            PublicKeyError::Unsupported => {
+                AuthorityKeyPairError::WeakKey("tls: unknown public key algorithm".to_owned())
+            }
+            PublicKeyError::Weak(reason) => AuthorityKeyPairError::WeakKey(reason),
+            PublicKeyError::Encode(error) => AuthorityKeyPairError::WeakKey(error.to_string()),
         })?;
         let key = key()?;
-        // As they are read, so that two encodings of one key are one key.
-        let same = PublicKey::from_spki(key.public_key()).is_ok_and(|own| own == public);
-        let algorithm = SignatureAlgorithm::of(public.key()).filter(|_| same).ok_or(PairError::Mismatch)?;
+        // Compares parsed keys: one key may have several encodings.
+        let same = StrongPublicKey::from_spki(key.public_key()).is_ok_and(|own| own == public);
+        let algorithm =
+            SigningAlgorithm::of(public.key()).filter(|_| same).ok_or(AuthorityKeyPairError::Mismatch)?;
         if ders.len() > 0 {
-            return Err(PairError::Several(ders.len() + 1));
+            return Err(AuthorityKeyPairError::Several(ders.len() + 1));
         }
         let extensions = &certificate.extensions;
         let signs = extensions.key_usage == 0 || extensions.key_usage & KEY_CERT_SIGN != 0;
         if !signs || !extensions.basic_constraints.is_some_and(|constraints| constraints.is_ca) {
-            return Err(PairError::NotAuthority);
+            return Err(AuthorityKeyPairError::NotAuthority);
         }
         if extensions.unhandled_critical {
-            return Err(PairError::UnhandledCriticalExtension);
+            return Err(AuthorityKeyPairError::UnhandledCriticalExtension);
         }
         let time = |seconds: i64| UnixTime::from_secs(u64::try_from(seconds).unwrap_or(0));
         let validity =
             Validity { not_before: time(certificate.not_before), not_after: time(certificate.not_after) };
         Ok(Self {
             key,
-            certificate_pem: armour("CERTIFICATE", &certificate.der),
+            certificate_pem: encode_pem("CERTIFICATE", &certificate.der),
             subject: certificate.subject.name.clone(),
-            issuer: Issuer {
+            issuer: CertificateIssuer {
                 fingerprint: fingerprint(&certificate.der),
                 algorithm,
                 subject: certificate.raw_subject.clone(),
@@ -254,17 +261,17 @@ impl Authority {
         &self.certificate_pem
     }
 
-    /// Whom the certificate names.
+    /// The subject of the certificate.
     pub fn subject(&self) -> &Subject {
         &self.subject
     }
 
-    /// The last second of the certificate's life.
+    /// The notAfter time of the certificate.
     pub fn not_after(&self) -> UnixTime {
         self.issuer.validity.not_after
     }
 
-    /// The first second of the certificate's life.
+    /// The notBefore time of the certificate.
     pub fn not_before(&self) -> UnixTime {
         self.issuer.validity.not_before
     }
@@ -274,12 +281,12 @@ impl Authority {
         &self.issuer.fingerprint
     }
 
-    /// Whether verifiers would accept what this authority signs by the profile; the limit in the way if not.
-    pub fn is_fit_for(&self, profile: &Profile) -> Result<(), AuthorityLimit> {
+    /// Checks that verifiers would accept certificates that this CA signs for the profile.
+    pub fn is_fit_for(&self, profile: &CertificateProfile) -> Result<(), AuthorityLimit> {
         limits::check_usages(&self.issuer.certificate, profile.purposes())
     }
 
-    /// Whether nothing can be signed any more.
+    /// Whether the CA certificate has expired, so that the CA can no longer sign.
     // kubernetes: pkg/controller/certificates/authority/policies.go, apply
     pub fn is_expired(&self, now: UnixTime) -> bool {
         now >= self.issuer.validity.not_after
@@ -288,31 +295,31 @@ impl Authority {
     /// Checks the request against the profile, builds the certificate and runs every lint over it.
     pub fn prepare(
         &self,
-        profile: &Profile,
-        wanted: &Wanted<'_>,
+        profile: &CertificateProfile,
+        wanted: &IssuanceRequest<'_>,
         now: UnixTime,
-    ) -> Result<Prepared, IssueError> {
+    ) -> Result<PreparedCertificate, IssueError> {
         self.issuer.prepare(profile, wanted, now)
     }
 
-    /// Signs what was prepared by this authority. Blocks: callers in async code use a blocking thread.
-    pub fn issue(&self, prepared: Prepared) -> Result<Issued, IssueError> {
+    /// Signs a certificate that this CA prepared. Blocks: async callers must use a blocking thread.
+    pub fn issue(&self, prepared: PreparedCertificate) -> Result<IssuedCertificate, IssueError> {
         self.issuer.issue(prepared, self.key.as_ref())
     }
 }
 
-fn fingerprint(bytes: &[u8]) -> Fingerprint {
+fn fingerprint(bytes: &[u8]) -> CertificateFingerprint {
     digest::digest(&digest::SHA256, bytes).as_ref().try_into().unwrap_or_default()
 }
 
-fn open(source: &KeySource, pem: &[u8]) -> Result<Box<dyn Signer>, KeyError> {
+fn open(source: &AuthorityKeySource, pem: &[u8]) -> Result<Box<dyn Signer>, PrivateKeyError> {
     match source {
-        KeySource::File(_) => Ok(Box::new(PemKey::from_pem(pem)?)),
+        AuthorityKeySource::File(_) => Ok(Box::new(PemKey::from_pem(pem)?)),
         #[cfg(feature = "pkcs11")]
-        KeySource::Pkcs11(uri) => Ok(Box::new(super::signer::pkcs11::TokenKey::open(uri)?)),
+        AuthorityKeySource::Pkcs11(uri) => Ok(Box::new(super::signer::pkcs11::Pkcs11Key::open(uri)?)),
         #[cfg(not(feature = "pkcs11"))]
-        KeySource::Pkcs11(_) => Err(KeyError::Uri(
-            "this build of portcullis reads no keys in tokens; build it with --features pkcs11".to_owned(),
+        AuthorityKeySource::Pkcs11(_) => Err(PrivateKeyError::Uri(
+            "this build of portcullis has no PKCS#11 support: build it with --features pkcs11".to_owned(),
         )),
     }
 }

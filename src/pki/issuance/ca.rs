@@ -4,18 +4,19 @@
 
 use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
-use x509_cert::der::{self, Decode as _};
+use x509_cert::attr::AttributeTypeAndValue;
+use x509_cert::der::asn1::{Any, ObjectIdentifier};
+use x509_cert::der::{self, Decode as _, Encode as _, Tag};
 use x509_cert::ext::pkix::BasicConstraints;
 use x509_cert::spki::SubjectPublicKeyInfoRef;
 
 use super::alt_names::AltNames;
 use super::issue::{IssueError, new_serial, sign};
 use super::lint;
-use super::public_key::PublicKey;
-use super::signer::{SignError, SignatureAlgorithm, Signer};
-use super::subject::Subject;
-use super::tbs::Fields;
-use super::usage::Usage;
+use super::public_key::StrongPublicKey;
+use super::signer::{SignError, Signer, SigningAlgorithm};
+use super::tbs::TbsFields;
+use super::usage::CertificateUsage;
 use super::validity::Validity;
 use crate::pki::x509::certificate::Certificate;
 
@@ -27,7 +28,7 @@ pub(crate) struct CaCertificate<'a> {
     /// How many authorities may stand between it and a leaf.
     pub(crate) path_length: u8,
     /// What the certificates below it are for; `None`: anything.
-    pub(crate) purpose: Option<Usage>,
+    pub(crate) purpose: Option<CertificateUsage>,
     /// The subject key identifier; `None` derives it from the key.
     pub(crate) key_id: Option<&'a [u8]>,
 }
@@ -50,10 +51,9 @@ impl CaCertificate<'_> {
         self.sign(spki, &certificate.raw_subject, &certificate.extensions.subject_key_id, key)
     }
 
-    /// The encoded subject.
+    /// The encoded subject: the common name alone, as a UTF8String (RFC 5280 section 4.1.2.4).
     pub(crate) fn name(&self) -> Result<Vec<u8>, IssueError> {
-        let subject = Subject { common_name: self.common_name.to_owned(), ..Subject::default() };
-        Ok(subject.to_der().map_err(lint::unencodable)?)
+        Ok(common_name(self.common_name).map_err(lint::unencodable)?)
     }
 
     fn sign(
@@ -64,11 +64,13 @@ impl CaCertificate<'_> {
         key: &dyn Signer,
     ) -> Result<Certificate, IssueError> {
         let failed = |reason: &str| SignError::Failed(reason.to_owned());
-        let public = PublicKey::from_spki(key.public_key()).map_err(|_| failed("the key cannot be used"))?;
-        let algorithm = SignatureAlgorithm::of(public.key()).ok_or_else(|| failed("the key cannot sign"))?;
+        let public =
+            StrongPublicKey::from_spki(key.public_key()).map_err(|_| failed("the key cannot be used"))?;
+        let algorithm = SigningAlgorithm::of(public.key()).ok_or_else(|| failed("the key cannot sign"))?;
         // RFC 5280 section 4.2.1.3: what an authority does, and nothing else.
-        let usages: Vec<_> = [Usage::CertSign, Usage::CrlSign].into_iter().chain(self.purpose).collect();
-        let encoded = Fields {
+        let usages: Vec<_> =
+            [CertificateUsage::CertSign, CertificateUsage::CrlSign].into_iter().chain(self.purpose).collect();
+        let encoded = TbsFields {
             serial: &new_serial()?,
             algorithm: algorithm.identifier().map_err(lint::unencodable)?,
             issuer,
@@ -91,6 +93,13 @@ impl CaCertificate<'_> {
     }
 }
 
+fn common_name(name: &str) -> Result<Vec<u8>, der::Error> {
+    let value = Any::new(Tag::Utf8String, name.as_bytes())?;
+    let attribute = AttributeTypeAndValue { oid: ObjectIdentifier::new_unwrap("2.5.4.3"), value }.to_der()?;
+    let set = Any::new(Tag::Set, attribute)?.to_der()?;
+    Any::new(Tag::Sequence, set)?.to_der()
+}
+
 /// RFC 7093 section 2, method 1: the first 160 bits of the SHA-256 of the key.
 // go: crypto/x509/x509.go, CreateCertificate
 fn key_id(spki: &[u8]) -> Result<Vec<u8>, der::Error> {
@@ -102,8 +111,8 @@ fn key_id(spki: &[u8]) -> Result<Vec<u8>, der::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pki::issuance::authority::Authority;
-    use crate::pki::issuance::request::armour;
+    use crate::pki::issuance::authority::CertificateAuthority;
+    use crate::pki::issuance::request::encode_pem;
     use crate::pki::issuance::signer::{KeyKind, PemKey};
     use crate::pki::issuance::testing::{KINDS, NOW, YEAR, openssl};
     use crate::pki::x509::certificate::KEY_CERT_SIGN;
@@ -118,15 +127,15 @@ mod tests {
         for kind in KINDS {
             let [root_key, key] = [kind, KeyKind::EcdsaP256].map(|kind| PemKey::generate(kind).unwrap());
             let root = plan("root", 1).self_signed(&root_key).unwrap();
-            let below = CaCertificate { purpose: Some(Usage::ClientAuth), ..plan("below", 0) };
+            let below = CaCertificate { purpose: Some(CertificateUsage::ClientAuth), ..plan("below", 0) };
             let issuer = CaIssuer { certificate: &root, key: &root_key };
             let below = below.signed_by(key.public_key(), issuer).unwrap();
             assert_eq!(below.extensions.authority_key_id, root.extensions.subject_key_id);
             assert_eq!(below.extensions.key_usage & KEY_CERT_SIGN, KEY_CERT_SIGN);
             assert!(below.extensions.extended_key_usage.client_auth, "{kind:?}");
             assert_eq!(root.extensions.subject_key_id.len(), 20);
-            let [root_pem, below_pem] = [&root, &below].map(|one| armour("CERTIFICATE", &one.der));
-            let authority = Authority::new(below_pem.as_bytes(), Box::new(key)).unwrap();
+            let [root_pem, below_pem] = [&root, &below].map(|one| encode_pem("CERTIFICATE", &one.der));
+            let authority = CertificateAuthority::new(below_pem.as_bytes(), Box::new(key)).unwrap();
             assert_eq!(authority.not_after(), NOW + YEAR);
             let dir = tempfile::tempdir().unwrap();
             for (name, pem) in [("root", root_pem), ("below", below_pem)] {
@@ -145,5 +154,15 @@ mod tests {
             ]);
             assert!(said.contains(": OK"), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn names_are_encoded_as_in_cas_that_earlier_versions_made() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "a root CA");
+        let earlier = Certificate::parse(params.self_signed(&key).unwrap().der().clone()).unwrap();
+        assert_eq!(plan("a root CA", 1).name().unwrap(), earlier.raw_subject);
     }
 }

@@ -1,32 +1,32 @@
-//! DNS names as certificates carry them: labels of letters, digits and hyphens (RFC 1123 §2.1, RFC 5280 §4.2.1.6).
+//! DNS names in certificates: labels of letters, digits and hyphens (RFC 1123 §2.1, RFC 5280 §4.2.1.6).
 
 use std::net::IpAddr;
 
-/// Why a text is not a DNS name; it follows "is not allowed:" or the flag.
+/// Why a text is not a DNS name. The error follows "is not allowed:" or a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotDnsName {
-    /// There is nothing.
+    /// The text is empty.
     #[error("it is empty")]
     Empty,
     /// RFC 1035 §2.3.4
     #[error("a DNS name has at most 253 characters")]
     TooLong,
-    /// An address has a kind of name of its own.
-    #[error("it is an IP address, which is another kind of name than a DNS name")]
+    /// IP addresses have a SAN type of their own.
+    #[error("it is an IP address, not a DNS name")]
     Address,
     /// `https://…`
     #[error("it is a URL: give its host name alone")]
     Url,
-    /// A name in another script.
-    #[error("a DNS name is ASCII: write other letters in their xn-- form (punycode)")]
+    /// An internationalized domain name.
+    #[error("a DNS name is ASCII: write other letters in Punycode (xn--)")]
     NotAscii,
     /// `*.example.com`, where it is not allowed.
     #[error("it is a wildcard")]
     Wildcard,
-    /// A `*` that verifiers do not take for a wildcard (RFC 6125 §6.4.3), or that stands for all names of the Internet.
+    /// A `*` that verifiers do not treat as a wildcard (RFC 6125 §6.4.3), or that matches a whole top-level domain.
     #[error("a * may only be the whole first label of a name with at least two more, as in *.example.com")]
     BadWildcard,
-    /// Anything else.
+    /// A malformed label.
     #[error("each label of a DNS name has 1 to 63 letters, digits and hyphens, and no hyphen at its ends")]
     BadLabel,
 }

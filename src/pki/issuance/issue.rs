@@ -1,4 +1,4 @@
-//! From a request to a certificate: what is wanted, what may be signed, and what was issued.
+//! The steps from a request to a certificate: check, build, lint, sign.
 
 use std::time::Duration;
 
@@ -6,157 +6,157 @@ use aws_lc_rs::rand;
 use x509_cert::ext::pkix::BasicConstraints;
 
 use super::limits::{self, AuthorityLimit};
-use super::lint::{self, Expected, LintError};
-use super::profile::{Profile, Refusal};
-use super::public_key::PublicKey;
-use super::request::{CertificateRequest, RequestError, armour};
-use super::signer::{SignError, SignatureAlgorithm, Signer};
+use super::lint::{self, ExpectedCertificate, LintError};
+use super::profile::{CertificateProfile, ProfileViolation};
+use super::public_key::StrongPublicKey;
+use super::request::{CertificateRequest, RequestError, encode_pem};
+use super::signer::{SignError, Signer, SigningAlgorithm};
 use super::subject::Subject;
-use super::tbs::{self, Fields};
-use super::usage::{UnknownUsages, Usages};
+use super::tbs::{self, TbsFields};
+use super::usage::{CertificateUsages, UnknownUsages};
 use super::validity::{self, AuthorityNotValid, Validity};
 use crate::clock::UnixTime;
 use crate::go::hex::hex;
 use crate::pki::x509::certificate::Certificate;
 
-/// What somebody asks an authority for.
+/// A certificate request, with the parameters of its CertificateSigningRequest.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
-    /// The request.
+pub struct IssuanceRequest<'a> {
+    /// The certificate request.
     pub request: &'a CertificateRequest,
     /// `spec.usages`.
     pub usages: &'a [String],
     /// `spec.expirationSeconds`.
     pub expiration: Option<Duration>,
-    /// `--cluster-signing-duration`: the life of a certificate that asks for none, and the longest one.
+    /// `--cluster-signing-duration`: the default and the maximum lifetime.
     pub signing_duration: Duration,
 }
 
-/// A certificate that passed its profile and every lint, and is not yet signed. There is no other way from a
-/// request to a signature, and one leads to one signature.
+/// An unsigned certificate that passed its profile and every lint. Signing requires one, and consumes it.
 ///
 /// It cannot be used twice:
 ///
 /// ```compile_fail,E0382
-/// use portcullis::certificates::{authority::Authority, issue::Prepared};
-/// fn twice(authority: &Authority, prepared: Prepared) {
+/// use portcullis::pki::issuance::{authority::CertificateAuthority, issue::PreparedCertificate};
+/// fn twice(authority: &CertificateAuthority, prepared: PreparedCertificate) {
 ///     authority.issue(prepared).unwrap();
 ///     authority.issue(prepared).unwrap();
 /// }
 /// ```
 ///
-/// Nor can it be copied:
+/// It cannot be cloned:
 ///
 /// ```compile_fail,E0599
-/// use portcullis::certificates::issue::Prepared;
-/// fn copied(prepared: Prepared) -> (Prepared, Prepared) {
+/// use portcullis::pki::issuance::issue::PreparedCertificate;
+/// fn copied(prepared: PreparedCertificate) -> (PreparedCertificate, PreparedCertificate) {
 ///     (prepared.clone(), prepared)
 /// }
 /// ```
 ///
-/// Nor made by hand:
+/// It cannot be constructed elsewhere:
 ///
 /// ```compile_fail,E0451
-/// use portcullis::certificates::issue::Prepared;
-/// fn made(other: Prepared) -> Prepared {
-///     Prepared { encoded: vec![0x30, 0], ..other }
+/// use portcullis::pki::issuance::issue::PreparedCertificate;
+/// fn made(other: PreparedCertificate) -> PreparedCertificate {
+///     PreparedCertificate { encoded: vec![0x30, 0], ..other }
 /// }
 /// ```
 ///
-/// All that can be done with it is this:
+/// A CA signs it:
 ///
 /// ```
-/// use portcullis::certificates::{authority::Authority, issue::{IssueError, Issued, Prepared}};
-/// fn once(authority: &Authority, prepared: Prepared) -> Result<Issued, IssueError> {
+/// use portcullis::pki::issuance::authority::CertificateAuthority;
+/// use portcullis::pki::issuance::issue::{IssueError, IssuedCertificate, PreparedCertificate};
+/// fn once(authority: &CertificateAuthority, prepared: PreparedCertificate) -> Result<IssuedCertificate, IssueError> {
 ///     authority.issue(prepared)
 /// }
 /// ```
 #[must_use = "nothing has been signed yet"]
 #[derive(Debug)]
-pub struct Prepared {
-    /// The to-be-signed certificate.
+pub struct PreparedCertificate {
+    /// The encoded TBSCertificate.
     encoded: Vec<u8>,
-    /// Whose certificate it was prepared for.
-    authority: Fingerprint,
-    serial: [u8; SERIAL],
+    /// The CA that prepared it.
+    authority: CertificateFingerprint,
+    serial: [u8; SERIAL_LENGTH],
     subject: Subject,
     validity: Validity,
 }
 
-/// SHA-256 of an authority's certificate.
-pub(super) type Fingerprint = [u8; 32];
+/// SHA-256 of a CA certificate.
+pub(super) type CertificateFingerprint = [u8; 32];
 
-/// How many random octets a serial number has.
+/// The number of random octets of a serial number.
 // kubernetes: pkg/controller/certificates/authority/authority.go, serialNumberLimit
-const SERIAL: usize = 16;
+const SERIAL_LENGTH: usize = 16;
 
-/// Why nothing was issued.
+/// Why no certificate was issued.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IssueError {
-    /// A rule of the profile: the requester's fault, for ever.
+    /// The profile rejects the request. The requester's error: a retry cannot succeed.
     #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The request itself.
+    Refused(#[from] ProfileViolation),
+    /// The request is malformed, or violates the key policy.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// Usages that the API does not know.
+    /// The request has usages that the certificates API does not define.
     #[error(transparent)]
     Usages(#[from] UnknownUsages),
-    /// The authority has ended, or has not begun.
+    /// The CA certificate has expired, or is not valid yet.
     #[error(transparent)]
     NotValid(#[from] AuthorityNotValid),
-    /// The certificate exceeds what the authority may sign for.
+    /// The certificate exceeds the limits of the CA certificate.
     #[error("the certificate is not signed: {0}")]
     Limit(#[from] AuthorityLimit),
-    /// A lint: our fault; never signed.
+    /// The certificate fails a lint: a bug in the gateway.
     #[error(transparent)]
     Lint(#[from] LintError),
-    /// The certificate was prepared for another authority.
+    /// Another CA prepared the certificate.
     #[error("the certificate was prepared for another authority")]
     OtherAuthority,
-    /// The key did not sign.
+    /// The key failed to sign.
     #[error(transparent)]
     Sign(#[from] SignError),
 }
 
-/// What of an authority goes into the certificates it signs.
+/// The properties of a CA that its certificates depend on.
 #[derive(Debug)]
-pub(super) struct Issuer {
-    /// Its certificate, whose limits hold for all below it.
+pub(super) struct CertificateIssuer {
+    /// The CA certificate, whose limits apply to all certificates below it.
     pub(super) certificate: Certificate,
-    pub(super) fingerprint: Fingerprint,
-    pub(super) algorithm: SignatureAlgorithm,
+    pub(super) fingerprint: CertificateFingerprint,
+    pub(super) algorithm: SigningAlgorithm,
     /// The encoded subject.
     pub(super) subject: Vec<u8>,
     pub(super) validity: Validity,
-    /// Empty if there is none.
+    /// The subject key identifier; empty if absent.
     pub(super) key_id: Vec<u8>,
-    pub(super) key: PublicKey,
+    pub(super) key: StrongPublicKey,
 }
 
-impl Issuer {
+impl CertificateIssuer {
     /// Checks the request against the profile, builds the certificate and runs every lint over it.
     // kubernetes: pkg/controller/certificates/signer/signer.go, handle, sign — in this order
     // threat: request-beyond-rules
     pub(super) fn prepare(
         &self,
-        profile: &Profile,
-        wanted: &Wanted<'_>,
+        profile: &CertificateProfile,
+        wanted: &IssuanceRequest<'_>,
         now: UnixTime,
-    ) -> Result<Prepared, IssueError> {
+    ) -> Result<PreparedCertificate, IssueError> {
         let request = wanted.request;
         profile.check(request, wanted.usages)?;
-        let (longest, usual) = profile.durations(wanted.signing_duration);
-        let life = validity::life(wanted.expiration, longest, usual);
-        // Here a profile is stronger than the shortest life.
-        let life = profile.max_duration().map_or(life, |longest| life.min(longest));
-        let usages = Usages::parse(wanted.usages)?;
-        let validity = Validity::of(now, life, self.validity)?;
+        let (max, default) = profile.durations(wanted.signing_duration);
+        let lifetime = validity::lifetime(wanted.expiration, max, default);
+        // The maximum of a profile overrides the minimum lifetime.
+        let lifetime = profile.max_duration().map_or(lifetime, |max| lifetime.min(max));
+        let usages = CertificateUsages::parse(wanted.usages)?;
+        let validity = Validity::of(now, lifetime, self.validity)?;
         let subject = request.subject().to_der().map_err(lint::unencodable)?;
         let serial = new_serial()?;
         // go: crypto/x509/x509.go, CreateCertificate — who has the authority's own name gets no identifier of it
         let authority_key_id = if subject == self.subject { &[] } else { self.key_id.as_slice() };
-        let encoded = Fields {
+        let encoded = TbsFields {
             serial: &serial,
             algorithm: self.algorithm.identifier().map_err(lint::unencodable)?,
             issuer: &self.subject,
@@ -171,13 +171,13 @@ impl Issuer {
         }
         .to_der()
         .map_err(lint::unencodable)?;
-        let expected = Expected {
+        let expected = ExpectedCertificate {
             algorithm: self.algorithm,
             issuer: &self.subject,
             authority: self.validity,
             authority_key_id: &self.key_id,
             validity,
-            longest: profile.max_duration(),
+            max_lifetime: profile.max_duration(),
             name: request.subject(),
             subject: &subject,
             key: request.public_key(),
@@ -190,30 +190,34 @@ impl Issuer {
         let read = lint::check(&encoded, &expected)?;
         limits::check(&self.certificate, &read)?;
         let subject = request.subject().clone();
-        Ok(Prepared { encoded, authority: self.fingerprint, serial, subject, validity })
+        Ok(PreparedCertificate { encoded, authority: self.fingerprint, serial, subject, validity })
     }
 
-    /// Signs what was prepared for this authority, and looks at the signature before anybody else does.
-    pub(super) fn issue(&self, prepared: Prepared, key: &dyn Signer) -> Result<Issued, IssueError> {
-        let Prepared { encoded, authority, serial, subject, validity } = prepared;
+    /// Signs a certificate that this CA prepared, and verifies the signature.
+    pub(super) fn issue(
+        &self,
+        prepared: PreparedCertificate,
+        key: &dyn Signer,
+    ) -> Result<IssuedCertificate, IssueError> {
+        let PreparedCertificate { encoded, authority, serial, subject, validity } = prepared;
         if authority != self.fingerprint {
             return Err(IssueError::OtherAuthority);
         }
         let der = sign(&encoded, self.algorithm, key, &self.key)?;
-        let pem = armour("CERTIFICATE", &der);
-        Ok(Issued { der, pem, serial, subject, validity })
+        let pem = encode_pem("CERTIFICATE", &der);
+        Ok(IssuedCertificate { der, pem, serial, subject, validity })
     }
 }
 
-/// Signs what is encoded, and looks at the signature before anybody else does.
+/// Signs an encoded TBSCertificate and verifies the signature.
 pub(super) fn sign(
     encoded: &[u8],
-    algorithm: SignatureAlgorithm,
+    algorithm: SigningAlgorithm,
     key: &dyn Signer,
-    public: &PublicKey,
+    public: &StrongPublicKey,
 ) -> Result<Vec<u8>, IssueError> {
     let signature = key.sign(algorithm, encoded)?;
-    // A fault while signing can give the key away (Boneh, DeMillo, Lipton 1997).
+    // A faulty signature can reveal the private key (Boneh, DeMillo, Lipton 1997).
     public
         .key()
         .verify(algorithm.verified_as(), encoded, &signature)
@@ -222,10 +226,10 @@ pub(super) fn sign(
     Ok(tbs::signed(encoded, algorithm, &signature).map_err(lint::unencodable)?)
 }
 
-/// A random serial number; two of one issuer must not be equal.
+/// A random serial number. Serial numbers of one issuer must be unique.
 // RFC 5280 §4.1.2.2
-pub(crate) fn new_serial() -> Result<[u8; SERIAL], SignError> {
-    let mut serial = [0; SERIAL];
+pub(crate) fn new_serial() -> Result<[u8; SERIAL_LENGTH], SignError> {
+    let mut serial = [0; SERIAL_LENGTH];
     rand::fill(&mut serial)
         .map_err(|_| SignError::Failed("unable to generate a serial number".to_owned()))?;
     Ok(serial)
@@ -233,16 +237,16 @@ pub(crate) fn new_serial() -> Result<[u8; SERIAL], SignError> {
 
 /// A signed certificate.
 #[derive(Debug, Clone)]
-pub struct Issued {
+pub struct IssuedCertificate {
     der: Vec<u8>,
     pem: String,
-    serial: [u8; SERIAL],
+    serial: [u8; SERIAL_LENGTH],
     subject: Subject,
     validity: Validity,
 }
 
-impl Issued {
-    /// One PEM block, with a line feed at its end.
+impl IssuedCertificate {
+    /// The certificate as one PEM block, with a trailing newline.
     pub fn pem(&self) -> &str {
         &self.pem
     }
@@ -252,22 +256,22 @@ impl Issued {
         &self.der
     }
 
-    /// The serial number in lower-case hexadecimal digits, two for each octet.
+    /// The serial number in lower-case hexadecimal, two digits for each octet.
     pub fn serial_hex(&self) -> String {
         hex(&self.serial)
     }
 
-    /// The first second of its life.
+    /// The notBefore time.
     pub fn not_before(&self) -> UnixTime {
         self.validity.not_before
     }
 
-    /// The last second of its life.
+    /// The notAfter time.
     pub fn not_after(&self) -> UnixTime {
         self.validity.not_after
     }
 
-    /// Whom it names.
+    /// The subject.
     pub fn subject(&self) -> &Subject {
         &self.subject
     }

@@ -1,8 +1,8 @@
-//! Lints: the last judgement over a certificate before it is signed.
+//! Lints: the last check of a certificate before signing.
 //!
-//! The to-be-signed certificate is parsed back by a reader that shares no code with its builder, and every lint is run
-//! over what that reader found. Each lint has a name and cites the rule it checks. There is no way around them: only
-//! `check` leads to something that can be signed.
+//! Parses the to-be-signed certificate with a parser that shares no code with the builder, and runs every lint on the
+//! result. Each lint has a name and cites its rule. No caller can skip them: only `check` leads to a certificate that
+//! can be signed.
 
 use std::time::Duration;
 
@@ -12,53 +12,53 @@ use x509_parser::extensions::X509Extension;
 use x509_parser::prelude::FromDer as _;
 
 use super::alt_names::AltNames;
-use super::public_key::PublicKey;
-use super::signer::SignatureAlgorithm;
+use super::public_key::StrongPublicKey;
+use super::signer::SigningAlgorithm;
 use super::subject::Subject;
-use super::usage::Usages;
+use super::usage::CertificateUsages;
 use super::validity::Validity;
 use crate::pki::x509::certificate::Certificate;
 
 mod rules;
 
-/// A lint that a certificate would not pass. This is our mistake, not the requester's: nothing is signed.
+/// A failed lint: a bug in the gateway, not an error of the requester. The certificate is not signed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the certificate is not signed, as it would break {lint} ({citation}): {found}")]
 pub struct LintError {
     /// The lint's name.
     pub lint: &'static str,
-    /// The rule it checks: a section of an RFC, or a rule of Kubernetes.
+    /// The source of its rule: a section of an RFC, or a file of Kubernetes.
     pub citation: &'static str,
-    /// What was found instead.
+    /// The value in the certificate.
     pub found: String,
 }
 
-/// What is known of a certificate from elsewhere than its encoding.
+/// The values that a certificate must have, from sources other than its encoding.
 #[derive(Debug)]
-pub(super) struct Expected<'a> {
-    pub(super) algorithm: SignatureAlgorithm,
-    /// The authority's encoded subject.
+pub(super) struct ExpectedCertificate<'a> {
+    pub(super) algorithm: SigningAlgorithm,
+    /// The encoded subject of the CA.
     pub(super) issuer: &'a [u8],
     pub(super) authority: Validity,
-    /// Empty if the authority has none.
+    /// The subject key identifier of the CA; empty if absent.
     pub(super) authority_key_id: &'a [u8],
     pub(super) validity: Validity,
-    /// The most that the profile lets a certificate live; `None` if it has no such rule.
-    pub(super) longest: Option<Duration>,
-    /// What the profile judged.
+    /// The maximum lifetime of the profile; `None` if unlimited.
+    pub(super) max_lifetime: Option<Duration>,
+    /// The subject that the profile checked.
     pub(super) name: &'a Subject,
-    /// What it is written again as.
+    /// Its encoding.
     pub(super) subject: &'a [u8],
-    /// What the request was verified with.
-    pub(super) key: &'a PublicKey,
-    /// What it is written again as.
+    /// The public key of the request.
+    pub(super) key: &'a StrongPublicKey,
+    /// Its encoding.
     pub(super) spki: &'a [u8],
     pub(super) alt_names: &'a AltNames,
-    /// What was asked for.
-    pub(super) usages: &'a Usages,
-    /// What the profile signs at most; `None` if it has no such rule.
-    pub(super) allowed: Option<Usages>,
-    /// Whether the profile signs `cert sign` for who is no authority.
+    /// The requested usages.
+    pub(super) usages: &'a CertificateUsages,
+    /// The usages that the profile allows; `None` if it allows all.
+    pub(super) allowed: Option<CertificateUsages>,
+    /// Whether the profile allows `cert sign` in leaf certificates.
     pub(super) cert_sign: bool,
 }
 
@@ -66,16 +66,17 @@ pub(super) struct Expected<'a> {
 struct Lint {
     name: &'static str,
     citation: &'static str,
-    check: fn(&TbsCertificate<'_>, &Expected<'_>) -> Result<(), String>,
+    check: fn(&TbsCertificate<'_>, &ExpectedCertificate<'_>) -> Result<(), String>,
 }
 
-/// Runs every lint over an encoded to-be-signed certificate, and returns it as verifiers will read it.
+/// Runs every lint on an encoded TBSCertificate, and returns the certificate as verifiers will parse it.
 // threat: request-beyond-rules
-pub(super) fn check(encoded: &[u8], expected: &Expected<'_>) -> Result<Certificate, LintError> {
-    let unread = |found: String| LintError { lint: "encoding", citation: "X.690 §10", found };
-    let (rest, certificate) = TbsCertificate::from_der(encoded).map_err(|error| unread(error.to_string()))?;
+pub(super) fn check(encoded: &[u8], expected: &ExpectedCertificate<'_>) -> Result<Certificate, LintError> {
+    let unparsable = |found: String| LintError { lint: "encoding", citation: "X.690 §10", found };
+    let (rest, certificate) =
+        TbsCertificate::from_der(encoded).map_err(|error| unparsable(error.to_string()))?;
     if !rest.is_empty() {
-        return Err(unread("something follows the certificate".to_owned()));
+        return Err(unparsable("trailing data after the certificate".to_owned()));
     }
     for lint in rules::LINTS {
         (lint.check)(&certificate, expected).map_err(|found| LintError {
@@ -84,20 +85,20 @@ pub(super) fn check(encoded: &[u8], expected: &Expected<'_>) -> Result<Certifica
             found,
         })?;
     }
-    rules::read_as_judged(encoded, expected)
+    rules::check_identity(encoded, expected)
 }
 
-/// An encoding that failed, as the first lint reports it.
+/// An encoding error, as an error of the first lint.
 pub(super) fn unencodable(error: der::Error) -> LintError {
     LintError { lint: "encoding", citation: "X.690 §10", found: error.to_string() }
 }
 
-/// The one extension of a kind.
+/// The extension with this OID.
 fn extension<'a, 'b>(certificate: &'b TbsCertificate<'a>, oid: &str) -> Option<&'b X509Extension<'a>> {
     certificate.extensions().iter().find(|extension| extension.oid.to_id_string() == oid)
 }
 
-fn want(holds: bool, found: impl FnOnce() -> String) -> Result<(), String> {
+fn ensure(holds: bool, found: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(found()) }
 }
 

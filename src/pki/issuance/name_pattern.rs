@@ -1,68 +1,68 @@
-//! Patterns of names: which names a signer of an operator's own signs.
+//! Name patterns: the names that a custom signer signs.
 //!
-//! A pattern is a text with at most one `*`, and each kind of name says how far its `*` reaches, so that it cannot stand
-//! for another host, mailbox or part of a cluster than an operator reads in it. Whether a text is such a name at all is
-//! a check of its own, which every name must pass besides.
+//! A pattern is a text with at most one `*`. The rules for the `*` depend on the kind of name, so that it cannot match
+//! another host, mailbox or reserved Kubernetes name than the operator expects. Every name must also pass the syntax
+//! check of its kind, which is separate.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::dns::{self, NotDnsName};
-use super::pattern::Pattern;
+use super::pattern::NamePattern;
 use super::profile::SYSTEM_MASTERS;
-use super::subject::{self, NotPlainName};
+use super::subject::{self, InvalidIdentityName};
 
-/// How names begin that Kubernetes gives a meaning to; kubeadm binds `kubeadm:cluster-admins` to the role cluster-admin.
+/// Prefixes that Kubernetes reserves; kubeadm binds `kubeadm:cluster-admins` to the ClusterRole cluster-admin.
 const RESERVED: [&str; 2] = ["system:", "kubeadm:"];
 
-/// Why a listed name is not signed even so.
+/// Why a name that matches a pattern is not signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum RejectedName {
     #[error(transparent)]
     Dns(#[from] NotDnsName),
     #[error(transparent)]
-    Identity(#[from] NotPlainName),
-    #[error("it is not a mail address of a plain local part, one @ and a DNS name")]
+    Identity(#[from] InvalidIdentityName),
+    #[error("it is not an email address of an unquoted local part, one @ and a DNS name")]
     Email,
-    #[error("it is not an absolute URI of plain characters, without user, dot segments or empty ones")]
+    #[error(
+        "it is not an absolute URI in normal form, without user information, dot segments or empty segments"
+    )]
     Uri,
 }
 
-/// A text is no pattern for such names.
+/// Why a text is not a pattern for a kind of name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NamePatternError {
-    /// It is no pattern for names of any kind.
-    #[error("{0:?} is no pattern: one * may stand at the beginning or at the end, and nowhere else")]
+    /// The text is not a pattern of any kind.
+    #[error("{0:?} is not a pattern: use at most one *, at the beginning or at the end")]
     NotPattern(String),
     /// No DNS name could match it.
-    #[error("{0:?} matches no DNS name: labels have letters, digits and hyphens")]
+    #[error("{0:?} cannot match a DNS name: labels have letters, digits and hyphens")]
     Dns(String),
-    /// The `*` could stand for a part of a label, and so for another domain.
-    #[error(
-        "the * of {0:?} could stand for the beginning of another domain: put a dot behind it, as in *.example.com"
-    )]
+    /// The `*` could match part of a label, and so another domain.
+    #[error("the * of {0:?} could match part of another domain: put a dot after it, as in *.example.com")]
     DnsLabel(String),
-    /// The `*` could stand for another domain or mailbox.
+    /// The `*` could match another domain or mailbox.
     #[error(
-        "{0:?} matches no mail address, or its * is not one whole side of the @: write *@example.com, or * for every \
-         address"
+        "{0:?} cannot match an email address, or its * is not one whole side of the @: write *@example.com, or * for \
+    every address"
     )]
     Email(String),
-    /// The `*` could stand for another host.
+    /// The `*` could match another host.
     #[error(
-        "{0:?} matches no URI, or leaves a part of the host to the *: write it as spiffe://example.com/ns/a/* or \
-         urn:example:*, with the * at the end, or * for every URI"
+        "{0:?} cannot match a URI, or its * could match part of the host: write it as spiffe://example.com/ns/a/* or \
+    urn:example:*, with the * at the end, or * for every URI"
     )]
     Uri(String),
 }
 
-fn parse(text: &str) -> Result<Pattern, NamePatternError> {
+fn parse(text: &str) -> Result<NamePattern, NamePatternError> {
     text.parse().map_err(|_| NamePatternError::NotPattern(text.to_owned()))
 }
 
-/// Names of users and groups.
+/// A pattern for names of users and groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdentityPattern(Pattern);
+pub struct IdentityPattern(NamePattern);
 
 impl FromStr for IdentityPattern {
     type Err = NamePatternError;
@@ -73,29 +73,29 @@ impl FromStr for IdentityPattern {
 }
 
 impl IdentityPattern {
-    /// Whether the name is one of the pattern's. A `*` never stands for the prefix of a reserved name, and
-    /// `system:masters` must be spelled out.
+    /// Whether the pattern matches the name. A `*` never matches a reserved prefix, and only a literal pattern matches
+    /// `system:masters`.
     // threat: custom-signer-names
     pub(super) fn covers(&self, name: &str) -> bool {
         let reserved = RESERVED.iter().find(|prefix| name.starts_with(**prefix));
         let spelled_out = match (reserved, &self.0) {
             _ if name == SYSTEM_MASTERS => self.0.names(name),
-            (Some(prefix), Pattern::Prefix(written)) => written.starts_with(prefix),
-            (Some(_), Pattern::Suffix(_)) => false,
-            (Some(_), Pattern::Exact(_)) | (None, _) => true,
+            (Some(prefix), NamePattern::Prefix(written)) => written.starts_with(prefix),
+            (Some(_), NamePattern::Suffix(_)) => false,
+            (Some(_), NamePattern::Exact(_)) | (None, _) => true,
         };
         spelled_out && self.0.star(name).is_some()
     }
 }
 
-/// Checks the name of a user or group: what is shown of it must be what it is.
-pub(super) fn identity(name: &str) -> Result<(), Refused> {
+/// Checks the name of a user or group: it must have no invisible characters.
+pub(super) fn identity(name: &str) -> Result<(), RejectedName> {
     Ok(subject::check_name(name)?)
 }
 
-/// DNS names.
+/// A pattern for DNS names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DnsPattern(Pattern);
+pub struct DnsPattern(NamePattern);
 
 impl FromStr for DnsPattern {
     type Err = NamePatternError;
@@ -105,9 +105,9 @@ impl FromStr for DnsPattern {
         let is_part =
             |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
         let possible = match &pattern {
-            Pattern::Exact(name) => dns::check(name, false).is_ok(),
-            Pattern::Prefix(prefix) => is_part(prefix),
-            Pattern::Suffix(suffix) => match suffix.strip_prefix('.') {
+            NamePattern::Exact(name) => dns::check(name, false).is_ok(),
+            NamePattern::Prefix(prefix) => is_part(prefix),
+            NamePattern::Suffix(suffix) => match suffix.strip_prefix('.') {
                 Some(domain) => dns::check(domain, false).is_ok(),
                 None if is_part(suffix) => return Err(NamePatternError::DnsLabel(text.to_owned())),
                 None => false,
@@ -118,17 +118,17 @@ impl FromStr for DnsPattern {
 }
 
 impl DnsPattern {
-    /// Whether the name is one of the pattern's. At the end of a pattern a `*` stands for the rest of a label, and not for
-    /// another domain; at its beginning, for any number of labels.
+    /// Whether the pattern matches the name. A trailing `*` matches the rest of a label, but not another domain; a
+    /// leading `*` matches any number of labels.
     pub(super) fn covers(&self, name: &str) -> bool {
-        let within_label = matches!(self.0, Pattern::Prefix(_)) && !self.0.is_star();
+        let within_label = matches!(self.0, NamePattern::Prefix(_)) && !self.0.is_star();
         self.0.star(name).is_some_and(|star| !(within_label && star.contains('.')))
     }
 }
 
-/// Mail addresses.
+/// A pattern for email addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EmailPattern(Pattern);
+pub struct EmailPattern(NamePattern);
 
 impl FromStr for EmailPattern {
     type Err = NamePatternError;
@@ -136,10 +136,10 @@ impl FromStr for EmailPattern {
     fn from_str(text: &str) -> Result<Self, NamePatternError> {
         let pattern = parse(text)?;
         let possible = match &pattern {
-            Pattern::Exact(address) => email(address).is_ok(),
-            Pattern::Prefix(_) if pattern.is_star() => true,
-            Pattern::Prefix(local) => local.ends_with('@') && email(&format!("{local}a")).is_ok(),
-            Pattern::Suffix(domain) => domain.starts_with('@') && email(&format!("a{domain}")).is_ok(),
+            NamePattern::Exact(address) => email(address).is_ok(),
+            NamePattern::Prefix(_) if pattern.is_star() => true,
+            NamePattern::Prefix(local) => local.ends_with('@') && email(&format!("{local}a")).is_ok(),
+            NamePattern::Suffix(domain) => domain.starts_with('@') && email(&format!("a{domain}")).is_ok(),
         };
         if possible { Ok(Self(pattern)) } else { Err(NamePatternError::Email(text.to_owned())) }
     }
@@ -151,17 +151,17 @@ impl EmailPattern {
     }
 }
 
-/// Checks a mail address: a dot-string of RFC 5321 §4.1.2, one @, and a domain.
-pub(super) fn email(address: &str) -> Result<(), Refused> {
-    let (local, domain) = address.split_once('@').ok_or(Refused::Email)?;
+/// Checks an email address: a Dot-string of RFC 5321 §4.1.2, one @, and a domain.
+pub(super) fn email(address: &str) -> Result<(), RejectedName> {
+    let (local, domain) = address.split_once('@').ok_or(RejectedName::Email)?;
     let atom = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
     let plain = local.split('.').all(|part| !part.is_empty() && part.bytes().all(atom));
-    if plain && dns::check(domain, false).is_ok() { Ok(()) } else { Err(Refused::Email) }
+    if plain && dns::check(domain, false).is_ok() { Ok(()) } else { Err(RejectedName::Email) }
 }
 
-/// URIs.
+/// A pattern for URIs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UriPattern(Pattern);
+pub struct UriPattern(NamePattern);
 
 impl FromStr for UriPattern {
     type Err = NamePatternError;
@@ -169,68 +169,68 @@ impl FromStr for UriPattern {
     fn from_str(text: &str) -> Result<Self, NamePatternError> {
         let pattern = parse(text)?;
         let possible = match &pattern {
-            Pattern::Exact(exact) => uri(exact).is_ok(),
-            // The host must have ended before the `*` begins. Without `//`, its scheme says what is a host.
-            Pattern::Prefix(prefix) => {
-                let host_ended = |parts: Parts<'_>| match parts.authority {
+            NamePattern::Exact(exact) => uri(exact).is_ok(),
+            // The host must end before the `*`. Without `//`, the scheme defines which part is a host.
+            NamePattern::Prefix(prefix) => {
+                let host_ended = |parts: UriParts<'_>| match parts.authority {
                     Some(_) => parts.path.is_some(),
                     None => prefix.ends_with([':', '/']),
                 };
                 pattern.is_star()
                     || split(prefix).is_some_and(host_ended) && uri(&format!("{prefix}x")).is_ok()
             }
-            Pattern::Suffix(_) => false,
+            NamePattern::Suffix(_) => false,
         };
         if possible { Ok(Self(pattern)) } else { Err(NamePatternError::Uri(text.to_owned())) }
     }
 }
 
 impl UriPattern {
-    /// Whether the URI is one of the pattern's. A `*` stands for no query and no fragment, unless it is all there is.
+    /// Whether the pattern matches the URI. A `*` matches no query and no fragment, unless the pattern is `*` alone.
     pub(super) fn covers(&self, uri: &str) -> bool {
         self.0.star(uri).is_some_and(|star| self.0.is_star() || !star.contains(['?', '#']))
     }
 }
 
-/// The parts of a URI that a pattern is about.
-struct Parts<'a> {
-    /// Behind `//`; `None` for `urn:…` and the like.
+/// The parts of a URI that matter to patterns.
+struct UriParts<'a> {
+    /// The part after `//`; `None` for `urn:…` and similar.
     authority: Option<&'a str>,
-    /// From the first `/` behind the authority on, or what follows the scheme; with query and fragment.
+    /// The part after the authority (or after the scheme without one), with query and fragment.
     path: Option<&'a str>,
 }
 
-fn split(uri: &str) -> Option<Parts<'_>> {
+fn split(uri: &str) -> Option<UriParts<'_>> {
     let (scheme, rest) = uri.split_once(':')?;
     let named = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     if !(scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.bytes().all(named)) {
         return None;
     }
     let Some(hierarchical) = rest.strip_prefix("//") else {
-        // `scheme:/path` is read in different ways, so it is not read at all.
+        // Rejects `scheme:/path`, which parsers interpret differently.
         return (!rest.is_empty() && !rest.starts_with('/'))
-            .then_some(Parts { authority: None, path: Some(rest) });
+            .then_some(UriParts { authority: None, path: Some(rest) });
     };
     let end = hierarchical.find(['/', '?', '#']).unwrap_or(hierarchical.len());
     let (authority, path) = hierarchical.split_at_checked(end)?;
-    Some(Parts { authority: Some(authority), path: (!path.is_empty()).then_some(path) })
+    Some(UriParts { authority: Some(authority), path: (!path.is_empty()).then_some(path) })
 }
 
-/// Checks a URI: one that every reader takes for the same, whether or not it normalises paths (RFC 3986 §6.2.2).
-pub(super) fn uri(text: &str) -> Result<(), Refused> {
-    let parts = split(text).ok_or(Refused::Uri)?;
+/// Checks that every parser interprets the URI alike, whether or not it normalizes (RFC 3986 §6.2.2).
+pub(super) fn uri(text: &str) -> Result<(), RejectedName> {
+    let parts = split(text).ok_or(RejectedName::Uri)?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
-    // A port that is empty is one that a reader leaves out.
+    // Normalization removes an empty port.
     let is_host = |host: &str| !(host.is_empty() || host.contains('@') || host.ends_with(':'));
     let host = parts.authority.is_none_or(is_host);
     let path = parts.path.unwrap_or_default();
-    // A reader that normalises puts a `/` before it.
+    // Normalization inserts a `/` before the query or fragment.
     let has_path = parts.authority.is_none() || !path.starts_with(['?', '#']);
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let segments: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
     let last = segments.len().saturating_sub(1);
     let plain = segments.iter().enumerate().all(|(place, segment)| {
-        // The last one is empty behind a `/` at the end.
+        // A trailing `/` makes the last segment empty.
         !matches!(*segment, "." | "..") && (!segment.is_empty() || place == last)
     });
     let good = host
@@ -238,11 +238,11 @@ pub(super) fn uri(text: &str) -> Result<(), Refused> {
         && plain
         && text.bytes().all(allowed)
         && text.split('%').skip(1).all(is_needed_escape);
-    if good { Ok(()) } else { Err(Refused::Uri) }
+    if good { Ok(()) } else { Err(RejectedName::Uri) }
 }
 
-/// Whether the escape at the beginning of `after` is one that no reader decodes to something that parts a path, or that
-/// could have been written without it.
+/// Whether the escape at the beginning of `after` is needed and safe: it must not decode to an unreserved character, a
+/// path separator, `%` or a control character.
 fn is_needed_escape(after: &str) -> bool {
     let decoded = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
     decoded.is_some_and(|octet| {

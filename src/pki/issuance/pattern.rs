@@ -1,13 +1,13 @@
-//! Patterns by which an operator's profile says which names it signs.
+//! The syntax of name patterns and IP ranges in the profiles of custom signers.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A text, or a text with one `*` at its beginning or its end that stands for anything, also for nothing.
+/// A literal, or a text with one `*` at its beginning or end. The `*` matches any text, including the empty one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Pattern {
-    /// Exactly this.
+pub(super) enum NamePattern {
+    /// Matches only this text.
     Exact(String),
     /// `text*`
     Prefix(String),
@@ -15,26 +15,26 @@ pub(super) enum Pattern {
     Suffix(String),
 }
 
-/// A text is no pattern.
+/// The text is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no pattern: one * may stand at the beginning or at the end, and nowhere else")]
-pub(super) struct PatternError(String);
+#[error("{0:?} is not a pattern: use at most one *, at the beginning or at the end")]
+pub(super) struct PatternSyntaxError(String);
 
-impl FromStr for Pattern {
-    type Err = PatternError;
+impl FromStr for NamePattern {
+    type Err = PatternSyntaxError;
 
-    fn from_str(text: &str) -> Result<Self, PatternError> {
+    fn from_str(text: &str) -> Result<Self, PatternSyntaxError> {
         let pattern = match (text.strip_prefix('*'), text.strip_suffix('*')) {
             (_, Some(prefix)) => Self::Prefix(prefix.to_owned()),
             (Some(suffix), None) => Self::Suffix(suffix.to_owned()),
             (None, None) => Self::Exact(text.to_owned()),
         };
-        if pattern.text().contains('*') { Err(PatternError(text.to_owned())) } else { Ok(pattern) }
+        if pattern.text().contains('*') { Err(PatternSyntaxError(text.to_owned())) } else { Ok(pattern) }
     }
 }
 
-impl Pattern {
-    /// What of the text the `*` stands for, empty if the pattern has none; `None` if the text does not match. Case counts.
+impl NamePattern {
+    /// The part of the text that the `*` matches, empty for a literal; `None` without a match. Case-sensitive.
     pub(super) fn star<'t>(&self, text: &'t str) -> Option<&'t str> {
         match self {
             Self::Exact(exact) => (text == exact).then_some(""),
@@ -43,17 +43,17 @@ impl Pattern {
         }
     }
 
-    /// Whether the pattern is this text, spelled out.
+    /// Whether the pattern is a literal with this text.
     pub(super) fn names(&self, text: &str) -> bool {
         matches!(self, Self::Exact(exact) if exact == text)
     }
 
-    /// Whether the pattern is `*`, and so stands for every name.
+    /// Whether the pattern is `*`, which matches every name.
     pub(super) fn is_star(&self) -> bool {
         matches!(self, Self::Prefix(prefix) if prefix.is_empty())
     }
 
-    /// What is written beside the `*`.
+    /// The pattern without its `*`.
     pub(super) fn text(&self) -> &str {
         match self {
             Self::Exact(text) | Self::Prefix(text) | Self::Suffix(text) => text,
@@ -61,7 +61,7 @@ impl Pattern {
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for NamePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exact(text) => f.write_str(text),
@@ -71,23 +71,23 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// A block of addresses in CIDR notation, or a single address.
+/// A CIDR block, or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpRange {
     address: IpAddr,
-    /// How many leading bits count.
+    /// The prefix length.
     bits: u8,
 }
 
-/// A text is no block of addresses.
+/// The text is not a CIDR block.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no block of addresses: write it as 10.0.0.0/8 or fd00::/8")]
+#[error("{0:?} is not a CIDR block: write it as 10.0.0.0/8 or fd00::/8")]
 pub struct IpRangeError(String);
 
 impl FromStr for IpRange {
     type Err = IpRangeError;
 
-    /// Bits below the prefix must be zero: whoever writes them means something else than what a block says.
+    /// Rejects blocks with host bits set, which are likely mistakes.
     fn from_str(text: &str) -> Result<Self, IpRangeError> {
         let wrong = || IpRangeError(text.to_owned());
         let (address, bits) =
@@ -107,13 +107,13 @@ impl FromStr for IpRange {
 }
 
 impl IpRange {
-    /// Whether the address lies in the block; an address never lies in a block of the other family.
+    /// Whether the block contains the address. A block of the other address family never does.
     pub fn contains(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && masked(address, self.bits) == self.address
     }
 }
 
-/// The address with zeros after its first `bits` bits.
+/// The address with all bits after the first `bits` set to zero.
 fn masked(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
@@ -129,10 +129,10 @@ fn masked(address: IpAddr, bits: u8) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    use super::{IpRange, Pattern};
+    use super::{IpRange, NamePattern};
 
     #[test]
-    fn a_star_stands_for_anything_at_one_end() {
+    fn a_star_matches_anything_at_one_end() {
         const CASES: &[(&str, &str, Option<bool>)] = &[
             ("alice", "alice", Some(true)),
             ("alice", "Alice", Some(false)),
@@ -152,7 +152,7 @@ mod tests {
             ("**", "", None),
         ];
         for (pattern, text, want) in CASES {
-            let parsed = pattern.parse::<Pattern>().ok();
+            let parsed = pattern.parse::<NamePattern>().ok();
             assert_eq!(parsed.as_ref().map(|parsed| parsed.star(text).is_some()), *want, "{pattern} {text}");
             if let Some(parsed) = parsed {
                 assert_eq!(parsed.to_string(), *pattern);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_hold_the_addresses_of_their_prefix() {
+    fn blocks_contain_the_addresses_of_their_prefix() {
         const CASES: &[(&str, &str, Option<bool>)] = &[
             ("10.0.0.0/8", "10.255.0.1", Some(true)),
             ("10.0.0.0/8", "11.0.0.1", Some(false)),

@@ -1,18 +1,18 @@
-//! Profiles: what a signer may sign.
+//! Profiles: the rules of each signer on the requests that it signs.
 //!
-//! The rules and texts of the four signers of Kubernetes are kube-controller-manager's. A profile has no public fields
-//! and cannot be changed once made.
+//! The rules and error texts of the four Kubernetes signers are kube-controller-manager's. A profile has no public
+//! fields and is immutable.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::dns;
 pub use super::name_pattern::{DnsPattern, EmailPattern, IdentityPattern, NamePatternError, UriPattern};
-use super::name_pattern::{Refused, email, identity, uri};
+use super::name_pattern::{RejectedName, email, identity, uri};
 pub use super::pattern::{IpRange, IpRangeError};
 use super::request::CertificateRequest;
 pub use super::signer_name::{SignerName, SignerNameError};
-use super::usage::Usage;
+use super::usage::CertificateUsage;
 
 /// `kubernetes.io/kube-apiserver-client`
 pub const KUBE_APISERVER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
@@ -23,90 +23,90 @@ pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 /// `kubernetes.io/legacy-unknown`
 pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 
-/// The group that may do everything: no rule of RBAC takes anything from it.
+/// The group of superusers, which bypasses authorization: RBAC cannot restrict it.
 // apiserver: pkg/authentication/user/user.go, SystemPrivilegedGroup
 pub const SYSTEM_MASTERS: &str = "system:masters";
 
-/// What one signer may sign.
+/// The rules of one signer.
 #[derive(Debug, Clone)]
-pub struct Profile {
+pub struct CertificateProfile {
     name: String,
-    rules: Rules,
+    rules: ProfileRules,
 }
 
 #[derive(Debug, Clone)]
-enum Rules {
+enum ProfileRules {
     ApiServerClient,
     KubeletClient,
     KubeletServing,
     Anything,
     Custom(Box<CustomRules>),
-    /// Issued by hand to a client.
+    /// A client certificate of the `certs` command.
     Client,
-    /// Issued by hand to a server.
+    /// A serving certificate of the `certs` command.
     Serving,
 }
 
-/// Why a profile does not allow a request; what it displays is the message of the Failed condition.
+/// Why a profile rejects a request. The text becomes the message of the Failed condition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refusal(String);
+pub struct ProfileViolation(String);
 
-/// What a signer of an operator's own may sign. Everything that is not listed is refused.
+/// The rules of a custom signer. Rejects everything that they do not list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CustomRules {
-    /// The common name must match one; with none, only requests without a common name pass.
+    /// The common name must match one of these; if there are none, the request must not have a common name.
     pub common_names: Vec<IdentityPattern>,
-    /// Each organisation must match one. `system:masters` is matched only by a pattern that spells it out.
+    /// Each organization must match one of these. Only a literal pattern matches `system:masters`.
     pub organizations: Vec<IdentityPattern>,
-    /// Each DNS name must match one.
+    /// Each DNS name must match one of these.
     pub dns_names: Vec<DnsPattern>,
-    /// Whether a DNS name may begin with `*.`, and so stand for every name one label below.
+    /// Whether DNS names may be wildcards, `*.example.com`.
     pub allow_wildcards: bool,
-    /// Each address must lie in one.
+    /// Each IP address must be in one of these.
     pub ip_ranges: Vec<IpRange>,
-    /// Each mailbox must match one.
+    /// Each email address must match one of these.
     pub emails: Vec<EmailPattern>,
-    /// Each URI must match one, as Go's `net/url` writes it.
+    /// Each URI, as Go's `net/url` formats it, must match one of these.
     pub uris: Vec<UriPattern>,
-    /// Each usage must be one of these. `cert sign` is refused even so: it belongs to authorities. A request for no
-    /// extended usage would be good for all of them, and is refused unless `any` is here.
-    pub allowed_usages: BTreeSet<Usage>,
-    /// Each of these must be asked for.
-    pub required_usages: BTreeSet<Usage>,
-    /// The longest life a certificate gets, whatever the flags say; a request for more gets this. Without it, the
-    /// signing duration of the flags.
+    /// Each usage must be one of these. `cert sign` is always rejected: only CA certificates may have it. A certificate
+    /// without extended key usage would be valid for all purposes, so such a request needs `any` here.
+    pub allowed_usages: BTreeSet<CertificateUsage>,
+    /// The request must have each of these.
+    pub required_usages: BTreeSet<CertificateUsage>,
+    /// The maximum lifetime, to which longer requests are cut; overrides `--cluster-signing-duration`, which is the
+    /// default.
     pub max_duration: Option<Duration>,
-    /// The life a certificate gets that asks for none; without it, the longest one.
+    /// The lifetime if the request has no `expirationSeconds`; the maximum by default.
     pub default_duration: Option<Duration>,
 }
 
-impl Profile {
-    fn new(name: &str, rules: Rules) -> Self {
+impl CertificateProfile {
+    fn new(name: &str, rules: ProfileRules) -> Self {
         Self { name: name.to_owned(), rules }
     }
 
     /// `kubernetes.io/kube-apiserver-client`: clients of the API server.
     pub fn kube_apiserver_client() -> Self {
-        Self::new(KUBE_APISERVER_CLIENT, Rules::ApiServerClient)
+        Self::new(KUBE_APISERVER_CLIENT, ProfileRules::ApiServerClient)
     }
 
     /// `kubernetes.io/kube-apiserver-client-kubelet`: kubelets as clients.
     pub fn kubelet_client() -> Self {
-        Self::new(KUBELET_CLIENT, Rules::KubeletClient)
+        Self::new(KUBELET_CLIENT, ProfileRules::KubeletClient)
     }
 
     /// `kubernetes.io/kubelet-serving`: kubelets as servers.
     pub fn kubelet_serving() -> Self {
-        Self::new(KUBELET_SERVING, Rules::KubeletServing)
+        Self::new(KUBELET_SERVING, ProfileRules::KubeletServing)
     }
 
     /// `kubernetes.io/legacy-unknown`: any subject, any names, any usages.
     pub fn legacy_unknown() -> Self {
-        Self::new(LEGACY_UNKNOWN, Rules::Anything)
+        Self::new(LEGACY_UNKNOWN, ProfileRules::Anything)
     }
 
-    /// The profile of a signer of Kubernetes.
+    /// The profile of a Kubernetes signer.
     pub fn kubernetes(signer_name: &str) -> Option<Self> {
         match signer_name {
             KUBE_APISERVER_CLIENT => Some(Self::kube_apiserver_client()),
@@ -117,24 +117,24 @@ impl Profile {
         }
     }
 
-    /// A signer of an operator's own.
+    /// The profile of a custom signer.
     pub fn custom(name: &SignerName, rules: CustomRules) -> Self {
-        Self::new(name.as_str(), Rules::Custom(Box::new(rules)))
+        Self::new(name.as_str(), ProfileRules::Custom(Box::new(rules)))
     }
 
-    /// A client certificate issued by hand: any subject with a common name.
+    /// The `certs` command's client certificates: any subject with a common name.
     pub fn client() -> Self {
-        Self::new("client", Rules::Client)
+        Self::new("client", ProfileRules::Client)
     }
 
-    /// A serving certificate issued by hand: any subject, with a DNS name or an address.
+    /// The `certs` command's serving certificates: any subject, with a DNS name or an IP address.
     pub fn serving() -> Self {
-        Self::new("serving", Rules::Serving)
+        Self::new("serving", ProfileRules::Serving)
     }
 
     /// The client certificate of a front proxy: any subject with a common name.
     pub fn front_proxy() -> Self {
-        Self::new("front-proxy", Rules::Client)
+        Self::new("front-proxy", ProfileRules::Client)
     }
 
     /// The name of the signer, or of the kind of certificate.
@@ -142,83 +142,96 @@ impl Profile {
         &self.name
     }
 
-    /// Whether the request may be signed with these usages.
+    /// Checks a request with these usages.
     // threat: request-beyond-rules
-    pub fn check(&self, request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
+    pub fn check(&self, request: &CertificateRequest, usages: &[String]) -> Result<(), ProfileViolation> {
         match &self.rules {
-            Rules::ApiServerClient => usages_within(usages, "client", &CLIENT_USAGES, Usage::ClientAuth),
-            Rules::KubeletClient => kubelet_client(request, usages),
-            Rules::KubeletServing => kubelet_serving(request, usages),
-            Rules::Anything => Ok(()),
-            Rules::Custom(rules) => rules.check(request, usages),
-            Rules::Client => {
+            ProfileRules::ApiServerClient => {
+                usages_within(usages, "client", &CLIENT_USAGES, CertificateUsage::ClientAuth)
+            }
+            ProfileRules::KubeletClient => kubelet_client(request, usages),
+            ProfileRules::KubeletServing => kubelet_serving(request, usages),
+            ProfileRules::Anything => Ok(()),
+            ProfileRules::Custom(rules) => rules.check(request, usages),
+            ProfileRules::Client => {
                 if request.subject().common_name.is_empty() {
                     return refuse("subject common name is required");
                 }
-                usages_within(usages, "client", &CLIENT_USAGES, Usage::ClientAuth)
+                usages_within(usages, "client", &CLIENT_USAGES, CertificateUsage::ClientAuth)
             }
-            Rules::Serving => {
+            ProfileRules::Serving => {
                 let names = request.alt_names();
                 if names.dns.is_empty() && names.ips.is_empty() {
                     return refuse("DNS or IP subjectAltName is required");
                 }
-                usages_within(usages, "serving", &SERVING_USAGES, Usage::ServerAuth)
+                usages_within(usages, "serving", &SERVING_USAGES, CertificateUsage::ServerAuth)
             }
         }
     }
 
-    /// Whether certificates without the CA bit may carry `cert sign`: kube-controller-manager signs that for the
-    /// legacy signer, which cannot be asked for any more.
+    /// Whether certificates without the CA bit may have `cert sign`: kube-controller-manager signs them for
+    /// `kubernetes.io/legacy-unknown`, which `certificates.k8s.io/v1` no longer accepts.
     pub(super) fn signs_cert_sign(&self) -> bool {
-        matches!(self.rules, Rules::Anything)
+        matches!(self.rules, ProfileRules::Anything)
     }
 
-    /// The usages this profile can sign at most, by its own rules; `None` if it has none.
-    pub(super) fn allowed_usages(&self) -> Option<BTreeSet<Usage>> {
+    /// The allowed usages; `None` if the profile does not limit them.
+    pub(super) fn allowed_usages(&self) -> Option<BTreeSet<CertificateUsage>> {
         match &self.rules {
-            Rules::ApiServerClient | Rules::KubeletClient | Rules::Client => Some(CLIENT_USAGES.into()),
-            Rules::KubeletServing | Rules::Serving => Some(SERVING_USAGES.into()),
-            Rules::Anything => None,
-            Rules::Custom(rules) => Some(rules.allowed_usages.clone()),
+            ProfileRules::ApiServerClient | ProfileRules::KubeletClient | ProfileRules::Client => {
+                Some(CLIENT_USAGES.into())
+            }
+            ProfileRules::KubeletServing | ProfileRules::Serving => Some(SERVING_USAGES.into()),
+            ProfileRules::Anything => None,
+            ProfileRules::Custom(rules) => Some(rules.allowed_usages.clone()),
         }
     }
 
-    /// The purposes that what is signed by this profile is for: its authority must be for each of them.
-    pub(super) fn purposes(&self) -> BTreeSet<Usage> {
+    /// The purposes of the profile's certificates. The CA certificate must allow each of them.
+    pub(super) fn purposes(&self) -> BTreeSet<CertificateUsage> {
         match &self.rules {
-            Rules::ApiServerClient | Rules::KubeletClient | Rules::Client => [Usage::ClientAuth].into(),
-            Rules::KubeletServing | Rules::Serving => [Usage::ServerAuth].into(),
-            // The request decides, and the authority's limits hold for each certificate.
-            Rules::Anything => BTreeSet::new(),
-            Rules::Custom(rules) => rules.allowed_usages.clone(),
+            ProfileRules::ApiServerClient | ProfileRules::KubeletClient | ProfileRules::Client => {
+                [CertificateUsage::ClientAuth].into()
+            }
+            ProfileRules::KubeletServing | ProfileRules::Serving => [CertificateUsage::ServerAuth].into(),
+            // Depends on the request; `limits` checks each certificate.
+            ProfileRules::Anything => BTreeSet::new(),
+            ProfileRules::Custom(rules) => rules.allowed_usages.clone(),
         }
     }
 
-    /// The most that this profile lets a certificate live, by its own rules; `None` if it has none.
+    /// The profile's own maximum lifetime, if it has one.
     pub(super) fn max_duration(&self) -> Option<Duration> {
         match &self.rules {
-            Rules::Custom(rules) => rules.max_duration,
+            ProfileRules::Custom(rules) => rules.max_duration,
             _ => None,
         }
     }
 
-    /// The longest life, and the one that is given when none is asked for.
+    /// The maximum and the default lifetime.
     pub(super) fn durations(&self, signing_duration: Duration) -> (Duration, Duration) {
-        let Rules::Custom(rules) = &self.rules else { return (signing_duration, signing_duration) };
-        let longest = rules.max_duration.unwrap_or(signing_duration);
-        (longest, rules.default_duration.unwrap_or(longest).min(longest))
+        let ProfileRules::Custom(rules) = &self.rules else { return (signing_duration, signing_duration) };
+        let max = rules.max_duration.unwrap_or(signing_duration);
+        (max, rules.default_duration.unwrap_or(max).min(max))
     }
 }
 
-const CLIENT_USAGES: [Usage; 3] = [Usage::ClientAuth, Usage::DigitalSignature, Usage::KeyEncipherment];
-const SERVING_USAGES: [Usage; 3] = [Usage::DigitalSignature, Usage::KeyEncipherment, Usage::ServerAuth];
+const CLIENT_USAGES: [CertificateUsage; 3] =
+    [CertificateUsage::ClientAuth, CertificateUsage::DigitalSignature, CertificateUsage::KeyEncipherment];
+const SERVING_USAGES: [CertificateUsage; 3] =
+    [CertificateUsage::DigitalSignature, CertificateUsage::KeyEncipherment, CertificateUsage::ServerAuth];
 
-fn refuse<T>(reason: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal(reason.into()))
+fn refuse<T>(reason: impl Into<String>) -> Result<T, ProfileViolation> {
+    Err(ProfileViolation(reason.into()))
 }
 
 // kubernetes: pkg/controller/certificates/signer/signer.go, validAPIServerClientUsages
-fn usages_within(words: &[String], kind: &str, allowed: &[Usage], required: Usage) -> Result<(), Refusal> {
+fn usages_within(
+    words: &[String],
+    kind: &str,
+    allowed: &[CertificateUsage],
+    required: CertificateUsage,
+) -> Result<(), ProfileViolation> {
     if let Some(other) = words.iter().find(|word| !allowed.iter().any(|usage| usage.word() == word.as_str()))
     {
         return refuse(format!("invalid usage for {kind} certificate: {other}"));
@@ -229,13 +242,13 @@ fn usages_within(words: &[String], kind: &str, allowed: &[Usage], required: Usag
     Ok(())
 }
 
-/// Whether the set of usages is the wanted one, or the wanted one without key encipherment.
+/// Checks that the usages are exactly these, or these without key encipherment.
 // kubernetes: pkg/apis/certificates/helpers.go — the text names the longer set
-fn usages_equal(words: &[String], wanted: [Usage; 3]) -> Result<(), Refusal> {
+fn usages_equal(words: &[String], wanted: [CertificateUsage; 3]) -> Result<(), ProfileViolation> {
     let words: BTreeSet<&str> = words.iter().map(String::as_str).collect();
     let all: BTreeSet<&str> = wanted.iter().map(|usage| usage.word()).collect();
     let mut without = all.clone();
-    without.remove(Usage::KeyEncipherment.word());
+    without.remove(CertificateUsage::KeyEncipherment.word());
     if words == all || words == without {
         return Ok(());
     }
@@ -243,7 +256,7 @@ fn usages_equal(words: &[String], wanted: [Usage; 3]) -> Result<(), Refusal> {
     refuse(format!("usages did not match [{}]", all.join(" ")))
 }
 
-fn of_system_nodes(request: &CertificateRequest) -> Result<(), Refusal> {
+fn of_system_nodes(request: &CertificateRequest) -> Result<(), ProfileViolation> {
     if request.subject().organization == ["system:nodes"] {
         Ok(())
     } else {
@@ -251,7 +264,7 @@ fn of_system_nodes(request: &CertificateRequest) -> Result<(), Refusal> {
     }
 }
 
-fn of_a_node(request: &CertificateRequest) -> Result<(), Refusal> {
+fn of_a_node(request: &CertificateRequest) -> Result<(), ProfileViolation> {
     if request.subject().common_name.starts_with("system:node:") {
         Ok(())
     } else {
@@ -259,12 +272,12 @@ fn of_a_node(request: &CertificateRequest) -> Result<(), Refusal> {
     }
 }
 
-fn without<T>(names: &[T], kind: &str) -> Result<(), Refusal> {
+fn without<T>(names: &[T], kind: &str) -> Result<(), ProfileViolation> {
     if names.is_empty() { Ok(()) } else { refuse(format!("{kind} subjectAltNames are not allowed")) }
 }
 
 // kubernetes: pkg/apis/certificates/helpers.go, ValidateKubeletClientCSR
-fn kubelet_client(request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
+fn kubelet_client(request: &CertificateRequest, usages: &[String]) -> Result<(), ProfileViolation> {
     let names = request.alt_names();
     of_system_nodes(request)?;
     without(&names.dns, "DNS")?;
@@ -276,7 +289,7 @@ fn kubelet_client(request: &CertificateRequest, usages: &[String]) -> Result<(),
 }
 
 // kubernetes: pkg/apis/certificates/helpers.go, ValidateKubeletServingCSR
-fn kubelet_serving(request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
+fn kubelet_serving(request: &CertificateRequest, usages: &[String]) -> Result<(), ProfileViolation> {
     let names = request.alt_names();
     of_system_nodes(request)?;
     if names.dns.is_empty() && names.ips.is_empty() {
@@ -289,9 +302,9 @@ fn kubelet_serving(request: &CertificateRequest, usages: &[String]) -> Result<()
 }
 
 impl CustomRules {
-    fn check(&self, request: &CertificateRequest, usages: &[String]) -> Result<(), Refusal> {
+    fn check(&self, request: &CertificateRequest, usages: &[String]) -> Result<(), ProfileViolation> {
         let (subject, names) = (request.subject(), request.alt_names());
-        // There is no rule by which these could be allowed.
+        // No rule can allow these.
         let others: [(&str, bool); 7] = [
             ("country", subject.country.is_empty()),
             ("province", subject.province.is_empty()),
@@ -311,7 +324,7 @@ impl CustomRules {
         }
         let covers = |text: &str| self.organizations.iter().any(|pattern| pattern.covers(text));
         listed(&subject.organization, "subject organization", identity, covers)?;
-        let dns = |text: &str| dns::check(text, self.allow_wildcards).map_err(Refused::from);
+        let dns = |text: &str| dns::check(text, self.allow_wildcards).map_err(RejectedName::from);
         let covers = |text: &str| self.dns_names.iter().any(|pattern| pattern.covers(text));
         listed(&names.dns, "DNS subjectAltName", dns, covers)?;
         let covers = |text: &str| self.emails.iter().any(|pattern| pattern.covers(text));
@@ -325,11 +338,11 @@ impl CustomRules {
         self.check_usages(usages)
     }
 
-    fn check_usages(&self, words: &[String]) -> Result<(), Refusal> {
+    fn check_usages(&self, words: &[String]) -> Result<(), ProfileViolation> {
         let mut asked = BTreeSet::new();
         for word in words {
             match word.parse() {
-                Ok(usage) if usage != Usage::CertSign && self.allowed_usages.contains(&usage) => {
+                Ok(usage) if usage != CertificateUsage::CertSign && self.allowed_usages.contains(&usage) => {
                     asked.insert(usage);
                 }
                 _ => return refuse(format!("usage {word:?} is not allowed")),
@@ -338,21 +351,23 @@ impl CustomRules {
         if let Some(missing) = self.required_usages.difference(&asked).next() {
             return refuse(format!("missing required usage: {missing}"));
         }
-        // RFC 5280 §4.2.1.12: a certificate that names no purpose is good for every one.
-        if !self.allowed_usages.contains(&Usage::Any) && !asked.iter().any(|usage| usage.is_extended()) {
-            return refuse("missing usage: ask for an extended one, such as client auth");
+        // RFC 5280 §4.2.1.12: a certificate without extended key usage is valid for every purpose.
+        if !self.allowed_usages.contains(&CertificateUsage::Any)
+            && !asked.iter().any(|usage| usage.is_extended())
+        {
+            return refuse("missing extended key usage: request one, such as client auth");
         }
         Ok(())
     }
 }
 
-/// Checks that each text is listed, and is what it claims to be: a pattern speaks of names, not of texts.
+/// Checks that each text matches a pattern and is a valid name: patterns do not check the syntax of names.
 fn listed(
     texts: &[String],
     what: &str,
-    check: impl Fn(&str) -> Result<(), Refused>,
+    check: impl Fn(&str) -> Result<(), RejectedName>,
     covers: impl Fn(&str) -> bool,
-) -> Result<(), Refusal> {
+) -> Result<(), ProfileViolation> {
     for text in texts {
         if !covers(text) {
             return refuse(format!("{what} {text:?} is not allowed"));

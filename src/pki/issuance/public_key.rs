@@ -1,4 +1,4 @@
-//! Public keys of requests and authorities, and which ones are strong enough for a certificate.
+//! Public keys of requests and CAs, and the key policy.
 
 mod rsa_quality;
 
@@ -9,80 +9,86 @@ use x509_cert::der::{self, Encode as _};
 use x509_cert::spki::{AlgorithmIdentifier, SubjectPublicKeyInfo};
 
 use crate::pki::x509::ParseError;
-use crate::pki::x509::der::{Der, tag};
-use crate::pki::x509::signature::{self, Curve};
+use crate::pki::x509::der::{DerReader, tag};
+use crate::pki::x509::signature::{self, EllipticCurve};
 
-/// The shortest RSA modulus, in bits. Shorter ones are within reach of factoring.
+/// The minimum size of an RSA modulus. Shorter ones may be factored.
 // NIST SP 800-57 part 1, table 2
-const MIN_RSA: usize = 2048;
-/// The longest one that is verified here.
-const MAX_RSA: usize = 8192;
+const MIN_RSA_BITS: usize = 2048;
+/// The maximum size of an RSA modulus: `pki::x509` verifies no signatures with longer ones.
+const MAX_RSA_BITS: usize = 8192;
 
-/// A key that is strong enough for a certificate.
+/// A public key that passed the key policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PublicKey {
+pub struct StrongPublicKey {
     key: signature::PublicKey,
     spki: Vec<u8>,
 }
 
-/// Why a key is none.
+/// Why a public key is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum BadKey {
-    /// Go does not read it.
+pub(super) enum PublicKeyError {
+    /// Go does not parse the key.
     Malformed(ParseError),
-    /// It is read, and of a kind that cannot sign.
+    /// The key parses, but is of a kind that cannot verify signatures.
     Unsupported,
-    /// Our own policy.
+    /// The key violates our key policy.
     Weak(String),
     Encode(der::Error),
 }
 
-impl PublicKey {
-    /// Reads a whole `SubjectPublicKeyInfo`.
-    pub(super) fn from_spki(encoded: &[u8]) -> Result<Self, BadKey> {
-        let content = Der::new(encoded)
+impl StrongPublicKey {
+    /// Parses an encoded `SubjectPublicKeyInfo`.
+    pub(super) fn from_spki(encoded: &[u8]) -> Result<Self, PublicKeyError> {
+        let content = DerReader::new(encoded)
             .read(tag::SEQUENCE)
-            .ok_or(BadKey::Malformed(ParseError("x509: malformed spki")))?;
+            .ok_or(PublicKeyError::Malformed(ParseError("x509: malformed spki")))?;
         let key = signature::PublicKey::parse(content).map_err(|error| {
             if error == signature::P224_UNSUPPORTED {
-                BadKey::Weak("ECDSA P-224 keys are not signed: use P-256, P-384 or P-521".to_owned())
+                PublicKeyError::Weak(
+                    "ECDSA P-224 keys are not accepted: use P-256, P-384 or P-521".to_owned(),
+                )
             } else {
-                BadKey::Malformed(error)
+                PublicKeyError::Malformed(error)
             }
         })?;
         match &key {
             signature::PublicKey::Rsa { modulus, exponent } => {
                 let bits = signature::bit_length(modulus);
-                if bits < MIN_RSA {
-                    return Err(BadKey::Weak(format!(
-                        "RSA keys of {bits} bits are not signed: use {MIN_RSA} bits or more"
+                if bits < MIN_RSA_BITS {
+                    return Err(PublicKeyError::Weak(format!(
+                        "RSA keys of {bits} bits are not accepted: use {MIN_RSA_BITS} bits or more"
                     )));
                 }
-                if bits > MAX_RSA {
-                    return Err(BadKey::Weak(format!(
-                        "RSA keys of {bits} bits are not signed: use {MAX_RSA} bits or fewer"
+                if bits > MAX_RSA_BITS {
+                    return Err(PublicKeyError::Weak(format!(
+                        "RSA keys of {bits} bits are not accepted: use {MAX_RSA_BITS} bits or fewer"
                     )));
                 }
                 rsa_quality::check(modulus, exponent).map_err(|flaw| {
-                    BadKey::Weak(format!("RSA keys with {flaw} are not signed: make another key"))
+                    PublicKeyError::Weak(format!(
+                        "RSA keys with {flaw} are not accepted: generate another key"
+                    ))
                 })?;
             }
             signature::PublicKey::Ecdsa { .. } | signature::PublicKey::Ed25519(_) => {}
-            signature::PublicKey::Dsa | signature::PublicKey::Unknown => return Err(BadKey::Unsupported),
+            signature::PublicKey::Dsa | signature::PublicKey::Unknown => {
+                return Err(PublicKeyError::Unsupported);
+            }
         }
-        let spki = encode(&key).map_err(BadKey::Encode)?;
+        let spki = encode(&key).map_err(PublicKeyError::Encode)?;
         Ok(Self { key, spki })
     }
 
-    /// Why the key of an encoded `SubjectPublicKeyInfo` is too weak to be used; `None` also for what is no key.
+    /// Why the key of an encoded `SubjectPublicKeyInfo` is too weak; `None` if it is not, or does not parse.
     pub(crate) fn weakness(encoded: &[u8]) -> Option<String> {
         match Self::from_spki(encoded) {
-            Err(BadKey::Weak(reason)) => Some(reason),
+            Err(PublicKeyError::Weak(reason)) => Some(reason),
             _ => None,
         }
     }
 
-    /// The encoded `SubjectPublicKeyInfo`, written again from what was read, as Go does.
+    /// The encoded `SubjectPublicKeyInfo`, re-encoded from the parsed key, as in Go.
     pub fn spki(&self) -> &[u8] {
         &self.spki
     }
@@ -93,7 +99,7 @@ impl PublicKey {
 }
 
 /// `RSA 2048`, `ECDSA P-256`, `Ed25519`.
-impl fmt::Display for PublicKey {
+impl fmt::Display for StrongPublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.key.fmt(f)
     }
@@ -113,9 +119,9 @@ pub(super) fn encode(key: &signature::PublicKey) -> Result<Vec<u8>, der::Error> 
         }
         signature::PublicKey::Ecdsa { curve, point } => {
             let oid = match curve {
-                Curve::P256 => ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7"),
-                Curve::P384 => ObjectIdentifier::new_unwrap("1.3.132.0.34"),
-                Curve::P521 => ObjectIdentifier::new_unwrap("1.3.132.0.35"),
+                EllipticCurve::P256 => ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7"),
+                EllipticCurve::P384 => ObjectIdentifier::new_unwrap("1.3.132.0.34"),
+                EllipticCurve::P521 => ObjectIdentifier::new_unwrap("1.3.132.0.35"),
             };
             (ECDSA, Some(Any::encode_from(&oid)?), point.clone())
         }

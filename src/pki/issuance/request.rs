@@ -1,6 +1,6 @@
-//! Certificate requests: PKCS#10 (RFC 2986), parsed and verified as Go does, then our own policy on keys.
+//! PKCS#10 certificate requests (RFC 2986), parsed and verified like Go, with an additional key policy.
 //!
-//! A [`CertificateRequest`] exists only if it parsed, its own signature verified and its key is strong enough.
+//! A [`CertificateRequest`] exists only if it parses, its signature verifies and its key passes the key policy.
 
 mod building;
 
@@ -13,70 +13,70 @@ use secrecy::zeroize::Zeroizing;
 pub use building::build;
 
 use super::alt_names::AltNames;
-use super::public_key::{BadKey, PublicKey};
+use super::public_key::{PublicKeyError, StrongPublicKey};
 use super::signer::SignError;
 use super::subject::Subject;
 use crate::go::pem;
 use crate::pki::x509::ParseError;
-use crate::pki::x509::alt_names::Names;
-use crate::pki::x509::der::{Der, tag};
-use crate::pki::x509::name::{self, Reader};
-use crate::pki::x509::signature::{Algorithm, SignatureError};
+use crate::pki::x509::alt_names::SubjectAltNames;
+use crate::pki::x509::der::{DerReader, tag};
+use crate::pki::x509::name::{self, NameDecoder};
+use crate::pki::x509::signature::{SignatureAlgorithm, SignatureError};
 
-/// The longest request that is read, in DER. A limit of our own: the longest sensible ones are a few kilobytes.
-pub const MAX_REQUEST: usize = 64 * 1024;
+/// The maximum size of a request in DER. Not a limit of Kubernetes; real requests have a few kilobytes.
+pub const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
 /// The type of the PEM block.
-pub(crate) const KIND: &[u8] = b"CERTIFICATE REQUEST";
+pub(crate) const REQUEST_PEM_TYPE: &[u8] = b"CERTIFICATE REQUEST";
 /// 1.2.840.113549.1.9.14, the attribute that carries the requested extensions (RFC 2985 §5.4.2).
 pub(crate) const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
 /// 2.5.29.17
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
-/// A request whose signature and key have been checked.
+/// A request with a verified signature and an accepted key.
 #[derive(Debug, Clone)]
 pub struct CertificateRequest {
     der: Vec<u8>,
     subject: Subject,
     alt_names: AltNames,
-    public_key: PublicKey,
+    public_key: StrongPublicKey,
 }
 
-/// Why bytes are no request that can be signed. The texts are Go's, except for those of our own policy.
+/// Why a request is rejected. The texts are Go's, except for those of our own policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// There is no PEM block, or the first one is of another type.
+    /// The PEM has no block, or the first one has another type.
     // kubernetes: pkg/apis/certificates/helpers.go, ParseCSR
     #[error("PEM block type must be CERTIFICATE REQUEST")]
     NotPem,
-    /// There is more than one PEM block: headers in it, or text around it.
+    /// The PEM has more than one bare block: headers, other blocks, or text around it.
     #[error(
         "the certificate request is not one PEM block alone: remove its headers and all text before and after it"
     )]
     NotBare,
-    /// The DER is no request.
+    /// The DER does not parse.
     #[error("{0}")]
     Malformed(String),
-    /// The request is not signed by its own key.
+    /// The signature does not verify with the key of the request.
     #[error("{0}")]
     Signature(String),
-    /// The key is too weak, or of a kind that is not signed here.
+    /// The key violates the key policy.
     #[error("{0}")]
     WeakKey(String),
-    /// The request is signed by an algorithm that proves nothing any more.
+    /// The request is signed with MD5 or SHA-1.
     #[error("{0}")]
     WeakSignature(String),
-    /// The request is longer than [`MAX_REQUEST`].
-    #[error("the certificate request is longer than {MAX_REQUEST} bytes")]
+    /// The request is longer than [`MAX_REQUEST_BYTES`].
+    #[error("the certificate request is longer than {MAX_REQUEST_BYTES} bytes")]
     TooLarge,
-    /// A request of our own could not be signed.
+    /// Signing a new request failed.
     #[error(transparent)]
     Sign(#[from] SignError),
 }
 
 impl RequestError {
-    /// Whether the request is refused by policy rather than broken: it will never be signed, and says so in a Failed
-    /// condition. Everything else is retried, as kube-controller-manager does.
+    /// Whether our policy rejects the request, rather than the parser or verifier. The controller sets a Failed
+    /// condition for such a request, and retries the others, as kube-controller-manager does.
     pub fn is_policy(&self) -> bool {
         match self {
             Self::WeakKey(_) | Self::WeakSignature(_) | Self::TooLarge | Self::NotBare => true,
@@ -86,46 +86,46 @@ impl RequestError {
 }
 
 impl CertificateRequest {
-    /// Reads `spec.request`. It must be one PEM block and nothing else: a text in which another reader finds another
-    /// request would be approved for one and signed for the other.
+    /// Parses `spec.request`, which must be exactly one PEM block: if parsers disagreed about the request, an approver
+    /// could check one request and the signer sign another.
     // kubernetes: pkg/apis/certificates/helpers.go, ParseCSR
     // threat: csr-other-reading
     pub fn from_pem(pem: &[u8]) -> Result<Self, RequestError> {
-        // Four characters carry three octets; lines, headers and text around the block have the other half.
-        if pem.len() > 4 * MAX_REQUEST {
+        // Base64 needs 4/3 of the DER size; the rest of the limit allows for line breaks, headers and text around.
+        if pem.len() > 4 * MAX_REQUEST_BYTES {
             return Err(RequestError::TooLarge);
         }
-        let first = pem::decode(pem).filter(|(block, _)| block.kind == KIND);
+        let first = pem::decode(pem).filter(|(block, _)| block.kind == REQUEST_PEM_TYPE);
         let (block, _) = first.ok_or(RequestError::NotPem)?;
-        if !pem::is_bare(pem, KIND) {
+        if !pem::is_bare(pem, REQUEST_PEM_TYPE) {
             return Err(RequestError::NotBare);
         }
         Self::from_der(&block.content)
     }
 
-    /// Reads a request that fills `der` entirely.
+    /// Parses a request; `der` must have no trailing data.
     // go: crypto/x509/x509.go, ParseCertificateRequest, CheckSignature
     // threat: request-for-another-key
     pub fn from_der(der: &[u8]) -> Result<Self, RequestError> {
-        if der.len() > MAX_REQUEST {
+        if der.len() > MAX_REQUEST_BYTES {
             return Err(RequestError::TooLarge);
         }
-        let parts = Parts::split(der).ok_or(MALFORMED)?;
-        let algorithm = Algorithm::parse(parts.algorithm)?;
-        let public_key = PublicKey::from_spki(parts.spki);
-        // Malformed comes before weak: what does not parse is retried, as upstream does.
-        if let Err(BadKey::Malformed(error)) = public_key {
+        let parts = RequestParts::split(der).ok_or(MALFORMED)?;
+        let algorithm = SignatureAlgorithm::parse(parts.algorithm)?;
+        let public_key = StrongPublicKey::from_spki(parts.spki);
+        // Reports a malformed request before a weak key: like kube-controller-manager, the signer retries the former.
+        if let Err(PublicKeyError::Malformed(error)) = public_key {
             return Err(error.into());
         }
-        let subject = name::Subject::parse(parts.subject, Reader::Request)?.name;
+        let subject = name::CertificateSubject::parse(parts.subject, NameDecoder::Request)?.name;
         let alt_names = requested_names(parts.attributes)?;
         let public_key = public_key.map_err(|bad| match bad {
-            BadKey::Malformed(error) => error.into(),
-            BadKey::Unsupported => RequestError::Signature(SignatureError::Unimplemented.to_string()),
-            BadKey::Weak(reason) => RequestError::WeakKey(reason),
-            BadKey::Encode(error) => RequestError::Malformed(error.to_string()),
+            PublicKeyError::Malformed(error) => error.into(),
+            PublicKeyError::Unsupported => RequestError::Signature(SignatureError::Unimplemented.to_string()),
+            PublicKeyError::Weak(reason) => RequestError::WeakKey(reason),
+            PublicKeyError::Encode(error) => RequestError::Malformed(error.to_string()),
         })?;
-        if let Algorithm::Insecure(name, _) = algorithm {
+        if let SignatureAlgorithm::Insecure(name, _) = algorithm {
             return Err(RequestError::WeakSignature(format!(
                 "certificate requests that are signed with {name} are not accepted: sign it with SHA-256 or better"
             )));
@@ -142,24 +142,24 @@ impl CertificateRequest {
         &self.der
     }
 
-    /// What survives of the requested subject.
+    /// The requested subject, without attributes that Go drops.
     pub fn subject(&self) -> &Subject {
         &self.subject
     }
 
-    /// What survives of the requested alternative names.
+    /// The requested alternative names, without kinds that Go drops.
     pub fn alt_names(&self) -> &AltNames {
         &self.alt_names
     }
 
-    /// The key the certificate is to bind.
-    pub fn public_key(&self) -> &PublicKey {
+    /// The public key for the certificate.
+    pub fn public_key(&self) -> &StrongPublicKey {
         &self.public_key
     }
 
     /// The request as a PEM block.
     pub fn to_pem(&self) -> String {
-        armour("CERTIFICATE REQUEST", &self.der)
+        encode_pem("CERTIFICATE REQUEST", &self.der)
     }
 }
 
@@ -169,34 +169,34 @@ impl From<ParseError> for RequestError {
     }
 }
 
-/// What a request is made of.
-pub(crate) struct Parts<'a> {
-    /// The signed part, as it is written.
+/// The parts of an encoded request.
+pub(crate) struct RequestParts<'a> {
+    /// The encoded CertificationRequestInfo, which the signature covers.
     signed: &'a [u8],
     pub(crate) subject: &'a [u8],
     spki: &'a [u8],
     /// The content of the attributes.
     pub(crate) attributes: &'a [u8],
-    /// Whether nothing follows at the end of a SEQUENCE.
+    /// Whether no SEQUENCE has extra elements at its end.
     pub(crate) complete: bool,
-    /// The content of the identifier of the signature's algorithm.
+    /// The content of the signature's `AlgorithmIdentifier`.
     algorithm: &'a [u8],
     signature: Vec<u8>,
 }
 
 const MALFORMED: ParseError = ParseError("asn1: structure error: malformed certificate request");
 
-impl<'a> Parts<'a> {
-    /// Elements may follow at the end of each SEQUENCE, as Go has it, but not after the request.
+impl<'a> RequestParts<'a> {
+    /// Like Go, allows extra elements at the end of each SEQUENCE, but no trailing data.
     // RFC 2986 §4
     pub(crate) fn split(der: &'a [u8]) -> Option<Self> {
-        let mut input = Der::new(der);
+        let mut input = DerReader::new(der);
         let mut request = input.enter(tag::SEQUENCE)?;
         let signed = request.whole(tag::SEQUENCE)?;
         let algorithm = request.read(tag::SEQUENCE)?;
         let signature = request.bits()?.right_aligned();
-        let mut info = Der::new(signed).enter(tag::SEQUENCE)?;
-        // Go does not look at the version.
+        let mut info = DerReader::new(signed).enter(tag::SEQUENCE)?;
+        // Go ignores the version.
         info.int64()?;
         let subject = info.whole(tag::SEQUENCE)?;
         let spki = info.whole(tag::SEQUENCE)?;
@@ -206,17 +206,17 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The alternative names among the requested extensions, of which nothing else is taken.
+/// The alternative names among the requested extensions; all other extensions are ignored.
 // go: crypto/x509/x509.go, parseCSRExtensions
 fn requested_names(attributes: &[u8]) -> Result<AltNames, RequestError> {
-    let mut attributes = Der::new(attributes);
+    let mut attributes = DerReader::new(attributes);
     let mut seen = BTreeSet::new();
     let mut names = AltNames::default();
     while !attributes.is_empty() {
         let attribute = attributes.any().ok_or(MALFORMED)?;
-        // Attributes that do not parse are passed over.
+        // Like Go, skips attributes that do not parse.
         let Some(list) = extension_request(attribute.whole) else { continue };
-        let mut list = Der::new(list).enter(tag::SEQUENCE).ok_or(MALFORMED)?;
+        let mut list = DerReader::new(list).enter(tag::SEQUENCE).ok_or(MALFORMED)?;
         while !list.is_empty() {
             let mut extension = list.enter(tag::SEQUENCE).ok_or(MALFORMED)?;
             let oid = extension.oid().ok_or(MALFORMED)?;
@@ -230,16 +230,16 @@ fn requested_names(attributes: &[u8]) -> Result<AltNames, RequestError> {
                 );
             }
             if oid == SUBJECT_ALT_NAME {
-                names = AltNames::from_names(Names::parse(Der::new(value))?);
+                names = AltNames::from_names(SubjectAltNames::parse(DerReader::new(value))?);
             }
         }
     }
     Ok(names)
 }
 
-/// The first value of an attribute that carries extensions; `None` for every other attribute.
+/// The first value of an extensionRequest attribute; `None` for every other attribute.
 fn extension_request(attribute: &[u8]) -> Option<&[u8]> {
-    let mut attribute = Der::new(attribute).enter(tag::SEQUENCE)?;
+    let mut attribute = DerReader::new(attribute).enter(tag::SEQUENCE)?;
     let kind = attribute.oid()?;
     let mut values = attribute.enter(tag::SET)?;
     let first = values.any()?.whole;
@@ -249,10 +249,10 @@ fn extension_request(attribute: &[u8]) -> Option<&[u8]> {
     (kind == EXTENSION_REQUEST).then_some(first)
 }
 
-/// One PEM block of lines of 64 characters.
+/// Encodes a PEM block with lines of 64 characters.
 // go: encoding/pem, Encode
-pub(crate) fn armour(kind: &str, content: &[u8]) -> String {
-    // The content may be a key: what is copied is wiped, and nothing is copied by growing.
+pub(crate) fn encode_pem(kind: &str, content: &[u8]) -> String {
+    // The content may be a private key: wipes the copy, and allocates once so that growing leaves no copy behind.
     let text = Zeroizing::new(STANDARD.encode(content));
     let lines = text.len() / 64 + 1;
     let mut pem = String::with_capacity(text.len() + lines + 2 * kind.len() + 40);

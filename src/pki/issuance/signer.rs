@@ -1,4 +1,4 @@
-//! Where the key of an authority is, and how it signs.
+//! Signing keys, in memory or in a PKCS#11 token.
 
 mod pem_key;
 #[cfg(feature = "pkcs11")]
@@ -12,21 +12,21 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 
 pub use pem_key::PemKey;
 
-use crate::pki::x509::signature::{self, Curve, Hash};
+use crate::pki::x509::signature::{self, EllipticCurve, HashAlgorithm};
 
-/// Something that signs with one private key. Signing blocks: callers in async code use a blocking thread.
+/// A private key that signs. Signing blocks: async callers must use a blocking thread.
 pub trait Signer: Send + Sync + fmt::Debug {
     /// The encoded `SubjectPublicKeyInfo` of the key.
     fn public_key(&self) -> &[u8];
 
-    /// Signs a message: the hash is computed here, as the algorithm says. ECDSA signatures are DER.
-    fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError>;
+    /// Hashes and signs a message. ECDSA signatures are DER.
+    fn sign(&self, algorithm: SigningAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError>;
 }
 
-/// How an authority signs; its key decides.
+/// The algorithm by which a key signs. Each kind of key has exactly one.
 // go: crypto/x509/x509.go, signingParamsForKey
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SignatureAlgorithm {
+pub enum SigningAlgorithm {
     /// PKCS#1 v1.5 with SHA-256.
     RsaSha256,
     /// P-256.
@@ -39,20 +39,20 @@ pub enum SignatureAlgorithm {
     Ed25519,
 }
 
-impl SignatureAlgorithm {
-    /// The algorithm of a key; `None` for a key that cannot sign.
+impl SigningAlgorithm {
+    /// The algorithm of a key; `None` if the kind of key is not supported.
     pub(super) fn of(key: &signature::PublicKey) -> Option<Self> {
         match key {
             signature::PublicKey::Rsa { .. } => Some(Self::RsaSha256),
-            signature::PublicKey::Ecdsa { curve: Curve::P256, .. } => Some(Self::EcdsaSha256),
-            signature::PublicKey::Ecdsa { curve: Curve::P384, .. } => Some(Self::EcdsaSha384),
-            signature::PublicKey::Ecdsa { curve: Curve::P521, .. } => Some(Self::EcdsaSha512),
+            signature::PublicKey::Ecdsa { curve: EllipticCurve::P256, .. } => Some(Self::EcdsaSha256),
+            signature::PublicKey::Ecdsa { curve: EllipticCurve::P384, .. } => Some(Self::EcdsaSha384),
+            signature::PublicKey::Ecdsa { curve: EllipticCurve::P521, .. } => Some(Self::EcdsaSha512),
             signature::PublicKey::Ed25519(_) => Some(Self::Ed25519),
             signature::PublicKey::Dsa | signature::PublicKey::Unknown => None,
         }
     }
 
-    /// The OID in a certificate.
+    /// The OID of the algorithm.
     pub(super) fn oid(self) -> ObjectIdentifier {
         ObjectIdentifier::new_unwrap(match self {
             Self::RsaSha256 => "1.2.840.113549.1.1.11",
@@ -63,39 +63,39 @@ impl SignatureAlgorithm {
         })
     }
 
-    /// The identifier in a certificate; only RSA has parameters, and those are NULL (RFC 4055 §5, RFC 5758 §3.2).
+    /// The `AlgorithmIdentifier`. Only RSA has parameters, which are NULL (RFC 4055 §5, RFC 5758 §3.2).
     pub(super) fn identifier(self) -> Result<AlgorithmIdentifierOwned, der::Error> {
         let parameters = if self == Self::RsaSha256 { Some(Any::encode_from(&Null)?) } else { None };
         Ok(AlgorithmIdentifierOwned { oid: self.oid(), parameters })
     }
 
-    /// How the signature is verified.
-    pub(super) fn verified_as(self) -> signature::Algorithm {
+    /// The algorithm that verifies the signature.
+    pub(super) fn verified_as(self) -> signature::SignatureAlgorithm {
         match self {
-            Self::RsaSha256 => signature::Algorithm::RsaPkcs1(Hash::Sha256),
-            Self::EcdsaSha256 => signature::Algorithm::Ecdsa(Hash::Sha256),
-            Self::EcdsaSha384 => signature::Algorithm::Ecdsa(Hash::Sha384),
-            Self::EcdsaSha512 => signature::Algorithm::Ecdsa(Hash::Sha512),
-            Self::Ed25519 => signature::Algorithm::Ed25519,
+            Self::RsaSha256 => signature::SignatureAlgorithm::RsaPkcs1(HashAlgorithm::Sha256),
+            Self::EcdsaSha256 => signature::SignatureAlgorithm::Ecdsa(HashAlgorithm::Sha256),
+            Self::EcdsaSha384 => signature::SignatureAlgorithm::Ecdsa(HashAlgorithm::Sha384),
+            Self::EcdsaSha512 => signature::SignatureAlgorithm::Ecdsa(HashAlgorithm::Sha512),
+            Self::Ed25519 => signature::SignatureAlgorithm::Ed25519,
         }
     }
 }
 
-/// The key could not sign.
+/// Why signing failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
-    /// The key is of another kind than the algorithm.
-    #[error("the key cannot sign by {0:?}")]
-    Algorithm(SignatureAlgorithm),
-    /// The key's holder failed.
+    /// The algorithm does not match the key.
+    #[error("the key cannot sign with {0:?}")]
+    Algorithm(SigningAlgorithm),
+    /// The cryptographic library or the token failed.
     #[error("failed to sign certificate: {0}")]
     Failed(String),
-    /// What came back is no signature by the authority's key.
+    /// The signature does not verify with the public key of the CA.
     #[error("failed to sign certificate: the signature does not verify: {0}")]
     Wrong(String),
 }
 
-/// The kinds of keys that are made here.
+/// The kinds of keys that the gateway generates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyKind {
     /// RSA of 2048 bits.
@@ -114,30 +114,30 @@ pub enum KeyKind {
     Ed25519,
 }
 
-/// Why there is no private key that can be used. Never shows any of the key.
+/// Why a private key cannot be used. Never shows key material.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
-    /// There is no private key in the PEM.
+pub enum PrivateKeyError {
+    /// The PEM has no private key.
     // go: crypto/tls/tls.go, X509KeyPair
     #[error("{0}")]
     NoKey(String),
-    /// There is a private key, and it does not parse.
+    /// The private key does not parse.
     // go: crypto/tls/tls.go, parsePrivateKey
     #[error("tls: failed to parse private key")]
     Malformed,
-    /// The key is encrypted and there is no passphrase.
+    /// The key is encrypted, and no passphrase was given.
     #[error("the private key is encrypted: give its passphrase")]
     Encrypted,
     /// A passphrase was given for a key that is not encrypted.
     #[error("the private key is not encrypted: give no passphrase")]
     NotEncrypted,
-    /// The passphrase is wrong, or the encryption is one that is not read here.
+    /// The passphrase is wrong, or the encryption is not supported.
     #[error("the private key cannot be decrypted: the passphrase is wrong, or the encryption is not PBES2")]
     Decrypt,
-    /// The key cannot be used, or could not be made.
+    /// The key cannot be used, or its generation failed.
     #[error("{0}")]
     Failed(String),
-    /// The URI of a key in a token cannot be used.
+    /// The PKCS#11 URI of the key cannot be used.
     #[error("{0}")]
     Uri(String),
 }

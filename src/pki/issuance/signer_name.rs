@@ -1,21 +1,21 @@
-//! Names of signers, `example.com/name`.
+//! Signer names, `example.com/name`.
 
 use std::str::FromStr;
 
-/// The name of a signer of an operator's own; never one of `kubernetes.io`.
+/// The name of a custom signer, never under `kubernetes.io`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SignerName(String);
 
-/// A text is no name of such a signer.
+/// Why a text is not the name of a custom signer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignerNameError {
-    /// There is not exactly one `/`, or nothing on one side of it.
+    /// The text does not have exactly one `/` with text on both sides.
     #[error("must be a fully qualified domain and path of the form 'example.com/signer-name'")]
     Form,
-    /// The domain has one label only.
+    /// The domain has only one label.
     #[error("should be a domain with at least two segments separated by dots")]
     OneLabel,
-    /// A label has other characters, or too many.
+    /// A label is too long, or has invalid characters.
     #[error(
         "validating label {0:?}: a lower-case label consists of at most {1} lower-case letters, digits and '-', and begins and ends with a letter or digit"
     )]
@@ -23,8 +23,8 @@ pub enum SignerNameError {
     /// The domain or the path is too long.
     #[error("may not be more than {0} bytes")]
     TooLong(usize),
-    /// The name belongs to Kubernetes.
-    #[error("signers of kubernetes.io have rules of their own: choose another domain")]
+    /// Kubernetes reserves the domain.
+    #[error("signer names under kubernetes.io are reserved: choose another domain")]
     Reserved,
 }
 
@@ -40,7 +40,7 @@ impl FromStr for SignerName {
         if domain.len() > 253 {
             return Err(SignerNameError::TooLong(253));
         }
-        // 253 for the domain, one for the slash, and a path of 63 + 1 + 253.
+        // A domain of 253 bytes, a slash, and a path of 63 + 1 + 253 bytes.
         if text.len() > 571 {
             return Err(SignerNameError::TooLong(571));
         }
@@ -64,7 +64,7 @@ impl FromStr for SignerName {
 }
 
 impl SignerName {
-    /// The name as written.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

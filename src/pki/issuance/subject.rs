@@ -1,4 +1,4 @@
-//! Subjects of requests: how a name is written again from what Go's `pkix.Name` keeps of it.
+//! Subjects of requests, re-encoded from the attributes that Go's `pkix.Name` keeps.
 
 use std::fmt;
 
@@ -6,30 +6,30 @@ use x509_cert::attr::AttributeTypeAndValue;
 use x509_cert::der::asn1::{Any, ObjectIdentifier};
 use x509_cert::der::{self, Encode as _, Tag};
 
-pub use crate::pki::x509::name::Name as Subject;
+pub use crate::pki::x509::name::DistinguishedName as Subject;
 
-/// Why a text names no user or group that can be told from others.
+/// Why a text is not a valid name of a user or group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotPlainName {
-    /// There is nothing.
+pub enum InvalidIdentityName {
+    /// The text is empty.
     #[error("it is empty")]
     Empty,
-    /// Receivers of headers trim it, or refuse it; or people cannot see that it is another name.
-    #[error("it begins or ends with a blank, or holds a control character or one that cannot be seen")]
-    Unseen,
+    /// HTTP servers would trim or reject the name in a header, or it looks like another name.
+    #[error("it begins or ends with whitespace, or has a control character or an invisible one")]
+    Invisible,
 }
 
-/// Checks the name of a user or group: what is shown of it is what it is, and a header can carry it.
-pub fn check_name(name: &str) -> Result<(), NotPlainName> {
+/// Checks the name of a user or group: it must be fully visible, and valid in an HTTP header.
+pub fn check_name(name: &str) -> Result<(), InvalidIdentityName> {
     if name.is_empty() {
-        return Err(NotPlainName::Empty);
+        return Err(InvalidIdentityName::Empty);
     }
     let at_the_ends = name.starts_with(char::is_whitespace) || name.ends_with(char::is_whitespace);
-    if at_the_ends || name.chars().any(is_unseen) { Err(NotPlainName::Unseen) } else { Ok(()) }
+    if at_the_ends || name.chars().any(is_invisible) { Err(InvalidIdentityName::Invisible) } else { Ok(()) }
 }
 
-/// Control characters, line separators, and what a display leaves out.
-fn is_unseen(c: char) -> bool {
+/// Control characters, line separators, and characters without a glyph.
+fn is_invisible(c: char) -> bool {
     let is_ignorable = || DEFAULT_IGNORABLE.iter().any(|(first, last)| (*first..=*last).contains(&c));
     c.is_control() || matches!(c, '\u{2028}'..='\u{2029}') || is_ignorable()
 }
@@ -58,12 +58,12 @@ const DEFAULT_IGNORABLE: [(char, char); 17] = [
 ];
 
 impl Subject {
-    /// Whether no attribute would be written. An empty CN is none; an empty O is one.
+    /// Whether the encoding has no attributes. An empty CN is omitted; an empty O is encoded.
     pub fn is_empty(&self) -> bool {
         self.attributes().next().is_none()
     }
 
-    /// The encoded Name: one RDN for each kind of attribute, several values of a kind sorted as DER sorts a SET.
+    /// Encodes the Name: one RDN for each attribute type, with its values in the order of a DER SET.
     // go: crypto/x509/pkix/pkix.go, ToRDNSequence
     pub fn to_der(&self) -> Result<Vec<u8>, der::Error> {
         let mut rdns = Vec::new();
@@ -77,7 +77,7 @@ impl Subject {
         Any::new(Tag::Sequence, rdns)?.to_der()
     }
 
-    /// What is written, in its order: the short name, the OID and the values.
+    /// The encoded attributes, in order: the short name, the OID and the values.
     fn attributes(&self) -> impl Iterator<Item = (&'static str, ObjectIdentifier, &[String])> {
         let one = |value: &'_ String| if value.is_empty() { 0..0 } else { 0..1 };
         let common_name = std::slice::from_ref(&self.common_name).get(one(&self.common_name));
@@ -99,17 +99,17 @@ impl Subject {
     }
 }
 
-/// One attribute; its value is a PrintableString if its characters allow that.
+/// Encodes an attribute: as a PrintableString if possible, else as a UTF8String.
 // go: encoding/asn1/marshal.go, makeField
 fn attribute(oid: ObjectIdentifier, value: &str) -> Result<Vec<u8>, der::Error> {
-    // Unlike when reading, `*` and `&` do not count as printable.
+    // Excludes `*` and `&`, which the parser accepts in a PrintableString.
     let printable = |byte: u8| byte.is_ascii_alphanumeric() || b" '()+,-./:=?".contains(&byte);
     let tag = if value.bytes().all(printable) { Tag::PrintableString } else { Tag::Utf8String };
     AttributeTypeAndValue { oid, value: Any::new(tag, value.as_bytes())? }.to_der()
 }
 
-/// In the order in which it is encoded, as `portcullis explain` shows subjects: `O=a + O=b, CN=c`. What could be taken
-/// for the next attribute is escaped.
+/// Formats the attributes in the order of the encoding, `O=a + O=b, CN=c`, as `portcullis explain` shows subjects.
+/// Escapes separators in values.
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut comma = "";
@@ -148,7 +148,7 @@ fn escaped(value: &str) -> String {
 mod tests {
     use super::{Subject, check_name};
     use crate::pki::issuance::testing::{element, strings};
-    use crate::pki::x509::name::{self, Reader};
+    use crate::pki::x509::name::{self, NameDecoder};
 
     /// One RDN of attributes 2.5.4.`kind`, each with its type and value.
     fn rdn(attributes: &[(u8, u8, &[u8])]) -> Vec<u8> {
@@ -162,9 +162,9 @@ mod tests {
         element(0x30, &rdns.concat())
     }
 
-    /// What a requested name is written again as.
+    /// The encoding of a parsed name.
     fn again(encoded: &[u8]) -> Vec<u8> {
-        name::Subject::parse(encoded, Reader::Request).unwrap().name.to_der().unwrap()
+        name::CertificateSubject::parse(encoded, NameDecoder::Request).unwrap().name.to_der().unwrap()
     }
 
     const PRINTABLE: u8 = 0x13;
@@ -173,7 +173,7 @@ mod tests {
     type Rdns = Vec<Vec<u8>>;
 
     #[test]
-    fn kinds_have_one_rdn_each_in_a_fixed_order() {
+    fn each_attribute_type_has_one_rdn_in_a_fixed_order() {
         let kinds = [5, 3, 11, 10, 17, 9, 7, 8, 6];
         let requested: Vec<Vec<u8>> = kinds.iter().map(|kind| rdn(&[(*kind, PRINTABLE, b"a")])).collect();
         let mut wanted = requested.clone();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_written_again_as_go_writes_them() {
+    fn values_are_encoded_as_go_encodes_them() {
         let one = |kind, string, value: &[u8]| vec![rdn(&[(kind, string, value)])];
         let o = |values: &[&[u8]]| {
             vec![rdn(&values.iter().map(|value| (10, PRINTABLE, *value)).collect::<Vec<_>>())]
@@ -249,15 +249,15 @@ mod tests {
     }
 
     #[test]
-    fn emptiness_is_what_is_written() {
+    fn a_name_is_empty_if_its_encoding_is() {
         assert!(Subject::default().is_empty());
         assert!(!Subject { organization: strings(&[""]), ..Subject::default() }.is_empty());
         assert!(!Subject { common_name: "a".to_owned(), ..Subject::default() }.is_empty());
     }
 
     #[test]
-    fn names_that_cannot_be_seen_are_refused() {
-        const UNSEEN: [char; 33] = [
+    fn names_with_invisible_characters_are_rejected() {
+        const INVISIBLE: [char; 33] = [
             '\0',
             '\n',
             '\u{85}',
@@ -293,14 +293,14 @@ mod tests {
             '\u{e01ef}',
         ];
         let passed: Vec<_> =
-            UNSEEN.into_iter().filter(|unseen| check_name(&format!("a{unseen}b")).is_ok()).collect();
+            INVISIBLE.into_iter().filter(|invisible| check_name(&format!("a{invisible}b")).is_ok()).collect();
         assert!(passed.is_empty(), "{passed:?}");
         for name in
             ["alice", "a b", "system:node:a", "jos\u{e9}", "\u{fb50}", "\u{65e5}\u{672c}", "a\u{fffd}"]
         {
             assert!(check_name(name).is_ok(), "{name:?}");
         }
-        // The table is the whole property, as another program has it.
+        // The table covers the whole property, according to the regex crate.
         let property = regex::Regex::new(r"\A\p{Default_Ignorable_Code_Point}\z").unwrap();
         let missing: Vec<_> = ('\0'..=char::MAX)
             .filter(|c| {
@@ -312,7 +312,7 @@ mod tests {
 
     // go: crypto/x509/pkix/pkix.go, RDNSequence.String
     #[test]
-    fn names_are_printed_as_go_prints_them() {
+    fn names_are_formatted_as_go_formats_them() {
         let subject = Subject {
             country: strings(&["DE"]),
             organization: strings(&["dev", "a,b"]),

@@ -1,6 +1,6 @@
-//! The to-be-signed certificate, and the signed one, in DER.
+//! Encodes TBSCertificates and signed certificates in DER.
 //!
-//! Built field by field, because general issuers lose what must be kept: repeated organisations, and so groups.
+//! General-purpose builders lose repeated organizations, and so groups; hence a builder of our own.
 
 use std::time::Duration;
 
@@ -12,26 +12,26 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 use x509_cert::time::Time;
 
 use super::alt_names::AltNames;
-use super::usage::Usages;
+use super::usage::CertificateUsages;
 use super::validity::Validity;
 
-/// What is written into a certificate.
+/// The fields of a certificate.
 #[derive(Debug)]
-pub(super) struct Fields<'a> {
+pub(super) struct TbsFields<'a> {
     /// Big-endian.
     pub(super) serial: &'a [u8],
     pub(super) algorithm: AlgorithmIdentifierOwned,
-    /// The authority's subject, as its certificate has it.
+    /// The encoded subject of the CA certificate.
     pub(super) issuer: &'a [u8],
     pub(super) validity: Validity,
     /// The encoded subject.
     pub(super) subject: &'a [u8],
     pub(super) spki: &'a [u8],
-    pub(super) usages: &'a Usages,
+    pub(super) usages: &'a CertificateUsages,
     pub(super) basic_constraints: BasicConstraints,
-    /// The subject key identifier; empty if there is none.
+    /// The subject key identifier; empty if absent.
     pub(super) key_id: &'a [u8],
-    /// The authority's subject key identifier; empty if it has none.
+    /// The subject key identifier of the CA certificate; empty if absent.
     pub(super) authority_key_id: &'a [u8],
     pub(super) alt_names: &'a AltNames,
 }
@@ -44,7 +44,7 @@ struct TbsCertificate {
     serial: Uint,
     signature: AlgorithmIdentifierOwned,
     issuer: Any,
-    validity: Span,
+    validity: ValiditySequence,
     subject: Any,
     public_key: Any,
     #[asn1(context_specific = "3", tag_mode = "EXPLICIT")]
@@ -52,20 +52,20 @@ struct TbsCertificate {
 }
 
 #[derive(Sequence)]
-struct Span {
+struct ValiditySequence {
     not_before: Time,
     not_after: Time,
 }
 
 #[derive(Sequence)]
-struct Signed {
+struct SignedSequence {
     content: Any,
     algorithm: AlgorithmIdentifierOwned,
     signature: BitString,
 }
 
-impl Fields<'_> {
-    /// The signed part.
+impl TbsFields<'_> {
+    /// Encodes the TBSCertificate.
     pub(super) fn to_der(&self) -> Result<Vec<u8>, der::Error> {
         TbsCertificate {
             // Version 3, counted from zero.
@@ -73,7 +73,7 @@ impl Fields<'_> {
             serial: Uint::new(self.serial)?,
             signature: self.algorithm.clone(),
             issuer: Any::from_der(self.issuer)?,
-            validity: Span {
+            validity: ValiditySequence {
                 not_before: time(self.validity.not_before)?,
                 not_after: time(self.validity.not_after)?,
             },
@@ -111,7 +111,7 @@ impl Fields<'_> {
             add("2.5.29.35", false, id.to_der()?)?;
         }
         if !self.alt_names.is_empty() {
-            // RFC 5280 §4.2.1.6: critical exactly when there is no subject.
+            // RFC 5280 §4.2.1.6: critical if and only if the subject is empty.
             add("2.5.29.17", self.subject == EMPTY_NAME, self.alt_names.to_der()?)?;
         }
         Ok(extensions)
@@ -121,25 +121,24 @@ impl Fields<'_> {
 /// An encoded Name without attributes.
 pub(super) const EMPTY_NAME: &[u8] = &[0x30, 0];
 
-/// A whole certificate, or a whole request: both are what is signed, how, and the signature.
+/// Encodes a signed certificate or request: the content, the algorithm and the signature.
 pub(super) fn signed(
     content: &[u8],
     algorithm: AlgorithmIdentifierOwned,
     signature: &[u8],
 ) -> Result<Vec<u8>, der::Error> {
     let signature = BitString::from_bytes(signature)?;
-    Signed { content: Any::from_der(content)?, algorithm, signature }.to_der()
+    SignedSequence { content: Any::from_der(content)?, algorithm, signature }.to_der()
 }
 
-/// UTCTime until 2049, GeneralizedTime after (RFC 5280 §4.1.2.5).
+/// Encodes as UTCTime until 2049, then as GeneralizedTime (RFC 5280 §4.1.2.5).
 fn time(since_1970: Duration) -> Result<Time, der::Error> {
     UtcTime::from_unix_duration(since_1970)
         .map(Time::UtcTime)
         .or_else(|_| GeneralizedTime::from_unix_duration(since_1970).map(Time::GeneralTime))
 }
 
-/// A BIT STRING of named bits, in which bit n of the number is bit n: it ends with the last one that is set
-/// (X.690 §11.2.2).
+/// Encodes a BIT STRING of named bits; bit n of the number is named bit n. Omits trailing zero bits (X.690 §11.2.2).
 fn named_bits(bits: u16) -> Result<Vec<u8>, der::Error> {
     let octets = bits.reverse_bits().to_be_bytes();
     let used = 16 - bits.leading_zeros();
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_two_digits_until_2049() {
+    fn years_have_two_digits_until_2049() {
         const CASES: &[(u64, &[u8])] = &[
             (1_767_225_600, b"\x17\x0d260101000000Z"),
             (2_524_607_999, b"\x17\x0d491231235959Z"),

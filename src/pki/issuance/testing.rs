@@ -1,4 +1,4 @@
-//! Authorities and requests for tests.
+//! CAs and requests for tests.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use x509_cert::der::asn1::Any;
 use x509_cert::der::{Encode as _, Tag};
 
 use super::alt_names::AltNames;
-use super::authority::Authority;
-use super::issue::{IssueError, Issued, Wanted};
-use super::profile::Profile;
+use super::authority::CertificateAuthority;
+use super::issue::{IssuanceRequest, IssueError, IssuedCertificate};
+use super::profile::CertificateProfile;
 use super::request::{self, CertificateRequest};
 use super::signer::{KeyKind, PemKey, Signer as _};
 use super::subject::Subject;
@@ -25,7 +25,7 @@ pub(crate) const YEAR: Duration = Duration::from_hours(8760);
 pub(crate) const KINDS: [KeyKind; 5] =
     [KeyKind::Rsa2048, KeyKind::EcdsaP256, KeyKind::EcdsaP384, KeyKind::EcdsaP521, KeyKind::Ed25519];
 
-/// Parameters of an authority that began a year ago and lives for ten more.
+/// Parameters of a CA certificate, valid from a year ago for eleven years.
 pub(crate) fn ca_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -41,18 +41,18 @@ pub(crate) fn date(time: Duration) -> time::OffsetDateTime {
     time::OffsetDateTime::from_unix_timestamp(i64::try_from(time.as_secs()).unwrap()).unwrap()
 }
 
-/// The certificate of an authority, in PEM.
+/// A CA certificate, in PEM.
 pub(crate) fn ca_pem(params: &CertificateParams, key: &PemKey) -> String {
     let key = KeyPair::from_pem(key.to_pem().expose_secret()).unwrap();
     params.self_signed(&key).unwrap().pem()
 }
 
-pub(crate) fn authority_of(params: &CertificateParams, kind: KeyKind) -> Authority {
+pub(crate) fn authority_of(params: &CertificateParams, kind: KeyKind) -> CertificateAuthority {
     let key = PemKey::generate(kind).unwrap();
-    Authority::new(ca_pem(params, &key).as_bytes(), Box::new(key)).unwrap()
+    CertificateAuthority::new(ca_pem(params, &key).as_bytes(), Box::new(key)).unwrap()
 }
 
-pub(crate) fn authority(kind: KeyKind) -> Authority {
+pub(crate) fn authority(kind: KeyKind) -> CertificateAuthority {
     authority_of(&ca_params("test-ca"), kind)
 }
 
@@ -72,26 +72,26 @@ pub(crate) fn request(subject: &Subject, alt_names: &AltNames) -> CertificateReq
     request::build(subject, alt_names, &PemKey::generate(KeyKind::EcdsaP256).unwrap()).unwrap()
 }
 
-/// Prepares and signs for a year.
+/// Prepares and signs a certificate for a year.
 pub(crate) fn issue(
-    authority: &Authority,
-    profile: &Profile,
+    authority: &CertificateAuthority,
+    profile: &CertificateProfile,
     request: &CertificateRequest,
     usages: &[&str],
-) -> Result<Issued, IssueError> {
+) -> Result<IssuedCertificate, IssueError> {
     let usages = strings(usages);
-    let wanted = Wanted { request, usages: &usages, expiration: None, signing_duration: YEAR };
+    let wanted = IssuanceRequest { request, usages: &usages, expiration: None, signing_duration: YEAR };
     authority.issue(authority.prepare(profile, &wanted, NOW)?)
 }
 
-/// An element of DER.
+/// A DER element.
 pub(crate) fn element(kind: u8, content: &[u8]) -> Vec<u8> {
     let mut element = Any::new(Tag::OctetString, content).unwrap().to_der().unwrap();
     element[0] = kind;
     element
 }
 
-/// A request with whatever subject and attributes, signed by its key.
+/// A request with any subject and attributes, even malformed ones, signed by its key.
 pub(crate) fn raw_request(subject: &[u8], attributes: &[u8], key: &PemKey) -> Vec<u8> {
     let attributes = element(0xa0, attributes);
     let info = element(0x30, &[&[2, 1, 0], subject, key.public_key(), &attributes].concat());
@@ -99,7 +99,7 @@ pub(crate) fn raw_request(subject: &[u8], attributes: &[u8], key: &PemKey) -> Ve
     tbs::signed(&info, key.algorithm().identifier().unwrap(), &signature).unwrap()
 }
 
-/// Runs openssl and gives what it printed.
+/// Runs openssl and returns its output.
 pub(crate) fn openssl(arguments: &[&str]) -> String {
     let output = Command::new("openssl").args(arguments).output().expect("openssl is on the PATH");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

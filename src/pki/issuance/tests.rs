@@ -1,4 +1,4 @@
-//! Certificates from end to end: what is issued, read back by other libraries, and what can never be issued.
+//! End-to-end tests of issuance: other libraries parse and verify the certificates.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use x509_parser::prelude::FromDer as _;
 
 use super::alt_names::AltNames;
-use super::authority::Authority;
-use super::issue::{IssueError, Wanted};
-use super::profile::Profile;
+use super::authority::CertificateAuthority;
+use super::issue::{IssuanceRequest, IssueError};
+use super::profile::CertificateProfile;
 use super::request;
 use super::signer::{KeyKind, PemKey};
 use super::subject::Subject;
@@ -39,7 +39,8 @@ fn every_kind_of_authority_signs_every_kind_of_key() {
             let key = PemKey::generate(kind).unwrap();
             let request = request::build(&subject("alice", &["dev", "ops"]), &every_name(), &key).unwrap();
             let usages = ["digital signature", "client auth"];
-            let issued = issue(&authority, &Profile::kube_apiserver_client(), &request, &usages).unwrap();
+            let issued =
+                issue(&authority, &CertificateProfile::kube_apiserver_client(), &request, &usages).unwrap();
             std::fs::write(path("leaf.crt"), issued.pem()).unwrap();
             let at = NOW.as_secs().to_string();
             let verified = openssl(&[
@@ -74,7 +75,7 @@ fn every_kind_of_authority_signs_every_kind_of_key() {
 }
 
 #[test]
-fn a_certificate_reads_as_kube_controller_manager_would_have_written_it() {
+fn a_certificate_equals_that_of_kube_controller_manager() {
     let authority = authority(KeyKind::EcdsaP256);
     let request = request(&subject("alice", &["ops", "dev", "dev"]), &every_name());
     let usages = [
@@ -86,7 +87,7 @@ fn a_certificate_reads_as_kube_controller_manager_would_have_written_it() {
         "email protection",
         "signing",
     ];
-    let issued = issue(&authority, &Profile::legacy_unknown(), &request, &usages).unwrap();
+    let issued = issue(&authority, &CertificateProfile::legacy_unknown(), &request, &usages).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("leaf.crt");
     std::fs::write(&path, issued.pem()).unwrap();
@@ -125,7 +126,7 @@ fn a_certificate_reads_as_kube_controller_manager_would_have_written_it() {
     let (_, leaf) = x509_parser::certificate::X509Certificate::from_der(issued.der()).unwrap();
     let serial = leaf.raw_serial_as_string().replace(':', "");
     assert_eq!(serial.strip_prefix("00").filter(|s| s.len() == 32).unwrap_or(&serial), issued.serial_hex());
-    let other = issue(&authority, &Profile::legacy_unknown(), &request, &usages).unwrap();
+    let other = issue(&authority, &CertificateProfile::legacy_unknown(), &request, &usages).unwrap();
     assert_ne!(other.serial_hex(), issued.serial_hex());
 }
 
@@ -136,10 +137,10 @@ fn extension_of(der: &[u8], oid: &str) -> Option<(bool, Vec<u8>)> {
 }
 
 #[test]
-fn alternative_names_are_critical_exactly_without_a_subject() {
+fn alternative_names_are_critical_only_without_a_subject() {
     let authority = authority(KeyKind::EcdsaP256);
-    let profile = Profile::legacy_unknown();
-    // An empty CN is none; an empty O is one.
+    let profile = CertificateProfile::legacy_unknown();
+    // An empty CN is omitted; an empty O is encoded.
     let cases = [
         ("a subject", subject("alice", &[]), Some(false)),
         ("no subject", Subject::default(), Some(true)),
@@ -158,18 +159,19 @@ fn alternative_names_are_critical_exactly_without_a_subject() {
 }
 
 #[test]
-fn an_ipv4_address_written_as_ipv6_is_one() {
+fn an_ipv4_mapped_address_becomes_ipv4() {
     let names = AltNames { ips: vec!["::ffff:192.0.2.1".parse::<IpAddr>().unwrap()], ..AltNames::default() };
     let request = request(&subject("a", &[]), &names);
     assert_eq!(request.alt_names().ips, ["192.0.2.1".parse::<IpAddr>().unwrap()]);
     let issued =
-        issue(&authority(KeyKind::EcdsaP256), &Profile::serving(), &request, &["server auth"]).unwrap();
+        issue(&authority(KeyKind::EcdsaP256), &CertificateProfile::serving(), &request, &["server auth"])
+            .unwrap();
     let (_, value) = extension_of(issued.der(), "2.5.29.17").unwrap();
     assert_eq!(value, [0x30, 6, 0x87, 4, 192, 0, 2, 1]);
 }
 
 #[test]
-fn an_authority_without_a_key_identifier_gives_none() {
+fn an_authority_without_a_key_identifier_issues_certificates_without_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
     openssl(&[
@@ -192,24 +194,27 @@ fn an_authority_without_a_key_identifier_gives_none() {
         &path("crt"),
     ]);
     let (crt, key) = (std::fs::read(path("crt")).unwrap(), std::fs::read(path("key")).unwrap());
-    let plain = Authority::new(&crt, Box::new(PemKey::from_pem(&key).unwrap())).unwrap();
+    let plain = CertificateAuthority::new(&crt, Box::new(PemKey::from_pem(&key).unwrap())).unwrap();
     let alice = request(&subject("alice", &[]), &AltNames::default());
-    // openssl's authority begins now.
+    // The CA certificate by openssl is valid from now on.
     let usages = strings(&["client auth"]);
-    let wanted = Wanted { request: &alice, usages: &usages, expiration: None, signing_duration: YEAR };
-    let prepared = plain.prepare(&Profile::client(), &wanted, plain.not_before()).unwrap();
+    let wanted =
+        IssuanceRequest { request: &alice, usages: &usages, expiration: None, signing_duration: YEAR };
+    let prepared = plain.prepare(&CertificateProfile::client(), &wanted, plain.not_before()).unwrap();
     let issued = plain.issue(prepared).unwrap();
     assert_eq!(extension_of(issued.der(), "2.5.29.35"), None);
-    let issued = issue(&authority(KeyKind::EcdsaP256), &Profile::client(), &alice, &["client auth"]).unwrap();
+    let issued =
+        issue(&authority(KeyKind::EcdsaP256), &CertificateProfile::client(), &alice, &["client auth"])
+            .unwrap();
     assert!(extension_of(issued.der(), "2.5.29.35").is_some());
-    // Nor does an authority identify itself.
+    // A certificate with the name of its CA has no authority key identifier either.
     let mut params = ca_params("");
     params.distinguished_name = rcgen::DistinguishedName::new();
     let name = rcgen::DnValue::PrintableString("namesake".try_into().unwrap());
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
     let namesake = request(&subject("namesake", &[]), &AltNames::default());
     let own = authority_of(&params, KeyKind::EcdsaP256);
-    let issued = issue(&own, &Profile::client(), &namesake, &["client auth"]).unwrap();
+    let issued = issue(&own, &CertificateProfile::client(), &namesake, &["client auth"]).unwrap();
     assert_eq!(extension_of(issued.der(), "2.5.29.35"), None);
 }
 
@@ -220,7 +225,7 @@ fn an_expired_authority_is_accepted_and_signs_nothing() {
     let authority = authority_of(&params, KeyKind::EcdsaP256);
     assert!(authority.is_expired(NOW));
     let request = request(&subject("alice", &[]), &AltNames::default());
-    let refused = issue(&authority, &Profile::client(), &request, &["client auth"]).unwrap_err();
+    let refused = issue(&authority, &CertificateProfile::client(), &request, &["client auth"]).unwrap_err();
     assert!(matches!(refused, IssueError::NotValid(_)), "{refused:?}");
     assert_eq!(
         refused.to_string(),
@@ -228,47 +233,49 @@ fn an_expired_authority_is_accepted_and_signs_nothing() {
     );
     params.not_after = date(NOW.saturating_sub(Duration::from_hours(1)));
     let authority = authority_of(&params, KeyKind::EcdsaP256);
-    let refused = issue(&authority, &Profile::client(), &request, &["client auth"]).unwrap_err();
+    let refused = issue(&authority, &CertificateProfile::client(), &request, &["client auth"]).unwrap_err();
     assert_eq!(refused.to_string(), "the signer has expired: NotAfter=2025-12-31 23:00:00 +0000 UTC");
 }
 
 #[test]
-fn a_life_ends_with_the_authority() {
+fn a_lifetime_ends_with_that_of_the_authority() {
     let mut params = ca_params("short");
     params.not_after = date(NOW + Duration::from_hours(3));
     let authority = authority_of(&params, KeyKind::EcdsaP256);
     let request = request(&subject("alice", &[]), &AltNames::default());
-    let issued = issue(&authority, &Profile::client(), &request, &["client auth"]).unwrap();
+    let issued = issue(&authority, &CertificateProfile::client(), &request, &["client auth"]).unwrap();
     assert_eq!(issued.not_after(), NOW + Duration::from_hours(3));
     assert_eq!(authority.not_after(), issued.not_after());
 }
 
 #[test]
-fn what_was_prepared_is_signed_by_its_own_authority_alone() {
+fn only_the_authority_that_prepared_a_certificate_signs_it() {
     let (own, other) = (authority(KeyKind::EcdsaP256), authority(KeyKind::EcdsaP256));
     let request = request(&subject("alice", &[]), &AltNames::default());
     let usages = strings(&["client auth"]);
-    let wanted = Wanted { request: &request, usages: &usages, expiration: None, signing_duration: YEAR };
-    let prepared = || own.prepare(&Profile::client(), &wanted, NOW).unwrap();
+    let wanted =
+        IssuanceRequest { request: &request, usages: &usages, expiration: None, signing_duration: YEAR };
+    let prepared = || own.prepare(&CertificateProfile::client(), &wanted, NOW).unwrap();
     assert_eq!(other.issue(prepared()).unwrap_err(), IssueError::OtherAuthority);
     assert!(own.issue(prepared()).is_ok());
 }
 
 #[test]
-fn unknown_usages_are_no_refusal() {
+fn unknown_usages_are_not_a_profile_violation() {
     let request = request(&subject("alice", &[]), &AltNames::default());
     let authority = authority(KeyKind::EcdsaP256);
     let refused =
-        issue(&authority, &Profile::legacy_unknown(), &request, &["client auth", "x", "y\"z"]).unwrap_err();
+        issue(&authority, &CertificateProfile::legacy_unknown(), &request, &["client auth", "x", "y\"z"])
+            .unwrap_err();
     assert!(matches!(refused, IssueError::Usages(_)), "{refused:?}");
     assert_eq!(refused.to_string(), r#"unrecognized usage values: ["x" "y\"z"]"#);
 }
 
-/// A certificate that an authority's own limits forbid, or not.
-type Case = (&'static str, Authority, &'static str, &'static [&'static str], bool);
+/// The case, the CA, a DNS name, usages, and whether the limits of the CA certificate allow them.
+type Case = (&'static str, CertificateAuthority, &'static str, &'static [&'static str], bool);
 
 #[test]
-fn nothing_is_signed_that_verifiers_would_not_let_its_authority_sign() {
+fn a_certificate_beyond_the_limits_of_its_authority_is_not_signed() {
     use rcgen::{ExtendedKeyUsagePurpose, GeneralSubtree, NameConstraints};
     let limited = |purposes: Vec<ExtendedKeyUsagePurpose>, domain: Option<&str>| {
         let mut params = ca_params("limited");
@@ -294,13 +301,13 @@ fn nothing_is_signed_that_verifiers_would_not_let_its_authority_sign() {
             true,
         ),
         ("any", limited(vec![ExtendedKeyUsagePurpose::Any], None), "a.test", &["server auth"], true),
-        ("none is as good as its authority's", limited(vec![client], None), "a.test", &["signing"], true),
+        ("no purpose", limited(vec![client], None), "a.test", &["signing"], true),
         ("a name within", limited(vec![], Some("test")), "a.test", &["server auth"], true),
-        ("a name without", limited(vec![], Some("example")), "a.test", &["server auth"], false),
+        ("a name outside", limited(vec![], Some("example")), "a.test", &["server auth"], false),
     ];
     for (case, authority, name, usages, good) in cases {
         let request = request(&subject("a", &[]), &named(name));
-        let issued = issue(&authority, &Profile::legacy_unknown(), &request, usages);
+        let issued = issue(&authority, &CertificateProfile::legacy_unknown(), &request, usages);
         match issued {
             Ok(_) => assert!(good, "{case}"),
             Err(IssueError::Limit(limit)) => assert!(!good, "{case}: {limit}"),

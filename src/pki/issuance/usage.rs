@@ -1,6 +1,6 @@
-//! What a certificate may be used for, in the words of the certificates API.
+//! Key usages and extended key usages, by their names in the certificates API.
 //!
-//! The words come from `spec.usages` alone, never from the request itself. Several words may mean one bit.
+//! The names come only from `spec.usages`, never from the PKCS#10 request. Several names may stand for one bit.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,10 +11,10 @@ use x509_cert::der::asn1::ObjectIdentifier;
 
 use crate::go::quote::Quoted;
 
-/// A usage the certificates API knows. Closed by `certificates.k8s.io/v1`; ordered by its word.
+/// A usage of `certificates.k8s.io/v1`, which defines a closed set; ordered by name.
 // api: certificates/v1/types.go, KeyUsage
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Usage {
+pub enum CertificateUsage {
     /// `any`
     Any,
     /// `cert sign`
@@ -53,74 +53,75 @@ pub enum Usage {
     NetscapeSgc,
     /// `ocsp signing`
     OcspSigning,
-    /// `s/mime`, another word for `email protection`
+    /// `s/mime`, another name of `email protection`
     Smime,
     /// `server auth`
     ServerAuth,
-    /// `signing`, another word for `digital signature`
+    /// `signing`, another name of `digital signature`
     Signing,
     /// `timestamping`
     Timestamping,
 }
 
-/// Where a usage is written in a certificate.
+/// The encoding of a usage in a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// A bit of keyUsage, counted as RFC 5280 §4.2.1.3 does.
+pub(super) enum UsageEncoding {
+    /// A bit of keyUsage, with its number in RFC 5280 §4.2.1.3.
     KeyUsage(u8),
-    /// An entry of extKeyUsage: its rank in Go's enumeration, by which entries are sorted, and its OID.
+    /// A purpose of extKeyUsage: its value in Go's enumeration, by which purposes are sorted, and its OID.
     // go: crypto/x509/x509.go, ExtKeyUsage
     Extended(u8, &'static str),
 }
 
-use Place::{Extended, KeyUsage};
+use UsageEncoding::{Extended, KeyUsage};
 
-/// Ordered by their words, as [`Usage`] is.
-const TABLE: [(Usage, &str, Place); 23] = [
-    (Usage::Any, "any", Extended(0, "2.5.29.37.0")),
-    (Usage::CertSign, "cert sign", KeyUsage(5)),
-    (Usage::ClientAuth, "client auth", Extended(2, "1.3.6.1.5.5.7.3.2")),
-    (Usage::CodeSigning, "code signing", Extended(3, "1.3.6.1.5.5.7.3.3")),
-    (Usage::ContentCommitment, "content commitment", KeyUsage(1)),
-    (Usage::CrlSign, "crl sign", KeyUsage(6)),
-    (Usage::DataEncipherment, "data encipherment", KeyUsage(3)),
-    (Usage::DecipherOnly, "decipher only", KeyUsage(8)),
-    (Usage::DigitalSignature, "digital signature", KeyUsage(0)),
-    (Usage::EmailProtection, "email protection", Extended(4, "1.3.6.1.5.5.7.3.4")),
-    (Usage::EncipherOnly, "encipher only", KeyUsage(7)),
-    (Usage::IpsecEndSystem, "ipsec end system", Extended(5, "1.3.6.1.5.5.7.3.5")),
-    (Usage::IpsecTunnel, "ipsec tunnel", Extended(6, "1.3.6.1.5.5.7.3.6")),
-    (Usage::IpsecUser, "ipsec user", Extended(7, "1.3.6.1.5.5.7.3.7")),
-    (Usage::KeyAgreement, "key agreement", KeyUsage(4)),
-    (Usage::KeyEncipherment, "key encipherment", KeyUsage(2)),
-    (Usage::MicrosoftSgc, "microsoft sgc", Extended(10, "1.3.6.1.4.1.311.10.3.3")),
-    (Usage::NetscapeSgc, "netscape sgc", Extended(11, "2.16.840.1.113730.4.1")),
-    (Usage::OcspSigning, "ocsp signing", Extended(9, "1.3.6.1.5.5.7.3.9")),
-    (Usage::Smime, "s/mime", Extended(4, "1.3.6.1.5.5.7.3.4")),
-    (Usage::ServerAuth, "server auth", Extended(1, "1.3.6.1.5.5.7.3.1")),
-    (Usage::Signing, "signing", KeyUsage(0)),
-    (Usage::Timestamping, "timestamping", Extended(8, "1.3.6.1.5.5.7.3.8")),
+/// Ordered by name, as [`CertificateUsage`] is.
+const TABLE: [(CertificateUsage, &str, UsageEncoding); 23] = [
+    (CertificateUsage::Any, "any", Extended(0, "2.5.29.37.0")),
+    (CertificateUsage::CertSign, "cert sign", KeyUsage(5)),
+    (CertificateUsage::ClientAuth, "client auth", Extended(2, "1.3.6.1.5.5.7.3.2")),
+    (CertificateUsage::CodeSigning, "code signing", Extended(3, "1.3.6.1.5.5.7.3.3")),
+    (CertificateUsage::ContentCommitment, "content commitment", KeyUsage(1)),
+    (CertificateUsage::CrlSign, "crl sign", KeyUsage(6)),
+    (CertificateUsage::DataEncipherment, "data encipherment", KeyUsage(3)),
+    (CertificateUsage::DecipherOnly, "decipher only", KeyUsage(8)),
+    (CertificateUsage::DigitalSignature, "digital signature", KeyUsage(0)),
+    (CertificateUsage::EmailProtection, "email protection", Extended(4, "1.3.6.1.5.5.7.3.4")),
+    (CertificateUsage::EncipherOnly, "encipher only", KeyUsage(7)),
+    (CertificateUsage::IpsecEndSystem, "ipsec end system", Extended(5, "1.3.6.1.5.5.7.3.5")),
+    (CertificateUsage::IpsecTunnel, "ipsec tunnel", Extended(6, "1.3.6.1.5.5.7.3.6")),
+    (CertificateUsage::IpsecUser, "ipsec user", Extended(7, "1.3.6.1.5.5.7.3.7")),
+    (CertificateUsage::KeyAgreement, "key agreement", KeyUsage(4)),
+    (CertificateUsage::KeyEncipherment, "key encipherment", KeyUsage(2)),
+    (CertificateUsage::MicrosoftSgc, "microsoft sgc", Extended(10, "1.3.6.1.4.1.311.10.3.3")),
+    (CertificateUsage::NetscapeSgc, "netscape sgc", Extended(11, "2.16.840.1.113730.4.1")),
+    (CertificateUsage::OcspSigning, "ocsp signing", Extended(9, "1.3.6.1.5.5.7.3.9")),
+    (CertificateUsage::Smime, "s/mime", Extended(4, "1.3.6.1.5.5.7.3.4")),
+    (CertificateUsage::ServerAuth, "server auth", Extended(1, "1.3.6.1.5.5.7.3.1")),
+    (CertificateUsage::Signing, "signing", KeyUsage(0)),
+    (CertificateUsage::Timestamping, "timestamping", Extended(8, "1.3.6.1.5.5.7.3.8")),
 ];
 
-static ALL: LazyLock<Vec<Usage>> = LazyLock::new(|| TABLE.iter().map(|(usage, ..)| *usage).collect());
+static ALL: LazyLock<Vec<CertificateUsage>> =
+    LazyLock::new(|| TABLE.iter().map(|(usage, ..)| *usage).collect());
 
-impl Usage {
-    /// Every usage, ordered by its word.
+impl CertificateUsage {
+    /// All usages, ordered by name.
     pub fn all() -> &'static [Self] {
         &ALL
     }
 
-    /// The word of the certificates API.
+    /// The name in the certificates API.
     pub fn word(self) -> &'static str {
         TABLE.iter().find(|(usage, ..)| *usage == self).map_or("", |(_, word, _)| word)
     }
 
-    /// Whether it names a purpose (extKeyUsage) rather than what the key does (keyUsage).
+    /// Whether the usage is a purpose of extKeyUsage, not a bit of keyUsage.
     pub fn is_extended(self) -> bool {
         matches!(self.place(), Extended(..))
     }
 
-    /// The OID of a purpose; `None` for `any`, and for what the key does.
+    /// The OID of a purpose; `None` for `any` and for bits of keyUsage.
     pub(super) fn purpose(self) -> Option<ObjectIdentifier> {
         match self.place() {
             Extended(_, oid) if self != Self::Any => ObjectIdentifier::new(oid).ok(),
@@ -129,18 +130,18 @@ impl Usage {
     }
 
     // kubernetes: pkg/controller/certificates/authority/policies.go, keyUsageDict and extKeyUsageDict
-    pub(super) fn place(self) -> Place {
+    pub(super) fn place(self) -> UsageEncoding {
         TABLE.iter().find(|(usage, ..)| *usage == self).map_or(KeyUsage(0), |(.., place)| *place)
     }
 }
 
-impl fmt::Display for Usage {
+impl fmt::Display for CertificateUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
     }
 }
 
-impl FromStr for Usage {
+impl FromStr for CertificateUsage {
     type Err = UnknownUsages;
 
     fn from_str(word: &str) -> Result<Self, UnknownUsages> {
@@ -152,7 +153,7 @@ impl FromStr for Usage {
     }
 }
 
-/// Words that are no usages, in the order in which they were given.
+/// Names that are not usages, in their original order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unrecognized usage values: [{}]", quoted(.0))]
 pub struct UnknownUsages(pub Vec<String>);
@@ -161,12 +162,12 @@ fn quoted(words: &[String]) -> String {
     words.iter().map(|word| Quoted(word).to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// The usages of one request, in its order.
+/// The usages of a request, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Usages(Vec<Usage>);
+pub struct CertificateUsages(Vec<CertificateUsage>);
 
-impl Usages {
-    /// Reads the words of `spec.usages`; the error names every unknown one.
+impl CertificateUsages {
+    /// Parses `spec.usages`; the error lists every unknown name.
     // kubernetes: pkg/controller/certificates/authority/policies.go, keyUsagesFromStrings
     pub fn parse(words: &[String]) -> Result<Self, UnknownUsages> {
         let (known, unknown): (Vec<_>, Vec<_>) =
@@ -179,12 +180,12 @@ impl Usages {
         Ok(Self(known.into_iter().filter_map(Result::ok).collect()))
     }
 
-    /// The usages, in the order in which they were given.
-    pub fn as_slice(&self) -> &[Usage] {
+    /// The usages, in order.
+    pub fn as_slice(&self) -> &[CertificateUsage] {
         &self.0
     }
 
-    /// The bits of keyUsage: bit n of the number is bit n of RFC 5280.
+    /// The bits of keyUsage; bit n of the number is bit n of RFC 5280.
     pub(super) fn key_usage(&self) -> u16 {
         self.0.iter().fold(0, |bits, usage| match usage.place() {
             KeyUsage(bit) => bits | 1 << bit,
@@ -192,7 +193,7 @@ impl Usages {
         })
     }
 
-    /// The OIDs of extKeyUsage, each once, in Go's order.
+    /// The OIDs of extKeyUsage, without duplicates, in Go's order.
     pub(super) fn extended(&self) -> Vec<&'static str> {
         let places: BTreeSet<(u8, &'static str)> = self
             .0
@@ -206,8 +207,8 @@ impl Usages {
     }
 }
 
-impl From<Vec<Usage>> for Usages {
-    fn from(usages: Vec<Usage>) -> Self {
+impl From<Vec<CertificateUsage>> for CertificateUsages {
+    fn from(usages: Vec<CertificateUsage>) -> Self {
         Self(usages)
     }
 }

@@ -1,21 +1,21 @@
-//! How long a certificate lives.
+//! The validity of a certificate.
 
 use std::time::Duration;
 
 use crate::clock::UnixTime;
 use crate::go::rfc3339::format_utc;
 
-/// How far a certificate begins in the past, for clocks that are behind.
+/// The time by which notBefore precedes the issuance, for clients with slow clocks.
 // kubernetes: pkg/controller/certificates/signer/signer.go, sign
 pub const BACKDATE: Duration = Duration::from_mins(5);
-/// A certificate that lives shorter than this is not cut by the backdate at its end.
+/// Below this lifetime, notAfter is not reduced by the backdate.
 // kubernetes: pkg/controller/certificates/signer/signer.go, sign
-pub const SHORT: Duration = Duration::from_hours(8);
-/// The shortest life that is given to who asks for a certain one.
+pub const SHORT_LIFETIME: Duration = Duration::from_hours(8);
+/// The minimum of a requested lifetime.
 // kubernetes: pkg/controller/certificates/signer/signer.go, duration
-pub const MINIMUM: Duration = Duration::from_mins(10);
+pub const MIN_LIFETIME: Duration = Duration::from_mins(10);
 
-/// When a certificate is valid; both ends belong to it. Whole seconds.
+/// The validity of a certificate, in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// The first second.
@@ -24,67 +24,67 @@ pub struct Validity {
     pub not_after: UnixTime,
 }
 
-/// The authority is not valid now. The texts are kube-controller-manager's where it has one.
+/// The CA certificate is not valid now. The texts are kube-controller-manager's where it has one.
 // kubernetes: pkg/controller/certificates/authority/policies.go, apply
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthorityNotValid {
-    /// It has not begun. kube-controller-manager signs even so.
+    /// The CA certificate is not valid yet. kube-controller-manager signs nevertheless.
     #[error("the signer is not valid yet: NotBefore={0}")]
-    BeforeItsStart(String),
-    /// It had ended before the certificate would begin.
+    NotYetValid(String),
+    /// The CA certificate had expired before the backdated notBefore.
     #[error("the signer has expired: NotAfter={0}")]
-    BeforeStart(String),
-    /// It ended within the backdated span.
+    Expired(String),
+    /// The CA certificate expired between the backdated notBefore and now.
     #[error("refusing to sign a certificate that expired in the past: NotAfter={0}")]
-    BeforeNow(String),
+    ExpiredWithinBackdate(String),
 }
 
-/// The life of a certificate: what is asked for, at most the longest one; with nothing asked for, the usual one.
+/// The lifetime of a certificate: the requested one, within the minimum and the maximum, or the default.
 // kubernetes: pkg/controller/certificates/signer/signer.go, duration
-pub(super) fn life(asked: Option<Duration>, longest: Duration, usual: Duration) -> Duration {
-    match asked {
-        None => usual,
-        Some(asked) if asked > longest => longest,
-        Some(asked) => asked.max(MINIMUM),
+pub(super) fn lifetime(requested: Option<Duration>, max: Duration, default: Duration) -> Duration {
+    match requested {
+        None => default,
+        Some(requested) if requested > max => max,
+        Some(requested) => requested.max(MIN_LIFETIME),
     }
 }
 
 impl Validity {
-    /// The span of a certificate made now, within that of its authority.
+    /// The validity of a certificate issued now, within that of its CA.
     // kubernetes: pkg/controller/certificates/authority/policies.go, apply
-    pub(super) fn of(now: UnixTime, life: Duration, authority: Self) -> Result<Self, AuthorityNotValid> {
-        Self::backdated(now, life, authority, BACKDATE, SHORT)
+    pub(super) fn of(now: UnixTime, lifetime: Duration, authority: Self) -> Result<Self, AuthorityNotValid> {
+        Self::backdated(now, lifetime, authority, BACKDATE, SHORT_LIFETIME)
     }
 
     fn backdated(
         now: UnixTime,
-        life: Duration,
+        lifetime: Duration,
         authority: Self,
         backdate: Duration,
         short: Duration,
     ) -> Result<Self, AuthorityNotValid> {
         let not_before = now.saturating_sub(backdate);
         let authority_end = authority.not_after;
-        let end = now.saturating_add(life);
-        let not_after = if life < short { end } else { end.saturating_sub(backdate) }.min(authority_end);
+        let end = now.saturating_add(lifetime);
+        let not_after = if lifetime < short { end } else { end.saturating_sub(backdate) }.min(authority_end);
         if not_before >= authority_end {
-            return Err(AuthorityNotValid::BeforeStart(printed(authority_end)));
+            return Err(AuthorityNotValid::Expired(go_format(authority_end)));
         }
         if now >= authority_end {
-            return Err(AuthorityNotValid::BeforeNow(printed(authority_end)));
+            return Err(AuthorityNotValid::ExpiredWithinBackdate(go_format(authority_end)));
         }
         if now < authority.not_before {
-            return Err(AuthorityNotValid::BeforeItsStart(printed(authority.not_before)));
+            return Err(AuthorityNotValid::NotYetValid(go_format(authority.not_before)));
         }
-        // Backdated for clocks that are behind, and for none is a certificate valid before its authority.
+        // The backdate must not make a certificate valid before its CA.
         let not_before = not_before.max(authority.not_before);
         let whole = |time: UnixTime| UnixTime::from_secs(time.as_secs());
         Ok(Self { not_before: whole(not_before), not_after: whole(not_after) })
     }
 }
 
-/// A time as Go's `time.Time` prints itself.
-fn printed(time: UnixTime) -> String {
+/// Formats a time like Go's `time.Time`.
+fn go_format(time: UnixTime) -> String {
     let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     format_utc(seconds).replace('T', " ").replace('Z', " +0000 UTC")
 }
@@ -93,7 +93,7 @@ fn printed(time: UnixTime) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::{AuthorityNotValid, Validity, life};
+    use super::{AuthorityNotValid, Validity, lifetime};
 
     const NOW: Duration = Duration::new(1_767_225_600, 0);
     const MINUTE: u64 = 60;
@@ -101,7 +101,7 @@ mod tests {
 
     // kubernetes: pkg/controller/certificates/signer/signer_test.go, Test_signer_duration
     #[test]
-    fn a_life_is_what_is_asked_for_within_bounds() {
+    fn a_lifetime_is_the_requested_one_within_bounds() {
         const CASES: &[(&str, u64, Option<u64>, u64)] = &[
             ("can request shorter duration than TTL", HOUR, Some(30 * MINUTE), 30 * MINUTE),
             ("cannot request longer duration than TTL", HOUR, Some(3 * HOUR), HOUR),
@@ -114,22 +114,22 @@ mod tests {
             ("and is the longest", 5 * MINUTE, Some(7 * MINUTE), 5 * MINUTE),
             ("below both, the minimum wins", 5 * MINUTE, Some(MINUTE), 10 * MINUTE),
         ];
-        for (name, ttl, asked, want) in CASES {
+        for (name, ttl, requested, want) in CASES {
             let ttl = Duration::from_secs(*ttl);
-            let got = life(asked.map(Duration::from_secs), ttl, ttl);
+            let got = lifetime(requested.map(Duration::from_secs), ttl, ttl);
             assert_eq!(got, Duration::from_secs(*want), "{name}");
         }
         let days = |days: u64| Duration::from_hours(24 * days);
-        assert_eq!(life(None, days(30), days(1)), days(1));
-        assert_eq!(life(Some(days(7)), days(30), days(1)), days(7));
+        assert_eq!(lifetime(None, days(30), days(1)), days(1));
+        assert_eq!(lifetime(Some(days(7)), days(30), days(1)), days(7));
     }
 
-    /// Seconds from now: life, authority's end, backdate, short, and the two ends.
+    /// Seconds from now: the lifetime, notAfter of the CA, backdate, short, and the expected validity.
     type Case = (&'static str, u64, i64, u64, u64, Result<(i64, i64), &'static str>);
 
     // kubernetes: pkg/controller/certificates/authority/authority_test.go, TestCertificateAuthority
     #[test]
-    fn ends_are_backdated_and_cut() {
+    fn validities_are_backdated_and_truncated() {
         const CASES: &[Case] = &[
             ("ca info", 3600, 86_400, 0, 0, Ok((0, 3600))),
             ("backdate without short", 3600, 86_400, 300, 0, Ok((-300, 3300))),
@@ -181,11 +181,11 @@ mod tests {
             let seconds = i64::try_from(NOW.as_secs()).unwrap() + offset;
             Duration::from_secs(u64::try_from(seconds).unwrap())
         };
-        for (name, life, end, backdate, short, want) in CASES {
+        for (name, lifetime, end, backdate, short, want) in CASES {
             let seconds = Duration::from_secs;
             let authority = Validity { not_before: Duration::ZERO, not_after: at(*end) };
             let got =
-                Validity::backdated(NOW, seconds(*life), authority, seconds(*backdate), seconds(*short));
+                Validity::backdated(NOW, seconds(*lifetime), authority, seconds(*backdate), seconds(*short));
             let got = got.map(|got| (got.not_before, got.not_after)).map_err(|error| error.to_string());
             let want = want.map(|(from, to)| (at(from), at(to))).map_err(str::to_owned);
             assert_eq!(got, want, "{name}");
@@ -193,18 +193,18 @@ mod tests {
     }
 
     #[test]
-    fn fractions_of_a_second_count_until_the_end() {
+    fn fractions_of_a_second_count_towards_expiry() {
         let now = NOW + Duration::from_millis(700);
         let until = |not_after| Validity { not_before: Duration::ZERO, not_after };
         let valid = Validity::of(now, Duration::from_hours(1), until(NOW + Duration::from_hours(9))).unwrap();
         assert_eq!(valid.not_before, NOW.saturating_sub(Duration::from_mins(5)));
         assert_eq!(valid.not_after, NOW + Duration::from_hours(1));
         let expired = Validity::of(now, Duration::from_hours(1), until(NOW));
-        assert!(matches!(expired, Err(AuthorityNotValid::BeforeNow(_))), "{expired:?}");
+        assert!(matches!(expired, Err(AuthorityNotValid::ExpiredWithinBackdate(_))), "{expired:?}");
     }
 
     #[test]
-    fn nothing_is_valid_before_its_authority() {
+    fn a_certificate_is_not_valid_before_its_authority() {
         let hour = Duration::from_hours(1);
         let from = |not_before| Validity { not_before, not_after: NOW + 9 * hour };
         let minute = Duration::from_secs(MINUTE);

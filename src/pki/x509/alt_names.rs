@@ -1,23 +1,23 @@
-//! Subject alternative names, as Go reads them.
+//! Subject alternative names, parsed as Go parses them.
 
 use super::certificate::ParseError;
-use super::der::{Der, tag};
+use super::der::{DerReader, tag};
 use crate::go::url::Url;
 
-/// The names of a subject alternative name extension that Go looks at.
+/// The names of a subject alternative name extension, of the four kinds that Go parses.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Names {
+pub(crate) struct SubjectAltNames {
     pub(crate) dns: Vec<String>,
     pub(crate) emails: Vec<String>,
-    /// Each as it is written, and as Go reads it.
+    /// Each URI as encoded, and as Go parses it.
     pub(crate) uris: Vec<(String, Url)>,
     /// Four or sixteen octets each.
     pub(crate) ips: Vec<Vec<u8>>,
 }
 
-impl Names {
+impl SubjectAltNames {
     // go: crypto/x509/parser.go, parseSANExtension
-    pub(crate) fn parse(mut der: Der<'_>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(mut der: DerReader<'_>) -> Result<Self, ParseError> {
         let mut names = Self::default();
         let mut list =
             der.enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid subject alternative names"))?;
@@ -52,7 +52,7 @@ impl Names {
     }
 }
 
-/// Whether Go takes a text for a domain name: no trailing period, no empty label, printable characters.
+/// Whether Go accepts a domain name: no trailing period, no empty label, printable characters.
 // go: crypto/x509/parser.go, domainNameValid
 pub(crate) fn domain_valid(domain: &str, constraint: bool) -> bool {
     if domain.is_empty() {

@@ -1,4 +1,4 @@
-//! A bundle of certificate authorities, as `--client-ca-file` names one.
+//! CA bundles, such as the file of `--client-ca-file`.
 
 use std::collections::HashSet;
 
@@ -8,20 +8,20 @@ use rustls::DistinguishedName;
 use super::certificate::{Certificate, ParseError};
 use crate::go::pem;
 
-/// Trusted certificates. Every one of them counts as a root, whoever issued it.
+/// Trusted certificates. Each is a trust anchor, self-signed or not.
 #[derive(Debug, Clone)]
 pub struct CaBundle {
     certificates: Vec<Certificate>,
-    fingerprint: Fingerprint,
+    fingerprint: BundleFingerprint,
 }
 
-/// Names the content of a bundle: equal for equal certificates in the same order.
-pub(crate) type Fingerprint = [u8; 32];
+/// Digest of the content of a bundle: equal for equal certificates in the same order.
+pub(crate) type BundleFingerprint = [u8; 32];
 
-/// Why a file is no bundle.
+/// Why a file is not a CA bundle.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BundleError {
-    /// There is no `CERTIFICATE` block without headers.
+    /// The file has no `CERTIFICATE` block without headers.
     // client-go: util/cert/pem.go, ParseCertsPEM
     #[error("data does not contain any valid RSA or ECDSA certificates")]
     NoCertificates,
@@ -31,8 +31,8 @@ pub enum BundleError {
 }
 
 impl CaBundle {
-    /// Reads every certificate of a PEM file. Other blocks, blocks with headers and broken armour are passed over; a
-    /// certificate that does not parse is an error, and so is a file without any.
+    /// Parses every certificate of a PEM file. Skips other blocks, blocks with headers and malformed PEM. A certificate
+    /// that does not parse is an error, and so is a file without certificates.
     // client-go: util/cert/pem.go, ParseCertsPEM; util/cert/io.go, NewPoolFromBytes
     pub fn from_pem(pem: &[u8]) -> Result<Self, BundleError> {
         let mut certificates: Vec<Certificate> = Vec::new();
@@ -53,7 +53,7 @@ impl CaBundle {
         Ok(Self { certificates, fingerprint })
     }
 
-    /// The names to send in a TLS certificate request, so that clients know which certificate to present.
+    /// The `certificate_authorities` of a TLS CertificateRequest, by which clients select their certificate.
     pub fn subjects(&self) -> Vec<DistinguishedName> {
         let mut seen = HashSet::new();
         self.certificates
@@ -63,7 +63,7 @@ impl CaBundle {
             .collect()
     }
 
-    /// Whether some certificate is in both bundles: then clients of one could pass as those of the other.
+    /// Whether the bundles have a certificate in common: clients of one could then authenticate against the other.
     pub fn shares_certificate_with(&self, other: &Self) -> bool {
         self.certificates.iter().any(|certificate| other.contains(certificate))
     }
@@ -76,7 +76,7 @@ impl CaBundle {
         self.certificates.iter().any(|own| own.der == certificate.der)
     }
 
-    pub(crate) fn fingerprint(&self) -> Fingerprint {
+    pub(crate) fn fingerprint(&self) -> BundleFingerprint {
         self.fingerprint
     }
 }

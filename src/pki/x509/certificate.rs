@@ -1,16 +1,16 @@
-//! One certificate, parsed by the rules of Go's `crypto/x509`.
+//! Parses one certificate by the rules of Go's `crypto/x509`.
 //!
-//! Go aborts the TLS handshake for a client certificate it cannot parse, so this decides which certificates reach a
-//! verdict at all. Nothing here says whether a certificate is to be trusted. The texts of errors are Go's.
+//! Go aborts the TLS handshake when it cannot parse the client certificate, so this parser decides which certificates
+//! reach path validation. It makes no trust decision. Error texts are Go's.
 
 use rustls_pki_types::CertificateDer;
 
-use super::alt_names::Names;
+use super::alt_names::SubjectAltNames;
 use super::constraints::NameConstraints;
-use super::der::{Der, Malformed, tag};
-use super::name::{Reader, Subject};
-use super::policy::Policies;
-use super::signature::{Algorithm, PublicKey};
+use super::der::{DerReader, MalformedDer, tag};
+use super::name::{CertificateSubject, NameDecoder};
+use super::policy::CertificatePolicies;
+use super::signature::{PublicKey, SignatureAlgorithm};
 use super::time;
 
 /// Why a certificate does not parse.
@@ -18,22 +18,22 @@ use super::time;
 #[error("{0}")]
 pub struct ParseError(pub(crate) &'static str);
 
-/// A certificate, of which nothing has been verified.
+/// A parsed certificate, not verified.
 #[derive(Debug, Clone)]
 pub(crate) struct Certificate {
     pub(crate) der: CertificateDer<'static>,
-    /// The signed part.
+    /// The encoded TBSCertificate, which the signature covers.
     pub(crate) tbs: Vec<u8>,
     /// 1, 2 or 3.
     pub(crate) version: i64,
     /// Big-endian, without leading zeros except for zero itself.
     pub(crate) serial: Vec<u8>,
-    pub(crate) algorithm: Algorithm,
-    /// The encoded issuer; names are compared as they are encoded.
+    pub(crate) algorithm: SignatureAlgorithm,
+    /// The encoded issuer; names are compared in their encoding.
     pub(crate) issuer: Vec<u8>,
     /// The encoded subject.
     pub(crate) raw_subject: Vec<u8>,
-    pub(crate) subject: Subject,
+    pub(crate) subject: CertificateSubject,
     /// Seconds since 1970.
     pub(crate) not_before: i64,
     /// Seconds since 1970.
@@ -42,13 +42,13 @@ pub(crate) struct Certificate {
     pub(crate) spki: Vec<u8>,
     pub(crate) public_key: PublicKey,
     pub(crate) signature: Vec<u8>,
-    pub(crate) extensions: Extensions,
+    pub(crate) extensions: CertificateExtensions,
 }
 
-/// What the extensions say, as far as verification asks.
+/// The extensions that path validation uses.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Extensions {
-    /// Bit 0 is digitalSignature, bit 5 keyCertSign; zero if there is no such extension.
+pub(crate) struct CertificateExtensions {
+    /// Bit 0 is digitalSignature, bit 5 keyCertSign; zero if the extension is absent.
     pub(crate) key_usage: u16,
     pub(crate) basic_constraints: Option<BasicConstraints>,
     pub(crate) extended_key_usage: ExtendedKeyUsage,
@@ -58,9 +58,9 @@ pub(crate) struct Extensions {
     pub(crate) authority_key_id: Vec<u8>,
     /// The content of the subject alternative name extension.
     pub(crate) alternative_names: Option<Vec<u8>>,
-    pub(crate) names: Names,
+    pub(crate) names: SubjectAltNames,
     pub(crate) constraints: Option<NameConstraints>,
-    pub(crate) policies: Policies,
+    pub(crate) policies: CertificatePolicies,
     pub(crate) unhandled_critical: bool,
 }
 
@@ -70,36 +70,37 @@ pub(crate) struct BasicConstraints {
     pub(crate) path_length: Option<u64>,
 }
 
-/// The purposes a certificate names.
+/// The extended key usage extension.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExtendedKeyUsage {
-    /// Whether any purpose is named; an empty list says nothing.
+    /// Whether the extension lists a purpose; an empty list does not limit the certificate.
     pub(crate) limited: bool,
     pub(crate) any: bool,
     pub(crate) client_auth: bool,
-    /// The content of each OID, anyExtendedKeyUsage left out.
+    /// The content of each OID, except anyExtendedKeyUsage.
     pub(crate) purposes: Vec<Vec<u8>>,
 }
 
 pub(crate) const KEY_CERT_SIGN: u16 = 1 << 5;
 
 impl Certificate {
-    /// Parses one certificate that fills `der` entirely.
+    /// Parses a certificate; `der` must have no trailing data.
     // go: crypto/x509/parser.go, parseCertificate
     pub(crate) fn parse(der: CertificateDer<'static>) -> Result<Self, ParseError> {
-        let mut input = Der::new(&der);
+        let mut input = DerReader::new(&der);
         let mut outer = input.enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed certificate"))?;
         let tbs_whole = outer.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed tbs certificate"))?;
-        let mut tbs =
-            Der::new(tbs_whole).enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed tbs certificate"))?;
+        let mut tbs = DerReader::new(tbs_whole)
+            .enter(tag::SEQUENCE)
+            .ok_or(ParseError("x509: malformed tbs certificate"))?;
 
         let version = match tbs
             .optional(tag::explicit(0))
-            .map_err(|Malformed| ParseError("x509: malformed version"))?
+            .map_err(|MalformedDer| ParseError("x509: malformed version"))?
         {
             None => 1,
             Some(explicit) => {
-                let mut explicit = Der::new(explicit);
+                let mut explicit = DerReader::new(explicit);
                 match explicit.int64() {
                     Some(version @ 0..=2) if explicit.is_empty() => version + 1,
                     Some(3..) if explicit.is_empty() => return Err(ParseError("x509: invalid version")),
@@ -117,27 +118,31 @@ impl Certificate {
         if outer.read(tag::SEQUENCE).ok_or(ParseError("x509: malformed algorithm identifier"))? != inner {
             return Err(ParseError("x509: inner and outer signature algorithm identifiers don't match"));
         }
-        let algorithm = Algorithm::parse(inner)?;
+        let algorithm = SignatureAlgorithm::parse(inner)?;
         let issuer = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed issuer"))?;
-        // Decoded only to be refused when it cannot be: the issuer's attributes matter to nobody.
-        Subject::parse(issuer, Reader::Certificate)?;
+        // Parsed only to reject a malformed issuer; its attributes are not used.
+        CertificateSubject::parse(issuer, NameDecoder::Certificate)?;
         let mut validity = tbs.enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed validity"))?;
         let not_before = time::read(&mut validity)?;
         let not_after = time::read(&mut validity)?;
         let raw_subject = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed issuer"))?;
-        let subject = Subject::parse(raw_subject, Reader::Certificate)?;
+        let subject = CertificateSubject::parse(raw_subject, NameDecoder::Certificate)?;
         let spki = tbs.whole(tag::SEQUENCE).ok_or(ParseError("x509: malformed spki"))?;
-        let public_key =
-            PublicKey::parse(Der::new(spki).read(tag::SEQUENCE).ok_or(ParseError("x509: malformed spki"))?)?;
-        // Extensions in a certificate of another version are not looked at, as in Go; that version limits what the
-        // certificate may sign.
+        let public_key = PublicKey::parse(
+            DerReader::new(spki).read(tag::SEQUENCE).ok_or(ParseError("x509: malformed spki"))?,
+        )?;
+        // Like Go, ignores extensions of version 1 and 2 certificates; `check_signature` limits what those may sign.
         if version > 1 {
             tbs.optional(tag::context(1))
-                .map_err(|Malformed| ParseError("x509: malformed issuerUniqueID"))?;
+                .map_err(|MalformedDer| ParseError("x509: malformed issuerUniqueID"))?;
             tbs.optional(tag::context(2))
-                .map_err(|Malformed| ParseError("x509: malformed subjectUniqueID"))?;
+                .map_err(|MalformedDer| ParseError("x509: malformed subjectUniqueID"))?;
         }
-        let extensions = if version == 3 { Extensions::parse(&mut tbs)? } else { Extensions::default() };
+        let extensions = if version == 3 {
+            CertificateExtensions::parse(&mut tbs)?
+        } else {
+            CertificateExtensions::default()
+        };
         let signature = outer.bits().ok_or(ParseError("x509: malformed signature"))?.right_aligned();
         if !input.is_empty() {
             return Err(ParseError("x509: trailing data"));
@@ -160,7 +165,7 @@ impl Certificate {
         })
     }
 
-    /// The name an operator knows the certificate by: its CN, else its first O, else its serial number.
+    /// The certificate's name in error texts: its CN, else its first O, else its serial number.
     pub(crate) fn label(&self) -> String {
         match (self.subject.name.common_name.as_str(), self.subject.name.organization.first()) {
             ("", Some(organization)) => organization.clone(),
@@ -170,14 +175,14 @@ impl Certificate {
     }
 }
 
-impl Extensions {
-    fn parse(tbs: &mut Der<'_>) -> Result<Self, ParseError> {
+impl CertificateExtensions {
+    fn parse(tbs: &mut DerReader<'_>) -> Result<Self, ParseError> {
         const MALFORMED: ParseError = ParseError("x509: malformed extensions");
         let mut extensions = Self::default();
-        let Some(explicit) = tbs.optional(tag::explicit(3)).map_err(|Malformed| MALFORMED)? else {
+        let Some(explicit) = tbs.optional(tag::explicit(3)).map_err(|MalformedDer| MALFORMED)? else {
             return Ok(extensions);
         };
-        let mut list = Der::new(explicit).enter(tag::SEQUENCE).ok_or(MALFORMED)?;
+        let mut list = DerReader::new(explicit).enter(tag::SEQUENCE).ok_or(MALFORMED)?;
         let mut parsed: Vec<(&[u8], bool, &[u8])> = Vec::new();
         while !list.is_empty() {
             let mut extension = list.enter(tag::SEQUENCE).ok_or(ParseError("x509: malformed extension"))?;
@@ -202,16 +207,16 @@ impl Extensions {
         Ok(extensions)
     }
 
-    /// Reads one extension; `false` if it is not one that is understood.
+    /// Parses one extension; `false` if the extension is not supported.
     // go: crypto/x509/parser.go, processExtensions
     fn take(&mut self, oid: &[u8], critical: bool, content: &[u8]) -> Result<bool, ParseError> {
-        let der = Der::new(content);
+        let der = DerReader::new(content);
         match oid {
             // 2.5.29.x
             [0x55, 0x1d, 14] => self.subject_key_id = subject_key_id(der, critical)?,
             [0x55, 0x1d, 15] => self.key_usage = key_usage(der)?,
             [0x55, 0x1d, 17] => {
-                self.names = Names::parse(der)?;
+                self.names = SubjectAltNames::parse(der)?;
                 self.alternative_names = Some(content.to_vec());
                 return Ok(!self.names.is_empty());
             }
@@ -238,7 +243,7 @@ impl Extensions {
     }
 }
 
-fn subject_key_id(mut der: Der<'_>, critical: bool) -> Result<Vec<u8>, ParseError> {
+fn subject_key_id(mut der: DerReader<'_>, critical: bool) -> Result<Vec<u8>, ParseError> {
     if critical {
         return Err(ParseError("x509: subject key identifier incorrectly marked critical"));
     }
@@ -246,22 +251,22 @@ fn subject_key_id(mut der: Der<'_>, critical: bool) -> Result<Vec<u8>, ParseErro
     Ok(id.to_vec())
 }
 
-fn authority_key_id(mut der: Der<'_>, critical: bool) -> Result<Vec<u8>, ParseError> {
+fn authority_key_id(mut der: DerReader<'_>, critical: bool) -> Result<Vec<u8>, ParseError> {
     const INVALID: ParseError = ParseError("x509: invalid authority key identifier");
     if critical {
         return Err(ParseError("x509: authority key identifier incorrectly marked critical"));
     }
     let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
-    Ok(list.optional(tag::context(0)).map_err(|Malformed| INVALID)?.unwrap_or_default().to_vec())
+    Ok(list.optional(tag::context(0)).map_err(|MalformedDer| INVALID)?.unwrap_or_default().to_vec())
 }
 
-fn key_usage(mut der: Der<'_>) -> Result<u16, ParseError> {
+fn key_usage(mut der: DerReader<'_>) -> Result<u16, ParseError> {
     let bits = der.bits().ok_or(ParseError("x509: invalid key usage"))?;
     Ok((0..9).filter(|bit| bits.at(*bit)).fold(0, |usage, bit| usage | 1 << bit))
 }
 
 impl BasicConstraints {
-    fn parse(mut der: Der<'_>) -> Result<Self, ParseError> {
+    fn parse(mut der: DerReader<'_>) -> Result<Self, ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid basic constraints");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         let is_ca = list.peek(tag::BOOLEAN) && list.boolean().ok_or(INVALID)?;
@@ -276,7 +281,7 @@ impl BasicConstraints {
 }
 
 impl ExtendedKeyUsage {
-    fn parse(mut der: Der<'_>) -> Result<Self, ParseError> {
+    fn parse(mut der: DerReader<'_>) -> Result<Self, ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid extended key usages");
         let mut usage = Self::default();
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
@@ -292,20 +297,20 @@ impl ExtendedKeyUsage {
         Ok(usage)
     }
 
-    /// Whether certificates below an authority that names these purposes are accepted for this one.
+    /// Whether verifiers accept certificates for this purpose below a CA with this extension.
     // go: crypto/x509/verify.go, checkChainForKeyUsage — purposes nest
     pub(crate) fn permits(&self, purpose: &[u8]) -> bool {
         !self.limited || self.any || self.purposes.iter().any(|known| known == purpose)
     }
 }
 
-/// CRL distribution points are not used, but a malformed list makes Go refuse the certificate.
-fn check_distribution_points(mut der: Der<'_>) -> Option<()> {
+/// CRL distribution points are not used, but Go rejects a certificate with a malformed list.
+fn check_distribution_points(mut der: DerReader<'_>) -> Option<()> {
     let mut points = der.enter(tag::SEQUENCE)?;
     while !points.is_empty() {
         let mut point = points.enter(tag::SEQUENCE)?;
         if let Some(name) = point.optional(tag::explicit(0)).ok()? {
-            let mut full_name = Der::new(name).enter(tag::explicit(0))?;
+            let mut full_name = DerReader::new(name).enter(tag::explicit(0))?;
             while full_name.peek(tag::context(6)) {
                 full_name.read(tag::context(6))?;
             }
@@ -314,8 +319,8 @@ fn check_distribution_points(mut der: Der<'_>) -> Option<()> {
     Some(())
 }
 
-/// Neither is authority information access.
-fn check_information_access(mut der: Der<'_>, critical: bool) -> Result<(), ParseError> {
+/// Authority information access is not used, but Go rejects a certificate with a malformed list.
+fn check_information_access(mut der: DerReader<'_>, critical: bool) -> Result<(), ParseError> {
     const INVALID: ParseError = ParseError("x509: invalid authority info access");
     if critical {
         return Err(ParseError("x509: authority info access incorrectly marked critical"));
@@ -324,12 +329,12 @@ fn check_information_access(mut der: Der<'_>, critical: bool) -> Result<(), Pars
     while !list.is_empty() {
         let mut access = list.enter(tag::SEQUENCE).ok_or(INVALID)?;
         access.oid().ok_or(INVALID)?;
-        access.optional(tag::context(6)).map_err(|Malformed| INVALID)?;
+        access.optional(tag::context(6)).map_err(|MalformedDer| INVALID)?;
     }
     Ok(())
 }
 
-/// A big-endian number in decimal digits.
+/// Formats a big-endian number in decimal.
 pub(crate) fn decimal(octets: &[u8]) -> String {
     // Little-endian decimal digits; serial numbers are short.
     let mut digits = vec![0_u32];

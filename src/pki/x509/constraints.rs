@@ -1,39 +1,40 @@
-//! The name constraints of authorities, and the names below them.
+//! Name constraints of CA certificates (RFC 5280 §4.2.1.10).
 //!
-//! Go applies the constraints of every certificate in a chain to the names of every certificate below it. Names
-//! that cannot be compared (a URI with an address, an odd mailbox) fail as soon as any constraint exists above them.
+//! Go applies the constraints of every certificate in a chain to the names of every certificate below it. A name that
+//! cannot be compared (a URI with an IP address as its host, a malformed mailbox) fails if any certificate above it has
+//! constraints.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::alt_names::{Names, domain_valid, ia5};
+use super::alt_names::{SubjectAltNames, domain_valid, ia5};
 use super::certificate::{Certificate, ParseError};
-use super::der::{Der, Malformed, tag};
+use super::der::{DerReader, MalformedDer, tag};
 use crate::go::hex::hex;
 
-/// How many comparisons of a name with a constraint one path may cost; a limit of our own, since ours are one by one.
+/// Limit on the comparisons of names with constraints for one path. Not in Go, which does not compare pairwise.
 const MAX_COMPARISONS: usize = 250_000;
 
 /// A name constraints extension.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NameConstraints {
-    permitted: Subtrees,
-    excluded: Subtrees,
+    permitted: NameSubtrees,
+    excluded: NameSubtrees,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Subtrees {
+struct NameSubtrees {
     dns: Vec<String>,
-    ips: Vec<Range>,
-    /// Whole mailboxes, domain in lower case.
+    ips: Vec<IpSubtree>,
+    /// Whole mailboxes, with the domain in lower case.
     mailboxes: Vec<Mailbox>,
     /// Domains of mailboxes.
     email_domains: Vec<String>,
     uri_domains: Vec<String>,
 }
 
-/// An address range as it is written: the address may have bits below its mask.
+/// An IP address range as encoded: the address may have bits set outside its mask.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Range {
+struct IpSubtree {
     address: Vec<u8>,
     mask: Vec<u8>,
 }
@@ -45,21 +46,21 @@ struct Mailbox {
 }
 
 impl NameConstraints {
-    /// The constraints, and whether all of them are of a kind that is understood.
+    /// The constraints, and whether all of them are of a supported kind.
     // go: crypto/x509/parser.go, parseNameConstraintsExtension
-    pub(crate) fn parse(mut der: Der<'_>) -> Result<(Self, bool), ParseError> {
+    pub(crate) fn parse(mut der: DerReader<'_>) -> Result<(Self, bool), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid NameConstraints extension");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
-        let permitted = list.optional(tag::explicit(0)).map_err(|Malformed| INVALID)?.unwrap_or_default();
-        let excluded = list.optional(tag::explicit(1)).map_err(|Malformed| INVALID)?.unwrap_or_default();
+        let permitted = list.optional(tag::explicit(0)).map_err(|MalformedDer| INVALID)?.unwrap_or_default();
+        let excluded = list.optional(tag::explicit(1)).map_err(|MalformedDer| INVALID)?.unwrap_or_default();
         if !der.is_empty() || !list.is_empty() {
             return Err(INVALID);
         }
         if permitted.is_empty() && excluded.is_empty() {
             return Err(ParseError("x509: empty name constraints extension"));
         }
-        let (permitted, all_permitted) = Subtrees::parse(Der::new(permitted))?;
-        let (excluded, all_excluded) = Subtrees::parse(Der::new(excluded))?;
+        let (permitted, all_permitted) = NameSubtrees::parse(DerReader::new(permitted))?;
+        let (excluded, all_excluded) = NameSubtrees::parse(DerReader::new(excluded))?;
         Ok((Self { permitted, excluded }, all_permitted && all_excluded))
     }
 
@@ -67,7 +68,7 @@ impl NameConstraints {
         self.permitted.len() + self.excluded.len()
     }
 
-    /// Checks the names of one certificate; the error says which one fails and why.
+    /// Checks the names of one certificate; the error gives the name and the constraint.
     fn check(&self, names: &ComparableNames<'_>) -> Result<(), String> {
         for ip in names.ips {
             let shown = show_ip(ip);
@@ -101,8 +102,8 @@ impl NameConstraints {
         if !domain_valid(&mailbox.domain, false) {
             return Err(format!("x509: cannot parse rfc822Name {shown:?}"));
         }
-        // The constraint that a mailbox meets, as it is shown.
-        let matching = |trees: &Subtrees, permitted| {
+        // The first constraint that matches the mailbox, for the error text.
+        let matching = |trees: &NameSubtrees, permitted| {
             if trees.mailboxes.contains(mailbox) {
                 return Some(shown.clone());
             }
@@ -143,8 +144,8 @@ fn check_domain(
     }
 }
 
-/// Whether a domain lies in a subtree. An empty subtree is everything; one with a leading period is everything
-/// strictly below. A wildcard lies in an *excluded* subtree as soon as one of its names could.
+/// Whether a domain is in a subtree. An empty subtree has all domains; one with a leading period has the strict
+/// subdomains only. A wildcard is in an *excluded* subtree if any name that it matches could be.
 // go: crypto/x509/constraints.go, dnsConstraints.query
 fn covers(tree: &str, domain: &str, permitted: bool) -> bool {
     let (tree, domain) = (tree.as_bytes(), domain.as_bytes());
@@ -160,12 +161,12 @@ fn covers(tree: &str, domain: &str, permitted: bool) -> bool {
         && parent(tree).is_some_and(|above| parent(domain).is_some_and(|own| own.eq_ignore_ascii_case(above)))
 }
 
-/// What is left of a name without its first label, with the period.
+/// The name without its first label, from the period on.
 fn parent(name: &[u8]) -> Option<&[u8]> {
     name.iter().position(|octet| *octet == b'.').and_then(|dot| name.get(dot..))
 }
 
-impl Subtrees {
+impl NameSubtrees {
     fn len(&self) -> usize {
         self.dns.len()
             + self.ips.len()
@@ -174,7 +175,7 @@ impl Subtrees {
             + self.uri_domains.len()
     }
 
-    fn parse(mut der: Der<'_>) -> Result<(Self, bool), ParseError> {
+    fn parse(mut der: DerReader<'_>) -> Result<(Self, bool), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid NameConstraints extension");
         const INVALID_VALUE: ParseError = ParseError("x509: invalid constraint value");
         let mut trees = Self::default();
@@ -209,7 +210,7 @@ impl Subtrees {
                     }
                     trees.uri_domains.push(text);
                 }
-                0x87 => trees.ips.push(Range::parse(base.content)?),
+                0x87 => trees.ips.push(IpSubtree::parse(base.content)?),
                 _ => complete = false,
             }
         }
@@ -217,7 +218,7 @@ impl Subtrees {
     }
 }
 
-impl Range {
+impl IpSubtree {
     fn parse(content: &[u8]) -> Result<Self, ParseError> {
         let width = match content.len() {
             8 => 4,
@@ -233,7 +234,7 @@ impl Range {
         Ok(Self { address: address.to_vec(), mask: mask.to_vec() })
     }
 
-    /// Plain comparison under the mask.
+    /// Compares the octets under the mask.
     fn contains_octets(&self, ip: &[u8]) -> bool {
         self.address.len() == ip.len()
             && self
@@ -244,7 +245,7 @@ impl Range {
                 .all(|((own, other), mask)| own & mask == other & mask)
     }
 
-    /// As Go's `net.IPNet`: an IPv4-mapped IPv6 address is an IPv4 address, on either side.
+    /// Compares like Go's `net.IPNet`: an IPv4-mapped IPv6 address is an IPv4 address, on either side.
     fn contains(&self, ip: &[u8]) -> bool {
         let (address, ip) = (unmapped(&self.address), unmapped(ip));
         let mask = if address.len() < self.mask.len() {
@@ -257,30 +258,29 @@ impl Range {
     }
 
     fn excludes(&self, ip: &[u8]) -> bool {
-        // Either reading excludes: stricter than Go for IPv4-mapped addresses.
+        // Either comparison excludes: stricter than Go for IPv4-mapped addresses.
         self.address.len() == ip.len() && (self.contains_octets(ip) || self.contains(ip))
     }
 }
 
-impl std::fmt::Display for Range {
+impl std::fmt::Display for IpSubtree {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let bits: u32 = self.mask.iter().map(|octet| octet.count_ones()).sum();
         write!(f, "{}/{bits}", show_ip(&self.address))
     }
 }
 
-/// Whether one of the ranges permits the address, found as Go finds it: by a search among the ranges in order of
-/// their written address, which misses ranges written with bits below their mask. Being as narrow keeps us from
-/// permitting what Go does not.
+/// Whether one of the ranges permits the address. Searches like Go, in the order of the encoded addresses, and so
+/// misses ranges with bits set outside their mask; a complete search would permit names that Go rejects.
 // go: crypto/x509/constraints.go, nameConstraintsSet
-fn permits_ip(ranges: &[Range], ip: &[u8]) -> bool {
-    let mut sorted: Vec<&Range> = ranges.iter().filter(|range| range.address.len() == ip.len()).collect();
+fn permits_ip(ranges: &[IpSubtree], ip: &[u8]) -> bool {
+    let mut sorted: Vec<&IpSubtree> = ranges.iter().filter(|range| range.address.len() == ip.len()).collect();
     sorted.sort();
-    let mut kept: Vec<&Range> = Vec::new();
+    let mut kept: Vec<&IpSubtree> = Vec::new();
     for range in sorted {
         let last_address: Vec<u8> =
             range.address.iter().zip(&range.mask).map(|(address, mask)| address | !mask).collect();
-        let within = |outer: &&Range| outer.contains(&range.address) && outer.contains(&last_address);
+        let within = |outer: &&IpSubtree| outer.contains(&range.address) && outer.contains(&last_address);
         if !kept.last().is_some_and(within) {
             kept.push(range);
         }
@@ -332,7 +332,7 @@ fn show_ip(ip: &[u8]) -> String {
     hex(ip)
 }
 
-/// The names of a certificate in the form in which constraints are compared.
+/// The names of a certificate, prepared for comparison with constraints.
 struct ComparableNames<'a> {
     dns: &'a [String],
     ips: &'a [Vec<u8>],
@@ -345,7 +345,7 @@ impl<'a> ComparableNames<'a> {
         self.dns.len() + self.ips.len() + self.uris.len() + self.mailboxes.len()
     }
 
-    fn new(names: &'a Names) -> Result<Self, String> {
+    fn new(names: &'a SubjectAltNames) -> Result<Self, String> {
         let uris = names
             .uris
             .iter()
@@ -360,7 +360,7 @@ impl<'a> ComparableNames<'a> {
     }
 }
 
-/// Checks every certificate's names against the constraints of all certificates above it; leaf first.
+/// Checks the names of every certificate against the constraints of all certificates above it; leaf first.
 // go: crypto/x509/constraints.go, checkChainConstraints
 pub(crate) fn check_chain(chain: &[&Certificate]) -> Result<(), String> {
     let mut comparisons = 0_usize;
@@ -388,7 +388,7 @@ pub(crate) fn check_chain(chain: &[&Certificate]) -> Result<(), String> {
 }
 
 impl Mailbox {
-    /// A mailbox of RFC 2821, with the liberties Go takes: spaces in quoted strings, escapes outside of them.
+    /// Parses an RFC 2821 mailbox, as leniently as Go: spaces in quoted strings, escapes outside of them.
     // go: crypto/x509/verify.go, parseRFC2821Mailbox
     fn parse(text: &str) -> Option<Self> {
         let mut bytes = text.bytes().peekable();
@@ -431,7 +431,7 @@ fn is_atom(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mailbox, Range, constrained_domain, covers, domain_valid, permits_ip};
+    use super::{IpSubtree, Mailbox, constrained_domain, covers, domain_valid, permits_ip};
 
     #[test]
     fn subtrees_cover_whole_labels() {
@@ -484,15 +484,15 @@ mod tests {
 
     #[test]
     fn address_ranges() {
-        let range = |octets: &[u8]| Range::parse(octets).unwrap();
+        let range = |octets: &[u8]| IpSubtree::parse(octets).unwrap();
         let ten = range(&[10, 0, 0, 0, 255, 0, 0, 0]);
         assert!(permits_ip(std::slice::from_ref(&ten), &[10, 1, 2, 3]));
         assert!(!permits_ip(std::slice::from_ref(&ten), &[11, 1, 2, 3]));
         assert!(ten.excludes(&[10, 0, 0, 0]));
         assert_eq!(ten.to_string(), "10.0.0.0/8");
-        assert!(Range::parse(&[10, 0, 0, 0, 255, 0, 255, 0]).is_err());
-        assert!(Range::parse(&[10, 0, 0, 0, 254, 128, 0, 0]).is_err());
-        assert!(Range::parse(&[10, 0, 0, 0]).is_err());
+        assert!(IpSubtree::parse(&[10, 0, 0, 0, 255, 0, 255, 0]).is_err());
+        assert!(IpSubtree::parse(&[10, 0, 0, 0, 254, 128, 0, 0]).is_err());
+        assert!(IpSubtree::parse(&[10, 0, 0, 0]).is_err());
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Reading DER, as strictly and as leniently as Go's `cryptobyte` does.
+//! A DER reader, exactly as strict as Go's `cryptobyte`.
 //!
-//! Go refuses a client certificate that it cannot parse by aborting the TLS handshake, so what counts as parsable is
-//! part of the contract. General readers differ from Go in both directions (indefinite lengths, padded integers,
-//! trailing bytes), hence this small one. It never panics: every access is checked.
+//! Go aborts the TLS handshake when it cannot parse the client certificate, so the accepted encodings are part of the
+//! contract. General-purpose readers are stricter than Go in some places and more lenient in others (indefinite
+//! lengths, padded integers, trailing bytes). This reader never panics: every access is checked.
 
-/// Tags, as whole identifier octets.
+/// Identifier octets.
 pub(crate) mod tag {
     pub(crate) const BOOLEAN: u8 = 0x01;
     pub(crate) const INTEGER: u8 = 0x02;
@@ -33,31 +33,31 @@ pub(crate) mod tag {
     }
 }
 
-/// A cursor over encoded elements. Reading takes from the front; `None` means "not what was asked for".
+/// A cursor over encoded elements. Methods read the next element; `None` means a different or malformed element.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Der<'a>(&'a [u8]);
+pub(crate) struct DerReader<'a>(&'a [u8]);
 
-/// One element.
+/// An encoded element.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Element<'a> {
+pub(crate) struct DerElement<'a> {
     pub(crate) tag: u8,
     pub(crate) content: &'a [u8],
     /// Tag, length and content.
     pub(crate) whole: &'a [u8],
 }
 
-/// An element begins as expected and is broken.
+/// The element has the expected tag, but is malformed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedDer;
 
 /// A BIT STRING.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bits<'a> {
+pub(crate) struct BitString<'a> {
     bytes: &'a [u8],
     unused: u8,
 }
 
-impl<'a> Der<'a> {
+impl<'a> DerReader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -66,7 +66,7 @@ impl<'a> Der<'a> {
         self.0.is_empty()
     }
 
-    /// What has not been read yet.
+    /// The unread bytes.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.0
     }
@@ -76,8 +76,8 @@ impl<'a> Der<'a> {
         self.0.first() == Some(&tag)
     }
 
-    /// The next element, whatever it is. High tag numbers, indefinite and padded lengths are refused.
-    pub(crate) fn any(&mut self) -> Option<Element<'a>> {
+    /// The next element, of any tag. Rejects high tag numbers, indefinite and non-minimal lengths.
+    pub(crate) fn any(&mut self) -> Option<DerElement<'a>> {
         let [tag, first, rest @ ..] = self.0 else {
             return None;
         };
@@ -101,31 +101,31 @@ impl<'a> Der<'a> {
         let (whole, after) = self.0.split_at_checked(end)?;
         let content = whole.get(header..)?;
         self.0 = after;
-        Some(Element { tag: *tag, content, whole })
+        Some(DerElement { tag: *tag, content, whole })
     }
 
-    /// The content of the next element, if it has this tag. On failure the cursor is spent, as in Go: every caller
-    /// gives up then.
+    /// The content of the next element, if it has this tag. An element of another tag is consumed as well, as in Go:
+    /// every caller fails then.
     pub(crate) fn read(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.any().filter(|element| element.tag == tag).map(|element| element.content)
     }
 
-    /// A cursor over the content of the next element.
+    /// A reader of the content of the next element, if it has this tag.
     pub(crate) fn enter(&mut self, tag: u8) -> Option<Self> {
-        self.read(tag).map(Der)
+        self.read(tag).map(DerReader)
     }
 
-    /// The next element with its header.
+    /// The next element with its header, if it has this tag.
     pub(crate) fn whole(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.any().filter(|element| element.tag == tag).map(|element| element.whole)
     }
 
-    /// The content of the next element if it has this tag; `Ok(None)` if something else, or nothing, comes next.
-    pub(crate) fn optional(&mut self, tag: u8) -> Result<Option<&'a [u8]>, Malformed> {
+    /// The content of the next element if it has this tag; `Ok(None)` at another tag or at the end.
+    pub(crate) fn optional(&mut self, tag: u8) -> Result<Option<&'a [u8]>, MalformedDer> {
         if !self.peek(tag) {
             return Ok(None);
         }
-        self.read(tag).map(Some).ok_or(Malformed)
+        self.read(tag).map(Some).ok_or(MalformedDer)
     }
 
     pub(crate) fn boolean(&mut self) -> Option<bool> {
@@ -136,7 +136,7 @@ impl<'a> Der<'a> {
         }
     }
 
-    /// The content of a minimally encoded INTEGER, two's complement.
+    /// The two's complement content of a minimally encoded INTEGER.
     pub(crate) fn integer(&mut self) -> Option<&'a [u8]> {
         self.read(tag::INTEGER).filter(|content| minimal(content))
     }
@@ -153,8 +153,8 @@ impl<'a> Der<'a> {
         Some(i64::from_be_bytes(octets))
     }
 
-    /// The content of an OBJECT IDENTIFIER whose arcs are minimally encoded and below 2³¹. Two such contents are
-    /// equal exactly when the identifiers are.
+    /// The content of an OBJECT IDENTIFIER whose arcs are minimally encoded and below 2³¹. Equal identifiers have equal
+    /// contents.
     pub(crate) fn oid(&mut self) -> Option<&'a [u8]> {
         self.read(tag::OID).filter(|content| {
             let mut arc = None;
@@ -174,7 +174,7 @@ impl<'a> Der<'a> {
         })
     }
 
-    pub(crate) fn bits(&mut self) -> Option<Bits<'a>> {
+    pub(crate) fn bits(&mut self) -> Option<BitString<'a>> {
         let [unused, bytes @ ..] = self.read(tag::BIT_STRING)? else {
             return None;
         };
@@ -182,18 +182,18 @@ impl<'a> Der<'a> {
         match bytes.last() {
             None if *unused != 0 => None,
             Some(last) if last & mask != 0 => None,
-            _ => Some(Bits { bytes, unused: *unused }),
+            _ => Some(BitString { bytes, unused: *unused }),
         }
     }
 }
 
-impl Bits<'_> {
-    /// Whether bit `index` is set, counted from the highest bit of the first octet.
+impl BitString<'_> {
+    /// Whether bit `index` is set; bit 0 is the most significant bit of the first octet.
     pub(crate) fn at(&self, index: usize) -> bool {
         self.bytes.get(index / 8).is_some_and(|octet| octet & (0x80 >> (index % 8)) != 0)
     }
 
-    /// The bits as octets, shifted down so that no unused bits are left at the end.
+    /// The bits as octets, shifted right by the number of unused bits.
     pub(crate) fn right_aligned(&self) -> Vec<u8> {
         if self.unused == 0 {
             return self.bytes.to_vec();
@@ -219,7 +219,7 @@ fn minimal(content: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Der, tag};
+    use super::{DerReader, tag};
 
     #[test]
     fn lengths_are_minimal_and_definite() {
@@ -234,26 +234,26 @@ mod tests {
             ("length of five octets", &[0x04, 0x85, 1, 0, 0, 0, 0], false),
         ];
         for (name, bytes, good) in cases {
-            assert_eq!(Der::new(bytes).any().is_some(), *good, "{name}");
+            assert_eq!(DerReader::new(bytes).any().is_some(), *good, "{name}");
         }
     }
 
     #[test]
     fn integers_identifiers_and_bits_are_canonical() {
-        assert_eq!(Der::new(&[2, 1, 0xff]).int64(), Some(-1));
-        assert_eq!(Der::new(&[2, 2, 0x00, 0x80]).int64(), Some(128));
-        assert_eq!(Der::new(&[2, 2, 0x00, 0x7f]).int64(), None, "padded");
-        assert_eq!(Der::new(&[2, 0]).int64(), None, "empty");
-        assert_eq!(Der::new(&[6, 3, 0x55, 0x04, 0x03]).oid(), Some(&[0x55, 0x04, 0x03][..]));
-        assert_eq!(Der::new(&[6, 3, 0x55, 0x80, 0x03]).oid(), None, "padded arc");
-        assert_eq!(Der::new(&[6, 2, 0x55, 0x84]).oid(), None, "cut off");
-        assert_eq!(Der::new(&[6, 6, 0x55, 0x88, 0x80, 0x80, 0x80, 0x00]).oid(), None, "an arc of 2^31");
-        let bits = Der::new(&[3, 2, 5, 0b1010_0000]).bits().unwrap();
+        assert_eq!(DerReader::new(&[2, 1, 0xff]).int64(), Some(-1));
+        assert_eq!(DerReader::new(&[2, 2, 0x00, 0x80]).int64(), Some(128));
+        assert_eq!(DerReader::new(&[2, 2, 0x00, 0x7f]).int64(), None, "padded");
+        assert_eq!(DerReader::new(&[2, 0]).int64(), None, "empty");
+        assert_eq!(DerReader::new(&[6, 3, 0x55, 0x04, 0x03]).oid(), Some(&[0x55, 0x04, 0x03][..]));
+        assert_eq!(DerReader::new(&[6, 3, 0x55, 0x80, 0x03]).oid(), None, "padded arc");
+        assert_eq!(DerReader::new(&[6, 2, 0x55, 0x84]).oid(), None, "cut off");
+        assert_eq!(DerReader::new(&[6, 6, 0x55, 0x88, 0x80, 0x80, 0x80, 0x00]).oid(), None, "an arc of 2^31");
+        let bits = DerReader::new(&[3, 2, 5, 0b1010_0000]).bits().unwrap();
         assert!(bits.at(0) && !bits.at(1) && bits.at(2) && !bits.at(9));
         assert_eq!(bits.right_aligned(), [0b101]);
-        assert!(Der::new(&[3, 2, 5, 0b1011_0000]).bits().is_none(), "unused bits must be zero");
-        assert!(Der::new(&[3, 2, 8, 0]).bits().is_none());
-        assert_eq!(Der::new(&[1, 1, 1]).boolean(), None);
-        assert!(!Der::new(&[0x30, 0]).peek(tag::SET));
+        assert!(DerReader::new(&[3, 2, 5, 0b1011_0000]).bits().is_none(), "unused bits must be zero");
+        assert!(DerReader::new(&[3, 2, 8, 0]).bits().is_none());
+        assert_eq!(DerReader::new(&[1, 1, 1]).boolean(), None);
+        assert!(!DerReader::new(&[0x30, 0]).peek(tag::SET));
     }
 }

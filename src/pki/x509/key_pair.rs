@@ -1,7 +1,7 @@
-//! A certificate chain and its private key, from PEM, as Go's `tls.X509KeyPair` reads them. It is the only way from a
-//! file to what TLS presents: every certificate was parsed, and the first one is that of the key.
+//! A certificate chain and its private key from PEM, parsed like Go's `tls.X509KeyPair`. TLS presents only certificates
+//! that passed it: every certificate parses, and the first one matches the key.
 //!
-//! Stricter than Go: it parses the first certificate alone, and takes RSA keys of 1024 bits.
+//! Stricter than Go, which parses only the first certificate and accepts RSA keys of 1024 bits.
 // threat: unparsed-certificate
 
 use std::fmt;
@@ -12,34 +12,34 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::certificate::{Certificate, ParseError};
-use super::der::{Der, tag};
+use super::der::{DerReader, tag};
 use super::signature::PublicKey;
 use crate::go::pem;
 
-/// A certificate with its intermediates, and the private key of the first.
+/// A certificate, its intermediates and its private key.
 #[derive(Clone)]
 pub struct CertificateKeyPair {
     certificates: Vec<Certificate>,
     certified: Arc<CertifiedKey>,
 }
 
-/// Why a certificate and a key make no pair. Says nothing of what is in the key.
+/// Why a certificate and a key cannot be used as a pair. Never shows key material.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyPairError {
-    /// There is no certificate.
+    /// The PEM has no certificate.
     #[error("{0}")]
     NoCertificate(String),
     /// A certificate does not parse.
     #[error("certificate {number} of {count}: {error}")]
     Certificate {
-        /// Which one, from 1.
+        /// Its position, from 1.
         number: usize,
-        /// How many there are.
+        /// The number of certificates.
         count: usize,
-        /// Why.
+        /// The parse error.
         error: ParseError,
     },
-    /// There is no private key.
+    /// The PEM has no private key.
     #[error("{0}")]
     NoKey(String),
     /// The private key does not parse.
@@ -49,28 +49,28 @@ pub enum KeyPairError {
     /// The private key is encrypted.
     #[error("the private key is encrypted")]
     Encrypted,
-    /// The key is one that TLS is not spoken with here.
+    /// The RSA key is too short for TLS.
     #[error("an RSA key of {0} bits is too weak")]
     WeakKey(usize),
-    /// The key is that of another certificate.
+    /// The key does not match the certificate.
     #[error("tls: private key does not match public key")]
     Mismatch,
 }
 
 impl KeyPairError {
-    /// Whether it is about the key, not the certificate.
-    pub fn is_of_key(&self) -> bool {
+    /// Whether the cause is the key, not the certificate.
+    pub fn concerns_key(&self) -> bool {
         match self {
             Self::NoCertificate(_) | Self::Certificate { .. } => false,
             Self::NoKey(_) | Self::Key | Self::Encrypted | Self::WeakKey(_) | Self::Mismatch => true,
         }
     }
 
-    /// What to do about it.
+    /// How to fix it.
     pub fn fix(&self) -> &'static str {
         match self {
             Self::NoCertificate(_) | Self::Certificate { .. } => {
-                "give PEM certificates, that of the key first and then its intermediates"
+                "give PEM certificates: the leaf first, then its intermediates"
             }
             Self::NoKey(_) | Self::Key => "give a PEM private key: RSA, ECDSA or Ed25519",
             Self::Encrypted => "give the key unencrypted, readable by the gateway alone",
@@ -81,7 +81,7 @@ impl KeyPairError {
 }
 
 impl CertificateKeyPair {
-    /// Reads both.
+    /// Parses a certificate chain and its key, and checks that they match.
     // go: crypto/tls/tls.go, X509KeyPair
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, KeyPairError> {
         let ders = certificate_blocks(certificate).map_err(KeyPairError::NoCertificate)?;
@@ -98,35 +98,35 @@ impl CertificateKeyPair {
         let block = pem::private_key_block(key).map_err(KeyPairError::NoKey)?;
         let key = signing_key(block, certificates.first())?;
         let own = key.public_key().and_then(|spki| {
-            let content = Der::new(spki.as_ref()).read(tag::SEQUENCE)?;
+            let content = DerReader::new(spki.as_ref()).read(tag::SEQUENCE)?;
             PublicKey::parse(content).ok()
         });
         if own.is_none() || own.as_ref() != certificates.first().map(|leaf| &leaf.public_key) {
             return Err(KeyPairError::Mismatch);
         }
         let chain = certificates.iter().map(|certificate| certificate.der.clone()).collect();
-        // Not `CertifiedKey::new`: webpki does not read every certificate that Go reads.
+        // Not `CertifiedKey::new`: webpki rejects some certificates that Go accepts.
         let certified = Arc::new(CertifiedKey { cert: chain, key, ocsp: None });
         Ok(Self { certificates, certified })
     }
 
-    /// The chain, encoded; the certificate of the key is the first.
+    /// The encoded chain, leaf first.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.certified.cert
     }
 
-    /// The chain, parsed; at least one.
+    /// The parsed chain, leaf first, never empty.
     pub(crate) fn certificates(&self) -> &[Certificate] {
         &self.certificates
     }
 
-    /// What rustls presents.
+    /// The chain and key for rustls.
     pub(crate) fn certified_key(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.certified)
     }
 }
 
-/// Equal chains have equal keys: the first certificate holds the public half.
+/// Compares chains alone: the leaf has the public key, so equal chains have equal private keys.
 impl PartialEq for CertificateKeyPair {
     fn eq(&self, other: &Self) -> bool {
         self.chain() == other.chain()
@@ -141,8 +141,7 @@ impl fmt::Debug for CertificateKeyPair {
     }
 }
 
-/// The key in a block: whatever of PKCS#8, PKCS#1 and SEC 1 it is, as Go tries each. `leaf` tells how weak a key is that
-/// is not taken.
+/// Parses PKCS#8, PKCS#1 or SEC 1, like Go, which tries each. `leaf` gives the size of a rejected RSA key.
 fn signing_key(block: pem::Block, leaf: Option<&Certificate>) -> Result<Arc<dyn SigningKey>, KeyPairError> {
     let encrypted = block.headers || block.kind == b"ENCRYPTED PRIVATE KEY";
     let key = PrivateKeyDer::try_from(block.content).ok();
@@ -159,7 +158,7 @@ fn signing_key(block: pem::Block, leaf: Option<&Certificate>) -> Result<Arc<dyn 
     Err(modulus.filter(|bits| *bits < 2048).map_or(KeyPairError::Key, KeyPairError::WeakKey))
 }
 
-/// The content of every certificate in PEM, at least one; else why there is none.
+/// The content of every `CERTIFICATE` block, at least one; else Go's error text.
 // go: crypto/tls/tls.go, X509KeyPair
 pub(crate) fn certificate_blocks(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let (found, skipped): (Vec<_>, Vec<_>) =
@@ -201,14 +200,14 @@ mod tests {
             let pair = read(&certificate, &key).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
             assert_eq!(pair.chain(), [issued.chain[0].clone(), ca.as_leaf().chain[0].clone()], "{kind:?}");
             assert_eq!(pair.certificates().len(), 2, "{kind:?}");
-            // Ed25519 has no form but PKCS#8.
+            // Ed25519 keys have PKCS#8 as their only format.
             if kind != KeyKind::Ed25519 {
                 std::fs::write(path("pkcs8"), &key).unwrap();
                 openssl(&["pkey", "-in", &path("pkcs8"), "-traditional", "-out", &path("traditional")]);
                 let traditional = std::fs::read_to_string(path("traditional")).unwrap();
                 assert_eq!(read(&certificate, &traditional).as_ref(), Ok(&pair), "{kind:?}");
             }
-            // Another's key; the few RSA keys of 2048 bits are shared among tests.
+            // A key that does not match. The few RSA keys of 2048 bits are shared among tests, so use one of 3072 bits.
             let another = if kind == KeyKind::Rsa2048 { KeyKind::Rsa3072 } else { kind };
             let other = Ca::with_key("other", another).key_pem();
             let mismatch = Err("tls: private key does not match public key".to_owned());

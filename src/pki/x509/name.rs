@@ -1,21 +1,19 @@
 //! Distinguished names: the attributes of a subject as Go decodes them.
 //!
-//! Go reads the names of certificates and those of certificate requests by two readers. In a certificate it decodes
-//! every attribute and gives up the whole certificate when one does not decode, whatever the attribute is; so nothing
-//! is skipped, and no group is lost by being written oddly. In a request a value of another type than a string is
-//! passed over.
+//! Go has two decoders. In a certificate, every attribute must decode, or the whole certificate is rejected, so an
+//! unusual encoding cannot hide a group. In a certificate request, Go skips values that are not strings.
 
 use super::certificate::ParseError;
-use super::der::{Der, Element, Malformed, tag};
+use super::der::{DerElement, DerReader, MalformedDer, tag};
 use super::time;
 
-/// 1.3.6.1.4.1.57683.2, Kubernetes' own attribute for the uid of a user.
+/// 1.3.6.1.4.1.57683.2, the Kubernetes attribute for the UID of a user.
 const KUBERNETES_UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 
-/// The attributes that Go's `pkix.Name` knows; a name is written again from these alone.
+/// The attributes of Go's `pkix.Name`. An issued certificate has these and no others.
 // go: crypto/x509/pkix/pkix.go, Name
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Name {
+pub struct DistinguishedName {
     /// C
     pub country: Vec<String>,
     /// ST
@@ -26,41 +24,41 @@ pub struct Name {
     pub street_address: Vec<String>,
     /// POSTALCODE
     pub postal_code: Vec<String>,
-    /// O: the groups of a Kubernetes user, in order, duplicates kept.
+    /// O: the groups of a Kubernetes user, in order, with duplicates.
     pub organization: Vec<String>,
     /// OU
     pub organizational_unit: Vec<String>,
-    /// The last CN; empty if there is none. The name of a Kubernetes user.
+    /// The last CN, the name of a Kubernetes user; empty if absent.
     pub common_name: String,
-    /// The last SERIALNUMBER attribute; empty if there is none.
+    /// The last SERIALNUMBER attribute; empty if absent.
     pub serial_number: String,
 }
 
-/// The subject of a certificate: its name, and what else makes an identity.
+/// The subject of a certificate: its name, and the UIDs of the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Subject {
-    pub(crate) name: Name,
-    /// Every uid attribute, in order.
+pub(crate) struct CertificateSubject {
+    pub(crate) name: DistinguishedName,
+    /// Every UID attribute, in order.
     pub(crate) uids: Vec<String>,
 }
 
-/// Which of Go's readers reads a name.
+/// One of Go's two name decoders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
-    /// Every value must be a string of a known type.
+pub(crate) enum NameDecoder {
+    /// Rejects values that are not strings of a known type.
     // go: crypto/x509/parser.go, parseName
     Certificate,
-    /// Values of other types are passed over, though the basic ones must be well-formed.
+    /// Skips values of other types, though the basic ones must be well-formed.
     // go: encoding/asn1/asn1.go, parseField
     Request,
 }
 
-impl Subject {
-    /// Decodes a whole encoded Name.
-    pub(crate) fn parse(encoded: &[u8], reader: Reader) -> Result<Self, ParseError> {
+impl CertificateSubject {
+    /// Decodes an encoded Name.
+    pub(crate) fn parse(encoded: &[u8], reader: NameDecoder) -> Result<Self, ParseError> {
         let mut subject = Self::default();
         let mut rdns =
-            Der::new(encoded).enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid RDNSequence"))?;
+            DerReader::new(encoded).enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid RDNSequence"))?;
         while !rdns.is_empty() {
             let mut set = rdns.enter(tag::SET).ok_or(ParseError("x509: invalid RDNSequence"))?;
             while !set.is_empty() {
@@ -101,16 +99,16 @@ impl Subject {
     }
 }
 
-impl Reader {
-    /// The text of a value, or `None` for one that is passed over; an error for one that makes the name invalid.
-    fn value(self, value: &Element<'_>) -> Result<Option<String>, Malformed> {
+impl NameDecoder {
+    /// The text of a value, or `None` for a skipped one; an error if the value makes the name invalid.
+    fn value(self, value: &DerElement<'_>) -> Result<Option<String>, MalformedDer> {
         if let Some(text) = text(value) {
             return Ok(Some(text));
         }
         if self == Self::Certificate {
-            return Err(Malformed);
+            return Err(MalformedDer);
         }
-        let mut der = Der::new(value.whole);
+        let mut der = DerReader::new(value.whole);
         let well_formed = match value.tag {
             tag::PRINTABLE_STRING
             | tag::IA5_STRING
@@ -124,20 +122,20 @@ impl Reader {
             tag::UTC_TIME | tag::GENERALIZED_TIME => time::read(&mut der).is_ok(),
             _ => true,
         };
-        if well_formed { Ok(None) } else { Err(Malformed) }
+        if well_formed { Ok(None) } else { Err(MalformedDer) }
     }
 }
 
-/// The text of a value, if it is a string that Go reads.
-pub(crate) fn text(value: &Element<'_>) -> Option<String> {
+/// The text of a value, if it is a string that Go decodes.
+pub(crate) fn text(value: &DerElement<'_>) -> Option<String> {
     decode(value.tag, value.content)
 }
 
-/// Decodes a string by its type; `None` for a value that does not fit its type, and for every other type.
+/// Decodes a string by its type; `None` for a malformed value, and for every other type.
 // go: crypto/x509/parser.go, parseASN1String
 fn decode(kind: u8, value: &[u8]) -> Option<String> {
     match kind {
-        // Read as Latin-1, like everyone does.
+        // Latin-1, as in Go and most other implementations.
         tag::T61_STRING => Some(value.iter().copied().map(char::from).collect()),
         tag::PRINTABLE_STRING => ascii(value, is_printable),
         tag::IA5_STRING => ascii(value, |byte| byte.is_ascii()),
@@ -152,12 +150,12 @@ fn ascii(value: &[u8], allowed: impl Fn(u8) -> bool) -> Option<String> {
     value.iter().map(|byte| allowed(*byte).then(|| char::from(*byte))).collect()
 }
 
-/// The characters of a PrintableString, with `*` and `&`, which real certificates contain.
+/// The characters of a PrintableString, and `*` and `&`, which deployed certificates contain.
 fn is_printable(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b" '()+,-./:=?*&".contains(&byte)
 }
 
-/// Big-endian UCS-2: one closing NUL is dropped, surrogates and noncharacters are refused.
+/// Decodes big-endian UCS-2: drops one trailing NUL, rejects surrogates and noncharacters.
 fn bmp(value: &[u8]) -> Option<String> {
     let value = match value {
         [head @ .., 0, 0] => head,
@@ -171,7 +169,7 @@ fn bmp(value: &[u8]) -> Option<String> {
         if matches!(point, 0xfffe | 0xffff | 0xfdd0..=0xfdef) {
             return None;
         }
-        // A surrogate is no char.
+        // Fails for surrogates.
         char::from_u32(u32::from(point))
     };
     value.chunks_exact(2).map(point).collect()
@@ -179,7 +177,7 @@ fn bmp(value: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Der, Reader, decode, tag};
+    use super::{DerReader, NameDecoder, decode, tag};
 
     #[test]
     fn strings_decode_by_their_type() {
@@ -210,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_may_name_what_a_certificate_may_not() {
+    fn a_request_may_have_values_that_a_certificate_may_not() {
         const CASES: &[(&str, &[u8], bool, bool)] = &[
             ("text", &[0x0c, 1, b'a'], true, true),
             ("universal string", &[0x1c, 4, 0, 0, 0, b'a'], false, true),
@@ -219,15 +217,15 @@ mod tests {
             ("a list", &[0x30, 0], false, true),
             ("a number", &[2, 1, 1], false, true),
             ("a padded number", &[2, 2, 0, 1], false, false),
-            ("a truth", &[1, 1, 0xff], false, true),
-            ("a half-truth", &[1, 1, 1], false, false),
-            ("an odd time", &[0x17, 1, b'a'], false, false),
-            ("a broken string", &[0x13, 1, b'@'], false, false),
+            ("a boolean", &[1, 1, 0xff], false, true),
+            ("a non-canonical boolean", &[1, 1, 1], false, false),
+            ("a malformed time", &[0x17, 1, b'a'], false, false),
+            ("a malformed string", &[0x13, 1, b'@'], false, false),
         ];
         for (name, value, in_certificate, in_request) in CASES {
-            let element = Der::new(value).any().unwrap();
-            assert_eq!(Reader::Certificate.value(&element).is_ok(), *in_certificate, "{name}");
-            assert_eq!(Reader::Request.value(&element).is_ok(), *in_request, "{name}");
+            let element = DerReader::new(value).any().unwrap();
+            assert_eq!(NameDecoder::Certificate.value(&element).is_ok(), *in_certificate, "{name}");
+            assert_eq!(NameDecoder::Request.value(&element).is_ok(), *in_request, "{name}");
         }
     }
 }

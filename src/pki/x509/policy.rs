@@ -1,30 +1,30 @@
 //! Certificate policies: RFC 5280, section 6.1, as updated by RFC 9618.
 //!
-//! Any policy is acceptable to us, so the only question is whether a chain that demands an explicit policy
-//! (`requireExplicitPolicy`) has one left at its end. The policy graph is therefore kept as its last level alone:
-//! everything above it serves to name the policies that survive, which nobody asks for.
+//! The initial policy set is anyPolicy, so the only result is whether a chain with `requireExplicitPolicy` has a valid
+//! policy left at its end. The last level of the policy graph is enough for that: the levels above it serve to list the
+//! valid policies, which no caller needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::certificate::{Certificate, ParseError};
-use super::der::{Der, tag};
+use super::der::{DerReader, tag};
 
 /// 2.5.29.32.0
 const ANY_POLICY: &[u8] = &[0x55, 0x1d, 0x20, 0x00];
 
-/// What a certificate's extensions say about policies.
+/// The policy extensions of a certificate.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Policies {
+pub(crate) struct CertificatePolicies {
     named: Vec<Vec<u8>>,
-    /// Issuer's policy, subject's policy.
+    /// `issuerDomainPolicy`, `subjectDomainPolicy`.
     mappings: Vec<(Vec<u8>, Vec<u8>)>,
     require_explicit: Option<i64>,
     inhibit_mapping: Option<i64>,
     inhibit_any: Option<i64>,
 }
 
-impl Policies {
-    pub(crate) fn parse_policies(&mut self, mut der: Der<'_>) -> Result<(), ParseError> {
+impl CertificatePolicies {
+    pub(crate) fn parse_policies(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid certificate policies");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         let mut seen = BTreeSet::new();
@@ -38,7 +38,7 @@ impl Policies {
         Ok(())
     }
 
-    pub(crate) fn parse_mappings(&mut self, mut der: Der<'_>) -> Result<(), ParseError> {
+    pub(crate) fn parse_mappings(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid policy mappings extension");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         while !list.is_empty() {
@@ -50,7 +50,7 @@ impl Policies {
         Ok(())
     }
 
-    pub(crate) fn parse_constraints(&mut self, mut der: Der<'_>) -> Result<(), ParseError> {
+    pub(crate) fn parse_constraints(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid policy constraints extension");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         if list.peek(tag::context(0)) {
@@ -62,14 +62,14 @@ impl Policies {
         Ok(())
     }
 
-    pub(crate) fn parse_inhibit_any(&mut self, mut der: Der<'_>) -> Result<(), ParseError> {
+    pub(crate) fn parse_inhibit_any(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         let skip = der.int64().ok_or(ParseError("x509: invalid inhibit any policy extension"))?;
         self.inhibit_any = Some(skip);
         Ok(())
     }
 }
 
-/// Whether an OID's content is made of whole, minimally encoded arcs of any size.
+/// Whether the content of an OID is a sequence of minimally encoded arcs, of any size.
 fn well_formed(oid: &[u8]) -> bool {
     let mut start = true;
     for octet in oid {
@@ -81,14 +81,14 @@ fn well_formed(oid: &[u8]) -> bool {
     !oid.is_empty() && start
 }
 
-/// Lowers a counter to the value an extension gives, if that is a count at all.
+/// Lowers a counter to the value of an extension, unless that is absent or negative.
 fn lower(counter: &mut i64, to: Option<i64>) {
     if let Some(to) = to.filter(|to| *to >= 0) {
         *counter = to.min(*counter);
     }
 }
 
-/// Whether the policies of a chain, leaf first, allow it.
+/// Whether the policies of a chain, leaf first, are valid.
 // go: crypto/x509/verify.go, policiesValid
 pub(crate) fn chain_allowed(chain: &[&Certificate]) -> bool {
     let Some((_anchor, below)) = chain.split_last().filter(|(_, below)| !below.is_empty()) else {
@@ -96,7 +96,7 @@ pub(crate) fn chain_allowed(chain: &[&Certificate]) -> bool {
     };
     let start = i64::try_from(below.len()).unwrap_or(i64::MAX - 1) + 1;
     let (mut explicit, mut mapping, mut inhibit_any) = (start, start, start);
-    // The policies that are still valid, each with those the next certificate may name for it.
+    // The valid policies, each with its expected policies in the next certificate.
     let any = ANY_POLICY.to_vec();
     let mut level: Option<BTreeMap<Vec<u8>, Vec<Vec<u8>>>> = Some(BTreeMap::from([(any.clone(), vec![any])]));
 
@@ -136,13 +136,13 @@ pub(crate) fn chain_allowed(chain: &[&Certificate]) -> bool {
     explicit > 0 || level.is_some_and(|level| !level.is_empty())
 }
 
-type Level = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
+type PolicyLevel = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
 
-/// The policies of a certificate that the level above expects.
-fn next_level(above: &Level, policies: &[Vec<u8>], takes_any: bool) -> Level {
+/// The next level: the policies of a certificate that the level above expects.
+fn next_level(above: &PolicyLevel, policies: &[Vec<u8>], takes_any: bool) -> PolicyLevel {
     let expected: BTreeSet<&Vec<u8>> = above.values().flatten().collect();
     let any_above = above.contains_key(ANY_POLICY);
-    let mut next: Level = policies
+    let mut next: PolicyLevel = policies
         .iter()
         .filter(|policy| *policy != ANY_POLICY && (any_above || expected.contains(policy)))
         .map(|policy| (policy.clone(), vec![policy.clone()]))
@@ -155,15 +155,15 @@ fn next_level(above: &Level, policies: &[Vec<u8>], takes_any: bool) -> Level {
     next
 }
 
-/// Applies policy mappings, or, when they are inhibited, drops what they map. `false` for a mapping that is invalid.
-fn map(level: &mut Level, mappings: &[(Vec<u8>, Vec<u8>)], allowed: bool) -> bool {
+/// Applies policy mappings, or removes the mapped policies if mapping is inhibited. `false` for an invalid mapping.
+fn map(level: &mut PolicyLevel, mappings: &[(Vec<u8>, Vec<u8>)], allowed: bool) -> bool {
     if !allowed {
         for (issuer, _) in mappings {
             level.remove(issuer);
         }
         return true;
     }
-    let mut targets: Level = BTreeMap::new();
+    let mut targets: PolicyLevel = BTreeMap::new();
     for (issuer, subject) in mappings {
         if issuer == ANY_POLICY || subject == ANY_POLICY {
             return false;

@@ -1,8 +1,8 @@
 //! Public keys and signature algorithms of certificates.
 //!
-//! Which key with which algorithm is Go's choice (`crypto/x509`, `checkSignature`); the arithmetic is aws-lc-rs.
-//! MD5 and SHA-1 are refused before anything is computed. Stricter than Go: RSA moduli outside 2048–8192 bits verify
-//! nothing, and P-224 does not parse.
+//! Follows Go's `checkSignature` on which key may verify which algorithm; aws-lc-rs does the cryptography. Rejects MD5
+//! and SHA-1 before any computation. Stricter than Go: RSA moduli outside 2048–8192 bits verify no signature, and P-224
+//! keys do not parse.
 
 use std::fmt;
 
@@ -12,33 +12,33 @@ use aws_lc_rs::signature::{
 };
 
 use super::certificate::ParseError;
-use super::der::{Der, tag};
+use super::der::{DerReader, tag};
 
-/// The one curve that Go knows and nobody here does.
+/// P-224, which Go supports and aws-lc-rs does not.
 pub(crate) const P224_UNSUPPORTED: ParseError = ParseError("x509: P-224 keys are not supported");
 
-/// A public key, parsed as far as Go parses it.
+/// A public key, parsed like Go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PublicKey {
-    /// Modulus and exponent, without leading zeros.
+    /// Modulus and exponent, big-endian without leading zeros.
     Rsa {
         modulus: Vec<u8>,
         exponent: Vec<u8>,
     },
-    /// An uncompressed point, known to lie on its curve.
+    /// An uncompressed point that is on its curve.
     Ecdsa {
-        curve: Curve,
+        curve: EllipticCurve,
         point: Vec<u8>,
     },
     Ed25519(Vec<u8>),
-    /// Parsed, never used.
+    /// Parsed, but never used to verify.
     Dsa,
-    /// An algorithm nobody knows; certificates with it parse, and sign nothing.
+    /// An unknown algorithm: the certificate parses, but its key verifies no signature.
     Unknown,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Curve {
+pub(crate) enum EllipticCurve {
     P256,
     P384,
     P521,
@@ -46,49 +46,49 @@ pub(crate) enum Curve {
 
 /// A signature algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Algorithm {
-    /// With the name Go prints.
-    Insecure(&'static str, Family),
-    RsaPkcs1(Hash),
-    RsaPss(Hash),
-    Ecdsa(Hash),
+pub(crate) enum SignatureAlgorithm {
+    /// MD5 or SHA-1, with the name that Go prints.
+    Insecure(&'static str, KeyFamily),
+    RsaPkcs1(HashAlgorithm),
+    RsaPss(HashAlgorithm),
+    Ecdsa(HashAlgorithm),
     Ed25519,
-    /// DSA and everything else that is never verified.
+    /// DSA with SHA-256, and unknown algorithms.
     Unsupported,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hash {
+pub(crate) enum HashAlgorithm {
     Sha256,
     Sha384,
     Sha512,
 }
 
-/// The kind of key an algorithm needs.
+/// The kind of key that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum KeyFamily {
     Rsa,
     Dsa,
     Ecdsa,
 }
 
-/// Why a signature does not count. The texts are Go's.
+/// Why a signature does not verify. The texts are Go's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     /// MD5 or SHA-1.
     #[error("x509: cannot verify signature: insecure algorithm {0}")]
     Insecure(&'static str),
-    /// No such algorithm here.
+    /// The algorithm is not supported.
     #[error("x509: cannot verify signature: algorithm unimplemented")]
     Unimplemented,
-    /// An ECDSA signature under an RSA key, and the like.
+    /// The key type does not match the algorithm, as for an ECDSA signature under an RSA key.
     #[error(
         "x509: signature algorithm specifies an {algorithm} public key, but have public key of type {key}"
     )]
     Mismatch {
-        /// What the algorithm needs.
+        /// The key type that the algorithm needs.
         algorithm: &'static str,
-        /// What the key is, as Go names its type.
+        /// The Go name of the key's type.
         key: &'static str,
     },
     /// The signature is wrong.
@@ -96,30 +96,32 @@ pub enum SignatureError {
     Wrong(&'static str),
 }
 
-impl Algorithm {
-    /// Reads the content of an `AlgorithmIdentifier`. Parameters count for Ed25519 and RSA-PSS alone.
+impl SignatureAlgorithm {
+    /// Parses the content of an `AlgorithmIdentifier`. Ignores the parameters, except for Ed25519 and RSA-PSS.
     // go: crypto/x509/x509.go, getSignatureAlgorithmFromAI
     pub(crate) fn parse(identifier: &[u8]) -> Result<Self, ParseError> {
         let (oid, parameters) = algorithm_identifier(identifier)?;
         Ok(match oid {
             // 1.2.840.113549.1.1.{4,5,11,12,13,10}
-            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x04] => Self::Insecure("MD5-RSA", Family::Rsa),
-            // The second one is ISO's number for the same algorithm.
-            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05] | [0x2b, 0x0e, 0x03, 0x02, 0x1d] => {
-                Self::Insecure("SHA1-RSA", Family::Rsa)
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x04] => {
+                Self::Insecure("MD5-RSA", KeyFamily::Rsa)
             }
-            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b] => Self::RsaPkcs1(Hash::Sha256),
-            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0c] => Self::RsaPkcs1(Hash::Sha384),
-            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0d] => Self::RsaPkcs1(Hash::Sha512),
+            // 1.3.14.3.2.29 is the ISO OID of the same algorithm.
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05] | [0x2b, 0x0e, 0x03, 0x02, 0x1d] => {
+                Self::Insecure("SHA1-RSA", KeyFamily::Rsa)
+            }
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b] => Self::RsaPkcs1(HashAlgorithm::Sha256),
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0c] => Self::RsaPkcs1(HashAlgorithm::Sha384),
+            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0d] => Self::RsaPkcs1(HashAlgorithm::Sha512),
             [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a] => {
                 parameters.and_then(pss_hash).map_or(Self::Unsupported, Self::RsaPss)
             }
             // 1.2.840.10040.4.3, 1.2.840.10045.4.1, 1.2.840.10045.4.3.{2,3,4}
-            [0x2a, 0x86, 0x48, 0xce, 0x38, 0x04, 0x03] => Self::Insecure("DSA-SHA1", Family::Dsa),
-            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x01] => Self::Insecure("ECDSA-SHA1", Family::Ecdsa),
-            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02] => Self::Ecdsa(Hash::Sha256),
-            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x03] => Self::Ecdsa(Hash::Sha384),
-            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04] => Self::Ecdsa(Hash::Sha512),
+            [0x2a, 0x86, 0x48, 0xce, 0x38, 0x04, 0x03] => Self::Insecure("DSA-SHA1", KeyFamily::Dsa),
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x01] => Self::Insecure("ECDSA-SHA1", KeyFamily::Ecdsa),
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02] => Self::Ecdsa(HashAlgorithm::Sha256),
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x03] => Self::Ecdsa(HashAlgorithm::Sha384),
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04] => Self::Ecdsa(HashAlgorithm::Sha512),
             // 1.3.101.112
             [0x2b, 0x65, 0x70] if parameters.is_none() => Self::Ed25519,
             _ => Self::Unsupported,
@@ -128,19 +130,19 @@ impl Algorithm {
 
     fn key_family(self) -> Option<&'static str> {
         match self {
-            Self::Insecure(_, Family::Rsa) | Self::RsaPkcs1(_) | Self::RsaPss(_) => Some("RSA"),
-            Self::Insecure(_, Family::Ecdsa) | Self::Ecdsa(_) => Some("ECDSA"),
-            Self::Insecure(_, Family::Dsa) => Some("DSA"),
+            Self::Insecure(_, KeyFamily::Rsa) | Self::RsaPkcs1(_) | Self::RsaPss(_) => Some("RSA"),
+            Self::Insecure(_, KeyFamily::Ecdsa) | Self::Ecdsa(_) => Some("ECDSA"),
+            Self::Insecure(_, KeyFamily::Dsa) => Some("DSA"),
             Self::Ed25519 => Some("Ed25519"),
             Self::Unsupported => None,
         }
     }
 }
 
-/// The hash of RSA-PSS parameters in which everything agrees: one hash for message and mask, a salt as long as the
-/// hash, the default trailer.
-fn pss_hash(parameters: &[u8]) -> Option<Hash> {
-    let mut list = Der::new(parameters).enter(tag::SEQUENCE)?;
+/// The hash of RSA-PSS parameters that Go supports: one hash for message and mask, a salt of the hash's length, the
+/// default trailer.
+fn pss_hash(parameters: &[u8]) -> Option<HashAlgorithm> {
+    let mut list = DerReader::new(parameters).enter(tag::SEQUENCE)?;
     let hash = hash_identifier(explicit(&mut list, 0)?)?;
     let mut mask = explicit(&mut list, 1)?;
     // 1.2.840.113549.1.1.8
@@ -151,42 +153,42 @@ fn pss_hash(parameters: &[u8]) -> Option<Hash> {
     let mut salt = list.enter(tag::explicit(2))?;
     let length = salt.int64()?;
     match list.optional(tag::explicit(3)).ok()? {
-        // Nothing else may stand in the trailer's place; what follows the trailer is not looked at, as in Go.
+        // Only a trailer may follow the salt. Like Go, ignores elements after the trailer.
         None if !list.is_empty() => return None,
-        Some(trailer) if Der::new(trailer).int64()? != 1 => return None,
+        Some(trailer) if DerReader::new(trailer).int64()? != 1 => return None,
         _ => {}
     }
     let wanted = match hash {
-        Hash::Sha256 => 32,
-        Hash::Sha384 => 48,
-        Hash::Sha512 => 64,
+        HashAlgorithm::Sha256 => 32,
+        HashAlgorithm::Sha384 => 48,
+        HashAlgorithm::Sha512 => 64,
     };
     (hash == same && length == wanted && salt.is_empty()).then_some(hash)
 }
 
 /// The content of the one SEQUENCE in `[n]`.
-fn explicit<'a>(list: &mut Der<'a>, n: u8) -> Option<Der<'a>> {
+fn explicit<'a>(list: &mut DerReader<'a>, n: u8) -> Option<DerReader<'a>> {
     let mut wrapper = list.enter(tag::explicit(n))?;
     wrapper.enter(tag::SEQUENCE).filter(|_| wrapper.is_empty())
 }
 
-/// A hash with no parameters, or NULL. What follows them is not looked at, as in Go.
-fn hash_identifier(mut content: Der<'_>) -> Option<Hash> {
+/// A hash without parameters, or with NULL. Like Go, ignores elements after them.
+fn hash_identifier(mut content: DerReader<'_>) -> Option<HashAlgorithm> {
     let [0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, last] = content.oid()? else {
         return None;
     };
     let hash = match last {
-        1 => Hash::Sha256,
-        2 => Hash::Sha384,
-        3 => Hash::Sha512,
+        1 => HashAlgorithm::Sha256,
+        2 => HashAlgorithm::Sha384,
+        3 => HashAlgorithm::Sha512,
         _ => return None,
     };
     (content.is_empty() || content.any()?.whole == [5, 0]).then_some(hash)
 }
 
-/// The OID and, if there are any, the encoded parameters of an `AlgorithmIdentifier`'s content.
+/// The OID and the encoded parameters, if present, of the content of an `AlgorithmIdentifier`.
 fn algorithm_identifier(content: &[u8]) -> Result<(&[u8], Option<&[u8]>), ParseError> {
-    let mut content = Der::new(content);
+    let mut content = DerReader::new(content);
     let oid = content.oid().ok_or(ParseError("x509: malformed OID"))?;
     if content.is_empty() {
         return Ok((oid, None));
@@ -196,10 +198,10 @@ fn algorithm_identifier(content: &[u8]) -> Result<(&[u8], Option<&[u8]>), ParseE
 }
 
 impl PublicKey {
-    /// Reads the content of a `SubjectPublicKeyInfo`.
+    /// Parses the content of a `SubjectPublicKeyInfo`.
     // go: crypto/x509/parser.go, parsePublicKey
     pub(crate) fn parse(info: &[u8]) -> Result<Self, ParseError> {
-        let mut info = Der::new(info);
+        let mut info = DerReader::new(info);
         let algorithm =
             info.read(tag::SEQUENCE).ok_or(ParseError("x509: malformed public key algorithm identifier"))?;
         let (oid, parameters) = algorithm_identifier(algorithm)?;
@@ -226,7 +228,7 @@ impl PublicKey {
             return Err(ParseError("x509: RSA key missing NULL parameters"));
         }
         let mut list =
-            Der::new(key).enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid RSA public key"))?;
+            DerReader::new(key).enter(tag::SEQUENCE).ok_or(ParseError("x509: invalid RSA public key"))?;
         let modulus = list.integer().ok_or(ParseError("x509: invalid RSA modulus"))?;
         let exponent = list.integer().ok_or(ParseError("x509: invalid RSA public exponent"))?;
         let modulus = positive(modulus).ok_or(ParseError("x509: RSA modulus is not a positive number"))?;
@@ -241,29 +243,29 @@ impl PublicKey {
     }
 
     fn parse_ecdsa(parameters: Option<&[u8]>, point: Vec<u8>) -> Result<Self, ParseError> {
-        let oid = Der::new(parameters.unwrap_or_default())
+        let oid = DerReader::new(parameters.unwrap_or_default())
             .oid()
             .ok_or(ParseError("x509: invalid ECDSA parameters"))?;
         let (curve, length) = match oid {
             // 1.2.840.10045.3.1.7, 1.3.132.0.34, 1.3.132.0.35
-            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07] => (Curve::P256, 65),
-            [0x2b, 0x81, 0x04, 0x00, 0x22] => (Curve::P384, 97),
-            [0x2b, 0x81, 0x04, 0x00, 0x23] => (Curve::P521, 133),
+            [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07] => (EllipticCurve::P256, 65),
+            [0x2b, 0x81, 0x04, 0x00, 0x22] => (EllipticCurve::P384, 97),
+            [0x2b, 0x81, 0x04, 0x00, 0x23] => (EllipticCurve::P521, 133),
             [0x2b, 0x81, 0x04, 0x00, 0x21] => return Err(P224_UNSUPPORTED),
             _ => return Err(ParseError("x509: unsupported elliptic curve")),
         };
-        // Length and form are checked here, because aws-lc-rs reads compressed points as well.
+        // Go rejects compressed points, which aws-lc-rs accepts.
         if point.first() != Some(&4) || point.len() != length {
             return Err(ParseError("ecdsa: invalid uncompressed public key"));
         }
-        ParsedPublicKey::new(curve.algorithm(Hash::Sha256), &point)
+        ParsedPublicKey::new(curve.algorithm(HashAlgorithm::Sha256), &point)
             .map_err(|_| ParseError("ecdsa: invalid public key"))?;
         Ok(Self::Ecdsa { curve, point })
     }
 
     fn parse_dsa(parameters: Option<&[u8]>, key: &[u8]) -> Result<Self, ParseError> {
-        let public = Der::new(key).integer().ok_or(ParseError("x509: invalid DSA public key"))?;
-        let mut list = Der::new(parameters.unwrap_or_default())
+        let public = DerReader::new(key).integer().ok_or(ParseError("x509: invalid DSA public key"))?;
+        let mut list = DerReader::new(parameters.unwrap_or_default())
             .enter(tag::SEQUENCE)
             .ok_or(ParseError("x509: invalid DSA parameters"))?;
         let mut numbers = vec![public];
@@ -276,7 +278,7 @@ impl PublicKey {
         Ok(Self::Dsa)
     }
 
-    /// Whether a TLS client can prove possession of the key.
+    /// Whether a TLS client can prove possession of the private key.
     pub(crate) fn usable_in_tls(&self) -> bool {
         match self {
             // Go: larger moduli end the handshake.
@@ -286,38 +288,40 @@ impl PublicKey {
         }
     }
 
-    /// Whether a TLS peer may send the key in any certificate of its chain.
+    /// Whether a TLS peer may send a certificate with this key at any place in its chain.
     pub(crate) fn allowed_in_tls(&self) -> bool {
         matches!(self, Self::Dsa | Self::Unknown) || self.usable_in_tls()
     }
 
-    /// Checks a signature made with this key.
+    /// Verifies a signature by this key.
     // go: crypto/x509/x509.go, checkSignature
     pub(crate) fn verify(
         &self,
-        algorithm: Algorithm,
+        algorithm: SignatureAlgorithm,
         message: &[u8],
         signature: &[u8],
     ) -> Result<(), SignatureError> {
         match (self, algorithm) {
-            (_, Algorithm::Insecure(name, _)) => Err(SignatureError::Insecure(name)),
-            (_, Algorithm::Unsupported) | (Self::Dsa | Self::Unknown, _) => {
+            (_, SignatureAlgorithm::Insecure(name, _)) => Err(SignatureError::Insecure(name)),
+            (_, SignatureAlgorithm::Unsupported) | (Self::Dsa | Self::Unknown, _) => {
                 Err(SignatureError::Unimplemented)
             }
-            (Self::Rsa { modulus, exponent }, Algorithm::RsaPkcs1(hash)) => {
+            (Self::Rsa { modulus, exponent }, SignatureAlgorithm::RsaPkcs1(hash)) => {
                 verify_rsa(modulus, exponent, pkcs1(hash), message, signature)
             }
-            (Self::Rsa { modulus, exponent }, Algorithm::RsaPss(hash)) => {
+            (Self::Rsa { modulus, exponent }, SignatureAlgorithm::RsaPss(hash)) => {
                 verify_rsa(modulus, exponent, pss(hash), message, signature)
             }
-            (Self::Ecdsa { curve, point }, Algorithm::Ecdsa(hash)) => {
+            (Self::Ecdsa { curve, point }, SignatureAlgorithm::Ecdsa(hash)) => {
                 UnparsedPublicKey::new(curve.algorithm(hash), point)
                     .verify(message, signature)
                     .map_err(|_| SignatureError::Wrong("x509: ECDSA verification failure"))
             }
-            (Self::Ed25519(key), Algorithm::Ed25519) => UnparsedPublicKey::new(&signature::ED25519, key)
-                .verify(message, signature)
-                .map_err(|_| SignatureError::Wrong("x509: Ed25519 verification failure")),
+            (Self::Ed25519(key), SignatureAlgorithm::Ed25519) => {
+                UnparsedPublicKey::new(&signature::ED25519, key)
+                    .verify(message, signature)
+                    .map_err(|_| SignatureError::Wrong("x509: Ed25519 verification failure"))
+            }
             (key, algorithm) => Err(SignatureError::Mismatch {
                 algorithm: algorithm.key_family().unwrap_or("unknown"),
                 key: match key {
@@ -337,9 +341,9 @@ impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rsa { modulus, .. } => write!(f, "RSA {}", bit_length(modulus)),
-            Self::Ecdsa { curve: Curve::P256, .. } => f.write_str("ECDSA P-256"),
-            Self::Ecdsa { curve: Curve::P384, .. } => f.write_str("ECDSA P-384"),
-            Self::Ecdsa { curve: Curve::P521, .. } => f.write_str("ECDSA P-521"),
+            Self::Ecdsa { curve: EllipticCurve::P256, .. } => f.write_str("ECDSA P-256"),
+            Self::Ecdsa { curve: EllipticCurve::P384, .. } => f.write_str("ECDSA P-384"),
+            Self::Ecdsa { curve: EllipticCurve::P521, .. } => f.write_str("ECDSA P-521"),
             Self::Ed25519(_) => f.write_str("Ed25519"),
             Self::Dsa => f.write_str("DSA"),
             Self::Unknown => f.write_str("unknown"),
@@ -366,39 +370,39 @@ fn verify_rsa(
         .map_err(|_| SignatureError::Wrong("crypto/rsa: verification error"))
 }
 
-fn pkcs1(hash: Hash) -> &'static RsaParameters {
+fn pkcs1(hash: HashAlgorithm) -> &'static RsaParameters {
     match hash {
-        Hash::Sha256 => &signature::RSA_PKCS1_2048_8192_SHA256,
-        Hash::Sha384 => &signature::RSA_PKCS1_2048_8192_SHA384,
-        Hash::Sha512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+        HashAlgorithm::Sha256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+        HashAlgorithm::Sha384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+        HashAlgorithm::Sha512 => &signature::RSA_PKCS1_2048_8192_SHA512,
     }
 }
 
-fn pss(hash: Hash) -> &'static RsaParameters {
+fn pss(hash: HashAlgorithm) -> &'static RsaParameters {
     match hash {
-        Hash::Sha256 => &signature::RSA_PSS_2048_8192_SHA256,
-        Hash::Sha384 => &signature::RSA_PSS_2048_8192_SHA384,
-        Hash::Sha512 => &signature::RSA_PSS_2048_8192_SHA512,
+        HashAlgorithm::Sha256 => &signature::RSA_PSS_2048_8192_SHA256,
+        HashAlgorithm::Sha384 => &signature::RSA_PSS_2048_8192_SHA384,
+        HashAlgorithm::Sha512 => &signature::RSA_PSS_2048_8192_SHA512,
     }
 }
 
-impl Curve {
-    fn algorithm(self, hash: Hash) -> &'static EcdsaVerificationAlgorithm {
+impl EllipticCurve {
+    fn algorithm(self, hash: HashAlgorithm) -> &'static EcdsaVerificationAlgorithm {
         match (self, hash) {
-            (Self::P256, Hash::Sha256) => &signature::ECDSA_P256_SHA256_ASN1,
-            (Self::P256, Hash::Sha384) => &signature::ECDSA_P256_SHA384_ASN1,
-            (Self::P256, Hash::Sha512) => &signature::ECDSA_P256_SHA512_ASN1,
-            (Self::P384, Hash::Sha256) => &signature::ECDSA_P384_SHA256_ASN1,
-            (Self::P384, Hash::Sha384) => &signature::ECDSA_P384_SHA384_ASN1,
-            (Self::P384, Hash::Sha512) => &signature::ECDSA_P384_SHA512_ASN1,
-            (Self::P521, Hash::Sha256) => &signature::ECDSA_P521_SHA256_ASN1,
-            (Self::P521, Hash::Sha384) => &signature::ECDSA_P521_SHA384_ASN1,
-            (Self::P521, Hash::Sha512) => &signature::ECDSA_P521_SHA512_ASN1,
+            (Self::P256, HashAlgorithm::Sha256) => &signature::ECDSA_P256_SHA256_ASN1,
+            (Self::P256, HashAlgorithm::Sha384) => &signature::ECDSA_P256_SHA384_ASN1,
+            (Self::P256, HashAlgorithm::Sha512) => &signature::ECDSA_P256_SHA512_ASN1,
+            (Self::P384, HashAlgorithm::Sha256) => &signature::ECDSA_P384_SHA256_ASN1,
+            (Self::P384, HashAlgorithm::Sha384) => &signature::ECDSA_P384_SHA384_ASN1,
+            (Self::P384, HashAlgorithm::Sha512) => &signature::ECDSA_P384_SHA512_ASN1,
+            (Self::P521, HashAlgorithm::Sha256) => &signature::ECDSA_P521_SHA256_ASN1,
+            (Self::P521, HashAlgorithm::Sha384) => &signature::ECDSA_P521_SHA384_ASN1,
+            (Self::P521, HashAlgorithm::Sha512) => &signature::ECDSA_P521_SHA512_ASN1,
         }
     }
 }
 
-/// The octets of a positive INTEGER without its sign octet; `None` for zero and below.
+/// The octets of a positive INTEGER without its sign octet; `None` for zero and negative numbers.
 fn positive(content: &[u8]) -> Option<&[u8]> {
     match content {
         [0] => None,

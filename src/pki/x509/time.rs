@@ -1,16 +1,16 @@
-//! Times in certificates, and how they are compared.
+//! Certificate times: parsing, comparison, formatting.
 
 use crate::clock::UnixTime;
 
 use super::certificate::ParseError;
-use super::der::{Der, tag};
+use super::der::{DerReader, tag};
 
-/// Reads a UTCTime or GeneralizedTime as seconds since 1970.
+/// Parses a UTCTime or GeneralizedTime into seconds since 1970.
 ///
-/// Go takes more than RFC 5280 allows: offsets from UTC and, in a UTCTime, minutes without seconds. Years 50 to 99 of
-/// a UTCTime lie in the twentieth century.
+/// Go accepts more than RFC 5280 allows: offsets from UTC, and a UTCTime without seconds. Years 50 to 99 of a UTCTime
+/// are 1950 to 1999.
 // go: crypto/x509/parser.go, parseTime; cryptobyte/asn1.go, ReadASN1UTCTime, ReadASN1GeneralizedTime
-pub(crate) fn read(der: &mut Der<'_>) -> Result<i64, ParseError> {
+pub(crate) fn read(der: &mut DerReader<'_>) -> Result<i64, ParseError> {
     if der.peek(tag::UTC_TIME) {
         der.read(tag::UTC_TIME).and_then(utc_time).ok_or(ParseError("x509: malformed UTCTime"))
     } else if der.peek(tag::GENERALIZED_TIME) {
@@ -47,7 +47,7 @@ fn date_and_time(year: i64, rest: &[u8], with_seconds: bool) -> Option<i64> {
             let (hours, zone) = number(zone, 2)?;
             let (minutes, zone) = number(zone, 2)?;
             let offset = (hours * 60 + minutes) * 60;
-            // Zero is written `Z`.
+            // An offset of zero must be encoded as `Z`.
             if !zone.is_empty() || hours > 24 || minutes > 59 || offset == 0 {
                 return None;
             }
@@ -69,7 +69,7 @@ fn date_and_time(year: i64, rest: &[u8], with_seconds: bool) -> Option<i64> {
     Some(days_since_1970(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset)
 }
 
-/// Takes `width` digits from the front.
+/// Parses the first `width` digits.
 fn number(text: &[u8], width: usize) -> Option<(i64, &[u8])> {
     let (digits, rest) = text.split_at_checked(width)?;
     let value = digits
@@ -79,7 +79,7 @@ fn number(text: &[u8], width: usize) -> Option<(i64, &[u8])> {
 }
 
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
-    // Years begin in March, so that the leap day is the last one.
+    // Years begin in March, so that the leap day is the last day of a year.
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
     let year_of_era = year.rem_euclid(400);
@@ -92,7 +92,7 @@ pub(crate) fn is_before(now: UnixTime, limit: i64) -> bool {
     u64::try_from(limit).is_ok_and(|limit| now < UnixTime::from_secs(limit))
 }
 
-/// Whether `now` is after the second `limit`, if only by a fraction.
+/// Whether `now` is after the second `limit`, even by a fraction of a second.
 pub(crate) fn is_after(now: UnixTime, limit: i64) -> bool {
     u64::try_from(limit).map_or(true, |limit| now > UnixTime::from_secs(limit))
 }
@@ -104,7 +104,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn times_are_read_as_go_reads_them() {
+    fn times_are_parsed_as_go_parses_them() {
         const UTC: &[(&str, Option<&str>)] = &[
             ("200101000000Z", Some("2020-01-01T00:00:00Z")),
             ("491231235959Z", Some("2049-12-31T23:59:59Z")),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_second_ends_with_its_first_instant() {
+    fn a_certificate_expires_at_the_first_instant_after_not_after() {
         assert!(!is_after(Duration::from_secs(10), 10));
         assert!(is_after(Duration::from_nanos(10_000_000_001), 10));
         assert!(is_after(Duration::ZERO, -1));

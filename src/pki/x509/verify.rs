@@ -1,10 +1,9 @@
-//! The path from a client's certificate to a trusted authority, by the rules of Go's `crypto/x509`.
+//! Path validation of client certificates, by the rules of Go's `crypto/x509`.
 //!
 //! kube-apiserver calls `Certificate.Verify` with the bundle as roots, the peer's other certificates as
-//! intermediates and clientAuth as the only purpose; this is that call. The order in which candidates are tried
-//! and the limit on signature checks are Go's too, since both can decide the outcome. One path is enough: the
-//! identity is the leaf's subject, which is the same at the end of every path, so where kube-apiserver tries the
-//! user conversion on each chain it gets the same answer each time.
+//! intermediates and clientAuth as the only purpose; this module implements that call. The order of the candidates and
+//! the limit on signature checks are Go's too, since both can decide the outcome. One path is enough: kube-apiserver
+//! converts every chain to a user, but the user is the leaf's subject, which is the same in all of them.
 
 use std::collections::HashSet;
 
@@ -16,7 +15,7 @@ use super::certificate::{Certificate, KEY_CERT_SIGN, ParseError};
 use super::signature::{PublicKey, SignatureError};
 use super::{constraints, policy, time};
 
-/// How many signatures may be checked for one verdict.
+/// Limit on the signature checks of one verification.
 // go: crypto/x509/verify.go, maxChainSignatureChecks
 const MAX_SIGNATURE_CHECKS: usize = 100;
 
@@ -26,53 +25,53 @@ pub enum VerifyError {
     /// A certificate of the chain does not parse.
     #[error(transparent)]
     Malformed(#[from] ParseError),
-    /// More certificates than anybody needs; a limit of our own.
+    /// The chain has more certificates than our limit; Go has no such limit.
     #[error("x509: too many certificates in the chain")]
     TooManyCertificates,
-    /// A critical extension that is not understood.
+    /// A critical extension is not supported.
     #[error("x509: unhandled critical extension")]
     UnhandledCriticalExtension,
-    /// Too early.
+    /// The time is before notBefore.
     #[error("x509: certificate has expired or is not yet valid: current time {now} is before {limit}")]
     NotYetValid {
-        /// The time of the verdict.
+        /// The time of the verification.
         now: String,
-        /// The certificate's first second.
+        /// The notBefore time of the certificate.
         limit: String,
     },
-    /// Too late.
+    /// The time is after notAfter.
     #[error("x509: certificate has expired or is not yet valid: current time {now} is after {limit}")]
     Expired {
-        /// The time of the verdict.
+        /// The time of the verification.
         now: String,
-        /// The certificate's last second.
+        /// The notAfter time of the certificate.
         limit: String,
     },
-    /// An intermediate that is no authority.
+    /// An intermediate is not a CA certificate.
     #[error("x509: certificate is not authorized to sign other certificates")]
     NotAuthorizedToSign,
-    /// An authority, or a version 3 certificate without basic constraints, that must not sign certificates.
+    /// The parent must not sign certificates: not a CA, no basic constraints in version 3, or no keyCertSign.
     #[error("x509: invalid signature: parent certificate cannot sign this kind of certificate")]
     ParentCannotSign,
-    /// The path is longer than an authority allows.
+    /// The path exceeds the path length constraint of a CA.
     #[error("x509: too many intermediates for path length constraint")]
     TooManyIntermediates,
-    /// A signature does not count.
+    /// A signature does not verify.
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    /// Not for client authentication, or issued by an authority that is not.
+    /// A certificate of the path is not valid for client authentication.
     #[error("x509: certificate specifies an incompatible key usage")]
     IncompatibleUsage,
-    /// A name lies outside of what an authority may sign for.
+    /// A name violates the name constraints of a CA.
     #[error("x509: a root or intermediate certificate is not authorized to sign for this name: {0}")]
     NameNotAllowed(String),
-    /// Certificate policies allow no path.
+    /// Certificate policies, alone or with key usages, allow no path.
     #[error("x509: no valid chains built: {0}")]
     NoValidChains(String),
-    /// The budget is spent.
+    /// The verification reached the limit on signature checks.
     #[error("x509: signature check attempts limit reached while verifying certificate chain")]
     SignatureLimit,
-    /// No path, with the first obstacle and the authority it concerns.
+    /// No path to a root; with the first error and the candidate CA that caused it.
     #[error("x509: certificate signed by unknown authority{}", show_hint(.0.as_deref()))]
     UnknownAuthority(Option<Box<(Self, String)>>),
 }
@@ -86,27 +85,27 @@ fn show_hint(hint: Option<&(VerifyError, String)>) -> String {
     })
 }
 
-/// A certificate's place in a path.
+/// The position of a certificate in a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PathPosition {
     Leaf,
     Intermediate,
     Root,
 }
 
-/// The seconds between which a path does not change its validity, both included.
-pub(crate) type Validity = (i64, i64);
+/// The first and last second in which every certificate of a path is valid.
+pub(crate) type PathValidity = (i64, i64);
 
-/// Finds a path from `leaf` to `bundle` and returns the time span in which all of it is valid.
+/// Finds a path from `leaf` to `bundle`; returns its validity period.
 // threat: foreign-intermediates
 pub(crate) fn verify(
     bundle: &CaBundle,
     leaf: &Certificate,
     others: &[Certificate],
     now: UnixTime,
-) -> Result<Validity, VerifyError> {
-    check_place(leaf, Place::Leaf, &[], now)?;
-    let mut search = Search {
+) -> Result<PathValidity, VerifyError> {
+    check_place(leaf, PathPosition::Leaf, &[], now)?;
+    let mut search = PathSearch {
         roots: bundle.certificates(),
         intermediates: distinct(others),
         now,
@@ -116,7 +115,7 @@ pub(crate) fn verify(
         refused_name: None,
     };
     if bundle.contains(leaf) {
-        // Trusted as it is. A path of one has no authority whose signature would be checked.
+        // The leaf is a trust anchor: the path has no signature to check.
         if let Some(validity) = search.accept(&[leaf]) {
             return Ok(validity);
         }
@@ -129,42 +128,42 @@ pub(crate) fn verify(
     }
 }
 
-/// The certificates without repetitions, in order.
+/// The certificates without duplicates, in order.
 fn distinct(certificates: &[Certificate]) -> Vec<&Certificate> {
     let mut seen = HashSet::new();
     certificates.iter().filter(|certificate| seen.insert(certificate.der.as_ref())).collect()
 }
 
-struct Search<'a> {
+struct PathSearch<'a> {
     roots: &'a [Certificate],
     intermediates: Vec<&'a Certificate>,
     now: UnixTime,
     signature_checks: usize,
-    /// Paths that reached a root and were refused afterwards, by reason.
+    /// Paths that reached a root and were then rejected, by reason.
     refused_usage: usize,
     refused_policies: usize,
     refused_name: Option<String>,
 }
 
-impl<'a> Search<'a> {
-    /// Tries every certificate that may have signed the last one of `path`. `Ok(None)` says that paths reached a
-    /// root, but none was acceptable as a whole.
+impl<'a> PathSearch<'a> {
+    /// Tries every possible issuer of the last certificate of `path`. `Ok(None)`: paths reached a root, but all were
+    /// rejected.
     // go: crypto/x509/verify.go, buildChains
-    fn extend(&mut self, path: &mut Vec<&'a Certificate>) -> Result<Option<Validity>, VerifyError> {
+    fn extend(&mut self, path: &mut Vec<&'a Certificate>) -> Result<Option<PathValidity>, VerifyError> {
         let Some(child) = path.last().copied() else {
             return Ok(None);
         };
         let mut reached = false;
         let mut hint: Option<Box<(VerifyError, String)>> = None;
-        // What the last candidate whose signature was good failed with, if it failed.
+        // The error of the last candidate whose signature verified, if that candidate failed.
         let mut failure = None;
         let candidates = candidates(child, self.roots.iter())
             .into_iter()
-            .map(|root| (Place::Root, root))
+            .map(|root| (PathPosition::Root, root))
             .chain(
                 candidates(child, self.intermediates.iter().copied())
                     .into_iter()
-                    .map(|intermediate| (Place::Intermediate, intermediate)),
+                    .map(|intermediate| (PathPosition::Intermediate, intermediate)),
             )
             .collect::<Vec<_>>();
 
@@ -189,7 +188,7 @@ impl<'a> Search<'a> {
             failure = None;
             path.push(candidate);
             let outcome = match place {
-                Place::Root => Ok(self.accept(path)),
+                PathPosition::Root => Ok(self.accept(path)),
                 _ => self.extend(path),
             };
             path.pop();
@@ -208,13 +207,13 @@ impl<'a> Search<'a> {
         if reached { Ok(None) } else { Err(failure.unwrap_or(VerifyError::UnknownAuthority(hint))) }
     }
 
-    /// Judges a complete path, leaf first.
-    fn accept(&mut self, path: &[&Certificate]) -> Option<Validity> {
+    /// Checks a complete path, leaf first.
+    fn accept(&mut self, path: &[&Certificate]) -> Option<PathValidity> {
         if !policy::chain_allowed(path) {
             self.refused_policies += 1;
             return None;
         }
-        // Purposes nest: every certificate that names purposes must name this one.
+        // Extended key usages nest: every certificate that has the extension must allow clientAuth.
         // go: crypto/x509/verify.go, checkChainForKeyUsage
         let usable = |certificate: &&Certificate| {
             let usage = &certificate.extensions.extended_key_usage;
@@ -233,7 +232,7 @@ impl<'a> Search<'a> {
         Some((from, until))
     }
 
-    /// Why complete paths were refused, if there were any.
+    /// Why complete paths were rejected, if there were any.
     fn refusal(&self) -> Option<VerifyError> {
         if let Some(reason) = &self.refused_name {
             return Some(VerifyError::NameNotAllowed(reason.clone()));
@@ -252,8 +251,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The certificates that carry the issuer's name, the likeliest first: key identifiers that agree, then those where
-/// one side has none, then those that differ. A wrong identifier excludes nothing.
+/// The certificates with the issuer's name, likeliest first: matching key identifiers, then those missing on one side,
+/// then different ones. A different identifier does not exclude a candidate.
 // go: crypto/x509/cert_pool.go, findPotentialParents
 fn candidates<'a>(child: &Certificate, pool: impl Iterator<Item = &'a Certificate>) -> Vec<&'a Certificate> {
     let wanted = &child.extensions.authority_key_id;
@@ -269,7 +268,7 @@ fn candidates<'a>(child: &Certificate, pool: impl Iterator<Item = &'a Certificat
     found
 }
 
-/// Whether a path already holds this name and key: another certificate for them would lead round in a circle.
+/// Whether the path already has a certificate with this name and key, which would make a loop.
 // go: crypto/x509/verify.go, alreadyInChain
 fn is_repetition(candidate: &Certificate, path: &[&Certificate]) -> bool {
     let own = candidate.extensions.alternative_names.as_ref();
@@ -291,7 +290,7 @@ fn is_repetition(candidate: &Certificate, path: &[&Certificate]) -> bool {
 fn check_signature(child: &Certificate, parent: &Certificate) -> Result<(), VerifyError> {
     let may_sign = match parent.extensions.basic_constraints {
         Some(constraints) => constraints.is_ca,
-        // Version 1 has no extensions to say so with.
+        // Versions before 3 have no extensions, so no basic constraints.
         None => parent.version != 3,
     };
     let usage = parent.extensions.key_usage;
@@ -301,11 +300,11 @@ fn check_signature(child: &Certificate, parent: &Certificate) -> Result<(), Veri
     Ok(parent.public_key.verify(child.algorithm, &child.tbs, &child.signature)?)
 }
 
-/// What a certificate must be to stand at this place, above `path`.
+/// Checks whether a certificate may be at this position above `path`.
 // go: crypto/x509/verify.go, isValid
 fn check_place(
     certificate: &Certificate,
-    place: Place,
+    place: PathPosition,
     path: &[&Certificate],
     now: UnixTime,
 ) -> Result<(), VerifyError> {
@@ -321,10 +320,10 @@ fn check_place(
         return Err(VerifyError::Expired { now: shown(), limit: format_utc(certificate.not_after) });
     }
     let constraints = extensions.basic_constraints;
-    if place == Place::Intermediate && !constraints.is_some_and(|constraints| constraints.is_ca) {
+    if place == PathPosition::Intermediate && !constraints.is_some_and(|constraints| constraints.is_ca) {
         return Err(VerifyError::NotAuthorizedToSign);
     }
-    // Self-issued intermediates count, unlike in RFC 5280.
+    // Like Go and unlike RFC 5280, counts self-issued intermediates.
     let intermediates = u64::try_from(path.len().saturating_sub(1)).unwrap_or(u64::MAX);
     match constraints.and_then(|constraints| constraints.path_length) {
         Some(allowed) if !path.is_empty() && intermediates > allowed => {

@@ -13,7 +13,7 @@ type Row = (&'static str, &'static str, [&'static str; 7], &'static str);
 
 #[test]
 fn resources_are_read_as_kube_apiserver_reads_them() {
-    // Most rows are those of upstream's requestinfo_test.go.
+    // Most rows are from kube-apiserver's requestinfo_test.go.
     const CASES: &[(&str, Row)] = &[
         ("GET", ("/api/v1/namespaces", "list", ["", "v1", "", "namespaces", "", "", "namespaces"], "api")),
         (
@@ -140,7 +140,7 @@ fn resources_are_read_as_kube_apiserver_reads_them() {
         CASES
     {
         let info = parse(method, target).expect("a resource");
-        let expected = Resource {
+        let expected = RequestResource {
             api_prefix: prefix,
             group,
             version,
@@ -152,15 +152,15 @@ fn resources_are_read_as_kube_apiserver_reads_them() {
             field_selector: "",
             label_selector: "",
         };
-        if info.target() != Target::Resource(expected) || info.verb() != *verb {
-            failed.push(format!("{method} {target}: {} {:?}", info.verb(), info.target()));
+        if info.kind() != RequestKind::Resource(expected) || info.verb() != *verb {
+            failed.push(format!("{method} {target}: {} {:?}", info.verb(), info.kind()));
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
 #[test]
-fn everything_else_is_no_resource() {
+fn other_paths_are_non_resource() {
     const CASES: &[(&str, &str, &str)] = &[
         ("GET", "/", "get"),
         ("GET", "", "get"),
@@ -180,7 +180,11 @@ fn everything_else_is_no_resource() {
     ];
     for (method, path, verb) in CASES {
         let info = parse(method, path).expect("no resource");
-        assert_eq!((info.target(), info.verb(), info.path()), (Target::NonResource, *verb, *path), "{path}");
+        assert_eq!(
+            (info.kind(), info.verb(), info.path()),
+            (RequestKind::NonResource, *verb, *path),
+            "{path}"
+        );
     }
 }
 
@@ -211,7 +215,7 @@ fn lists_take_their_name_from_the_field_selector() {
 }
 
 #[test]
-fn selectors_are_kept_for_verbs_that_honour_them() {
+fn selectors_are_kept_for_verbs_that_support_them() {
     const CASES: &[(&str, &str, &str, &str)] = &[
         ("GET", "/api/v1/pods?fieldSelector=a%3Db&labelSelector=c", "a=b", "c"),
         ("GET", "/api/v1/pods?fieldSelector=a&fieldSelector=b", "a", ""),
@@ -231,7 +235,7 @@ fn selectors_are_kept_for_verbs_that_honour_them() {
 }
 
 #[test]
-fn a_verb_without_a_resource_is_an_error_that_names_the_url() {
+fn a_verb_without_a_resource_is_an_error_with_the_url() {
     const CASES: &[(&str, Option<&str>, &str)] = &[
         ("/api/v1/watch", None, "/api/v1/watch"),
         ("/api/v1/watch", Some("a=<b>&c"), "/api/v1/watch?a=<b>&c"),
@@ -252,7 +256,7 @@ fn a_verb_without_a_resource_is_an_error_that_names_the_url() {
 }
 
 #[test]
-fn long_running_requests_are_told_by_verb_subresource_and_path() {
+fn long_running_requests_depend_on_verb_subresource_and_path() {
     const CASES: &[(&str, &str, bool)] = &[
         ("GET", "/api/v1/pods?watch=1", true),
         ("GET", "/api/v1/watch/pods", true),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use http::{HeaderName, StatusCode};
 use serde::Deserialize;
 
-use crate::backend::probe::Line;
+use crate::backend::probe::ProbeClient;
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::user::{IdentityMode, UserInfo};
 
@@ -32,7 +32,7 @@ struct ConfigMap {
 
 /// Asks for them. An error says why there is no answer; there may be one later.
 // threat: further-identity-headers
-pub(super) async fn ask(line: &Line, identity: IdentityMode) -> Result<Answer, String> {
+pub(super) async fn ask(line: &ProbeClient, identity: IdentityMode) -> Result<Answer, String> {
     // As all that the gateway reads for itself: where identities are impersonated, as what its credential is.
     let portcullis = UserInfo::portcullis();
     let user = (identity == IdentityMode::RequestHeader).then_some(&portcullis);

@@ -7,25 +7,25 @@ use super::Finding;
 
 /// How often a good endpoint is asked. One that has just become good is asked again soon: what it says of its identity
 /// headers may be of the time before it was restarted.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-const EVERY: Duration = Duration::from_mins(1);
+const FIRST_RECHECK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// How soon a bad one is asked again: a young API server forbids everything until its roles are loaded.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-const LAST_RETRY: Duration = Duration::from_secs(10);
+const MIN_RETRY_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_RETRY_BACKOFF: Duration = Duration::from_secs(10);
 /// How long one that was away may be there again before it is asked.
-const LAST_KNOCK: Duration = Duration::from_secs(1);
+const MAX_UNREACHABLE_BACKOFF: Duration = Duration::from_secs(1);
 
 /// What was found last, and how long to wait if it is found again.
 #[derive(Debug, Default)]
-pub(super) struct Pace(Option<(Discriminant<Finding>, Duration)>);
+pub(super) struct CheckSchedule(Option<(Discriminant<Finding>, Duration)>);
 
-impl Pace {
+impl CheckSchedule {
     /// How long to wait after a finding.
     pub(super) fn after(&mut self, finding: &Finding) -> Duration {
         let (first, last) = match finding {
-            Finding::Good(_) => (FIRST_LOOK, EVERY),
-            Finding::Away(_) => (FIRST_RETRY, LAST_KNOCK),
-            Finding::Bad(_) | Finding::Unknown(_) => (FIRST_RETRY, LAST_RETRY),
+            Finding::Good(_) => (FIRST_RECHECK_INTERVAL, CHECK_INTERVAL),
+            Finding::Away(_) => (MIN_RETRY_BACKOFF, MAX_UNREACHABLE_BACKOFF),
+            Finding::Bad(_) | Finding::Unknown(_) => (MIN_RETRY_BACKOFF, MAX_RETRY_BACKOFF),
         };
         let kind = discriminant(finding);
         let wait = self.0.filter(|(before, _)| *before == kind).map_or(first, |(_, wait)| wait);
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     /// The pauses after `times` findings of the same kind, in milliseconds.
-    fn pauses(pace: &mut Pace, times: usize, finding: impl Fn() -> Finding) -> Vec<u128> {
+    fn pauses(pace: &mut CheckSchedule, times: usize, finding: impl Fn() -> Finding) -> Vec<u128> {
         (0..times).map(|_| pace.after(&finding()).as_millis()).collect()
     }
 
@@ -50,7 +50,7 @@ mod tests {
         let unknown = || Finding::Unknown(String::new());
         let forbidden = || Finding::Bad(Fault::Forbidden);
         let good = || Finding::Good(Accepted::Whole);
-        let mut pace = Pace::default();
+        let mut pace = CheckSchedule::default();
         assert_eq!(pauses(&mut pace, 6, away), [100, 200, 400, 800, 1000, 1000]);
         // A server that starts: it is not ready, then its roles are not loaded, then it is good.
         assert_eq!(pauses(&mut pace, 9, unknown), [100, 200, 400, 800, 1600, 3200, 6400, 10000, 10000]);

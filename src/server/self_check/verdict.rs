@@ -6,7 +6,7 @@ use std::fmt;
 use http::StatusCode;
 use serde::Deserialize;
 
-use crate::backend::endpoint::Asked;
+use crate::backend::endpoint::CertificateRequest;
 use crate::user::IdentityMode;
 use crate::user::{ANONYMOUS, GATEWAY, UserInfo};
 
@@ -54,12 +54,12 @@ pub(super) enum Certificate {
 }
 
 impl Certificate {
-    pub(super) fn of(asked: Asked, subject: Option<(&str, &str)>) -> Self {
+    pub(super) fn of(asked: CertificateRequest, subject: Option<(&str, &str)>) -> Self {
         match (asked, subject) {
             (_, None) => Self::None,
-            (Asked::Never, Some(_)) => Self::NotAsked,
-            (Asked::ForOthers, Some((_, issuer))) => Self::UnknownCa(issuer.to_owned()),
-            (Asked::ForOurs, Some((name, _))) => Self::Known(name.to_owned()),
+            (CertificateRequest::Never, Some(_)) => Self::NotAsked,
+            (CertificateRequest::ForOthers, Some((_, issuer))) => Self::UnknownCa(issuer.to_owned()),
+            (CertificateRequest::ForOurs, Some((name, _))) => Self::Known(name.to_owned()),
         }
     }
 }

@@ -56,7 +56,7 @@ async fn an_issuer_that_comes_late_is_taken_then() {
     })
     .await;
     scene.others_are_served().await;
-    scene.logged(&["cannot find the configuration of an issuer", "Connection refused"], &[&token]).await;
+    scene.logged(&["OIDC discovery failed", "Connection refused"], &[&token]).await;
 }
 
 /// One issuer of several at the same server: what is below its path.

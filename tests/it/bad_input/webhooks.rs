@@ -18,10 +18,10 @@ const V1: &str = "authentication.k8s.io/v1";
 /// The token, which says what is answered; the code; what the log says.
 const CASES: &[(&str, u16, &str)] = &[
     ("token-that-is-good", 200, ""),
-    ("token-for-garbage", 401, "the answer is no TokenReview: line 1, column "),
-    ("token-for-html", 401, "the answer is no TokenReview: line 1, column 1 is wrong"),
-    ("token-for-truncated", 401, "the answer is no TokenReview"),
-    ("token-for-a-list", 401, "the answer is no TokenReview"),
+    ("token-for-garbage", 401, "the answer is not a TokenReview: line 1, column "),
+    ("token-for-html", 401, "the answer is not a TokenReview: line 1, column 1 is wrong"),
+    ("token-for-truncated", 401, "the answer is not a TokenReview"),
+    ("token-for-a-list", 401, "the answer is not a TokenReview"),
     ("token-for-nothing", 401, "0-length response with status code: 200"),
     ("token-for-another-kind", 401, "the answer is \\\"Pod\\\" of "),
     ("token-for-another-version", 401, "of \\\"authentication.k8s.io/v1beta1\\\", not a TokenReview of"),

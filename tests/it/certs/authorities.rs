@@ -27,7 +27,7 @@ fn an_authority_signs_nothing_that_no_verifier_accepts() {
     let dir = directory.path();
     let serving = ["issue", "serving", "--cn", "a", "--dns", "a.test", "--out", "a"];
     certs(dir, &[&serving[..], &CLIENT_CA].concat())
-        .bad(1, &["not signed as serving", "its authority is not for server auth but for client auth alone"]);
+        .bad(1, &["not signed as serving", "the CA certificate allows client auth, but not server auth"]);
     assert_eq!(names(dir), ["pki"]);
     assert!(!dir.join("pki/client-ca.index.jsonl").exists());
     // Name constraints: openssl makes an authority for one domain.
@@ -38,7 +38,7 @@ fn an_authority_signs_nothing_that_no_verifier_accepts() {
     let serving = |name| ["issue", "serving", "--cn", "a", "--dns", name, "--out", "a"];
     certs(dir, &[&serving("a.example.com")[..], &limited].concat()).good();
     let said = certs(dir, &[&serving("a.example.org")[..], &limited].concat());
-    said.bad(1, &["constrained to other names", "a.example.org"]);
+    said.bad(1, &["name constraints of the CA certificate", "a.example.org"]);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn inspect_follows_the_limits_along_a_chain() {
         shell(dir, &line);
         let said = certs(dir, &["inspect", "chain.crt"]);
         assert_eq!(said.code, i32::from(!good), "{}", said.out);
-        assert_eq!(said.out.contains("this authority is not for server auth"), !good, "{}", said.out);
+        assert_eq!(said.out.contains("this CA does not allow server auth"), !good, "{}", said.out);
     }
     // client-ca may sign no authority, and the root may sign for one level of them.
     let line = "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k2 -out r2 -subj /CN=below && \
@@ -66,7 +66,7 @@ fn inspect_follows_the_limits_along_a_chain() {
     shell(dir, line);
     let said = certs(dir, &["inspect", "chain.crt"]);
     assert!(
-        said.code == 1 && said.out.contains("too many authorities below this one: it allows 0"),
+        said.code == 1 && said.out.contains("too many CAs below this one: its path length is 0"),
         "{}",
         said.out
     );
@@ -158,7 +158,7 @@ fn the_root_is_renewed_with_its_key_alone() {
     certs(dir, &["renew-ca", "root"]).bad(1, &["passphrase of pki/ca.key is needed"]);
     let renew = ["renew-ca", "root", "--passphrase-file", "passphrase"];
     let said = certs(dir, &renew).good();
-    assert!(said.contains("pki/ca.crt in place of the old"), "{said}");
+    assert!(said.contains("new pki/ca.crt to all verifiers"), "{said}");
     assert_eq!(read(dir, "pki/ca.key"), key);
     assert_ne!(serial(), before);
     shell(dir, "openssl x509 -noout -checkend $((3000*86400)) -in pki/ca.crt");

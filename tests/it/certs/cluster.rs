@@ -342,7 +342,7 @@ async fn a_decision_is_shown_and_written() {
 
     let deny = ["deny", "root", "--yes", "--reason", "TooMuch", "--message", "ask for less"];
     let said = cluster.run(&deny).await.good();
-    assert!(said.contains("may do everything") && said.ends_with("/root denied\n"), "{said}");
+    assert!(said.contains("has full access") && said.ends_with("/root denied\n"), "{said}");
     let condition = cluster.found("root").unwrap()["status"]["conditions"][0].clone();
     let told = ["type", "reason", "message"].map(|key| condition[key].as_str().unwrap().to_owned());
     assert_eq!(told, ["Denied", "TooMuch", "ask for less"]);
@@ -377,7 +377,10 @@ async fn somebody_who_keeps_changing_a_request_is_told_of() {
     let cluster = Cluster::start().await;
     cluster.add("alice", "/CN=alice");
     cluster.store.lock().unwrap().conflicts = 1000;
-    cluster.run(&["approve", "alice", "--yes"]).await.bad(1, &["alice: somebody else keeps changing it"]);
+    cluster
+        .run(&["approve", "alice", "--yes"])
+        .await
+        .bad(1, &["alice: other clients keep updating the request"]);
 }
 
 /// What somebody else makes of a request.
@@ -398,7 +401,7 @@ async fn a_request_that_was_made_anew_meanwhile_is_not_decided_on() {
         let mut other = cluster.found("alice").unwrap();
         change(&mut other);
         cluster.store.lock().unwrap().replacement = Some(other);
-        cluster.run(&["approve", "alice", "--yes"]).await.bad(1, &["made anew; look at it again"]);
+        cluster.run(&["approve", "alice", "--yes"]).await.bad(1, &["recreated meanwhile; review it again"]);
         assert!(cluster.found("alice").unwrap().get("status").is_none(), "{what}");
     }
 }
@@ -449,7 +452,7 @@ async fn a_kubeconfig_is_written_for_the_cluster_that_was_asked() {
     let listed = certs(cluster.dir(), &["list", "--kubeconfig", "alice.kubeconfig"]).good();
     assert!(listed.contains("Approved,Issued"), "{listed}");
     let inspected = certs(cluster.dir(), &["inspect", "alice.kubeconfig"]).good();
-    assert!(inspected.contains("nothing is wrong"), "{inspected}");
+    assert!(inspected.contains("no problems found"), "{inspected}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -464,7 +467,7 @@ async fn a_wait_that_was_interrupted_is_taken_up_again() {
     said.bad(
         1,
         &[
-            "interrupted; the request is still there and the key is in a.key",
+            "interrupted; the request still exists and the key is in a.key",
             "--name portcullis-x7k2p --key a.key",
         ],
     );
@@ -480,10 +483,10 @@ async fn a_wait_that_was_interrupted_is_taken_up_again() {
         "--out-key",
         "b.key",
     ];
-    cluster.run(&other).await.bad(1, &["portcullis-x7k2p: there is such a request already, for another key"]);
+    cluster.run(&other).await.bad(1, &["portcullis-x7k2p: the request already exists with another key"]);
     let again = [&request[..], &["--name", "portcullis-x7k2p", "--key", "a.key"]].concat();
     let slow = cluster.run(&[&again[..], &["--timeout", "1s"]].concat()).await;
-    slow.bad(1, &["there is no certificate after 1 s", "--key a.key"]);
+    slow.bad(1, &["no certificate after 1 s", "--key a.key"]);
     cluster.sign("portcullis-x7k2p").await;
     assert_eq!(cluster.run(&again).await.code, 0);
     shell(cluster.dir(), "diff <(openssl pkey -in a.key -pubout) <(openssl x509 -in a.crt -noout -pubkey)");
@@ -506,7 +509,7 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
                 });
             },
             // In the words of whoever denied it, and not in his colours.
-            "denied: it was denied: No: not\u{fffd}[31m you",
+            "denied: the request was denied: No: not\u{fffd}[31m you",
         ),
         (
             "failed",
@@ -516,7 +519,7 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
                         "status": "True", "reason": "SignerValidationFailure", "message": "bad usages"}]});
                 });
             },
-            "failed: the signer refused it: SignerValidationFailure: bad usages",
+            "failed: the signer refused the request: SignerValidationFailure: bad usages",
         ),
         (
             "deleted",
@@ -525,7 +528,7 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
                 let gone = store.find("deleted").unwrap();
                 store.put("DELETED", &gone);
             },
-            "deleted: it was deleted",
+            "deleted: the request was deleted",
         ),
     ];
     for (name, end, told) in ends {
@@ -583,7 +586,7 @@ async fn a_key_that_was_to_be_replaced_comes_back_with_nothing_to_replace_it() {
     cluster.change("denied", |request| {
         request["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]});
     });
-    said(child).await.bad(1, &["denied: it was denied"]);
+    said(child).await.bad(1, &["denied: the request was denied"]);
     assert_eq!(std::fs::read_to_string(&key).unwrap(), "the old one");
     assert_eq!(names(cluster.dir()), ["a.key", "config", "servers-ca.crt"]);
 }

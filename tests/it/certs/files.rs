@@ -105,10 +105,10 @@ fn nothing_is_overwritten_without_force() {
     let directory = authorities();
     let all = || MADE.map(|name| fs::read(directory.path().join("pki").join(name)).unwrap());
     let before = all();
-    certs(directory.path(), &["init"]).bad(1, &["pki/ca.crt: it is there already", "--force"]);
+    certs(directory.path(), &["init"]).bad(1, &["pki/ca.crt: the file already exists", "--force"]);
     assert_eq!(all(), before);
     fs::remove_file(directory.path().join("pki/ca.crt")).unwrap();
-    certs(directory.path(), &["init"]).bad(1, &["pki/ca.key: it is there already"]);
+    certs(directory.path(), &["init"]).bad(1, &["pki/ca.key: the file already exists"]);
     assert_eq!(names(&directory.path().join("pki")), MADE[1..]);
     certs(directory.path(), &["init", "--force"]).good();
     assert_ne!(all()[2], before[2]);
@@ -120,7 +120,7 @@ fn nothing_is_overwritten_without_force() {
     certs(directory.path(), &issue).good();
     let before = fs::read(directory.path().join("alice.key")).unwrap();
     fs::remove_file(directory.path().join("alice.crt")).unwrap();
-    certs(directory.path(), &issue).bad(1, &["alice.key: it is there already"]);
+    certs(directory.path(), &issue).bad(1, &["alice.key: the file already exists"]);
     assert_eq!(names(directory.path()), ["alice.key", "pki"]);
     assert_eq!(fs::read(directory.path().join("alice.key")).unwrap(), before);
     certs(directory.path(), &[&issue[..], &["--force"]].concat()).good();
@@ -143,7 +143,7 @@ fn keys_are_encrypted_with_a_passphrase_that_is_on_no_command_line() {
     fs::write(dir.join("passphrase"), "correct horse\nbattery\n").unwrap();
     fs::write(dir.join("wrong"), "battery\n").unwrap();
     fs::write(dir.join("empty"), "\n").unwrap();
-    certs(dir, &["init", "--passphrase-file", "empty"]).bad(1, &["its first line is empty"]);
+    certs(dir, &["init", "--passphrase-file", "empty"]).bad(1, &["the first line is empty"]);
     let said = certs(dir, &["init", "--passphrase-file", "passphrase"]).good();
     assert!(said.contains("are encrypted"), "{said}");
     for name in ["ca", "client-ca", "serving-ca", "front-proxy-ca"] {
@@ -179,7 +179,8 @@ fn a_certificate_that_cannot_be_recorded_is_not_handed_out() {
     certs(directory.path(), &issue).bad(1, &["pki/client-ca.index.jsonl: line 1 is not an entry"]);
     fs::remove_file(&index).unwrap();
     fs::create_dir(&index).unwrap();
-    certs(directory.path(), &issue).bad(1, &["pki/client-ca.index.jsonl", "is not handed out"]);
+    certs(directory.path(), &issue)
+        .bad(1, &["pki/client-ca.index.jsonl", "cannot be recorded are not issued"]);
     assert_eq!(names(directory.path()), ["pki"]);
 }
 
@@ -187,7 +188,7 @@ fn a_certificate_that_cannot_be_recorded_is_not_handed_out() {
 fn the_index_lists_what_was_signed() {
     let directory = authorities();
     let empty = certs(directory.path(), &["index", "--ca-cert", "pki/client-ca.crt"]).good();
-    assert_eq!(empty, "nothing was signed yet\n");
+    assert_eq!(empty, "no certificates signed yet\n");
     certs(directory.path(), &["issue", "client", "--cn", "alice", "-O", "dev", "--out", "alice"]).good();
     let serve = ["issue", "serving", "--cn", "gateway", "--dns", "gateway.test", "--out", "gateway"];
     certs(directory.path(), &serve).good();
@@ -203,16 +204,15 @@ fn the_index_lists_what_was_signed() {
 #[test]
 fn an_authority_that_is_not_there_has_no_empty_list() {
     let directory = tempfile::tempdir().unwrap();
-    certs(directory.path(), &["index", "--ca-cert", "nope.crt"])
-        .bad(1, &["nope.crt: there is no such authority"]);
+    certs(directory.path(), &["index", "--ca-cert", "nope.crt"]).bad(1, &["nope.crt: there is no such CA"]);
 }
 
 #[test]
 fn a_directory_that_takes_no_files_is_told_from_one_that_is_not_there() {
     let directory = authorities();
     let issue = ["issue", "client", "--cn", "a", "--out", "/proc/x"];
-    let said = certs(directory.path(), &issue).bad(1, &["no file can be made in /proc"]);
-    assert!(!said.contains("make it first"), "{said}");
+    let said = certs(directory.path(), &issue).bad(1, &["cannot create a file in /proc"]);
+    assert!(!said.contains("create it first"), "{said}");
 }
 
 #[test]

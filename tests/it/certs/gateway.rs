@@ -104,7 +104,7 @@ fn verify_takes_the_configuration_of_the_gateway() {
         refused.code == 1 && refused.out.starts_with("refused (401 Unauthorized) for cluster staging"),
         "{refused:?}"
     );
-    verify(&["--cluster", "tokens"]).bad(64, &["cluster tokens takes no client certificates"]);
+    verify(&["--cluster", "tokens"]).bad(64, &["cluster tokens does not accept client certificates"]);
     verify(&["--cluster", "other"]).bad(64, &["prod, staging, tokens"]);
     verify(&[]).bad(64, &["prod, staging, tokens"]);
 }

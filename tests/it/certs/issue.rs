@@ -96,7 +96,7 @@ fn a_life_is_as_long_as_was_asked_but_not_longer_than_the_authority() {
     assert!(issue("short", "10d").is_empty());
     shell(directory.path(), "openssl x509 -noout -checkend $((9*86400)) -in short.crt");
     shell(directory.path(), "! openssl x509 -noout -checkend $((11*86400)) -in short.crt");
-    assert_eq!(issue("long", "365d"), ["it ends before its time, with its authority"]);
+    assert_eq!(issue("long", "365d"), ["the validity is limited by that of the CA"]);
     let end = |name: &str| shell(directory.path(), &format!("openssl x509 -noout -enddate -in {name}.crt"));
     assert_eq!(end("long"), end("pki/client-ca"));
 }
@@ -108,7 +108,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_signed() {
         (
             &["issue", "serving", "--cn", "a", "--dns", "bücher.example", "--out", "a"],
             64,
-            "--dns <NAME>': a DNS name is ASCII: write other letters in their xn-- form",
+            "--dns <NAME>': a DNS name is ASCII: write other letters in Punycode (xn--)",
         ),
         (&["issue", "serving", "--cn", "a", "--dns", "", "--out", "a"], 64, "--dns"),
         (&["issue", "serving", "--cn", "a", "--dns", "a b", "--out", "a"], 64, "--dns <NAME>': each label"),
@@ -116,12 +116,16 @@ fn what_makes_no_sense_is_refused_before_anything_is_signed() {
         (&["issue", "serving", "--cn", "a", "--dns", "*", "--out", "a"], 64, "as in *.example.com"),
         (&["issue", "serving", "--cn", "a", "--dns", "10.0.0.1", "--out", "a"], 64, "give it with --ip"),
         (&["issue", "client", "--cn", "alice ", "--out", "a"], 1, "would not arrive byte for byte"),
-        (&["issue", "front-proxy", "--cn", "al\u{200b}ice", "--out", "a"], 1, "one that cannot be seen"),
+        (&["issue", "front-proxy", "--cn", "al\u{200b}ice", "--out", "a"], 1, "or an invisible one"),
         (&["init", "--name", "", "--dir", "other"], 64, "--name"),
         (&["issue", "serving", "--cn", "a", "--out", "a"], 64, "give --dns or --ip"),
         (&["issue", "client", "--out", "a"], 64, "--common-name"),
         (&["issue", "client", "--cn", "a"], 64, "--out"),
-        (&["issue", "client", "--cn", "a", "--out", "no/a"], 1, "there is no directory no; make it first"),
+        (
+            &["issue", "client", "--cn", "a", "--out", "no/a"],
+            1,
+            "the directory no does not exist; create it first",
+        ),
         (&["issue", "client", "--cn", "a", "--out", "a", "--duration", "0"], 64, "8h, 90d or 10y"),
         (
             &["issue", "client", "--cn", "a", "--out", "a", "--dir", "none"],
@@ -163,12 +167,12 @@ fn masters_are_told_of() {
     let directory = authorities();
     let flags = ["issue", "client", "--cn", "root", "-O", "system:masters", "--out", "root"];
     let said = certs(directory.path(), &flags).good();
-    assert!(said.contains("system:masters may do everything"), "{said}");
+    assert!(said.contains("system:masters has full access"), "{said}");
     // What another wrote is signed only if that is said.
     request(directory.path(), "mallory", "/O=system:masters/CN=mallory", "");
     let sign = ["sign", "mallory.csr", "--profile", "client"];
     certs(directory.path(), &sign)
-        .bad(1, &["system:masters, which may do everything", "--allow-system-masters"]);
+        .bad(1, &["system:masters, which has full access", "--allow-system-masters"]);
     assert!(!directory.path().join("mallory.crt").exists());
     certs(directory.path(), &[&sign[..], &["--profile", "serving"]].concat()).bad(64, &["--profile"]);
     certs(directory.path(), &[&sign[..], &["--allow-system-masters"]].concat()).good();
@@ -181,8 +185,7 @@ fn no_client_is_signed_whom_the_gateway_would_refuse() {
         [("blank", "'/CN=alice '"), ("group", "'/O= dev/CN=alice'"), ("unseen", "$'/CN=al\\u200bice' -utf8")]
     {
         request(directory.path(), name, subject, "");
-        let problem =
-            if name == "unseen" { "one that cannot be seen" } else { "would not arrive byte for byte" };
+        let problem = if name == "unseen" { "or an invisible one" } else { "would not arrive byte for byte" };
         certs(directory.path(), &["sign", &format!("{name}.csr"), "--profile", "client"])
             .bad(1, &["not signed as client", problem]);
     }
@@ -235,7 +238,7 @@ fn a_request_is_signed_with_all_its_groups_and_nothing_else_of_it() {
     assert_eq!(subject.matches("O=").count(), 2, "{subject}");
     assert_eq!(mode(&directory.path().join("alice.crt")), 0o600);
     certs(directory.path(), &["sign", "alice.csr", "--profile", "client"])
-        .bad(1, &["alice.crt: it is there"]);
+        .bad(1, &["alice.crt: the file already exists"]);
 
     // DER, elsewhere, for a purpose of its own.
     shell(directory.path(), "openssl req -in alice.csr -outform der -out alice.der");
@@ -270,7 +273,7 @@ fn a_request_that_cannot_be_signed_says_why() {
         ),
         (
             &["sign", "x.crt", "--profile", "client", "--force"],
-            "x.crt: a PEM file of the type CERTIFICATE, and not",
+            "x.crt: a PEM file of the type CERTIFICATE, not",
         ),
         (&["sign", "alice.csr", "--profile", "kubelet-client"], "not signed as kubelet-client: "),
         (

@@ -66,7 +66,7 @@ async fn a_request_whose_name_reads_as_a_selector_is_waited_for() {
     });
     let output = crate::support::soon(child.wait_with_output()).await.unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("it was denied: No"), "{said}");
+    assert!(said.contains("the request was denied: No"), "{said}");
 }
 
 /// What a request may hold beside the names and the key, as openssl's options write it, and what of it is shown.
@@ -76,7 +76,7 @@ const CONTENTS: [(&str, &str, &str); 6] = [
         "-addext basicConstraints=critical,CA:TRUE,pathlen:1",
         "basicConstraints critical: CA:TRUE, pathlen:1",
     ),
-    ("its keys' use", "-addext keyUsage=keyCertSign", "asks to be a certificate authority"),
+    ("its keys' use", "-addext keyUsage=keyCertSign", "requests a CA certificate"),
     ("a purpose", "-addext extendedKeyUsage=clientAuth,1.2.3.4", "extendedKeyUsage: clientAuth, 1.2.3.4"),
     (
         "an extension of another's",
@@ -96,7 +96,7 @@ async fn what_another_signer_may_copy_is_shown_before_it_is_approved() {
         assert!(said.contains(shown), "{what}: {said}");
         assert_eq!(
             said.contains("WARNING"),
-            shown.contains("uthority") || shown.contains("CA:TRUE"),
+            shown.contains("CA certificate") || shown.contains("CA:TRUE"),
             "{what}: {said}"
         );
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use portcullis::clock::Clock;
-use portcullis::config::inputs::Inputs;
+use portcullis::config::inputs::ConfigInputs;
 use portcullis::config::resolve::resolve;
 
 use super::*;
@@ -110,15 +110,15 @@ fn authorities_that_cannot_sign_are_refused() {
                 "--cluster-signing-cert-file=DIR/clients.crt",
                 "--cluster-signing-key-file=DIR/clients.key",
             ],
-            "kubernetes.io/kubelet-serving: its authority is not for server auth but for client auth alone",
+            "kubernetes.io/kubelet-serving: the CA certificate allows client auth, but not server auth",
         ),
         (
             &["--controllers=csrsigning", "--signer-profiles=DIR/for-servers.yaml"],
-            "example.com/service: its authority is not for server auth but for client auth alone",
+            "example.com/service: the CA certificate allows client auth, but not server auth",
         ),
         (
             &["--controllers=csrsigning", CERT, "--cluster-signing-key-file=DIR/encrypted.key"],
-            "serve reads no encrypted keys: decrypt it",
+            "encrypted keys are not supported: decrypt it",
         ),
         (
             &["--controllers=csrcleaner", "--leader-elect-renew-deadline=15s"],
@@ -152,7 +152,7 @@ fn files_that_nobody_signs_with_are_not_read() {
     ]
     .map(|flag| flag.replace("DIR", &directory));
     let resolved = resolved(all.into_iter().chain(further)).unwrap();
-    let expected = "--cluster-signing-cert-file has no effect without csrsigning among --controllers";
+    let expected = "--cluster-signing-cert-file has no effect without csrsigning in --controllers";
     assert!(resolved.warnings.iter().any(|warning| warning == expected), "{:?}", resolved.warnings);
 }
 
@@ -162,11 +162,11 @@ fn an_authority_is_made_anew_only_when_its_files_have_changed() {
     let directory = pki.directory.path().display().to_string();
     let further = ["--controllers=csrsigning", CERT, KEY].map(|flag| flag.replace("DIR", &directory));
     let all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443))).into_iter().chain(further);
-    let mut inputs = Inputs::default();
+    let mut inputs = ConfigInputs::default();
     let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(all));
     let mut authority = || {
         let settings = resolve(&parsed.serve, &mut inputs).unwrap().settings;
-        Arc::clone(&settings.controllers.values().next().unwrap().signers[0].authority)
+        Arc::clone(&settings.clusters[0].controllers.as_ref().unwrap().signers[0].authority)
     };
     let first = authority();
     // Its key may be in a token, which is not to be asked whenever something else is reloaded.
@@ -193,7 +193,7 @@ fn an_authority_that_expires_while_it_is_in_force_holds_up_no_other_change() {
             if is_late.load(Ordering::Relaxed) { Duration::from_hours(24 * 365_000) } else { Duration::ZERO };
         Clock::system().now() + of_all
     });
-    let mut inputs = Inputs::new(clock.clone());
+    let mut inputs = ConfigInputs::new(clock.clone());
     let told = |warnings: &[String]| {
         warnings.iter().any(|warning| warning.contains("the CA certificate has expired"))
     };
@@ -201,7 +201,7 @@ fn an_authority_that_expires_while_it_is_in_force_holds_up_no_other_change() {
     late.store(true, Ordering::Relaxed);
     assert!(told(&resolve(&parsed.serve, &mut inputs).unwrap().warnings));
     // A start with it is another matter.
-    let refused = resolve(&parsed.serve, &mut Inputs::new(clock)).unwrap_err().to_string();
+    let refused = resolve(&parsed.serve, &mut ConfigInputs::new(clock)).unwrap_err().to_string();
     assert!(refused.contains("the CA certificate has expired"), "{refused}");
 }
 

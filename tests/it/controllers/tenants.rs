@@ -86,13 +86,13 @@ fn an_authority_that_signs_for_one_cluster_is_believed_by_no_other() {
             "one block for all",
             global,
             [believes("a-ca"), believes("b-ca")],
-            "gateway.yaml:4: controllerManager.clusterSigningCertFile: DIR/a-ca.crt: clusters a and b would sign with the same CA",
+            "gateway.yaml:4: controllerManager.clusterSigningCertFile: DIR/a-ca.crt: clusters a and b sign with the same CA",
         ),
         (
             "the same CA named twice",
             "",
             [signs("a-ca") + &believes("a-ca"), signs("a-ca") + &believes("b-ca")],
-            "clusters a and b would sign with the same CA",
+            "clusters a and b sign with the same CA",
         ),
         (
             "B believes A's",
@@ -122,13 +122,13 @@ fn an_authority_that_signs_for_one_cluster_is_believed_by_no_other() {
             "A signs for a signer of its own with what B signs for nodes with",
             "",
             [signs_own("b-ca"), signs("b-ca")],
-            "clusters a and b would sign with the same CA",
+            "clusters a and b sign with the same CA",
         ),
         (
             "the same the other way round",
             "",
             [signs("a-ca"), signs_own("a-ca")],
-            "clusters a and b would sign with the same CA",
+            "clusters a and b sign with the same CA",
         ),
         (
             "B believes what one of A's certificates is signed by",

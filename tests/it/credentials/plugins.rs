@@ -89,9 +89,15 @@ fn what_a_plugin_gets_wrong_is_told_without_what_it_printed() {
             never,
             r#", "args": ["-c", "echo s3cr3t; echo not logged in >&2; exit 7"]"#,
             good,
-            "/bin/sh failed with exit status: 7: not logged in\n      fix: run it by hand",
+            "/bin/sh failed with exit status: 7: not logged in\n      fix: run the plugin by hand",
         ),
-        ("no JSON", never, "", "s3cr3t", "did not print an ExecCredential in JSON: line 1, column 1"),
+        (
+            "no JSON",
+            never,
+            "",
+            "s3cr3t",
+            "did not print an ExecCredential in JSON: error at line 1, column 1",
+        ),
         ("a bare string", never, "", r#""s3cr3t""#, "did not print an ExecCredential in JSON"),
         ("nothing", never, "", "", "did not print an ExecCredential in JSON"),
         (
@@ -131,7 +137,7 @@ fn what_a_plugin_gets_wrong_is_told_without_what_it_printed() {
             never,
             "",
             &credential("v1", r#"{"token": "s3cr3t\r\nX-Remote-User: a"}"#),
-            "/bin/sh: token holds a byte",
+            "/bin/sh: token has a byte",
         ),
         (
             "a credential that has expired",

@@ -53,7 +53,7 @@ async fn one_peer_with_many_connections_that_say_nothing_does_not_keep_others_ou
         until("the end of what is too much", || open(&scene.gateway, silent.iter()) <= 16).await;
         scene.others.were_undisturbed().await;
         let metrics = scene.gateway.metrics("/metrics").await;
-        let refused = "portcullis_refused_connections_total{reason=\"newcomers\"} ";
+        let refused = "portcullis_refused_connections_total{reason=\"unauthenticated_limit\"} ";
         assert!(metrics.contains(refused), "{metrics}");
     }
 }

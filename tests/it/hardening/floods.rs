@@ -104,7 +104,7 @@ async fn a_client_that_takes_back_request_after_request_loses_its_connection() {
     // Twice as many as it may have streams.
     assert!(taken_back >= 40, "only {taken_back} were taken back");
     assert_eq!(reason_of_goaway(&mut client).await, Some(ENHANCE_YOUR_CALM));
-    scene.gateway.until_counted("portcullis_abused_connections_total 1").await;
+    scene.gateway.until_counted("portcullis_reset_limit_closed_connections_total 1").await;
     scene.others.were_undisturbed().await;
 }
 

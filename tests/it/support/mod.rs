@@ -20,9 +20,9 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use portcullis::config::ConfigErrors;
 use portcullis::config::flags::ServeFlags;
-use portcullis::config::resolve::{Resolved, resolve};
+use portcullis::config::resolve::{ResolvedConfig, resolve};
 use portcullis::config::settings::Limits;
-use portcullis::config::source::Source;
+use portcullis::config::source::ConfigSource;
 use portcullis::server::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -386,9 +386,9 @@ pub fn kubeconfig(backend: SocketAddr, ca: &Path, cert: &Path, key: &Path) -> St
 }
 
 /// What a command line resolves to.
-pub fn resolved(flags: impl IntoIterator<Item = String>) -> Result<Resolved, ConfigErrors> {
+pub fn resolved(flags: impl IntoIterator<Item = String>) -> Result<ResolvedConfig, ConfigErrors> {
     let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
-    resolve(&parsed.serve, &mut portcullis::config::inputs::Inputs::default())
+    resolve(&parsed.serve, &mut portcullis::config::inputs::ConfigInputs::default())
 }
 
 impl Gateway {
@@ -404,7 +404,7 @@ impl Gateway {
     /// One whose limits a test can reach.
     pub fn limited(flags: Vec<String>, limit: impl FnOnce(&mut Limits)) -> Self {
         let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
-        let mut source = Source::new(parsed.serve);
+        let mut source = ConfigSource::new(parsed.serve);
         let mut resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
         limit(&mut resolved.settings.serving.limits);
         let server = Server::start(&resolved.settings, source).unwrap();

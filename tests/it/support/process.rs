@@ -42,7 +42,7 @@ impl Process {
             log.lock().unwrap().iter().find(begins).cloned()
         };
         // Its backend was looked at, or cannot be: requests are answered as they will be.
-        let looked = ["identities arrive as they are", "this API server cannot be"];
+        let looked = ["self-check passed", "this API server cannot be"];
         let serving = || log.lock().unwrap().iter().find(|event| event["message"] == "serving").cloned();
         let ready = || serving().is_some() && looked.iter().any(|message| said(message).is_some());
         until("the check of the backend", ready).await;

@@ -1,15 +1,15 @@
-//! Classes of characters and escape sequences.
+//! Character classes and escape sequences.
 //!
 //! Follows `parseClass`, `parseNamedClass`, `parsePerlClassEscape` and `parseEscape` of Go's `regexp/syntax/parse.go`.
 
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind};
 
-use super::parse::{Parser, Refusal};
+use super::parse::{PatternError, PatternParser};
 use super::unicode;
 
-/// The most ranges of characters in all classes of a pattern: one `\pL` has some 650.
+/// Maximum number of character ranges in all classes of a pattern; `\pL` has about 650.
 const MAX_RANGES: usize = 100_000;
-const INVALID_ESCAPE: Refusal = "invalid escape sequence";
+const INVALID_ESCAPE: PatternError = "invalid escape sequence";
 
 /// A set of characters.
 pub(super) struct Characters(ClassUnicode);
@@ -20,7 +20,7 @@ impl Characters {
     }
 }
 
-/// The characters that the pattern for one of them stands for.
+/// The characters that a pattern for one character matches.
 pub(super) fn of(hir: &Hir) -> Option<Vec<(char, char)>> {
     let class = match hir.kind() {
         HirKind::Class(Class::Unicode(class)) => class.clone(),
@@ -40,7 +40,7 @@ pub(super) fn complement(set: &ClassUnicode) -> ClassUnicode {
     let mut ranges: Vec<ClassUnicodeRange> = Vec::new();
     for range in set.iter() {
         match ranges.pop() {
-            // `negate` takes neighbours with the halves of surrogate pairs between them for a gap that goes backwards.
+            // `negate` produces a reversed range for neighbours around the surrogates.
             Some(before) if before.end() == '\u{D7FF}' && range.start() == '\u{E000}' => {
                 ranges.push(ClassUnicodeRange::new(before.start(), range.end()));
             }
@@ -52,24 +52,24 @@ pub(super) fn complement(set: &ClassUnicode) -> ClassUnicode {
     complement
 }
 
-/// Makes sets of characters, and counts their ranges.
+/// Creates character sets, and counts their ranges.
 #[derive(Default)]
 pub(super) struct Ranges(usize);
 
 impl Ranges {
-    /// A character and those that differ from it by case alone.
-    pub(super) fn folded(&mut self, character: char) -> Result<Characters, Refusal> {
+    /// A character and its case variants.
+    pub(super) fn folded(&mut self, character: char) -> Result<Characters, PatternError> {
         let set = ClassUnicode::new([ClassUnicodeRange::new(character, character)]);
         self.group(set, true, false).map(Characters)
     }
 
-    /// A group like `\d`, `[:alpha:]` or `\pL`: case is folded before it is negated.
+    /// A group like `\d`, `[:alpha:]` or `\pL`: case folding precedes negation.
     fn group(
         &mut self,
         mut set: ClassUnicode,
         fold_case: bool,
         negated: bool,
-    ) -> Result<ClassUnicode, Refusal> {
+    ) -> Result<ClassUnicode, PatternError> {
         self.count(set.ranges().len())?;
         if fold_case {
             let others = unicode::others_by_case(&set);
@@ -79,22 +79,22 @@ impl Ranges {
         Ok(if negated { complement(&set) } else { set })
     }
 
-    fn count(&mut self, more: usize) -> Result<(), Refusal> {
+    fn count(&mut self, more: usize) -> Result<(), PatternError> {
         self.0 = self.0.saturating_add(more);
         if self.0 > MAX_RANGES { Err("expression too large") } else { Ok(()) }
     }
 }
 
-impl Parser<'_> {
-    /// `[…]`, after the bracket.
+impl PatternParser<'_> {
+    /// Parses `[…]` after the bracket.
     // threat: pattern-other-reading
-    pub(super) fn class(&mut self) -> Result<Characters, Refusal> {
+    pub(super) fn class(&mut self) -> Result<Characters, PatternError> {
         let fold_case = self.flags().fold_case;
         let negated = self.take("^");
         let mut ranges = Vec::new();
         let mut groups = Vec::new();
         let mut is_first = true;
-        // A bracket that closes is a member if it comes first.
+        // A leading `]` is a member.
         while is_first || !self.take("]") {
             is_first = false;
             if let Some(group) = self.named_group()? {
@@ -116,9 +116,9 @@ impl Parser<'_> {
         self.ranges().group(class, false, negated).map(Characters)
     }
 
-    /// A character, or the range that begins with it.
-    fn range(&mut self, first: char, ranges: &mut Vec<ClassUnicodeRange>) -> Result<(), Refusal> {
-        // A hyphen before the end of the class is a hyphen.
+    /// A character, or a range.
+    fn range(&mut self, first: char, ranges: &mut Vec<ClassUnicodeRange>) -> Result<(), PatternError> {
+        // A hyphen at the end of the class is literal.
         let is_range =
             self.rest().strip_prefix('-').is_some_and(|rest| !rest.is_empty() && !rest.starts_with(']'));
         let mut last = first;
@@ -137,8 +137,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `[:alpha:]` or `[:^alpha:]`. Without its end it is a bracket and what follows.
-    fn named_group(&mut self) -> Result<Option<Characters>, Refusal> {
+    /// `[:alpha:]` or `[:^alpha:]`. Without the closing `:]`, the bracket is literal.
+    fn named_group(&mut self) -> Result<Option<Characters>, PatternError> {
         let Some((name, rest)) = self.rest().strip_prefix("[:").and_then(|name| name.split_once(":]")) else {
             return Ok(None);
         };
@@ -149,8 +149,8 @@ impl Parser<'_> {
         self.ascii_group(ranges, negated).map(Some)
     }
 
-    /// `\d`, `\pL`, `\p{Greek}` and their kind, after the backslash.
-    pub(super) fn escaped_group(&mut self) -> Result<Option<Characters>, Refusal> {
+    /// `\d`, `\pL`, `\p{Greek}` and so on, after the backslash.
+    pub(super) fn escaped_group(&mut self) -> Result<Option<Characters>, PatternError> {
         let (name, negated) = match self.peek() {
             Some('d') => ("digit", false),
             Some('D') => ("digit", true),
@@ -166,15 +166,15 @@ impl Parser<'_> {
         self.ascii_group(posix(name).unwrap_or_default(), negated).map(Some)
     }
 
-    fn ascii_group(&mut self, ranges: &[(char, char)], negated: bool) -> Result<Characters, Refusal> {
+    fn ascii_group(&mut self, ranges: &[(char, char)], negated: bool) -> Result<Characters, PatternError> {
         let set = ranges.iter().map(|(first, last)| ClassUnicodeRange::new(*first, *last));
         let (set, fold_case) = (ClassUnicode::new(set), self.flags().fold_case);
         self.ranges().group(set, fold_case, negated).map(Characters)
     }
 
     // Go: regexp/syntax, parseUnicodeClass
-    fn unicode_group(&mut self, mut negated: bool) -> Result<Characters, Refusal> {
-        const REFUSED: Refusal = "invalid character class range";
+    fn unicode_group(&mut self, mut negated: bool) -> Result<Characters, PatternError> {
+        const REFUSED: PatternError = "invalid character class range";
         self.next();
         let name = match self.next().ok_or(REFUSED)? {
             '{' => self.take_until("}").ok_or(REFUSED)?,
@@ -189,9 +189,9 @@ impl Parser<'_> {
         self.ranges().group(set, fold_case, negated).map(Characters)
     }
 
-    /// A character, after the backslash.
+    /// An escaped character, after the backslash.
     // Go: regexp/syntax, parseEscape
-    pub(super) fn escaped_character(&mut self) -> Result<char, Refusal> {
+    pub(super) fn escaped_character(&mut self) -> Result<char, PatternError> {
         let character = self.next().ok_or("trailing backslash at end of expression")?;
         Ok(match character {
             'a' => '\x07',
@@ -202,7 +202,7 @@ impl Parser<'_> {
             'v' => '\x0B',
             'x' => {
                 let value = self.hexadecimal().ok_or(INVALID_ESCAPE)?;
-                // Go takes it for U+FFFD in some patterns and for nothing in others.
+                // Go treats it as U+FFFD in some patterns, and as empty in others.
                 char::from_u32(value).ok_or("half of a surrogate pair is not supported")?
             }
             '0'..='7' => self.octal(character).ok_or(INVALID_ESCAPE)?,
@@ -211,7 +211,7 @@ impl Parser<'_> {
         })
     }
 
-    /// `\0`, `\12` or `\123`, after the first digit. A single digit but zero would be a back reference.
+    /// `\0`, `\12` or `\123`, after the first digit. A single digit other than zero would be a back reference.
     fn octal(&mut self, first: char) -> Option<char> {
         let mut value = first.to_digit(8)?;
         let mut digits = 1;
@@ -243,7 +243,7 @@ impl Parser<'_> {
     }
 }
 
-/// A named group of ASCII, and what Perl calls space.
+/// A named ASCII group, and Perl's space.
 // Go: regexp/syntax/perl_groups.go
 fn posix(name: &str) -> Option<&'static [(char, char)]> {
     Some(match name {

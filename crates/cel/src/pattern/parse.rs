@@ -1,38 +1,38 @@
 //! Parses a pattern by Go's rules.
 //!
-//! Follows `parse` of Go's `regexp/syntax/parse.go` with the flags `Perl`, which `regexp.Compile` uses. The tree is made
-//! of the nodes of `regex-syntax`, so nothing is written as text again. Groups capture nothing: no function of CEL reads
-//! what they capture.
+//! Follows `parse` of Go's `regexp/syntax/parse.go` with the flags `Perl`, as `regexp.Compile` does. Produces the tree
+//! of `regex-syntax` directly, without an intermediate text. Groups do not capture, since no CEL function reads
+//! captures.
 
 use regex_syntax::hir::{Dot, Hir, Look, Repetition};
 
 use super::class::{Characters, Ranges};
 
-/// The longest pattern, in bytes. Go's limit of the runes in classes is out of its reach.
+/// Maximum length of a pattern, in bytes; shorter than any pattern that could exceed Go's limit of runes in classes.
 const MAX_LENGTH: usize = 10_000;
-/// The most groups within each other.
+/// Maximum nesting of groups.
 const MAX_DEPTH: usize = 100;
-/// The greatest height of the tree, with repetitions, sequences, alternatives and groups that capture. The automata are
-/// built by recursion: this much fits into a small part of a thread's stack.
+/// Maximum height of the tree, with repetitions, sequences, alternatives and capturing groups. The automata are built
+/// recursively; this height needs a small part of a thread's stack.
 // Go: regexp/syntax, maxHeight, is 1000
 const MAX_HEIGHT: usize = 250;
-/// The largest count of a repetition, and the largest product of counts within each other.
+/// Maximum count of a repetition, and product of nested counts.
 // Go: regexp/syntax, repeatIsValid
 const MAX_REPEAT: u32 = 1000;
-/// The most instructions, counted as Go counts them, which refuses 3,355,443.
+/// Maximum number of instructions, counted as Go does; Go's limit is 3,355,443.
 const MAX_INSTRUCTIONS: u64 = 100_000;
 
-/// Why a pattern is refused: in Go's words, unless the reason is a limit of ours.
-pub(super) type Refusal = &'static str;
+/// Why a pattern is invalid: Go's error text, except for limits of this crate.
+pub(super) type PatternError = &'static str;
 
 /// Parses a pattern.
 // threat: pattern-other-reading, pattern-exhaustion
-pub(super) fn parse(pattern: &str) -> Result<Hir, Refusal> {
+pub(super) fn parse(pattern: &str) -> Result<Hir, PatternError> {
     if pattern.len() > MAX_LENGTH {
         return Err("expression too large");
     }
     let group = Group::new(Flags::default(), false);
-    let parser = Parser {
+    let parser = PatternParser {
         rest: pattern,
         flags: Flags::default(),
         group,
@@ -52,27 +52,27 @@ pub(super) struct Flags {
 }
 
 /// A part of a pattern.
-struct Piece {
+struct PatternPart {
     hir: Hir,
-    /// How many instructions Go would make of it.
+    /// The number of instructions in Go's program.
     // Go: regexp/syntax, calcSize
     size: u64,
-    /// The largest product of counts within each other.
+    /// The largest product of nested counts.
     copies: u32,
     // Go: regexp/syntax, calcHeight
     height: usize,
 }
 
-/// A group that has begun, or the whole pattern.
+/// An open group, or the whole pattern.
 struct Group {
-    /// The flags before it.
+    /// The flags before the group.
     outside: Flags,
     captures: bool,
-    alternatives: Vec<Piece>,
-    sequence: Vec<Piece>,
+    alternatives: Vec<PatternPart>,
+    sequence: Vec<PatternPart>,
 }
 
-/// How often something is repeated.
+/// The bounds of a repetition.
 enum Repeat {
     Star,
     Plus,
@@ -80,7 +80,7 @@ enum Repeat {
     Counted(u32, Option<u32>),
 }
 
-pub(super) struct Parser<'a> {
+pub(super) struct PatternParser<'a> {
     rest: &'a str,
     flags: Flags,
     group: Group,
@@ -88,8 +88,8 @@ pub(super) struct Parser<'a> {
     ranges: Ranges,
 }
 
-impl Parser<'_> {
-    fn run(mut self) -> Result<Hir, Refusal> {
+impl PatternParser<'_> {
+    fn run(mut self) -> Result<Hir, PatternError> {
         let mut follows_repeat = false;
         while let Some(character) = self.next() {
             follows_repeat = self.step(character, follows_repeat)?;
@@ -100,8 +100,8 @@ impl Parser<'_> {
         Ok(self.group.close()?.hir)
     }
 
-    /// Reads what begins with this character; whether it was a repetition.
-    fn step(&mut self, character: char, follows_repeat: bool) -> Result<bool, Refusal> {
+    /// Parses the element that begins with this character; returns whether it was a repetition.
+    fn step(&mut self, character: char, follows_repeat: bool) -> Result<bool, PatternError> {
         let repeat = match character {
             '*' => Repeat::Star,
             '+' => Repeat::Plus,
@@ -116,7 +116,7 @@ impl Parser<'_> {
         Ok(true)
     }
 
-    fn plain(&mut self, character: char) -> Result<(), Refusal> {
+    fn plain(&mut self, character: char) -> Result<(), PatternError> {
         let Flags { multi_line, dot_matches_newline, .. } = self.flags;
         match character {
             '(' => self.open(),
@@ -137,8 +137,8 @@ impl Parser<'_> {
         }
     }
 
-    /// What follows a backslash outside a class.
-    fn escape(&mut self) -> Result<(), Refusal> {
+    /// Parses an escape outside a class, after the backslash.
+    fn escape(&mut self) -> Result<(), PatternError> {
         let look = match self.peek() {
             Some('A') => Look::Start,
             Some('z') => Look::End,
@@ -160,14 +160,14 @@ impl Parser<'_> {
         self.push(Hir::look(look))
     }
 
-    /// `\Q…\E`: each character stands for itself, and a repetition repeats the last one.
-    fn quoted(&mut self) -> Result<(), Refusal> {
+    /// `\Q…\E`: literal characters; a repetition applies to the last one.
+    fn quoted(&mut self) -> Result<(), PatternError> {
         let (text, rest) = self.rest.split_once("\\E").unwrap_or((self.rest, ""));
         self.rest = rest;
         text.chars().try_for_each(|character| self.literal(character))
     }
 
-    fn literal(&mut self, character: char) -> Result<(), Refusal> {
+    fn literal(&mut self, character: char) -> Result<(), PatternError> {
         if self.flags.fold_case {
             let class = self.ranges.folded(character)?;
             return self.push_class(class);
@@ -175,18 +175,18 @@ impl Parser<'_> {
         self.push(Hir::literal(character.to_string().into_bytes()))
     }
 
-    fn push_class(&mut self, class: Characters) -> Result<(), Refusal> {
+    fn push_class(&mut self, class: Characters) -> Result<(), PatternError> {
         self.push(class.into_hir())
     }
 
-    fn push(&mut self, hir: Hir) -> Result<(), Refusal> {
-        self.group.sequence.push(Piece::new(hir, 1, 1, 1)?);
+    fn push(&mut self, hir: Hir) -> Result<(), PatternError> {
+        self.group.sequence.push(PatternPart::new(hir, 1, 1, 1)?);
         Ok(())
     }
 
     /// `{n}`, `{n,}` and `{n,m}` without leading zeros; anything else is literal text.
     // Go: regexp/syntax, parseRepeat
-    fn counted(&mut self) -> Result<Option<(u32, Option<u32>)>, Refusal> {
+    fn counted(&mut self) -> Result<Option<(u32, Option<u32>)>, PatternError> {
         let Some((inside, rest)) = self.rest.split_once('}') else { return Ok(None) };
         let (least, most) = inside.split_once(',').map_or((inside, Some(inside)), |(least, most)| {
             (least, Some(most).filter(|most| !most.is_empty()))
@@ -208,7 +208,7 @@ impl Parser<'_> {
         bounds.map(Some).ok_or("invalid repeat count")
     }
 
-    fn repeat(&mut self, repeat: &Repeat, follows_repeat: bool) -> Result<(), Refusal> {
+    fn repeat(&mut self, repeat: &Repeat, follows_repeat: bool) -> Result<(), PatternError> {
         let lazy = self.take("?");
         if follows_repeat {
             return Err("invalid nested repetition operator");
@@ -220,7 +220,7 @@ impl Parser<'_> {
     }
 
     /// `(`, `(?flags)`, `(?flags:`, `(?P<name>` or `(?<name>`.
-    fn open(&mut self) -> Result<(), Refusal> {
+    fn open(&mut self) -> Result<(), PatternError> {
         if !self.take("?") {
             return self.begin(self.flags, true);
         }
@@ -237,8 +237,8 @@ impl Parser<'_> {
     }
 
     // Go: regexp/syntax, parsePerlFlags
-    fn open_with_flags(&mut self) -> Result<(), Refusal> {
-        const REFUSED: Refusal = "invalid or unsupported Perl syntax";
+    fn open_with_flags(&mut self) -> Result<(), PatternError> {
+        const REFUSED: PatternError = "invalid or unsupported Perl syntax";
         let (mut flags, mut value, mut complete) = (self.flags, true, true);
         while let Some(character) = self.next() {
             let flag = match character {
@@ -262,7 +262,7 @@ impl Parser<'_> {
         Err(REFUSED)
     }
 
-    fn begin(&mut self, flags: Flags, captures: bool) -> Result<(), Refusal> {
+    fn begin(&mut self, flags: Flags, captures: bool) -> Result<(), PatternError> {
         if self.outer.len() >= MAX_DEPTH {
             return Err("expression nests too deeply");
         }
@@ -272,7 +272,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn close(&mut self) -> Result<(), Refusal> {
+    fn close(&mut self) -> Result<(), PatternError> {
         let outer = self.outer.pop().ok_or("unexpected )")?;
         let group = std::mem::replace(&mut self.group, outer);
         self.flags = group.outside;
@@ -280,7 +280,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    // ---- what classes need as well ------------------------------------------------------------------------------
+    // ---- shared with classes ------------------------------------------------------------------------------------
 
     pub(super) fn flags(&self) -> Flags {
         self.flags
@@ -305,14 +305,14 @@ impl Parser<'_> {
         next
     }
 
-    /// Takes a text if it comes next.
+    /// Consumes a text if it comes next.
     pub(super) fn take(&mut self, text: &str) -> bool {
         let rest = self.rest.strip_prefix(text);
         self.rest = rest.unwrap_or(self.rest);
         rest.is_some()
     }
 
-    /// Takes what precedes a text, and the text; nothing if it does not come.
+    /// Consumes the input up to and including a text, and returns the part before it; `None` if it does not occur.
     pub(super) fn take_until(&mut self, end: &str) -> Option<String> {
         let (text, rest) = self.rest.split_once(end)?;
         self.rest = rest;
@@ -320,8 +320,8 @@ impl Parser<'_> {
     }
 }
 
-impl Piece {
-    fn new(hir: Hir, size: u64, copies: u32, height: usize) -> Result<Self, Refusal> {
+impl PatternPart {
+    fn new(hir: Hir, size: u64, copies: u32, height: usize) -> Result<Self, PatternError> {
         let size = size.max(1);
         if height > MAX_HEIGHT {
             return Err("expression nests too deeply");
@@ -333,13 +333,13 @@ impl Piece {
         }
     }
 
-    fn repeated(self, repeat: &Repeat, greedy: bool) -> Result<Self, Refusal> {
+    fn repeated(self, repeat: &Repeat, greedy: bool) -> Result<Self, PatternError> {
         let Self { hir, size, copies, height } = self;
         let (min, max, size, copies) = match *repeat {
             Repeat::Star => (0, None, size + 2, copies),
             Repeat::Plus => (1, None, size + 1, copies),
             Repeat::Question => (0, Some(1), size + 1, copies),
-            // What is not there at all does not count.
+            // An element that never occurs needs no instructions.
             Repeat::Counted(min, Some(0)) => (min, Some(0), 0, 1),
             Repeat::Counted(min, max) => {
                 let copies = copies.saturating_mul(max.unwrap_or(min).max(1));
@@ -358,8 +358,8 @@ impl Piece {
         Self::new(hir, size, copies, height + 1)
     }
 
-    /// Several as one.
-    fn joined(pieces: Vec<Self>, between: u64, join: fn(Vec<Hir>) -> Hir) -> Result<Self, Refusal> {
+    /// Combines parts into one.
+    fn joined(pieces: Vec<Self>, between: u64, join: fn(Vec<Hir>) -> Hir) -> Result<Self, PatternError> {
         let size = pieces.iter().map(|piece| piece.size + between).sum::<u64>().saturating_sub(between);
         let copies = pieces.iter().map(|piece| piece.copies).max().unwrap_or(1);
         let highest = pieces.iter().map(|piece| piece.height).max().unwrap_or(1);
@@ -373,16 +373,16 @@ impl Group {
         Self { outside, captures, alternatives: Vec::new(), sequence: Vec::new() }
     }
 
-    fn next_alternative(&mut self) -> Result<(), Refusal> {
+    fn next_alternative(&mut self) -> Result<(), PatternError> {
         let sequence = std::mem::take(&mut self.sequence);
-        self.alternatives.push(Piece::joined(sequence, 0, Hir::concat)?);
+        self.alternatives.push(PatternPart::joined(sequence, 0, Hir::concat)?);
         Ok(())
     }
 
-    fn close(mut self) -> Result<Piece, Refusal> {
+    fn close(mut self) -> Result<PatternPart, PatternError> {
         self.next_alternative()?;
-        let whole = Piece::joined(self.alternatives, 1, Hir::alternation)?;
+        let whole = PatternPart::joined(self.alternatives, 1, Hir::alternation)?;
         let (captured, above) = if self.captures { (2, 1) } else { (0, 0) };
-        Piece::new(whole.hir, whole.size + captured, whole.copies, whole.height + above)
+        PatternPart::new(whole.hir, whole.size + captured, whole.copies, whole.height + above)
     }
 }

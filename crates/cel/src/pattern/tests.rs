@@ -1,11 +1,11 @@
 use super::*;
 
-/// Whether a pattern of the configuration matches, if it is taken.
+/// Whether a literal pattern matches; an error if it is invalid.
 fn matches(pattern: &str, text: &str) -> Option<bool> {
     Some(build(pattern, MAX_COMPILED).ok()?.is_match(text))
 }
 
-/// `None` is refused.
+/// `None` for an invalid pattern.
 #[test]
 fn classes_are_those_of_go() {
     let cases: &[(&str, &str, Option<bool>)] = &[
@@ -128,7 +128,7 @@ fn a_pattern_of_the_expression_is_compiled_once_and_shared() {
     assert!(Arc::ptr_eq(&patterns.find("a+").unwrap(), &patterns.find("a+").unwrap()));
 }
 
-/// Each is refused, or takes no more memory than its bound says.
+/// Each pattern is rejected, or needs no more memory than its bound.
 #[test]
 fn hostile_patterns_are_bounded() {
     let hostile = [
@@ -172,7 +172,7 @@ fn hostile_patterns_are_bounded() {
     assert!(compiled >= 2, "{compiled}");
     let nested = |depth: usize| format!("{}{}", "(".repeat(depth), ")".repeat(depth));
     assert!(build(&nested(100), MAX_COMPUTED).is_ok());
-    // Repetitions of repetitions are as deep, in Go's tree and in ours.
+    // Nested repetitions have the same height in Go's tree and in ours.
     let stacked = |repetitions: usize| build(&format!("a{}", "?(?i)".repeat(repetitions)), MAX_COMPILED);
     assert!(stacked(249).unwrap().is_match("a"));
     for repetitions in [250, 1_000, 1_999] {

@@ -1,5 +1,5 @@
-//! Unicode as Go knows it: version 15.0. The tables of `regex-syntax` are of version 16.0, so what came later is taken
-//! out of them. A test compares every name and every character with Go's tables.
+//! Unicode 15.0, the version of Go. The tables of `regex-syntax` have version 16.0; this module removes later
+//! additions. A test compares every name and every character with Go's tables.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -8,8 +8,8 @@ use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 
 use super::class::{complement, of};
 
-/// The scripts whose names Go finds. It looks a name up without its underscores in a table that has them, and so finds
-/// none of more than one word.
+/// The scripts that Go finds by name. It looks up names without underscores in a table with underscores, and so never
+/// finds a script of several words.
 // Go: regexp/syntax, unicodeTable; unicode.Scripts
 const SCRIPTS: &str = "Adlam Ahom Arabic Armenian Avestan Balinese Bamum Batak Bengali Bhaiksuki Bopomofo Brahmi Braille \
     Buginese Buhid Carian Chakma Cham Cherokee Chorasmian Common Coptic Cuneiform Cypriot Cyrillic Deseret Devanagari \
@@ -20,7 +20,7 @@ const SCRIPTS: &str = "Adlam Ahom Arabic Armenian Avestan Balinese Bamum Batak B
     Rejang Runic Samaritan Saurashtra Sharada Shavian Siddham Sinhala Sogdian Soyombo Sundanese Syriac Tagalog Tagbanwa \
     Takri Tamil Tangsa Tangut Telugu Thaana Thai Tibetan Tifinagh Tirhuta Toto Ugaritic Vai Vithkuqi Wancho Yezidi Yi";
 
-/// The general categories, each with its long name as Go compares it.
+/// The general categories with their long names, normalized as in Go.
 // Go: unicode.Categories, unicode.CategoryAliases
 const CATEGORIES: &[(&str, &str)] = &[
     ("C", "Other"),
@@ -67,17 +67,17 @@ const CATEGORIES: &[(&str, &str)] = &[
     ("Zs", "Spaceseparator"),
 ];
 
-/// Characters that Unicode 15.0 does not fold to each other, and 16.0 does.
+/// Characters that fold to each other in Unicode 16.0, but not in 15.0.
 const NOT_FOLDED: [char; 6] = ['\u{390}', '\u{3B0}', '\u{1FD3}', '\u{1FE3}', '\u{FB05}', '\u{FB06}'];
 
-/// A character that Unicode 15.0 has in Mn, and 16.0 in Mc.
+/// A character in Mn in Unicode 15.0, and in Mc in 16.0.
 static MOVED: LazyLock<ClassUnicode> =
     LazyLock::new(|| ClassUnicode::new([ClassUnicodeRange::new('\u{1171E}', '\u{1171E}')]));
 
-/// The characters that Unicode 15.0 knows.
+/// The characters of Unicode 15.0.
 static KNOWN: LazyLock<ClassUnicode> = LazyLock::new(|| property("age=15.0"));
 
-/// Characters that have others of another case, and these others.
+/// Characters with case variants, and these variants.
 static FOLDS: LazyLock<BTreeMap<char, Vec<char>>> = LazyLock::new(|| {
     let mut cased = property("Changes_When_Casemapped");
     cased.union(&property("Changes_When_Casefolded"));
@@ -93,13 +93,13 @@ static FOLDS: LazyLock<BTreeMap<char, Vec<char>>> = LazyLock::new(|| {
     folds.filter(|(_, others)| !others.is_empty()).collect()
 });
 
-/// The characters that differ by case alone from one of a set. As a list, because the work is in its length.
+/// The case variants of the characters of a set. A list, because its length determines the work.
 pub(super) fn others_by_case(set: &ClassUnicode) -> Vec<ClassUnicodeRange> {
     let cased = set.iter().flat_map(|range| FOLDS.range(range.start()..=range.end()));
     cased.flat_map(|(_, others)| others.iter().map(|other| ClassUnicodeRange::new(*other, *other))).collect()
 }
 
-/// The characters of a category or a script, and whether case is folded in it.
+/// The characters of a category or script, and whether case folding applies to it.
 // threat: pattern-other-reading
 // Go: regexp/syntax, unicodeTable; unicode.FoldCategory has no table for LC
 pub(super) fn named(name: &str) -> Option<(ClassUnicode, bool)> {
@@ -128,7 +128,7 @@ fn category(name: &str) -> ClassUnicode {
     let mut category = property(&format!("gc={name}"));
     category.intersect(&KNOWN);
     match name {
-        // Halves of surrogate pairs are in no text.
+        // Texts contain no surrogates.
         "Cs" => ClassUnicode::empty(),
         "C" | "Cn" => {
             category.union(&complement(&KNOWN));
@@ -146,7 +146,7 @@ fn category(name: &str) -> ClassUnicode {
     }
 }
 
-/// The name as Go looks it up: without blanks, hyphens and underscores, in lower case but for the first letter.
+/// Normalizes a name for lookup as Go does: no blanks, hyphens and underscores, lower case except the first letter.
 // Go: regexp/syntax, canonicalName
 fn canonical(name: &str) -> String {
     let mut canonical = String::new();
@@ -160,7 +160,7 @@ fn canonical(name: &str) -> String {
     canonical
 }
 
-/// A table of `regex-syntax`; empty for a name that it does not know, which the tests would show.
+/// A table of `regex-syntax`; empty for an unknown name, which a test would detect.
 fn property(name: &str) -> ClassUnicode {
     let parsed = regex_syntax::parse(&format!("\\p{{{name}}}"));
     let ranges = parsed.ok().as_ref().and_then(of).unwrap_or_default();

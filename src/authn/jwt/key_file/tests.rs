@@ -1,4 +1,4 @@
-//! Which keys are found in a file.
+//! Key types and PEM blocks of key files.
 
 use aws_lc_rs::encoding::{EcPrivateKeyRfc5915Der, Pkcs8V1Der};
 use aws_lc_rs::signature::EcdsaSigningAlgorithm;
@@ -40,12 +40,12 @@ fn rsa() -> Rsa {
     let pkcs8: Pkcs8V1Der<'_> = pair.as_der().unwrap();
     let pkcs8 = pkcs8.as_ref().to_vec();
     let public: PublicKeyX509Der<'_> = pair.public_key().as_der().unwrap();
-    // The version, the algorithm and the headers of the key itself are 26 bytes.
+    // The version, the algorithm and the headers of the inner key take 26 bytes.
     Rsa { pkcs1: pkcs8[26..].to_vec(), pkcs8, public: public.as_ref().to_vec() }
 }
 
 fn id(spki: &[u8]) -> String {
-    PublicKey::from_spki(spki).unwrap().id().to_owned()
+    VerificationKey::from_spki(spki).unwrap().id().to_owned()
 }
 
 fn ids(pem: &str) -> Result<Vec<String>, KeyFileError> {
@@ -53,7 +53,7 @@ fn ids(pem: &str) -> Result<Vec<String>, KeyFileError> {
 }
 
 #[test]
-fn keys_are_found_whatever_their_block_is_called() {
+fn keys_are_found_in_blocks_of_any_type() {
     let rsa = rsa();
     let certificate = rcgen::generate_simple_self_signed(Vec::new()).unwrap();
     let certified = certificate.signing_key.subject_public_key_info();
@@ -61,9 +61,9 @@ fn keys_are_found_whatever_their_block_is_called() {
         ("RSA, PKCS#1, private", block("RSA PRIVATE KEY", &rsa.pkcs1), id(&rsa.public)),
         ("RSA, PKCS#8, private", block("PRIVATE KEY", &rsa.pkcs8), id(&rsa.public)),
         ("RSA, public", block("PUBLIC KEY", &rsa.public), id(&rsa.public)),
-        ("RSA, public, by another name", block("RSA PUBLIC KEY", &rsa.public), id(&rsa.public)),
+        ("RSA, public, another block type", block("RSA PUBLIC KEY", &rsa.public), id(&rsa.public)),
         ("a certificate", certificate.cert.pem(), id(&certified)),
-        ("a certificate by another name", block("PUBLIC KEY", certificate.cert.der()), id(&certified)),
+        ("a certificate, another block type", block("PUBLIC KEY", certificate.cert.der()), id(&certified)),
     ];
     let curves = [
         &ECDSA_P256_SHA256_FIXED_SIGNING,
@@ -80,7 +80,7 @@ fn keys_are_found_whatever_their_block_is_called() {
 }
 
 #[test]
-fn several_keys_keep_their_order_and_everything_else_is_passed_over() {
+fn several_keys_keep_their_order_and_other_blocks_are_skipped() {
     let (first, second) = (ec(&ECDSA_P256_SHA256_FIXED_SIGNING), ec(&ECDSA_P384_SHA384_FIXED_SIGNING));
     let pem = [
         "# keys\n",
@@ -97,16 +97,16 @@ fn several_keys_keep_their_order_and_everything_else_is_passed_over() {
 }
 
 #[test]
-fn what_kube_apiserver_does_not_read_is_refused() {
+fn keys_that_kube_apiserver_does_not_read_are_refused() {
     let ec = ec(&ECDSA_P256_SHA256_FIXED_SIGNING);
     let ed25519 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
     let mut trailing = ec.public.clone();
     trailing.push(0);
     let cases = [
-        ("nothing", String::new()),
+        ("empty", String::new()),
         ("no PEM", "some text".to_owned()),
         ("an ECDSA key in PKCS#8", block("PRIVATE KEY", &ec.pkcs8)),
-        ("something behind the key", block("PUBLIC KEY", &trailing)),
+        ("trailing data after the key", block("PUBLIC KEY", &trailing)),
         ("another kind of key, private", ed25519.serialize_pem()),
         ("another kind of key, public", ed25519.public_key_pem()),
     ];
@@ -115,7 +115,7 @@ fn what_kube_apiserver_does_not_read_is_refused() {
     }
 }
 
-/// Tokens that are out there name their key by it.
+/// Existing tokens name their key by this ID.
 #[test]
 fn ids_are_those_of_kube_apiserver() {
     let pem = "-----BEGIN PUBLIC KEY-----\n\

@@ -1,4 +1,4 @@
-//! How often keys are fetched, whatever tokens come.
+//! Rate limit and refresh of key fetches, and parsing of key sets.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,16 +12,16 @@ use tokio::time::{advance, sleep};
 
 use super::*;
 
-/// Takes a while, fails at times, and counts.
+/// A slow source that can fail and counts its fetches.
 #[derive(Debug, Default)]
-struct Counted {
+struct CountingSource {
     fetches: AtomicUsize,
     takes: Duration,
     error: Mutex<Option<String>>,
     keys: Mutex<Vec<Value>>,
 }
 
-impl KeySource for Arc<Counted> {
+impl JwksSource for Arc<CountingSource> {
     fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
         Box::pin(async {
             self.fetches.fetch_add(1, Ordering::Relaxed);
@@ -36,7 +36,7 @@ impl KeySource for Arc<Counted> {
     }
 }
 
-impl Counted {
+impl CountingSource {
     fn new(takes: Duration) -> (Arc<Self>, KeySet) {
         let source = Arc::new(Self { takes, ..Self::default() });
         (Arc::clone(&source), KeySet::new(Box::new(source)))
@@ -47,54 +47,54 @@ impl Counted {
     }
 }
 
-/// A token that nobody has signed, naming the key `x`.
+/// A token with an invalid signature and the key ID `x`.
 const UNKNOWN: &str = "eyJhbGciOiJSUzI1NiIsImtpZCI6IngifQ.e30.AAAA";
 const TAKES: Duration = Duration::from_millis(300);
 
 #[tokio::test(start_paused = true)]
-async fn all_who_wait_share_one_fetch() {
-    let (source, keys) = Counted::new(TAKES);
+async fn concurrent_callers_share_one_fetch() {
+    let (source, keys) = CountingSource::new(TAKES);
     let token = Jwt::parse(UNKNOWN).unwrap();
     let start = Instant::now();
-    let found = join_all((0..WAITING).map(|_| keys.verify(&token))).await;
-    assert!(found.iter().all(|found| *found == Err(KeyError::NotSigned)));
+    let found = join_all((0..MAX_WAITING).map(|_| keys.verify(&token))).await;
+    assert!(found.iter().all(|found| *found == Err(KeySetError::NotSigned)));
     assert_eq!(source.fetches(), 1);
     assert_eq!(start.elapsed(), TAKES);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_unknown_keys_fetches_once_in_a_second() {
-    let (source, keys) = Counted::new(TAKES);
+async fn a_flood_of_unknown_keys_fetches_once_per_second() {
+    let (source, keys) = CountingSource::new(TAKES);
     let token = Jwt::parse(UNKNOWN).unwrap();
     let start = Instant::now();
-    // Some clients, each of which sends its next token when the last one was judged.
+    // Each client sends its next token after the verdict for the last one.
     let client = async || {
         while start.elapsed() < Duration::from_secs(10) {
-            assert_eq!(keys.verify(&token).await, Err(KeyError::NotSigned));
+            assert_eq!(keys.verify(&token).await, Err(KeySetError::NotSigned));
         }
     };
-    join_all((0..WAITING).map(|_| client())).await;
-    assert_eq!(source.fetches(), 11, "one at once, and one for each second begun");
+    join_all((0..MAX_WAITING).map(|_| client())).await;
+    assert_eq!(source.fetches(), 11, "one at once, and one per started second");
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_during_a_fetch_gets_the_next_one() {
-    let (source, keys) = Counted::new(TAKES);
+async fn a_caller_that_arrives_during_a_fetch_gets_the_next_one() {
+    let (source, keys) = CountingSource::new(TAKES);
     let token = Jwt::parse(UNKNOWN).unwrap();
     let late = async {
         sleep(Duration::from_millis(100)).await;
-        let asked = Instant::now();
-        assert_eq!(keys.verify(&token).await, Err(KeyError::NotSigned));
-        asked.elapsed()
+        let requested = Instant::now();
+        assert_eq!(keys.verify(&token).await, Err(KeySetError::NotSigned));
+        requested.elapsed()
     };
     let (_, waited) = tokio::join!(keys.verify(&token), late);
-    assert_eq!(source.fetches(), 2, "the key may have come after the first one began");
+    assert_eq!(source.fetches(), 2, "the issuer may have published the key after the first fetch began");
     assert_eq!(waited, Duration::from_millis(900) + TAKES);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_wait_for_a_fetch_makes_no_room_for_another() {
-    let (source, keys) = Counted::new(TAKES);
+async fn a_cancelled_fetch_counts_for_the_rate_limit() {
+    let (source, keys) = CountingSource::new(TAKES);
     let token = Jwt::parse(UNKNOWN).unwrap();
     for _ in 0..100 {
         assert_eq!(keys.verify(&token).now_or_never(), None);
@@ -104,25 +104,25 @@ async fn who_does_not_wait_for_a_fetch_makes_no_room_for_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_shared_and_tried_again_a_second_later() {
-    let (source, keys) = Counted::new(TAKES);
+async fn a_failure_is_shared_and_retried_a_second_later() {
+    let (source, keys) = CountingSource::new(TAKES);
     *source.error.lock().unwrap() = Some("away".to_owned());
-    let away = Err(KeyError::Unavailable("away".to_owned()));
+    let away = Err(KeySetError::Unavailable("away".to_owned()));
     assert_eq!(join_all((0..10).map(|_| keys.initialize())).await, vec![away; 10]);
     assert_eq!(source.fetches(), 1);
     assert!(keys.known().is_none());
     *source.error.lock().unwrap() = None;
     let start = Instant::now();
     assert_eq!(keys.initialize().await, Ok(()));
-    assert_eq!(start.elapsed(), FLOOR);
+    assert_eq!(start.elapsed(), MIN_FETCH_INTERVAL);
     assert!(keys.known().is_some());
     assert_eq!(keys.initialize().await, Ok(()));
     assert_eq!(source.fetches(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_was_withdrawn_is_not_believed_until_another_is_named() {
-    let (source, keys) = Counted::new(TAKES);
+async fn a_revoked_key_is_removed_by_the_periodic_refresh() {
+    let (source, keys) = CountingSource::new(TAKES);
     let key =
         |id: &str| json!({"kty": "RSA", "kid": id, "n": URL_SAFE_NO_PAD.encode([0xff; 256]), "e": "AQAB"});
     let known = || keys.known().unwrap().iter().map(|key| key.id().to_owned()).collect::<Vec<_>>();
@@ -132,7 +132,7 @@ async fn a_key_that_was_withdrawn_is_not_believed_until_another_is_named() {
         *source.keys.lock().unwrap() = vec![key("new")];
         *source.error.lock().unwrap() = Some("away".to_owned());
         sleep(REFRESH_INTERVAL * 3).await;
-        assert_eq!(known(), ["old", "new"], "the issuer is away");
+        assert_eq!(known(), ["old", "new"], "the issuer is unreachable");
         *source.error.lock().unwrap() = None;
         sleep(REFRESH_INTERVAL + TAKES).await;
         assert_eq!(known(), ["new"]);
@@ -145,22 +145,22 @@ async fn a_key_that_was_withdrawn_is_not_believed_until_another_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_wait_for_keys() {
-    let (source, keys) = Counted::new(TAKES);
+async fn the_number_of_waiting_tokens_is_limited() {
+    let (source, keys) = CountingSource::new(TAKES);
     let token = Jwt::parse(UNKNOWN).unwrap();
     let start = Instant::now();
     let client = async || (keys.verify(&token).await, start.elapsed());
     let mut found = join_all((0..1000).map(|_| client())).await;
-    let at_once = found.split_off(WAITING);
-    assert!(found.iter().all(|found| *found == (Err(KeyError::NotSigned), TAKES)));
-    let refused = Err(KeyError::Unavailable("is what too many wait for".to_owned()));
+    let at_once = found.split_off(MAX_WAITING);
+    assert!(found.iter().all(|found| *found == (Err(KeySetError::NotSigned), TAKES)));
+    let refused = Err(KeySetError::Unavailable("refused: too many tokens are waiting".to_owned()));
     assert!(at_once.iter().all(|found| *found == (refused.clone(), Duration::ZERO)));
     assert_eq!(source.fetches(), 1);
-    assert_eq!(keys.verify(&token).await, Err(KeyError::NotSigned), "there is room again");
+    assert_eq!(keys.verify(&token).await, Err(KeySetError::NotSigned), "a slot is free again");
 }
 
 #[test]
-fn a_key_set_has_a_list_of_keys() {
+fn a_key_set_must_have_a_list_of_keys() {
     for json in ["", "{}", "[]", "null", r#"{"keys":null}"#, r#"{"keys":{}}"#, r#"{"keys":[]"#, "[[]]"] {
         assert!(read(json.as_bytes()).is_err(), "{json}");
     }
@@ -170,7 +170,7 @@ fn a_key_set_has_a_list_of_keys() {
 }
 
 #[test]
-fn keys_that_would_be_costly_are_left_out() {
+fn rsa_keys_with_costly_parameters_are_skipped() {
     let encoded = |length: usize| URL_SAFE_NO_PAD.encode(vec![0xff; length]);
     for (modulus, exponent, taken) in [
         (128, 3, 0),
@@ -190,7 +190,7 @@ fn keys_that_would_be_costly_are_left_out() {
 }
 
 #[test]
-fn a_key_in_a_text_is_no_key() {
+fn a_key_encoded_as_a_string_is_not_parsed() {
     let key = json!({"kty": "EC", "crv": "P-256", "kid": "k",
         "x": "axfR8uEsQkf4vOblY6RA8ncDfYEt6zOg9KE5RdiYwpY", "y": "T-NC4v4af5uO5-tKfA-eFivOM1drMV7Oy7ZAaDe_UfU"});
     let keys = |key: &Value| read(json!({"keys": [key]}).to_string().as_bytes()).unwrap().len();

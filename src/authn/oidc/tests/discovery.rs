@@ -1,4 +1,4 @@
-//! Finding the configuration and the keys of an issuer, and keeping them.
+//! OIDC discovery, key rotation, metrics and traces.
 
 use std::sync::Arc;
 
@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, advance, timeout};
 
 use super::support::{
-    CONFIGURATION, ISSUER, KEYS, Key, OTHER_RSA, RSA, Web, authenticator, claims, judge, new, settings, user,
+    CONFIGURATION, FakeWeb, ISSUER, KEYS, Key, OTHER_RSA, RSA, authenticate, authenticator, claims, new,
+    settings, user,
 };
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::testing::TestRequest;
-use crate::authn::trace::{Check, Outcome, Remarks};
+use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
 use crate::authn::{AuthnError, BearerToken, TokenAuthenticator as _};
 use crate::metrics::Metrics;
 
@@ -19,7 +20,7 @@ fn configuration(issuer: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_configuration_is_below_the_issuer_or_where_it_is_said_to_be() {
+async fn the_discovery_document_is_below_the_issuer_or_at_the_discovery_url() {
     const DISCOVERY: &str = "https://inside.example/c/d/.well-known/openid-configuration";
     for (issuer, discovery, found_at) in [
         (ISSUER, None, CONFIGURATION),
@@ -31,7 +32,7 @@ async fn the_configuration_is_below_the_issuer_or_where_it_is_said_to_be() {
         ("https://issuer.example/a/b/", Some(DISCOVERY), DISCOVERY),
         (ISSUER, Some("https://inside.example"), "https://inside.example"),
     ] {
-        let web = Arc::new(Web::default());
+        let web = Arc::new(FakeWeb::default());
         web.serve(found_at, &configuration(issuer));
         web.serve_keys(&[RSA.jwk("key")]);
         let mut settings = settings();
@@ -40,14 +41,14 @@ async fn the_configuration_is_below_the_issuer_or_where_it_is_said_to_be() {
         let authenticator = authenticator(settings, &web).await;
         assert_eq!(authenticator.health(), Ok(()), "{issuer} {discovery:?}");
         let token = RSA.token("RS256", &claims(&json!({"iss": issuer})));
-        assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &[]))), "{issuer}");
+        assert_eq!(authenticate(&*authenticator, &token).await, Ok(Some(user("jane", &[]))), "{issuer}");
     }
 }
 
 #[tokio::test]
-async fn google_has_two_names() {
+async fn google_has_two_issuer_spellings() {
     let url = "https://accounts.google.com";
-    let web = Arc::new(Web::default());
+    let web = Arc::new(FakeWeb::default());
     web.serve("https://accounts.google.com/.well-known/openid-configuration", &configuration(url));
     web.serve_keys(&[RSA.jwk("key")]);
     let mut settings = settings();
@@ -55,20 +56,20 @@ async fn google_has_two_names() {
     let google = authenticator(settings, &web).await;
     for issuer in ["accounts.google.com", url] {
         let token = RSA.token("RS256", &claims(&json!({"iss": issuer})));
-        assert_eq!(judge(&*google, &token).await, Ok(Some(user("jane", &[]))), "{issuer}");
+        assert_eq!(authenticate(&*google, &token).await, Ok(Some(user("jane", &[]))), "{issuer}");
     }
     for issuer in ["http://accounts.google.com", "https://accounts.google.com/", "Accounts.google.com"] {
         let token = RSA.token("RS256", &claims(&json!({"iss": issuer})));
-        assert_eq!(judge(&*google, &token).await, Ok(None), "{issuer}");
+        assert_eq!(authenticate(&*google, &token).await, Ok(None), "{issuer}");
     }
 }
 
 #[tokio::test]
-async fn a_configuration_that_is_not_taken_is_said_to_be_why() {
+async fn health_reports_the_discovery_error() {
     let unhealthy = |text: &str| {
         Err(format!("oidc: authenticator for issuer \"https://issuer.example\" is not healthy: {text}"))
     };
-    let web = Arc::new(Web::default());
+    let web = Arc::new(FakeWeb::default());
     let first = new(settings(), &web, &Metrics::new());
     assert_eq!(
         first.health(),
@@ -106,17 +107,17 @@ async fn a_configuration_that_is_not_taken_is_said_to_be_why() {
         web.answer(CONFIGURATION, status, body);
         let authenticator = authenticator(settings(), &web).await;
         assert_eq!(authenticator.health(), unhealthy(expected), "{status} {body}");
-        let found = judge(&*authenticator, &RSA.token("RS256", &claims(&json!({})))).await;
+        let found = authenticate(&*authenticator, &RSA.token("RS256", &claims(&json!({})))).await;
         assert_eq!(found, Err(AuthnError::Unavailable("oidc: authenticator not initialized".to_owned())));
-        assert_eq!(judge(&*authenticator, "opaque").await, Ok(None));
+        assert_eq!(authenticate(&*authenticator, "opaque").await, Ok(None));
     }
     web.fail(CONFIGURATION, "cannot be reached");
     assert_eq!(authenticator(settings(), &web).await.health(), unhealthy("cannot be reached"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_configuration_is_looked_for_until_it_is_found() {
-    let web = Arc::new(Web::default());
+async fn discovery_is_retried_until_it_succeeds() {
+    let web = Arc::new(FakeWeb::default());
     let authenticator = new(settings(), &web, &Metrics::new());
     let run = tokio::spawn({
         let authenticator = Arc::clone(&authenticator);
@@ -126,41 +127,41 @@ async fn the_configuration_is_looked_for_until_it_is_found() {
     while start.elapsed() < Duration::from_secs(25) {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    assert_eq!(web.asked(CONFIGURATION), 3);
+    assert_eq!(web.requests_for(CONFIGURATION), 3);
     web.serve(CONFIGURATION, &configuration(ISSUER));
     web.serve_keys(&[RSA.jwk("key")]);
     run.await.unwrap();
     assert_eq!(start.elapsed().as_secs(), 30);
     assert_eq!(authenticator.health(), Ok(()));
-    assert_eq!(web.asked(KEYS), 0, "keys are fetched for the first token");
+    assert_eq!(web.requests_for(KEYS), 0, "keys are fetched for the first token");
     let token = RSA.token("RS256", &claims(&json!({})));
-    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &[]))));
+    assert_eq!(authenticate(&*authenticator, &token).await, Ok(Some(user("jane", &[]))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_rotated_and_kept_while_the_issuer_is_away() {
-    let web = Web::of_issuer(&[RSA.jwk("old")]);
+async fn keys_are_rotated_and_kept_while_the_issuer_is_unreachable() {
+    let web = FakeWeb::of_issuer(&[RSA.jwk("old")]);
     let authenticator = authenticator(settings(), &web).await;
     let body = claims(&json!({})).to_string();
     let old = RSA.token_of(&json!({"alg": "RS256", "kid": "old"}), body.as_bytes());
     let fresh = OTHER_RSA.token_of(&json!({"alg": "RS256", "kid": "new"}), body.as_bytes());
     let jane = Ok(Some(user("jane", &[])));
-    assert_eq!(judge(&*authenticator, &old).await, jane);
-    assert_eq!(judge(&*authenticator, &old).await, jane);
-    assert_eq!(web.asked(KEYS), 1, "known keys are not asked for again");
+    assert_eq!(authenticate(&*authenticator, &old).await, jane);
+    assert_eq!(authenticate(&*authenticator, &old).await, jane);
+    assert_eq!(web.requests_for(KEYS), 1, "cached keys are not fetched again");
 
     web.serve_keys(&[RSA.jwk("old"), OTHER_RSA.jwk("new")]);
     advance(Duration::from_millis(1)).await;
-    assert_eq!(judge(&*authenticator, &fresh).await, jane);
-    assert_eq!(web.asked(KEYS), 2);
+    assert_eq!(authenticate(&*authenticator, &fresh).await, jane);
+    assert_eq!(web.requests_for(KEYS), 2);
 
     web.fail(KEYS, "cannot be reached");
     web.fail(CONFIGURATION, "cannot be reached");
     advance(Duration::from_hours(24)).await;
-    assert_eq!(judge(&*authenticator, &old).await, jane);
-    assert_eq!(judge(&*authenticator, &fresh).await, jane);
+    assert_eq!(authenticate(&*authenticator, &old).await, jane);
+    assert_eq!(authenticate(&*authenticator, &fresh).await, jane);
     let unknown = RSA.token_of(&json!({"alg": "RS256", "kid": "third"}), body.as_bytes());
-    let found = judge(&*authenticator, &unknown).await.unwrap_err();
+    let found = authenticate(&*authenticator, &unknown).await.unwrap_err();
     assert!(found.is_unavailable(), "{found:?}");
     assert_eq!(
         found.to_string(),
@@ -172,41 +173,41 @@ async fn keys_are_rotated_and_kept_while_the_issuer_is_away() {
     ] {
         web.answer(KEYS, status, body);
         advance(Duration::from_millis(1)).await;
-        let found = judge(&*authenticator, &unknown).await.unwrap_err().to_string();
+        let found = authenticate(&*authenticator, &unknown).await.unwrap_err().to_string();
         assert_eq!(
             found,
             format!("oidc: verify token: failed to verify signature: fetching keys {expected}")
         );
-        assert_eq!(judge(&*authenticator, &old).await, jane, "{expected}");
+        assert_eq!(authenticate(&*authenticator, &old).await, jane, "{expected}");
     }
 
     web.serve_keys(&[OTHER_RSA.jwk("new")]);
     advance(Duration::from_millis(1)).await;
-    assert!(judge(&*authenticator, &unknown).await.is_err());
-    assert!(judge(&*authenticator, &old).await.is_err(), "a key that was withdrawn");
+    assert!(authenticate(&*authenticator, &unknown).await.is_err());
+    assert!(authenticate(&*authenticator, &old).await.is_err(), "a revoked key");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_was_withdrawn_is_not_believed_for_long() {
-    let web = Web::of_issuer(&[RSA.jwk("old"), OTHER_RSA.jwk("new")]);
+async fn a_revoked_key_is_removed_by_the_periodic_refresh() {
+    let web = FakeWeb::of_issuer(&[RSA.jwk("old"), OTHER_RSA.jwk("new")]);
     let authenticator = authenticator(settings(), &web).await;
     let body = claims(&json!({})).to_string();
     let token = |key: &Key, id: &str| key.token_of(&json!({"alg": "RS256", "kid": id}), body.as_bytes());
     let (old, fresh) = (token(&RSA, "old"), token(&OTHER_RSA, "new"));
     let jane = Ok(Some(user("jane", &[])));
-    assert_eq!(judge(&*authenticator, &old).await, jane);
+    assert_eq!(authenticate(&*authenticator, &old).await, jane);
     web.serve_keys(&[OTHER_RSA.jwk("new")]);
     timeout(Duration::from_mins(6), authenticator.keep_fresh()).await.unwrap_err();
-    assert!(judge(&*authenticator, &old).await.is_err());
-    assert_eq!(judge(&*authenticator, &fresh).await, jane);
+    assert!(authenticate(&*authenticator, &old).await.is_err());
+    assert_eq!(authenticate(&*authenticator, &fresh).await, jane);
 }
 
 #[tokio::test]
-async fn metrics_name_the_issuer_by_its_hash() {
+async fn metrics_label_the_issuer_by_its_hash() {
     // printf %s https://issuer.example | sha256sum
     const HASH: &str = "sha256:ffb55acfff1cbc1b78adb75565bb3ff6e96ee5b7830905fe7feadc7d97736da8";
     let metrics = Metrics::new();
-    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
     let authenticator = new(settings(), &web, &metrics);
     authenticator.provider.initialize().await;
     let lines = || {
@@ -219,14 +220,14 @@ async fn metrics_name_the_issuer_by_its_hash() {
         };
         text.lines().filter(ours).map(str::to_owned).collect::<Vec<_>>()
     };
-    judge(&*authenticator, "opaque").await.unwrap();
-    judge(&*authenticator, &RSA.token("RS256", &claims(&json!({"iss": "https://example.com"}))))
+    authenticate(&*authenticator, "opaque").await.unwrap();
+    authenticate(&*authenticator, &RSA.token("RS256", &claims(&json!({"iss": "https://example.com"}))))
         .await
         .unwrap();
-    assert_eq!(lines(), Vec::<String>::new(), "tokens of others are not counted");
+    assert_eq!(lines(), Vec::<String>::new(), "tokens of other issuers are not counted");
 
-    judge(&*authenticator, &RSA.token("RS256", &claims(&json!({})))).await.unwrap();
-    judge(&*authenticator, &RSA.token("RS256", &claims(&json!({"exp": 0})))).await.unwrap_err();
+    authenticate(&*authenticator, &RSA.token("RS256", &claims(&json!({})))).await.unwrap();
+    authenticate(&*authenticator, &RSA.token("RS256", &claims(&json!({"exp": 0})))).await.unwrap_err();
     let name = "apiserver_authentication_jwt_authenticator";
     let first = lines();
     let expected = |result: &str| {
@@ -249,17 +250,17 @@ async fn metrics_name_the_issuer_by_its_hash() {
     web.serve_keys(&[RSA.jwk("key"), OTHER_RSA.jwk("new")]);
     let body = claims(&json!({})).to_string();
     let fresh = OTHER_RSA.token_of(&json!({"alg": "RS256", "kid": "new"}), body.as_bytes());
-    judge(&*authenticator, &fresh).await.unwrap();
+    authenticate(&*authenticator, &fresh).await.unwrap();
     let second = lines();
     assert_eq!(info(&second).len(), 1, "{second:?}");
     assert_ne!(info(&second), info(&first));
 
     web.serve(KEYS, "no key set");
     let unknown = OTHER_RSA.token_of(&json!({"alg": "RS256", "kid": "third"}), body.as_bytes());
-    judge(&*authenticator, &unknown).await.unwrap_err();
+    authenticate(&*authenticator, &unknown).await.unwrap_err();
     let third = lines();
     assert!(third.contains(&expected("failure")), "{third:?}");
-    assert_eq!(info(&third), info(&second), "of the last one that could be read");
+    assert_eq!(info(&third), info(&second), "the last key set that could be parsed");
 
     let again = new(settings(), &web, &metrics);
     drop(authenticator);
@@ -269,19 +270,19 @@ async fn metrics_name_the_issuer_by_its_hash() {
 }
 
 #[tokio::test]
-async fn every_check_is_noted_and_no_token() {
+async fn every_check_is_traced_without_the_token() {
     let mut settings: JwtAuthenticator = settings();
     settings.groups = Some(super::support::claim("groups", ""));
-    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
     let authenticator = authenticator(settings, &web).await;
     let good = claims(&json!({"groups": ["a"], "jti": "1"}));
     let steps = async |claims: &Value| {
         let mut request = TestRequest::new();
-        request.remarks = Remarks::traced();
+        request.trace = AuthnTrace::with_steps();
         let token = RSA.token("RS256", claims);
         let input = request.input();
         authenticator.authenticate(&BearerToken::new(token.as_str()), input.for_tokens()).await.ok();
-        let noted = request.remarks.take().steps;
+        let noted = request.trace.take().steps;
         let signature = token.rsplit_once('.').unwrap().1;
         assert!(!format!("{noted:?}").contains(signature), "{noted:?}");
         noted
@@ -307,14 +308,14 @@ async fn every_check_is_noted_and_no_token() {
         ]
     );
     assert!(noted.iter().all(|step| step.authenticator == "jwt https://issuer.example"), "{noted:?}");
-    assert!(noted.iter().all(|step| step.outcome != Outcome::Failed), "{noted:?}");
+    assert!(noted.iter().all(|step| step.outcome != StepOutcome::Failed), "{noted:?}");
 
     let noted = steps(&claims(&json!({"aud": "other"}))).await;
     let last = noted.last().unwrap();
-    assert_eq!((&last.check, last.outcome), (&Check::Audience, Outcome::Failed));
+    assert_eq!((&last.check, last.outcome), (&Check::Audience, StepOutcome::Failed));
     assert_eq!(last.detail, "oidc: expected audience \"my-client\" got [\"other\"]");
 
     let noted = steps(&claims(&json!({"iss": "https://example.com"}))).await;
     assert_eq!(noted.len(), 1);
-    assert_eq!((noted[0].check.to_string().as_str(), noted[0].outcome), ("iss", Outcome::NotApplicable));
+    assert_eq!((noted[0].check.to_string().as_str(), noted[0].outcome), ("iss", StepOutcome::NotApplicable));
 }

@@ -1,4 +1,4 @@
-//! Groups that the token does not hold.
+//! Distributed claims.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::{Duration, advance, timeout};
 
 use super::support::{
-    CONFIGURATION, ISSUER, NOW, OTHER_RSA, RSA, Web, authenticator, claim, claims, judge, settings, user,
+    CONFIGURATION, FakeWeb, ISSUER, NOW, OTHER_RSA, RSA, authenticate, authenticator, claim, claims,
+    settings, user,
 };
 use crate::authn::AuthnError;
 use crate::authn::oidc::settings::JwtAuthenticator;
@@ -24,7 +25,7 @@ fn of_groups(name: &str) -> JwtAuthenticator {
     settings
 }
 
-/// A token whose groups are elsewhere.
+/// Claims of a token whose groups are distributed.
 fn elsewhere(more: &Value) -> Value {
     let mut claims = claims(&json!({
         "_claim_names": {"groups": "src1"},
@@ -34,14 +35,18 @@ fn elsewhere(more: &Value) -> Value {
     claims
 }
 
-/// What the endpoint answers.
+/// The endpoint's response: a token with these additional claims.
 fn answer(more: &Value) -> String {
     RSA.token("RS256", &claims(more))
 }
 
-async fn ask(settings: JwtAuthenticator, web: &Arc<Web>, claims: &Value) -> Result<Option<UserInfo>, String> {
+async fn authenticate_with(
+    settings: JwtAuthenticator,
+    web: &Arc<FakeWeb>,
+    claims: &Value,
+) -> Result<Option<UserInfo>, String> {
     let authenticator = authenticator(settings, web).await;
-    judge(&*authenticator, &RSA.token("RS256", claims)).await.map_err(|error| error.to_string())
+    authenticate(&*authenticator, &RSA.token("RS256", claims)).await.map_err(|error| error.to_string())
 }
 
 type Case = (&'static str, Value, Result<&'static [&'static str], &'static str>);
@@ -49,9 +54,9 @@ type Case = (&'static str, Value, Result<&'static [&'static str], &'static str>)
 async fn check(body: &str, cases: Vec<Case>) {
     let mut wrong = Vec::new();
     for (name, claims, expected) in cases {
-        let web = Web::of_issuer(&[RSA.jwk("key")]);
+        let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
         web.serve(GROUPS, body);
-        let found = ask(of_groups("groups"), &web, &claims).await;
+        let found = authenticate_with(of_groups("groups"), &web, &claims).await;
         if found != expected.map(|groups| Some(user("jane", groups))).map_err(str::to_owned) {
             wrong.push(format!("{name}: {found:?}"));
         }
@@ -60,13 +65,13 @@ async fn check(body: &str, cases: Vec<Case>) {
 }
 
 #[tokio::test]
-async fn groups_come_from_where_the_token_says() {
+async fn groups_come_from_the_claim_source() {
     const TEAMS: Result<&[&str], &str> = Ok(&["team1", "team2"]);
     let source = |more: Value| elsewhere(&json!({"_claim_sources": {"src1": more}}));
     check(
         &answer(&json!({"groups": ["team1", "team2"]})),
         vec![
-            ("as it must be", elsewhere(&json!({})), TEAMS),
+            ("one endpoint", elsewhere(&json!({})), TEAMS),
             ("a claim in the token wins", elsewhere(&json!({"groups": ["here"]})), Ok(&["here"])),
             ("so does null", elsewhere(&json!({"groups": null})), Ok(&[])),
             ("aggregated", source(json!({"JWT": "some.other.token"})), Ok(&[])),
@@ -94,7 +99,7 @@ async fn groups_come_from_where_the_token_says() {
 }
 
 #[tokio::test]
-async fn answers_are_verified_as_tokens_are() {
+async fn responses_are_verified_like_tokens() {
     let list = json!({"groups": ["team1"]});
     let with = |more: Value| {
         let mut all = list.clone();
@@ -147,8 +152,8 @@ async fn answers_are_verified_as_tokens_are() {
 }
 
 #[tokio::test]
-async fn the_access_token_goes_to_the_endpoint_alone() {
-    let web = Web::of_issuer(&[RSA.jwk("key")]);
+async fn the_access_token_is_sent_to_its_endpoint_only() {
+    let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
     web.serve("https://issuer.example/rabbits", &answer(&json!({"rabbits": ["team1"]})));
     let names = json!({
         "_claim_names": {"rabbits": "src1", "groups": "src2"},
@@ -157,21 +162,21 @@ async fn the_access_token_goes_to_the_endpoint_alone() {
             "src2": {"endpoint": GROUPS, "access_token": "groups_token"},
         },
     });
-    let found = ask(of_groups("rabbits"), &web, &claims(&names)).await;
+    let found = authenticate_with(of_groups("rabbits"), &web, &claims(&names)).await;
     assert_eq!(found, Ok(Some(user("jane", &["team1"]))));
     assert_eq!(web.bearers("https://issuer.example/rabbits"), [Some("rabbits_token".to_owned())]);
     assert_eq!(web.bearers(CONFIGURATION), [None]);
-    assert_eq!(web.asked(GROUPS), 0);
+    assert_eq!(web.requests_for(GROUPS), 0);
 
     let mut settings = settings();
     settings.groups = Some(claim("rabbits", "groups:"));
-    let found = ask(settings, &web, &claims(&names)).await;
+    let found = authenticate_with(settings, &web, &claims(&names)).await;
     assert_eq!(found, Ok(Some(user("jane", &["groups:team1"]))));
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_away_is_said_to_be() {
-    let web = Web::of_issuer(&[RSA.jwk("key")]);
+async fn an_unreachable_endpoint_is_reported() {
+    let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
     for (answer, expected) in [
         (Some((500, "")), "error while getting distributed claim JWT: 500 Internal Server Error"),
         (Some((302, "")), "error while getting distributed claim JWT: 302 Found"),
@@ -183,7 +188,8 @@ async fn an_endpoint_that_is_away_is_said_to_be() {
             None => web.fail(GROUPS, "cannot be reached"),
         }
         let authenticator = authenticator(of_groups("groups"), &web).await;
-        let error = judge(&*authenticator, &RSA.token("RS256", &elsewhere(&json!({})))).await.unwrap_err();
+        let error =
+            authenticate(&*authenticator, &RSA.token("RS256", &elsewhere(&json!({})))).await.unwrap_err();
         let prefix =
             "oidc: could not expand distributed claims: while getting distributed claim \"groups\": ";
         assert_eq!(error.to_string(), format!("{prefix}{expected}"));
@@ -192,46 +198,47 @@ async fn an_endpoint_that_is_away_is_said_to_be() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_may_be_of_another_issuer() {
-    let web = Web::of_issuer(&[RSA.jwk("key")]);
+async fn a_response_may_have_another_issuer() {
+    let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
     let list = json!({"iss": OTHER, "groups": ["team1"]});
     web.serve(GROUPS, &OTHER_RSA.token("RS256", &claims(&list)));
     let authenticator = authenticator(of_groups("groups"), &web).await;
     let token = RSA.token("RS256", &elsewhere(&json!({})));
     let unknown = "oidc: could not expand distributed claims: verifying untrusted issuer https://other.example failed: verifier not initialized for issuer: \"https://other.example\"";
     for _ in 0..3 {
-        assert_eq!(judge(&*authenticator, &token).await.unwrap_err().to_string(), unknown);
+        assert_eq!(authenticate(&*authenticator, &token).await.unwrap_err().to_string(), unknown);
     }
-    assert_eq!(web.asked(OTHER_CONFIGURATION), 1, "one attempt in ten seconds");
+    assert_eq!(web.requests_for(OTHER_CONFIGURATION), 1, "one attempt in ten seconds");
     web.serve(OTHER_CONFIGURATION, &json!({"issuer": OTHER, "jwks_uri": OTHER_KEYS}).to_string());
     web.serve(OTHER_KEYS, &json!({"keys": [OTHER_RSA.jwk("key")]}).to_string());
-    assert_eq!(judge(&*authenticator, &token).await.unwrap_err().to_string(), unknown);
+    assert_eq!(authenticate(&*authenticator, &token).await.unwrap_err().to_string(), unknown);
     advance(Duration::from_secs(10)).await;
-    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
+    assert_eq!(authenticate(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
 
-    // What the other issuer signs is good for a claim, not for a user.
+    // The other issuer may sign a claim, not an ID token of this issuer.
     let forged = OTHER_RSA.token("RS256", &claims(&json!({"iss": ISSUER})));
-    assert!(judge(&*authenticator, &forged).await.is_err());
-    assert_eq!(judge(&*authenticator, &OTHER_RSA.token("RS256", &claims(&list))).await, Ok(None));
+    assert!(authenticate(&*authenticator, &forged).await.is_err());
+    assert_eq!(authenticate(&*authenticator, &OTHER_RSA.token("RS256", &claims(&list))).await, Ok(None));
 }
 
 #[tokio::test]
-async fn an_endpoint_cannot_name_issuers_without_end() {
-    let web = Web::of_issuer(&[RSA.jwk("key")]);
+async fn the_number_of_claim_issuers_is_limited() {
+    let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
     let authenticator = authenticator(of_groups("groups"), &web).await;
     let token = RSA.token("RS256", &elsewhere(&json!({})));
     for number in 0..100 {
         let issuer = format!("{OTHER}/{number}");
         web.serve(GROUPS, &OTHER_RSA.token("RS256", &claims(&json!({"iss": issuer, "groups": ["a"]}))));
-        assert!(judge(&*authenticator, &token).await.is_err());
+        assert!(authenticate(&*authenticator, &token).await.is_err());
     }
-    let asked =
-        (0..100).map(|n| web.asked(&format!("{OTHER}/{n}/.well-known/openid-configuration"))).sum::<usize>();
-    assert_eq!(asked, 64);
+    let requests = (0..100)
+        .map(|n| web.requests_for(&format!("{OTHER}/{n}/.well-known/openid-configuration")))
+        .sum::<usize>();
+    assert_eq!(requests, 64);
 }
 
-/// An issuer of claims, and its answer.
-fn serve_other(web: &Web, issuer: &str) {
+/// Serves a claim issuer and its response.
+fn serve_other(web: &FakeWeb, issuer: &str) {
     let claims = claims(&json!({"iss": issuer, "groups": ["team1"]}));
     web.serve(GROUPS, &OTHER_RSA.token("RS256", &claims));
     let keys = format!("{issuer}/keys");
@@ -241,41 +248,44 @@ fn serve_other(web: &Web, issuer: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn issuers_that_have_signed_nothing_make_room_for_others() {
-    let web = Web::of_issuer(&[RSA.jwk("key")]);
+async fn issuers_without_a_verified_token_are_evicted_first() {
+    let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
     let authenticator = authenticator(of_groups("groups"), &web).await;
     let token = RSA.token("RS256", &elsewhere(&json!({})));
     serve_other(&web, OTHER);
-    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
+    assert_eq!(authenticate(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
     for number in 0..100 {
         let issuer = format!("{OTHER}/{number}");
         web.serve(GROUPS, &OTHER_RSA.token("RS256", &claims(&json!({"iss": issuer, "groups": ["a"]}))));
-        assert!(judge(&*authenticator, &token).await.is_err());
+        assert!(authenticate(&*authenticator, &token).await.is_err());
     }
     serve_other(&web, "https://new.example");
-    assert!(judge(&*authenticator, &token).await.is_err(), "none is asked anew within ten seconds");
+    assert!(
+        authenticate(&*authenticator, &token).await.is_err(),
+        "no issuer is evicted within ten seconds of its last use"
+    );
     advance(Duration::from_secs(10)).await;
-    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
-    // The one that has signed something is still known: it is not looked for again.
+    assert_eq!(authenticate(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
+    // The issuer with a verified token is still cached: discovery does not run again.
     serve_other(&web, OTHER);
-    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
-    assert_eq!(web.asked(OTHER_CONFIGURATION), 1);
+    assert_eq!(authenticate(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
+    assert_eq!(web.requests_for(OTHER_CONFIGURATION), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_of_issuers_of_claims_that_were_withdrawn_are_not_believed_for_long() {
-    let web = Web::of_issuer(&[RSA.jwk("key")]);
+async fn revoked_keys_of_claim_issuers_are_removed_by_the_periodic_refresh() {
+    let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
     let authenticator = authenticator(of_groups("groups"), &web).await;
     let token = RSA.token("RS256", &elsewhere(&json!({})));
     serve_other(&web, OTHER);
-    assert_eq!(judge(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
-    // Also those that are known when the rules change, by what keeps the issuer fresh since it was found.
-    let changed = authenticator.judging_by(of_groups("groups"));
+    assert_eq!(authenticate(&*authenticator, &token).await, Ok(Some(user("jane", &["team1"]))));
+    // Also after a settings change: the refresh of the first authenticator serves the second one.
+    let changed = authenticator.with_settings(of_groups("groups"));
     web.serve(OTHER_KEYS, &json!({"keys": []}).to_string());
     let beside = async {
         tokio::time::sleep(Duration::from_secs(301)).await;
         for authenticator in [&*authenticator, &changed] {
-            let error = judge(authenticator, &token).await.unwrap_err().to_string();
+            let error = authenticate(authenticator, &token).await.unwrap_err().to_string();
             assert!(error.ends_with("failed to verify id token signature"), "{error}");
         }
     };
@@ -286,7 +296,7 @@ async fn keys_of_issuers_of_claims_that_were_withdrawn_are_not_believed_for_long
 }
 
 #[tokio::test]
-async fn errors_do_not_repeat_what_may_be_an_access_token() {
+async fn errors_do_not_quote_a_possible_access_token() {
     let names = json!({"groups": "src1"});
     for (names, sources, expected) in [
         (json!("hunter2"), json!({}), "_claim_names"),
@@ -296,27 +306,26 @@ async fn errors_do_not_repeat_what_may_be_an_access_token() {
         (names.clone(), json!({"src1": [GROUPS, "hunter2", null]}), "_claim_sources"),
         (names.clone(), json!({"src1": {"endpoint": GROUPS, "access_token": ["hunter2"]}}), "_claim_sources"),
     ] {
-        let web = Web::of_issuer(&[RSA.jwk("key")]);
+        let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
         let more = json!({"_claim_names": names, "_claim_sources": sources});
-        let error = ask(of_groups("groups"), &web, &claims(&more)).await.unwrap_err();
-        let text = format!("{expected} is not of the type it must be");
+        let error = authenticate_with(of_groups("groups"), &web, &claims(&more)).await.unwrap_err();
+        let text = format!("{expected} has the wrong type");
         assert_eq!(error, format!("oidc: verify token: oidc: failed to unmarshal claims: {text}"));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_hangs_does_not_keep_every_token() {
-    let web = Web::of_issuer(&[RSA.jwk("key")]);
+async fn an_endpoint_that_hangs_delays_a_limited_number_of_tokens() {
+    let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
     let authenticator = authenticator(of_groups("groups"), &web).await;
     web.hang(GROUPS);
     let token = RSA.token("RS256", &elsewhere(&json!({})));
-    let asked = (0..100).map(|_| timeout(Duration::from_secs(1), judge(&*authenticator, &token)));
-    let (hung, refused): (Vec<_>, Vec<_>) = join_all(asked).await.into_iter().partition(Result::is_err);
+    let requests = (0..100).map(|_| timeout(Duration::from_secs(1), authenticate(&*authenticator, &token)));
+    let (hung, refused): (Vec<_>, Vec<_>) = join_all(requests).await.into_iter().partition(Result::is_err);
     assert_eq!((hung.len(), refused.len()), (32, 68));
-    let error =
-        "oidc: could not expand distributed claims: too many wait for the distributed claim \"groups\"";
+    let error = "oidc: could not expand distributed claims: too many tokens are waiting for the distributed claim \"groups\"";
     let error = AuthnError::Unavailable(error.to_owned());
     assert!(refused.iter().all(|refused| *refused == Ok(Err(error.clone()))));
     let plain = RSA.token("RS256", &claims(&json!({"groups": ["a"]})));
-    assert_eq!(judge(&*authenticator, &plain).await, Ok(Some(user("jane", &["a"]))));
+    assert_eq!(authenticate(&*authenticator, &plain).await, Ok(Some(user("jane", &["a"]))));
 }

@@ -1,9 +1,9 @@
-//! Names, groups and rules by expressions.
+//! CEL expressions: user attributes and validation rules.
 
 use serde_json::{Value, json};
 
-use super::support::{NOW, claim, claims, judge_claims, settings, user, without};
-use crate::authn::oidc::settings::{ClaimRule, JwtAuthenticator, Mapping, Rule};
+use super::support::{NOW, authenticate_claims, claim, claims, settings, user, without};
+use crate::authn::oidc::settings::{AttributeMapping, ClaimRule, ExpressionRule, JwtAuthenticator};
 use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
 use portcullis_cel::{Expression, Purpose};
 
@@ -11,18 +11,18 @@ fn compile(text: &str, purpose: Purpose) -> Expression {
     Expression::compile(text, purpose).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-fn mapping(text: &str) -> Mapping {
-    Mapping::Expression(compile(text, Purpose::ClaimMapping))
+fn mapping(text: &str) -> AttributeMapping {
+    AttributeMapping::Expression(compile(text, Purpose::ClaimMapping))
 }
 
-fn rule(text: &str, message: &str, purpose: Purpose) -> Rule {
-    Rule { expression: compile(text, purpose), message: message.to_owned() }
+fn rule(text: &str, message: &str, purpose: Purpose) -> ExpressionRule {
+    ExpressionRule { expression: compile(text, purpose), message: message.to_owned() }
 }
 
-/// Settings whose parts are expressions.
-struct By(JwtAuthenticator);
+/// Builds settings with expressions.
+struct SettingsBuilder(JwtAuthenticator);
 
-impl By {
+impl SettingsBuilder {
     fn username(text: &str) -> Self {
         let mut settings = settings();
         settings.username = mapping(text);
@@ -64,11 +64,11 @@ impl By {
     }
 
     async fn makes(self, claims: &Value, expected: UserInfo) {
-        assert_eq!(judge_claims(self.0, claims).await, Ok(Some(expected)), "{claims}");
+        assert_eq!(authenticate_claims(self.0, claims).await, Ok(Some(expected)), "{claims}");
     }
 
     async fn refuses(self, claims: &Value, expected: &str) {
-        assert_eq!(judge_claims(self.0, claims).await, Err(expected.to_owned()), "{claims}");
+        assert_eq!(authenticate_claims(self.0, claims).await, Err(expected.to_owned()), "{claims}");
     }
 }
 
@@ -85,28 +85,30 @@ fn with_uid(mut user: UserInfo, uid: &str) -> UserInfo {
 
 #[tokio::test]
 async fn user_names() {
-    By::username("claims.username").makes(&claims(&json!({})), user("jane", &[])).await;
-    By::username("claims.user")
+    SettingsBuilder::username("claims.username").makes(&claims(&json!({})), user("jane", &[])).await;
+    SettingsBuilder::username("claims.user")
         .makes(&without(&["username"], &json!({"user": "jane"})), user("jane", &[]))
         .await;
     let nested = claims(&json!({"foo": {"username": "joe"}}));
-    By::username("claims.foo.username").makes(&nested, user("joe", &[])).await;
+    SettingsBuilder::username("claims.foo.username").makes(&nested, user("joe", &[])).await;
     let error =
         "oidc: error evaluating username claim expression: username claim expression must return a string";
-    By::username("claims.username").refuses(&claims(&json!({"username": 5})), error).await;
-    By::username("claims.username").refuses(&claims(&json!({"username": null})), error).await;
-    By::username("claims.username").refuses(&claims(&json!({"username": ["jane"]})), error).await;
+    SettingsBuilder::username("claims.username").refuses(&claims(&json!({"username": 5})), error).await;
+    SettingsBuilder::username("claims.username").refuses(&claims(&json!({"username": null})), error).await;
+    SettingsBuilder::username("claims.username")
+        .refuses(&claims(&json!({"username": ["jane"]})), error)
+        .await;
     let empty = "oidc: empty username via CEL expression is not allowed";
-    By::username("claims.username").refuses(&claims(&json!({"username": ""})), empty).await;
-    By::username("claims.name")
+    SettingsBuilder::username("claims.username").refuses(&claims(&json!({"username": ""})), empty).await;
+    SettingsBuilder::username("claims.name")
         .refuses(
             &claims(&json!({})),
             "oidc: error evaluating username claim expression: expression 'claims.name' resulted in error: no such key: name",
         )
         .await;
-    // Whether the address is verified is for the expression to look at.
+    // The expression itself must check `email_verified`.
     let email = claims(&json!({"email": "jane@example.com", "email_verified": false}));
-    By::username("claims.email").makes(&email, user("jane@example.com", &[])).await;
+    SettingsBuilder::username("claims.email").makes(&email, user("jane@example.com", &[])).await;
 }
 
 #[tokio::test]
@@ -122,14 +124,20 @@ async fn groups() {
         (json!(""), &[]),
         (json!(null), &[]),
     ] {
-        By::username("claims.username").groups("claims.groups").makes(&of(groups), jane(expected)).await;
+        SettingsBuilder::username("claims.username")
+            .groups("claims.groups")
+            .makes(&of(groups), jane(expected))
+            .await;
     }
     let error =
         "oidc: error evaluating group claim expression: expression must return a string or a list of strings";
     for groups in [json!(5), json!(true), json!({"a": "b"}), json!(["a", 5]), json!([["a"]]), json!([null])] {
-        By::username("claims.username").groups("claims.groups").refuses(&of(groups), error).await;
+        SettingsBuilder::username("claims.username")
+            .groups("claims.groups")
+            .refuses(&of(groups), error)
+            .await;
     }
-    By::claim()
+    SettingsBuilder::claim()
         .prefix("oidc:")
         .groups(r#"(claims.roles.split(",") + claims.other_roles.split(",")).map(role, "groups:" + role)"#)
         .makes(
@@ -137,7 +145,7 @@ async fn groups() {
             user("oidc:jane", &["groups:foo", "groups:bar", "groups:baz", "groups:qux"]),
         )
         .await;
-    By::claim()
+    SettingsBuilder::claim()
         .groups("claims.groups")
         .refuses(
             &claims(&json!({})),
@@ -150,12 +158,16 @@ async fn groups() {
 async fn uids() {
     let all = claims(&json!({"groups": ["team1", "team2"], "uid": "1234"}));
     let jane = with_uid(user("jane", &["team1", "team2"]), "1234");
-    By::username("claims.username").groups("claims.groups").uid("claims.uid").makes(&all, jane.clone()).await;
-    let mut by = By::username("claims.username").groups("claims.groups");
+    SettingsBuilder::username("claims.username")
+        .groups("claims.groups")
+        .uid("claims.uid")
+        .makes(&all, jane.clone())
+        .await;
+    let mut by = SettingsBuilder::username("claims.username").groups("claims.groups");
     by.0.uid = Some(claim("uid", ""));
     by.makes(&all, jane).await;
-    By::claim().uid("''").makes(&claims(&json!({})), user("jane", &[])).await;
-    By::claim()
+    SettingsBuilder::claim().uid("''").makes(&claims(&json!({})), user("jane", &[])).await;
+    SettingsBuilder::claim()
         .uid("5")
         .refuses(
             &claims(&json!({})),
@@ -167,7 +179,7 @@ async fn uids() {
 #[tokio::test]
 async fn extra() {
     let (foo, bar) = ("example.org/foo", "example.org/bar");
-    let by = || By::claim().extra(foo, "claims.foo").extra(bar, "claims.bar");
+    let by = || SettingsBuilder::claim().extra(foo, "claims.foo").extra(bar, "claims.bar");
     let all = json!({"foo": "bar", "bar": ["baz", "qux"], "jti": "1234"});
     by().makes(
         &claims(&all),
@@ -191,10 +203,10 @@ async fn extra() {
         "expression 'claims.bar' resulted in error: no such key: bar",
     )
     .await;
-    // Which one is told of when both are wrong: what cannot be evaluated.
+    // An evaluation error wins over a wrong type.
     by().refuses(&claims(&json!({"foo": 5})), "expression 'claims.bar' resulted in error: no such key: bar")
         .await;
-    By::claim()
+    SettingsBuilder::claim()
         .extra(foo, r#"(has(claims.is_admin) && claims.is_admin) ? "true":"""#)
         .extra(bar, r#"claims.?is_admin.orValue(false) == true ? "true":"""#)
         .extra("example.org/none", r#"claims.?non_existent.orValue("default") == "default" ? "true":"""#)
@@ -216,7 +228,8 @@ async fn extra() {
 
 #[tokio::test]
 async fn rules_of_claims() {
-    let by = || By::claim().claims(r#"claims.hd == "example.com""#, "hd claim must be example.com");
+    let by =
+        || SettingsBuilder::claim().claims(r#"claims.hd == "example.com""#, "hd claim must be example.com");
     by().makes(&claims(&json!({"hd": "example.com"})), user("jane", &[])).await;
     let prefix = "oidc: error evaluating claim validation expression: ";
     let missing = r#"expression 'claims.hd == "example.com"' resulted in error: no such key: hd"#;
@@ -224,17 +237,18 @@ async fn rules_of_claims() {
     let failed = r#"validation expression 'claims.hd == "example.com"' failed: hd claim must be example.com"#;
     by().refuses(&claims(&json!({"hd": "example.org"})), &format!("{prefix}{failed}")).await;
 
-    let mut mixed = By::claim().claims(r#"claims.foo.bar == "baz""#, "foo.bar claim must be baz");
+    let mut mixed =
+        SettingsBuilder::claim().claims(r#"claims.foo.bar == "baz""#, "foo.bar claim must be baz");
     let required = ClaimRule::Required { claim: "hd".to_owned(), value: "example.com".to_owned() };
     mixed.0.claim_rules.push(required);
-    let again = By(mixed.0.clone());
+    let again = SettingsBuilder(mixed.0.clone());
     mixed.makes(&claims(&json!({"hd": "example.com", "foo": {"bar": "baz"}})), user("jane", &[])).await;
-    // Required claims come first, wherever they are written.
+    // Required claims are checked first, in any order of the rules.
     let missing = "oidc: required claim hd not present in ID token";
     again.refuses(&claims(&json!({"foo": {"bar": "no"}})), missing).await;
 
     let audiences = || {
-        let mut by = By::claim().claims(
+        let mut by = SettingsBuilder::claim().claims(
             r#"sets.equivalent(claims.aud, ["bar", "foo", "baz"])"#,
             "audience must exactly contain [bar, foo, baz]",
         );
@@ -249,7 +263,7 @@ async fn rules_of_claims() {
 #[tokio::test]
 async fn rules_of_users() {
     let prefix = "oidc: error evaluating user info validation rule: validation expression";
-    By::claim()
+    SettingsBuilder::claim()
         .prefix("system:")
         .user("!user.username.startsWith('system:')", "username cannot use the reserved prefix")
         .refuses(
@@ -257,7 +271,7 @@ async fn rules_of_users() {
             &format!("{prefix} '!user.username.startsWith('system:')' failed: username cannot use the reserved prefix"),
         )
         .await;
-    let mut by = By::username("claims.username").user(
+    let mut by = SettingsBuilder::username("claims.username").user(
         "user.groups.all(group, !group.startsWith('system:'))",
         "groups cannot use the reserved prefix",
     );
@@ -267,7 +281,7 @@ async fn rules_of_users() {
         &format!("{prefix} 'user.groups.all(group, !group.startsWith('system:'))' failed: groups cannot use the reserved prefix"),
     )
     .await;
-    By::claim()
+    SettingsBuilder::claim()
         .extra("example.org/foo", "'bar'")
         .extra("example.org/baz", "claims.baz")
         .user("'bar' in user.extra['example.org/foo'] && 'qux' in user.extra['example.org/baz']", "")
@@ -276,21 +290,21 @@ async fn rules_of_users() {
             with_extra(user("jane", &[]), &[("example.org/foo", &["bar"]), ("example.org/baz", &["qux"])]),
         )
         .await;
-    let nothing_but = |by: By| {
+    let nothing_but = |by: SettingsBuilder| {
         by.groups("claims.groups")
             .user("user.uid == ''", "uid must be empty")
             .user("!('bar' in user.groups)", "groups must not hold bar")
             .user("!('bar' in user.extra)", "extra must not hold bar")
     };
-    nothing_but(By::username("claims.username").user("user.username == ' '", "a single space"))
+    nothing_but(SettingsBuilder::username("claims.username").user("user.username == ' '", "a single space"))
         .makes(&claims(&json!({"username": " ", "groups": null})), user(" ", &[]))
         .await;
-    nothing_but(By::claim().user("user.username == ''", "empty"))
+    nothing_but(SettingsBuilder::claim().user("user.username == ''", "empty"))
         .makes(&claims(&json!({"username": "", "groups": null})), user("", &[]))
         .await;
     let revoked =
         "!(user.extra[?'authentication.kubernetes.io/credential-id'][0].orValue('') in [\"JTI=ea28ed49\"])";
-    let by = || By::claim().user(revoked, "credential is revoked");
+    let by = || SettingsBuilder::claim().user(revoked, "credential is revoked");
     by().refuses(
         &claims(&json!({"jti": "ea28ed49"})),
         &format!("{prefix} '{revoked}' failed: credential is revoked"),
@@ -308,7 +322,7 @@ async fn claims_within_claims() {
         }}}}}),
     );
     let by = || {
-        By::username("claims.turtle.foo.bar.baz.panda[0]")
+        SettingsBuilder::username("claims.turtle.foo.bar.baz.panda[0]")
             .uid("claims.turtle.foo.bar.baz.panda[1]")
             .extra("bio.snorlax.org/1", "string(claims.turtle.foo.bar.other1.bit2)")
             .extra("bio.snorlax.org/2", "string(claims.turtle.foo.bar.baz.other1.bit3)")
@@ -349,7 +363,7 @@ async fn dots_in_the_names_of_claims() {
             "baz": {"username.io": "snorlax.io", "link": [{"uid.io": "143"}]},
         },
     }));
-    By::username("claims.turtle.baz.username__dot__io")
+    SettingsBuilder::username("claims.turtle.baz.username__dot__io")
         .uid("claims.turtle.baz.link[0].uid__dot__io")
         .groups("claims.data[0].groups__dot__io")
         .claims("has(claims.turtle.baz.username__dot__io)", "")
@@ -384,7 +398,7 @@ async fn tokens_of_service_accounts() {
         ("test.x-kubernetes.io/warnafter", &["1700081020"]),
     ];
     let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
-    By::username(name)
+    SettingsBuilder::username(name)
         .uid("claims.kubernetes__dot__io.serviceaccount.uid")
         .groups("[ \"system:serviceaccounts\", \"system:serviceaccounts:\" + claims.kubernetes__dot__io.namespace ]")
         .extra("authentication.x-kubernetes.io/credential-id", "\"JTI=\" + claims.jti")

@@ -1,4 +1,4 @@
-//! Who has signed a token, by which algorithm.
+//! Signatures, algorithms and keys.
 
 use aws_lc_rs::hmac;
 use base64::Engine as _;
@@ -6,30 +6,30 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
 use super::support::{
-    ISSUER, KEYS, Key, OTHER_RSA, P256, P384, P521, RSA, Web, authenticator, claims, judge, settings,
-    unsigned, user,
+    FakeWeb, ISSUER, KEYS, Key, OTHER_RSA, P256, P384, P521, RSA, authenticate, authenticator, claims,
+    settings, unsigned, user,
 };
 use crate::authn::AuthnError;
-use crate::authn::jwt::keys::Algorithm;
+use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::user::UserInfo;
 
 const NOT_SIGNED: &str =
     "oidc: verify token: failed to verify signature: failed to verify id token signature";
 
-async fn ask(algorithms: &[Algorithm], keys: &[Value], token: &str) -> Found {
+async fn authenticate_with(algorithms: &[JwsAlgorithm], keys: &[Value], token: &str) -> AuthnResult {
     let mut settings = settings();
     settings.algorithms = algorithms.to_vec();
-    judge(&*authenticator(settings, &Web::of_issuer(keys)).await, token).await
+    authenticate(&*authenticator(settings, &FakeWeb::of_issuer(keys)).await, token).await
 }
 
-type Found = Result<Option<UserInfo>, AuthnError>;
+type AuthnResult = Result<Option<UserInfo>, AuthnError>;
 
-#[expect(clippy::unnecessary_wraps, reason = "one of the two verdicts that are expected")]
-fn jane() -> Found {
+#[expect(clippy::unnecessary_wraps, reason = "an expected verdict")]
+fn jane() -> AuthnResult {
     Ok(Some(user("jane", &[])))
 }
 
-fn not_signed() -> Found {
+fn not_signed() -> AuthnResult {
     Err(AuthnError::Invalid(NOT_SIGNED.to_owned()))
 }
 
@@ -41,27 +41,35 @@ const KEYS_AND_ALGORITHMS: [(&std::sync::LazyLock<Key>, &[&str]); 4] = [
 ];
 
 #[tokio::test]
-async fn each_algorithm_is_for_its_own_kind_of_key() {
-    let names = Algorithm::ALL.map(Algorithm::name);
+async fn each_algorithm_requires_its_key_type() {
+    let names = JwsAlgorithm::ALL.map(JwsAlgorithm::name);
     for (key, own) in KEYS_AND_ALGORITHMS {
         for name in names {
             let token = key.token(name, &claims(&json!({})));
             let expected = if own.contains(&name) { jane() } else { not_signed() };
-            assert_eq!(ask(&Algorithm::ALL, &[key.jwk("key")], &token).await, expected, "{name} by {own:?}");
+            assert_eq!(
+                authenticate_with(&JwsAlgorithm::ALL, &[key.jwk("key")], &token).await,
+                expected,
+                "{name} by {own:?}"
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn a_signature_is_for_the_algorithm_of_the_header() {
-    // Signed by one algorithm, said to be signed by another for the same key.
+async fn a_signature_is_valid_only_for_the_algorithm_in_the_header() {
+    // The header names another algorithm for the same key than the one that made the signature.
     let (header, body) = (json!({"alg": "RS256", "kid": "key"}), claims(&json!({})).to_string());
     let token = RSA.token_of(&header, body.as_bytes());
     let signature = token.rsplit_once('.').unwrap().1;
     for other in ["RS384", "PS256"] {
         let token =
             format!("{}.{signature}", unsigned(&json!({"alg": other, "kid": "key"}), body.as_bytes()));
-        assert_eq!(ask(&Algorithm::ALL, &[RSA.jwk("key")], &token).await, not_signed(), "{other}");
+        assert_eq!(
+            authenticate_with(&JwsAlgorithm::ALL, &[RSA.jwk("key")], &token).await,
+            not_signed(),
+            "{other}"
+        );
     }
 }
 
@@ -82,14 +90,18 @@ async fn other_algorithms_are_refused() {
         let expected = format!(
             "oidc: verify token: oidc: id token signed with unsupported algorithm, expected [\"RS256\" \"ES256\"] got \"{name}\""
         );
-        let found =
-            ask(&[Algorithm::RS256, Algorithm::ES256], &[RSA.jwk("key"), P256.jwk("key")], &token).await;
+        let found = authenticate_with(
+            &[JwsAlgorithm::RS256, JwsAlgorithm::ES256],
+            &[RSA.jwk("key"), P256.jwk("key")],
+            &token,
+        )
+        .await;
         assert_eq!(found, Err(AuthnError::Invalid(expected)), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_public_key_is_no_secret() {
+async fn a_public_key_is_not_an_hmac_secret() {
     let jwk = RSA.jwk("key");
     let modulus = URL_SAFE_NO_PAD.decode(jwk["n"].as_str().unwrap()).unwrap();
     let pem =
@@ -101,28 +113,32 @@ async fn a_public_key_is_no_secret() {
             let header = json!({"alg": name, "kid": "key"});
             let input = unsigned(&header, claims(&json!({})).to_string().as_bytes());
             let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&secret, input.as_bytes()));
-            let found =
-                ask(&Algorithm::ALL, std::slice::from_ref(&jwk), &format!("{input}.{signature}")).await;
+            let found = authenticate_with(
+                &JwsAlgorithm::ALL,
+                std::slice::from_ref(&jwk),
+                &format!("{input}.{signature}"),
+            )
+            .await;
             assert!(found.is_err(), "{name}: {found:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_key_within_the_token_is_not_believed() {
+async fn a_key_embedded_in_the_token_is_not_trusted() {
     let body = claims(&json!({})).to_string();
     let by_address = json!({"alg": "RS256", "kid": "key", "jku": KEYS, "x5u": KEYS});
     let token = OTHER_RSA.token_of(&by_address, body.as_bytes());
-    assert_eq!(ask(&Algorithm::ALL, &[RSA.jwk("key")], &token).await, not_signed());
+    assert_eq!(authenticate_with(&JwsAlgorithm::ALL, &[RSA.jwk("key")], &token).await, not_signed());
     let by_value = json!({"alg": "RS256", "kid": "key", "jwk": OTHER_RSA.jwk("key")});
     let token = OTHER_RSA.token_of(&by_value, body.as_bytes());
     let refused = "oidc: verify token: oidc: malformed jwt: the header is not well-formed";
-    let found = ask(&Algorithm::ALL, &[RSA.jwk("key")], &token).await;
+    let found = authenticate_with(&JwsAlgorithm::ALL, &[RSA.jwk("key")], &token).await;
     assert_eq!(found, Err(AuthnError::Invalid(refused.to_owned())));
 }
 
 #[tokio::test]
-async fn keys_are_chosen_by_their_ids() {
+async fn keys_are_selected_by_their_ids() {
     let body = claims(&json!({})).to_string();
     let by = |key: &Key, id: Value| key.token_of(&json!({"alg": "RS256", "kid": id}), body.as_bytes());
     let (first, second) = (RSA.jwk("first"), OTHER_RSA.jwk("second"));
@@ -135,24 +151,34 @@ async fn keys_are_chosen_by_their_ids() {
         ("none", OTHER_RSA.token_of(&json!({"alg": "RS256"}), body.as_bytes()), jane()),
         ("a path", by(&OTHER_RSA, json!("../second")), not_signed()),
     ] {
-        assert_eq!(ask(&Algorithm::ALL, &keys, &token).await, expected, "{name}");
+        assert_eq!(authenticate_with(&JwsAlgorithm::ALL, &keys, &token).await, expected, "{name}");
     }
-    // Two keys of one id, and a key without one.
+    // Two keys with the same ID, and a key without an ID.
     let mut nameless = OTHER_RSA.jwk("");
     nameless.as_object_mut().unwrap().remove("kid");
     let token = by(&OTHER_RSA, json!("first"));
-    assert_eq!(ask(&Algorithm::ALL, &[first.clone(), OTHER_RSA.jwk("first")], &token).await, jane());
-    assert_eq!(ask(&Algorithm::ALL, &[first.clone(), nameless.clone()], &token).await, not_signed());
+    assert_eq!(
+        authenticate_with(&JwsAlgorithm::ALL, &[first.clone(), OTHER_RSA.jwk("first")], &token).await,
+        jane()
+    );
+    assert_eq!(
+        authenticate_with(&JwsAlgorithm::ALL, &[first.clone(), nameless.clone()], &token).await,
+        not_signed()
+    );
     let token = OTHER_RSA.token_of(&json!({"alg": "RS256"}), body.as_bytes());
-    assert_eq!(ask(&Algorithm::ALL, &[first, nameless], &token).await, jane());
+    assert_eq!(authenticate_with(&JwsAlgorithm::ALL, &[first, nameless], &token).await, jane());
 }
 
 #[tokio::test]
-async fn key_sets_may_hold_anything() {
+async fn unsupported_keys_in_a_key_set_are_skipped() {
     let token = RSA.token("RS256", &claims(&json!({})));
     let mut encryption = RSA.jwk("key");
     encryption["use"] = json!("enc");
-    assert_eq!(ask(&Algorithm::ALL, &[encryption.clone()], &token).await, not_signed(), "for encryption");
+    assert_eq!(
+        authenticate_with(&JwsAlgorithm::ALL, &[encryption.clone()], &token).await,
+        not_signed(),
+        "for encryption"
+    );
     let strange = [
         json!({"kty": "OKP", "crv": "Ed25519", "kid": "key", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}),
         json!({"kty": "oct", "kid": "key", "k": "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T"}),
@@ -168,17 +194,20 @@ async fn key_sets_may_hold_anything() {
         encryption,
         RSA.jwk("key"),
     ];
-    assert_eq!(ask(&Algorithm::ALL, &strange, &token).await, jane());
-    assert_eq!(ask(&Algorithm::ALL, &strange[..strange.len() - 1], &token).await, not_signed());
-    assert_eq!(ask(&Algorithm::ALL, &[], &token).await, not_signed());
+    assert_eq!(authenticate_with(&JwsAlgorithm::ALL, &strange, &token).await, jane());
+    assert_eq!(
+        authenticate_with(&JwsAlgorithm::ALL, &strange[..strange.len() - 1], &token).await,
+        not_signed()
+    );
+    assert_eq!(authenticate_with(&JwsAlgorithm::ALL, &[], &token).await, not_signed());
 
     let mut many: Vec<_> = (0..9_999).map(|number| OTHER_RSA.jwk(&number.to_string())).collect();
     many.push(RSA.jwk("key"));
-    assert_eq!(ask(&Algorithm::ALL, &many, &token).await, jane());
+    assert_eq!(authenticate_with(&JwsAlgorithm::ALL, &many, &token).await, jane());
 }
 
 #[tokio::test]
-async fn tokens_that_cannot_be_read() {
+async fn malformed_tokens() {
     let good = RSA.token("RS256", &claims(&json!({})));
     let [header, payload, signature] = good.split('.').collect::<Vec<_>>()[..] else { panic!("{good}") };
     let foreign = [
@@ -195,7 +224,11 @@ async fn tokens_that_cannot_be_read() {
             .to_string(),
     ];
     for token in foreign {
-        assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, Ok(None), "{token}");
+        assert_eq!(
+            authenticate_with(&[JwsAlgorithm::RS256], &[RSA.jwk("key")], &token).await,
+            Ok(None),
+            "{token}"
+        );
     }
     let broken = [
         format!("!.{payload}.{signature}"),
@@ -204,7 +237,10 @@ async fn tokens_that_cannot_be_read() {
         format!("{header}.{payload}.!"),
     ];
     for token in broken {
-        let found = ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await.unwrap_err().to_string();
+        let found = authenticate_with(&[JwsAlgorithm::RS256], &[RSA.jwk("key")], &token)
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(found.starts_with("oidc: verify token: oidc: malformed jwt: "), "{token}: {found}");
     }
     let altered = [
@@ -213,74 +249,81 @@ async fn tokens_that_cannot_be_read() {
         format!("{header}.{payload}.{signature}AAAA"),
     ];
     for token in altered {
-        assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, not_signed(), "{token}");
+        assert_eq!(
+            authenticate_with(&[JwsAlgorithm::RS256], &[RSA.jwk("key")], &token).await,
+            not_signed(),
+            "{token}"
+        );
     }
 }
 
 #[tokio::test]
-async fn critical_extensions_are_not_understood() {
+async fn critical_extensions_are_refused() {
     let body = claims(&json!({})).to_string();
     let header = json!({"alg": "RS256", "kid": "key", "crit": ["exp"], "exp": 0});
     let token = RSA.token_of(&header, body.as_bytes());
-    assert_eq!(ask(&Algorithm::ALL, &[RSA.jwk("key")], &token).await, not_signed());
+    assert_eq!(authenticate_with(&JwsAlgorithm::ALL, &[RSA.jwk("key")], &token).await, not_signed());
 }
 
 #[tokio::test]
-async fn of_a_claim_that_is_there_twice_the_last_one_counts() {
+async fn the_last_of_two_equal_claims_counts() {
     let body = claims(&json!({})).to_string();
     let twice = |first: &str, last: &str| {
         let body = body
             .replace("\"username\":\"jane\"", &format!("\"username\":\"{first}\",\"username\":\"{last}\""));
         RSA.token_of(&json!({"alg": "RS256"}), body.as_bytes())
     };
-    let found = ask(&Algorithm::ALL, &[RSA.jwk("key")], &twice("admin", "jane")).await;
+    let found = authenticate_with(&JwsAlgorithm::ALL, &[RSA.jwk("key")], &twice("admin", "jane")).await;
     assert_eq!(found, jane());
-    let found = ask(&Algorithm::ALL, &[RSA.jwk("key")], &twice("jane", "admin")).await;
+    let found = authenticate_with(&JwsAlgorithm::ALL, &[RSA.jwk("key")], &twice("jane", "admin")).await;
     assert_eq!(found, Ok(Some(user("admin", &[]))));
 }
 
 #[tokio::test]
-async fn large_tokens_are_read() {
+async fn large_tokens_are_accepted() {
     let padding = "a".repeat(1 << 20);
     let token = RSA.token("RS256", &claims(&json!({"padding": padding})));
-    assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, jane());
+    assert_eq!(authenticate_with(&[JwsAlgorithm::RS256], &[RSA.jwk("key")], &token).await, jane());
     let deep = "[".repeat(1 << 19) + &"]".repeat(1 << 19);
     for payload in [deep, padding] {
         let token = RSA.token_of(&json!({"alg": "RS256"}), payload.as_bytes());
-        assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, Ok(None));
+        assert_eq!(authenticate_with(&[JwsAlgorithm::RS256], &[RSA.jwk("key")], &token).await, Ok(None));
     }
     let token = ".".repeat(1 << 20);
-    assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await, Ok(None));
+    assert_eq!(authenticate_with(&[JwsAlgorithm::RS256], &[RSA.jwk("key")], &token).await, Ok(None));
 }
 
 #[tokio::test]
-async fn claims_that_nobody_has_signed_are_not_read() {
-    // Too deep for a reader that recurses.
+async fn unsigned_claims_are_not_decoded() {
+    // Too deep for a recursive parser.
     let payload = format!(r#"{{"iss":"{ISSUER}","x":{}{}}}"#, "[".repeat(1000), "]".repeat(1000));
     let [own, other] =
         [&RSA, &OTHER_RSA].map(|key| key.token_of(&json!({"alg": "RS256"}), payload.as_bytes()));
-    assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &other).await, not_signed());
-    let malformed = "oidc: verify token: oidc: malformed jwt: the payload is no JSON object";
-    let found = ask(&[Algorithm::RS256], &[RSA.jwk("key")], &own).await;
+    assert_eq!(authenticate_with(&[JwsAlgorithm::RS256], &[RSA.jwk("key")], &other).await, not_signed());
+    let malformed = "oidc: verify token: oidc: malformed jwt: the payload is not a JSON object";
+    let found = authenticate_with(&[JwsAlgorithm::RS256], &[RSA.jwk("key")], &own).await;
     assert_eq!(found, Err(AuthnError::Invalid(malformed.to_owned())));
 }
 
 #[tokio::test]
-async fn a_header_says_little() {
+async fn the_size_of_a_header_is_limited() {
     let of = |length: usize| json!({"alg": "RS256", "x": ["a".repeat(length)]});
     let [usual, large] = [8 << 10, 64 << 10]
         .map(|length| RSA.token_of(&of(length), claims(&json!({})).to_string().as_bytes()));
-    assert_eq!(ask(&[Algorithm::RS256], &[RSA.jwk("key")], &usual).await, jane());
+    assert_eq!(authenticate_with(&[JwsAlgorithm::RS256], &[RSA.jwk("key")], &usual).await, jane());
     let malformed = "oidc: verify token: oidc: malformed jwt: the header is not well-formed";
-    let found = ask(&[Algorithm::RS256], &[RSA.jwk("key")], &large).await;
+    let found = authenticate_with(&[JwsAlgorithm::RS256], &[RSA.jwk("key")], &large).await;
     assert_eq!(found, Err(AuthnError::Invalid(malformed.to_owned())));
 }
 
 #[tokio::test]
-async fn an_error_does_not_repeat_at_length_what_nobody_has_signed() {
+async fn an_error_quotes_a_prefix_of_unsigned_input_only() {
     for name in ["x".repeat(30_000), "é".repeat(15_000), format!("a{}", "é".repeat(15_000))] {
         let token = unsigned(&json!({"alg": name}), claims(&json!({})).to_string().as_bytes()) + ".AAAA";
-        let error = ask(&[Algorithm::RS256], &[RSA.jwk("key")], &token).await.unwrap_err().to_string();
+        let error = authenticate_with(&[JwsAlgorithm::RS256], &[RSA.jwk("key")], &token)
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("unsupported algorithm") && error.len() < 300, "{error}");
     }
 }

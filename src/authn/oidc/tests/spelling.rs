@@ -1,25 +1,25 @@
-//! Names in another case, members that come twice, and headers: what Go's JSON libraries make of them.
+//! Member names in other cases, duplicate members, and headers, compared with Go's JSON libraries.
 
 use serde_json::{Value, json};
 
-use super::support::{RSA, Web, authenticator, claim, judge, settings};
+use super::support::{FakeWeb, RSA, authenticate, authenticator, claim, settings};
 
-/// Whether a token is let in; these members come after those of a good one.
-async fn is_let_in(header: &Value, members: &str) -> bool {
+/// Whether a token is accepted; `members` follow the members of a valid payload.
+async fn is_accepted(header: &Value, members: &str) -> bool {
     let mut settings = settings();
     settings.groups = Some(claim("groups", ""));
     let payload = format!(
         r#"{{"iss": "https://issuer.example", "username": "jane", "aud": "my-client", "exp": 1700003600{members}}}"#
     );
     let token = RSA.token_of(header, payload.as_bytes());
-    let authenticator = authenticator(settings, &Web::of_issuer(&[RSA.jwk("key")])).await;
-    matches!(judge(&*authenticator, &token).await, Ok(Some(_)))
+    let authenticator = authenticator(settings, &FakeWeb::of_issuer(&[RSA.jwk("key")])).await;
+    matches!(authenticate(&*authenticator, &token).await, Ok(Some(_)))
 }
 
 async fn check_members(cases: &[(&str, bool)]) {
     let mut wrong = Vec::new();
     for (members, expected) in cases {
-        if is_let_in(&json!({"alg": "RS256", "kid": "key"}), &format!(", {members}")).await != *expected {
+        if is_accepted(&json!({"alg": "RS256", "kid": "key"}), &format!(", {members}")).await != *expected {
             wrong.push(format!("{members}: not {expected}"));
         }
     }
@@ -43,7 +43,7 @@ async fn the_last_spelling_of_a_known_claim_counts() {
         (r#""Nonce": []"#, false),
         (r#""AT_HASH": 5"#, false),
         (r#""USERNAME": 5"#, true),
-        // Every one is read, and null changes nothing of a text.
+        // Every occurrence must have the right type, and null leaves a string unchanged.
         (r#""sub": 5, "sub": "jane""#, false),
         (r#""iss": 5, "iss": "https://issuer.example""#, false),
         (r#""iss": null"#, true),
@@ -54,7 +54,7 @@ async fn the_last_spelling_of_a_known_claim_counts() {
 }
 
 #[tokio::test]
-async fn distributed_claims_that_lead_nowhere_are_refused() {
+async fn distributed_claims_without_a_source_are_refused() {
     check_members(&[
         (r#""_claim_names": {}"#, false),
         (r#""_claim_names": null"#, false),
@@ -73,7 +73,7 @@ async fn distributed_claims_that_lead_nowhere_are_refused() {
         (r#""_claim_names": {"a": 5, "a": "s"}, "_claim_sources": {"s": {}}"#, false),
         (r#""_claim_names": {"a": "s"}, "_claim_sources": {"s": {"JWT": 5}}"#, false),
         (r#""groups": [], "_claim_names": {"a": "s"}, "_claim_sources": {"s": {"JWT": 5}}"#, true),
-        // A member of the wrong type counts, also if another one of its name follows.
+        // A member of the wrong type fails even if a duplicate follows.
         (r#""_claim_names": {}, "_claim_sources": {"s": {"JWT": 5}, "s": {}}"#, false),
         (r#""_claim_names": {}, "_claim_sources": {"s": {}, "s": {"JWT": 5}}"#, false),
         (r#""_claim_names": {}, "_claim_sources": {"s": {"JWT": 5}}, "_claim_sources": {"s": {}}"#, true),
@@ -81,9 +81,9 @@ async fn distributed_claims_that_lead_nowhere_are_refused() {
     .await;
 }
 
-/// What `serde_json` calls some values of its own is a name like any other.
+/// Names that `serde_json` uses internally have no special meaning.
 #[tokio::test]
-async fn no_name_of_a_member_has_a_meaning_of_its_own() {
+async fn internal_names_of_serde_json_are_ordinary_members() {
     check_members(&[
         (r#""groups": ["admins"]"#, true),
         (r#""groups": {"$serde_json::private::RawValue": "[\"admins\"]"}"#, false),
@@ -114,6 +114,6 @@ async fn headers_that_go_cannot_read_are_refused() {
         (with("other", json!({"a": [5]})), true),
     ];
     for (header, expected) in cases {
-        assert_eq!(is_let_in(&header, "").await, expected, "{header}");
+        assert_eq!(is_accepted(&header, "").await, expected, "{header}");
     }
 }

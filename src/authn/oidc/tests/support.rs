@@ -1,4 +1,4 @@
-//! An issuer with keys of its own, and HTTP without a network.
+//! A test issuer with keys, and HTTP without a network.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -20,10 +20,10 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use crate::authn::jwt::keys::Algorithm;
+use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::OidcAuthenticator;
-use crate::authn::oidc::fetch::{Fetch, Fetched};
-use crate::authn::oidc::settings::{Issuer, JwtAuthenticator, Mapping};
+use crate::authn::oidc::fetch::{DocumentFetcher, FetchedDocument};
+use crate::authn::oidc::settings::{AttributeMapping, IssuerSettings, JwtAuthenticator};
 use crate::authn::testing::TestRequest;
 use crate::authn::{AuthnError, BearerToken, BoxFuture, TokenAuthenticator};
 use crate::clock::Clock;
@@ -33,10 +33,10 @@ use crate::user::UserInfo;
 pub(super) const ISSUER: &str = "https://issuer.example";
 pub(super) const CONFIGURATION: &str = "https://issuer.example/.well-known/openid-configuration";
 pub(super) const KEYS: &str = "https://issuer.example/keys";
-/// The time of every request of the tests.
+/// The time of every test request.
 pub(super) const NOW: i64 = 1_700_000_000;
 
-/// A key that signs.
+/// A signing key.
 pub(super) enum Key {
     Rsa(RsaKeyPair),
     Ec(&'static str, EcdsaKeyPair),
@@ -57,14 +57,14 @@ pub(super) static P384: LazyLock<Key> = LazyLock::new(|| ec("P-384", &ECDSA_P384
 pub(super) static P521: LazyLock<Key> = LazyLock::new(|| ec("P-521", &ECDSA_P521_SHA512_FIXED_SIGNING));
 
 impl Key {
-    /// As key sets have it.
+    /// The public key as a JWK.
     pub(super) fn jwk(&self, id: &str) -> Value {
         let encode = |octets: &[u8]| URL_SAFE_NO_PAD.encode(octets);
         match self {
             Self::Rsa(pair) => {
                 let der: aws_lc_rs::encoding::PublicKeyX509Der<'_> = pair.public_key().as_der().unwrap();
                 let (_, info) = SubjectPublicKeyInfo::from_der(der.as_ref()).unwrap();
-                let Ok(PublicKey::RSA(key)) = info.parsed() else { panic!("no RSA key") };
+                let Ok(PublicKey::RSA(key)) = info.parsed() else { panic!("not an RSA key") };
                 let modulus = key.modulus.strip_prefix(&[0]).unwrap_or(key.modulus);
                 json!({"kty": "RSA", "kid": id, "use": "sig", "n": encode(modulus), "e": encode(key.exponent)})
             }
@@ -93,12 +93,12 @@ impl Key {
         signature
     }
 
-    /// A token with these claims.
+    /// Signs a token with these claims.
     pub(super) fn token(&self, algorithm: &str, claims: &Value) -> String {
         self.token_of(&json!({"alg": algorithm, "kid": "key"}), claims.to_string().as_bytes())
     }
 
-    /// A token with this header and payload, whatever they are.
+    /// Signs a token with this header and payload, which may be invalid.
     pub(super) fn token_of(&self, header: &Value, payload: &[u8]) -> String {
         let input = unsigned(header, payload);
         let signature = self.sign(header["alg"].as_str().unwrap_or_default(), input.as_bytes());
@@ -106,27 +106,27 @@ impl Key {
     }
 }
 
-/// What is signed.
+/// The signing input: header and payload without a signature.
 pub(super) fn unsigned(header: &Value, payload: &[u8]) -> String {
     let header = URL_SAFE_NO_PAD.encode(header.to_string());
     format!("{header}.{}", URL_SAFE_NO_PAD.encode(payload))
 }
 
-/// HTTP that knows a few documents and counts how often each was asked for.
+/// Fake HTTP: serves configured documents and records the requests.
 #[derive(Debug, Default)]
-pub(super) struct Web {
+pub(super) struct FakeWeb {
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    documents: BTreeMap<String, Result<Fetched, String>>,
-    asked: Vec<(String, Option<String>)>,
+    documents: BTreeMap<String, Result<FetchedDocument, String>>,
+    requests: Vec<(String, Option<String>)>,
     hung: Option<String>,
 }
 
-impl Web {
-    /// The issuer with its configuration and these keys.
+impl FakeWeb {
+    /// Serves the discovery document of the issuer and these keys.
     pub(super) fn of_issuer(keys: &[Value]) -> Arc<Self> {
         let web = Arc::new(Self::default());
         web.serve(CONFIGURATION, &json!({"issuer": ISSUER, "jwks_uri": KEYS}).to_string());
@@ -143,7 +143,7 @@ impl Web {
     }
 
     pub(super) fn answer(&self, url: &str, status: u16, body: &str) {
-        let answer = Fetched { status, content_type: None, body: body.as_bytes().to_vec() };
+        let answer = FetchedDocument { status, content_type: None, body: body.as_bytes().to_vec() };
         self.state.lock().unwrap().documents.insert(url.to_owned(), Ok(answer));
     }
 
@@ -151,30 +151,34 @@ impl Web {
         self.state.lock().unwrap().documents.insert(url.to_owned(), Err(error.to_owned()));
     }
 
-    /// From now on there is no answer for this document.
+    /// Makes requests for this document hang.
     pub(super) fn hang(&self, url: &str) {
         self.state.lock().unwrap().hung = Some(url.to_owned());
     }
 
-    /// How often a document was asked for.
-    pub(super) fn asked(&self, url: &str) -> usize {
-        self.state.lock().unwrap().asked.iter().filter(|(asked, _)| asked == url).count()
+    /// The number of requests for a document.
+    pub(super) fn requests_for(&self, url: &str) -> usize {
+        self.state.lock().unwrap().requests.iter().filter(|(requested, _)| requested == url).count()
     }
 
-    /// The bearer tokens that a document was asked for with.
+    /// The bearer tokens of the requests for a document.
     pub(super) fn bearers(&self, url: &str) -> Vec<Option<String>> {
-        let asked = &self.state.lock().unwrap().asked;
-        asked.iter().filter(|(asked, _)| asked == url).map(|(_, bearer)| bearer.clone()).collect()
+        let requests = &self.state.lock().unwrap().requests;
+        requests.iter().filter(|(requested, _)| requested == url).map(|(_, bearer)| bearer.clone()).collect()
     }
 }
 
-impl Fetch for Web {
-    fn get<'a>(&'a self, url: &'a str, bearer: Option<&'a str>) -> BoxFuture<'a, Result<Fetched, String>> {
+impl DocumentFetcher for FakeWeb {
+    fn get<'a>(
+        &'a self,
+        url: &'a str,
+        bearer: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<FetchedDocument, String>> {
         Box::pin(async move {
             let answer = {
                 let mut state = self.state.lock().unwrap();
-                state.asked.push((url.to_owned(), bearer.map(str::to_owned)));
-                let missing = Fetched { status: 404, content_type: None, body: Vec::new() };
+                state.requests.push((url.to_owned(), bearer.map(str::to_owned)));
+                let missing = FetchedDocument { status: 404, content_type: None, body: Vec::new() };
                 let answer = state.documents.get(url).cloned().unwrap_or(Ok(missing));
                 (state.hung.as_deref() != Some(url)).then_some(answer)
             };
@@ -186,16 +190,16 @@ impl Fetch for Web {
     }
 }
 
-/// Tokens of the issuer for `my-client`, RS256, with a user name in `username`.
+/// Settings for tokens with the audience `my-client`, RS256, and the user name in `username`.
 pub(super) fn settings() -> JwtAuthenticator {
     JwtAuthenticator {
-        issuer: Issuer {
+        issuer: IssuerSettings {
             url: ISSUER.to_owned(),
             discovery_url: None,
             certificate_authority: None,
             audiences: vec!["my-client".to_owned()],
         },
-        algorithms: vec![Algorithm::RS256],
+        algorithms: vec![JwsAlgorithm::RS256],
         claim_rules: Vec::new(),
         username: claim("username", ""),
         groups: None,
@@ -205,38 +209,42 @@ pub(super) fn settings() -> JwtAuthenticator {
     }
 }
 
-pub(super) fn claim(name: &str, prefix: &str) -> Mapping {
-    Mapping::Claim { name: name.to_owned(), prefix: prefix.to_owned() }
+pub(super) fn claim(name: &str, prefix: &str) -> AttributeMapping {
+    AttributeMapping::Claim { name: name.to_owned(), prefix: prefix.to_owned() }
 }
 
-/// Claims of a good token of `jane`, and these.
+/// Claims of a valid token of `jane`, with these added.
 pub(super) fn claims(more: &Value) -> Value {
     let mut claims = json!({"iss": ISSUER, "aud": "my-client", "username": "jane", "exp": NOW + 3600});
     claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     claims
 }
 
-/// Claims of a good token, without some.
+/// Claims of a valid token, with some removed.
 pub(super) fn without(names: &[&str], more: &Value) -> Value {
     let mut claims = claims(more);
     claims.as_object_mut().unwrap().retain(|name, _| !names.contains(&name.as_str()));
     claims
 }
 
-/// An authenticator that has found its configuration, if it can be found.
-pub(super) async fn authenticator(settings: JwtAuthenticator, web: &Arc<Web>) -> Arc<OidcAuthenticator> {
+/// An authenticator after one discovery attempt.
+pub(super) async fn authenticator(settings: JwtAuthenticator, web: &Arc<FakeWeb>) -> Arc<OidcAuthenticator> {
     let authenticator = new(settings, web, &Metrics::new());
     authenticator.provider.initialize().await;
     authenticator
 }
 
-pub(super) fn new(settings: JwtAuthenticator, web: &Arc<Web>, metrics: &Metrics) -> Arc<OidcAuthenticator> {
+pub(super) fn new(
+    settings: JwtAuthenticator,
+    web: &Arc<FakeWeb>,
+    metrics: &Metrics,
+) -> Arc<OidcAuthenticator> {
     let clock = Clock::from_fn(|| Duration::from_secs(NOW.try_into().unwrap()));
-    Arc::new(OidcAuthenticator::new(settings, Arc::<Web>::clone(web), &metrics.jwt, clock))
+    Arc::new(OidcAuthenticator::new(settings, Arc::<FakeWeb>::clone(web), &metrics.jwt, clock))
 }
 
-/// What is made of a token.
-pub(super) async fn judge(
+/// Authenticates a token.
+pub(super) async fn authenticate(
     authenticator: &dyn TokenAuthenticator,
     token: &str,
 ) -> Result<Option<UserInfo>, AuthnError> {
@@ -246,14 +254,14 @@ pub(super) async fn judge(
     Ok(verdict.map(|found| (*found.user).clone()))
 }
 
-/// What is made of a token with these claims, that the issuer has signed.
-pub(super) async fn judge_claims(
+/// Authenticates a token with these claims, signed by the issuer.
+pub(super) async fn authenticate_claims(
     settings: JwtAuthenticator,
     claims: &Value,
 ) -> Result<Option<UserInfo>, String> {
-    let web = Web::of_issuer(&[RSA.jwk("key")]);
+    let web = FakeWeb::of_issuer(&[RSA.jwk("key")]);
     let authenticator = authenticator(settings, &web).await;
-    judge(&*authenticator, &RSA.token("RS256", claims)).await.map_err(|error| error.to_string())
+    authenticate(&*authenticator, &RSA.token("RS256", claims)).await.map_err(|error| error.to_string())
 }
 
 /// A user with groups.

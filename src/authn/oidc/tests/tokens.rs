@@ -1,8 +1,8 @@
-//! Claims: which tokens are taken, and as whom.
+//! Claims: accepted and refused tokens, and the resulting users.
 
 use serde_json::{Value, json};
 
-use super::support::{NOW, claim, claims, judge_claims, settings, user, without};
+use super::support::{NOW, authenticate_claims, claim, claims, settings, user, without};
 use crate::authn::oidc::settings::{ClaimRule, JwtAuthenticator};
 use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
 
@@ -13,7 +13,7 @@ async fn check(cases: Vec<Case>) {
     for (name, change, claims, expected) in cases {
         let mut settings = settings();
         change(&mut settings);
-        let found = judge_claims(settings, &claims).await;
+        let found = authenticate_claims(settings, &claims).await;
         if found != expected.map_err(str::to_owned) {
             wrong.push(format!("{name}: {found:?}"));
         }
@@ -43,7 +43,7 @@ fn of_example_com(settings: &mut JwtAuthenticator) {
     settings.claim_rules = vec![rule("hd", "example.com"), rule("sub", "test")];
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "one of the verdicts that are expected")]
+#[expect(clippy::unnecessary_wraps, reason = "an expected verdict")]
 fn ok(name: &str) -> Result<Option<UserInfo>, &'static str> {
     Ok(Some(user(name, &[])))
 }
@@ -64,9 +64,9 @@ async fn user_names() {
         ("null", prefixed, claims(&json!({"username": null})), ok("oidc:")),
         ("of the system", |_| (), claims(&json!({"username": "system:admin"})), ok("system:admin")),
         ("email", of_email, email(json!({"email": "jane@example.com", "email_verified": true})), ok("jane@example.com")),
-        ("email, not said to be verified", of_email, email(json!({"email": "jane@example.com"})), ok("jane@example.com")),
+        ("email, without email_verified", of_email, email(json!({"email": "jane@example.com"})), ok("jane@example.com")),
         ("email, not verified", of_email, email(json!({"email": "jane@example.com", "email_verified": false})), Err("oidc: email not verified")),
-        ("email, verified in text", of_email, email(json!({"email": "jane@example.com", "email_verified": "true"})), Err("oidc: parse 'email_verified' claim: json: cannot unmarshal string into Go value of type bool")),
+        ("email, verified as a string", of_email, email(json!({"email": "jane@example.com", "email_verified": "true"})), Err("oidc: parse 'email_verified' claim: json: cannot unmarshal string into Go value of type bool")),
         ("email, null", of_email, email(json!({"email": "jane@example.com", "email_verified": null})), Err("oidc: email not verified")),
         ("another claim needs no verified email", |_| (), claims(&json!({"email_verified": false})), ok("jane")),
     ])
@@ -114,7 +114,7 @@ async fn uids_and_extra() {
             Err("oidc: parse uid claim \"id\": json: cannot unmarshal number into Go value of type string"),
         ),
         ("an empty uid", with_uid, claims(&json!({"id": ""})), ok("jane")),
-        ("sub is no uid by itself", |_| (), claims(&json!({"sub": "1234"})), ok("jane")),
+        ("sub is not used as uid", |_| (), claims(&json!({"sub": "1234"})), ok("jane")),
         ("jti", |_| (), claims(&json!({"jti": "1234"})), Ok(Some(with_jti))),
         ("a number as jti", |_| (), claims(&json!({"jti": 1234})), ok("jane")),
         ("an empty jti", |_| (), claims(&json!({"jti": ""})), ok("jane")),
@@ -181,12 +181,17 @@ async fn audiences() {
         ("several match", of_two_audiences, claims(&json!({"aud": ["my-client", "other"]})), ok("jane")),
         ("none of several", of_two_audiences, claims(&json!({"aud": ["no", "never"]})), SEVERAL),
         (
-            "expiry goes before several",
+            "expiry is checked before several audiences",
             of_two_audiences,
             claims(&json!({"aud": "no", "exp": NOW - 3600})),
             Err("oidc: verify token: oidc: token is expired (Token Expiry: 2023-11-14 21:13:20 +0000 UTC)"),
         ),
-        ("one goes before expiry", |_| (), claims(&json!({"aud": "other-client", "exp": NOW - 3600})), ONE),
+        (
+            "a single audience is checked before expiry",
+            |_| (),
+            claims(&json!({"aud": "other-client", "exp": NOW - 3600})),
+            ONE,
+        ),
     ])
     .await;
 }
@@ -212,14 +217,14 @@ async fn times() {
         ("nbf in more", |_| (), claims(&json!({"nbf": NOW + 61})), Err(EARLY)),
         ("nbf null", |_| (), claims(&json!({"nbf": null})), ok("jane")),
         ("iat in the future", |_| (), claims(&json!({"iat": NOW + 3600})), ok("jane")),
-        ("an issuer's name for nobody", |_| (), claims(&json!({"sub": 5})), Err("oidc: verify token: oidc: failed to unmarshal claims: json: cannot unmarshal number into Go value of type string (claim \"sub\")")),
+        ("sub of the wrong type", |_| (), claims(&json!({"sub": 5})), Err("oidc: verify token: oidc: failed to unmarshal claims: json: cannot unmarshal number into Go value of type string (claim \"sub\")")),
     ])
     .await;
     for far in [i64::MAX, i64::MIN] {
-        let found = judge_claims(settings(), &claims(&json!({"exp": far}))).await.unwrap_err();
+        let found = authenticate_claims(settings(), &claims(&json!({"exp": far}))).await.unwrap_err();
         assert!(found.starts_with("oidc: verify token: oidc: token is expired"), "{found}");
     }
-    let found = judge_claims(settings(), &claims(&json!({"exp": 1e300}))).await.unwrap_err();
+    let found = authenticate_claims(settings(), &claims(&json!({"exp": 1e300}))).await.unwrap_err();
     assert!(found.starts_with("oidc: verify token: oidc: token is expired"), "{found}");
 }
 
@@ -230,17 +235,17 @@ async fn issuers() {
     }
     check(vec![
         ("another one", |_| (), claims(&json!({"iss": "https://example.com"})), Ok(None)),
-        ("with a slash more", |_| (), claims(&json!({"iss": "https://issuer.example/"})), Ok(None)),
+        ("with a trailing slash", |_| (), claims(&json!({"iss": "https://issuer.example/"})), Ok(None)),
         ("none", |_| (), without(&["iss"], &json!({})), Ok(None)),
         ("a list", |_| (), claims(&json!({"iss": ["https://issuer.example"]})), Ok(None)),
         (
-            "a good name but another client",
+            "the right issuer but another client",
             |_| (),
             claims(&json!({"aud": "other-client"})),
             Err("oidc: verify token: oidc: expected audience \"my-client\" got [\"other-client\"]"),
         ),
         (
-            "of Google, not known yet",
+            "of Google, before discovery",
             google,
             claims(&json!({"iss": "accounts.google.com"})),
             Err("oidc: authenticator not initialized"),

@@ -1,12 +1,12 @@
-//! Rows of `claims_test.go`, and of `util_test.go` beside it.
+//! Rows of Kubernetes' `claims_test.go` and `util_test.go`.
 
 use super::*;
 
 const OK: &str = "system:serviceaccount:ns:saname for [\"api\"]";
 const INVALIDATED: &str = "service account token has been invalidated";
 
-fn cluster() -> Cluster {
-    Cluster {
+fn cluster() -> FakeApiServer {
+    FakeApiServer {
         accounts: BTreeMap::from([("ns/saname".to_owned(), account("sauid"))]),
         secrets: BTreeMap::from([(
             "ns/secretname".to_owned(),
@@ -14,11 +14,11 @@ fn cluster() -> Cluster {
         )]),
         pods: BTreeMap::from([("ns/podname".to_owned(), identity("poduid"))]),
         nodes: BTreeMap::from([("nodename".to_owned(), identity("nodeuid"))]),
-        ..Cluster::default()
+        ..FakeApiServer::default()
     }
 }
 
-/// The claims of a token that is bound to this beside its service account.
+/// The claims of a token with additional bound objects.
 fn claims(bonds: Value) -> Value {
     let bonds = with(json!({"namespace": "ns", "serviceaccount": {"name": "saname", "uid": "sauid"}}), bonds);
     json!({
@@ -40,7 +40,7 @@ fn node() -> Value {
 }
 
 #[test]
-fn the_objects_a_token_is_bound_to_must_be_those_that_were() {
+fn bound_objects_must_exist_with_their_uid() {
     let none = json!({});
     let cases = [
         ("good", cluster(), none.clone(), OK),
@@ -48,15 +48,20 @@ fn the_objects_a_token_is_bound_to_must_be_those_that_were() {
         ("with a pod", cluster(), pod(), OK),
         ("with a node", cluster(), node(), OK),
         (
-            "no object of any other kind is there",
-            Cluster { accounts: cluster().accounts, ..Cluster::default() },
+            "no objects of other kinds exist",
+            FakeApiServer { accounts: cluster().accounts, ..FakeApiServer::default() },
             none,
             OK,
         ),
-        ("missing service account", Cluster::default(), json!({}), "serviceaccounts \"saname\" not found"),
-        ("missing secret", Cluster { secrets: BTreeMap::new(), ..cluster() }, secret(), INVALIDATED),
-        ("missing pod", Cluster { pods: BTreeMap::new(), ..cluster() }, pod(), INVALIDATED),
-        ("missing node", Cluster { nodes: BTreeMap::new(), ..cluster() }, node(), INVALIDATED),
+        (
+            "missing service account",
+            FakeApiServer::default(),
+            json!({}),
+            "serviceaccounts \"saname\" not found",
+        ),
+        ("missing secret", FakeApiServer { secrets: BTreeMap::new(), ..cluster() }, secret(), INVALIDATED),
+        ("missing pod", FakeApiServer { pods: BTreeMap::new(), ..cluster() }, pod(), INVALIDATED),
+        ("missing node", FakeApiServer { nodes: BTreeMap::new(), ..cluster() }, node(), INVALIDATED),
         (
             "another service account",
             cluster(),
@@ -83,7 +88,7 @@ fn the_objects_a_token_is_bound_to_must_be_those_that_were() {
         ),
         ("no name of a pod", cluster(), json!({"pod": {}}), INVALIDATED),
         (
-            "null is nothing",
+            "null is the zero value",
             cluster(),
             json!({"pod": null, "secret": null, "node": null, "warnafter": null}),
             OK,
@@ -119,24 +124,27 @@ fn the_objects_a_token_is_bound_to_must_be_those_that_were() {
             json!({"namespace": ".."}),
             "invalid namespace \"..\": [may not be '..']",
         ),
-        ("names are compared as they are", cluster(), json!({"Namespace": "ns", "Pod": {"name": "x"}}), OK),
+        ("names are case-sensitive", cluster(), json!({"Namespace": "ns", "Pod": {"name": "x"}}), OK),
     ];
     for (name, cluster, bonds, expected) in cases {
-        let bed = Bed::new(cluster);
-        assert_eq!(bed.ask(&bed.bound(), &bed.token(&claims(bonds))).verdict, expected, "{name}");
+        let bed = TestBed::new(cluster);
+        assert_eq!(bed.authenticate(&bed.bound(), &bed.token(&claims(bonds))).verdict, expected, "{name}");
     }
-    let bed = Bed::new(cluster());
+    let bed = TestBed::new(cluster());
     let mut unbound = claims(json!({}));
     unbound.as_object_mut().unwrap().remove("kubernetes.io");
-    assert_eq!(bed.ask(&bed.bound(), &bed.token(&unbound)).verdict, "resource name may not be empty");
-    assert_eq!(bed.cluster.asked(), [""; 0], "nothing is asked for that cannot be a name");
+    assert_eq!(
+        bed.authenticate(&bed.bound(), &bed.token(&unbound)).verdict,
+        "resource name may not be empty"
+    );
+    assert_eq!(bed.cluster.lookups(), [""; 0], "an empty name is not looked up");
 }
 
-/// An object that is deleted in the cluster, what a token must be bound to for it, and how it is refused.
-type Row<'a> = (&'a dyn Fn(&mut Cluster), Value, &'a str);
+/// Marks an object as deleted, with the bound objects of the token and the expected refusal.
+type Row<'a> = (&'a dyn Fn(&mut FakeApiServer), Value, &'a str);
 
 #[test]
-fn what_is_deleted_goes_on_for_a_minute() {
+fn tokens_stay_valid_for_a_minute_after_a_deletion() {
     let times = [
         ("not deleted", None, false),
         ("now", Some(NOW), false),
@@ -147,7 +155,7 @@ fn what_is_deleted_goes_on_for_a_minute() {
     ];
     for (name, deleted, gone) in times {
         let deleted = deleted.map(seconds);
-        let set = |object: &mut Identity| object.deleted = deleted;
+        let set = |object: &mut ObjectIdentity| object.deleted = deleted;
         let rows: [Row<'_>; 4] = [
             (
                 &|cluster| set(&mut cluster.accounts.get_mut("ns/saname").unwrap().identity),
@@ -165,15 +173,15 @@ fn what_is_deleted_goes_on_for_a_minute() {
         for (delete, bonds, refusal) in rows {
             let mut cluster = cluster();
             delete(&mut cluster);
-            let bed = Bed::new(cluster);
-            let said = bed.ask(&bed.bound(), &bed.token(&claims(bonds.clone())));
-            assert_eq!(said.verdict, if gone { refusal } else { OK }, "{name}, {bonds}");
+            let bed = TestBed::new(cluster);
+            let outcome = bed.authenticate(&bed.bound(), &bed.token(&claims(bonds.clone())));
+            assert_eq!(outcome.verdict, if gone { refusal } else { OK }, "{name}, {bonds}");
         }
     }
 }
 
 #[test]
-fn clocks_may_be_a_minute_apart() {
+fn a_minute_of_clock_skew_is_accepted() {
     let (early, late, future) = (
         "service account token is not valid yet",
         "service account token has expired",
@@ -191,65 +199,65 @@ fn clocks_may_be_a_minute_apart() {
         (json!({"nbf": NOW + 61}), 999_999_999, early),
         (json!({"iat": NOW + 60}), 0, OK),
         (json!({"iat": NOW + 61}), 0, future),
-        // The first one that does not hold is told.
+        // The first failing check is reported.
         (json!({"nbf": NOW + 61, "exp": 1, "iat": NOW + 61}), 0, early),
         (json!({"exp": 1, "iat": NOW + 61}), 0, late),
-        // What is behind the point does not count.
+        // Fractions are truncated.
         (json!({"exp": 1_699_999_939.9}), 0, late),
         (json!({"nbf": 1_700_000_060.9}), 0, OK),
     ];
     for (times, nanoseconds, expected) in cases {
-        let mut bed = Bed::new(cluster());
+        let mut bed = TestBed::new(cluster());
         bed.now += Duration::from_nanos(nanoseconds);
         let token = bed.token(&with(claims(json!({})), times.clone()));
-        assert_eq!(bed.ask(&bed.bound(), &token).verdict, expected, "{times} and {nanoseconds} ns");
+        assert_eq!(bed.authenticate(&bed.bound(), &token).verdict, expected, "{times} and {nanoseconds} ns");
         let refused = expected != OK;
         assert_eq!(
-            bed.cluster.asked().is_empty(),
+            bed.cluster.lookups().is_empty(),
             refused,
-            "{times}: nothing is asked for a token out of its time"
+            "{times}: an expired or early token causes no lookups"
         );
     }
     let mut endless = claims(json!({}));
     endless.as_object_mut().unwrap().remove("exp");
-    let bed = Bed::new(cluster());
-    assert_eq!(bed.ask(&bed.bound(), &bed.token(&endless)).verdict, OK);
+    let bed = TestBed::new(cluster());
+    assert_eq!(bed.authenticate(&bed.bound(), &bed.token(&endless)).verdict, OK);
 }
 
 #[test]
-fn only_what_a_token_is_bound_to_is_looked_at() {
+fn only_bound_objects_are_looked_up() {
     let all = with(with(secret(), pod()), node());
     let cases = [
         (json!({}), vec!["serviceaccount ns/saname"]),
         (secret(), vec!["serviceaccount ns/saname", "secret ns/secretname"]),
         (node(), vec!["serviceaccount ns/saname", "node nodename"]),
-        // The node of a pod is told, not looked at.
+        // The node of a pod is not looked up.
         (with(pod(), node()), vec!["serviceaccount ns/saname", "pod ns/podname"]),
         (all, vec!["serviceaccount ns/saname", "secret ns/secretname", "pod ns/podname"]),
     ];
     for (bonds, expected) in cases {
-        let bed = Bed::new(cluster());
-        assert_eq!(bed.ask(&bed.bound(), &bed.token(&claims(bonds))).verdict, OK);
-        assert_eq!(bed.cluster.asked(), expected);
+        let bed = TestBed::new(cluster());
+        assert_eq!(bed.authenticate(&bed.bound(), &bed.token(&claims(bonds))).verdict, OK);
+        assert_eq!(bed.cluster.lookups(), expected);
     }
 }
 
 #[test]
-fn what_cannot_be_asked_for_is_no_bad_token() {
+fn a_failed_lookup_is_unavailable_not_invalid() {
     for (away, bonds) in
         [("serviceaccount", json!({})), ("secret", secret()), ("pod", pod()), ("node", node())]
     {
-        let bed = Bed::new(Cluster { away, ..cluster() });
-        let said = bed.ask(&bed.bound(), &bed.token(&claims(bonds)));
-        assert!(said.verdict.starts_with("unavailable: cannot ask for "), "{away}: {}", said.verdict);
+        let bed = TestBed::new(FakeApiServer { away, ..cluster() });
+        let outcome = bed.authenticate(&bed.bound(), &bed.token(&claims(bonds)));
+        assert!(outcome.verdict.starts_with("unavailable: cannot ask for "), "{away}: {}", outcome.verdict);
     }
 }
 
-/// Keys, what is common to all left out, with their values.
+/// Extra keys without their common prefix, with values.
 type Extra<'a> = &'a [(&'a str, &'a str)];
 
 #[test]
-fn the_identity_is_told_with_its_pod_and_node() {
+fn the_user_has_the_pod_and_the_node_as_extra() {
     let node_alone = json!({"node": {"name": "nodename", "uid": "nodeuid"}});
     let nothing: Extra<'_> = &[];
     let cases: [(Value, Value, Extra<'_>); 7] = [
@@ -270,9 +278,9 @@ fn the_identity_is_told_with_its_pod_and_node() {
         ),
     ];
     for (changes, bonds, expected) in cases {
-        let bed = Bed::new(cluster());
-        let said = bed.ask(&bed.bound(), &bed.token(&with(claims(bonds), changes)));
-        let user = said.identity.unwrap_or_else(|| panic!("{}", said.verdict));
+        let bed = TestBed::new(cluster());
+        let outcome = bed.authenticate(&bed.bound(), &bed.token(&with(claims(bonds), changes)));
+        let user = outcome.identity.unwrap_or_else(|| panic!("{}", outcome.verdict));
         assert_eq!(user.name, "system:serviceaccount:ns:saname");
         assert_eq!(user.uid.as_deref(), Some("sauid"));
         assert_eq!(user.groups, ["system:serviceaccounts", "system:serviceaccounts:ns"]);
@@ -283,14 +291,14 @@ fn the_identity_is_told_with_its_pod_and_node() {
             keys.iter().zip(expected).map(|(key, (_, value))| (key.as_str(), (*value).to_owned())).collect();
         assert_eq!(extra, expected);
     }
-    // What the token says of its subject names nobody.
-    let bed = Bed::new(cluster());
+    // The `sub` claim does not determine the user.
+    let bed = TestBed::new(cluster());
     let token = bed.token(&with(claims(json!({})), json!({"sub": "system:admin"})));
-    assert_eq!(bed.ask(&bed.bound(), &token).verdict, OK);
+    assert_eq!(bed.authenticate(&bed.bound(), &token).verdict, OK);
 }
 
 #[test]
-fn stale_tokens_are_counted_and_told_to_the_audit_log() {
+fn stale_tokens_are_counted_and_annotated() {
     let stale = "subject: system:serviceaccount:ns:saname, seconds after warning threshold: 5";
     let cases = [
         (json!(NOW - 5), Some(stale), (1, 0)),
@@ -300,21 +308,21 @@ fn stale_tokens_are_counted_and_told_to_the_audit_log() {
         (json!(null), None, (0, 0)),
     ];
     for (date, expected, counted) in cases {
-        let bed = Bed::new(cluster());
-        let said = bed.ask(&bed.bound(), &bed.token(&claims(json!({"warnafter": date}))));
-        assert_eq!(said.verdict, OK, "{date}");
-        let annotation = said.noted.annotations.get("authentication.k8s.io/stale-token");
+        let bed = TestBed::new(cluster());
+        let outcome = bed.authenticate(&bed.bound(), &bed.token(&claims(json!({"warnafter": date}))));
+        assert_eq!(outcome.verdict, OK, "{date}");
+        let annotation = outcome.noted.annotations.get("authentication.k8s.io/stale-token");
         assert_eq!(annotation.map(String::as_str), expected, "{date}");
         assert_eq!((bed.counters.stale.get(), bed.counters.valid.get()), counted, "{date}");
     }
 }
 
 #[test]
-fn pods_are_told_by_name_and_uid_and_nodes_by_name() {
-    use super::super::claims::Reference;
+fn extra_requires_name_and_uid_of_pods_and_the_name_of_nodes() {
+    use super::super::claims::ClaimedObject;
     let [pod_name, pod_uid, node_name, node_uid] = ["pod-name", "pod-uid", "node-name", "node-uid"]
         .map(|key| format!("authentication.kubernetes.io/{key}"));
-    let reference = |name: &str, uid: &str| Reference { name: name.to_owned(), uid: uid.to_owned() };
+    let reference = |name: &str, uid: &str| ClaimedObject { name: name.to_owned(), uid: uid.to_owned() };
     let cases = [
         (Some(reference("p", "u")), None, vec![(&pod_name, "p"), (&pod_uid, "u")]),
         (Some(reference("p", "")), None, vec![]),
@@ -331,35 +339,35 @@ fn pods_are_told_by_name_and_uid_and_nodes_by_name() {
     }
 }
 
-/// Answers each question after six seconds.
+/// Delays each lookup by six seconds.
 #[derive(Debug)]
-struct Slow(Arc<Cluster>);
+struct Slow(Arc<FakeApiServer>);
 
 impl Slow {
-    async fn after<T>(&self, asked: BoxFuture<'_, Found<T>>) -> Found<T> {
+    async fn after<T>(&self, lookup: BoxFuture<'_, GetResult<T>>) -> GetResult<T> {
         tokio::time::sleep(Duration::from_secs(6)).await;
-        asked.await
+        lookup.await
     }
 }
 
-impl Lookup for Slow {
+impl TokenGetter for Slow {
     fn service_account<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Found<ServiceAccount>> {
+    ) -> BoxFuture<'a, GetResult<ServiceAccount>> {
         Box::pin(self.after(self.0.service_account(namespace, name)))
     }
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(self.after(self.0.secret(namespace, name)))
     }
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(self.after(self.0.bootstrap_secret(name)))
     }
-    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         Box::pin(self.after(self.0.pod(namespace, name)))
     }
-    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Found<Identity>> {
+    fn node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         Box::pin(self.after(self.0.node(name)))
     }
     fn label_secret(&self, namespace: &str, name: &str, label: &'static str, value: String) {
@@ -367,18 +375,18 @@ impl Lookup for Slow {
     }
 }
 
-/// The service account that was found first may be deleted meanwhile.
+/// The service account may be deleted during the other lookups.
 #[tokio::test(start_paused = true)]
-async fn objects_that_take_too_long_together_let_nobody_in() {
-    let bed = Bed::new(cluster());
-    let grounds = Grounds { lookup: Arc::new(Slow(Arc::clone(&bed.cluster))), ..bed.grounds() };
-    let bound = BoundTokens::new(vec!["iss".to_owned()], grounds);
-    let late = "unavailable: they were not all looked up within 10s";
+async fn lookups_that_take_too_long_together_refuse_the_token() {
+    let bed = TestBed::new(cluster());
+    let deps = AccountTokenDeps { lookup: Arc::new(Slow(Arc::clone(&bed.cluster))), ..bed.deps() };
+    let bound = BoundTokenAuthenticator::new(vec!["iss".to_owned()], deps);
+    let late = "unavailable: object lookups did not finish within 10s";
     for (bonds, expected, seconds) in [(json!({}), OK, 6), (pod(), late, 10), (secret(), late, 10)] {
-        let (token, remarks) = (BearerToken::new(bed.token(&claims(bonds))), Remarks::default());
-        let context = TokenContext { audiences: &bed.audiences, now: bed.now, remarks: &remarks };
+        let (token, trace) = (BearerToken::new(bed.token(&claims(bonds))), AuthnTrace::default());
+        let context = TokenContext { audiences: &bed.audiences, now: bed.now, trace: &trace };
         let began = tokio::time::Instant::now();
         let verdict = bound.authenticate(&token, context).await;
-        assert_eq!((told(&verdict).as_str(), began.elapsed()), (expected, Duration::from_secs(seconds)));
+        assert_eq!((describe(&verdict).as_str(), began.elapsed()), (expected, Duration::from_secs(seconds)));
     }
 }

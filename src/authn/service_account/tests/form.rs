@@ -1,4 +1,4 @@
-//! What is no token, what is a bad one, and whom a token is for. The verdicts were seen of upstream's own package.
+//! Token format, claim types and audiences. The expected verdicts were observed with Kubernetes' own package.
 
 use super::*;
 
@@ -10,37 +10,40 @@ const BAD_AUDIENCE: &str = "go-jose/go-jose/jwt: expected string or array value 
 const HEADER: &str = r#"{"alg":"ES256"}"#;
 const KUBERNETES: &str = r#""kubernetes.io":{"namespace":"ns","serviceaccount":{"name":"s","uid":"u"}}"#;
 
-fn bed() -> Bed {
-    Bed::new(Cluster { accounts: BTreeMap::from([("ns/s".to_owned(), account("u"))]), ..Cluster::default() })
+fn bed() -> TestBed {
+    TestBed::new(FakeApiServer {
+        accounts: BTreeMap::from([("ns/s".to_owned(), account("u"))]),
+        ..FakeApiServer::default()
+    })
 }
 
-const NO_OBJECT: &str = "json: the payload is no JSON object";
+const NO_OBJECT: &str = "json: the payload is not a JSON object";
 
 fn payload(claims: &str) -> String {
     format!(r#"{{"iss":"iss",{claims}{KUBERNETES}}}"#)
 }
 
-/// The three parts of a good token.
-fn parts(bed: &Bed) -> (String, [String; 3]) {
+/// A valid token and its three parts.
+fn parts(bed: &TestBed) -> (String, [String; 3]) {
     let token = bed.signer.sign(HEADER, &payload(r#""aud":"api","#));
     let parts: Vec<_> = token.split('.').map(str::to_owned).collect();
     let parts = parts.try_into().unwrap();
     (token, parts)
 }
 
-/// Each of these tokens must be judged like this.
-fn judge<T: AsRef<str>>(bed: &Bed, cases: &[(&str, T, &str)]) {
+/// Checks the verdict of each token.
+fn check_verdicts<T: AsRef<str>>(bed: &TestBed, cases: &[(&str, T, &str)]) {
     let bound = bed.bound();
     let wrong: Vec<_> = cases
         .iter()
-        .map(|(name, token, expected)| (name, bed.ask(&bound, token.as_ref()).verdict, *expected))
+        .map(|(name, token, expected)| (name, bed.authenticate(&bound, token.as_ref()).verdict, *expected))
         .filter(|(_, verdict, expected)| !verdict.starts_with(expected) || expected.is_empty())
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
-fn what_has_another_form_is_somebody_elses_token() {
+fn tokens_in_another_format_are_ignored() {
     let bed = bed();
     let (token, [header, claims, signature]) = parts(&bed);
     let json = format!(r#"{{"payload":"{claims}","protected":"{header}","signature":"{signature}"}}"#);
@@ -50,23 +53,23 @@ fn what_has_another_form_is_somebody_elses_token() {
         ("dots", "..".to_owned(), NONE),
         ("two parts", format!("{header}.{claims}"), NONE),
         ("four parts", format!("{token}.x"), NONE),
-        ("a dot behind", format!("{token}."), NONE),
-        ("a dot before", format!(".{token}"), NONE),
+        ("a trailing dot", format!("{token}."), NONE),
+        ("a leading dot", format!(".{token}"), NONE),
         ("padding", format!("{token}="), NONE),
         ("padding of the header", format!("{header}=.{claims}.{signature}"), NONE),
         ("padding of the payload", format!("{header}.{claims}=.{signature}"), NONE),
         ("the other alphabet", format!("{header}.{claims}.+/{signature}"), NONE),
-        ("no base64", format!("{header}.{claims}.!"), NONE),
-        ("JSON serialisation", json.clone(), NONE),
-        ("JSON serialisation behind a blank", format!(" {json}"), NONE),
-        ("JSON serialisation in three parts", format!(r#"{{"iss":"{token}"#), NONE),
+        ("not base64", format!("{header}.{claims}.!"), NONE),
+        ("JSON serialization", json.clone(), NONE),
+        ("JSON serialization after a space", format!(" {json}"), NONE),
+        ("JSON serialization in three parts", format!(r#"{{"iss":"{token}"#), NONE),
         ("a megabyte", "a".repeat(1 << 20), NONE),
         ("a megabyte of dots", ".".repeat(1 << 20), NONE),
-        ("a megabyte of nothing", "\0".repeat(1 << 20), NONE),
-        ("no text in base64", "é.é.é".to_owned(), NONE),
+        ("a megabyte of NUL", "\0".repeat(1 << 20), NONE),
+        ("not ASCII", "é.é.é".to_owned(), NONE),
     ];
-    judge(&bed, &cases);
-    assert_eq!(bed.cluster.asked(), ["serviceaccount ns/s"]);
+    check_verdicts(&bed, &cases);
+    assert_eq!(bed.cluster.lookups(), ["serviceaccount ns/s"]);
 }
 
 #[test]
@@ -79,16 +82,16 @@ fn a_bad_signature_or_header_is_refused() {
     let cases = [
         ("truncated", token.get(..token.len() - 4).unwrap().to_owned(), BAD_SIGNATURE),
         ("longer", format!("{token}AAAA"), BAD_SIGNATURE),
-        ("none", format!("{header}.{claims}."), BAD_SIGNATURE),
-        ("alg none, none", format!("{none}."), BAD_SIGNATURE),
-        ("of another", format!("{header}.{claims}.{forged}"), BAD_SIGNATURE),
+        ("no signature", format!("{header}.{claims}."), BAD_SIGNATURE),
+        ("alg none, no signature", format!("{none}."), BAD_SIGNATURE),
+        ("of another key", format!("{header}.{claims}.{forged}"), BAD_SIGNATURE),
         ("with another payload", format!("{header}.{claims}.{signature}").replacen('.', ".e30", 1), NONE),
         ("no header", format!(".{claims}.{signature}"), NONE),
     ];
-    judge(&bed, &cases);
+    check_verdicts(&bed, &cases);
     let other = bed.signer.sign(HEADER, &payload(r#""aud":"api","jti":"x","#));
     let other = other.split('.').nth(1).unwrap();
-    judge(&bed, &[("another's payload", format!("{header}.{other}.{signature}"), BAD_SIGNATURE)]);
+    check_verdicts(&bed, &[("another's payload", format!("{header}.{other}.{signature}"), BAD_SIGNATURE)]);
     let headers = [
         (r#"{"alg":"ES256","zz":1,"ZZ":2}"#, OK),
         (r#"{"alg":"ES256","b64":true}"#, OK),
@@ -109,7 +112,7 @@ fn a_bad_signature_or_header_is_refused() {
     ];
     let cases = headers
         .map(|(header, expected)| (header, bed.signer.sign(header, &payload(r#""aud":"api","#)), expected));
-    judge(&bed, &cases);
+    check_verdicts(&bed, &cases);
 }
 
 #[test]
@@ -175,41 +178,37 @@ fn claims_of_the_wrong_type_or_twice_are_refused() {
         .iter()
         .map(|(payload, expected)| (payload.as_str(), bed.signer.sign(HEADER, payload), *expected))
         .collect();
-    judge(&bed, &cases);
+    check_verdicts(&bed, &cases);
 }
 
-/// Spellings and sizes that upstream takes of a key's holder, and that nobody makes.
+/// Encodings and sizes that kube-apiserver accepts with a valid signature, and that no issuer produces.
 #[test]
-fn some_tokens_are_judged_more_strictly_than_upstream_does() {
+fn some_tokens_are_checked_more_strictly_than_by_kube_apiserver() {
     let bed = bed();
     let (token, [header, claims, signature]) = parts(&bed);
     let (before, behind) = claims.split_at(4);
     let deep = |depth| payload(&format!(r#""zz":{}{},"#, "[".repeat(depth), "]".repeat(depth)));
     let sign = |payload: &str| bed.signer.sign(HEADER, payload);
     let cases = [
-        ("a blank before", format!(" {token}"), NONE),
-        ("a blank behind", format!("{token} "), NONE),
-        ("a line break behind", format!("{token}\n"), NONE),
-        ("a line break within", format!("{header}.{before}\n{behind}.{signature}"), NONE),
-        (
-            "critical, and nothing",
-            bed.signer.sign(r#"{"alg":"ES256","crit":[]}"#, &payload("")),
-            BAD_SIGNATURE,
-        ),
+        ("a leading space", format!(" {token}"), NONE),
+        ("a trailing space", format!("{token} "), NONE),
+        ("a trailing line break", format!("{token}\n"), NONE),
+        ("a line break inside", format!("{header}.{before}\n{behind}.{signature}"), NONE),
+        ("an empty crit", bed.signer.sign(r#"{"alg":"ES256","crit":[]}"#, &payload("")), BAD_SIGNATURE),
         ("not deep", sign(&deep(100)), OK),
         ("deep", sign(&deep(1000)), NO_OBJECT),
         ("deeper", sign(&deep(20_000)), NO_OBJECT),
-        ("half a character", sign(&payload(r#""zz":"\ud800","#)), NO_OBJECT),
-        ("a number beyond all", sign(&payload(r#""zz":1e999,"#)), NO_OBJECT),
+        ("an unpaired surrogate", sign(&payload(r#""zz":"\ud800","#)), NO_OBJECT),
+        ("a number out of range", sign(&payload(r#""zz":1e999,"#)), NO_OBJECT),
         ("a megabyte in a claim", sign(&payload(&format!(r#""zz":"{}","#, "a".repeat(1 << 20)))), OK),
     ];
-    judge(&bed, &cases);
+    check_verdicts(&bed, &cases);
 }
 
 #[test]
-fn a_token_is_for_the_audiences_it_names() {
+fn a_token_is_valid_for_the_audiences_it_names() {
     let legacy = "authentication.k8s.io/legacy-token";
-    // What the token names; what is asked for; the audiences of this API server; the verdict.
+    // Token claim; requested audiences; audiences of this API server; verdict.
     let cases: [(&str, &[&str], &[&str], &str); 17] = [
         (r#""aud":"api","#, &[], &["api"], "[\"api\"]"),
         (r#""aud":["api"],"#, &[], &["api"], "[\"api\"]"),
@@ -232,7 +231,7 @@ fn a_token_is_for_the_audiences_it_names() {
             &["api"],
             "token audiences [\"API\"] is invalid for the target audiences [\"api\"]",
         ),
-        // Who asks may ask for others.
+        // A caller may request other audiences.
         (r#""aud":["vault"],"#, &["vault", "x"], &["api"], "[\"vault\"]"),
         (
             r#""aud":["api"],"#,
@@ -246,7 +245,7 @@ fn a_token_is_for_the_audiences_it_names() {
             &["api"],
             "token audiences [\"a\\\"b\"] is invalid for the target audiences [\"c\\a\"]",
         ),
-        // A token for nobody is for this API server.
+        // A token without audiences is valid for this API server.
         ("", &[], &["api", "more"], "[\"api\", \"more\"] legacy"),
         (r#""aud":[],"#, &[], &["api"], "[\"api\"] legacy"),
         (
@@ -255,34 +254,34 @@ fn a_token_is_for_the_audiences_it_names() {
             &["api"],
             "token audiences [\"api\"] is invalid for the target audiences [\"vault\"] legacy",
         ),
-        // Without audiences of its own, it asks for none.
+        // An API server without audiences requires none.
         (r#""aud":"x","#, &[], &[], "[]"),
         ("", &[], &[], "[] legacy"),
         (r#""aud":null,"#, &[], &["api"], BAD_AUDIENCE),
         (r#""aud":1,"#, &[], &["api"], BAD_AUDIENCE),
         (r#""aud":["api",1],"#, &[], &["api"], BAD_AUDIENCE),
     ];
-    for (claim, asked, own, expected) in cases {
+    for (claim, requested, own, expected) in cases {
         let mut bed = bed();
         bed.audiences = audiences_of(own);
-        // Of two reasons, the audience is told.
+        // The audience is checked before the expiry.
         let expiry = if expected.starts_with('[') { NOW } else { 1 };
         let token = bed.signer.sign(HEADER, &payload(&format!(r#""exp":{expiry},"sub":"me",{claim}"#)));
-        let said = bed.ask_for(&bed.bound(), &token, asked);
-        let mut verdict = said.verdict.replace("system:serviceaccount:ns:s for ", "");
-        let annotation = said.noted.annotations.get(legacy);
+        let outcome = bed.authenticate_for(&bed.bound(), &token, requested);
+        let mut verdict = outcome.verdict.replace("system:serviceaccount:ns:s for ", "");
+        let annotation = outcome.noted.annotations.get(legacy);
         assert_eq!(bed.counters.legacy.get(), u64::from(annotation.is_some()));
         if let Some(subject) = annotation {
             assert_eq!(subject, "me");
             verdict.push_str(" legacy");
         }
         let fits = if expected == BAD_AUDIENCE { verdict.starts_with(expected) } else { verdict == expected };
-        assert!(fits, "{claim} of {asked:?} at {own:?}: {verdict}, expected {expected}");
+        assert!(fits, "{claim} of {requested:?} at {own:?}: {verdict}, expected {expected}");
     }
 }
 
 #[test]
-fn every_refusal_says_why() {
+fn every_refusal_has_a_distinct_reason() {
     let bed = bed();
     let (token, [header, claims, _]) = parts(&bed);
     let none = bed.signer.sign(r#"{"alg":"none"}"#, &payload(""));
@@ -291,20 +290,25 @@ fn every_refusal_says_why() {
         [format!("{header}.{claims}."), none, other, "x".to_owned(), "x.y.z".to_owned()]
             .iter()
             .chain([&bed.signer.sign(HEADER, &payload("").replace("\"iss\":\"iss\"", "\"iss\":\"foo\""))])
-            .map(|token| bed.ask(&bed.bound(), token).noted.steps.pop().unwrap().detail)
+            .map(|token| bed.authenticate(&bed.bound(), token).noted.steps.pop().unwrap().detail)
             .collect();
     let all = reasons.len();
     reasons.sort();
     reasons.dedup();
     assert_eq!(reasons.len(), all, "{reasons:#?}");
-    let checks: Vec<_> =
-        bed.ask(&bed.bound(), &token).noted.steps.into_iter().map(|step| step.check.to_string()).collect();
+    let checks: Vec<_> = bed
+        .authenticate(&bed.bound(), &token)
+        .noted
+        .steps
+        .into_iter()
+        .map(|step| step.check.to_string())
+        .collect();
     assert_eq!(checks, ["iss", "signature", "aud", "nbf", "exp", "iat", "serviceaccount", "user"]);
 }
 
-/// What `serde_json` calls some values of its own is a name like any other.
+/// Names that `serde_json` uses internally have no special meaning.
 #[test]
-fn no_name_of_a_member_has_a_meaning_of_its_own() {
+fn internal_names_of_serde_json_are_ordinary_members() {
     let bed = bed();
     let raw = |json: &str| format!(r#"{{"$serde_json::private::RawValue":{}}}"#, json!(json));
     let mut cases = vec![
@@ -320,5 +324,5 @@ fn no_name_of_a_member_has_a_meaning_of_its_own() {
         .iter()
         .map(|(payload, expected)| (payload.as_str(), bed.signer.sign(HEADER, payload), *expected))
         .collect();
-    judge(&bed, &cases);
+    check_verdicts(&bed, &cases);
 }

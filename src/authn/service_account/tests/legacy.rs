@@ -1,4 +1,4 @@
-//! Rows of `jwt_test.go` that are about secrets, and of `util_test.go` about names.
+//! Rows of Kubernetes' `jwt_test.go` on secrets, and of `util_test.go` on names.
 
 use prometheus::core::GenericCounter;
 
@@ -18,13 +18,13 @@ fn claims() -> Value {
     })
 }
 
-/// A bed whose cluster has the secret with the token of `claims`, and that token; before it is asked, `change` it.
-fn bed(change: impl FnOnce(&mut Cluster, &mut Secret)) -> (Bed, String) {
-    let mut bed = Bed::new(Cluster::default());
+/// A test bed whose API server has the secret with the token of `claims`, modified by `change`; and that token.
+fn bed(change: impl FnOnce(&mut FakeApiServer, &mut Secret)) -> (TestBed, String) {
+    let mut bed = TestBed::new(FakeApiServer::default());
     let token = bed.token(&claims());
-    let mut cluster = Cluster {
+    let mut cluster = FakeApiServer {
         accounts: BTreeMap::from([("test/builder".to_owned(), account("12345"))]),
-        ..Cluster::default()
+        ..FakeApiServer::default()
     };
     let mut secret = Secret { identity: identity("99"), ..Secret::default() };
     secret.data.insert("token".to_owned(), SecretSlice::from(token.as_bytes().to_vec()));
@@ -36,13 +36,13 @@ fn bed(change: impl FnOnce(&mut Cluster, &mut Secret)) -> (Bed, String) {
     (bed, token)
 }
 
-fn annotations(said: &Said) -> Vec<(&str, &str)> {
-    said.noted.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+fn annotations(outcome: &AuthnOutcome) -> Vec<(&str, &str)> {
+    outcome.noted.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
 #[test]
-fn secret_and_service_account_must_still_be_there() {
-    type Change = fn(&mut Cluster, &mut Secret);
+fn secret_and_service_account_must_exist() {
+    type Change = fn(&mut FakeApiServer, &mut Secret);
     let cases: [(&str, Change, &str); 12] = [
         ("good", |_, _| {}, OK),
         ("no secret", |_, secret| secret.identity.uid.clear(), INVALIDATED),
@@ -94,15 +94,15 @@ fn secret_and_service_account_must_still_be_there() {
     ];
     for (name, change, expected) in cases {
         let (bed, token) = bed(change);
-        assert_eq!(bed.ask(&bed.legacy(true), &token).verdict, expected, "{name}");
-        bed.cluster.asked();
-        assert_eq!(bed.ask(&bed.legacy(false), &token).verdict, OK, "{name}, without lookups");
-        assert_eq!(bed.cluster.asked(), [""; 0]);
+        assert_eq!(bed.authenticate(&bed.legacy(true), &token).verdict, expected, "{name}");
+        bed.cluster.lookups();
+        assert_eq!(bed.authenticate(&bed.legacy(false), &token).verdict, OK, "{name}, without lookups");
+        assert_eq!(bed.cluster.lookups(), [""; 0]);
     }
 }
 
 #[test]
-fn claims_must_be_there_and_name_one_service_account() {
+fn claims_must_be_present_and_name_one_service_account() {
     let claim = |name: &str| format!("{PREFIX}{name}");
     let cases = [
         ("sub".to_owned(), "", "sub claim is missing"),
@@ -120,23 +120,27 @@ fn claims_must_be_there_and_name_one_service_account() {
         let (bed, _) = bed(|_, _| {});
         let mut changed = claims();
         changed[&claim] = json!(value);
-        assert_eq!(bed.ask(&bed.legacy(true), &bed.token(&changed)).verdict, expected, "{claim}={value:?}");
+        assert_eq!(
+            bed.authenticate(&bed.legacy(true), &bed.token(&changed)).verdict,
+            expected,
+            "{claim}={value:?}"
+        );
         changed[&claim] = json!(null);
-        let said = bed.ask(&bed.legacy(true), &bed.token(&changed));
-        assert!(said.verdict.ends_with("claim is missing"), "{claim}: {}", said.verdict);
+        let outcome = bed.authenticate(&bed.legacy(true), &bed.token(&changed));
+        assert!(outcome.verdict.ends_with("claim is missing"), "{claim}: {}", outcome.verdict);
         changed[&claim] = json!(1);
-        let said = bed.ask(&bed.legacy(true), &bed.token(&changed));
-        assert!(said.verdict.starts_with("json: invalid type: integer"), "{claim}: {}", said.verdict);
-        assert_eq!(bed.cluster.asked(), [""; 0]);
+        let outcome = bed.authenticate(&bed.legacy(true), &bed.token(&changed));
+        assert!(outcome.verdict.starts_with("json: invalid type: integer"), "{claim}: {}", outcome.verdict);
+        assert_eq!(bed.cluster.lookups(), [""; 0]);
     }
-    // The first one that is missing is told.
+    // The first missing claim is reported.
     let (bed, _) = bed(|_, _| {});
     let bare = bed.token(&json!({"iss": "kubernetes/serviceaccount"}));
-    assert_eq!(bed.ask(&bed.legacy(true), &bare).verdict, "sub claim is missing");
+    assert_eq!(bed.authenticate(&bed.legacy(true), &bare).verdict, "sub claim is missing");
 }
 
 #[test]
-fn names_of_service_accounts_are_taken_apart() {
+fn user_names_of_service_accounts_are_split() {
     let long = "a".repeat(64);
     let cases = [
         ("system:serviceaccount:foo:bar", Some(("foo", "bar"))),
@@ -167,8 +171,8 @@ fn names_of_service_accounts_are_taken_apart() {
 }
 
 #[test]
-fn uses_are_counted_told_and_noted_on_the_secret() {
-    let counted = |bed: &Bed| {
+fn uses_are_counted_annotated_and_labelled_on_the_secret() {
+    let counted = |bed: &TestBed| {
         let counters = &bed.counters;
         [&counters.legacy, &counters.auto, &counters.manual, &counters.invalid_auto].map(GenericCounter::get)
     };
@@ -176,15 +180,15 @@ fn uses_are_counted_told_and_noted_on_the_secret() {
     let label = "test/builder-token kubernetes.io/legacy-token-last-used=2023-11-14";
 
     let (manual, token) = bed(|_, _| {});
-    let said = manual.ask(&manual.legacy(true), &token);
+    let outcome = manual.authenticate(&manual.legacy(true), &token);
     assert_eq!(
-        annotations(&said),
+        annotations(&outcome),
         [legacy, ("authentication.k8s.io/legacy-token-manual-secret", "builder-token")]
     );
-    assert_eq!(said.noted.warnings, [""; 0]);
+    assert_eq!(outcome.noted.warnings, [""; 0]);
     assert_eq!(counted(&manual), [1, 0, 1, 0]);
     assert_eq!(*manual.cluster.labels.lock().unwrap(), [label]);
-    let user = said.identity.unwrap();
+    let user = outcome.identity.unwrap();
     assert_eq!(user.uid.as_deref(), Some("12345"));
     assert_eq!(user.groups, ["system:serviceaccounts", "system:serviceaccounts:test"]);
     assert!(user.extra.is_empty());
@@ -193,15 +197,15 @@ fn uses_are_counted_told_and_noted_on_the_secret() {
         cluster.accounts.get_mut("test/builder").unwrap().secrets =
             vec!["another".to_owned(), "builder-token".to_owned()];
     });
-    let said = auto.ask(&auto.legacy(true), &token);
-    assert_eq!(said.verdict, OK);
+    let outcome = auto.authenticate(&auto.legacy(true), &token);
+    assert_eq!(outcome.verdict, OK);
     assert_eq!(
-        annotations(&said),
+        annotations(&outcome),
         [legacy, ("authentication.k8s.io/legacy-token-autogenerated-secret", "builder-token")]
     );
     let warning = "Use tokens from the TokenRequest API or manually created secret-based tokens instead of \
                    auto-generated secret-based tokens.";
-    assert_eq!(said.noted.warnings, [warning]);
+    assert_eq!(outcome.noted.warnings, [warning]);
     assert_eq!(counted(&auto), [1, 1, 0, 0]);
     assert_eq!(*auto.cluster.labels.lock().unwrap(), [label]);
 
@@ -209,17 +213,17 @@ fn uses_are_counted_told_and_noted_on_the_secret() {
         cluster.accounts.get_mut("test/builder").unwrap().secrets = vec!["builder-token".to_owned()];
         secret.labels.insert("kubernetes.io/legacy-token-invalid-since".to_owned(), "x".to_owned());
     });
-    let said = invalid.ask(&invalid.legacy(true), &token);
+    let outcome = invalid.authenticate(&invalid.legacy(true), &token);
     assert_eq!(
-        annotations(&said),
+        annotations(&outcome),
         [legacy, ("authentication.k8s.io/legacy-token-invalidated", "builder-token/test")]
     );
-    assert_eq!(said.noted.warnings, [""; 0]);
+    assert_eq!(outcome.noted.warnings, [""; 0]);
     assert_eq!(counted(&invalid), [1, 0, 0, 1]);
     assert_eq!(*invalid.cluster.labels.lock().unwrap(), [label]);
 
     let (blind, token) = bed(|_, _| {});
-    assert_eq!(annotations(&blind.ask(&blind.legacy(false), &token)), [legacy]);
+    assert_eq!(annotations(&blind.authenticate(&blind.legacy(false), &token)), [legacy]);
     assert_eq!(counted(&blind), [1, 0, 0, 0]);
     assert_eq!(*blind.cluster.labels.lock().unwrap(), [""; 0]);
 }
@@ -238,26 +242,26 @@ fn the_day_of_the_last_use_is_written_once() {
         let (bed, token) = bed(|_, secret| {
             secret.labels.insert("kubernetes.io/legacy-token-last-used".to_owned(), last.to_owned());
         });
-        assert_eq!(bed.ask(&bed.legacy(true), &token).verdict, OK);
+        assert_eq!(bed.authenticate(&bed.legacy(true), &token).verdict, OK);
         assert_eq!(bed.cluster.labels.lock().unwrap().len(), usize::from(written), "{last:?}");
     }
     // The last second of a leap day, and the first one after it.
     for (now, day) in [(1_709_251_199, "2024-02-29"), (1_709_251_200, "2024-03-01")] {
         let (mut bed, token) = bed(|_, _| {});
         bed.now = seconds(now);
-        bed.ask(&bed.legacy(true), &token);
+        bed.authenticate(&bed.legacy(true), &token);
         assert!(bed.cluster.labels.lock().unwrap()[0].ends_with(day));
     }
 }
 
 #[test]
-fn it_never_expires_and_has_no_other_issuer() {
+fn legacy_tokens_do_not_expire_and_have_one_issuer() {
     let (bed, _) = bed(|_, _| {});
     let expired = with(claims(), json!({"exp": 1, "nbf": NOW + 1000, "iat": NOW + 1000}));
-    assert_eq!(bed.ask(&bed.legacy(false), &bed.token(&expired)).verdict, OK);
+    assert_eq!(bed.authenticate(&bed.legacy(false), &bed.token(&expired)).verdict, OK);
     for issuer in ["iss", "", "kubernetes/serviceaccount ", "Kubernetes/serviceaccount"] {
         let other = bed.token(&with(claims(), json!({"iss": issuer})));
-        assert_eq!(bed.ask(&bed.legacy(false), &other).verdict, "no opinion", "{issuer:?}");
+        assert_eq!(bed.authenticate(&bed.legacy(false), &other).verdict, "no opinion", "{issuer:?}");
     }
-    assert_eq!(bed.ask(&bed.bound(), &bed.token(&claims())).verdict, "no opinion");
+    assert_eq!(bed.authenticate(&bed.bound(), &bed.token(&claims())).verdict, "no opinion");
 }

@@ -3,12 +3,12 @@ use http::{HeaderMap, HeaderValue};
 
 use super::*;
 
-fn answer(code: u16, body: &str, retry_after: Option<&'static str>) -> Answer {
+fn answer(code: u16, body: &str, retry_after: Option<&'static str>) -> HttpsResponse {
     let mut headers = HeaderMap::new();
     if let Some(seconds) = retry_after {
         headers.insert(RETRY_AFTER, HeaderValue::from_static(seconds));
     }
-    Answer { status: StatusCode::from_u16(code).unwrap(), headers, body: Bytes::from(body.to_owned()) }
+    HttpsResponse { status: StatusCode::from_u16(code).unwrap(), headers, body: Bytes::from(body.to_owned()) }
 }
 
 fn token() -> BearerToken {
@@ -20,14 +20,14 @@ struct Case {
     code: u16,
     retry_after: Option<&'static str>,
     body: &'static str,
-    /// What is logged.
+    /// The expected error text.
     text: &'static str,
-    /// The least seconds to wait, if it is worth asking again.
-    again: Option<u64>,
+    /// The expected minimum delay in seconds before a retry.
+    retry_in: Option<u64>,
 }
 
-/// What goes for most of them.
-const CASE: Case = Case { name: "", code: 200, retry_after: None, body: "", text: "", again: None };
+/// Defaults of the cases.
+const CASE: Case = Case { name: "", code: 200, retry_after: None, body: "", text: "", retry_in: None };
 
 const CASES: &[Case] = &[
     Case {
@@ -35,32 +35,32 @@ const CASES: &[Case] = &[
         code: 500,
         body: "HTTP Error\n",
         text: "an error on the server (\"HTTP Error\") has prevented the request from succeeding",
-        again: Some(0),
+        retry_in: Some(0),
         ..CASE
     },
     Case {
-        name: "502, of a class that has no reason of its own",
+        name: "502, without a reason of its own",
         code: 502,
         text: "an error on the server (\"unknown\") has prevented the request from succeeding",
-        again: Some(0),
+        retry_in: Some(0),
         ..CASE
     },
     Case {
         name: "504",
         code: 504,
         text: "the server was unable to return a response in the time allotted, but may still be processing the request",
-        again: Some(0),
+        retry_in: Some(0),
         ..CASE
     },
     Case {
         name: "429",
         code: 429,
         text: "the server has received too many requests and has asked us to try again later",
-        again: Some(0),
+        retry_in: Some(0),
         ..CASE
     },
     Case {
-        name: "503 says nothing of later",
+        name: "503 without Retry-After",
         code: 503,
         text: "the server is currently unable to handle the request",
         ..CASE
@@ -70,7 +70,7 @@ const CASES: &[Case] = &[
         code: 503,
         retry_after: Some("3"),
         text: "the server is currently unable to handle the request",
-        again: Some(3),
+        retry_in: Some(3),
         ..CASE
     },
     Case {
@@ -95,20 +95,20 @@ const CASES: &[Case] = &[
     },
     Case { name: "403", code: 403, body: "not you", text: "not you", ..CASE },
     Case {
-        name: "a code without words of its own",
+        name: "a code without a message of its own",
         code: 418,
         text: "the server responded with the status code 418 but did not return more information",
         ..CASE
     },
     Case {
-        name: "207 is no success",
+        name: "207 is not a success",
         code: 207,
         body: r#"{"status":{"authenticated":true,"user":{"username":"mallory"}}}"#,
         text: "the server responded with the status code 207 but did not return more information",
         ..CASE
     },
     Case {
-        name: "a Status decides, not the code",
+        name: "a Status takes precedence over the code",
         code: 500,
         body: r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Forbidden","code":403}"#,
         text: "no",
@@ -119,15 +119,15 @@ const CASES: &[Case] = &[
         code: 503,
         body: r#"{"kind":"Status","status":"Failure","message":"later","reason":"ServiceUnavailable","details":{"retryAfterSeconds":7},"code":503}"#,
         text: "later",
-        again: Some(7),
+        retry_in: Some(7),
         ..CASE
     },
     Case {
-        name: "a Status that asks for a delay without saying which",
+        name: "a Status with details but no delay",
         code: 504,
         body: r#"{"kind":"Status","status":"Failure","message":"later","reason":"ServerTimeout","details":{},"code":500}"#,
         text: "later",
-        again: Some(0),
+        retry_in: Some(0),
         ..CASE
     },
     Case {
@@ -135,55 +135,55 @@ const CASES: &[Case] = &[
         code: 500,
         body: r#"{"kind":"Status","status":"Failure","message":"oh","code":500}"#,
         text: "oh",
-        again: Some(0),
+        retry_in: Some(0),
         ..CASE
     },
     Case {
-        name: "nothing",
+        name: "empty",
         code: 204,
         text: "0-length response with status code: 204 and content type: application/json",
         ..CASE
     },
     Case {
-        name: "a page",
+        name: "an HTML page",
         body: "<html>my-s3cr3t</html>",
-        text: "the answer is no TokenReview: line 1, column 1 is wrong",
+        text: "the answer is not a TokenReview: line 1, column 1 is wrong",
         ..CASE
     },
     Case {
-        name: "half an answer",
+        name: "a truncated response",
         body: r#"{"status":{"authenticated":true,"user":{"username":"mall"#,
-        text: "the answer is no TokenReview: line 1, column 56 is wrong",
+        text: "the answer is not a TokenReview: line 1, column 56 is wrong",
         ..CASE
     },
     Case {
-        name: "an answer and more",
+        name: "a response with trailing data",
         body: r#"{"status":{"authenticated":true}} {}"#,
-        text: "the answer is no TokenReview: line 1, column 35 is wrong",
+        text: "the answer is not a TokenReview: line 1, column 35 is wrong",
         ..CASE
     },
     Case {
-        name: "twice",
+        name: "a duplicate member",
         body: r#"{"status":{"authenticated":false,"authenticated":true}}"#,
-        text: "the answer is no TokenReview: line 1, column 48 is wrong",
+        text: "the answer is not a TokenReview: line 1, column 48 is wrong",
         ..CASE
     },
     Case {
-        name: "a text for a truth",
+        name: "a string for a boolean",
         body: r#"{"status":{"authenticated":"true"}}"#,
-        text: "the answer is no TokenReview: line 1, column 33 is wrong",
+        text: "the answer is not a TokenReview: line 1, column 33 is wrong",
         ..CASE
     },
     Case {
-        name: "a list of what is in an answer",
+        name: "a list for the TokenReview",
         body: r#"["TokenReview","authentication.k8s.io/v1",[true,["mallory"]]]"#,
-        text: "the answer is no TokenReview: line 1, column 0 is wrong",
+        text: "the answer is not a TokenReview: line 1, column 0 is wrong",
         ..CASE
     },
     Case {
-        name: "a list within an answer",
+        name: "a list for the status",
         body: r#"{"status":[true,["mallory"]]}"#,
-        text: "the answer is no TokenReview: line 1, column 10 is wrong",
+        text: "the answer is not a TokenReview: line 1, column 10 is wrong",
         ..CASE
     },
     Case {
@@ -209,12 +209,12 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn what_is_no_answer_is_trouble() {
+fn responses_without_a_verdict_are_errors() {
     let mut wrong = Vec::new();
     for case in CASES {
-        let got = read(Version::V1, &token(), &answer(case.code, case.body, case.retry_after));
-        let again = case.again.map(Duration::from_secs);
-        if got != Err(Trouble { text: case.text.to_owned(), again }) {
+        let got = read(TokenReviewVersion::V1, &token(), &answer(case.code, case.body, case.retry_after));
+        let retry_after = case.retry_in.map(Duration::from_secs);
+        if got != Err(ReviewError { text: case.text.to_owned(), retry_after }) {
             wrong.push(format!("{}: {got:?}", case.name));
         }
     }
@@ -222,15 +222,15 @@ fn what_is_no_answer_is_trouble() {
 }
 
 #[test]
-fn an_answer_is_taken_as_it_is() {
+fn a_response_is_decoded_unchanged() {
     let body = r#"{"kind":"TokenReview","apiVersion":"VERSION","metadata":{},"spec":{"token":"t"},"more":1,
         "status":{"authenticated":true,"user":{"username":"a b","uid":"7","groups":["x","","x"],
         "extra":{"Foo":["1","2"],"none":null}},"audiences":["api"],"error":"e"}}"#;
-    let expected = Status {
-        _object: Object {},
+    let expected = ReviewedStatus {
+        _object: ObjectOnly {},
         authenticated: true,
-        user: User {
-            _object: Object {},
+        user: ReviewedUser {
+            _object: ObjectOnly {},
             username: "a b".to_owned(),
             uid: "7".to_owned(),
             groups: ["x", "", "x"].map(str::to_owned).to_vec(),
@@ -242,50 +242,52 @@ fn an_answer_is_taken_as_it_is() {
         audiences: vec!["api".to_owned()],
         error: "e".to_owned(),
     };
-    for version in [Version::V1, Version::V1Beta1] {
+    for version in [TokenReviewVersion::V1, TokenReviewVersion::V1Beta1] {
         let body = body.replace("VERSION", version.api_version());
         assert_eq!(read(version, &token(), &answer(201, &body, None)).unwrap(), expected, "{version:?}");
     }
 }
 
 #[test]
-fn an_answer_may_leave_out_what_it_is() {
+fn kind_version_and_status_are_optional() {
     for body in ["{}", r#"{"status":null}"#, r#"{"kind":null,"status":{"user":null,"audiences":null}}"#] {
         assert_eq!(
-            read(Version::V1, &token(), &answer(200, body, None)).unwrap(),
-            Status::default(),
+            read(TokenReviewVersion::V1, &token(), &answer(200, body, None)).unwrap(),
+            ReviewedStatus::default(),
             "{body}"
         );
     }
 }
 
 #[test]
-fn a_question_has_audiences_only_if_there_are_some() {
+fn a_request_without_audiences_omits_the_field() {
     let token = BearerToken::new("t\"0");
     let audiences = ["a", "b"].map(|name| Audience(name.to_owned()));
     let written = |audiences: &[Audience], version| {
-        String::from_utf8(question(version, &token, audiences).unwrap()).unwrap()
+        String::from_utf8(request_body(version, &token, audiences).unwrap()).unwrap()
     };
     assert_eq!(
-        written(&audiences, Version::V1),
+        written(&audiences, TokenReviewVersion::V1),
         r#"{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","metadata":{},"spec":{"token":"t\"0","audiences":["a","b"]},"status":{}}"#
     );
     assert_eq!(
-        written(&[], Version::V1Beta1),
+        written(&[], TokenReviewVersion::V1Beta1),
         r#"{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1beta1","metadata":{},"spec":{"token":"t\"0"},"status":{}}"#
     );
 }
 
 #[test]
-fn no_half_of_the_token_is_left_where_a_text_is_cut() {
-    for before in LONGEST_TEXT - 5..=LONGEST_TEXT {
+fn truncation_leaves_no_part_of_the_token() {
+    for before in MAX_ERROR_TEXT - 5..=MAX_ERROR_TEXT {
         let body = format!("{}t0k3n and more", "x".repeat(before));
         for code in [403, 500] {
-            let Err(Trouble { text, .. }) = read(Version::V1, &token(), &answer(code, &body, None)) else {
-                panic!("{code} is no answer");
+            let Err(ReviewError { text, .. }) =
+                read(TokenReviewVersion::V1, &token(), &answer(code, &body, None))
+            else {
+                panic!("{code} is not a verdict");
             };
             assert!(!text.contains("t0"), "{before} {code}: {text}");
         }
     }
-    assert_eq!(redacted(&token(), &"ä".repeat(LONGEST_TEXT)).len(), LONGEST_TEXT);
+    assert_eq!(redacted(&token(), &"ä".repeat(MAX_ERROR_TEXT)).len(), MAX_ERROR_TEXT);
 }

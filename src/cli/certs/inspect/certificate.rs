@@ -1,4 +1,4 @@
-//! What certificates and requests say of themselves, and what is wrong with them as they are.
+//! The facts and problems of single certificates and requests.
 
 use std::net::IpAddr;
 
@@ -10,15 +10,15 @@ use x509_parser::prelude::FromDer as _;
 
 use super::super::super::terminal::when;
 use super::super::{fingerprint, hex, serial};
-use super::public_key::Known;
+use super::public_key::KeyDescription;
 use super::{Fact, Facts, Findings};
 use crate::clock::UnixTime;
 use crate::pki::issuance::profile::SYSTEM_MASTERS;
 use crate::pki::issuance::request::CertificateRequest;
-use crate::pki::x509::name::{Reader, Subject};
+use crate::pki::x509::name::{CertificateSubject, NameDecoder};
 
-/// What ends within this time is told of.
-const SOON: u64 = 30 * 86_400;
+/// Certificates that expire within this time get a warning, in seconds.
+const EXPIRY_WARNING_SECONDS: u64 = 30 * 86_400;
 
 const SIGNATURES: [(&str, &str); 11] = [
     ("1.2.840.113549.1.1.4", "MD5 with RSA"),
@@ -34,14 +34,14 @@ const SIGNATURES: [(&str, &str); 11] = [
     ("1.3.101.112", "Ed25519"),
 ];
 
-/// What somebody means to do with a certificate.
+/// The use that a certificate is inspected for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum IntendedUse {
     Client,
     Server,
 }
 
-/// Its facts.
+/// The facts of a certificate.
 pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
     let mut facts: Facts = vec![
         ("subject", named(&certificate.subject().to_string()).into()),
@@ -49,7 +49,7 @@ pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
         ("serial", serial(certificate).into()),
         ("from", when(certificate.validity().not_before.timestamp(), now).into()),
         ("until", when(certificate.validity().not_after.timestamp(), now).into()),
-        ("key", Known::of(certificate.public_key()).name.into()),
+        ("key", KeyDescription::of(certificate.public_key()).name.into()),
         ("signature", signature(certificate).into()),
     ];
     facts.extend(names(certificate.extensions().iter().map(X509Extension::parsed_extension)));
@@ -79,11 +79,11 @@ pub(super) fn facts(certificate: &X509Certificate<'_>, now: UnixTime) -> Facts {
     facts
 }
 
-/// What is wrong with it as it is, for whatever use.
+/// Adds the problems of a certificate, for the intended use if known.
 pub(super) fn judge(
     item: &str,
     certificate: &X509Certificate<'_>,
-    wanted: Option<Use>,
+    wanted: Option<IntendedUse>,
     now: UnixTime,
     findings: &mut Findings,
 ) {
@@ -91,21 +91,23 @@ pub(super) fn judge(
     let (begin, end) = (validity.not_before.timestamp(), validity.not_after.timestamp());
     let moment = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     if moment < begin {
-        findings.error(item, format!("not yet valid: it begins {}; is the clock right?", when(begin, now)));
+        findings.error(item, format!("not yet valid: valid from {}; check the clock", when(begin, now)));
     } else if moment > end {
-        findings.error(item, format!("expired: it ended {}; issue another", when(end, now)));
-    } else if end.saturating_sub(moment) < i64::try_from(SOON).unwrap_or_default() {
-        findings.warning(item, format!("expires soon: it ends {}", when(end, now)));
+        findings.error(item, format!("expired {}; issue a new one", when(end, now)));
+    } else if end.saturating_sub(moment) < i64::try_from(EXPIRY_WARNING_SECONDS).unwrap_or_default() {
+        findings.warning(item, format!("expires soon: {}", when(end, now)));
     }
-    if let Some(weakness) = Known::of(certificate.public_key()).weakness {
+    if let Some(weakness) = KeyDescription::of(certificate.public_key()).weakness {
         findings.error(item, weakness);
     }
     let signature = signature(certificate);
-    // A root is trusted for itself; nobody looks at its signature.
+    // Verifiers do not check the self-signature of a root.
     let is_root = certificate.subject() == certificate.issuer();
     if (signature.starts_with("SHA-1") || signature.starts_with("MD5")) && !is_root {
-        findings
-            .error(item, format!("signed by {signature}, which Kubernetes no longer takes; issue another"));
+        findings.error(
+            item,
+            format!("signature algorithm {signature}, which Kubernetes no longer accepts; issue a new one"),
+        );
     }
     let usage = certificate.extended_key_usage().ok().flatten().map(|usage| usage.value);
     let serves = |usage: &ExtendedKeyUsage<'_>| usage.server_auth || usage.any;
@@ -116,70 +118,69 @@ pub(super) fn judge(
         match (usage, wanted) {
             (None, _) => findings.warning(
                 item,
-                "no extended key usage: it is good for clients and servers alike, and some refuse it",
+                "no extended key usage: valid for clients and servers alike, and refused by some verifiers",
             ),
-            (Some(usage), Some(Use::Client)) if !is_client(usage) => {
+            (Some(usage), Some(IntendedUse::Client)) if !is_client(usage) => {
                 findings.error(item, "not for clients: its extended key usage lacks clientAuth");
             }
-            (Some(usage), Some(Use::Server)) if !serves(usage) => {
+            (Some(usage), Some(IntendedUse::Server)) if !serves(usage) => {
                 findings.error(item, "not for servers: its extended key usage lacks serverAuth");
             }
             _ => {}
         }
         let for_servers =
-            wanted == Some(Use::Server) || wanted.is_none() && usage.is_some_and(|u| u.server_auth);
+            wanted == Some(IntendedUse::Server) || wanted.is_none() && usage.is_some_and(|u| u.server_auth);
         let has_names = certificate.subject_alternative_name().ok().flatten().is_some();
         if for_servers && !has_names {
             findings.error(
                 item,
-                "no subjectAltName: clients do not look at the CommonName; issue another with --dns or --ip",
+                "no subjectAltName: clients ignore the CommonName; issue a new one with --dns or --ip",
             );
         }
     }
-    let for_clients = wanted == Some(Use::Client) || wanted.is_none() && usage.is_some_and(|u| u.client_auth);
+    let for_clients =
+        wanted == Some(IntendedUse::Client) || wanted.is_none() && usage.is_some_and(|u| u.client_auth);
     if for_clients && !certificate.is_ca() {
-        // As the gateway and kube-apiserver read it: groups may be written in strings that the parser here does not read.
-        let subject = Subject::parse(certificate.subject().as_raw(), Reader::Certificate);
+        // Parsed as the gateway and kube-apiserver do: x509-parser does not decode all string types of groups.
+        let subject = CertificateSubject::parse(certificate.subject().as_raw(), NameDecoder::Certificate);
         let name = subject.map(|subject| subject.name).unwrap_or_default();
         if name.common_name.is_empty() {
-            findings.error(item, "no CommonName: a client of it has no user name");
+            findings.error(item, "no CommonName: the client has no user name");
         }
         if name.organization.iter().any(|group| group == SYSTEM_MASTERS) {
             findings.warning(
                 item,
-                format!(
-                    "in the group {SYSTEM_MASTERS}: it may do everything, whatever RBAC says, until it ends"
-                ),
+                format!("in the group {SYSTEM_MASTERS}: full access, regardless of RBAC, until it expires"),
             );
         }
     }
 }
 
-fn authority(item: &str, certificate: &X509Certificate<'_>, wanted: Option<Use>, findings: &mut Findings) {
+fn authority(
+    item: &str,
+    certificate: &X509Certificate<'_>,
+    wanted: Option<IntendedUse>,
+    findings: &mut Findings,
+) {
     if wanted.is_some() {
-        findings.error(
-            item,
-            "an authority's certificate where a leaf is meant: whoever has its key can be anyone",
-        );
+        findings.error(item, "a CA certificate in place of a leaf: its key can sign for any identity");
     }
     if certificate.key_usage().ok().flatten().is_some_and(|usage| !usage.value.key_cert_sign()) {
-        findings.error(
-            item,
-            "an authority that may not sign: its key usage lacks keyCertSign; was the CA bit meant?",
-        );
+        findings
+            .error(item, "a CA that may not sign: its key usage lacks keyCertSign; is the CA bit intended?");
     }
 }
 
-/// The facts of a request, and what is wrong with it.
+/// The facts of a request; adds its problems.
 pub(super) fn request(item: &str, der: &[u8], findings: &mut Findings) -> Facts {
     let Ok((_, request)) = X509CertificationRequest::from_der(der) else {
-        findings.error(item, "not a certificate request that can be read");
+        findings.error(item, "malformed certificate request");
         return Vec::new();
     };
     let info = &request.certification_request_info;
     let mut facts: Facts = vec![
         ("subject", named(&info.subject.to_string()).into()),
-        ("key", Known::of(&info.subject_pki).name.into()),
+        ("key", KeyDescription::of(&info.subject_pki).name.into()),
     ];
     facts.extend(names(request.requested_extensions().into_iter().flatten()));
     for extension in request.requested_extensions().into_iter().flatten() {
@@ -187,16 +188,15 @@ pub(super) fn request(item: &str, der: &[u8], findings: &mut Findings) -> Facts 
             ParsedExtension::KeyUsage(usage) => facts.push(("asks for", usage.to_string().into())),
             ParsedExtension::ExtendedKeyUsage(usage) => facts.push(("asks for", purposes(usage).into())),
             ParsedExtension::BasicConstraints(constraints) if constraints.ca => {
-                findings.warning(item, "it asks for an authority's certificate; that is never signed");
+                findings.warning(item, "requests a CA certificate, which is never signed");
             }
             _ => {}
         }
     }
-    // The core has the last word: what it does not take is not signed, and what it reads is.
+    // The parser of `pki::issuance` decides: it is the one that signs.
     match CertificateRequest::from_der(der) {
         Ok(read) if read.subject().organization.iter().any(|group| group == SYSTEM_MASTERS) => {
-            findings
-                .warning(item, format!("it asks for the group {SYSTEM_MASTERS}, which may do everything"));
+            findings.warning(item, format!("requests the group {SYSTEM_MASTERS}, which has full access"));
         }
         Ok(_) => {}
         Err(error) => findings.error(item, error.to_string()),

@@ -1,5 +1,5 @@
-//! What a kubeconfig holds: each cluster's CA and each user's certificate, embedded or in files. Tokens and passwords are
-//! told of, and not shown.
+//! Inspects kubeconfigs: the CA of each cluster and the certificate of each user, embedded or in files. Names the other
+//! kinds of credentials, and never prints them.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use kube::config::Kubeconfig;
 use secrecy::ExposeSecret;
 
 use super::super::error::CommandError;
-use super::certificate::Use;
-use super::{Facts, Findings, Item, material};
+use super::certificate::IntendedUse;
+use super::{Facts, Findings, InspectedItem, material};
 use crate::clock::UnixTime;
 use crate::config::kubeconfig::unreadable;
 
-/// Looks at everything in the kubeconfig.
+/// Inspects every cluster and user of a kubeconfig.
 pub(super) fn inspect(
     path: &Path,
     bytes: &[u8],
@@ -26,12 +26,12 @@ pub(super) fn inspect(
         CommandError::about(
             &name,
             format!(
-                "neither PEM, DER nor a kubeconfig ({problem}); give a certificate, request, key or kubeconfig (what is \
-                 in PKCS#12 or PKCS#7 becomes PEM by `openssl pkcs12 -in FILE` or `openssl pkcs7 -print_certs -in FILE`)"
+                "neither PEM, DER nor a kubeconfig ({problem}); give a certificate, request, key or kubeconfig (convert \
+                 PKCS#12 or PKCS#7 with `openssl pkcs12 -in FILE` or `openssl pkcs7 -print_certs -in FILE`)"
             ),
         )
     };
-    // `kube` panics on half a character of UTF-16.
+    // `kube` panics on truncated UTF-16.
     if str::from_utf8(bytes).is_err() {
         return Err(unknown("it is not text".to_owned()));
     }
@@ -51,16 +51,16 @@ pub(super) fn inspect(
         if cluster.insecure_skip_tls_verify == Some(true) {
             findings.error(
                 &item,
-                "insecure-skip-tls-verify: anyone on the way can be this server; give its CA instead",
+                "insecure-skip-tls-verify: any attacker on the network can impersonate the server; give its CA instead",
             );
         }
         let data = cluster.certificate_authority_data.as_deref();
         let file = cluster.certificate_authority.as_deref();
         let held = held(data, file, base);
         if held.is_none() {
-            facts.push(("CA", "none: the system's are taken".into()));
+            facts.push(("CA", "none: the system's CAs are used".into()));
         }
-        findings.items.push(Item { kind: "cluster", name: item.clone(), facts });
+        findings.items.push(InspectedItem { kind: "cluster", name: item.clone(), facts });
         look(&item, "certificate-authority", held, None, now, findings);
     }
     for named in &config.auth_infos {
@@ -73,12 +73,12 @@ pub(super) fn inspect(
         let others = [
             (user.token.is_some(), "a token"),
             (user.token_file.is_some(), "a token file"),
-            (user.exec.is_some(), "a plugin that is run"),
+            (user.exec.is_some(), "an exec plugin"),
             (user.auth_provider.is_some(), "an auth provider"),
             (user.username.is_some() || user.password.is_some(), "a user name and password"),
         ];
         let others = others.iter().filter(|(given, _)| *given).map(|(_, what)| ("has", (*what).into()));
-        findings.items.push(Item { kind: "user", name: item.clone(), facts: others.collect() });
+        findings.items.push(InspectedItem { kind: "user", name: item.clone(), facts: others.collect() });
         match (&certificate, &key) {
             (Some(_), None) => findings.error(&item, "a client certificate without its client-key"),
             (None, Some(_)) => findings.error(&item, "a client-key without its client certificate"),
@@ -86,25 +86,30 @@ pub(super) fn inspect(
         }
         let mut pieces = read(&item, "client-certificate", certificate, findings);
         pieces.extend(read(&item, "client-key", key, findings));
-        material::inspect(&pieces, Some(Use::Client), now, findings);
+        material::inspect(&pieces, Some(IntendedUse::Client), now, findings);
     }
     Ok(())
 }
 
-/// Content, or why there is none, and the file's name if it is one.
-type Held = Result<Vec<u8>, String>;
+/// The data, or the error of reading it.
+type KubeconfigData = Result<Vec<u8>, String>;
 
 /// Inline data takes precedence over the file, as for client-go.
-fn held(data: Option<&str>, file: Option<&str>, base: Option<&Path>) -> Option<Held> {
+fn held(data: Option<&str>, file: Option<&str>, base: Option<&Path>) -> Option<KubeconfigData> {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
         return Some(STANDARD.decode(data).map_err(|_| "it is not base64".to_owned()));
     }
-    // `kube` joins an empty one with the directory, too.
+    // `kube` joins even an empty path with the directory.
     let file = file.filter(|file| !file.is_empty() && Some(Path::new(file)) != base)?;
     Some(std::fs::read(file).map_err(|error| format!("{file}: {error}")))
 }
 
-fn read(item: &str, field: &str, held: Option<Held>, findings: &mut Findings) -> Vec<material::Piece> {
+fn read(
+    item: &str,
+    field: &str,
+    held: Option<KubeconfigData>,
+    findings: &mut Findings,
+) -> Vec<material::FilePart> {
     let name = format!("{item}, {field}");
     match held {
         None => Vec::new(),
@@ -115,7 +120,7 @@ fn read(item: &str, field: &str, held: Option<Held>, findings: &mut Findings) ->
         Some(Ok(bytes)) => {
             let pieces = material::pieces(&name, &bytes, None);
             if pieces.is_empty() {
-                findings.error(&name, "it holds no PEM");
+                findings.error(&name, "it contains no PEM");
             }
             pieces
         }
@@ -125,8 +130,8 @@ fn read(item: &str, field: &str, held: Option<Held>, findings: &mut Findings) ->
 fn look(
     item: &str,
     field: &str,
-    held: Option<Held>,
-    wanted: Option<Use>,
+    held: Option<KubeconfigData>,
+    wanted: Option<IntendedUse>,
     now: UnixTime,
     findings: &mut Findings,
 ) {

@@ -1,4 +1,4 @@
-//! Certificates, requests and keys as they lie in files, and how they fit together.
+//! Parses certificates, requests and keys from files, and checks whether they belong together.
 
 use secrecy::SecretString;
 use x509_parser::certificate::X509Certificate;
@@ -7,67 +7,67 @@ use x509_parser::error::X509Error;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::certificate::{self, Use};
-use super::public_key::Known;
-use super::{Facts, Findings, Item};
+use super::certificate::{self, IntendedUse};
+use super::public_key::KeyDescription;
+use super::{Facts, Findings, InspectedItem};
 use crate::clock::UnixTime;
 use crate::go::pem;
-use crate::pki::issuance::limits::in_words;
+use crate::pki::issuance::limits::purpose_name;
 use crate::pki::issuance::request::{CertificateRequest, RequestError};
-use crate::pki::issuance::signer::{KeyError, PemKey, Signer as _};
+use crate::pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
 use crate::pki::x509::certificate::Certificate;
 use crate::pki::x509::constraints;
 
-/// One thing in a file.
+/// One object of a file.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct FilePart {
     pub(super) name: String,
-    content: Content,
+    content: PartContent,
 }
 
 #[derive(Debug)]
-enum Content {
+enum PartContent {
     Certificate(Vec<u8>),
-    /// With what is wrong with the PEM around it.
+    /// With the error of the PEM encoding around it, if any.
     Request(Vec<u8>, Option<RequestError>),
-    /// The encoded public key of a private one.
-    Key(Result<Vec<u8>, KeyError>),
+    /// The public key of a private key, in DER.
+    Key(Result<Vec<u8>, PrivateKeyError>),
     Other(String),
 }
 
-/// What is in a file; nothing if it is neither PEM nor DER of something known.
-pub(super) fn pieces(name: &str, bytes: &[u8], passphrase: Option<&SecretString>) -> Vec<Piece> {
-    let piece = |content| vec![Piece { name: name.to_owned(), content }];
+/// The objects of a file; empty if it is neither PEM nor DER of a known type.
+pub(super) fn pieces(name: &str, bytes: &[u8], passphrase: Option<&SecretString>) -> Vec<FilePart> {
+    let piece = |content| vec![FilePart { name: name.to_owned(), content }];
     if X509Certificate::from_der(bytes).is_ok() {
-        return piece(Content::Certificate(bytes.to_vec()));
+        return piece(PartContent::Certificate(bytes.to_vec()));
     }
     if X509CertificationRequest::from_der(bytes).is_ok() {
-        return piece(Content::Request(bytes.to_vec(), None));
+        return piece(PartContent::Request(bytes.to_vec(), None));
     }
-    // A kubeconfig may hold PEM, too, but never at the beginning of a line.
+    // A kubeconfig may contain PEM, too, but not at the beginning of a line.
     let begins = bytes.split(|octet| *octet == b'\n').filter(|line| line.starts_with(b"-----BEGIN")).count();
     let blocks = pem::blocks(bytes);
     if begins == 0 && blocks.is_empty() {
         return Vec::new();
     }
     let broken = begins.saturating_sub(blocks.len());
-    let mut pieces: Vec<Piece> = Vec::new();
-    let mut push = |content| pieces.push(Piece { name: name.to_owned(), content });
+    let mut pieces: Vec<FilePart> = Vec::new();
+    let mut push = |content| pieces.push(FilePart { name: name.to_owned(), content });
     for block in blocks {
         let label = String::from_utf8_lossy(&block.kind).into_owned();
         push(match label.as_str() {
-            "CERTIFICATE" => Content::Certificate(block.content),
+            "CERTIFICATE" => PartContent::Certificate(block.content),
             "CERTIFICATE REQUEST" | "NEW CERTIFICATE REQUEST" => {
-                Content::Request(block.content, unfit_armour(bytes))
+                PartContent::Request(block.content, unfit_armour(bytes))
             }
-            // The file as a whole, once: its key may stand behind the parameters of its curve.
-            label if label.ends_with("PRIVATE KEY") => Content::Key(public_part(bytes, passphrase)),
+            // Parses the whole file: EC PARAMETERS may precede the key.
+            label if label.ends_with("PRIVATE KEY") => PartContent::Key(public_part(bytes, passphrase)),
             "EC PARAMETERS" => continue,
-            _ => Content::Other(label),
+            _ => PartContent::Other(label),
         });
     }
     for _ in 0..broken {
-        push(Content::Other("a PEM block that cannot be read".to_owned()));
+        push(PartContent::Other("a malformed PEM block".to_owned()));
     }
     let all = pieces.len();
     if all > 1 {
@@ -78,29 +78,34 @@ pub(super) fn pieces(name: &str, bytes: &[u8], passphrase: Option<&SecretString>
     pieces
 }
 
-/// Why nothing signs the request in a PEM file, whatever it asks for.
+/// The error of a PEM file whose request no signer accepts, regardless of its contents.
 fn unfit_armour(pem: &[u8]) -> Option<RequestError> {
     let error = CertificateRequest::from_pem(pem).err();
     error.filter(|error| matches!(error, RequestError::NotPem | RequestError::NotBare))
 }
 
-fn public_part(pem: &[u8], passphrase: Option<&SecretString>) -> Result<Vec<u8>, KeyError> {
+fn public_part(pem: &[u8], passphrase: Option<&SecretString>) -> Result<Vec<u8>, PrivateKeyError> {
     let key = match (PemKey::from_pem(pem), passphrase) {
-        (Err(KeyError::Encrypted), Some(passphrase)) => PemKey::from_encrypted_pem(pem, passphrase),
+        (Err(PrivateKeyError::Encrypted), Some(passphrase)) => PemKey::from_encrypted_pem(pem, passphrase),
         (read, _) => read,
     };
     key.map(|key| key.public_key().to_vec())
 }
 
-/// Looks at things that belong together; `wanted` is what the first certificate is for, if that is known.
-pub(super) fn inspect(pieces: &[Piece], wanted: Option<Use>, now: UnixTime, findings: &mut Findings) {
-    let has_key = pieces.iter().any(|piece| matches!(piece.content, Content::Key(_)));
+/// Inspects objects that belong together; `wanted` is the intended use of the first certificate, if known.
+pub(super) fn inspect(
+    pieces: &[FilePart],
+    wanted: Option<IntendedUse>,
+    now: UnixTime,
+    findings: &mut Findings,
+) {
+    let has_key = pieces.iter().any(|piece| matches!(piece.content, PartContent::Key(_)));
     let mut certificates = Vec::new();
     let mut keys = Vec::new();
     let mut requests = Vec::new();
     for piece in pieces {
         let (kind, facts) = match &piece.content {
-            Content::Certificate(der) => {
+            PartContent::Certificate(der) => {
                 if let Ok((_, read)) = X509Certificate::from_der(der) {
                     let wanted = wanted.filter(|_| certificates.is_empty());
                     certificate::judge(&piece.name, &read, wanted, now, findings);
@@ -108,39 +113,39 @@ pub(super) fn inspect(pieces: &[Piece], wanted: Option<Use>, now: UnixTime, find
                     certificates.push((piece, read));
                     ("certificate", facts)
                 } else {
-                    findings.error(&piece.name, "not a certificate that can be read");
+                    findings.error(&piece.name, "malformed certificate");
                     ("certificate", Vec::new())
                 }
             }
-            Content::Request(der, unfit) => {
+            PartContent::Request(der, unfit) => {
                 if let Some(error) = unfit {
                     findings.error(&piece.name, error.to_string());
                 }
                 requests.push((piece, der));
                 ("request", certificate::request(&piece.name, der, findings))
             }
-            Content::Key(key) => {
+            PartContent::Key(key) => {
                 let facts = of_key(&piece.name, key, findings);
                 keys.extend(key.as_ref().ok().map(|public| (piece, public)));
                 ("private key", facts)
             }
-            Content::Other(label) => ("other", vec![("type", label.as_str().into())]),
+            PartContent::Other(label) => ("other", vec![("type", label.as_str().into())]),
         };
-        findings.items.push(Item { kind, name: piece.name.clone(), facts });
+        findings.items.push(InspectedItem { kind, name: piece.name.clone(), facts });
     }
     fit(&certificates, &requests, &keys, findings);
     chain(&certificates, has_key || wanted.is_some(), findings);
 }
 
-fn of_key(item: &str, key: &Result<Vec<u8>, KeyError>, findings: &mut Findings) -> Facts {
+fn of_key(item: &str, key: &Result<Vec<u8>, PrivateKeyError>, findings: &mut Findings) -> Facts {
     let public = match key {
         Ok(public) => public,
-        Err(KeyError::Encrypted) => {
+        Err(PrivateKeyError::Encrypted) => {
             findings.warning(
                 item,
-                "encrypted, and so not compared with anything; give its passphrase with --passphrase-file",
+                "encrypted, and therefore not matched; give the passphrase with --passphrase-file",
             );
-            return vec![("key", "encrypted; only its passphrase shows what it is".into())];
+            return vec![("key", "encrypted; its type is unknown without the passphrase".into())];
         }
         Err(error) => {
             findings.error(item, error.to_string());
@@ -148,18 +153,18 @@ fn of_key(item: &str, key: &Result<Vec<u8>, KeyError>, findings: &mut Findings) 
         }
     };
     let Ok((_, public)) = SubjectPublicKeyInfo::from_der(public) else { return Vec::new() };
-    let known = Known::of(&public);
+    let known = KeyDescription::of(&public);
     if let Some(weakness) = known.weakness {
         findings.error(item, weakness);
     }
     vec![("key", known.name.into())]
 }
 
-/// Whether each key is that of a certificate or request beside it.
+/// Checks that each key matches a certificate or request beside it.
 fn fit(
-    certificates: &[(&Piece, X509Certificate<'_>)],
-    requests: &[(&Piece, &Vec<u8>)],
-    keys: &[(&Piece, &Vec<u8>)],
+    certificates: &[(&FilePart, X509Certificate<'_>)],
+    requests: &[(&FilePart, &Vec<u8>)],
+    keys: &[(&FilePart, &Vec<u8>)],
     findings: &mut Findings,
 ) {
     let requested = |der: &[u8], public: &[u8]| {
@@ -171,35 +176,35 @@ fn fit(
             || requests.iter().any(|(_, der)| requested(der, public));
         let alone = certificates.is_empty() && requests.is_empty();
         if !(fits || alone) {
-            findings.error(&piece.name, "the key is not that of the certificate beside it");
+            findings.error(&piece.name, "the key does not match the certificate");
         }
     }
 }
 
-/// Whether each certificate is signed by the next, if the first is a leaf's.
-fn chain(certificates: &[(&Piece, X509Certificate<'_>)], as_leaf: bool, findings: &mut Findings) {
+/// Checks that each certificate is signed by the next one, if the first is a leaf.
+fn chain(certificates: &[(&FilePart, X509Certificate<'_>)], as_leaf: bool, findings: &mut Findings) {
     let Some((_, first)) = certificates.first() else { return };
-    // A list of authorities is in no order.
+    // A CA bundle has no order.
     if first.is_ca() && !as_leaf {
         return;
     }
     for pair in certificates.windows(2) {
         let [(piece, certificate), (above, issuer)] = pair else { continue };
-        // Files given together may hold leaves that have nothing to do with each other.
+        // Files given together may contain unrelated leaves.
         if !issuer.is_ca() {
             continue;
         }
         if certificate.issuer() != issuer.subject() {
             findings.error(
                 &piece.name,
-                format!("incomplete chain: the next certificate, {}, is not its issuer's", above.name),
+                format!("incomplete chain: the next certificate, {}, is not its issuer", above.name),
             );
             return;
         } else if is_false(certificate, issuer) {
             findings.error(
                 &piece.name,
                 format!(
-                    "not signed by the next certificate, {}, though that has its issuer's name",
+                    "not signed by the next certificate, {}, which has the name of its issuer",
                     above.name
                 ),
             );
@@ -209,10 +214,10 @@ fn chain(certificates: &[(&Piece, X509Certificate<'_>)], as_leaf: bool, findings
     limits(certificates, findings);
 }
 
-/// Whether the authorities of a chain may sign what they have signed: purposes, levels and names.
+/// Checks the constraints of the CAs in a chain: purposes, path length and names.
 // go: crypto/x509/verify.go, isValid, checkChainForKeyUsage; constraints.go, checkChainConstraints
-fn limits(certificates: &[(&Piece, X509Certificate<'_>)], findings: &mut Findings) {
-    // Files given together may hold several leaves; the chain is what follows the first.
+fn limits(certificates: &[(&FilePart, X509Certificate<'_>)], findings: &mut Findings) {
+    // Files given together may contain several leaves; the chain follows the first.
     let above = certificates.iter().skip(1).take_while(|(_, certificate)| certificate.is_ca());
     let chain: Vec<_> = certificates.first().into_iter().chain(above).collect();
     let read = chain.iter().map(|(_, certificate)| Certificate::parse(certificate.as_raw().to_vec().into()));
@@ -225,8 +230,8 @@ fn limits(certificates: &[(&Piece, X509Certificate<'_>)], findings: &mut Finding
             findings.error(
                 &piece.name,
                 format!(
-                    "this authority is not for {}, though what stands below it is: no verifier accepts that",
-                    in_words(purpose)
+                    "this CA does not allow {}, which the leaf is for: verifiers refuse the chain",
+                    purpose_name(purpose)
                 ),
             );
         }
@@ -234,18 +239,18 @@ fn limits(certificates: &[(&Piece, X509Certificate<'_>)], findings: &mut Finding
         if below.is_some_and(|below| u64::try_from(place).unwrap_or(u64::MAX) > below) {
             findings.error(
                 &piece.name,
-                format!("too many authorities below this one: it allows {}", below.unwrap_or_default()),
+                format!("too many CAs below this one: its path length is {}", below.unwrap_or_default()),
             );
         }
     }
     if let (Err(problem), Some((piece, _))) =
         (constraints::check_chain(&read.iter().collect::<Vec<_>>()), chain.first())
     {
-        findings.error(&piece.name, format!("an authority may not sign for its names: {problem}"));
+        findings.error(&piece.name, format!("a CA may not sign for its names: {problem}"));
     }
 }
 
-/// Whether the signature is one that the issuer never made. P-521, which the parser cannot check, is given credit.
+/// Whether the signature is invalid. P-521 signatures, which the parser cannot check, pass.
 fn is_false(certificate: &X509Certificate<'_>, issuer: &X509Certificate<'_>) -> bool {
     let verified = certificate.verify_signature(Some(issuer.public_key()));
     matches!(verified, Err(X509Error::SignatureVerificationError))

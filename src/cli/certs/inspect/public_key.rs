@@ -1,4 +1,4 @@
-//! A public key in a few words, and whether it is worth anything.
+//! Describes public keys, and finds weak ones.
 
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
@@ -10,22 +10,22 @@ const CURVES: [(&str, &str); 3] =
 // RFC 8410 section 3
 const ED25519: &str = "1.3.101.112";
 /// NIST SP 800-131A revision 2, section 3.
-const SHORTEST_RSA: usize = 2048;
+const MIN_RSA_BITS: usize = 2048;
 
-/// What is known of a key.
-pub(super) struct Known {
+/// The name and weakness of a public key.
+pub(super) struct KeyDescription {
     /// `RSA 2048`, `ECDSA P-256`, `Ed25519`.
     pub(super) name: String,
-    /// Why it is not to be used.
+    /// Why the key must not be used.
     pub(super) weakness: Option<String>,
 }
 
-impl Known {
+impl KeyDescription {
     pub(super) fn of(key: &SubjectPublicKeyInfo<'_>) -> Self {
         let mut known = Self::read(key);
         if known.weakness.is_none() {
-            // What is not signed here is not to be used elsewhere.
-            known.weakness = public_key::PublicKey::weakness(key.raw);
+            // Keys that our own CAs refuse are weak elsewhere, too.
+            known.weakness = public_key::StrongPublicKey::weakness(key.raw);
         }
         known
     }
@@ -34,13 +34,12 @@ impl Known {
         let algorithm = key.algorithm.algorithm.to_id_string();
         match key.parsed() {
             Ok(PublicKey::RSA(rsa)) => {
-                // The first octets of the integer may say no more than its sign.
+                // Skips leading zero octets of the DER integer.
                 let octets: Vec<u8> = rsa.modulus.iter().copied().skip_while(|octet| *octet == 0).collect();
                 let unused = octets.first().map_or(0, |octet| octet.leading_zeros());
                 let bits = (octets.len() * 8).saturating_sub(usize::try_from(unused).unwrap_or_default());
-                let weakness = (bits < SHORTEST_RSA).then(|| {
-                    format!("the key is too short: RSA {bits}; make one of {SHORTEST_RSA} bits or more")
-                });
+                let weakness = (bits < MIN_RSA_BITS)
+                    .then(|| format!("the key is too short: RSA {bits}; use {MIN_RSA_BITS} bits or more"));
                 Self { name: format!("RSA {bits}"), weakness }
             }
             Ok(PublicKey::EC(_)) => {
@@ -50,7 +49,9 @@ impl Known {
                     Some((_, name)) => Self { name: format!("ECDSA {name}"), weakness: None },
                     None => Self {
                         name: format!("ECDSA on the curve {curve}"),
-                        weakness: Some("the key is on a curve that TLS has not; use P-256".to_owned()),
+                        weakness: Some(
+                            "the key is on a curve that TLS does not support; use P-256".to_owned(),
+                        ),
                     },
                 }
             }
@@ -58,7 +59,7 @@ impl Known {
             _ => Self {
                 name: format!("of the algorithm {algorithm}"),
                 weakness: Some(
-                    "the key is of a kind that Kubernetes does not take; use ECDSA or RSA".to_owned(),
+                    "the key is of a type that Kubernetes does not support; use ECDSA or RSA".to_owned(),
                 ),
             },
         }

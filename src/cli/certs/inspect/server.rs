@@ -1,4 +1,5 @@
-//! What a server shows in a TLS handshake, and what a client that verifies would make of it.
+//! Inspects the certificates of a TLS server, and verifies them as a client would. The handshake accepts any
+//! certificate, so no data is ever sent over the connection.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -17,16 +18,16 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::X509Name;
 
 use super::super::error::CommandError;
-use super::super::progress::Waiting;
-use super::certificate::Use;
-use super::{Facts, Findings, Item, material};
+use super::super::progress::Spinner;
+use super::certificate::IntendedUse;
+use super::{Facts, Findings, InspectedItem, material};
 use crate::clock::UnixTime;
 use crate::go::pem;
 use crate::sync::lock;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const SERVER_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks the server, and judges what it shows.
+/// Does a TLS handshake, and inspects the server's chain.
 pub(super) fn inspect(
     address: &str,
     name: Option<&str>,
@@ -44,10 +45,10 @@ pub(super) fn inspect(
     let runtime =
         super::super::super::cluster::runtime().map_err(|error| CommandError::Failed(error.to_string()))?;
     let shown = {
-        let _waiting = Waiting::new(&format!("waiting for {address}"));
-        runtime.block_on(async { timeout(PATIENCE, shake(host, port, &server_name)).await })
+        let _spinner = Spinner::new(&format!("waiting for {address}"));
+        runtime.block_on(async { timeout(SERVER_PROBE_TIMEOUT, shake(host, port, &server_name)).await })
     };
-    let slow = || format!("no TLS handshake within {} s", PATIENCE.as_secs());
+    let slow = || format!("no TLS handshake within {} s", SERVER_PROBE_TIMEOUT.as_secs());
     let shown = shown.unwrap_or_else(|_| Err(slow())).map_err(|error| CommandError::about(address, error))?;
     let mut findings = Findings::default();
     let mut facts: Facts = vec![
@@ -56,18 +57,17 @@ pub(super) fn inspect(
         ("ALPN", shown.alpn.into()),
     ];
     match &shown.client_authorities {
-        None => facts.push(("clients", "no certificate is asked for".into())),
+        None => facts.push(("clients", "does not request a certificate".into())),
         Some(names) if names.is_empty() => {
-            facts.push(("clients", "a certificate of any CA is asked for".into()));
+            facts.push(("clients", "requests a certificate of any CA".into()));
         }
-        Some(names) => facts.extend(
-            names.iter().map(|name| ("clients", format!("a certificate of {name} is asked for").into())),
-        ),
+        Some(names) => facts
+            .extend(names.iter().map(|name| ("clients", format!("requests a certificate of {name}").into()))),
     }
     let says = verdict(&shown.chain, &server_name, roots, now);
     let verified = says.clone().map_or_else(|problem| problem, |()| format!("good for {name}"));
     facts.push(("verified", verified.into()));
-    findings.items.push(Item { kind: "server", name: address.to_owned(), facts });
+    findings.items.push(InspectedItem { kind: "server", name: address.to_owned(), facts });
     if let Err(problem) = says {
         let with = ca_file.map_or_else(
             || "with the system's CAs (give --ca-file for others)".to_owned(),
@@ -79,29 +79,29 @@ pub(super) fn inspect(
     for (place, certificate) in shown.chain.iter().enumerate() {
         pieces.extend(material::pieces(&format!("{address} ({})", place + 1), certificate, None));
     }
-    material::inspect(&pieces, Some(Use::Server), now, &mut findings);
+    material::inspect(&pieces, Some(IntendedUse::Server), now, &mut findings);
     Ok(findings)
 }
 
-/// What was seen in the handshake.
-struct Shown {
+/// The parameters of a handshake.
+struct ObservedHandshake {
     chain: Vec<CertificateDer<'static>>,
     protocol: String,
     cipher: String,
     alpn: String,
-    /// Whose certificates the server asks for, if it asks.
+    /// The CAs of a CertificateRequest; `None` if the server sent none.
     client_authorities: Option<Vec<String>>,
 }
 
-async fn shake(host: &str, port: u16, name: &ServerName<'static>) -> Result<Shown, String> {
+async fn shake(host: &str, port: u16, name: &ServerName<'static>) -> Result<ObservedHandshake, String> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let asked = Arc::new(Asked::default());
-    let resolver: Arc<dyn ResolvesClientCert> = Arc::<Asked>::clone(&asked);
+    let asked = Arc::new(ClientCaRecorder::default());
+    let resolver: Arc<dyn ResolvesClientCert> = Arc::<ClientCaRecorder>::clone(&asked);
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
         .with_client_cert_resolver(resolver);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
@@ -111,7 +111,7 @@ async fn shake(host: &str, port: u16, name: &ServerName<'static>) -> Result<Show
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let protocol = session.protocol_version().and_then(|version| version.as_str());
     let client_authorities = lock(&asked.0).take();
-    Ok(Shown {
+    Ok(ObservedHandshake {
         chain: session.peer_certificates().unwrap_or_default().to_vec(),
         protocol: protocol.unwrap_or("unknown").replace("TLSv", "TLS ").replace('_', "."),
         cipher: session
@@ -136,19 +136,21 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, CommandError> {
         roots.add(certificate).map_err(|error| failed(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(failed("there is no certificate in it".to_owned()));
+        return Err(failed("it contains no certificate".to_owned()));
     }
     Ok(roots)
 }
 
-/// What a client that trusts these roots says.
+/// Verifies a chain as a client that trusts these roots.
 fn verdict(
     chain: &[CertificateDer<'static>],
     name: &ServerName<'_>,
     roots: RootCertStore,
     now: UnixTime,
 ) -> Result<(), String> {
-    let Some((leaf, above)) = chain.split_first() else { return Err("it shows no certificate".to_owned()) };
+    let Some((leaf, above)) = chain.split_first() else {
+        return Err("it presents no certificate".to_owned());
+    };
     if roots.is_empty() {
         return Err("there is no CA to verify it with".to_owned());
     }
@@ -160,11 +162,11 @@ fn verdict(
     verifier.verify_server_cert(leaf, above, name, &[], now).map(drop).map_err(|error| error.to_string())
 }
 
-/// Takes every certificate: this handshake is made to look at it, and nothing else is ever said on it.
+/// Accepts every certificate: the connection is closed after the handshake, without sending data.
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -201,11 +203,11 @@ impl ServerCertVerifier for Anyone {
     }
 }
 
-/// Has no certificate to show, and remembers whose were asked for.
+/// Presents no client certificate, and records the CAs that the server requests.
 #[derive(Debug, Default)]
-struct Asked(Mutex<Option<Vec<String>>>);
+struct ClientCaRecorder(Mutex<Option<Vec<String>>>);
 
-impl ResolvesClientCert for Asked {
+impl ResolvesClientCert for ClientCaRecorder {
     fn resolve(&self, hints: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let names = hints.iter().filter_map(|name| X509Name::from_der(name).ok());
         let names = names.map(|(_, name)| name.to_string()).collect();

@@ -1,9 +1,9 @@
-//! What a request asks for beyond the names and the key that are shown of it. Another signer may sign it, so the person
-//! who approves the request sees all of it, or a warning.
+//! The parts of a certificate request beyond its displayed names and key. Another signer may sign them, so the approver
+//! sees each of them, or a warning.
 //!
-//! Go, and our own reader of requests with it, passes over attributes that it cannot read, and over what follows the
-//! last field of a SEQUENCE. Nothing is passed over here: each part has a line in `also`, and one that is malformed or
-//! in another's encoding a line in `not_shown` besides.
+//! Go, and our own parser of requests with it, ignores attributes that it cannot parse, and data after the last field
+//! of a SEQUENCE. This module ignores nothing: each part has a line in `also`, and a malformed or differently encoded
+//! one also a line in `not_shown`.
 // RFC 2986 §4.1, RFC 2985 §5.4.2
 
 use std::collections::BTreeSet;
@@ -15,21 +15,23 @@ use super::super::super::terminal::plain;
 use super::super::hex;
 use super::super::signing::in_words;
 use crate::go::pem;
-use crate::pki::issuance::request::{CertificateRequest, EXTENSION_REQUEST, KIND, MAX_REQUEST, Parts};
+use crate::pki::issuance::request::{
+    CertificateRequest, EXTENSION_REQUEST, MAX_REQUEST_BYTES, REQUEST_PEM_TYPE, RequestParts,
+};
 use crate::pki::x509::alt_names::ia5;
-use crate::pki::x509::der::{Der, tag};
+use crate::pki::x509::der::{DerReader, tag};
 use crate::pki::x509::name::text;
 
-/// 1.3.6.1.4.1.311.2.1.14, Microsoft's attribute for the same; openssl reads both.
+/// 1.3.6.1.4.1.311.2.1.14, Microsoft's variant of extensionRequest; openssl reads both.
 const CERT_EXTENSIONS: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x82, 0x37, 0x02, 0x01, 0x0e];
-/// 2.5.4.3 and 2.5.4.5: of several, the last one counts.
+/// 2.5.4.3 and 2.5.4.5: of several values, Go keeps the last.
 // go: crypto/x509/pkix/pkix.go, FillFromRDNSequence
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 3];
 const SERIAL_NUMBER: &[u8] = &[0x55, 0x04, 5];
-/// The longest value that is shown whole, in octets.
+/// Longer values are truncated, in octets.
 const MAX_SHOWN: usize = 64;
 
-/// What kind of name a GeneralName is, by its tag.
+/// The kinds of GeneralName, by tag number.
 // RFC 5280 §4.2.1.6
 const GENERAL_NAMES: [&str; 9] = [
     "otherName",
@@ -105,33 +107,33 @@ const KNOWN: [(&str, &str); 44] = [
     ("2.16.840.1.113730.1.1", "nsCertType"),
 ];
 
-/// What else the request holds, a line for each part; whether a signer that copies it makes an authority.
+/// The undisplayed parts of a request, and whether a signer that copies them would issue a CA certificate.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Contents {
+pub(super) struct UnshownContents {
     pub(super) also: Vec<String>,
-    /// The parts whose lines tell less than another reader may find in them.
+    /// Parts in which another parser may find more than their lines show.
     pub(super) not_shown: BTreeSet<String>,
     pub(super) asks_for_authority: bool,
 }
 
 // threat: csr-unshown-part
-impl Contents {
-    /// Of `spec.request`. `shown` is what is shown of it already, if it could be read.
+impl UnshownContents {
+    /// Decodes `spec.request`; `shown` is the parsed request, whose names and key are displayed already.
     pub(super) fn of(request: &[u8], shown: Option<&CertificateRequest>) -> Self {
         let mut contents = Self::default();
         let block = pem::decode(request).map(|(block, _)| block.content);
-        let der = block.filter(|der| der.len() <= MAX_REQUEST);
-        match der.as_deref().and_then(Parts::split) {
+        let der = block.filter(|der| der.len() <= MAX_REQUEST_BYTES);
+        match der.as_deref().and_then(RequestParts::split) {
             Some(parts) => contents.parts(&parts, shown),
             None => _ = contents.not_shown.insert("the request".to_owned()),
         }
-        if !pem::is_bare(request, KIND) {
+        if !pem::is_bare(request, REQUEST_PEM_TYPE) {
             contents.not_shown.insert("the request".to_owned());
         }
         contents
     }
 
-    fn parts(&mut self, parts: &Parts<'_>, shown: Option<&CertificateRequest>) {
+    fn parts(&mut self, parts: &RequestParts<'_>, shown: Option<&CertificateRequest>) {
         if !parts.complete {
             self.not_shown.insert("what follows the last field".to_owned());
         }
@@ -139,7 +141,7 @@ impl Contents {
             self.malformed("subject", parts.subject);
         }
         let names = shown.into_iter().flat_map(|shown| in_words(shown.alt_names())).collect();
-        let mut attributes = Der::new(parts.attributes);
+        let mut attributes = DerReader::new(parts.attributes);
         while !attributes.is_empty() {
             let rest = attributes.rest();
             let Some(attribute) = attributes.any() else { return self.malformed("attributes", rest) };
@@ -149,11 +151,11 @@ impl Contents {
         }
     }
 
-    /// A line for what the subject that is shown lacks; for every attribute, if none is shown. `None` if it is
+    /// Adds a line for each attribute that the displayed subject lacks, or for all if none is displayed. `None` if
     /// malformed.
     fn subject(&mut self, encoded: &[u8], is_shown: bool) -> Option<()> {
         let mut attributes = Vec::new();
-        let mut rdns = Der::new(encoded).enter(tag::SEQUENCE)?;
+        let mut rdns = DerReader::new(encoded).enter(tag::SEQUENCE)?;
         while !rdns.is_empty() {
             let mut set = rdns.enter(tag::SET)?;
             while !set.is_empty() {
@@ -190,11 +192,11 @@ impl Contents {
     }
 
     fn attribute(&mut self, encoded: &[u8], names: &BTreeSet<String>) -> Option<()> {
-        let mut attribute = Der::new(encoded).enter(tag::SEQUENCE)?;
+        let mut attribute = DerReader::new(encoded).enter(tag::SEQUENCE)?;
         let kind = attribute.oid()?;
         let values = attribute.read(tag::SET)?;
         if [EXTENSION_REQUEST, CERT_EXTENSIONS].contains(&kind) {
-            let mut values = Der::new(values);
+            let mut values = DerReader::new(values);
             while !values.is_empty() {
                 let mut extensions = values.enter(tag::SEQUENCE)?;
                 while !extensions.is_empty() {
@@ -213,9 +215,9 @@ impl Contents {
     }
 
     fn extension(&mut self, encoded: &[u8], names: &BTreeSet<String>) -> Option<()> {
-        let mut extension = Der::new(encoded).enter(tag::SEQUENCE)?;
+        let mut extension = DerReader::new(encoded).enter(tag::SEQUENCE)?;
         let kind = extension.oid()?;
-        // A more lenient reader may find the CA bit in what is malformed.
+        // A more lenient parser may find the CA bit in a malformed extension.
         let is_of_authority = matches!(kind, [0x55, 0x1d, 15 | 19]);
         let mut rest = || {
             let critical = extension.peek(tag::BOOLEAN) && extension.boolean()?;
@@ -270,7 +272,7 @@ impl Contents {
 
 // RFC 5280 §4.2.1.9
 fn basic_constraints(value: &[u8]) -> Option<(bool, String)> {
-    let mut input = Der::new(value);
+    let mut input = DerReader::new(value);
     let mut constraints = input.enter(tag::SEQUENCE)?;
     let is_ca = constraints.peek(tag::BOOLEAN) && constraints.boolean()?;
     let below = if constraints.peek(tag::INTEGER) {
@@ -283,7 +285,7 @@ fn basic_constraints(value: &[u8]) -> Option<(bool, String)> {
 }
 
 fn key_usages(value: &[u8]) -> Option<Vec<&'static str>> {
-    let mut input = Der::new(value);
+    let mut input = DerReader::new(value);
     let bits = input.bits()?;
     let unknown = (KEY_USAGES.len()..8 * value.len()).any(|place| bits.at(place));
     let set = KEY_USAGES.into_iter().enumerate().filter(|(place, _)| bits.at(*place)).map(|(_, name)| name);
@@ -292,7 +294,7 @@ fn key_usages(value: &[u8]) -> Option<Vec<&'static str>> {
 
 // RFC 5280 §4.2.1.12
 fn purposes(value: &[u8]) -> Option<Vec<String>> {
-    let mut input = Der::new(value);
+    let mut input = DerReader::new(value);
     let mut list = input.enter(tag::SEQUENCE)?;
     let mut purposes = Vec::new();
     while !list.is_empty() {
@@ -301,9 +303,9 @@ fn purposes(value: &[u8]) -> Option<Vec<String>> {
     input.is_empty().then_some(purposes)
 }
 
-/// Each name with its kind, as [`in_words`] has those that signers keep.
+/// Each name with its kind, in the format of [`in_words`].
 fn general_names(value: &[u8]) -> Option<Vec<String>> {
-    let mut input = Der::new(value);
+    let mut input = DerReader::new(value);
     let mut list = input.enter(tag::SEQUENCE)?;
     let mut names = Vec::new();
     while !list.is_empty() {

@@ -1,4 +1,5 @@
-//! `portcullis certs approve` and `deny`: what is decided on is shown first, and somebody at a terminal is asked.
+//! `portcullis certs approve` and `deny`: print the requests, ask for confirmation, and write the decision. A decision
+//! never applies to a request that changed after it was printed.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -12,18 +13,18 @@ use kube::api::PostParams;
 use serde::Serialize;
 
 use super::super::super::check::{Output, print};
-use super::super::super::cluster::{Cluster, ClusterFlags};
+use super::super::super::cluster::{ClusterClient, ClusterFlags};
 use super::super::super::terminal::plain;
 use super::super::error::CommandError;
 use super::super::table;
-use super::{Asks, RequestName, Row, has, read, with_cluster};
+use super::{RequestName, RequestRow, RequestedContent, has, read, with_cluster};
 use crate::clock::Clock;
 use crate::pki::issuance::profile::SYSTEM_MASTERS;
 use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
-/// How often a decision is tried again when somebody else has changed the request meanwhile.
+/// Attempts to write a decision when other clients update the request concurrently.
 // kubectl: pkg/cmd/certificates/certificates.go, modifyCertificateCondition
-const TRIES: usize = 10;
+const MAX_UPDATE_ATTEMPTS: usize = 10;
 
 /// The flags of `portcullis certs approve`.
 #[derive(Debug, Clone, Args)]
@@ -40,48 +41,48 @@ pub(in crate::cli) struct DenyFlags {
     /// The reason in the condition, one word in CamelCase.
     #[arg(long, value_name = "REASON", default_value = "PortcullisDeny")]
     reason: String,
-    /// The message in the condition, for whoever made the request.
+    /// The message in the condition, for the requestor.
     #[arg(long, value_name = "TEXT", default_value = "This CSR was denied by portcullis certs deny.")]
     message: String,
 }
 
 #[derive(Debug, Clone, Args)]
 struct DecisionFlags {
-    /// The requests.
+    /// The names of the requests.
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     yes: bool,
     #[command(flatten)]
     cluster: ClusterFlags,
-    /// How to print the result.
+    /// The output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
 
 const APPROVED: &str = "Approved";
 
-/// What is written into a request.
-struct Decision<'a> {
+/// The condition to add to a request.
+struct ApprovalDecision<'a> {
     /// The type of the condition.
     kind: &'static str,
-    /// What is asked, and what was done.
+    /// For the question and for the result: `approve`, `approved`.
     verbs: (&'static str, &'static str),
     reason: &'a str,
     message: &'a str,
 }
 
-/// What became of one request.
+/// The result for one request.
 #[derive(Debug, Serialize)]
-struct Decided {
+struct DecisionReport {
     name: String,
     decision: &'static str,
-    request: Row,
+    request: RequestRow,
 }
 
 pub(in crate::cli::certs) fn approve(flags: &ApproveFlags) -> Result<ExitCode, CommandError> {
-    let decision = Decision {
+    let decision = ApprovalDecision {
         kind: APPROVED,
         verbs: ("approve", "approved"),
         reason: "PortcullisApprove",
@@ -91,7 +92,7 @@ pub(in crate::cli::certs) fn approve(flags: &ApproveFlags) -> Result<ExitCode, C
 }
 
 pub(in crate::cli::certs) fn deny(flags: &DenyFlags) -> Result<ExitCode, CommandError> {
-    let decision = Decision {
+    let decision = ApprovalDecision {
         kind: "Denied",
         verbs: ("deny", "denied"),
         reason: &flags.reason,
@@ -100,8 +101,8 @@ pub(in crate::cli::certs) fn deny(flags: &DenyFlags) -> Result<ExitCode, Command
     decision.run(&flags.decision)
 }
 
-/// Fails for a request in which another signer might read something else than what is shown here. One that is too large
-/// was not looked at for that.
+/// Fails for a request in which another signer may read something other than the output shows, or that is too large to
+/// check.
 fn refuse_ambiguous(requests: &[CertificateSigningRequest]) -> Result<(), CommandError> {
     for request in requests {
         let read = CertificateRequest::from_pem(&request.spec.request.0);
@@ -112,19 +113,19 @@ fn refuse_ambiguous(requests: &[CertificateSigningRequest]) -> Result<(), Comman
     Ok(())
 }
 
-impl Decision<'_> {
+impl ApprovalDecision<'_> {
     fn run(&self, flags: &DecisionFlags) -> Result<ExitCode, CommandError> {
         let (verb, done) = self.verbs;
         if !flags.yes && !std::io::stdin().is_terminal() {
             return Err(CommandError::Usage(format!(
-                "there is no terminal to ask whether to {verb} them: look at them with certs list, and give --yes"
+                "there is no terminal to confirm {verb} on: review the requests with certs list, and give --yes"
             )));
         }
         let names: Vec<_> =
             flags.names.iter().map(|name| RequestName::parse(name)).collect::<Result<_, _>>()?;
         with_cluster(&flags.cluster, async |cluster, api| {
             let now = Clock::system().now();
-            // All are read before any is decided on: a wrong name is found in time.
+            // Reads all requests before the first decision, so that a wrong name fails early.
             let mut requests = Vec::new();
             for name in &names {
                 requests.push(read(cluster, &api, name).await?);
@@ -132,7 +133,7 @@ impl Decision<'_> {
             if self.kind == APPROVED {
                 refuse_ambiguous(&requests)?;
             }
-            let rows: Vec<Row> = requests.iter().map(|request| Row::of(request, now)).collect();
+            let rows: Vec<RequestRow> = requests.iter().map(|request| RequestRow::of(request, now)).collect();
             let shown = shown(&rows);
             if flags.output == Output::Text {
                 print(&shown);
@@ -148,13 +149,13 @@ impl Decision<'_> {
                 if flags.output == Output::Text {
                     print(&format!("certificatesigningrequest.certificates.k8s.io/{} {done}\n", row.name));
                 }
-                decided.push(Decided { name: row.name.clone(), decision: self.kind, request: row });
+                decided.push(DecisionReport { name: row.name.clone(), decision: self.kind, request: row });
             }
             Ok(flags.output.rendered(&decided).map_or(ExitCode::SUCCESS, |text| print(&text)))
         })
     }
 
-    /// Asks whoever sits there.
+    /// Asks for confirmation at the terminal.
     fn confirmed(&self, names: &[String], shown: Option<&String>) -> Result<bool, CommandError> {
         let (verb, _) = self.verbs;
         let mut out = std::io::stderr();
@@ -168,18 +169,17 @@ impl Decision<'_> {
         Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
     }
 
-    /// Adds the condition, unless it is there; again if the request was changed meanwhile, for as long as it is the one
-    /// that was shown.
+    /// Adds the condition unless it is present. Retries conflicting updates while the displayed parts are unchanged.
     async fn write(
         &self,
-        cluster: &Cluster,
+        cluster: &ClusterClient,
         api: &Api<CertificateSigningRequest>,
         name: &RequestName,
         mut request: CertificateSigningRequest,
     ) -> Result<(), CommandError> {
         let doing = format!("{} certificate signing request {}", self.verbs.0, name.name);
         let shown = decided_on(&request);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_UPDATE_ATTEMPTS {
             if has(&request, self.kind) {
                 return Ok(());
             }
@@ -197,11 +197,11 @@ impl Decision<'_> {
             }
             request = read(cluster, api, name).await?;
             if decided_on(&request) != shown {
-                let problem = "it was changed, or deleted and made anew; look at it again";
+                let problem = "the request was changed or recreated meanwhile; review it again";
                 return Err(CommandError::about(&name.name, problem));
             }
         }
-        Err(CommandError::about(&name.name, "somebody else keeps changing it; try again"))
+        Err(CommandError::about(&name.name, "other clients keep updating the request; try again"))
     }
 
     fn condition(&self) -> CertificateSigningRequestCondition {
@@ -218,40 +218,45 @@ impl Decision<'_> {
     }
 }
 
-/// What must not have changed since it was shown: the request itself and, since some signers follow them, its annotations.
+/// The parts that must not change between display and decision: the request and its annotations, which some signers
+/// interpret.
 fn decided_on(request: &CertificateSigningRequest) -> impl PartialEq + use<> {
     let annotations = request.metadata.annotations.clone().unwrap_or_default();
     (request.metadata.uid.clone(), request.spec.clone(), annotations)
 }
 
-/// What is decided on: who asks for what.
-fn shown(rows: &[Row]) -> String {
+/// The text form of the requests: contents, requestor and warnings.
+fn shown(rows: &[RequestRow]) -> String {
     let mut facts = Vec::new();
     for row in rows {
         facts.push(("request", plain(&row.name).into_owned()));
         match &row.asks {
-            Asks::Request { subject, alt_names, key } => {
+            RequestedContent::Request { subject, alt_names, key } => {
                 facts.push(("subject", subject.clone()));
                 facts.extend(alt_names.iter().map(|name| ("name", name.clone())));
                 facts.push(("key", key.clone()));
             }
-            Asks::Unreadable(problem) => facts.push(("WARNING", format!("it cannot be read: {problem}"))),
+            RequestedContent::Unreadable(problem) => {
+                facts.push(("WARNING", format!("malformed request: {problem}")))
+            }
         }
         facts.extend(row.also_asks_for.iter().map(|also| ("also", also.clone())));
-        let subject = if let Asks::Request { subject, .. } = &row.asks { Some(subject) } else { None };
+        let subject =
+            if let RequestedContent::Request { subject, .. } = &row.asks { Some(subject) } else { None };
         if subject.into_iter().chain(&row.also_asks_for).any(|part| part.contains(SYSTEM_MASTERS)) {
-            let warning = format!("the group {SYSTEM_MASTERS} may do everything, whatever RBAC says");
+            let warning = format!("the group {SYSTEM_MASTERS} has full access, regardless of RBAC");
             facts.push(("WARNING", warning));
         }
         if !row.not_shown.is_empty() {
             let parts: Vec<&str> = row.not_shown.iter().map(String::as_str).collect();
-            let warning = "not shown whole, and another signer may read more of it";
+            let warning = "not fully shown, another signer may read more";
             facts.push(("WARNING", format!("{warning}: {}", parts.join(", "))));
         }
         if row.asks_for_authority {
             facts.push((
                 "WARNING",
-                "it asks to be a certificate authority: a signer that grants it lets its holder sign for any name".to_owned(),
+                "requests a CA certificate: if a signer grants it, its holder can sign for any name"
+                    .to_owned(),
             ));
         }
         facts.push(("usages", row.usages.join(", ")));
@@ -277,7 +282,7 @@ mod tests {
     use k8s_openapi::ByteString;
 
     use super::*;
-    use crate::pki::issuance::request::armour;
+    use crate::pki::issuance::request::encode_pem;
     use crate::pki::issuance::signer::{KeyKind, PemKey};
     use crate::pki::issuance::testing::{NOW, element, raw_request};
 
@@ -287,7 +292,7 @@ mod tests {
     const O: &[u8] = &[0x55, 4, 10];
     const SAN: u8 = 17;
     const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 14];
-    /// Of Microsoft; openssl reads it too.
+    /// Microsoft's variant; openssl reads it too.
     const CERT_EXTENSIONS: &[u8] = &[0x2b, 6, 1, 4, 1, 0x82, 0x37, 2, 1, 14];
     /// BasicConstraints with the CA bit.
     const CA: &[u8] = &[0x30, 3, 1, 1, 0xff];
@@ -315,26 +320,26 @@ mod tests {
 
     fn shown_of(subject: &[u8], attributes: &[u8]) -> String {
         let der = raw_request(subject, attributes, &PemKey::generate(KeyKind::EcdsaP256).unwrap());
-        shown_of_pem(&armour("CERTIFICATE REQUEST", &der))
+        shown_of_pem(&encode_pem("CERTIFICATE REQUEST", &der))
     }
 
     fn shown_of_pem(pem: &str) -> String {
         let mut request = CertificateSigningRequest::default();
         request.spec.request = ByteString(pem.as_bytes().to_vec());
-        shown(&[Row::of(&request, NOW)])
+        shown(&[RequestRow::of(&request, NOW)])
     }
 
-    /// What it is, its subject and attributes, and what is shown of them.
+    /// A title, the subject and attributes, and the expected output.
     type Case = (&'static str, Vec<u8>, Vec<u8>, Vec<&'static str>);
 
     #[test]
-    fn nothing_that_another_signer_may_read_is_passed_over() {
+    fn every_part_that_another_signer_may_read_is_shown_or_warned_of() {
         let alice = || name(&[(CN, 0x0c, b"alice")]);
         let wanted = |extension: Vec<u8>| asks(EXTENSION_REQUEST, &[extension]);
         let ca = || wanted(extension(19, CA));
         let names = |content: &[u8]| wanted(extension(SAN, &element(SEQUENCE, content)));
-        let unread = "WARNING    not shown whole";
-        let authority = "asks to be a certificate authority";
+        let unread = "WARNING    not fully shown";
+        let authority = "requests a CA certificate";
         let cases: Vec<Case> = vec![
             ("an authority", alice(), ca(), vec!["basicConstraints: CA:TRUE", authority]),
             (
@@ -424,14 +429,14 @@ mod tests {
     }
 
     #[test]
-    fn two_requests_far_apart_are_not_taken_for_one() {
+    fn a_second_request_far_behind_the_first_is_refused() {
         let pem = |kind, value: &[u8]| {
             let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
-            armour("CERTIFICATE REQUEST", &raw_request(&name(&[(kind, 0x0c, value)]), &[], &key))
+            encode_pem("CERTIFICATE REQUEST", &raw_request(&name(&[(kind, 0x0c, value)]), &[], &key))
         };
         let text = [pem(CN, b"alice"), "\n".repeat(256 << 10), pem(O, SYSTEM_MASTERS.as_bytes())].concat();
         let said = shown_of_pem(&text);
-        assert!(said.contains("read more of it: the request"), "{said}");
+        assert!(said.contains("may read more: the request"), "{said}");
         let mut request = CertificateSigningRequest::default();
         request.spec.request = ByteString(text.into_bytes());
         assert!(refuse_ambiguous(&[request]).is_err());
@@ -445,11 +450,9 @@ mod tests {
         let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
         request.metadata.annotations = Some(annotations.into());
         assert!(decided_on(&request) != before);
-        let row = Row::of(&request, NOW);
+        let row = RequestRow::of(&request, NOW);
         let said = shown(std::slice::from_ref(&row));
-        for part in
-            [r#"annotation  example.com/a="b\nc""#, "is-ca=true", "asks to be a certificate authority"]
-        {
+        for part in [r#"annotation  example.com/a="b\nc""#, "is-ca=true", "requests a CA certificate"] {
             assert!(said.contains(part), "{part}: {said}");
         }
         let json = serde_json::to_value(&row).unwrap();
@@ -457,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_already_is_not_shown_again() {
+    fn displayed_names_are_not_repeated() {
         let names: &[u8] = &[0x82, 1, b'a', 0x87, 4, 192, 0, 2, 1, 0x81, 3, b'a', b'@', b'b'];
         let subject = name(&[(CN, 0x0c, b"alice"), (O, 0x13, b"dev"), (O, 0x16, b"ops")]);
         let attributes = asks(EXTENSION_REQUEST, &[extension(SAN, &element(SEQUENCE, names))]);
@@ -467,24 +470,20 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_not_signed_here_is_shown_even_so() {
+    fn a_malformed_request_is_shown_with_a_warning() {
         let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
         let subject = name(&[(O, 0x0c, b"system:masters"), (CN, 0x0c, b"root")]);
         let mut der = raw_request(&subject, &asks(EXTENSION_REQUEST, &[extension(19, CA)]), &key);
-        // A signature that does not verify.
+        // An invalid signature.
         *der.last_mut().unwrap() ^= 1;
-        let said = shown_of_pem(&armour("CERTIFICATE REQUEST", &der));
-        for part in [
-            "it cannot be read",
-            "subject O=system:masters",
-            "may do everything",
-            "subject CN=root",
-            "CA:TRUE",
-        ] {
+        let said = shown_of_pem(&encode_pem("CERTIFICATE REQUEST", &der));
+        for part in
+            ["malformed request", "subject O=system:masters", "has full access", "subject CN=root", "CA:TRUE"]
+        {
             assert!(said.contains(part), "{part}: {said}");
         }
-        for text in ["", &armour("CERTIFICATE REQUEST", &[0x30, 0])] {
-            assert!(shown_of_pem(text).contains("not shown whole"), "{text}");
+        for text in ["", &encode_pem("CERTIFICATE REQUEST", &[0x30, 0])] {
+            assert!(shown_of_pem(text).contains("not fully shown"), "{text}");
         }
     }
 }

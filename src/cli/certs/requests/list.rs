@@ -1,4 +1,4 @@
-//! `portcullis certs list`: the requests of a cluster, as `kubectl get csr` shows them.
+//! `portcullis certs list`: the requests of a cluster, in the format of `kubectl get csr`.
 
 use std::process::ExitCode;
 
@@ -9,36 +9,36 @@ use super::super::super::check::{Output, print};
 use super::super::super::cluster::ClusterFlags;
 use super::super::error::CommandError;
 use super::super::table;
-use super::{HEADING, Row, with_cluster};
+use super::{HEADING, RequestRow, with_cluster};
 use crate::clock::Clock;
 
 /// The flags of `portcullis certs list`.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct ListFlags {
+pub(in crate::cli) struct RequestListFlags {
     #[command(flatten)]
     cluster: ClusterFlags,
-    /// Only those that nobody has approved or denied yet.
+    /// List only requests that are neither approved nor denied.
     #[arg(long)]
     pending: bool,
-    /// How to print the result.
+    /// The output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
 
-pub(in crate::cli::certs) fn run(flags: &ListFlags) -> Result<ExitCode, CommandError> {
+pub(in crate::cli::certs) fn run(flags: &RequestListFlags) -> Result<ExitCode, CommandError> {
     let found = with_cluster(&flags.cluster, async |cluster, api| {
         let parameters = ListParams::default();
         let asked = cluster.ask("list certificate signing requests", api.list(&parameters));
         asked.await.map_err(CommandError::Failed)
     })?;
     let now = Clock::system().now();
-    let rows = found.items.iter().map(|request| Row::of(request, now));
-    let rows: Vec<Row> = rows.filter(|row| !flags.pending || row.condition == "Pending").collect();
+    let rows = found.items.iter().map(|request| RequestRow::of(request, now));
+    let rows: Vec<RequestRow> = rows.filter(|row| !flags.pending || row.condition == "Pending").collect();
     let text = flags.output.rendered(&rows).unwrap_or_else(|| {
         if rows.is_empty() {
             return "No resources found\n".to_owned();
         }
-        table::columns(HEADING, rows.iter().map(Row::cells))
+        table::columns(HEADING, rows.iter().map(RequestRow::cells))
     });
     Ok(print(&text))
 }

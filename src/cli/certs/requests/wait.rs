@@ -1,4 +1,4 @@
-//! Waits until a request is decided on and signed, or never will be.
+//! Waits until a request is signed, denied, failed or deleted.
 
 use std::pin::pin;
 
@@ -8,20 +8,20 @@ use kube::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Error, watch_object};
 
-use super::super::super::cluster::Cluster;
-use super::super::progress::Waiting;
+use super::super::super::cluster::ClusterClient;
+use super::super::progress::Spinner;
 use super::{conditions, has, issued};
 
-/// What became of a request.
+/// The end of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum RequestOutcome {
     /// The certificates, PEM.
     Issued(Vec<u8>),
-    /// It was denied or failed, or it is gone: in words.
+    /// Denied, failed or deleted, with the reason.
     Never(String),
 }
 
-/// An error that no further try mends.
+/// The error of a watch that a retry cannot fix.
 pub(super) fn refused_for_good(error: &Error) -> Option<&kube::Error> {
     match error {
         Error::InitialListFailed(error) | Error::WatchStartFailed(error) | Error::WatchFailed(error) => {
@@ -34,15 +34,15 @@ pub(super) fn refused_for_good(error: &Error) -> Option<&kube::Error> {
     }
 }
 
-/// Waits for the end of the request with this name and uid. The error says why nothing can be known.
+/// Waits for the end of the request with this name and UID. Fails if the watch fails.
 // client-go: util/certificate/csr/csr.go, WaitForCertificate
 pub(super) async fn outcome(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     api: Api<CertificateSigningRequest>,
     name: &str,
     uid: Option<&str>,
-    waiting: &Waiting,
-) -> Result<Outcome, String> {
+    spinner: &Spinner,
+) -> Result<RequestOutcome, String> {
     let mut changes = pin!(watch_object(api, &selector_value(name)).default_backoff());
     while let Some(change) = changes.next().await {
         let request = match change {
@@ -51,7 +51,7 @@ pub(super) async fn outcome(
                 if let Some(error) = refused_for_good(&error) {
                     return Err(cluster.refusal(&format!("watch {name}"), error));
                 }
-                waiting.now(&format!("{error}; trying again"));
+                spinner.set_message(&format!("{error}; retrying"));
                 continue;
             }
         };
@@ -59,39 +59,40 @@ pub(super) async fn outcome(
             super::name(request) == name && (uid.is_none() || request.metadata.uid.as_deref() == uid)
         };
         let Some(request) = request.filter(is_it) else {
-            return Ok(Outcome::Never("it was deleted".to_owned()));
+            return Ok(RequestOutcome::Never("the request was deleted".to_owned()));
         };
         if let Some(outcome) = ended(&request) {
             return Ok(outcome);
         }
-        waiting.now(&if has(&request, "Approved") {
+        spinner.set_message(&if has(&request, "Approved") {
             format!("{name} is approved; waiting for {} to sign it", request.spec.signer_name)
         } else {
-            format!("waiting for somebody to approve {name}")
+            format!("waiting for approval of {name}")
         });
     }
     Err(format!("the watch of {name} ended"))
 }
 
-/// A value as a field selector has it.
+/// Escapes a value for a field selector.
 // apimachinery: pkg/fields/selector.go, EscapeValue
 fn selector_value(value: &str) -> String {
     let escaped = |c| if matches!(c, '\\' | ',' | '=') { vec!['\\', c] } else { vec![c] };
     value.chars().flat_map(escaped).collect()
 }
 
-/// How it ended, if it has.
-fn ended(request: &CertificateSigningRequest) -> Option<Outcome> {
+/// The outcome, if the request has ended.
+fn ended(request: &CertificateSigningRequest) -> Option<RequestOutcome> {
     let found = |kind: &str| conditions(request).find(|condition| condition.type_ == kind);
-    for (kind, words) in [("Denied", "it was denied"), ("Failed", "the signer refused it")] {
+    for (kind, words) in [("Denied", "the request was denied"), ("Failed", "the signer refused the request")]
+    {
         if let Some(condition) = found(kind) {
             let told = [&condition.reason, &condition.message].into_iter().flatten();
             let told: Vec<&str> = told.map(String::as_str).filter(|text| !text.is_empty()).collect();
-            return Some(Outcome::Never(format!("{words}: {}", told.join(": "))));
+            return Some(RequestOutcome::Never(format!("{words}: {}", told.join(": "))));
         }
     }
-    // Only what was approved counts: whatever else stands there was not signed for this request.
+    // Ignores a certificate on an unapproved request: no signer issued it for this request.
     issued(request)
         .filter(|_| has(request, "Approved"))
-        .map(|certificate| Outcome::Issued(certificate.to_vec()))
+        .map(|certificate| RequestOutcome::Issued(certificate.to_vec()))
 }

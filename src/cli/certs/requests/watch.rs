@@ -1,4 +1,4 @@
-//! `portcullis certs watch`: a line for each request that is there, and for each change, until Ctrl-C.
+//! `portcullis certs watch`: prints a line for each request and each change, until Ctrl-C.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -13,10 +13,10 @@ use serde::Serialize;
 
 use super::super::super::check::{Output, print};
 use super::super::super::cluster::ClusterFlags;
-use super::super::super::terminal::harmless;
+use super::super::super::terminal::sanitized;
 use super::super::error::CommandError;
 use super::wait::refused_for_good;
-use super::{Row, with_cluster};
+use super::{RequestRow, with_cluster};
 use crate::clock::{self, Clock};
 
 /// The flags of `portcullis certs watch`.
@@ -24,17 +24,17 @@ use crate::clock::{self, Clock};
 pub(in crate::cli) struct WatchFlags {
     #[command(flatten)]
     cluster: ClusterFlags,
-    /// How to print each change; json is one document on a line.
+    /// The output format; json prints one document per line.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
 }
 
-/// What was seen.
+/// One change, for the output.
 #[derive(Debug, Serialize)]
-struct Seen<'a> {
+struct RequestEvent<'a> {
     time: String,
     event: &'static str,
-    request: &'a Row,
+    request: &'a RequestRow,
 }
 
 pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, CommandError> {
@@ -55,15 +55,15 @@ pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, Command
             match event {
                 None => return Ok(ExitCode::SUCCESS),
                 Some(Ok(Event::Apply(request) | Event::InitApply(request))) => {
-                    let row = Row::of(&request, Clock::system().now());
+                    let row = RequestRow::of(&request, Clock::system().now());
                     let before = known.insert(row.name.clone(), row.condition.clone());
                     let event = match before {
                         None => "added",
                         Some(before) if before != row.condition => "changed",
-                        // Somebody touched it, and nothing came of it.
+                        // The condition is unchanged.
                         Some(_) => continue,
                     };
-                    if !tell(flags.output, event, &row) {
+                    if !print_event(flags.output, event, &row) {
                         return Ok(ExitCode::SUCCESS);
                     }
                 }
@@ -77,7 +77,7 @@ pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, Command
                         let told = cluster.refusal("watch certificate signing requests", error);
                         return Err(CommandError::Failed(told));
                     }
-                    super::super::super::complain(&format!("{error}; trying again"));
+                    super::super::super::print_error(&format!("{error}; retrying"));
                 }
             }
         }
@@ -85,33 +85,33 @@ pub(in crate::cli::certs) fn run(flags: &WatchFlags) -> Result<ExitCode, Command
 }
 
 fn deleted(output: Output, request: &CertificateSigningRequest) {
-    tell(output, "deleted", &Row::of(request, Clock::system().now()));
+    print_event(output, "deleted", &RequestRow::of(request, Clock::system().now()));
 }
 
-/// Whether anybody still reads it.
-fn tell(output: Output, event: &'static str, request: &Row) -> bool {
+/// Prints a change; `false` if standard output is closed.
+fn print_event(output: Output, event: &'static str, request: &RequestRow) -> bool {
     let time = clock::rfc3339(Clock::system().now());
     let text = match output {
         Output::Text => {
-            let Row { name, signer_name, requestor, condition, .. } = request;
+            let RequestRow { name, signer_name, requestor, condition, .. } = request;
             let cells = [name, signer_name, requestor, condition].map(Clone::clone);
             let [name, signer, requestor, condition] = cells;
             line([time, event.to_owned(), name, signer, requestor, condition])
         }
         Output::Json => {
-            let seen = Seen { time, event, request };
+            let seen = RequestEvent { time, event, request };
             serde_json::to_string(&seen).unwrap_or_default() + "\n"
         }
         Output::Yaml => {
-            let seen = Seen { time, event, request };
+            let seen = RequestEvent { time, event, request };
             format!("---\n{}", Output::Yaml.rendered(&seen).unwrap_or_default())
         }
     };
     print(&text) == ExitCode::SUCCESS
 }
 
-/// Columns that cannot know what is still to come.
+/// Columns of fixed width, since later rows are unknown.
 fn line([time, event, name, signer, requestor, condition]: [String; 6]) -> String {
     let text = format!("{time:<20}  {event:<7}  {name:<24}  {signer:<44}  {requestor:<28}  {condition}");
-    harmless(text.trim_end()) + "\n"
+    sanitized(text.trim_end()) + "\n"
 }

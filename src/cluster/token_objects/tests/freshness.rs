@@ -16,11 +16,11 @@ use tokio::time::{Instant, sleep};
 use tower::service_fn;
 
 use super::super::*;
-use crate::authn::cache::{CachedTokens, Keep, Limits};
+use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
 use crate::authn::testing::success;
-use crate::authn::trace::Remarks;
-use crate::authn::{AuthnError, BearerToken, TokenAuthenticator, TokenContext, Verdict};
-use crate::backend::upstream::testing::upstream;
+use crate::authn::trace::AuthnTrace;
+use crate::authn::{AuthnError, AuthnVerdict, BearerToken, TokenAuthenticator, TokenContext};
+use crate::backend::testing::backend;
 
 /// The bound that docs/authentication.md states, without the 10 s for which verdicts are remembered.
 const BOUND: Duration = Duration::from_secs(20);
@@ -307,15 +307,15 @@ type AnswerBody = UnsyncBoxBody<Bytes, BoxedError>;
 
 struct Scene {
     server: Arc<ApiServer>,
-    lookups: Lookups,
+    lookups: TokenObjectCache,
     metrics: Arc<Metrics>,
 }
 
 impl Scene {
     fn start(behaviour: Behaviour) -> Self {
-        let (upstream, metrics) = (Arc::new(upstream()), Arc::new(Metrics::new()));
-        let target = &upstream.targets()[0];
-        assert!(target.set_trusted(target.trust()));
+        let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
+        let endpoint = &backend.endpoints()[0];
+        assert!(endpoint.set_trusted(endpoint.trust()));
         let server = Arc::new(ApiServer {
             behaviour: Mutex::new(behaviour),
             version: Mutex::new(5),
@@ -325,8 +325,8 @@ impl Scene {
         });
         let asked = Arc::clone(&server);
         let client = Client::new(service_fn(move |request| Arc::clone(&asked).answer(request)), "default");
-        let needs = Needs { bootstrap_tokens: false, service_accounts: true };
-        let lookups = Lookups::asking(client, "c", &upstream, needs, &Handle::current(), &metrics);
+        let needs = TokenObjectKinds { bootstrap_tokens: false, service_accounts: true };
+        let lookups = TokenObjectCache::asking(client, "c", &backend, needs, &Handle::current(), &metrics);
         Self { server, lookups, metrics }
     }
 
@@ -339,7 +339,7 @@ impl Scene {
     }
 
     /// Whether the account is vouched for; an error says that this could not be found out.
-    async fn is_known(&self) -> Result<bool, LookupError> {
+    async fn is_known(&self) -> Result<bool, TokenGetterError> {
         let began = Instant::now();
         let found = self.lookups.service_account("team", "builder").await;
         assert!(began.elapsed() <= READ_TIMEOUT, "a read took {:?}", began.elapsed());
@@ -352,7 +352,7 @@ impl Scene {
     }
 
     fn live_reads(&self) -> u64 {
-        self.metrics.lookups.with_label_values(&["c", "serviceaccounts", "live"]).get()
+        self.metrics.token_objects.lookups.with_label_values(&["c", "serviceaccounts", "live"]).get()
     }
 
     /// How long the account is vouched for, when looked at each second for so long: from now until the last time that it
@@ -558,14 +558,14 @@ async fn secrets_come_in_small_pages() {
 
 /// Vouches for a token while its account is there.
 #[derive(Debug)]
-struct OfAccount(Arc<Lookups>);
+struct OfAccount(Arc<TokenObjectCache>);
 
 impl TokenAuthenticator for OfAccount {
     fn name(&self) -> &'static str {
         "account"
     }
 
-    fn authenticate<'a>(&'a self, _: &'a BearerToken, _: TokenContext<'a>) -> BoxFuture<'a, Verdict> {
+    fn authenticate<'a>(&'a self, _: &'a BearerToken, _: TokenContext<'a>) -> BoxFuture<'a, AuthnVerdict> {
         Box::pin(async {
             let found = self.0.service_account("team", "builder").await;
             let found = found.map_err(|error| AuthnError::Unavailable(error.0))?;
@@ -589,10 +589,10 @@ async fn a_token_is_not_let_in_for_longer_than_stated_however_slow_reads_are() {
             let lookups = Arc::new(lookups);
             let cache = CachedTokens::new(
                 Arc::new(OfAccount(Arc::clone(&lookups))),
-                Keep::TOKENS,
+                CachePolicy::TOKENS,
                 Handle::current(),
                 &metrics.token_cache,
-                Limits::JUDGED,
+                CacheLimits::CLUSTER,
             );
             let cache = Arc::new(cache);
             server.set(Behaviour { lists: Answers::Never, watches: Answers::Never, reads });
@@ -605,8 +605,8 @@ async fn a_token_is_not_let_in_for_longer_than_stated_however_slow_reads_are() {
                 }
                 let (cache, deleted, last) = (Arc::clone(&cache), Arc::clone(&deleted), Arc::clone(&last));
                 tokio::spawn(async move {
-                    let (token, remarks) = (BearerToken::new("token"), Remarks::default());
-                    let context = TokenContext { audiences: &[], now: UnixTime::ZERO, remarks: &remarks };
+                    let (token, remarks) = (BearerToken::new("token"), AuthnTrace::default());
+                    let context = TokenContext { audiences: &[], now: UnixTime::ZERO, trace: &remarks };
                     let verdict = cache.authenticate(&token, context).await;
                     let deleted = *deleted.lock().unwrap();
                     if let (Ok(Some(_)), Some(deleted)) = (verdict, deleted) {

@@ -1,8 +1,8 @@
-//! What is said of expressions, and of addresses that nobody has verified.
+//! Errors of expressions, and of user names from unverified email addresses.
 
 use serde_json::{Value, json};
 
-use super::super::validation::told;
+use super::super::validation::display_compile_error;
 use super::{Case, check, overlay};
 use crate::go::quote::Quoted;
 use portcullis_cel::CompileError;
@@ -11,7 +11,7 @@ const UNVERIFIED: &str = "claims.email_verified must be used in claimMappings.us
                           claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when \
                           claims.email is used in claimMappings.username.expression";
 
-/// The user name is this expression.
+/// Changes that take the user name from this expression.
 fn named(expression: &str, rest: &Value) -> Value {
     let mut changes =
         json!({"claimMappings": {"username": {"claim": null, "prefix": null, "expression": expression}}});
@@ -24,7 +24,7 @@ fn addresses_are_names_only_if_verified() {
     let extra = |value: &str| json!({"claimMappings": {"extra": [{"key": "panda.io/foo", "valueExpression": value}]}});
     let rule = |expression: &str| json!({"claimValidationRules": [{"expression": expression}]});
     let joined = "['yay', string(claims.email), 'panda'].join(' ')";
-    // The name, what else there is, and whether it will do.
+    // The expression of the user name, further changes, and whether the result is valid.
     let cases: &[(&str, Value, bool)] = &[
         ("claims.email", json!({}), false),
         ("claims.email_", json!({}), true),
@@ -63,8 +63,8 @@ fn addresses_are_names_only_if_verified() {
         ("claims['email']", json!({}), true),
         ("claims.username", extra("claims.extra"), true),
     ];
-    for (name, rest, will_do) in cases {
-        let expected = if *will_do {
+    for (name, rest, is_valid) in cases {
+        let expected = if *is_valid {
             String::new()
         } else {
             let value = Quoted(name);
@@ -109,20 +109,20 @@ fn expressions_are_compiled() {
             "Invalid value: \"user.username\": must evaluate to bool",
         ),
     ];
-    for (field, given, said) in cases {
-        check(&[], &[(field, given.clone(), &format!("jwt[0].{field}: {said}"))]);
+    for (field, given, error) in cases {
+        check(&[], &[(field, given.clone(), &format!("jwt[0].{field}: {error}"))]);
     }
 }
 
 #[test]
-fn of_a_mistaken_mapping_nothing_more_is_said() {
+fn an_invalid_mapping_gives_one_error() {
     let mut changes = named("claims.email", &json!({}));
     overlay(&mut changes["claimMappings"]["username"], &json!({"prefix": "a"}));
-    let said = "jwt[0].claimMappings.username.prefix: Invalid value: \"a\": may not be specified when expression is set";
-    check(&[], &[("a prefix of an expression", changes, said)]);
+    let error = "jwt[0].claimMappings.username.prefix: Invalid value: \"a\": may not be specified when expression is set";
+    check(&[], &[("a prefix of an expression", changes, error)]);
 }
 
-/// A rule that is none verifies nothing.
+/// An invalid rule verifies no address.
 #[test]
 fn an_expression_that_does_not_compile_does_not_count() {
     let rule = json!({"claimValidationRules": [{"expression": "claims.?email_verified.orValue(true)"}]});
@@ -137,7 +137,7 @@ fn an_expression_that_does_not_compile_does_not_count() {
 }
 
 #[test]
-fn the_place_of_a_mistake_is_shown() {
+fn a_compile_error_shows_its_position() {
     let at = |line, column| CompileError { line, column, reason: "no".to_owned() };
     let head = |line: usize, column: usize| format!("compilation failed: ERROR: <input>:{line}:{column}: no");
     let long = "a".repeat(16385);
@@ -150,6 +150,6 @@ fn the_place_of_a_mistake_is_shown() {
         (&long, at(1, 1), ""),
     ];
     for (text, error, snippet) in cases {
-        assert_eq!(told(text, &error), head(error.line, error.column) + snippet, "{text}");
+        assert_eq!(display_compile_error(text, &error), head(error.line, error.column) + snippet, "{text}");
     }
 }

@@ -1,20 +1,20 @@
-//! What is said of a file that is none. The rows are those of `TestLoadAuthenticationConfig` in
+//! Errors of files that cannot be decoded. The cases are those of `TestLoadAuthenticationConfig` in
 //! `k8s.io/kubernetes/pkg/kubeapiserver/options/authentication_test.go`, and more.
 
 use proptest::prelude::*;
 
 use super::super::decode::decode;
 use super::super::validation::validate;
-use crate::authn::jwt::keys::Algorithm;
+use crate::authn::jwt::keys::JwsAlgorithm;
 
 const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
 
-fn said(text: &str) -> String {
+fn error_of(text: &str) -> String {
     decode(text.as_bytes()).err().map(|error| error.problem).unwrap_or_default()
 }
 
 #[test]
-fn nothing_is_passed_over() {
+fn decoding_is_strict() {
     let json = |rest: &str| {
         format!(
             "{{\n\t\"apiVersion\": \"apiserver.config.k8s.io/v1alpha1\",\n\t\"kind\": \
@@ -95,7 +95,7 @@ fn nothing_is_passed_over() {
             "anonymous.enabled: invalid type: string \"yes\", expected a boolean",
         ),
         (
-            "an issuer that is none",
+            "null for an issuer",
             format!("{HEAD}jwt: [null]\n"),
             "jwt[0]: invalid type: null, expected struct JwtAuthenticator",
         ),
@@ -106,7 +106,7 @@ fn nothing_is_passed_over() {
         ),
     ];
     for (name, text, expected) in cases {
-        assert_eq!(said(text), *expected, "{name}");
+        assert_eq!(error_of(text), *expected, "{name}");
     }
 }
 
@@ -131,13 +131,13 @@ fn every_version_and_either_form_is_read() {
         assert_eq!(authenticator.issuer.url, "https://test-issuer");
         assert_eq!(authenticator.claim_mappings.username.prefix.as_deref(), Some(""));
         assert_eq!(lines.of("jwt[0].issuer.url"), 5);
-        assert_eq!(lines.of("jwt[0].issuer.audiences[3]"), 4, "the nearest around it");
+        assert_eq!(lines.of("jwt[0].issuer.audiences[3]"), 4, "the nearest enclosing value");
         let (none, _) = decode(HEAD.replace("/v1", &format!("/{version}")).as_bytes()).unwrap();
         assert!(none.jwt.is_empty() && none.anonymous.is_none());
     }
 }
 
-/// Words that files are made of, and some that they are not.
+/// Tokens of valid and invalid files.
 const WORDS: [&str; 40] = [
     "jwt:",
     "\n",
@@ -183,7 +183,7 @@ const WORDS: [&str; 40] = [
 
 proptest! {
     #[test]
-    fn whatever_is_read_is_judged_and_nothing_else_happens(
+    fn any_input_gives_issuers_or_errors(
         words in prop::collection::vec(prop::sample::select(WORDS.as_slice()), 0..60),
         any: Vec<u8>,
     ) {
@@ -191,7 +191,7 @@ proptest! {
         for text in [text.as_bytes(), &any] {
             match decode(text) {
                 Err(error) => prop_assert!(!error.problem.is_empty() && !error.fix.is_empty()),
-                Ok((configuration, _)) => match validate(&configuration, &[], &Algorithm::ALL) {
+                Ok((configuration, _)) => match validate(&configuration, &[], &JwsAlgorithm::ALL) {
                     Ok(issuers) => prop_assert_eq!(issuers.len(), configuration.jwt.len()),
                     Err(errors) => prop_assert!(!errors.is_empty()),
                 },

@@ -1,4 +1,4 @@
-//! What is said of `issuer`.
+//! Errors of `issuer`.
 
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::json;
@@ -10,7 +10,7 @@ fn urls_are_judged() {
     let cases: &[(&str, &str, &str)] = &[
         ("nothing", "", "Required value"),
         (
-            "a port that is none",
+            "an invalid port",
             "https://issuer-url:invalid-port",
             "Invalid value: \"https://issuer-url:invalid-port\": parse \"https://issuer-url:invalid-port\": invalid \
              port \":invalid-port\" after host",
@@ -74,7 +74,7 @@ fn urls_are_judged() {
         ("opaque", "https:issuer-url", ""),
         ("a colon first", ":https", "Invalid value: \":https\": parse \":https\": missing protocol scheme"),
         (
-            "a scheme that is none",
+            "an invalid scheme",
             "1https://a",
             "Invalid value: \"1https://a\": parse \"1https://a\": first path segment in URL cannot contain colon",
         ),
@@ -99,7 +99,7 @@ fn urls_are_judged() {
             "Invalid value: \"https://a/%zz\": parse \"https://a/%zz\": invalid URL escape \"%zz\"",
         ),
         (
-            "a user that is none",
+            "an invalid user name",
             "https://a[@b",
             "Invalid value: \"https://a[@b\": parse \"https://a[@b\": net/url: invalid userinfo",
         ),
@@ -140,11 +140,11 @@ fn the_discovery_document_is_somewhere_else() {
         ("https://issuer-url", "https://Issuer-url", false),
     ];
     for (url, discovery, same) in cases {
-        let said = format!(
+        let error = format!(
             "jwt[0].issuer.discoveryURL: Invalid value: \"{discovery}\": discoveryURL must be different from URL"
         );
         let given = json!({"url": url, "discoveryURL": discovery});
-        check(&["issuer"], &[(discovery, given, if same { &said } else { "" })]);
+        check(&["issuer"], &[(discovery, given, if same { &error } else { "" })]);
     }
 }
 
@@ -158,20 +158,20 @@ fn audiences_are_judged() {
         ),
         ("an empty one", json!({"audiences": [""]}), "jwt[0].issuer.audiences[0]: Required value"),
         (
-            "one, matched in an unknown way",
+            "one, and an unknown policy",
             json!({"audienceMatchPolicy": "MatchExact"}),
             "jwt[0].issuer.audienceMatchPolicy: Invalid value: \"MatchExact\": audienceMatchPolicy must be empty or \
              MatchAny for single audience",
         ),
         ("one", json!({"audiences": ["audience"]}), ""),
-        ("one, and said how it is matched", json!({"audienceMatchPolicy": "MatchAny"}), ""),
+        ("one, and a policy", json!({"audienceMatchPolicy": "MatchAny"}), ""),
         (
             "one twice",
             json!({"audiences": ["audience", "audience"], "audienceMatchPolicy": "MatchAny"}),
             "jwt[0].issuer.audiences[1]: Duplicate value: \"audience\"",
         ),
         (
-            "two, and not said how they are matched",
+            "two, without a policy",
             json!({"audiences": ["audience1", "audience2"]}),
             "jwt[0].issuer.audienceMatchPolicy: Invalid value: \"\": audienceMatchPolicy must be MatchAny for \
              multiple audiences",
@@ -205,7 +205,7 @@ fn certificate_authorities_are_certificates() {
 }
 
 #[test]
-fn egress_selectors_are_those_that_there_are() {
+fn egress_selectors_are_controlplane_or_cluster() {
     let cases: &[Case<'_>] = &[
         (
             "an unknown one",

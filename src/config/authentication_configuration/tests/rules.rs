@@ -1,10 +1,12 @@
-//! What is said of claim rules, mappings and user rules, whatever is in their expressions.
+//! Errors of claim rules, mappings and user rules, without those of their expressions.
 
 use serde_json::{Value, json};
 
 use super::{Case, authenticator, check, overlay, read};
-use crate::authn::jwt::keys::Algorithm;
-use crate::authn::oidc::settings::{ClaimRule, Issuer, JwtAuthenticator, Mapping, Rule};
+use crate::authn::jwt::keys::JwsAlgorithm;
+use crate::authn::oidc::settings::{
+    AttributeMapping, ClaimRule, ExpressionRule, IssuerSettings, JwtAuthenticator,
+};
 use portcullis_cel::{Expression, Purpose};
 
 #[test]
@@ -147,16 +149,16 @@ fn keys_of_extra_attributes_are_judged() {
     for (key, expected) in cases {
         let expected = match *expected {
             "" => String::new(),
-            said if said == reserved => {
+            error if error == reserved => {
                 format!("jwt[0].claimMappings.extra[0].key: Invalid value: \"{key}\": {reserved}")
             }
-            said => format!("jwt[0].claimMappings.extra[0].key: {said}"),
+            error => format!("jwt[0].claimMappings.extra[0].key: {error}"),
         };
         let given = json!([{"key": key, "valueExpression": "claims.extra"}]);
         check(&["claimMappings", "extra"], &[(key, given, &expected)]);
     }
     let long = format!("{}/foo", ["a".repeat(63).as_str(); 4].join("."));
-    let said = format!(
+    let error = format!(
         "jwt[0].claimMappings.extra[0].key: Invalid value: \"{}\": must be no more than 253 bytes",
         long.trim_end_matches("/foo")
     );
@@ -164,7 +166,7 @@ fn keys_of_extra_attributes_are_judged() {
         keys.iter().map(|key| json!({"key": key, "valueExpression": value})).collect()
     };
     let cases: &[Case<'_>] = &[
-        ("a long domain", given(&[&long], "claims.extra"), &said),
+        ("a long domain", given(&[&long], "claims.extra"), &error),
         (
             "one twice",
             given(&["example.org/foo", "example.org/foo"], "claims.extra"),
@@ -180,7 +182,7 @@ fn keys_of_extra_attributes_are_judged() {
 }
 
 #[test]
-fn everything_that_is_said_of_an_issuer_counts() {
+fn every_field_of_an_issuer_reaches_the_settings() {
     let given = authenticator(&json!({
         "issuer": {
             "discoveryURL": "https://inside/discovery",
@@ -202,26 +204,26 @@ fn everything_that_is_said_of_an_issuer_counts() {
     }));
     let compiled = |text: &str, purpose| Expression::compile(text, purpose).unwrap();
     let expected = JwtAuthenticator {
-        issuer: Issuer {
+        issuer: IssuerSettings {
             url: "https://issuer-url".to_owned(),
             discovery_url: Some("https://inside/discovery".to_owned()),
             certificate_authority: None,
             audiences: vec!["a".to_owned(), "b".to_owned()],
         },
-        algorithms: Algorithm::ALL.to_vec(),
+        algorithms: JwsAlgorithm::ALL.to_vec(),
         claim_rules: vec![
             ClaimRule::Required { claim: "hd".to_owned(), value: "example.com".to_owned() },
             ClaimRule::Required { claim: "empty".to_owned(), value: String::new() },
-            ClaimRule::Expression(Rule {
+            ClaimRule::Expression(ExpressionRule {
                 expression: compiled("claims.ok == true", Purpose::ClaimRule),
                 message: "not ok".to_owned(),
             }),
         ],
-        username: Mapping::Claim { name: "name".to_owned(), prefix: "oidc:".to_owned() },
-        groups: Some(Mapping::Expression(compiled("claims.roles", Purpose::ClaimMapping))),
-        uid: Some(Mapping::Claim { name: "id".to_owned(), prefix: String::new() }),
+        username: AttributeMapping::Claim { name: "name".to_owned(), prefix: "oidc:".to_owned() },
+        groups: Some(AttributeMapping::Expression(compiled("claims.roles", Purpose::ClaimMapping))),
+        uid: Some(AttributeMapping::Claim { name: "id".to_owned(), prefix: String::new() }),
         extra: vec![("example.org/team".to_owned(), compiled("claims.team", Purpose::ClaimMapping))],
-        user_rules: vec![Rule {
+        user_rules: vec![ExpressionRule {
             expression: compiled("user.username != 'x'", Purpose::UserRule),
             message: String::new(),
         }],

@@ -1,4 +1,4 @@
-//! What the keys of extra attributes must be like: lower-case paths below a domain that is not Kubernetes' own.
+//! Validates the keys of extra attributes: lower-case paths below a domain that is not reserved for Kubernetes.
 
 use super::FieldError;
 
@@ -10,7 +10,7 @@ const PATH: &str = "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._
 
 pub(super) fn key_problems(key: &str, field: &str) -> Vec<FieldError> {
     let mut errors = prefix_problems(key, field);
-    // Kubernetes compares with the key in lower case, by Unicode's rules.
+    // kube-apiserver compares with the lower-case key, by Unicode's rules.
     if key != key.to_lowercase() {
         errors.push(FieldError::invalid(field, key, "must be lowercase"));
     }
@@ -24,7 +24,7 @@ pub(super) fn key_problems(key: &str, field: &str) -> Vec<FieldError> {
     }
     errors
         .into_iter()
-        .map(|error| error.fix("give a key below a domain of yours, such as example.com/team"))
+        .map(|error| error.fix("give a key below a domain you own, such as example.com/team"))
         .collect()
 }
 

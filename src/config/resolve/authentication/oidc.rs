@@ -1,5 +1,5 @@
-//! The issuers of JSON Web Tokens, from `--oidc-*` flags or from an `AuthenticationConfiguration`, and where the
-//! latter lets requests in that have no credential.
+//! Resolves the issuers of JSON Web Tokens, from `--oidc-*` flags or an `AuthenticationConfiguration`, and the paths
+//! open to anonymous requests.
 //!
 //! Follows `k8s.io/kubernetes/pkg/kubeapiserver/options/authentication.go`.
 
@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::{Resolver, listed};
-use crate::authn::anonymous::Anonymous;
-use crate::authn::jwt::keys::Algorithm;
+use super::super::{ConfigResolver, listed};
+use crate::authn::anonymous::AnonymousAuth;
+use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::config::authentication_configuration::decode::decode;
 use crate::config::authentication_configuration::field::FieldError;
@@ -22,9 +22,9 @@ use crate::config::authentication_configuration::{
 };
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
-use crate::config::sections::{Place, Section};
+use crate::config::sections::{KeyLocation, MergedSection};
 use crate::go::quote::Quoted;
-use crate::http::client_tls::Roots;
+use crate::http::client_tls::TrustedRoots;
 use crate::pki::x509::CaBundle;
 
 const ISSUER: &str = "oidc-issuer-url";
@@ -41,11 +41,11 @@ const GROUPS_PREFIX: &str = "oidc-groups-prefix";
 
 type Issuers = Vec<Arc<JwtAuthenticator>>;
 
-impl Resolver<'_> {
-    /// The issuers, and which requests are let in without a credential.
-    pub(super) fn issuers(&mut self, given: &Section<AuthenticationFlags>) -> (Issuers, Anonymous) {
+impl ConfigResolver<'_> {
+    /// The issuers, and the paths open to anonymous requests.
+    pub(super) fn issuers(&mut self, given: &MergedSection<AuthenticationFlags>) -> (Issuers, AnonymousAuth) {
         let flags = &given.values;
-        let anonymous = if flags.anonymous_auth { Anonymous::Everywhere } else { Anonymous::Nowhere };
+        let anonymous = if flags.anonymous_auth { AnonymousAuth::AllPaths } else { AnonymousAuth::Disabled };
         let oidc: Vec<&str> = FLAGS.into_iter().filter(|flag| given.is_given(flag)).collect();
         let Some(file) = &flags.authentication_config else {
             if oidc.is_empty() {
@@ -57,7 +57,7 @@ impl Resolver<'_> {
         if let [first, ..] = oidc.as_slice() {
             let problem = "authentication-config file and oidc-* flags are mutually exclusive";
             let keys: Vec<String> = oidc.iter().map(|flag| given.key(flag)).collect();
-            let fix = format!("remove {}; write it as an issuer into {}", keys.join(", "), file.display());
+            let fix = format!("remove {}, and configure the issuer in {}", keys.join(", "), file.display());
             self.errors.push(ConfigError::new(given.key(first), problem).fix(fix));
         }
         let Some((issuers, configured)) =
@@ -78,29 +78,29 @@ impl Resolver<'_> {
 
     fn authentication_configuration(
         &mut self,
-        place: &Place,
+        place: &KeyLocation,
         file: &Path,
         disallowed: &[String],
-    ) -> Option<(Issuers, Option<Anonymous>)> {
+    ) -> Option<(Issuers, Option<AnonymousAuth>)> {
         let file = &place.path(file);
         let text = self.read(&place.key, file)?;
         let decoded = decode(&text).map_err(|error| {
-            // The text names the file, as upstream's does.
+            // The text names the file, as kube-apiserver's does.
             let file = Quoted(&file.display().to_string()).to_string();
             let problem =
                 format!("failed to load authentication configuration from file {file}: {}", error.problem);
             ConfigError::new(&place.key, problem).fix(error.fix)
         });
         let (configuration, lines) = self.ok(decoded)?;
-        let told = |error: &FieldError| {
+        let config_error = |error: &FieldError| {
             let fix = format!("line {}: {}", lines.of(&error.field), error.fix);
             invalid(&place.key, error).in_file(file).fix(fix)
         };
-        // Whatever the algorithm is, the key decides.
-        let issuers = match validate(&configuration, disallowed, &Algorithm::ALL) {
+        // As in kube-apiserver, the key determines the algorithm, so all are allowed.
+        let issuers = match validate(&configuration, disallowed, &JwsAlgorithm::ALL) {
             Ok(issuers) => issuers,
             Err(errors) => {
-                self.errors.extend(errors.iter().map(told));
+                self.errors.extend(errors.iter().map(config_error));
                 return None;
             }
         };
@@ -116,7 +116,7 @@ impl Resolver<'_> {
                 let problem =
                     format!("oidc: egress lookup required with egress selector type {}", Quoted(selector));
                 let fix = format!(
-                    "line {}: remove {field}; issuers are reached over the gateway's own network",
+                    "line {}: remove {field}; the gateway connects to issuers directly",
                     lines.of(&field)
                 );
                 self.errors.push(ConfigError::new(&place.key, problem).in_file(file).fix(fix));
@@ -126,7 +126,7 @@ impl Resolver<'_> {
         Some((issuers.into_iter().map(Arc::new).collect(), anonymous))
     }
 
-    fn issuer_of_flags(&mut self, given: &Section<AuthenticationFlags>) -> Option<Issuers> {
+    fn issuer_of_flags(&mut self, given: &MergedSection<AuthenticationFlags>) -> Option<Issuers> {
         let flags = &given.values;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         let (url, client) = (text(&flags.oidc_issuer_url), text(&flags.oidc_client_id));
@@ -179,19 +179,19 @@ impl Resolver<'_> {
         }
     }
 
-    fn algorithms(&mut self, key: &str, names: &[String]) -> Option<Vec<Algorithm>> {
+    fn algorithms(&mut self, key: &str, names: &[String]) -> Option<Vec<JwsAlgorithm>> {
         let names = listed(names);
         let mut known = Vec::new();
         for name in &names {
-            let Some(algorithm) = Algorithm::named(name) else {
-                let all = Algorithm::ALL.map(Algorithm::name).join(", ");
+            let Some(algorithm) = JwsAlgorithm::named(name) else {
+                let all = JwsAlgorithm::ALL.map(JwsAlgorithm::name).join(", ");
                 let problem = format!("oidc: unsupported signing alg: {}", Quoted(name));
                 return self.fail(ConfigError::new(key, problem).fix(format!("give some of {all}")));
             };
             known.push(algorithm);
         }
         if known.is_empty() {
-            known.push(Algorithm::RS256);
+            known.push(JwsAlgorithm::RS256);
         }
         Some(known)
     }
@@ -214,13 +214,13 @@ impl Resolver<'_> {
         Some(rules.collect())
     }
 
-    /// An empty file is no bundle either: the system's CAs do not take its place. Nor do they if it is being replaced: it is
-    /// read once.
-    fn issuer_ca(&mut self, place: &Place, file: &Path) -> Option<String> {
+    /// The PEM text of the issuer's CAs. Rejects an empty file, which would mean the system's CAs. Reads the file once,
+    /// so that a replacement in progress cannot have the same effect.
+    fn issuer_ca(&mut self, place: &KeyLocation, file: &Path) -> Option<String> {
         let (bundle, pem) = self.ca_bundle_and_pem(place, file)?;
-        let usable = Roots::of(&bundle).map_err(|error| {
+        let usable = TrustedRoots::from_bundle(&bundle).map_err(|error| {
             let error = ConfigError::new(&place.key, error.to_string()).in_file(&place.path(file));
-            error.fix("leave it out, or give another one")
+            error.fix("remove it, or give another one")
         });
         self.ok(usable)?;
         Some(String::from_utf8_lossy(&pem).into_owned())
@@ -247,7 +247,7 @@ fn username_prefix(flags: &AuthenticationFlags, issuer: &str) -> String {
     }
 }
 
-/// The flag that a field comes from, and the way out.
+/// The flag that sets a field, and the fix.
 fn flag_of(error: &FieldError) -> (&'static str, &'static str) {
     let flags = [
         (".issuer.audiences", CLIENT, error.fix),
@@ -260,12 +260,12 @@ fn flag_of(error: &FieldError) -> (&'static str, &'static str) {
     found.map_or((ISSUER, error.fix), |(_, flag, fix)| (flag, fix))
 }
 
-fn anonymous_of(configured: AnonymousAuthConfig) -> Anonymous {
+fn anonymous_of(configured: AnonymousAuthConfig) -> AnonymousAuth {
     match configured {
-        AnonymousAuthConfig { enabled: false, .. } => Anonymous::Nowhere,
-        AnonymousAuthConfig { conditions, .. } if conditions.is_empty() => Anonymous::Everywhere,
+        AnonymousAuthConfig { enabled: false, .. } => AnonymousAuth::Disabled,
+        AnonymousAuthConfig { conditions, .. } if conditions.is_empty() => AnonymousAuth::AllPaths,
         AnonymousAuthConfig { conditions, .. } => {
-            Anonymous::At(conditions.into_iter().map(|condition| condition.path).collect())
+            AnonymousAuth::Paths(conditions.into_iter().map(|condition| condition.path).collect())
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which service-account tokens are taken.
+//! Resolves the settings of service account tokens.
 // kubernetes: pkg/kubeapiserver/options/authentication.go, BuiltInAuthenticationOptions.Validate and ToAuthenticationConfig
 
 use std::collections::HashSet;
@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use url::{ParseError, Url};
 
-use super::Resolver;
+use super::ConfigResolver;
 use crate::authn::jwt::key_file;
-use crate::authn::jwt::keys::PublicKey;
-use crate::authn::service_account::{Keys, ServiceAccounts};
+use crate::authn::jwt::keys::VerificationKey;
+use crate::authn::service_account::{ServiceAccountKeys, ServiceAccountSettings};
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
-use crate::config::sections::{Place, Section};
+use crate::config::sections::{KeyLocation, MergedSection};
 use crate::go::quote::Quoted;
 
-impl Resolver<'_> {
-    /// What the flags ask for; nothing if there is neither an issuer nor a key.
+impl ConfigResolver<'_> {
+    /// The settings; `None` without an issuer and a key.
     pub(super) fn service_accounts(
         &mut self,
-        given: &Section<AuthenticationFlags>,
-    ) -> Option<ServiceAccounts> {
+        given: &MergedSection<AuthenticationFlags>,
+    ) -> Option<ServiceAccountSettings> {
         let flags = &given.values;
         self.check_issuers(&given.key("service-account-issuer"), &flags.service_account_issuer);
         let place = given.place("service-account-key-file");
@@ -39,10 +39,10 @@ impl Resolver<'_> {
                 }
                 return None;
             }
-            (true, false) => Keys::Backend,
-            (false, _) => Keys::Files(Arc::new(keys)),
+            (true, false) => ServiceAccountKeys::Backend,
+            (false, _) => ServiceAccountKeys::Files(Arc::new(keys)),
         };
-        Some(ServiceAccounts {
+        Some(ServiceAccountSettings {
             issuers: flags.service_account_issuer.clone(),
             keys,
             lookup: flags.service_account_lookup,
@@ -70,7 +70,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn service_account_keys(&mut self, place: &Place, file: &Path) -> Option<Vec<PublicKey>> {
+    fn service_account_keys(&mut self, place: &KeyLocation, file: &Path) -> Option<Vec<VerificationKey>> {
         let file = &place.path(file);
         let pem = self.read(&place.key, file)?;
         let keys = key_file::read(&pem).map_err(|error| {
@@ -82,8 +82,8 @@ impl Resolver<'_> {
     }
 }
 
-/// Why an issuer with a colon is no URL.
-// Go: net/url, Parse — a reference without a scheme is one too, unless its first segment has a colon
+/// The error if an issuer with a colon is not a URL.
+// Go: net/url, Parse — also accepts a reference without a scheme, unless its first segment has a colon
 fn url_problem(issuer: &str) -> Option<String> {
     if !issuer.contains(':') {
         return None;

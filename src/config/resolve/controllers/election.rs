@@ -1,4 +1,4 @@
-//! How replicas agree on which one's controllers work.
+//! Resolves the settings of leader election.
 // kubernetes: k8s.io/component-base/config/validation/validation.go, ValidateLeaderElectionConfiguration; client-go:
 // tools/leaderelection/leaderelection.go, NewLeaderElector
 
@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use crate::config::error::ConfigError;
 use crate::config::flags::ControllerFlags;
-use crate::config::resolve::Resolver;
-use crate::config::sections::Section;
-use crate::controllers::settings::Election;
+use crate::config::resolve::ConfigResolver;
+use crate::config::sections::MergedSection;
+use crate::controllers::settings::LeaderElectionSettings;
 
-impl Resolver<'_> {
-    /// `Some(None)` if every replica is to work.
-    #[expect(clippy::option_option, reason = "what cannot be read is not what is turned off")]
-    pub(super) fn election(&mut self, given: &Section<ControllerFlags>) -> Option<Option<Election>> {
+impl ConfigResolver<'_> {
+    /// The settings; `Some(None)` if leader election is disabled, `None` if there are errors.
+    #[expect(clippy::option_option, reason = "invalid and disabled are different")]
+    pub(super) fn election(
+        &mut self,
+        given: &MergedSection<ControllerFlags>,
+    ) -> Option<Option<LeaderElectionSettings>> {
         let flags = &given.values;
         let [lease_key, deadline_key, period_key] =
             ["leader-elect-lease-duration", "leader-elect-renew-deadline", "leader-elect-retry-period"]
@@ -24,20 +27,20 @@ impl Resolver<'_> {
         if !flags.leader_elect {
             return lease_duration.and(renew_deadline).and(retry_period).map(|_| None);
         }
-        let mut texts = Vec::new();
+        let mut errors = Vec::new();
         for (flag, value) in [
             ("leader-elect-resource-name", &flags.leader_elect_resource_name),
             ("leader-elect-resource-namespace", &flags.leader_elect_resource_namespace),
         ] {
             if value.is_empty() {
-                texts.push(ConfigError::new(given.key(flag), "is required").fix("give a name"));
+                errors.push(ConfigError::new(given.key(flag), "is required").fix("give a name"));
             }
         }
         let (lease_duration, renew_deadline, retry_period) =
             (lease_duration?, renew_deadline?, retry_period?);
         let second = Duration::from_secs(1);
         let problems = [
-            // The record has whole seconds.
+            // The lease object has whole seconds.
             (lease_duration < second, &lease_key, "must be at least a second", "give 15s"),
             (renew_deadline.is_zero(), &deadline_key, "must be greater than zero", "give 10s"),
             (retry_period.is_zero(), &period_key, "must be greater than zero", "give 2s"),
@@ -45,7 +48,7 @@ impl Resolver<'_> {
                 lease_duration <= renew_deadline,
                 &lease_key,
                 "leaseDuration must be greater than renewDeadline",
-                "give more, or a shorter deadline",
+                "give a longer lease duration, or a shorter renew deadline",
             ),
             (
                 renew_deadline <= retry_period.mul_f64(1.2),
@@ -55,13 +58,13 @@ impl Resolver<'_> {
             ),
         ];
         let wrong = problems.into_iter().filter(|(is_wrong, ..)| *is_wrong);
-        texts.extend(wrong.map(|(_, key, problem, fix)| ConfigError::new(key, problem).fix(fix)));
-        let is_good = texts.is_empty();
-        self.errors.extend(texts);
+        errors.extend(wrong.map(|(_, key, problem, fix)| ConfigError::new(key, problem).fix(fix)));
+        let is_good = errors.is_empty();
+        self.errors.extend(errors);
         is_good.then(|| {
             let name = flags.leader_elect_resource_name.clone();
             let namespace = flags.leader_elect_resource_namespace.clone();
-            Some(Election { lease_duration, renew_deadline, retry_period, name, namespace })
+            Some(LeaderElectionSettings { lease_duration, renew_deadline, retry_period, name, namespace })
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Signers of an operator's own, from a file of `SignerProfiles`.
+//! Resolves the custom signers of a `SignerProfiles` file.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,25 +9,25 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::SigningCa;
-use super::authority::Files;
-use crate::config::error::{ConfigError, Position};
-use crate::config::file::{Envelope, document};
+use super::authority::AuthorityFiles;
+use crate::config::error::{ConfigError, FilePosition};
+use crate::config::file::{FileEnvelope, document};
 use crate::config::flags::{ControllerFlags, SignerProfileKeys};
-use crate::config::resolve::Resolver;
-use crate::config::sections::{Layer, Origin, Section};
+use crate::config::resolve::ConfigResolver;
+use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
 use crate::controllers::settings::SignerSettings;
-use crate::pki::issuance::profile::{CustomRules, Profile, SignerName};
-use crate::pki::issuance::usage::Usage;
+use crate::pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
+use crate::pki::issuance::usage::CertificateUsage;
 
 const FLAG: &str = "signer-profiles";
-const PROFILES: Envelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "SignerProfiles")];
+const PROFILES: FileEnvelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "SignerProfiles")];
 const LIST: &str = "signers";
 
-impl Resolver<'_> {
-    /// What is wrong is in `self.errors`, each with its line in the file.
+impl ConfigResolver<'_> {
+    /// The signers and their CAs. Errors go to `self.errors`, each with its line in the file.
     pub(super) fn signer_profiles(
         &mut self,
-        given: &Section<ControllerFlags>,
+        given: &MergedSection<ControllerFlags>,
     ) -> (Vec<SignerSettings>, Vec<SigningCa>) {
         let (mut signers, mut authorities) = (Vec::new(), Vec::new());
         let Some(file) = &given.values.signer_profiles else { return (signers, authorities) };
@@ -56,7 +56,7 @@ impl Resolver<'_> {
                 continue;
             };
             let directory = file.parent().unwrap_or(Path::new("")).to_owned();
-            let layer = Layer { values, origin: Origin::File { path, directory } };
+            let layer = ConfigLayer { values, origin: ValueOrigin::File { path, directory } };
             let Some(keys) = self.section::<SignerProfileKeys>([Some(layer)]) else { continue };
             let (signer, authority) = self.signer_profile(&keys, &mut names);
             signers.extend(signer);
@@ -64,25 +64,25 @@ impl Resolver<'_> {
         }
         for authority in &mut authorities {
             let line = lines.of(authority.key());
-            authority.is_at(Position { line, file: file.clone() });
+            authority.is_at(FilePosition { line, file: file.clone() });
         }
         let new = self.errors.iter_mut().skip(errors).chain(self.unread.iter_mut().skip(unread));
         for error in new {
-            error.position = Some(Position { line: lines.of(&error.key), file: file.clone() });
+            error.position = Some(FilePosition { line: lines.of(&error.key), file: file.clone() });
         }
         (signers, authorities)
     }
 
     fn signer_profile(
         &mut self,
-        given: &Section<SignerProfileKeys>,
+        given: &MergedSection<SignerProfileKeys>,
         names: &mut BTreeSet<String>,
     ) -> (Option<SignerSettings>, Option<SigningCa>) {
         let keys = &given.values;
         let name = self.signer_name(given, names);
         let files = match (&keys.cert_file, &keys.key_file) {
             (Some(cert), Some(key)) => {
-                Some(Files::new(&given.place("cert-file"), cert, &given.place("key-file"), key))
+                Some(AuthorityFiles::new(&given.place("cert-file"), cert, &given.place("key-file"), key))
             }
             (cert, _) => {
                 let missing = if cert.is_none() { "cert-file" } else { "key-file" };
@@ -105,14 +105,14 @@ impl Resolver<'_> {
             uris: self.parsed(given, "uris", &keys.uris, patterns),
             allowed_usages: self.usages(given, "allowed-usages", &keys.allowed_usages),
             required_usages: self.usages(given, "required-usages", &keys.required_usages),
-            max_duration: self.life(given, "max-duration", keys.max_duration.as_deref()),
-            default_duration: self.life(given, "default-duration", keys.default_duration.as_deref()),
+            max_duration: self.validity(given, "max-duration", keys.max_duration.as_deref()),
+            default_duration: self.validity(given, "default-duration", keys.default_duration.as_deref()),
         };
         if self.errors.len() == errors {
-            self.between(given, &rules);
+            self.check_consistency(given, &rules);
         }
         let signer = name.zip(authority).zip(files).and_then(|((name, (authority, digest)), files)| {
-            let fits = self.fits(&files, &authority, &Profile::custom(&name, rules.clone()));
+            let fits = self.fits(&files, &authority, &CertificateProfile::custom(&name, rules.clone()));
             fits.then(|| SignerSettings::custom(&name, rules, authority, digest))
         });
         (signer, signing)
@@ -120,11 +120,11 @@ impl Resolver<'_> {
 
     fn signer_name(
         &mut self,
-        given: &Section<SignerProfileKeys>,
+        given: &MergedSection<SignerProfileKeys>,
         names: &mut BTreeSet<String>,
     ) -> Option<SignerName> {
         let key = given.key("signer-name");
-        let fix = "give a domain of yours and a name in it, such as example.com/service";
+        let fix = "give a domain you own and a name in it, such as example.com/service";
         let Some(text) = &given.values.signer_name else {
             return self.fail(ConfigError::new(key, "is required").fix(fix));
         };
@@ -132,24 +132,25 @@ impl Resolver<'_> {
         let name = name.map_err(|error| ConfigError::new(&key, format!("{text:?}: {error}")).fix(fix));
         let name = self.ok(name)?;
         if !names.insert(text.clone()) {
-            let error = ConfigError::new(key, format!("{text:?} is that of another signer already"));
+            let error = ConfigError::new(key, format!("{text:?} is already used by another signer"));
             return self.fail(error.fix("give each signer its own name"));
         }
         Some(name)
     }
 
-    /// Rules that could never be kept.
-    fn between(&mut self, given: &Section<SignerProfileKeys>, rules: &CustomRules) {
+    /// Rejects rules that no request could satisfy.
+    fn check_consistency(&mut self, given: &MergedSection<SignerProfileKeys>, rules: &CustomRules) {
         let allowed_key = given.key("allowed-usages");
         if rules.allowed_usages.is_empty() {
-            let error = ConfigError::new(&allowed_key, "is required: without usages nothing can be signed");
-            self.errors.push(error.fix("list what may be asked for, such as client auth"));
-        } else if rules.allowed_usages.contains(&Usage::CertSign) {
-            let error = ConfigError::new(&allowed_key, "cert sign is what authorities do, and never signed");
-            self.errors.push(error.fix("leave it out"));
+            let error =
+                ConfigError::new(&allowed_key, "is required: without usages, no certificate can be signed");
+            self.errors.push(error.fix("list the usages that requests may have, such as client auth"));
+        } else if rules.allowed_usages.contains(&CertificateUsage::CertSign) {
+            let error = ConfigError::new(&allowed_key, "cert sign is reserved for CAs and never signed");
+            self.errors.push(error.fix("remove it"));
         } else if !rules.allowed_usages.iter().any(|usage| usage.is_extended()) {
-            let problem =
-                "names no extended usage: certificates without one are good for everything, and not signed";
+            let problem = "has no extended usage: a certificate without one is valid for every purpose, and is not \
+                           signed";
             self.errors
                 .push(ConfigError::new(&allowed_key, problem).fix("add one, such as client auth, or any"));
         } else if let Some(usage) = rules.required_usages.difference(&rules.allowed_usages).next() {
@@ -157,30 +158,30 @@ impl Resolver<'_> {
             let error = ConfigError::new(given.key("required-usages"), problem);
             self.errors.push(error.fix(format!("list it in {allowed_key} too")));
         }
-        if let (Some(longest), Some(usual)) = (rules.max_duration, rules.default_duration)
-            && usual > longest
+        if let (Some(max), Some(default)) = (rules.max_duration, rules.default_duration)
+            && default > max
         {
-            let [usual, longest] = ["default-duration", "max-duration"].map(|flag| given.key(flag));
-            let error = ConfigError::new(usual, format!("is longer than {longest}"));
-            self.errors.push(error.fix("give no more than the longest life"));
+            let [default, max] = ["default-duration", "max-duration"].map(|flag| given.key(flag));
+            let error = ConfigError::new(default, format!("is longer than {max}"));
+            self.errors.push(error.fix("give at most the maximum duration"));
         }
     }
 
     fn usages(
         &mut self,
-        given: &Section<SignerProfileKeys>,
+        given: &MergedSection<SignerProfileKeys>,
         flag: &str,
         words: &[String],
-    ) -> BTreeSet<Usage> {
-        let known: Vec<&str> = Usage::all().iter().map(|usage| usage.word()).collect();
+    ) -> BTreeSet<CertificateUsage> {
+        let known: Vec<&str> = CertificateUsage::all().iter().map(|usage| usage.word()).collect();
         let fix = format!("give some of: {}", known.join(", "));
         self.parsed(given, flag, words, &fix).into_iter().collect()
     }
 
-    /// What texts stand for; each that cannot be read is an error.
+    /// Parses each text; reports an error for each that is invalid.
     fn parsed<T>(
         &mut self,
-        given: &Section<SignerProfileKeys>,
+        given: &MergedSection<SignerProfileKeys>,
         flag: &str,
         texts: &[String],
         fix: &str,
@@ -200,15 +201,15 @@ impl Resolver<'_> {
             .collect()
     }
 
-    fn life(
+    fn validity(
         &mut self,
-        given: &Section<SignerProfileKeys>,
+        given: &MergedSection<SignerProfileKeys>,
         flag: &str,
         text: Option<&str>,
     ) -> Option<Duration> {
         let key = given.key(flag);
         let duration = self.duration(&key, text?)?;
-        // kubernetes: pkg/apis/certificates/validation/validation.go: the shortest life that may be asked for
+        // kubernetes: pkg/apis/certificates/validation/validation.go: the minimum of spec.expirationSeconds
         if duration < Duration::from_mins(10) {
             return self.fail(ConfigError::new(key, "must be at least 10m").fix("give 1h, for example"));
         }

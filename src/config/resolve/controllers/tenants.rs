@@ -1,46 +1,47 @@
-//! Whether the CAs that sign for one cluster are any other's, or believed by one.
+//! Keeps clusters apart: a CA that signs for one cluster must never be trusted by another, or sign for it.
 //!
-//! What a CA signs is decided in one cluster: by those who approve requests there, and by its API server, which may
-//! present any request as approved. A cluster that believes the CA of another is theirs. kube-controller-manager serves
-//! one cluster and has no such rule; here it is an error, and no key allows it.
+//! The approvers of a cluster decide which certificates its CA signs, and so does its API server, which may present any
+//! request as approved. They could therefore act as any user of another cluster that trusts the CA.
+//! kube-controller-manager serves one cluster and has no such rule; here it is an error that no key disables.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::authn::settings::Authentication;
-use crate::config::error::{ConfigError, Position};
-use crate::config::resolve::Resolver;
-use crate::pki::issuance::authority::Authority;
+use crate::config::error::{ConfigError, FilePosition};
+use crate::config::resolve::ConfigResolver;
+use crate::pki::issuance::authority::CertificateAuthority;
 use crate::pki::x509::CaBundle;
 use crate::pki::x509::certificate::Certificate;
 
-use super::authority::Files;
+use super::authority::AuthorityFiles;
 
 const FIX: &str = "give each cluster a signing CA of its own, in its own controllerManager, and name it in the \
                    clientCAFile of no other cluster";
 
-/// A CA that signs for a cluster, and where the configuration names it.
+/// A CA that signs for a cluster, and its place in the configuration.
 #[derive(Debug, Clone)]
 pub(in crate::config::resolve) struct SigningCa {
     key: String,
     file: PathBuf,
-    position: Option<Position>,
-    authority: Arc<Authority>,
-    /// Whether it signs for signers of `kubernetes.io`, whose certificates API servers believe. Only one that signs for
-    /// none of them anywhere may sign for several clusters: what it is good for is not the gateway's to know.
+    position: Option<FilePosition>,
+    authority: Arc<CertificateAuthority>,
+    /// Whether it signs for `kubernetes.io` signers, whose certificates API servers trust. Only a CA that signs for
+    /// none of them in any cluster may sign for several clusters: the gateway does not know the purpose of its
+    /// certificates.
     is_kubernetes: bool,
 }
 
 impl SigningCa {
-    pub(super) fn of_kubernetes(files: &Files, authority: &Arc<Authority>) -> Self {
+    pub(super) fn of_kubernetes(files: &AuthorityFiles, authority: &Arc<CertificateAuthority>) -> Self {
         Self::new(files, authority, true)
     }
 
-    pub(super) fn of_own(files: &Files, authority: &Arc<Authority>) -> Self {
+    pub(super) fn of_own(files: &AuthorityFiles, authority: &Arc<CertificateAuthority>) -> Self {
         Self::new(files, authority, false)
     }
 
-    fn new(files: &Files, authority: &Arc<Authority>, is_kubernetes: bool) -> Self {
+    fn new(files: &AuthorityFiles, authority: &Arc<CertificateAuthority>, is_kubernetes: bool) -> Self {
         let (key, file) = files.certificate();
         let authority = Arc::clone(authority);
         Self { key: key.to_owned(), file: file.to_owned(), position: None, authority, is_kubernetes }
@@ -50,7 +51,7 @@ impl SigningCa {
         &self.key
     }
 
-    pub(super) fn is_at(&mut self, position: Position) {
+    pub(super) fn is_at(&mut self, position: FilePosition) {
         self.position = Some(position);
     }
 
@@ -65,7 +66,7 @@ impl SigningCa {
     }
 }
 
-/// A cluster, as far as this rule goes.
+/// The CAs that sign for a cluster, and those that it trusts.
 #[derive(Debug)]
 pub(in crate::config::resolve) struct Tenant {
     pub(in crate::config::resolve) name: String,
@@ -89,8 +90,8 @@ impl Tenant {
     }
 }
 
-impl Resolver<'_> {
-    /// Refuses what one cluster signs and another believes.
+impl ConfigResolver<'_> {
+    /// Reports an error for each CA that signs for one cluster and is trusted by another or signs for it too.
     // threat: signing-ca-of-another-cluster
     pub(in crate::config::resolve) fn keep_tenants_apart(&mut self, tenants: &[Tenant]) {
         let bundles = tenants.iter().flat_map(Tenant::bundles);
@@ -101,8 +102,8 @@ impl Resolver<'_> {
             for ca in &tenant.signing {
                 let Some(certificate) = ca.certificate() else { continue };
                 for (other, others) in tenants.iter().enumerate().filter(|(other, _)| *other != index) {
-                    let problem = between(tenant, ca, &certificate, others, &known);
-                    // What two share is told once.
+                    let problem = conflict(tenant, ca, &certificate, others, &known);
+                    // A CA shared by two clusters is reported once.
                     if let Some((problem, is_mutual)) = problem
                         && (!is_mutual || index < other)
                     {
@@ -114,8 +115,8 @@ impl Resolver<'_> {
     }
 }
 
-/// What is wrong with a CA of `tenant` in the eyes of another one, and whether that is so the other way round, too.
-fn between(
+/// The conflict of a signing CA of `tenant` with another cluster, and whether it is the same from the other side.
+fn conflict(
     tenant: &Tenant,
     ca: &SigningCa,
     certificate: &Certificate,
@@ -127,31 +128,31 @@ fn between(
             && theirs.certificate().is_some_and(|theirs| theirs.spki == certificate.spki)
     };
     let (one, two) = (&tenant.name, &other.name);
-    let danger = format!("what is approved in {one} would be anybody in {two}");
+    let danger = format!("certificates approved in {one} could act as any user in {two}");
     if other.signing.iter().any(is_same) {
-        let problem = format!("clusters {one} and {two} would sign with the same CA: {danger}");
+        let problem = format!("clusters {one} and {two} sign with the same CA: {danger}");
         return Some((problem, true));
     }
-    let is_believed = |bundle: &Option<Arc<CaBundle>>| {
+    let is_trusted = |bundle: &Option<Arc<CaBundle>>| {
         bundle.as_ref().is_some_and(|bundle| leads_to(certificate, bundle, known))
     };
-    if is_believed(&other.client_ca) {
+    if is_trusted(&other.client_ca) {
         return Some((format!("cluster {two} accepts client certificates of this CA: {danger}"), false));
     }
-    if is_believed(&other.front_proxy_ca) {
+    if is_trusted(&other.front_proxy_ca) {
         let problem = format!("cluster {two} accepts front proxies with certificates of this CA: {danger}");
         return Some((problem, false));
     }
     None
 }
 
-/// Whether a chain leads from a CA to one of a bundle, through any that the configuration knows. Whether each may sign
-/// for clients, and until when, does not matter: a chain that is bad today is no reason to begin.
+/// Whether a chain leads from a CA to a root of the bundle through the certificates of the configuration. Ignores
+/// purpose and validity of the certificates: a chain that is invalid today may be valid tomorrow.
 fn leads_to(ca: &Certificate, bundle: &CaBundle, known: &[Certificate]) -> bool {
     let is_one = |one: &Certificate, other: &Certificate| {
         one.spki == other.spki && one.raw_subject == other.raw_subject
     };
-    // Each certificate of the same CA has an issuer of its own.
+    // Each certificate of the same CA may have another issuer.
     let mut path: Vec<&Certificate> = known.iter().filter(|one| is_one(ca, one)).collect();
     path.push(ca);
     let mut next = 0;

@@ -1,4 +1,4 @@
-//! What a feed tells of, and what it does about an API server that answers late, with too much, or not at all.
+//! The keys that a feed delivers, and its handling of an API server that answers late, with too much, or not at all.
 
 use std::sync::Mutex;
 
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tower::service_fn;
 use tracing::instrument::WithSubscriber as _;
 
-use super::super::testing::Lines;
+use super::super::testing::CapturedLog;
 use super::super::{APPROVED, DENIED};
 use super::*;
 use crate::controllers::client::bounded;
@@ -32,17 +32,17 @@ fn conditions(kinds: &[&str]) -> Value {
     json!({"conditions": each.collect::<Vec<_>>()})
 }
 
-fn is_approved(summary: &Summary) -> bool {
+fn is_approved(summary: &CsrSummary) -> bool {
     let conditions = summary.conditions();
     conditions.approved.is_there && !conditions.denied.is_there && !summary.is_issued()
 }
 
-/// The names that come of a feed for so long.
-async fn names(context: &Context, lasting: Duration) -> Vec<String> {
+/// The names that a feed delivers within `lasting`.
+async fn names(context: &ControllerContext, lasting: Duration) -> Vec<String> {
     let forgotten = AtomicU64::new(0);
-    let controller = Name::CsrSigning;
+    let controller = ControllerName::CsrSigning;
     let signers = vec![SIGNER.to_owned()];
-    let feed = Feed { context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
+    let feed = CsrFeed { context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
     let (keys, feeding) = feed.start();
     let mut names = Vec::new();
     let taking = keys.for_each(|key| {
@@ -54,7 +54,7 @@ async fn names(context: &Context, lasting: Duration) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_requests_that_there_is_something_to_do_about_are_told_of() {
+async fn only_requests_that_need_work_are_delivered() {
     let cluster = FakeCluster::new();
     let mut issued = conditions(&[APPROVED]);
     issued["certificate"] = json!("AA==");
@@ -77,13 +77,13 @@ async fn only_requests_that_there_is_something_to_do_about_are_told_of() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_is_silent_is_told_of_once_and_asked_until_it_answers() {
+async fn an_api_server_that_stops_answering_is_logged_once_and_retried_until_it_answers() {
     for far_end in Silent::ALL {
         let cluster = FakeCluster::new();
         cluster.put(&format!("{PATH}/listed"), request(SIGNER, "alice", &conditions(&[APPROVED])));
         let mut context = cluster.context();
         context.client = far_end.client(context.client);
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let failing = || {
@@ -101,20 +101,20 @@ async fn an_api_server_that_is_silent_is_told_of_once_and_asked_until_it_answers
         };
         let names = names(&context, Duration::from_mins(14)).with_subscriber(log);
         let (names, ()) = tokio::join!(names, looking);
-        assert_eq!(*seen.lock().unwrap(), [1, 0], "{far_end:?}: what the metric says");
+        assert_eq!(*seen.lock().unwrap(), [1, 0], "{far_end:?}: the metric");
         assert!(
             ["listed", "watched"].iter().all(|name| names.contains(&(*name).to_owned())),
             "{far_end:?}: {names:?}"
         );
         let text = lines.text();
-        let told = |part: &str| text.lines().filter(|line| line.contains(part)).count();
-        assert_eq!((told("cannot watch"), told("watching again")), (1, 1), "{far_end:?}: {text}");
+        let logged = |part: &str| text.lines().filter(|line| line.contains(part)).count();
+        assert_eq!((logged("cannot watch"), logged("watching again")), (1, 1), "{far_end:?}: {text}");
         assert!(text.contains("does not answer in time"), "{far_end:?}: {text}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_of_large_objects_is_asked_for_in_smaller_parts() {
+async fn a_page_of_large_objects_is_requested_again_with_a_smaller_limit() {
     const OBJECTS: usize = 40;
     let limits = Arc::new(Mutex::new(Vec::new()));
     let asked = Arc::clone(&limits);
@@ -137,9 +137,9 @@ async fn a_page_of_large_objects_is_asked_for_in_smaller_parts() {
         std::future::ready(Ok::<_, Infallible>(Response::new(body)))
     });
     let client = bounded(kube::Client::new(service, "default"));
-    let mut pages = Pages::new(None);
+    let mut pages = PagedList::new(None);
     let mut names = Vec::new();
-    while let Some(page) = pages.next::<Summary>(&client).await.unwrap() {
+    while let Some(page) = pages.next::<CsrSummary>(&client).await.unwrap() {
         names.extend(page.into_iter().map(|summary| summary.metadata.name));
     }
     assert_eq!(names.len(), OBJECTS);
@@ -148,8 +148,8 @@ async fn a_page_of_large_objects_is_asked_for_in_smaller_parts() {
     assert_eq!(limits[..4], [500, 62, 7, 14], "{limits:?}");
 }
 
-/// An API server with one object of a stranger's, 1.5 MiB in etcd and six times as much in Go's JSON: in its list, and
-/// among its events.
+/// A client of an API server whose list and watch have one large object: 1.5 MiB in etcd, six times as much in Go's
+/// JSON.
 fn with_a_large_object(watched: usize) -> kube::Client {
     let object = |name: &str, version: u32, filler: &str| {
         format!(
@@ -187,14 +187,14 @@ fn with_a_large_object(watched: usize) -> kube::Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_is_as_large_as_any_keeps_no_other_waiting() {
-    // What etcd stores at most, and what no API server sends: all is listed again then.
+async fn an_object_of_the_maximum_size_does_not_block_others() {
+    // The largest object that etcd stores, and an event larger than any API server sends: the latter causes a new list.
     for (watched, expected) in
         [(3 << 19, &["large", "listed", "watched"][..]), (3 << 20, &["large", "listed", "large", "listed"])]
     {
         let mut context = FakeCluster::new().context();
         context.client = with_a_large_object(watched);
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let names = names(&context, Duration::from_millis(1500)).with_subscriber(log).await;
@@ -205,14 +205,14 @@ async fn an_object_that_is_as_large_as_any_keeps_no_other_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_is_longer_than_any_kubelets_is_passed_over() {
+async fn a_request_whose_name_is_too_long_is_skipped() {
     let cluster = FakeCluster::new();
     let longest = "n".repeat(253);
     for name in [&longest, &"o".repeat(254), &"p".repeat(100_000)] {
         cluster.put(&format!("{PATH}/{name}"), request(SIGNER, "alice", &conditions(&[APPROVED])));
     }
     let context = cluster.context();
-    let lines = Lines::default();
+    let lines = CapturedLog::default();
     let writer = lines.clone();
     let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let names = names(&context, Duration::from_secs(5)).with_subscriber(log).await;
@@ -222,7 +222,7 @@ async fn a_name_that_is_longer_than_any_kubelets_is_passed_over() {
     assert!(text.len() < 2000, "{text}");
 }
 
-/// Go's token for what comes behind an object, whose name is `character` as often as this.
+/// Go's continue token after an object whose name is `character` repeated `count` times.
 fn go_token(character: &str, count: usize) -> String {
     let name = character.repeat(count).replace('<', r"\u003c");
     let token = format!(r#"{{"v":"meta.k8s.io/v1","rv":7,"start":"{name}\u0000"}}"#);
@@ -230,7 +230,7 @@ fn go_token(character: &str, count: usize) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_goes_on_behind_a_name_that_no_url_can_hold() {
+async fn a_list_continues_after_a_name_that_is_too_long_for_a_url() {
     for (character, count, next) in
         [("a", 1_000_000, "b"), ("<", 100_000, "="), (".", 100_000, "0"), ("\u{10ffff}", 100_000, "")]
     {
@@ -255,26 +255,26 @@ async fn a_list_goes_on_behind_a_name_that_no_url_can_hold() {
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
         let client = bounded(kube::Client::new(service, "default"));
-        let mut pages = Pages::new(None);
+        let mut pages = PagedList::new(None);
         let mut found = 0;
-        while let Some(page) = pages.next::<Summary>(&client).await.unwrap() {
+        while let Some(page) = pages.next::<CsrSummary>(&client).await.unwrap() {
             found += page.len();
         }
         let starts = starts.lock().unwrap();
         if next.is_empty() {
-            // Nothing can come behind it.
+            // No name can follow.
             assert_eq!((found, starts.len()), (1, 0));
             continue;
         }
         assert_eq!((found, starts.len()), (2, 1));
         let (start, name) = (&starts[0], character.repeat(count));
-        // Behind that name, and before all that do not begin as it does.
+        // After that name, and before all names with another prefix.
         assert!(*start > name && start.len() >= 254 && start.ends_with(next), "{}", start.len());
         assert!(name.starts_with(start.strip_suffix(next).unwrap()));
     }
 }
 
-/// A list of these names in pages of one, with tokens as Go makes them; an end after so many pages in any case.
+/// A client of an API server that lists these names in pages of one, with Go's continue tokens, and at most 20 pages.
 fn with_names(names: &[&[u8]], pages: Arc<AtomicU64>) -> kube::Client {
     let mut names: Vec<_> = names.iter().map(|name| name.to_vec()).collect();
     names.sort();
@@ -309,7 +309,7 @@ fn with_names(names: &[&[u8]], pages: Arc<AtomicU64>) -> kube::Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_goes_on_behind_a_name_that_is_not_utf_8() {
+async fn a_list_continues_after_a_name_that_is_not_utf_8() {
     let cases: [(&[&[u8]], &[&str]); 5] = [
         (&[b"a\xff0", b"a\xff1", b"ab", b"b"], &["ab", "a\u{fffd}0", "b"]),
         (
@@ -327,28 +327,28 @@ async fn a_list_goes_on_behind_a_name_that_is_not_utf_8() {
         let pages = Arc::new(AtomicU64::new(0));
         let mut context = FakeCluster::new().context();
         context.client = with_names(names, Arc::clone(&pages));
-        let lines = Lines::default();
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        let feed = Feed {
+        let feed = CsrFeed {
             context: &context,
-            controller: Name::CsrSigning,
+            controller: ControllerName::CsrSigning,
             signers: vec![SIGNER.to_owned()],
             is_wanted: is_approved,
             forgotten: &AtomicU64::new(0),
         };
         let (sender, mut receiver) = mpsc::channel(100);
         let requesters = RandomState::new();
-        let mut follower = Follower {
+        let mut follower = SignerFollower {
             feed: &feed,
             signer: SIGNER,
             requesters: &requesters,
             sender,
-            backoff: FIRST_BACKOFF,
+            backoff: INITIAL_WATCH_BACKOFF,
             listed: Instant::now(),
             forgotten: 0,
             has_watch_failed: false,
-            has_passed_over: false,
+            has_logged_skip: false,
         };
         assert_eq!(follower.list().with_subscriber(log).await.unwrap(), "7");
         drop(follower);
@@ -363,14 +363,14 @@ async fn a_list_goes_on_behind_a_name_that_is_not_utf_8() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_does_not_go_on_fails() {
+async fn a_list_whose_continue_token_does_not_advance_fails() {
     let go = |name: &str| go_token(name, 1);
     let cases = [
-        ("the same", vec![go("b"), go("b")], false),
-        ("back", vec![go("b"), go("a")], false),
-        ("on", vec![go("a"), go("b"), String::new()], true),
-        ("the same of another form", vec!["x".to_owned(), "x".to_owned()], false),
-        ("on, of another form", vec!["y".to_owned(), "x".to_owned(), String::new()], true),
+        ("the same token", vec![go("b"), go("b")], false),
+        ("an earlier token", vec![go("b"), go("a")], false),
+        ("a later token", vec![go("a"), go("b"), String::new()], true),
+        ("the same token in another format", vec!["x".to_owned(), "x".to_owned()], false),
+        ("another token in another format", vec!["y".to_owned(), "x".to_owned(), String::new()], true),
     ];
     for (case, tokens, expected) in cases {
         let asked = AtomicU64::new(0);
@@ -382,9 +382,9 @@ async fn a_list_that_does_not_go_on_fails() {
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
         let client = kube::Client::new(service, "default");
-        let mut pages = Pages::new(None);
+        let mut pages = PagedList::new(None);
         let end = loop {
-            match pages.next::<Summary>(&client).await {
+            match pages.next::<CsrSummary>(&client).await {
                 Ok(Some(_)) => {}
                 end => break end,
             }
@@ -394,32 +394,33 @@ async fn a_list_that_does_not_go_on_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_of_more_objects_than_were_asked_for_is_not_kept() {
+async fn a_page_with_more_objects_than_the_limit_fails() {
     for (count, expected) in [(500, true), (501, false)] {
         let list = format!(r#"{{"metadata":{{}},"items":[{}]}}"#, vec!["{}"; count].join(","));
         let service = service_fn(move |_: HttpRequest<Body>| {
             let body = Body::from(list.clone().into_bytes());
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
-        let page = Pages::new(None).next::<Summary>(&kube::Client::new(service, "default")).await;
+        let page = PagedList::new(None).next::<CsrSummary>(&kube::Client::new(service, "default")).await;
         assert_eq!(page.is_ok(), expected, "{count}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_queue_forgot_is_listed_again_after_a_while() {
+async fn requests_that_the_queue_dropped_are_listed_again() {
     let cluster = FakeCluster::new();
     cluster.put(&format!("{PATH}/one"), request(SIGNER, "alice", &conditions(&[APPROVED])));
     let context = cluster.context();
     let forgotten = AtomicU64::new(0);
-    let (controller, signers) = (Name::CsrSigning, vec![SIGNER.to_owned()]);
-    let feed = Feed { context: &context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
+    let (controller, signers) = (ControllerName::CsrSigning, vec![SIGNER.to_owned()]);
+    let feed =
+        CsrFeed { context: &context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
     let (keys, feeding) = feed.start();
     let mut keys = std::pin::pin!(keys);
     let testing = async {
         assert_eq!(&*keys.next().await.unwrap().name, "one");
         forgotten.fetch_add(1, Ordering::Relaxed);
-        // Something has to come for it to be seen; that is a bookmark, at the latest.
+        // The feed checks the count when an event arrives; at the latest, that is a bookmark.
         cluster.put(&format!("{PATH}/two"), request(SIGNER, "bob", &conditions(&[APPROVED])));
         assert_eq!(&*keys.next().await.unwrap().name, "two");
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Rows of upstream's `bootstrapsigner_test.go` and of kubeadm's `discovery/token` tests.
+//! Cases of Kubernetes' `bootstrapsigner_test.go` and of kubeadm's `discovery/token` tests.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn every_signing_token_has_its_signature_and_no_other() {
+fn every_signing_token_has_a_signature_and_no_other_token_has_one() {
     let id = TokenId::parse("abc123").unwrap();
     let one = BTreeMap::from([(id.clone(), &b"tokenSecret"[..])]);
     let none = BTreeMap::new();
@@ -48,30 +48,33 @@ fn every_signing_token_has_its_signature_and_no_other() {
 }
 
 #[test]
-fn only_what_the_token_has_signed_is_believed() {
-    let token = Token::parse("abc123.0123456789abcdef").unwrap();
+fn only_a_kubeconfig_with_a_valid_signature_is_trusted() {
+    let token = BootstrapToken::parse("abc123.0123456789abcdef").unwrap();
     let payload = "apiVersion: v1\nkind: Config\n";
     let signature = "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiYzEyMyJ9..qTvWXImTCcLAxj6nw53xOmdsSzLP1_zffoBVin_NQD4";
     let key = "jws-kubeconfig-abc123";
     let id = token.id.clone();
     for (data, expected) in [
         (map(&[("kubeconfig", payload), (key, signature)]), Ok(payload)),
-        (map(&[("kubeconfig", payload), (key, SIGNATURE)]), Err(Distrust::BadSignature(id.clone()))),
-        (map(&[("kubeconfig", "payload"), (key, signature)]), Err(Distrust::BadSignature(id.clone()))),
-        (map(&[("kubeconfig", payload), (key, "")]), Err(Distrust::NotSigned(id.clone()))),
+        (map(&[("kubeconfig", payload), (key, SIGNATURE)]), Err(ClusterInfoError::BadSignature(id.clone()))),
+        (
+            map(&[("kubeconfig", "payload"), (key, signature)]),
+            Err(ClusterInfoError::BadSignature(id.clone())),
+        ),
+        (map(&[("kubeconfig", payload), (key, "")]), Err(ClusterInfoError::NotSigned(id.clone()))),
         (
             map(&[("kubeconfig", payload), ("jws-kubeconfig-abc124", signature)]),
-            Err(Distrust::NotSigned(id.clone())),
+            Err(ClusterInfoError::NotSigned(id.clone())),
         ),
-        (map(&[("kubeconfig", "")]), Err(Distrust::NoKubeconfig)),
-        (map(&[(key, signature)]), Err(Distrust::NoKubeconfig)),
+        (map(&[("kubeconfig", "")]), Err(ClusterInfoError::NoKubeconfig)),
+        (map(&[(key, signature)]), Err(ClusterInfoError::NoKubeconfig)),
     ] {
-        assert_eq!(believed(&data, &token), expected);
+        assert_eq!(verified_kubeconfig(&data, &token), expected);
     }
 }
 
 #[test]
-fn a_kubeconfig_is_written_as_client_go_does_and_read_again() {
+fn a_kubeconfig_is_written_like_client_go_and_parses_again() {
     let ca = rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap();
     let server: Uri = "https://10.0.0.1:6443".parse().unwrap();
     // client-go: what clientcmd.Write gives for this cluster
@@ -80,9 +83,9 @@ fn a_kubeconfig_is_written_as_client_go_does_and_read_again() {
                     https://10.0.0.1:6443\n  name: \"\"\ncontexts: null\ncurrent-context: \"\"\nkind: Config\n\
                     users: null\n";
     assert_eq!(text, expected);
-    assert_eq!(Location::of(&text), Err(Distrust::Malformed("holds no CA certificate")));
+    assert_eq!(ClusterLocation::of(&text), Err(ClusterInfoError::Malformed("has no CA certificate")));
     let prefix: Uri = "https://gateway.test/prod".parse().unwrap();
-    let read = Location::of(&kubeconfig(&prefix, ca.cert.pem().as_bytes())).unwrap();
+    let read = ClusterLocation::of(&kubeconfig(&prefix, ca.cert.pem().as_bytes())).unwrap();
     assert_eq!(read.server, "https://gateway.test/prod");
     assert_eq!(
         (read.authorities.as_slice(), read.ca_pem),
@@ -91,7 +94,7 @@ fn a_kubeconfig_is_written_as_client_go_does_and_read_again() {
 }
 
 #[test]
-fn the_unnamed_cluster_comes_before_that_of_the_context() {
+fn the_unnamed_cluster_precedes_that_of_the_context() {
     let ca = rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap();
     let ca = STANDARD.encode(ca.cert.pem());
     let cluster = |name: &str| {
@@ -103,19 +106,19 @@ fn the_unnamed_cluster_comes_before_that_of_the_context() {
     for (text, expected) in [
         (format!("clusters:\n{}{}{context}", cluster("b"), cluster("")), Ok("https://x")),
         (format!("clusters:\n{}{}{context}", cluster("a"), cluster("b")), Ok("https://bx")),
-        (format!("clusters:\n{}{context}", cluster("a")), Err(Distrust::Malformed("names no cluster"))),
-        (format!("clusters:\n{}", cluster("b")), Err(Distrust::Malformed("names no cluster"))),
+        (format!("clusters:\n{}{context}", cluster("a")), Err(ClusterInfoError::Malformed("has no cluster"))),
+        (format!("clusters:\n{}", cluster("b")), Err(ClusterInfoError::Malformed("has no cluster"))),
         (
             "clusters: [{name: '', cluster: {}}]\n".to_owned(),
-            Err(Distrust::Malformed("does not say where the cluster is")),
+            Err(ClusterInfoError::Malformed("has no server URL")),
         ),
         (
             "clusters: [{name: '', cluster: {server: 'https://x'}}]\n".to_owned(),
-            Err(Distrust::Malformed("holds no CA certificate")),
+            Err(ClusterInfoError::Malformed("has no CA certificate")),
         ),
-        ("clusters: [".to_owned(), Err(Distrust::Malformed("is none"))),
+        ("clusters: [".to_owned(), Err(ClusterInfoError::Malformed("is not valid"))),
     ] {
-        let found = Location::of(&text).map(|location| location.server);
+        let found = ClusterLocation::of(&text).map(|location| location.server);
         assert_eq!(found, expected.map(str::to_owned), "{text}");
     }
 }
@@ -123,19 +126,20 @@ fn the_unnamed_cluster_comes_before_that_of_the_context() {
 #[test]
 fn a_pin_is_the_hash_of_a_public_key() {
     let [one, other] = [(), ()].map(|()| rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap());
-    let pin = Pins::of(one.cert.der()).unwrap();
-    let location =
-        |pem: String| Location::of(&kubeconfig(&"https://x".parse().unwrap(), pem.as_bytes())).unwrap();
-    let pins = Pins::parse([pin.to_uppercase().as_str()]).unwrap();
+    let pin = PublicKeyPins::of(one.cert.der()).unwrap();
+    let location = |pem: String| {
+        ClusterLocation::of(&kubeconfig(&"https://x".parse().unwrap(), pem.as_bytes())).unwrap()
+    };
+    let pins = PublicKeyPins::parse([pin.to_uppercase().as_str()]).unwrap();
     assert_eq!(location(one.cert.pem()).is_pinned(&pins), Ok(()));
-    // One of several CAs will do.
+    // One pinned CA of several is enough.
     assert_eq!(location(other.cert.pem() + &one.cert.pem()).is_pinned(&pins), Ok(()));
-    let told = Pins::of(other.cert.der()).unwrap();
-    assert_eq!(location(other.cert.pem()).is_pinned(&pins), Err(Distrust::NotPinned(told)));
+    let found = PublicKeyPins::of(other.cert.der()).unwrap();
+    assert_eq!(location(other.cert.pem()).is_pinned(&pins), Err(ClusterInfoError::NotPinned(found)));
     // The key counts, not the certificate.
     let again =
         rcgen::CertificateParams::new(["other".to_owned()]).unwrap().self_signed(&one.signing_key).unwrap();
-    assert_eq!(Pins::of(again.der()), Some(pin));
+    assert_eq!(PublicKeyPins::of(again.der()), Some(pin));
 
     let hex = "0123456789abcdef".repeat(4);
     for (text, good) in [
@@ -149,17 +153,17 @@ fn a_pin_is_the_hash_of_a_public_key() {
         (format!("sha256:{hex}:"), false),
         (String::new(), false),
     ] {
-        assert_eq!(Pins::parse([text.as_str()]).is_ok(), good, "{text}");
+        assert_eq!(PublicKeyPins::parse([text.as_str()]).is_ok(), good, "{text}");
     }
-    assert!(Pins::parse([]).unwrap().is_empty() && !pins.is_empty());
+    assert!(PublicKeyPins::parse([]).unwrap().is_empty() && !pins.is_empty());
 }
 
 #[test]
-fn a_pin_is_what_openssl_says() {
+fn a_pin_equals_the_hash_that_openssl_computes() {
     // openssl x509 -in pinned.pem -pubkey -noout | openssl pkey -pubin -outform der | sha256sum
     let certificate = pem::authorities(include_bytes!("pinned.pem")).remove(0);
     assert_eq!(
-        Pins::of(&certificate).unwrap(),
+        PublicKeyPins::of(&certificate).unwrap(),
         "sha256:e80b458638759553b655e492bbed7d561c81c533014b04143c09f04633805bef"
     );
 }

@@ -1,4 +1,4 @@
-//! Rows of upstream's `secrets_test.go`, `helpers_test.go`, `utils_test.go` (kubeadm) and `util_test.go` (controllers).
+//! Cases of Kubernetes' `secrets_test.go` and `helpers_test.go`, `utils_test.go` (kubeadm), `util_test.go` (controllers).
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const NOW: UnixTime = Duration::from_secs(1_700_000_000);
 const HOUR: &str = "2023-11-14T23:13:20Z";
 const GONE: &str = "2023-11-14T21:13:20Z";
 
-/// A name, the name of the Secret, what is changed in it, and whether it signs.
+/// The case, the name of the Secret, the changes to its data, and whether it signs.
 type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], bool);
 
 fn data<'a>(pairs: &[(&'a str, &'a str)]) -> TokenData<'a> {
@@ -17,19 +17,24 @@ fn data<'a>(pairs: &[(&'a str, &'a str)]) -> TokenData<'a> {
 }
 
 #[test]
-fn a_secret_signs_if_everything_is_in_order() {
+fn only_a_valid_secret_with_the_usage_signing_signs() {
     // kube-controller-manager: pkg/controller/bootstrap/util_test.go
     let name = "bootstrap-token-abc123";
     let base = [(ID, "abc123"), (SECRET, "tokenSecret"), ("usage-bootstrap-signing", "true")];
     let cases: &[Case] = &[
-        ("no end", name, &[], true),
-        ("an end to come", name, &[(EXPIRATION, HOUR)], true),
-        ("ended", name, &[(EXPIRATION, GONE)], false),
-        ("ends now", name, &[(EXPIRATION, "2023-11-14T22:13:20Z")], false),
-        ("no time", name, &[(EXPIRATION, "garbage")], false),
-        ("no signing, and no time", name, &[("usage-bootstrap-signing", ""), (EXPIRATION, "garbage")], false),
+        ("no expiration", name, &[], true),
+        ("not expired", name, &[(EXPIRATION, HOUR)], true),
+        ("expired", name, &[(EXPIRATION, GONE)], false),
+        ("expires now", name, &[(EXPIRATION, "2023-11-14T22:13:20Z")], false),
+        ("malformed expiration", name, &[(EXPIRATION, "garbage")], false),
+        (
+            "neither signing nor time",
+            name,
+            &[("usage-bootstrap-signing", ""), (EXPIRATION, "garbage")],
+            false,
+        ),
         ("no signing", name, &[("usage-bootstrap-signing", "")], false),
-        ("signing in other words", name, &[("usage-bootstrap-signing", "True")], false),
+        ("signing in upper case", name, &[("usage-bootstrap-signing", "True")], false),
         ("signing with a newline", name, &[("usage-bootstrap-signing", "true\n")], false),
         ("no authentication", name, &[("usage-bootstrap-authentication", "false")], true),
         ("bad groups", name, &[(EXTRA_GROUPS, "x")], true),
@@ -54,7 +59,7 @@ fn a_secret_signs_if_everything_is_in_order() {
 }
 
 #[test]
-fn groups_are_all_good_or_none_is() {
+fn one_bad_group_invalidates_all_groups() {
     // cluster-bootstrap: util/secrets/secrets_test.go, TestGetGroups; token/util/helpers_test.go
     let longest = format!("system:bootstrappers:{}", "a".repeat(256));
     let too_long = format!("{longest}a");
@@ -102,19 +107,19 @@ fn a_token_is_described_as_kubeadm_does() {
         ("usage-bootstrap-none", "false"),
         (EXTRA_GROUPS, "system:bootstrappers:b,anything"),
     ];
-    let told = data(&full).describe(name).unwrap();
-    assert_eq!(told.description, "foo");
-    assert_eq!(told.expires.unwrap().as_str(), "2033-11-14T23:13:20+01:00");
-    assert_eq!(told.usages, ["authentication", "other", "signing"]);
-    assert_eq!(told.groups, ["system:bootstrappers:b", "anything"]);
+    let token = data(&full).describe(name).unwrap();
+    assert_eq!(token.description, "foo");
+    assert_eq!(token.expires.unwrap().as_str(), "2033-11-14T23:13:20+01:00");
+    assert_eq!(token.usages, ["authentication", "other", "signing"]);
+    assert_eq!(token.groups, ["system:bootstrappers:b", "anything"]);
 
     let least = data(&full[..2]).describe(name).unwrap();
     assert!(least.expires.is_none() && least.usages.is_empty() && least.groups.is_empty());
 
-    // An end that is past is told; one that is none is not.
+    // A past expiration is described; a malformed one is an error.
     let gone = data(&[full[0], full[1], (EXPIRATION, GONE)]).describe(name).unwrap();
     assert_eq!(gone.expires.unwrap().as_str(), GONE);
-    let pairs = |changes: &[(&'static str, &'static str)]| -> Result<Described, Undescribed> {
+    let pairs = |changes: &[(&'static str, &'static str)]| -> Result<TokenDescription, TokenSecretError> {
         let all: Vec<_> = full.iter().chain(changes).copied().collect();
         data(&all).describe(name)
     };
@@ -123,27 +128,27 @@ fn a_token_is_described_as_kubeadm_does() {
     assert_eq!(error(&[(SECRET, "")]), "the Secret bootstrap-token-abcdef has no token-secret");
     assert_eq!(
         error(&[(ID, "abcdeg")]),
-        "the Secret bootstrap-token-abcdef is that of the token \"abcdeg\", and so it should be bootstrap-token-abcdeg"
+        "the Secret bootstrap-token-abcdef holds the token \"abcdeg\": its name must be bootstrap-token-abcdeg"
     );
     assert_eq!(
         error(&[(EXPIRATION, "soon")]),
-        "the expiration of the Secret bootstrap-token-abcdef is no time in RFC 3339"
+        "the expiration of the Secret bootstrap-token-abcdef is not an RFC 3339 time"
     );
-    // The secret, of whatever form, is in no message.
+    // No message has the secret, even a malformed one.
     let bad = error(&[(SECRET, "s3cret-of-no-form")]);
-    assert!(bad.starts_with("what is in the Secret bootstrap-token-abcdef is no token"), "{bad}");
+    assert!(bad.starts_with("the Secret bootstrap-token-abcdef does not hold a token"), "{bad}");
     assert!(!bad.contains("s3cret"), "{bad}");
     assert_eq!(pairs(&[(EXTRA_GROUPS, ",b")]).unwrap().groups, Vec::<String>::new());
 }
 
 #[test]
-fn what_is_written_is_read_again() {
-    let token = Token::parse("abcdef.abcdef0123456789").unwrap();
+fn a_new_secret_parses_again() {
+    let token = BootstrapToken::parse("abcdef.abcdef0123456789").unwrap();
     let new = NewToken {
         token,
         expires: Some(NOW + Duration::from_millis(86_400_900)),
         description: "for the new rack".to_owned(),
-        usages: BTreeSet::from(Usage::ALL),
+        usages: BTreeSet::from(TokenUsage::ALL),
         groups: vec!["system:bootstrappers:b".to_owned(), "system:bootstrappers:a".to_owned()],
     };
     let secret = new.secret();
@@ -167,7 +172,7 @@ fn what_is_written_is_read_again() {
     let name = secret.metadata.name.clone().unwrap();
     assert_eq!(name, "bootstrap-token-abcdef");
     let data = TokenData::of(&secret);
-    assert!(data.signing_key(&name, NOW).is_some() && data.allows(Usage::Authentication));
+    assert!(data.signing_key(&name, NOW).is_some() && data.allows(TokenUsage::Authentication));
     assert_eq!(data.groups().unwrap().len(), 3);
     assert!(!format!("{new:?}{data:?}").contains("abcdef0123456789"));
 

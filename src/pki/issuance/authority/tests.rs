@@ -1,18 +1,18 @@
-//! Which files make an authority, and what happens when they change.
+//! Loading of CA certificates and keys.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
-use super::{Authority, KeySource};
+use super::{AuthorityKeySource, CertificateAuthority};
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::issue::{IssueError, Wanted};
-use crate::pki::issuance::profile::Profile;
-use crate::pki::issuance::signer::{KeyKind, PemKey, SignError, SignatureAlgorithm, Signer};
+use crate::pki::issuance::issue::{IssuanceRequest, IssueError};
+use crate::pki::issuance::profile::CertificateProfile;
+use crate::pki::issuance::signer::{KeyKind, PemKey, SignError, Signer, SigningAlgorithm};
 use crate::pki::issuance::testing::{NOW, YEAR, ca_params, ca_pem, date, request, strings, subject};
 
-/// A certificate and the key that fits it, in PEM.
+/// A certificate and the matching key, in PEM.
 fn pair(name: &str) -> (String, String) {
     let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
     (ca_pem(&ca_params(name), &key), key.to_pem().expose_secret().to_owned())
@@ -34,13 +34,13 @@ impl Dir {
         std::fs::write(self.path("key"), key).unwrap();
     }
 
-    fn load(&self) -> Result<Authority, super::AuthorityError> {
-        Authority::load(&self.path("crt"), &KeySource::File(self.path("key")))
+    fn load(&self) -> Result<CertificateAuthority, super::AuthorityError> {
+        CertificateAuthority::load(&self.path("crt"), &AuthorityKeySource::File(self.path("key")))
     }
 }
 
 #[test]
-fn files_that_make_no_authority_say_why_as_upstream_does() {
+fn unusable_files_give_the_errors_of_kube_controller_manager() {
     let dir = Dir::new();
     let (crt, key) = (dir.path("crt").display().to_string(), dir.path("key").display().to_string());
     let ((one, one_key), (other, other_key)) = (pair("one"), pair("other"));
@@ -50,7 +50,7 @@ fn files_that_make_no_authority_say_why_as_upstream_does() {
     let mut no_sign = ca_params("no cert sign");
     no_sign.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
     let own_key = PemKey::from_pem(one_key.as_bytes()).unwrap();
-    let not_authority = "the certificate is not that of an authority: its basicConstraints must say CA, and its keyUsage cert sign";
+    let not_authority = "the certificate is not a CA certificate: it needs CA:TRUE in basicConstraints, and keyCertSign in keyUsage";
     let cases = [
         ("good", one.clone(), one_key.clone(), None),
         ("text around", format!("one\n{one}two"), one_key.clone(), None),
@@ -116,12 +116,12 @@ fn files_that_make_no_authority_say_why_as_upstream_does() {
 }
 
 #[test]
-fn what_an_authority_tells_of_itself() {
+fn an_authority_exposes_its_certificate_and_validity() {
     let mut params = ca_params("test-ca");
     params.not_after = date(NOW + YEAR);
     let key = PemKey::generate(KeyKind::EcdsaP384).unwrap();
     let pem = ca_pem(&params, &key);
-    let authority = Authority::new(format!("text\n{pem}").as_bytes(), Box::new(key)).unwrap();
+    let authority = CertificateAuthority::new(format!("text\n{pem}").as_bytes(), Box::new(key)).unwrap();
     assert_eq!(authority.certificate_pem(), pem.replace("\r\n", "\n"));
     assert_eq!(authority.not_after(), NOW + YEAR);
     assert!(!authority.is_expired((NOW + YEAR).saturating_sub(Duration::from_secs(1))));
@@ -129,27 +129,33 @@ fn what_an_authority_tells_of_itself() {
 }
 
 #[test]
-fn a_uri_of_a_token_is_no_path() {
-    assert_eq!(KeySource::parse("/a/pkcs11:b"), KeySource::File(PathBuf::from("/a/pkcs11:b")));
-    assert_eq!(KeySource::parse("pkcs11:object=a"), KeySource::Pkcs11("pkcs11:object=a".to_owned()));
+fn a_pkcs11_uri_is_not_a_path() {
+    assert_eq!(
+        AuthorityKeySource::parse("/a/pkcs11:b"),
+        AuthorityKeySource::File(PathBuf::from("/a/pkcs11:b"))
+    );
+    assert_eq!(
+        AuthorityKeySource::parse("pkcs11:object=a"),
+        AuthorityKeySource::Pkcs11("pkcs11:object=a".to_owned())
+    );
 }
 
 #[test]
-fn a_pin_in_a_uri_is_repeated_nowhere() {
+fn a_pin_in_a_uri_is_never_shown() {
     let dir = Dir::new();
     dir.write("", "");
     for uri in ["pkcs11:object=a?pin-value=hunter2", "pkcs11:pin-value=hunter2;object=a"] {
-        let source = KeySource::parse(uri);
-        let error = Authority::load(&dir.path("crt"), &source).unwrap_err();
+        let source = AuthorityKeySource::parse(uri);
+        let error = CertificateAuthority::load(&dir.path("crt"), &source).unwrap_err();
         for text in [format!("{source:?}"), format!("{error:?}"), error.to_string()] {
             assert!(!text.contains("hunter2"), "{text}");
         }
     }
-    let source = KeySource::parse("pkcs11:object=a?module-path=/m");
+    let source = AuthorityKeySource::parse("pkcs11:object=a?module-path=/m");
     assert_eq!(format!("{source:?}"), "pkcs11:object=a?module-path=/m");
 }
 
-/// A key whose signatures are wrong, as those of broken hardware are.
+/// A key with wrong signatures, as faulty hardware makes them.
 #[derive(Debug)]
 struct Faulty(PemKey);
 
@@ -158,7 +164,7 @@ impl Signer for Faulty {
         self.0.public_key()
     }
 
-    fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
+    fn sign(&self, algorithm: SigningAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
         let mut other = message.to_vec();
         other.reverse();
         self.0.sign(algorithm, &other)
@@ -166,14 +172,15 @@ impl Signer for Faulty {
 }
 
 #[test]
-fn a_wrong_signature_is_given_to_nobody() {
+fn a_wrong_signature_is_never_returned() {
     let key = PemKey::generate(KeyKind::Rsa2048).unwrap();
     let pem = ca_pem(&ca_params("faulty"), &key);
-    let authority = Authority::new(pem.as_bytes(), Box::new(Faulty(key))).unwrap();
+    let authority = CertificateAuthority::new(pem.as_bytes(), Box::new(Faulty(key))).unwrap();
     let request = request(&subject("alice", &[]), &AltNames::default());
     let usages = strings(&["client auth"]);
-    let wanted = Wanted { request: &request, usages: &usages, expiration: None, signing_duration: YEAR };
-    let prepared = authority.prepare(&Profile::client(), &wanted, NOW).unwrap();
+    let wanted =
+        IssuanceRequest { request: &request, usages: &usages, expiration: None, signing_duration: YEAR };
+    let prepared = authority.prepare(&CertificateProfile::client(), &wanted, NOW).unwrap();
     let error = authority.issue(prepared).unwrap_err();
     assert!(matches!(error, IssueError::Sign(SignError::Wrong(_))), "{error:?}");
 }

@@ -1,23 +1,23 @@
-//! Each lint is shown a certificate that breaks its rule, and only its rule.
+//! For each lint, a certificate that breaks its rule only.
 
 use std::time::Duration;
 
 use x509_cert::der::Encode as _;
 use x509_cert::ext::pkix::BasicConstraints;
 
-use super::{Expected, check, rules};
+use super::{ExpectedCertificate, check, rules};
 use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::public_key::PublicKey;
-use crate::pki::issuance::signer::{KeyKind, PemKey, SignatureAlgorithm, Signer as _};
+use crate::pki::issuance::public_key::StrongPublicKey;
+use crate::pki::issuance::signer::{KeyKind, PemKey, Signer as _, SigningAlgorithm};
 use crate::pki::issuance::subject::Subject;
-use crate::pki::issuance::tbs::Fields;
+use crate::pki::issuance::tbs::TbsFields;
 use crate::pki::issuance::testing::{NOW, YEAR, element, strings, subject};
-use crate::pki::issuance::usage::{Usage, Usages};
+use crate::pki::issuance::usage::{CertificateUsage, CertificateUsages};
 use crate::pki::issuance::validity::{BACKDATE, Validity};
-use crate::pki::x509::der::{Der, tag};
+use crate::pki::x509::der::{DerReader, tag};
 
-/// The elements of a to-be-signed certificate, and those of its extensions.
-struct Parts {
+/// The elements of a TBSCertificate, and of its extensions.
+struct TbsParts {
     fields: Vec<Vec<u8>>,
     extensions: Vec<Vec<u8>>,
 }
@@ -35,7 +35,7 @@ const CONSTRAINTS: usize = 2;
 const KEY_ID: usize = 3;
 const NAMES: usize = 4;
 
-fn elements(mut der: Der<'_>) -> Vec<Vec<u8>> {
+fn elements(mut der: DerReader<'_>) -> Vec<Vec<u8>> {
     let mut elements = Vec::new();
     while let Some(element) = der.any() {
         elements.push(element.whole.to_vec());
@@ -43,11 +43,11 @@ fn elements(mut der: Der<'_>) -> Vec<Vec<u8>> {
     elements
 }
 
-impl Parts {
+impl TbsParts {
     fn split(encoded: &[u8]) -> Self {
-        let mut fields = elements(Der::new(encoded).enter(tag::SEQUENCE).unwrap());
+        let mut fields = elements(DerReader::new(encoded).enter(tag::SEQUENCE).unwrap());
         let list = fields.pop().unwrap();
-        let mut list = Der::new(&list).enter(tag::explicit(3)).unwrap();
+        let mut list = DerReader::new(&list).enter(tag::explicit(3)).unwrap();
         Self { fields, extensions: elements(list.enter(tag::SEQUENCE).unwrap()) }
     }
 
@@ -57,25 +57,25 @@ impl Parts {
         element(tag::SEQUENCE, &self.fields.concat())
     }
 
-    /// Replaces octets of an extension, of which there must be some.
+    /// Replaces octets of an extension, which must contain them.
     fn patch(&mut self, extension: usize, from: &[u8], to: &[u8]) {
         let octets = &mut self.extensions[extension];
         let at = octets.windows(from.len()).position(|window| window == from).expect("the octets are there");
         octets.splice(at..at + from.len(), to.iter().copied());
-        // The header of so short an element is two octets.
+        // An element this short has a header of two octets.
         *octets = element(tag::SEQUENCE, &octets[2..]);
     }
 }
 
-/// A certificate that passes, with the names of everything that went into it.
+/// The values of a certificate that passes every lint.
 struct Good {
     issuer: Vec<u8>,
     name: Subject,
     subject: Vec<u8>,
-    key: PublicKey,
+    key: StrongPublicKey,
     spki: Vec<u8>,
     alt_names: AltNames,
-    usages: Usages,
+    usages: CertificateUsages,
     validity: Validity,
     key_id: Vec<u8>,
 }
@@ -87,19 +87,19 @@ impl Good {
             issuer: subject("test-ca", &[]).to_der().unwrap(),
             name: subject("alice", &["dev"]),
             subject: subject("alice", &["dev"]).to_der().unwrap(),
-            key: PublicKey::from_spki(&spki).unwrap(),
+            key: StrongPublicKey::from_spki(&spki).unwrap(),
             spki,
             alt_names: AltNames { dns: strings(&["a.example"]), ..AltNames::default() },
-            usages: vec![Usage::DigitalSignature, Usage::ClientAuth].into(),
+            usages: vec![CertificateUsage::DigitalSignature, CertificateUsage::ClientAuth].into(),
             validity: Validity { not_before: NOW, not_after: NOW + YEAR },
             key_id: vec![7; 20],
         }
     }
 
     fn encoded(&self) -> Vec<u8> {
-        let fields = Fields {
+        let fields = TbsFields {
             serial: &[0x7f; 16],
-            algorithm: SignatureAlgorithm::EcdsaSha256.identifier().unwrap(),
+            algorithm: SigningAlgorithm::EcdsaSha256.identifier().unwrap(),
             issuer: &self.issuer,
             validity: self.validity,
             subject: &self.subject,
@@ -113,14 +113,14 @@ impl Good {
         fields.to_der().unwrap()
     }
 
-    fn expected(&self) -> Expected<'_> {
-        Expected {
-            algorithm: SignatureAlgorithm::EcdsaSha256,
+    fn expected(&self) -> ExpectedCertificate<'_> {
+        ExpectedCertificate {
+            algorithm: SigningAlgorithm::EcdsaSha256,
             issuer: &self.issuer,
             authority: Validity { not_before: NOW.saturating_sub(YEAR), not_after: NOW + YEAR },
             authority_key_id: &self.key_id,
             validity: self.validity,
-            longest: None,
+            max_lifetime: None,
             name: &self.name,
             subject: &self.subject,
             key: &self.key,
@@ -132,9 +132,9 @@ impl Good {
         }
     }
 
-    /// The lint that the certificate breaks once it has been changed.
-    fn broken(&self, change: impl FnOnce(&mut Parts)) -> Option<&'static str> {
-        let mut parts = Parts::split(&self.encoded());
+    /// The lint that the certificate breaks after the change.
+    fn broken(&self, change: impl FnOnce(&mut TbsParts)) -> Option<&'static str> {
+        let mut parts = TbsParts::split(&self.encoded());
         change(&mut parts);
         check(&parts.join(), &self.expected()).err().map(|error| error.lint)
     }
@@ -146,17 +146,17 @@ fn a_good_certificate_passes() {
     assert_eq!(good.broken(|_| {}), None);
 }
 
-type Change = fn(&mut Parts);
+type Change = fn(&mut TbsParts);
 
 #[test]
-fn every_lint_finds_what_breaks_it() {
+fn every_lint_finds_a_violation_of_its_rule() {
     const CASES: &[(&str, &str, Change)] = &[
         ("version", "version 2", |parts| parts.fields[0] = vec![0xa0, 3, 2, 1, 1]),
         ("serial number", "zero", |parts| parts.fields[SERIAL] = vec![2, 1, 0]),
         ("serial number", "negative", |parts| parts.fields[SERIAL] = vec![2, 1, 0x80]),
         ("serial number", "21 octets", |parts| parts.fields[SERIAL] = element(2, &[1; 21])),
         ("signature algorithm", "P-384's", |parts| {
-            let other = SignatureAlgorithm::EcdsaSha384.identifier().unwrap();
+            let other = SigningAlgorithm::EcdsaSha384.identifier().unwrap();
             parts.fields[ALGORITHM] = other.to_der().unwrap();
         }),
         ("issuer", "another", |parts| parts.fields[ISSUER] = subject("other", &[]).to_der().unwrap()),
@@ -222,25 +222,25 @@ fn every_lint_finds_what_breaks_it() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Those that look beyond the certificate have tests of their own, below.
+    // The lints that compare with the CA or the profile have tests of their own, below.
     let others = [
         "validity of the authority",
-        "life of the profile",
+        "lifetime of the profile",
         "cert sign without an authority",
         "usages of the profile",
     ];
     for lint in rules::LINTS {
         let shown = CASES.iter().any(|(name, ..)| *name == lint.name) || others.contains(&lint.name);
-        assert!(shown, "{} is never broken", lint.name);
+        assert!(shown, "no case breaks {}", lint.name);
         assert!(!lint.citation.is_empty());
     }
 }
 
 #[test]
-fn what_only_the_authority_or_the_profile_knows() {
+fn lints_enforce_the_limits_of_the_authority_and_the_profile() {
     let good = Good::new();
     let encoded = good.encoded();
-    let lint = |expected: &Expected<'_>| check(&encoded, expected).err().map(|error| error.lint);
+    let lint = |expected: &ExpectedCertificate<'_>| check(&encoded, expected).err().map(|error| error.lint);
     let mut expected = good.expected();
     expected.authority.not_after = good.validity.not_after.saturating_sub(Duration::from_secs(1));
     assert_eq!(lint(&expected), Some("validity of the authority"));
@@ -248,31 +248,31 @@ fn what_only_the_authority_or_the_profile_knows() {
     expected.authority.not_before = good.validity.not_before + Duration::from_secs(1);
     assert_eq!(lint(&expected), Some("validity of the authority"));
     let mut expected = good.expected();
-    expected.allowed = Some(vec![Usage::DigitalSignature].into());
+    expected.allowed = Some(vec![CertificateUsage::DigitalSignature].into());
     assert_eq!(lint(&expected), Some("usages of the profile"));
-    expected.allowed = Some(vec![Usage::ClientAuth].into());
+    expected.allowed = Some(vec![CertificateUsage::ClientAuth].into());
     assert_eq!(lint(&expected), Some("usages of the profile"));
     expected.allowed = None;
     assert_eq!(lint(&expected), None);
-    // From the backdated beginning.
-    expected.longest = YEAR.checked_sub(BACKDATE);
+    // The lifetime is counted from the time of issuance, which is after the backdated notBefore.
+    expected.max_lifetime = YEAR.checked_sub(BACKDATE);
     assert_eq!(lint(&expected), None);
-    expected.longest = YEAR.checked_sub(BACKDATE + Duration::from_secs(1));
-    assert_eq!(lint(&expected), Some("life of the profile"));
-    // A certificate that names no purpose is good for every one.
-    let purposeless = Good { usages: vec![Usage::DigitalSignature].into(), ..Good::new() };
+    expected.max_lifetime = YEAR.checked_sub(BACKDATE + Duration::from_secs(1));
+    assert_eq!(lint(&expected), Some("lifetime of the profile"));
+    // A certificate without extended key usage is valid for every purpose.
+    let purposeless = Good { usages: vec![CertificateUsage::DigitalSignature].into(), ..Good::new() };
     let mut expected = purposeless.expected();
-    expected.allowed = Some(vec![Usage::DigitalSignature, Usage::ClientAuth].into());
+    expected.allowed = Some(vec![CertificateUsage::DigitalSignature, CertificateUsage::ClientAuth].into());
     let error = check(&purposeless.encoded(), &expected).unwrap_err();
     assert_eq!(error.lint, "usages of the profile");
-    expected.allowed = Some(vec![Usage::DigitalSignature, Usage::Any].into());
+    expected.allowed = Some(vec![CertificateUsage::DigitalSignature, CertificateUsage::Any].into());
     assert_eq!(check(&purposeless.encoded(), &expected).map(drop), Ok(()));
-    // An authority that is its own subject, or has no identifier, gives none.
+    // A CA without a subject key identifier puts no authority key identifier into its certificates.
     let mut expected = good.expected();
     expected.authority_key_id = &[];
     assert_eq!(lint(&expected), Some("authority key identifier"));
 
-    let signing = Good { usages: vec![Usage::CertSign].into(), ..Good::new() };
+    let signing = Good { usages: vec![CertificateUsage::CertSign].into(), ..Good::new() };
     let encoded = signing.encoded();
     let mut expected = signing.expected();
     let error = check(&encoded, &expected).unwrap_err();
@@ -293,15 +293,15 @@ fn names_without_a_subject_must_be_critical() {
 }
 
 #[test]
-fn what_go_would_not_read_is_not_signed() {
+fn a_certificate_that_go_cannot_parse_is_not_signed() {
     let names = AltNames { uris: strings(&["https://a..b/"]), ..AltNames::default() };
     let good = Good { alt_names: names, ..Good::new() };
     assert_eq!(good.broken(|_| {}), Some("readable"));
 }
 
 #[test]
-fn what_would_be_read_otherwise_than_it_was_judged_is_not_signed() {
-    // As an encoder would that loses, adds or misspells something: what it wrote is as it should be, by itself.
+fn a_certificate_with_another_identity_than_the_checked_one_is_not_signed() {
+    // Simulates an encoder that loses, adds or changes a value: its output is well-formed.
     for names in [
         subject("alice", &["dev", "ops"]),
         subject("alice", &[]),
@@ -309,7 +309,7 @@ fn what_would_be_read_otherwise_than_it_was_judged_is_not_signed() {
         Subject { organizational_unit: strings(&["x"]), ..subject("alice", &["dev"]) },
     ] {
         let good = Good { subject: names.to_der().unwrap(), ..Good::new() };
-        assert_eq!(good.broken(|_| {}), Some("as judged"), "{names}");
+        assert_eq!(good.broken(|_| {}), Some("identity"), "{names}");
     }
     let group = element(0x30, &[&[6, 3, 0x55, 4, 10][..], &element(0x0c, b"dev")].concat());
     let user = element(0x30, &[&[6, 3, 0x55, 4, 3][..], &element(0x0c, b"alice")].concat());
@@ -320,8 +320,8 @@ fn what_would_be_read_otherwise_than_it_was_judged_is_not_signed() {
     let good = Good { subject: written(&[&group, &user]), ..Good::new() };
     assert_eq!(good.broken(|_| {}), None);
     let good = Good { subject: written(&[&group, &user, &uid]), ..Good::new() };
-    assert_eq!(good.broken(|_| {}), Some("as judged"), "a uid");
+    assert_eq!(good.broken(|_| {}), Some("identity"), "a uid");
     let spki = PemKey::generate(KeyKind::EcdsaP256).unwrap().public_key().to_vec();
     let good = Good { spki, ..Good::new() };
-    assert_eq!(good.broken(|_| {}), Some("as judged"), "another key");
+    assert_eq!(good.broken(|_| {}), Some("identity"), "another key");
 }

@@ -1,4 +1,4 @@
-//! What patterns cover, and that none covers more than an operator reads in it.
+//! The matches of patterns: none matches more than an operator expects.
 
 use std::str::FromStr;
 
@@ -84,7 +84,7 @@ fn a_star_covers_no_other_domain() {
     }
     for pattern in ["*example.com", "*-a.example.com", "*com"] {
         let error = pattern.parse::<DnsPattern>().map_err(|error| error.to_string());
-        let fix = "put a dot behind it, as in *.example.com";
+        let fix = "put a dot after it, as in *.example.com";
         assert!(error.as_ref().is_err_and(|error| error.contains(fix)), "{pattern}: {error:?}");
     }
 }
@@ -184,7 +184,7 @@ fn a_star_covers_no_other_host_and_no_way_out_of_a_path() {
     }
 }
 
-/// Texts that are made of what patterns and attacks are made of.
+/// Random concatenations of pieces of patterns and attacks.
 fn made_of(pieces: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(pieces), 0..8).prop_map(|pieces| pieces.concat())
 }
@@ -233,7 +233,7 @@ const PIECES: &[&str] = &[
     "xn--a",
 ];
 
-/// The plain meaning: the text is the pattern with its `*` replaced by something.
+/// The naive semantics: the text is the pattern with its `*` replaced.
 fn reads_as(pattern: &str, text: &str) -> bool {
     pattern == text
         || pattern.split_once('*').is_some_and(|(before, after)| {
@@ -241,7 +241,7 @@ fn reads_as(pattern: &str, text: &str) -> bool {
         })
 }
 
-/// A pattern of the text itself, cut at any place, so that many match.
+/// A pattern that is cut from the text, so that many match.
 fn cut(text: &str, at: usize, suffix: bool) -> String {
     let at = (0..=at % (text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     let (before, after) = text.split_at(at);
@@ -256,7 +256,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn nothing_is_stretched_into_a_pattern(
+    fn no_pattern_matches_more_than_its_naive_semantics(
         text in made_of(PIECES),
         free in made_of(PIECES),
         at in any::<usize>(),
@@ -280,7 +280,7 @@ proptest! {
             let plain = text.strip_prefix("*.").filter(|_| wildcards).unwrap_or(&text);
             prop_assert!(plain.split('.').all(|label| !label.is_empty()
                 && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')));
-            // The domain is the pattern's, unless it leaves that to the star in so many words.
+            // The pattern determines the domain, unless the pattern is `*` alone.
             let before = pattern.trim_end_matches('*');
             let by_star = text.get(before.len()..).unwrap_or_default();
             prop_assert!(!(star && pattern.ends_with('*') && by_star.contains('.')));
@@ -293,7 +293,7 @@ proptest! {
         }
         if covers::<UriPattern>(&pattern, |known| known.covers(&text)) && uri(&text).is_ok() {
             prop_assert!(reads_as(&pattern, &text));
-            // Another parser finds the same host, and leads back to the same text: there was nothing to normalise.
+            // Another parser finds the same host, and serializes to the same text: the URI was in normal form.
             if let Ok(read) = url::Url::parse(&text) && read.has_host() {
                 let normal = read.as_str();
                 prop_assert!(normal.eq_ignore_ascii_case(&text) || normal.eq_ignore_ascii_case(&format!("{text}/")),

@@ -1,8 +1,8 @@
-//! What each profile signs, and the texts of what it does not.
+//! The requests that each profile accepts, and the error texts for the others.
 
 mod custom;
 
-use super::Profile;
+use super::CertificateProfile;
 use crate::pki::issuance::alt_names::AltNames;
 use crate::pki::issuance::subject::Subject;
 use crate::pki::issuance::testing::{request, strings, subject};
@@ -53,7 +53,7 @@ fn case(
     Case { name, subject, alt_names, usages, refusal }
 }
 
-fn run(profile: &Profile, cases: Vec<Case>) {
+fn run(profile: &CertificateProfile, cases: Vec<Case>) {
     let mut wrong = Vec::new();
     for case in cases {
         let request = request(&case.subject, &case.alt_names);
@@ -77,7 +77,7 @@ const SERVING_SET: Option<&str> =
 fn kubelets_as_clients() {
     let every = || AltNames { ips: ips(&["192.0.2.1"]).ips, emails: strings(&["a@b"]), ..dns(&["a"]) };
     run(
-        &Profile::kubelet_client(),
+        &CertificateProfile::kubelet_client(),
         vec![
             case("good", node(), nothing(), CLIENT, None),
             case("without key encipherment", node(), nothing(), &["client auth", "digital signature"], None),
@@ -159,7 +159,7 @@ fn kubelets_as_clients() {
 fn kubelets_as_servers() {
     const REQUIRED: Option<&str> = Some("DNS or IP subjectAltName is required");
     run(
-        &Profile::kubelet_serving(),
+        &CertificateProfile::kubelet_serving(),
         vec![
             case("with DNS", node(), dns(&["node"]), SERVING, None),
             case("with IP", node(), ips(&["192.0.2.1"]), SERVING, None),
@@ -221,7 +221,7 @@ fn kubelets_as_servers() {
 fn clients_of_the_api_server() {
     let alice = || subject("alice", &["system:masters"]);
     run(
-        &Profile::kube_apiserver_client(),
+        &CertificateProfile::kube_apiserver_client(),
         vec![
             case("client auth alone", alice(), nothing(), &["client auth"], None),
             case("all three", alice(), dns(&["a"]), CLIENT, None),
@@ -278,19 +278,19 @@ fn clients_of_the_api_server() {
         ],
     );
     run(
-        &Profile::legacy_unknown(),
+        &CertificateProfile::legacy_unknown(),
         vec![case("anything", alice(), uris(&["urn:a"]), &["any", "cert sign", "x"], None)],
     );
 }
 
 #[test]
-fn what_is_issued_by_hand() {
+fn profiles_of_the_certs_command() {
     let name = Some("subject common name is required");
     run(
-        &Profile::client(),
+        &CertificateProfile::client(),
         vec![
             case("good", subject("alice", &["a", "b"]), nothing(), CLIENT, None),
-            case("nobody", subject("", &["a"]), nothing(), CLIENT, name),
+            case("no common name", subject("", &["a"]), nothing(), CLIENT, name),
             case(
                 "a server",
                 subject("alice", &[]),
@@ -301,14 +301,14 @@ fn what_is_issued_by_hand() {
         ],
     );
     run(
-        &Profile::front_proxy(),
+        &CertificateProfile::front_proxy(),
         vec![
             case("good", subject("front-proxy", &[]), nothing(), CLIENT, None),
-            case("nobody", Subject::default(), nothing(), CLIENT, name),
+            case("no subject", Subject::default(), nothing(), CLIENT, name),
         ],
     );
     run(
-        &Profile::serving(),
+        &CertificateProfile::serving(),
         vec![
             case("good", Subject::default(), dns(&["a"]), SERVING, None),
             case(

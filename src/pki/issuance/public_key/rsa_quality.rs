@@ -1,22 +1,22 @@
-//! RSA keys that can be broken though they are long enough: what a certificate authority of the web checks too.
+//! Checks for RSA keys that are long enough, but weak. Public web CAs make the same checks.
 // boulder: goodkey/good_key.go, GoodKey, goodKeyRSA
 
 use num_bigint::BigUint;
 
-/// The least exponent that Go verifies signatures with; with 1, everybody can sign. boulder takes 65537 alone.
+/// The minimum exponent with which Go verifies signatures; with 1, any attacker could sign. boulder accepts only 65537.
 // go: crypto/rsa/rsa.go, checkPublicKeySize
 const MIN_EXPONENT: u32 = 3;
-/// Moduli with a prime factor below this are no product of two large primes. boulder: smallPrimeInts
+/// A modulus with a prime factor below this is not the product of two large primes. boulder: smallPrimeInts
 const MAX_SMALL_PRIME: u32 = 752;
 /// boulder: fermatRounds
 const FERMAT_ROUNDS: u32 = 110;
-/// Keys of Infineon's library are powers of 65537 modulo every prime up to this one (CVE-2017-15361).
+/// The moduli of Infineon's library are powers of 65537 modulo every prime up to this one (CVE-2017-15361).
 // rocacheck: rocacheck.go
 const MAX_ROCA_PRIME: u32 = 167;
 
-/// What is wrong with a key.
+/// A weakness of an RSA key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Flaw {
+pub(super) enum RsaKeyFlaw {
     #[error("an even public exponent, or one below {MIN_EXPONENT},")]
     Exponent,
     #[error("a small prime factor")]
@@ -28,19 +28,19 @@ pub(super) enum Flaw {
 }
 
 /// Checks a modulus and an exponent, big-endian.
-pub(super) fn check(modulus: &[u8], exponent: &[u8]) -> Result<(), Flaw> {
+pub(super) fn check(modulus: &[u8], exponent: &[u8]) -> Result<(), RsaKeyFlaw> {
     let exponent_is_odd = exponent.last().is_some_and(|last| last & 1 == 1);
     if !exponent_is_odd || BigUint::from_bytes_be(exponent) < BigUint::from(MIN_EXPONENT) {
-        return Err(Flaw::Exponent);
+        return Err(RsaKeyFlaw::Exponent);
     }
     if small_primes(MAX_SMALL_PRIME).any(|prime| remainder(modulus, prime) == 0) {
-        return Err(Flaw::SmallFactor);
+        return Err(RsaKeyFlaw::SmallFactor);
     }
-    // By chance one key in 2^27 looks so.
+    // A random key has this property with a probability of 2^-27.
     if small_primes(MAX_ROCA_PRIME + 1).all(|prime| is_power_of_65537(remainder(modulus, prime), prime)) {
-        return Err(Flaw::Roca);
+        return Err(RsaKeyFlaw::Roca);
     }
-    if has_close_factors(&BigUint::from_bytes_be(modulus)) { Err(Flaw::CloseFactors) } else { Ok(()) }
+    if has_close_factors(&BigUint::from_bytes_be(modulus)) { Err(RsaKeyFlaw::CloseFactors) } else { Ok(()) }
 }
 
 fn small_primes(below: u32) -> impl Iterator<Item = u32> {
@@ -57,7 +57,7 @@ fn is_power_of_65537(residue: u32, prime: u32) -> bool {
         .any(|power| power == residue)
 }
 
-/// Fermat's factorisation: of close factors, half their sum is little more than the root of their product.
+/// Fermat factorization: half the sum of close factors is only slightly larger than the square root of their product.
 // boulder: goodkey/good_key.go, checkPrimeFactorsTooClose
 fn has_close_factors(modulus: &BigUint) -> bool {
     let mut sum = modulus.sqrt();
@@ -77,7 +77,7 @@ fn has_close_factors(modulus: &BigUint) -> bool {
 }
 
 fn is_square(number: &BigUint) -> bool {
-    // A square ends in one of 12 of 64 ways, and the root of the others is not worth its time.
+    // Squares have 12 of the 64 residues modulo 64; skips the expensive root for the others.
     let end = number.iter_u32_digits().next().unwrap_or_default() % 64;
     if !(0..32).any(|root: u32| root * root % 64 == end) {
         return false;
@@ -90,13 +90,13 @@ fn is_square(number: &BigUint) -> bool {
 mod tests {
     use num_bigint::BigUint;
 
-    use super::{Flaw, check, has_close_factors};
+    use super::{RsaKeyFlaw, check, has_close_factors};
     use crate::pki::issuance::request::CertificateRequest;
     use crate::pki::issuance::testing::openssl;
 
     const E: &[u8] = &[1, 0, 1];
 
-    /// A prime of openssl's, in decimal digits.
+    /// A random prime.
     fn prime(bits: &str) -> BigUint {
         openssl(&["prime", "-generate", "-bits", bits]).trim().parse().unwrap()
     }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn good_keys_are_good() {
+    fn random_keys_pass() {
         for _ in 0..3 {
             let modulus = prime("1024") * prime("1024");
             assert_eq!(check(&modulus.to_bytes_be(), E), Ok(()), "{modulus}");
@@ -121,7 +121,7 @@ mod tests {
     fn a_small_factor_is_found() {
         let large = prime("2040");
         for small in [2_u32, 3, 101, 751] {
-            assert_eq!(check(&(&large * small).to_bytes_be(), E), Err(Flaw::SmallFactor), "{small}");
+            assert_eq!(check(&(&large * small).to_bytes_be(), E), Err(RsaKeyFlaw::SmallFactor), "{small}");
         }
     }
 
@@ -129,8 +129,8 @@ mod tests {
     fn close_factors_are_found() {
         let first = prime("1024");
         let second = next_prime(&first);
-        assert_eq!(check(&(&first * &second).to_bytes_be(), E), Err(Flaw::CloseFactors));
-        assert_eq!(check(&(&first * &first).to_bytes_be(), E), Err(Flaw::CloseFactors));
+        assert_eq!(check(&(&first * &second).to_bytes_be(), E), Err(RsaKeyFlaw::CloseFactors));
+        assert_eq!(check(&(&first * &first).to_bytes_be(), E), Err(RsaKeyFlaw::CloseFactors));
         // boulder: goodkey/good_key_test.go, TestCheckPrimeFactorsTooClose
         for (one, other, close) in [(12451_u32, 12457_u32, true), (1, 1_000_003, false)] {
             assert_eq!(has_close_factors(&(BigUint::from(one) * other)), close, "{one} {other}");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_exponents_from_three_on_are_taken() {
+    fn odd_exponents_from_three_on_pass() {
         let modulus = (prime("1024") * prime("1024")).to_bytes_be();
         for (exponent, good) in [
             (&[1, 0, 1][..], true),
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// Keys as they are made wrongly; the README beside them says how.
+    /// Keys of faulty generators; the README next to the files describes them.
     #[test]
     fn requests_for_such_keys_are_refused() {
         const CASES: [(&str, &str); 3] = [
@@ -167,9 +167,9 @@ mod tests {
             ),
             (include_str!("../../../../tests/signers/requests/rsa-2048-roca.pem"), "ROCA"),
         ];
-        for (pem, told) in CASES {
+        for (pem, expected) in CASES {
             let error = CertificateRequest::from_pem(pem.as_bytes()).unwrap_err();
-            assert!(error.is_policy() && error.to_string().contains(told), "{error}");
+            assert!(error.is_policy() && error.to_string().contains(expected), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests of our own, for keys that are at hand.
+//! Builds certificate requests.
 
 use x509_cert::attr::Attribute;
 use x509_cert::der::asn1::{Any, ObjectIdentifier, OctetString, SetOfVec};
@@ -21,7 +21,7 @@ struct Info {
     attributes: SetOfVec<Attribute>,
 }
 
-/// Builds and signs a request, and reads it as everybody else's.
+/// Builds and signs a request, then parses and verifies it like any other.
 pub fn build(
     subject: &Subject,
     alt_names: &AltNames,

@@ -1,10 +1,10 @@
-//! Which requests are read, and what of them is kept.
+//! Parsing of requests, and the subjects, names and keys that remain of them.
 
 use super::{CertificateRequest, RequestError};
 use crate::pki::issuance::signer::{KeyKind, PemKey, Signer as _};
 use crate::pki::issuance::testing::{KINDS, element, openssl, raw_request, strings, subject};
 
-/// A request made by openssl.
+/// A request by openssl.
 fn made(arguments: &[&str]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
@@ -15,7 +15,7 @@ fn made(arguments: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn requests_of_openssl_are_read_or_refused_with_a_reason() {
+fn requests_by_openssl_parse_or_fail_with_a_reason() {
     const EC: [&str; 3] = ["-newkey", "ec", "-pkeyopt"];
     let ec = |curve: &'static str, hash: &'static str| [&EC[..], &[curve, hash]].concat();
     let pss = |hash| {
@@ -45,17 +45,17 @@ fn requests_of_openssl_are_read_or_refused_with_a_reason() {
         (
             vec!["-newkey", "rsa:1024", "-sha256"],
             true,
-            "RSA keys of 1024 bits are not signed: use 2048 bits or more",
+            "RSA keys of 1024 bits are not accepted: use 2048 bits or more",
         ),
         (
             vec!["-newkey", "rsa:2047", "-sha256"],
             true,
-            "RSA keys of 2047 bits are not signed: use 2048 bits or more",
+            "RSA keys of 2047 bits are not accepted: use 2048 bits or more",
         ),
         (
             ec("ec_paramgen_curve:secp224r1", "-sha256"),
             true,
-            "ECDSA P-224 keys are not signed: use P-256, P-384 or P-521",
+            "ECDSA P-224 keys are not accepted: use P-256, P-384 or P-521",
         ),
         (ec("ec_paramgen_curve:secp256k1", "-sha256"), false, "x509: unsupported elliptic curve"),
         (
@@ -117,7 +117,7 @@ fn a_request_is_one_block_alone() {
     assert_eq!(CertificateRequest::from_pem(pem.as_bytes()).unwrap().der(), request.der());
 }
 
-/// An attribute that asks for extensions: each an OID under 2.5.29 and the content of its value.
+/// An extensionRequest attribute: for each extension, the last arc of its OID 2.5.29.x and the content of its value.
 fn asks_for(extensions: &[(u8, Vec<u8>)]) -> Vec<u8> {
     let extension = |(oid, value): &(u8, Vec<u8>)| {
         element(0x30, &[element(6, &[0x55, 0x1d, *oid]), element(1, &[0xff]), element(4, value)].concat())
@@ -211,7 +211,7 @@ fn a_request_must_be_signed_by_its_own_key() {
         changed[at] = b'A';
         let error = CertificateRequest::from_der(&changed).unwrap_err();
         assert!(matches!(error, RequestError::Signature(_)), "{kind:?}: {error}");
-        // The key of somebody else, in the place of the own one.
+        // Replaces the key with that of another request.
         let (own, stolen) = (key.public_key(), other.public_key());
         if own.len() == stolen.len() {
             let at = good.windows(own.len()).position(|window| window == own).unwrap();
@@ -227,7 +227,7 @@ fn a_request_must_be_signed_by_its_own_key() {
 }
 
 #[test]
-fn long_requests_are_not_read() {
+fn long_requests_are_rejected() {
     let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
     let of = |length: usize| {
         let attribute =
@@ -239,18 +239,18 @@ fn long_requests_are_not_read() {
     let error = CertificateRequest::from_der(&long).unwrap_err();
     assert_eq!(error, RequestError::TooLarge);
     assert!(error.is_policy());
-    let pem = super::armour("CERTIFICATE REQUEST", &long);
+    let pem = super::encode_pem("CERTIFICATE REQUEST", &long);
     assert_eq!(CertificateRequest::from_pem(pem.as_bytes()).unwrap_err(), RequestError::TooLarge);
-    let around = "x\n".repeat(super::MAX_REQUEST * 2 + 1);
+    let around = "x\n".repeat(super::MAX_REQUEST_BYTES * 2 + 1);
     assert_eq!(CertificateRequest::from_pem(around.as_bytes()).unwrap_err(), RequestError::TooLarge);
 }
 
 #[test]
-fn keys_are_written_again_without_what_go_drops() {
+fn keys_are_encoded_again_without_the_elements_that_go_drops() {
     let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
     let spki = key.public_key();
-    // Something after the key, which Go does not look at.
-    let inner = crate::pki::x509::der::Der::new(spki).read(0x30).unwrap();
+    // An element after the key, which Go ignores.
+    let inner = crate::pki::x509::der::DerReader::new(spki).read(0x30).unwrap();
     let padded = element(0x30, &[inner, &[5, 0]].concat());
     let info = element(0x30, &[&[2, 1, 0, 0x30, 0], padded.as_slice(), &[0xa0, 0]].concat());
     let signature = key.sign(key.algorithm(), &info).unwrap();
@@ -262,7 +262,7 @@ fn keys_are_written_again_without_what_go_drops() {
 
 /// Writes the corpus of `fuzz/`: `cargo test --lib makes_the_corpus_of_requests -- --ignored`.
 #[test]
-#[ignore = "writes files; run by hand when the corpus is to change"]
+#[ignore = "writes files; run by hand to change the corpus"]
 fn makes_the_corpus_of_requests() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/csr");
     std::fs::create_dir_all(&dir).unwrap();

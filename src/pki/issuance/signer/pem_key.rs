@@ -1,4 +1,4 @@
-//! Private keys in memory: read from PEM, or made here.
+//! Private keys in memory, parsed from PEM or generated.
 
 use std::fmt;
 
@@ -13,29 +13,29 @@ use pkcs8::{EncryptedPrivateKeyInfoRef, PrivateKeyInfoRef};
 use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret as _, SecretSlice, SecretString};
 
-use super::{KeyError, KeyKind, SignError, SignatureAlgorithm, Signer};
+use super::{KeyKind, PrivateKeyError, SignError, Signer, SigningAlgorithm};
 use crate::go::pem;
-use crate::pki::issuance::request::armour;
+use crate::pki::issuance::request::encode_pem;
 
 /// A private key in memory.
 pub struct PemKey {
-    pair: Pair,
+    pair: SigningKeyPair,
     /// The key as PKCS#8.
     pkcs8: SecretSlice<u8>,
     public: Vec<u8>,
 }
 
-enum Pair {
+enum SigningKeyPair {
     Rsa(rsa::KeyPair),
-    Ecdsa(SignatureAlgorithm, EcdsaKeyPair),
+    Ecdsa(SigningAlgorithm, EcdsaKeyPair),
     Ed25519(Ed25519KeyPair),
 }
 
-/// The curves, each with the algorithm by which its keys sign.
-const CURVES: [(SignatureAlgorithm, &EcdsaSigningAlgorithm); 3] = [
-    (SignatureAlgorithm::EcdsaSha256, &signature::ECDSA_P256_SHA256_ASN1_SIGNING),
-    (SignatureAlgorithm::EcdsaSha384, &signature::ECDSA_P384_SHA384_ASN1_SIGNING),
-    (SignatureAlgorithm::EcdsaSha512, &signature::ECDSA_P521_SHA512_ASN1_SIGNING),
+/// The supported curves, each with the algorithm of its keys.
+const CURVES: [(SigningAlgorithm, &EcdsaSigningAlgorithm); 3] = [
+    (SigningAlgorithm::EcdsaSha256, &signature::ECDSA_P256_SHA256_ASN1_SIGNING),
+    (SigningAlgorithm::EcdsaSha384, &signature::ECDSA_P384_SHA384_ASN1_SIGNING),
+    (SigningAlgorithm::EcdsaSha512, &signature::ECDSA_P521_SHA512_ASN1_SIGNING),
 ];
 
 impl fmt::Debug for PemKey {
@@ -45,38 +45,39 @@ impl fmt::Debug for PemKey {
 }
 
 impl PemKey {
-    /// Reads PKCS#8, PKCS#1 or SEC1: the first block that is a private key; others are passed over.
+    /// Parses the first private key of a PEM file, as PKCS#8, PKCS#1 or SEC 1. Skips other blocks.
     // go: crypto/tls/tls.go, X509KeyPair, parsePrivateKey
-    pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
-        let block = pem::private_key_block(pem).map_err(KeyError::NoKey)?;
+    pub fn from_pem(pem: &[u8]) -> Result<Self, PrivateKeyError> {
+        let block = pem::private_key_block(pem).map_err(PrivateKeyError::NoKey)?;
         let encrypted = block.headers || block.kind == b"ENCRYPTED PRIVATE KEY";
-        // Headers may say something else, and Go does not read them.
+        // Go ignores headers, so a key with headers is encrypted only if it does not parse.
         Self::from_der(&Zeroizing::new(block.content))
-            .map_err(|error| if encrypted { KeyError::Encrypted } else { error })
+            .map_err(|error| if encrypted { PrivateKeyError::Encrypted } else { error })
     }
 
-    /// Reads an encrypted PKCS#8 key (PBES2, RFC 8018).
-    pub fn from_encrypted_pem(pem: &[u8], passphrase: &SecretString) -> Result<Self, KeyError> {
-        let block = pem::private_key_block(pem).map_err(KeyError::NoKey)?;
+    /// Parses an encrypted PKCS#8 key (PBES2, RFC 8018).
+    pub fn from_encrypted_pem(pem: &[u8], passphrase: &SecretString) -> Result<Self, PrivateKeyError> {
+        let block = pem::private_key_block(pem).map_err(PrivateKeyError::NoKey)?;
         if block.headers {
-            // RFC 1421 headers: OpenSSL's own encryption, which derives its key by one round of MD5.
-            return Err(KeyError::Decrypt);
+            // RFC 1421 headers: OpenSSL's legacy encryption, which derives its key with one round of MD5.
+            return Err(PrivateKeyError::Decrypt);
         }
         if block.kind != b"ENCRYPTED PRIVATE KEY" {
-            return Err(KeyError::NotEncrypted);
+            return Err(PrivateKeyError::NotEncrypted);
         }
         let encrypted = EncryptedPrivateKeyInfoRef::try_from(block.content.as_slice())
-            .map_err(|_| KeyError::Malformed)?;
-        let key = encrypted.decrypt(passphrase.expose_secret()).map_err(|_| KeyError::Decrypt)?;
+            .map_err(|_| PrivateKeyError::Malformed)?;
+        let key = encrypted.decrypt(passphrase.expose_secret()).map_err(|_| PrivateKeyError::Decrypt)?;
         Self::from_der(key.as_bytes())
     }
 
-    /// Makes a key.
-    pub fn generate(kind: KeyKind) -> Result<Self, KeyError> {
-        let failed = |_| KeyError::Failed("the private key could not be made".to_owned());
-        let rsa = |size| rsa::KeyPair::generate(size).map(Pair::Rsa);
-        let ecdsa =
-            |(algorithm, curve)| EcdsaKeyPair::generate(curve).map(|pair| Pair::Ecdsa(algorithm, pair));
+    /// Generates a key.
+    pub fn generate(kind: KeyKind) -> Result<Self, PrivateKeyError> {
+        let failed = |_| PrivateKeyError::Failed("the private key could not be generated".to_owned());
+        let rsa = |size| rsa::KeyPair::generate(size).map(SigningKeyPair::Rsa);
+        let ecdsa = |(algorithm, curve)| {
+            EcdsaKeyPair::generate(curve).map(|pair| SigningKeyPair::Ecdsa(algorithm, pair))
+        };
         let [p256, p384, p521] = CURVES;
         let pair = match kind {
             KeyKind::Rsa2048 => rsa(KeySize::Rsa2048),
@@ -85,39 +86,39 @@ impl PemKey {
             KeyKind::EcdsaP256 => ecdsa(p256),
             KeyKind::EcdsaP384 => ecdsa(p384),
             KeyKind::EcdsaP521 => ecdsa(p521),
-            KeyKind::Ed25519 => Ed25519KeyPair::generate().map(Pair::Ed25519),
+            KeyKind::Ed25519 => Ed25519KeyPair::generate().map(SigningKeyPair::Ed25519),
         };
         Self::new(pair.map_err(failed)?)
     }
 
-    /// Whatever of PKCS#8, PKCS#1 and SEC1 it is.
-    fn from_der(der: &[u8]) -> Result<Self, KeyError> {
+    /// Parses PKCS#8, PKCS#1 or SEC 1.
+    fn from_der(der: &[u8]) -> Result<Self, PrivateKeyError> {
         if let Ok(pair) = rsa::KeyPair::from_pkcs8(der).or_else(|_| rsa::KeyPair::from_der(der)) {
-            return Self::new(Pair::Rsa(pair));
+            return Self::new(SigningKeyPair::Rsa(pair));
         }
         for (algorithm, curve) in CURVES {
             let pair = EcdsaKeyPair::from_pkcs8(curve, der)
                 .or_else(|_| EcdsaKeyPair::from_private_key_der(curve, der));
             if let Ok(pair) = pair {
-                return Self::new(Pair::Ecdsa(algorithm, pair));
+                return Self::new(SigningKeyPair::Ecdsa(algorithm, pair));
             }
         }
-        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| KeyError::Malformed)?;
-        Self::new(Pair::Ed25519(pair))
+        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| PrivateKeyError::Malformed)?;
+        Self::new(SigningKeyPair::Ed25519(pair))
     }
 
-    fn new(pair: Pair) -> Result<Self, KeyError> {
-        let failed = |_| KeyError::Failed("the private key cannot be encoded".to_owned());
+    fn new(pair: SigningKeyPair) -> Result<Self, PrivateKeyError> {
+        let failed = |_| PrivateKeyError::Failed("the private key cannot be encoded".to_owned());
         let (pkcs8, public) = match &pair {
-            Pair::Rsa(pair) => {
+            SigningKeyPair::Rsa(pair) => {
                 let key: Pkcs8V1Der<'_> = pair.as_der().map_err(failed)?;
                 (key.as_ref().to_vec(), spki(pair.public_key()).map_err(failed)?)
             }
-            Pair::Ecdsa(_, pair) => {
+            SigningKeyPair::Ecdsa(_, pair) => {
                 let key = pair.to_pkcs8v1().map_err(failed)?;
                 (key.as_ref().to_vec(), spki(pair.public_key()).map_err(failed)?)
             }
-            Pair::Ed25519(pair) => {
+            SigningKeyPair::Ed25519(pair) => {
                 let key = pair.to_pkcs8v1().map_err(failed)?;
                 (key.as_ref().to_vec(), spki(pair.public_key()).map_err(failed)?)
             }
@@ -126,33 +127,33 @@ impl PemKey {
     }
 
     /// The algorithm by which the key signs.
-    pub fn algorithm(&self) -> SignatureAlgorithm {
+    pub fn algorithm(&self) -> SigningAlgorithm {
         match &self.pair {
-            Pair::Rsa(_) => SignatureAlgorithm::RsaSha256,
-            Pair::Ecdsa(algorithm, _) => *algorithm,
-            Pair::Ed25519(_) => SignatureAlgorithm::Ed25519,
+            SigningKeyPair::Rsa(_) => SigningAlgorithm::RsaSha256,
+            SigningKeyPair::Ecdsa(algorithm, _) => *algorithm,
+            SigningKeyPair::Ed25519(_) => SigningAlgorithm::Ed25519,
         }
     }
 
     /// The key as PKCS#8.
     pub fn to_pem(&self) -> SecretString {
-        armour("PRIVATE KEY", self.pkcs8.expose_secret()).into()
+        encode_pem("PRIVATE KEY", self.pkcs8.expose_secret()).into()
     }
 
     /// The key as encrypted PKCS#8: PBES2 with scrypt and AES-256-CBC.
-    pub fn to_encrypted_pem(&self, passphrase: &SecretString) -> Result<SecretString, KeyError> {
-        let failed = || KeyError::Failed("the private key could not be encrypted".to_owned());
+    pub fn to_encrypted_pem(&self, passphrase: &SecretString) -> Result<SecretString, PrivateKeyError> {
+        let failed = || PrivateKeyError::Failed("the private key could not be encrypted".to_owned());
         let (mut salt, mut iv) = ([0; 16], [0; 16]);
         rand::fill(&mut salt).map_err(|_| failed())?;
         rand::fill(&mut iv).map_err(|_| failed())?;
-        // 16 MiB: twice as much is more than OpenSSL grants when it reads the key.
+        // 16 MiB of memory: OpenSSL rejects parameters that need twice as much.
         let cost = scrypt::Params::new(14, 8, 1).map_err(|_| failed())?;
         let parameters =
             pbes2::Parameters::generate_scrypt_aes256cbc(cost, &salt, iv).map_err(|_| failed())?;
         let key = PrivateKeyInfoRef::try_from(self.pkcs8.expose_secret()).map_err(|_| failed())?;
         let encrypted =
             key.encrypt_with_params(parameters, passphrase.expose_secret()).map_err(|_| failed())?;
-        Ok(armour("ENCRYPTED PRIVATE KEY", encrypted.as_bytes()).into())
+        Ok(encode_pem("ENCRYPTED PRIVATE KEY", encrypted.as_bytes()).into())
     }
 }
 
@@ -161,20 +162,22 @@ impl Signer for PemKey {
         &self.public
     }
 
-    fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
+    fn sign(&self, algorithm: SigningAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
         if algorithm != self.algorithm() {
             return Err(SignError::Algorithm(algorithm));
         }
-        let failed = |_| SignError::Failed("the private key did not sign".to_owned());
+        let failed = |_| SignError::Failed("the private key failed to sign".to_owned());
         let random = SystemRandom::new();
         match &self.pair {
-            Pair::Rsa(pair) => {
+            SigningKeyPair::Rsa(pair) => {
                 let mut signature = vec![0; pair.public_modulus_len()];
                 pair.sign(&RSA_PKCS1_SHA256, &random, message, &mut signature).map_err(failed)?;
                 Ok(signature)
             }
-            Pair::Ecdsa(_, pair) => Ok(pair.sign(&random, message).map_err(failed)?.as_ref().to_vec()),
-            Pair::Ed25519(pair) => Ok(pair.try_sign(message).map_err(failed)?.as_ref().to_vec()),
+            SigningKeyPair::Ecdsa(_, pair) => {
+                Ok(pair.sign(&random, message).map_err(failed)?.as_ref().to_vec())
+            }
+            SigningKeyPair::Ed25519(pair) => Ok(pair.try_sign(message).map_err(failed)?.as_ref().to_vec()),
         }
     }
 }
@@ -190,18 +193,18 @@ mod tests {
     use secrecy::{ExposeSecret as _, SecretString};
 
     use super::PemKey;
-    use crate::pki::issuance::signer::{KeyError, KeyKind, SignatureAlgorithm, Signer as _};
+    use crate::pki::issuance::signer::{KeyKind, PrivateKeyError, Signer as _, SigningAlgorithm};
     use crate::pki::issuance::testing::{KINDS, openssl};
 
     #[test]
-    fn every_form_that_openssl_writes_is_read() {
+    fn every_key_format_of_openssl_parses() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).display().to_string();
         for kind in KINDS {
             let key = PemKey::generate(kind).unwrap();
             let (pkcs8, traditional) = (path("pkcs8"), path("traditional"));
             std::fs::write(&pkcs8, key.to_pem().expose_secret()).unwrap();
-            // Ed25519 has no form but PKCS#8.
+            // Ed25519 keys have PKCS#8 as their only format.
             let form: &[&str] = if kind == KeyKind::Ed25519 { &[] } else { &["-traditional"] };
             openssl(&[&["pkey", "-in", &pkcs8, "-out", &traditional], form].concat());
             let text = std::fs::read_to_string(&traditional).unwrap();
@@ -211,7 +214,7 @@ mod tests {
                 _ => "-----BEGIN EC PRIVATE KEY-----",
             };
             assert!(text.starts_with(first), "{kind:?}");
-            // As `openssl ecparam -genkey` writes it: parameters before the key.
+            // `openssl ecparam -genkey` writes parameters before the key.
             let text = format!(
                 "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n{text}"
             );
@@ -241,11 +244,11 @@ mod tests {
         assert_eq!(PemKey::from_pem(&plain).unwrap().public_key(), key.public_key());
         let read = PemKey::from_encrypted_pem(pem.as_bytes(), &passphrase).unwrap();
         assert_eq!(read.public_key(), key.public_key());
-        assert_eq!(PemKey::from_pem(pem.as_bytes()).unwrap_err(), KeyError::Encrypted);
+        assert_eq!(PemKey::from_pem(pem.as_bytes()).unwrap_err(), PrivateKeyError::Encrypted);
         let wrong = PemKey::from_encrypted_pem(pem.as_bytes(), &"battery".into()).unwrap_err();
-        assert_eq!(wrong, KeyError::Decrypt);
+        assert_eq!(wrong, PrivateKeyError::Decrypt);
         let open = PemKey::from_encrypted_pem(&plain, &passphrase).unwrap_err();
-        assert_eq!(open, KeyError::NotEncrypted);
+        assert_eq!(open, PrivateKeyError::NotEncrypted);
 
         openssl(&[
             "pkcs8",
@@ -263,7 +266,7 @@ mod tests {
         ]);
         let theirs = std::fs::read(path("theirs")).unwrap();
         assert_eq!(PemKey::from_encrypted_pem(&theirs, &passphrase).unwrap().public_key(), key.public_key());
-        // The old encryption with headers is not read, and says that it is encrypted.
+        // The legacy encryption with headers is not supported, but the error identifies the key as encrypted.
         let status = Command::new("openssl")
             .args([
                 "ec",
@@ -279,12 +282,12 @@ mod tests {
             .status();
         assert!(status.unwrap().success());
         let old = std::fs::read(path("old")).unwrap();
-        assert_eq!(PemKey::from_pem(&old).unwrap_err(), KeyError::Encrypted);
-        assert_eq!(PemKey::from_encrypted_pem(&old, &passphrase).unwrap_err(), KeyError::Decrypt);
+        assert_eq!(PemKey::from_pem(&old).unwrap_err(), PrivateKeyError::Encrypted);
+        assert_eq!(PemKey::from_encrypted_pem(&old, &passphrase).unwrap_err(), PrivateKeyError::Decrypt);
     }
 
     #[test]
-    fn what_is_no_key_is_told_as_go_tells_it() {
+    fn unusable_keys_give_the_errors_of_go() {
         let block = |kind: &str| format!("-----BEGIN {kind}-----\nMAA=\n-----END {kind}-----\n");
         let cases = [
             (String::new(), "tls: failed to find any PEM data in key input"),
@@ -309,11 +312,11 @@ mod tests {
         for kind in KINDS {
             let key = PemKey::generate(kind).unwrap();
             for algorithm in [
-                SignatureAlgorithm::RsaSha256,
-                SignatureAlgorithm::EcdsaSha256,
-                SignatureAlgorithm::EcdsaSha384,
-                SignatureAlgorithm::EcdsaSha512,
-                SignatureAlgorithm::Ed25519,
+                SigningAlgorithm::RsaSha256,
+                SigningAlgorithm::EcdsaSha256,
+                SigningAlgorithm::EcdsaSha384,
+                SigningAlgorithm::EcdsaSha512,
+                SigningAlgorithm::Ed25519,
             ] {
                 let signed = key.sign(algorithm, b"message").is_ok();
                 assert_eq!(signed, algorithm == key.algorithm(), "{kind:?} {algorithm:?}");

@@ -1,8 +1,8 @@
-//! Keys that never leave a token: signing by PKCS#11.
+//! Signing keys in PKCS#11 tokens.
 //!
-//! The token hashes nothing: it gets a digest, and so needs only the mechanisms that every token has. A session that
-//! failed is opened again once for each signature. The PIN is read from its file when it is needed, and wiped after the
-//! login. Of one that the token refuses, an HMAC by a key of the process is kept.
+//! The gateway hashes the message, so the token needs only raw signature mechanisms, which every token has. After a
+//! failed signature, opens a new session and retries once. Reads the PIN from its file for each login, and wipes it
+//! afterwards. Never sends a rejected PIN twice, which could lock the token; remembers it as an HMAC.
 
 mod uri;
 
@@ -23,63 +23,64 @@ use secrecy::{ExposeSecret as _, SecretString};
 use x509_cert::der::asn1::{OctetStringRef, UintRef};
 use x509_cert::der::{self, Decode as _, Encode as _, Sequence};
 
-use super::{KeyError, SignError, SignatureAlgorithm, Signer};
+use super::{PrivateKeyError, SignError, Signer, SigningAlgorithm};
 use crate::input_file;
 use crate::pki::issuance::public_key;
-use crate::pki::x509::signature::{self, Curve};
-use uri::Uri;
+use crate::pki::x509::signature::{self, EllipticCurve};
+use uri::Pkcs11Uri;
 
-/// A key in a token, named by an RFC 7512 URI.
-pub struct TokenKey {
-    uri: Uri,
+/// A private key in a PKCS#11 token, identified by an RFC 7512 URI.
+pub struct Pkcs11Key {
+    uri: Pkcs11Uri,
     module: Pkcs11,
     public: Vec<u8>,
-    algorithm: SignatureAlgorithm,
-    /// What the signatures are made with, until it fails.
-    open: Mutex<Option<Open>>,
+    algorithm: SigningAlgorithm,
+    /// The current session; `None` after it failed.
+    open: Mutex<Option<TokenSession>>,
 }
 
-/// A session that is logged in, and the private key in it.
-struct Open {
+/// A logged-in session and the handle of its private key.
+struct TokenSession {
     session: Session,
     key: ObjectHandle,
 }
 
-/// The libraries that are loaded: each may be initialised once in a process (PKCS#11 §5.4).
+/// The loaded modules: a process may initialize each only once (PKCS#11 §5.4).
 static MODULES: Mutex<Vec<(std::path::PathBuf, Pkcs11)>> = Mutex::new(Vec::new());
 
-/// The PINs that tokens have refused, as their HMACs: a few more attempts, and a token locks itself for good.
-static REFUSED: Mutex<Vec<(Uri, hmac::Tag)>> = Mutex::new(Vec::new());
+/// HMACs of the PINs that tokens have rejected: a token locks itself after a few failed logins.
+static REFUSED_PINS: Mutex<Vec<(Pkcs11Uri, hmac::Tag)>> = Mutex::new(Vec::new());
 
-/// What the HMACs are made with. It keeps a PIN out of core dumps as a text; who reads the whole memory can try them all.
-static REFUSED_KEY: LazyLock<Option<hmac::Key>> =
+/// The key of the HMACs. Keeps plaintext PINs out of core dumps; does not protect against a search of all PINs with the
+/// key from memory.
+static REFUSED_PINS_KEY: LazyLock<Option<hmac::Key>> =
     LazyLock::new(|| hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok());
 
-impl fmt::Debug for TokenKey {
+impl fmt::Debug for Pkcs11Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TokenKey({:?}, {:?})", self.uri.token, self.uri.object)
     }
 }
 
-impl TokenKey {
-    /// Finds the key and its public half. Blocks.
-    pub fn open(uri: &str) -> Result<Self, KeyError> {
-        let uri = Uri::parse(uri)?;
+impl Pkcs11Key {
+    /// Finds the private key and its public key in the token. Blocks.
+    pub fn open(uri: &str) -> Result<Self, PrivateKeyError> {
+        let uri = Pkcs11Uri::parse(uri)?;
         let module = module(&uri.module_path)?;
-        let open = Open::new(&module, &uri)?;
+        let open = TokenSession::new(&module, &uri)?;
         let key = open.public_key(&uri)?;
-        let algorithm = SignatureAlgorithm::of(&key).ok_or_else(|| failed("the key cannot sign"))?;
+        let algorithm = SigningAlgorithm::of(&key).ok_or_else(|| failed("the key cannot sign"))?;
         let public = public_key::encode(&key).map_err(|error| failed(&error.to_string()))?;
         Ok(Self { uri, module, public, algorithm, open: Mutex::new(Some(open)) })
     }
 }
 
-impl Signer for TokenKey {
+impl Signer for Pkcs11Key {
     fn public_key(&self) -> &[u8] {
         &self.public
     }
 
-    fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
+    fn sign(&self, algorithm: SigningAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError> {
         if algorithm != self.algorithm {
             return Err(SignError::Algorithm(algorithm));
         }
@@ -89,41 +90,43 @@ impl Signer for TokenKey {
         {
             return Ok(signature);
         }
-        // The token was taken out, its daemon restarted, or its session timed out. The old session is closed first:
+        // The token was removed, its daemon restarted, or its session timed out. Closes the old session first, because
         // a token may allow only one.
         *open = None;
-        let fresh =
-            Open::new(&self.module, &self.uri).map_err(|error| SignError::Failed(error.to_string()))?;
-        let signature = fresh.sign(algorithm, message).map_err(|error| SignError::Failed(told(&error)))?;
+        let fresh = TokenSession::new(&self.module, &self.uri)
+            .map_err(|error| SignError::Failed(error.to_string()))?;
+        let signature =
+            fresh.sign(algorithm, message).map_err(|error| SignError::Failed(one_line(&error)))?;
         *open = Some(fresh);
         Ok(signature)
     }
 }
 
-impl Open {
-    fn new(module: &Pkcs11, uri: &Uri) -> Result<Self, KeyError> {
+impl TokenSession {
+    fn new(module: &Pkcs11, uri: &Pkcs11Uri) -> Result<Self, PrivateKeyError> {
         let slot = slot(module, uri)?;
-        let session = module.open_ro_session(slot).map_err(|error| failed(&told(&error)))?;
+        let session = module.open_ro_session(slot).map_err(|error| failed(&one_line(&error)))?;
         if let Some(file) = &uri.pin_source {
             let pin = pin(file)?;
-            let token = Uri { object: None, id: None, ..uri.clone() };
-            let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
-            let key = REFUSED_KEY.as_ref().ok_or_else(|| failed("there is no randomness"))?;
+            let token = Pkcs11Uri { object: None, id: None, ..uri.clone() };
+            let mut refused = REFUSED_PINS.lock().unwrap_or_else(PoisonError::into_inner);
+            let key =
+                REFUSED_PINS_KEY.as_ref().ok_or_else(|| failed("the random number generator failed"))?;
             let tag = hmac::sign(key, pin.expose_secret().as_bytes());
             if refused.iter().any(|(known, refused)| *known == token && refused.as_ref() == tag.as_ref()) {
                 return Err(failed(&format!(
-                    "login: the token has refused this PIN, which is not tried again, lest it locks itself: correct {}",
+                    "login: the token rejected this PIN before; not retried, to avoid locking the token: correct {}",
                     file.display()
                 )));
             }
             match session.login(UserType::User, Some(&pin)) {
-                // A login holds for every session of the process with this token.
+                // A login applies to all sessions of the process with this token.
                 Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => {}
                 Err(error @ Error::Pkcs11(RvError::PinIncorrect, _)) => {
                     refused.push((token, tag));
-                    return Err(failed(&format!("login: {}", told(&error))));
+                    return Err(failed(&format!("login: {}", one_line(&error))));
                 }
-                Err(error) => return Err(failed(&format!("login: {}", told(&error)))),
+                Err(error) => return Err(failed(&format!("login: {}", one_line(&error)))),
             }
         }
         let mut wanted = vec![Attribute::Class(ObjectClass::PRIVATE_KEY)];
@@ -132,15 +135,15 @@ impl Open {
         Ok(Self { session, key })
     }
 
-    /// The public half: for RSA it stands in the private key, too; for ECDSA in an object of its own.
-    fn public_key(&self, uri: &Uri) -> Result<signature::PublicKey, KeyError> {
+    /// The public key: for RSA from attributes of the private key, for ECDSA from a separate object.
+    fn public_key(&self, uri: &Pkcs11Uri) -> Result<signature::PublicKey, PrivateKeyError> {
         match self.attributes(self.key, &[AttributeType::KeyType])?.as_slice() {
             [Attribute::KeyType(KeyType::RSA)] => {
                 let found =
                     self.attributes(self.key, &[AttributeType::Modulus, AttributeType::PublicExponent])?;
                 let [Attribute::Modulus(modulus), Attribute::PublicExponent(exponent)] = found.as_slice()
                 else {
-                    return Err(failed("the RSA key does not tell its modulus and exponent"));
+                    return Err(failed("the RSA key has no readable modulus and exponent"));
                 };
                 let trimmed =
                     |octets: &[u8]| octets.iter().copied().skip_while(|octet| *octet == 0).collect();
@@ -152,11 +155,11 @@ impl Open {
                 let public = one(&self.session, &wanted, "public key")?;
                 let found = self.attributes(public, &[AttributeType::EcParams, AttributeType::EcPoint])?;
                 let [Attribute::EcParams(parameters), Attribute::EcPoint(point)] = found.as_slice() else {
-                    return Err(failed("the ECDSA key does not tell its curve and point"));
+                    return Err(failed("the ECDSA key has no readable curve and point"));
                 };
                 let curve =
                     curve(parameters).ok_or_else(|| failed("the curve is not P-256, P-384 or P-521"))?;
-                // PKCS#11 §6.3.3: an OCTET STRING with the point; some tokens give the point itself.
+                // PKCS#11 §6.3.3: an OCTET STRING with the point; some tokens return the bare point.
                 let point = match <&OctetStringRef>::from_der(point) {
                     Ok(point) => point.as_bytes().to_vec(),
                     Err(_) => point.clone(),
@@ -167,20 +170,24 @@ impl Open {
         }
     }
 
-    fn attributes(&self, object: ObjectHandle, kinds: &[AttributeType]) -> Result<Vec<Attribute>, KeyError> {
-        self.session.get_attributes(object, kinds).map_err(|error| failed(&told(&error)))
+    fn attributes(
+        &self,
+        object: ObjectHandle,
+        kinds: &[AttributeType],
+    ) -> Result<Vec<Attribute>, PrivateKeyError> {
+        self.session.get_attributes(object, kinds).map_err(|error| failed(&one_line(&error)))
     }
 
-    fn sign(&self, algorithm: SignatureAlgorithm, message: &[u8]) -> Result<Vec<u8>, Error> {
+    fn sign(&self, algorithm: SigningAlgorithm, message: &[u8]) -> Result<Vec<u8>, Error> {
         let (mechanism, hash) = match algorithm {
-            SignatureAlgorithm::RsaSha256 => (Mechanism::RsaPkcs, &digest::SHA256),
-            SignatureAlgorithm::EcdsaSha256 => (Mechanism::Ecdsa, &digest::SHA256),
-            SignatureAlgorithm::EcdsaSha384 => (Mechanism::Ecdsa, &digest::SHA384),
-            SignatureAlgorithm::EcdsaSha512 => (Mechanism::Ecdsa, &digest::SHA512),
-            SignatureAlgorithm::Ed25519 => return Err(Error::NotSupported),
+            SigningAlgorithm::RsaSha256 => (Mechanism::RsaPkcs, &digest::SHA256),
+            SigningAlgorithm::EcdsaSha256 => (Mechanism::Ecdsa, &digest::SHA256),
+            SigningAlgorithm::EcdsaSha384 => (Mechanism::Ecdsa, &digest::SHA384),
+            SigningAlgorithm::EcdsaSha512 => (Mechanism::Ecdsa, &digest::SHA512),
+            SigningAlgorithm::Ed25519 => return Err(Error::NotSupported),
         };
         let hash = digest::digest(hash, message);
-        if algorithm == SignatureAlgorithm::RsaSha256 {
+        if algorithm == SigningAlgorithm::RsaSha256 {
             let info = [SHA256_DIGEST_INFO, hash.as_ref()].concat();
             return self.session.sign(&mechanism, self.key, &info);
         }
@@ -189,7 +196,7 @@ impl Open {
     }
 }
 
-/// What stands before a SHA-256 digest in a PKCS#1 signature (RFC 8017 §9.2, note 1).
+/// The DigestInfo prefix of a SHA-256 digest (RFC 8017 §9.2, note 1).
 const SHA256_DIGEST_INFO: &[u8] = &[
     0x30, 0x31, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01, 0x05, 0x00,
     0x04, 0x20,
@@ -202,28 +209,28 @@ struct EcdsaSignature<'a> {
     s: UintRef<'a>,
 }
 
-/// The two halves of a raw signature, as DER.
+/// Encodes a raw signature, `r || s`, as DER.
 fn ecdsa(raw: &[u8]) -> Result<Vec<u8>, der::Error> {
     let (r, s) = raw.split_at_checked(raw.len() / 2).unwrap_or_default();
     EcdsaSignature { r: UintRef::new(r)?, s: UintRef::new(s)? }.to_der()
 }
 
-fn curve(parameters: &[u8]) -> Option<Curve> {
+fn curve(parameters: &[u8]) -> Option<EllipticCurve> {
     match parameters {
-        [6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07] => Some(Curve::P256),
-        [6, 5, 0x2b, 0x81, 0x04, 0x00, 0x22] => Some(Curve::P384),
-        [6, 5, 0x2b, 0x81, 0x04, 0x00, 0x23] => Some(Curve::P521),
+        [6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07] => Some(EllipticCurve::P256),
+        [6, 5, 0x2b, 0x81, 0x04, 0x00, 0x22] => Some(EllipticCurve::P384),
+        [6, 5, 0x2b, 0x81, 0x04, 0x00, 0x23] => Some(EllipticCurve::P521),
         _ => None,
     }
 }
 
-/// The library, loaded and initialised once.
-fn module(path: &Path) -> Result<Pkcs11, KeyError> {
+/// Loads and initializes a module, once.
+fn module(path: &Path) -> Result<Pkcs11, PrivateKeyError> {
     let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, module)) = modules.iter().find(|(known, _)| known == path) {
         return Ok(module.clone());
     }
-    let unusable = |error: Error| failed(&format!("module {}: {}", path.display(), told(&error)));
+    let unusable = |error: Error| failed(&format!("module {}: {}", path.display(), one_line(&error)));
     let module = Pkcs11::new(path).map_err(unusable)?;
     match module.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)) {
         Ok(()) | Err(Error::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => {}
@@ -233,9 +240,9 @@ fn module(path: &Path) -> Result<Pkcs11, KeyError> {
     Ok(module)
 }
 
-/// The one token that the URI names.
-fn slot(module: &Pkcs11, uri: &Uri) -> Result<Slot, KeyError> {
-    let broken = |error: Error| failed(&told(&error));
+/// The slot of the only token that matches the URI.
+fn slot(module: &Pkcs11, uri: &Pkcs11Uri) -> Result<Slot, PrivateKeyError> {
+    let broken = |error: Error| failed(&one_line(&error));
     let mut found = Vec::new();
     for slot in module.get_slots_with_initialized_token().map_err(broken)? {
         let token = module.get_token_info(slot).map_err(broken)?;
@@ -253,44 +260,44 @@ fn slot(module: &Pkcs11, uri: &Uri) -> Result<Slot, KeyError> {
     }
     match found.as_slice() {
         [slot] => Ok(*slot),
-        [] => Err(failed("there is no such token")),
-        several => Err(failed(&format!("{} tokens fit the URI: name its serial, too", several.len()))),
+        [] => Err(failed("no token matches the URI")),
+        several => Err(failed(&format!("{} tokens match the URI: add the serial", several.len()))),
     }
 }
 
-fn named(uri: &Uri) -> impl Iterator<Item = Attribute> {
+fn named(uri: &Pkcs11Uri) -> impl Iterator<Item = Attribute> {
     let label = uri.object.as_ref().map(|label| Attribute::Label(label.clone().into_bytes()));
     label.into_iter().chain(uri.id.clone().map(Attribute::Id))
 }
 
-/// The one object of a template.
-fn one(session: &Session, wanted: &[Attribute], what: &str) -> Result<ObjectHandle, KeyError> {
-    match session.find_objects(wanted).map_err(|error| failed(&told(&error)))?.as_slice() {
+/// The only object that matches a template.
+fn one(session: &Session, wanted: &[Attribute], what: &str) -> Result<ObjectHandle, PrivateKeyError> {
+    match session.find_objects(wanted).map_err(|error| failed(&one_line(&error)))?.as_slice() {
         [object] => Ok(*object),
         [] => Err(failed(&format!(
-            "there is no such {what} (or it is not shown without a login: give pin-source)"
+            "no {what} matches the URI (or the token hides it without a login: add pin-source)"
         ))),
-        several => Err(failed(&format!("{} {what}s fit the URI: name its id, too", several.len()))),
+        several => Err(failed(&format!("{} {what}s match the URI: add the id", several.len()))),
     }
 }
 
-/// The PIN: what is in the file, without a line feed at its end.
-fn pin(file: &Path) -> Result<SecretString, KeyError> {
+/// Reads the PIN from its file, without trailing newlines.
+fn pin(file: &Path) -> Result<SecretString, PrivateKeyError> {
     let unusable = |problem: String| failed(&format!("the PIN in {}: {problem}", file.display()));
     let content = input_file::read(file).map_err(|error| unusable(error.to_string()))?;
-    // The decoder's words would quote a byte of the PIN.
+    // The decoder's error would quote a byte of the PIN.
     let text = String::from_utf8(content).map_err(|_| unusable("is not text in UTF-8".to_owned()))?;
     Ok(Zeroizing::new(text).trim_end_matches(['\r', '\n']).into())
 }
 
-fn failed(reason: &str) -> KeyError {
-    KeyError::Failed(format!("the key in the PKCS#11 token cannot be used: {reason}"))
+fn failed(reason: &str) -> PrivateKeyError {
+    PrivateKeyError::Failed(format!("the key in the PKCS#11 token cannot be used: {reason}"))
 }
 
-/// A failure in one line: the library's own texts explain every error code at length.
-fn told(error: &Error) -> String {
+/// The error in one line; the texts of `cryptoki` explain every error code at length.
+fn one_line(error: &Error) -> String {
     match error {
-        Error::Pkcs11(code, function) => format!("{function:?} answers {code:?}"),
+        Error::Pkcs11(code, function) => format!("{function:?} returned {code:?}"),
         other => other.to_string(),
     }
 }

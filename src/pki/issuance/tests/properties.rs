@@ -1,4 +1,4 @@
-//! What no request, whatever it asks for, can be given.
+//! Property tests: no request gets a certificate beyond its profile.
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -7,41 +7,41 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rustls_pki_types::CertificateDer;
 
-use crate::pki::issuance::authority::Authority;
-use crate::pki::issuance::issue::Wanted;
-use crate::pki::issuance::profile::{CustomRules, Profile};
+use crate::pki::issuance::authority::CertificateAuthority;
+use crate::pki::issuance::issue::IssuanceRequest;
+use crate::pki::issuance::profile::{CertificateProfile, CustomRules};
 use crate::pki::issuance::request::CertificateRequest;
 use crate::pki::issuance::signer::{KeyKind, PemKey};
 use crate::pki::issuance::testing::{
     NOW, authority_of, ca_params, date, element, raw_request, strings, subject as named,
 };
-use crate::pki::issuance::usage::{Usage, Usages};
+use crate::pki::issuance::usage::{CertificateUsage, CertificateUsages};
 use crate::pki::x509::certificate::Certificate;
 
-/// When the authority ends: sooner than much of what is asked for.
+/// The notAfter time of the CA, before that of many requests.
 const END: Duration = Duration::from_secs(NOW.as_secs() + 30 * 86_400);
 
-static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| {
+static AUTHORITY: LazyLock<CertificateAuthority> = LazyLock::new(|| {
     let mut params = ca_params("properties");
     params.not_after = date(END);
     authority_of(&params, KeyKind::EcdsaP256)
 });
 static KEY: LazyLock<PemKey> = LazyLock::new(|| PemKey::generate(KeyKind::Ed25519).unwrap());
 
-fn custom() -> Profile {
+fn custom() -> CertificateProfile {
     let rules = CustomRules {
         common_names: vec!["team-*".parse().unwrap()],
         organizations: vec!["*".parse().unwrap()],
         dns_names: vec!["*.example".parse().unwrap()],
         ip_ranges: vec!["10.0.0.0/8".parse().unwrap()],
-        allowed_usages: [Usage::ClientAuth, Usage::DigitalSignature].into(),
+        allowed_usages: [CertificateUsage::ClientAuth, CertificateUsage::DigitalSignature].into(),
         max_duration: Some(Duration::from_hours(48)),
         ..CustomRules::default()
     };
-    Profile::custom(&"example.com/team".parse().unwrap(), rules)
+    CertificateProfile::custom(&"example.com/team".parse().unwrap(), rules)
 }
 
-/// Attributes of a subject: often those that profiles look at, in any string type, well-formed or not.
+/// Subjects: often with the attributes that profiles check, in any string type, well-formed or not.
 fn subject() -> impl Strategy<Value = Vec<u8>> {
     let value = prop_oneof![
         4 => prop::sample::select(vec!["system:nodes", "system:node:a", "team-a", "system:masters", "dev", ""])
@@ -59,7 +59,7 @@ fn subject() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![3 => any, 2 => prop::sample::select(known.map(|name| name.to_der().unwrap()).to_vec())]
 }
 
-/// Requested extensions: names of every kind, the CA bit, usages, and octets without any sense.
+/// Requested extensions: names of every kind, the CA bit, usages, and random octets.
 fn attributes() -> impl Strategy<Value = Vec<u8>> {
     let name = prop_oneof![
         3 => prop::sample::select(vec!["a.example", "b", "spiffe://a/b", "HTTPS://h/a b", "10.0.0.1"])
@@ -89,7 +89,7 @@ fn attributes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn usages() -> impl Strategy<Value = Vec<String>> {
-    let any: Vec<&str> = Usage::all().iter().map(|usage| usage.word()).chain(["x", ""]).collect();
+    let any: Vec<&str> = CertificateUsage::all().iter().map(|usage| usage.word()).chain(["x", ""]).collect();
     prop_oneof![
         3 => prop::sample::select(vec![
             vec!["client auth", "digital signature"],
@@ -102,21 +102,21 @@ fn usages() -> impl Strategy<Value = Vec<String>> {
     .prop_map(|words| strings(&words))
 }
 
-fn profiles() -> [Profile; 8] {
+fn profiles() -> [CertificateProfile; 8] {
     [
-        Profile::kube_apiserver_client(),
-        Profile::kubelet_client(),
-        Profile::kubelet_serving(),
-        Profile::legacy_unknown(),
-        Profile::client(),
-        Profile::serving(),
-        Profile::front_proxy(),
+        CertificateProfile::kube_apiserver_client(),
+        CertificateProfile::kubelet_client(),
+        CertificateProfile::kubelet_serving(),
+        CertificateProfile::legacy_unknown(),
+        CertificateProfile::client(),
+        CertificateProfile::serving(),
+        CertificateProfile::front_proxy(),
         custom(),
     ]
 }
 
-/// The rules of the profiles in other words than theirs: whether a certificate may be what it is.
-fn within(profile: &Profile, certificate: &Certificate, asked: &[String]) -> bool {
+/// A second implementation of the profiles' rules, on the certificate.
+fn within(profile: &CertificateProfile, certificate: &Certificate, asked: &[String]) -> bool {
     let name = &certificate.subject.name;
     let names = &certificate.extensions.names;
     let purposes = &certificate.extensions.extended_key_usage;
@@ -170,7 +170,7 @@ proptest! {
             return Ok(());
         };
         for profile in profiles() {
-            let wanted = Wanted {
+            let wanted = IssuanceRequest {
                 request: &request,
                 usages: &usages,
                 expiration: expiration.map(Duration::from_secs),
@@ -180,19 +180,19 @@ proptest! {
             let issued = AUTHORITY.issue(prepared).unwrap();
             let certificate = Certificate::parse(CertificateDer::from(issued.der().to_vec())).unwrap();
             let extensions = &certificate.extensions;
-            // Never an authority.
+            // Never a CA.
             prop_assert!(extensions.basic_constraints.is_some_and(|bits| !bits.is_ca));
-            // Never for longer than the authority.
+            // Never longer than the CA.
             prop_assert!(certificate.not_after <= i64::try_from(END.as_secs()).unwrap());
-            // Never a usage that was not asked for.
-            let asked = Usages::parse(&usages).unwrap();
+            // Never a usage that was not requested.
+            let asked = CertificateUsages::parse(&usages).unwrap();
             prop_assert_eq!(extensions.key_usage, asked.key_usage());
-            prop_assert_eq!(extensions.extended_key_usage.client_auth, asked.as_slice().contains(&Usage::ClientAuth));
-            prop_assert_eq!(extensions.extended_key_usage.any, asked.as_slice().contains(&Usage::Any));
+            prop_assert_eq!(extensions.extended_key_usage.client_auth, asked.as_slice().contains(&CertificateUsage::ClientAuth));
+            prop_assert_eq!(extensions.extended_key_usage.any, asked.as_slice().contains(&CertificateUsage::Any));
             prop_assert!(profile.signer_name() == "kubernetes.io/legacy-unknown" || extensions.key_usage & (1 << 5) == 0);
-            // Never outside its profile.
+            // Never beyond the profile.
             prop_assert!(within(&profile, &certificate, &usages), "{}: {certificate:?}", profile.signer_name());
-            // What was written is what was asked for.
+            // The subject, names and key are those of the request.
             let name = &certificate.subject.name;
             let mut groups = request.subject().organization.clone();
             groups.sort_by_key(|group| (group.len(), group.clone()));
@@ -215,15 +215,15 @@ proptest! {
     }
 
     #[test]
-    fn no_octets_make_the_reader_of_requests_fail(octets in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn random_octets_are_rejected_without_a_panic(octets in prop::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(CertificateRequest::from_der(&octets).is_err());
         prop_assert!(CertificateRequest::from_pem(&octets).is_err());
     }
 }
 
-/// The generators above reach what they are about.
+/// The generators above reach both outcomes of every profile.
 #[test]
-fn the_property_is_about_something() {
+fn the_generators_reach_both_outcomes() {
     use proptest::strategy::ValueTree as _;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut issued = std::collections::BTreeMap::new();
@@ -235,7 +235,8 @@ fn the_property_is_about_something() {
             continue;
         };
         let day = Duration::from_hours(24);
-        let wanted = Wanted { request: &request, usages: &usages, expiration: None, signing_duration: day };
+        let wanted =
+            IssuanceRequest { request: &request, usages: &usages, expiration: None, signing_duration: day };
         for profile in profiles() {
             let outcome = AUTHORITY.prepare(&profile, &wanted, NOW).is_ok();
             *issued.entry((profile.signer_name().to_owned(), outcome)).or_insert(0) += 1;

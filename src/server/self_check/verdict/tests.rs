@@ -72,7 +72,7 @@ fn other_answers_say_what_is_wrong() {
 fn the_advice_names_what_to_change() {
     let headers = IdentityMode::RequestHeader;
     let impersonate = IdentityMode::Impersonate;
-    let unknown = Certificate::of(Asked::ForOthers, Some(("gateway", "CN=front")));
+    let unknown = Certificate::of(CertificateRequest::ForOthers, Some(("gateway", "CN=front")));
     let cases: &[(Fault, IdentityMode, &[&str])] = &[
         (Fault::Unauthorized(known()), headers, &["--requestheader-allowed-names contains \"gateway\""]),
         (
@@ -81,7 +81,7 @@ fn the_advice_names_what_to_change() {
             &["knows no CA \"CN=front\"", "--requestheader-client-ca-file"],
         ),
         (
-            Fault::Unauthorized(Certificate::of(Asked::Never, Some(("gateway", "CN=front")))),
+            Fault::Unauthorized(Certificate::of(CertificateRequest::Never, Some(("gateway", "CN=front")))),
             headers,
             &["asks for no client certificate", "--requestheader-client-ca-file"],
         ),

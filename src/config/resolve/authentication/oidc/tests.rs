@@ -1,4 +1,4 @@
-//! What flags and files come down to. The rows are those of
+//! Resolves `--oidc-*` flags and files. The cases are those of
 //! `k8s.io/kubernetes/pkg/kubeapiserver/options/authentication_test.go`, and more.
 
 use std::path::Path;
@@ -8,34 +8,35 @@ use clap::{Args as _, Command, FromArgMatches as _};
 use rcgen::{CertificateParams, KeyPair};
 
 use super::*;
-use crate::authn::oidc::settings::{ClaimRule, Mapping};
-use crate::config::inputs::Inputs;
-use crate::config::sections::Given;
+use crate::authn::oidc::settings::{AttributeMapping, ClaimRule};
+use crate::config::inputs::ConfigInputs;
+use crate::config::sections::GivenFlags;
 
 const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
 const ISSUER_OF_FILE: &str = "jwt:\n- issuer:\n    url: https://test-issuer\n    audiences: [\"🐼\"]\n  claimMappings:\n    \
                               username: {claim: sub, prefix: \"\"}\n";
 const PAIR: [&str; 2] = ["--oidc-issuer-url=https://testIssuerURL", "--oidc-client-id=testClientID"];
 
-/// The issuers and the anonymous requests of these flags, or what is wrong with them.
-fn resolve(flags: &[&str]) -> Result<(Issuers, Anonymous), Vec<ConfigError>> {
-    let command = Given::<AuthenticationFlags>::augment_args(Command::new("").no_binary_name(true));
+/// The issuers and the anonymous paths of these flags, or the errors.
+fn resolve(flags: &[&str]) -> Result<(Issuers, AnonymousAuth), Vec<ConfigError>> {
+    let command = GivenFlags::<AuthenticationFlags>::augment_args(Command::new("").no_binary_name(true));
     let matches = command.try_get_matches_from(flags).unwrap();
-    let given = Given::<AuthenticationFlags>::from_arg_matches(&matches).unwrap();
+    let given = GivenFlags::<AuthenticationFlags>::from_arg_matches(&matches).unwrap();
     let mut unread = Vec::new();
-    let section = Section::read([given.layer()], &mut unread).unwrap();
+    let section = MergedSection::read([given.layer()], &mut unread).unwrap();
     assert_eq!(unread, []);
-    let mut inputs = Inputs::default();
-    let mut resolver = Resolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };
+    let mut inputs = ConfigInputs::default();
+    let mut resolver =
+        ConfigResolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };
     let resolved = resolver.issuers(&section);
     let errors = resolver.errors;
     assert!(errors.iter().all(|error| error.fix.as_ref().is_some_and(|fix| !fix.is_empty())), "{errors:?}");
     if errors.is_empty() { Ok(resolved) } else { Err(errors) }
 }
 
-/// What is wrong, each with the flag it is about.
-fn told(flags: &[&str]) -> Vec<(String, String)> {
-    let errors = resolve(flags).expect_err("nothing is wrong");
+/// The errors, each with its flag.
+fn errors_of(flags: &[&str]) -> Vec<(String, String)> {
+    let errors = resolve(flags).expect_err("no error");
     errors.into_iter().map(|error| (error.key, error.problem)).collect()
 }
 
@@ -68,10 +69,10 @@ fn issuer_and_client_go_together() {
         (&["--oidc-username-claim=sub"], "--oidc-issuer-url"),
     ];
     for (flags, key) in cases {
-        assert_eq!(told(flags), [((*key).to_owned(), problem.to_owned())], "{flags:?}");
+        assert_eq!(errors_of(flags), [((*key).to_owned(), problem.to_owned())], "{flags:?}");
     }
     assert_eq!(issuer(&PAIR).issuer.audiences, ["testClientID"]);
-    assert_eq!(resolve(&[]).unwrap(), (Vec::new(), Anonymous::Everywhere), "no flag, no issuer");
+    assert_eq!(resolve(&[]).unwrap(), (Vec::new(), AnonymousAuth::AllPaths), "no flag, no issuer");
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn flags_exclude_the_file() {
     for flag in flags {
         let (name, _) = flag.split_once('=').unwrap();
         let problem = "authentication-config file and oidc-* flags are mutually exclusive";
-        assert_eq!(told(&[&config, flag]), [(name.to_owned(), problem.to_owned())], "{flag}");
+        assert_eq!(errors_of(&[&config, flag]), [(name.to_owned(), problem.to_owned())], "{flag}");
     }
     assert!(resolve(&[&config]).is_ok(), "a default is not a flag");
 }
@@ -110,7 +111,7 @@ fn names_have_their_prefix() {
         (&["--oidc-username-prefix=--"], "sub", "--"),
     ];
     for (flags, claim, prefix) in cases {
-        let expected = Mapping::Claim { name: (*claim).to_owned(), prefix: (*prefix).to_owned() };
+        let expected = AttributeMapping::Claim { name: (*claim).to_owned(), prefix: (*prefix).to_owned() };
         assert_eq!(issuer(&with_pair(flags)).username, expected, "{flags:?}");
     }
 }
@@ -118,13 +119,14 @@ fn names_have_their_prefix() {
 #[test]
 fn groups_have_theirs() {
     let groups = |flags: &[&str]| issuer(&with_pair(flags)).groups;
-    let mapped = |prefix: &str| Some(Mapping::Claim { name: "groups".to_owned(), prefix: prefix.to_owned() });
+    let mapped =
+        |prefix: &str| Some(AttributeMapping::Claim { name: "groups".to_owned(), prefix: prefix.to_owned() });
     assert_eq!(groups(&["--oidc-groups-claim=groups", "--oidc-groups-prefix=oidc:"]), mapped("oidc:"));
     assert_eq!(groups(&["--oidc-groups-claim=groups"]), mapped(""));
     assert_eq!(
         groups(&["--oidc-groups-claim=groups", "--oidc-groups-prefix=-"]),
         mapped("-"),
-        "no sign for nothing"
+        "a hyphen does not disable the prefix of groups"
     );
     assert_eq!(groups(&["--oidc-groups-prefix=oidc:"]), None);
 }
@@ -143,17 +145,17 @@ fn claims_are_required_one_by_one() {
     assert_eq!(given.claim_rules, required);
     let key = "--oidc-required-claim".to_owned();
     let malformed = (key.clone(), "malformed pair, expect string=string".to_owned());
-    assert_eq!(told(&with_pair(&["--oidc-required-claim=hd"])), slice::from_ref(&malformed));
-    assert_eq!(told(&with_pair(&["--oidc-required-claim="])), [malformed]);
+    assert_eq!(errors_of(&with_pair(&["--oidc-required-claim=hd"])), slice::from_ref(&malformed));
+    assert_eq!(errors_of(&with_pair(&["--oidc-required-claim="])), [malformed]);
     let problem = "invalid authentication configuration: jwt[0].claimValidationRules[0]: Required value: claim or \
                    expression is required";
-    assert_eq!(told(&with_pair(&["--oidc-required-claim==a"])), [(key, problem.to_owned())]);
+    assert_eq!(errors_of(&with_pair(&["--oidc-required-claim==a"])), [(key, problem.to_owned())]);
 }
 
 #[test]
 fn algorithms_are_those_given() {
     let algorithms = |flags: &[&str]| {
-        let names = issuer(&with_pair(flags)).algorithms.into_iter().map(Algorithm::name);
+        let names = issuer(&with_pair(flags)).algorithms.into_iter().map(JwsAlgorithm::name);
         names.collect::<Vec<_>>().join(" ")
     };
     assert_eq!(algorithms(&[]), "RS256");
@@ -165,7 +167,7 @@ fn algorithms_are_those_given() {
     for name in ["HS256", "none", "EdDSA", "rs256", "RS256 "] {
         let flag = format!("--oidc-signing-algs=RS256,{name}");
         let problem = format!("oidc: unsupported signing alg: {name:?}");
-        assert_eq!(told(&with_pair(&[&flag])), [("--oidc-signing-algs".to_owned(), problem)]);
+        assert_eq!(errors_of(&with_pair(&[&flag])), [("--oidc-signing-algs".to_owned(), problem)]);
     }
 }
 
@@ -197,7 +199,7 @@ fn flags_are_judged_as_files_are() {
     ];
     for (flags, key, problem) in cases {
         let problem = format!("invalid authentication configuration: {problem}");
-        assert_eq!(told(flags), [((*key).to_owned(), problem)]);
+        assert_eq!(errors_of(flags), [((*key).to_owned(), problem)]);
     }
 }
 
@@ -209,17 +211,17 @@ fn the_issuers_ca_is_read() {
     let (file, _) = written(&pem);
     let given = issuer(&with_pair(&[&flag(file.path())]));
     let bundle = CaBundle::from_pem(pem.as_bytes()).unwrap();
-    assert_eq!(given.issuer.certificate_authority, Some(Roots::of(&bundle).unwrap()));
-    // The CAs of the system do not take the place of a file that has none.
+    assert_eq!(given.issuer.certificate_authority, Some(TrustedRoots::from_bundle(&bundle).unwrap()));
+    // The system's CAs do not replace a file without certificates.
     for text in ["", "hello"] {
         let (file, _) = written(text);
         let problem = "data does not contain any valid RSA or ECDSA certificates";
         assert_eq!(
-            told(&with_pair(&[&flag(file.path())])),
+            errors_of(&with_pair(&[&flag(file.path())])),
             [("--oidc-ca-file".to_owned(), problem.to_owned())]
         );
     }
-    let missing = told(&with_pair(&["--oidc-ca-file=/nowhere/ca.crt"]));
+    let missing = errors_of(&with_pair(&["--oidc-ca-file=/nowhere/ca.crt"]));
     assert_eq!(missing, [("--oidc-ca-file".to_owned(), "No such file or directory (os error 2)".to_owned())]);
 }
 
@@ -243,7 +245,7 @@ fn a_ca_file_that_is_being_replaced_does_not_make_way_for_the_systems_cas() {
             .filter(|(issuers, _)| issuers.iter().any(|one| one.issuer.certificate_authority.is_none()))
             .count();
         done.store(true, Ordering::Relaxed);
-        assert_eq!(systems, 0, "times that the issuer was trusted by the CAs of the system");
+        assert_eq!(systems, 0, "loads that trusted the system's CAs");
     });
 }
 
@@ -252,28 +254,28 @@ fn the_file_is_read() {
     let (_file, config) = written(&format!("{HEAD}{ISSUER_OF_FILE}"));
     let given = issuer(&[&config]);
     assert_eq!(given.issuer.audiences, ["🐼"]);
-    assert_eq!(given.algorithms, Algorithm::ALL, "the key decides");
-    assert_eq!(given.username, Mapping::Claim { name: "sub".to_owned(), prefix: String::new() });
+    assert_eq!(given.algorithms, JwsAlgorithm::ALL, "the key decides");
+    assert_eq!(given.username, AttributeMapping::Claim { name: "sub".to_owned(), prefix: String::new() });
     let (file, config) = written("");
     let problem = format!(
         "failed to load authentication configuration from file \"{}\": empty config data",
         file.path().display()
     );
-    assert_eq!(told(&[&config]), [("--authentication-config".to_owned(), problem)]);
-    let missing = told(&["--authentication-config=nonexistent-file"]);
+    assert_eq!(errors_of(&[&config]), [("--authentication-config".to_owned(), problem)]);
+    let missing = errors_of(&["--authentication-config=nonexistent-file"]);
     let problem = "No such file or directory (os error 2)";
     assert_eq!(missing, [("--authentication-config".to_owned(), problem.to_owned())]);
 }
 
 #[test]
-fn mistakes_in_the_file_are_told_with_their_lines() {
+fn errors_in_the_file_have_their_lines() {
     let text = format!(
         "{HEAD}jwt:\n- issuer:\n    url: https://service-accounts\n    audiences:\n    - \"🐼\"\n    - \"🐼\"\n    \
          audienceMatchPolicy: MatchAny\n"
     );
     let (_file, config) = written(&text);
     let errors = resolve(&[&config, "--service-account-issuer=https://service-accounts"]).unwrap_err();
-    let told: Vec<(&str, &str)> = errors
+    let actual: Vec<(&str, &str)> = errors
         .iter()
         .map(|error| (error.problem.as_str(), error.fix.as_deref().unwrap().split_once(':').unwrap().0))
         .collect();
@@ -293,7 +295,7 @@ fn mistakes_in_the_file_are_told_with_their_lines() {
             "line 4",
         ),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(actual, expected);
     let (_file, config) = written(
         &format!("{HEAD}{ISSUER_OF_FILE}")
             .replace("    audiences", "    egressSelectorType: cluster\n    audiences"),
@@ -304,19 +306,19 @@ fn mistakes_in_the_file_are_told_with_their_lines() {
 }
 
 #[test]
-fn anonymous_requests_are_let_in_where_flag_or_file_says() {
+fn anonymous_requests_are_allowed_by_flag_or_file() {
     let file = |anonymous: &str| written(&format!("{HEAD}{anonymous}"));
-    let livez = Anonymous::At(["/livez".to_owned()].into());
-    let cases: &[(&[&str], Option<&str>, Anonymous)] = &[
-        (&[], None, Anonymous::Everywhere),
-        (&["--anonymous-auth=true"], None, Anonymous::Everywhere),
-        (&["--anonymous-auth=false"], None, Anonymous::Nowhere),
-        (&[], Some("anonymous: {enabled: false}"), Anonymous::Nowhere),
-        (&[], Some("anonymous: {}"), Anonymous::Nowhere),
-        (&[], Some("anonymous: {enabled: true}"), Anonymous::Everywhere),
+    let livez = AnonymousAuth::Paths(["/livez".to_owned()].into());
+    let cases: &[(&[&str], Option<&str>, AnonymousAuth)] = &[
+        (&[], None, AnonymousAuth::AllPaths),
+        (&["--anonymous-auth=true"], None, AnonymousAuth::AllPaths),
+        (&["--anonymous-auth=false"], None, AnonymousAuth::Disabled),
+        (&[], Some("anonymous: {enabled: false}"), AnonymousAuth::Disabled),
+        (&[], Some("anonymous: {}"), AnonymousAuth::Disabled),
+        (&[], Some("anonymous: {enabled: true}"), AnonymousAuth::AllPaths),
         (&[], Some("anonymous: {enabled: true, conditions: [{path: /livez}]}"), livez),
-        (&["--anonymous-auth=true"], Some(ISSUER_OF_FILE), Anonymous::Everywhere),
-        (&["--anonymous-auth=false"], Some("anonymous: null"), Anonymous::Nowhere),
+        (&["--anonymous-auth=true"], Some(ISSUER_OF_FILE), AnonymousAuth::AllPaths),
+        (&["--anonymous-auth=false"], Some("anonymous: null"), AnonymousAuth::Disabled),
     ];
     for (flags, text, expected) in cases {
         let written = text.map(file);
@@ -329,12 +331,12 @@ fn anonymous_requests_are_let_in_where_flag_or_file_says() {
     for (flag, text) in [("true", "enabled: true"), ("true", "enabled: false"), ("false", "enabled: false")] {
         let (_file, config) = file(&format!("anonymous: {{{text}}}"));
         let flag = format!("--anonymous-auth={flag}");
-        assert_eq!(told(&[&config, &flag]), [("--anonymous-auth".to_owned(), problem.to_owned())]);
+        assert_eq!(errors_of(&[&config, &flag]), [("--anonymous-auth".to_owned(), problem.to_owned())]);
     }
     for text in ["{enabled: false, conditions: [{path: /livez}]}", "{conditions: [{path: /livez}]}"] {
         let (_file, config) = file(&format!("anonymous: {text}"));
         let problem = "invalid authentication configuration: anonymous.conditions: Invalid value: \
                        [{\"Path\":\"/livez\"}]: enabled should be set to true when conditions are defined";
-        assert_eq!(told(&[&config]), [("--authentication-config".to_owned(), problem.to_owned())]);
+        assert_eq!(errors_of(&[&config]), [("--authentication-config".to_owned(), problem.to_owned())]);
     }
 }

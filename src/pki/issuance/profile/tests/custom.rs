@@ -1,17 +1,17 @@
-//! Signers of an operator's own.
+//! Custom signers.
 
 use std::time::Duration;
 
 use super::{case, dns, emails, ips, nothing, run, uris};
-use crate::pki::issuance::issue::Wanted;
-use crate::pki::issuance::profile::{CustomRules, Profile};
+use crate::pki::issuance::issue::IssuanceRequest;
+use crate::pki::issuance::profile::{CertificateProfile, CustomRules};
 use crate::pki::issuance::signer::KeyKind;
 use crate::pki::issuance::subject::Subject;
 use crate::pki::issuance::testing::{NOW, YEAR, authority, request, strings, subject};
-use crate::pki::issuance::usage::Usage;
+use crate::pki::issuance::usage::CertificateUsage;
 
-fn custom(rules: CustomRules) -> Profile {
-    Profile::custom(&"example.com/team".parse().unwrap(), rules)
+fn custom(rules: CustomRules) -> CertificateProfile {
+    CertificateProfile::custom(&"example.com/team".parse().unwrap(), rules)
 }
 
 fn team() -> CustomRules {
@@ -22,16 +22,21 @@ fn team() -> CustomRules {
         ip_ranges: vec!["10.0.0.0/8".parse().unwrap()],
         emails: vec!["*@team.example".parse().unwrap()],
         uris: vec!["spiffe://team/*".parse().unwrap()],
-        allowed_usages: [Usage::ClientAuth, Usage::DigitalSignature, Usage::CertSign].into(),
-        required_usages: [Usage::ClientAuth].into(),
+        allowed_usages: [
+            CertificateUsage::ClientAuth,
+            CertificateUsage::DigitalSignature,
+            CertificateUsage::CertSign,
+        ]
+        .into(),
+        required_usages: [CertificateUsage::ClientAuth].into(),
         ..CustomRules::default()
     }
 }
 
 #[test]
-fn an_operator_s_own_signer() {
+fn custom_rules() {
     const USAGES: &[&str] = &["client auth", "digital signature"];
-    const NO_PURPOSE: Option<&str> = Some("missing usage: ask for an extended one, such as client auth");
+    const NO_PURPOSE: Option<&str> = Some("missing extended key usage: request one, such as client auth");
     let a = || subject("team-a", &[]);
     let odd = |change: fn(&mut Subject)| {
         let mut subject = a();
@@ -58,7 +63,7 @@ fn an_operator_s_own_signer() {
                 Some("subject common name \"\" is not allowed"),
             ),
             case(
-                "masters are no star",
+                "a star does not match system:masters",
                 subject("team-a", &["b", "system:masters"]),
                 nothing(),
                 USAGES,
@@ -180,7 +185,7 @@ fn an_operator_s_own_signer() {
         vec![case("masters, spelled out", subject("boss", &["system:masters"]), nothing(), USAGES, None)],
     );
     let nothing_required = || CustomRules { required_usages: [].into(), ..team() };
-    let any = [Usage::DigitalSignature, Usage::Any].into();
+    let any = [CertificateUsage::DigitalSignature, CertificateUsage::Any].into();
     run(
         &custom(nothing_required()),
         vec![
@@ -204,7 +209,7 @@ fn an_operator_s_own_signer() {
     run(
         &custom(CustomRules::default()),
         vec![
-            case("nothing is asked for", Subject::default(), nothing(), &[], NO_PURPOSE),
+            case("an empty request", Subject::default(), nothing(), &[], NO_PURPOSE),
             case(
                 "a name",
                 subject("a", &[]),
@@ -225,27 +230,28 @@ fn an_operator_s_own_signer() {
 }
 
 #[test]
-fn an_operator_s_own_durations() {
+fn custom_durations() {
     let hours = |hours: u64| Some(Duration::from_hours(hours));
     let minutes = |minutes: u64| Some(Duration::from_mins(minutes));
     let authority = authority(KeyKind::EcdsaP256);
     let request = request(&subject("boss", &[]), &nothing());
-    // Longest, usual, asked, and the life after the backdate of five minutes.
+    // Maximum, default, requested, and the lifetime after the backdate of five minutes.
     let cases = [
         ("flags", None, None, None, YEAR),
-        ("longest", hours(48), None, None, Duration::from_hours(48)),
-        ("usual", hours(48), hours(24), None, Duration::from_hours(24)),
-        ("usual above the longest", hours(24), hours(48), None, Duration::from_hours(24)),
-        ("asked", hours(48), hours(24), hours(36), Duration::from_hours(36)),
-        ("asked for too much", hours(48), hours(24), hours(72), Duration::from_hours(48)),
-        // So short a life is not cut by the backdate.
-        ("longest below the shortest", minutes(7), None, Some(Duration::ZERO), Duration::from_mins(12)),
+        ("maximum", hours(48), None, None, Duration::from_hours(48)),
+        ("default", hours(48), hours(24), None, Duration::from_hours(24)),
+        ("default above the maximum", hours(24), hours(48), None, Duration::from_hours(24)),
+        ("requested", hours(48), hours(24), hours(36), Duration::from_hours(36)),
+        ("requested above the maximum", hours(48), hours(24), hours(72), Duration::from_hours(48)),
+        // The backdate does not shorten so short a lifetime.
+        ("maximum below the minimum", minutes(7), None, Some(Duration::ZERO), Duration::from_mins(12)),
         ("longer than the flags", hours(17_520), None, None, 2 * YEAR),
     ];
     for (name, max_duration, default_duration, expiration, want) in cases {
         let profile = custom(CustomRules { max_duration, default_duration, ..team() });
         let usages = strings(&["client auth"]);
-        let wanted = Wanted { request: &request, usages: &usages, expiration, signing_duration: YEAR };
+        let wanted =
+            IssuanceRequest { request: &request, usages: &usages, expiration, signing_duration: YEAR };
         let issued = authority.issue(authority.prepare(&profile, &wanted, NOW).unwrap()).unwrap();
         assert_eq!(issued.not_after(), (NOW + want).saturating_sub(Duration::from_mins(5)), "{name}");
     }

@@ -1,19 +1,19 @@
-//! Metrics whose label has few values, all known beforehand. Each is looked up by its label once, when it is first
-//! needed: with every request it would cost more than counting does.
+//! Metric vectors whose first label has few, known values. Each series is resolved once, on first use: a lookup by
+//! label for every request would cost more than the increment.
 
 use std::sync::OnceLock;
 
 use prometheus::core::{MetricVec, MetricVecBuilder};
 
-/// A metric for each set of labels.
-pub(crate) trait Labelled {
-    /// One of them.
+/// A metric vector.
+pub(crate) trait LabelledVec {
+    /// One series of the vector.
     type Metric: Clone;
-    /// The one with these labels.
+    /// The series with these label values.
     fn look_up(&self, labels: &[&str]) -> Self::Metric;
 }
 
-impl<B: MetricVecBuilder> Labelled for MetricVec<B> {
+impl<B: MetricVecBuilder> LabelledVec for MetricVec<B> {
     type Metric = B::M;
 
     fn look_up(&self, labels: &[&str]) -> B::M {
@@ -21,25 +21,25 @@ impl<B: MetricVecBuilder> Labelled for MetricVec<B> {
     }
 }
 
-/// Those whose first label has one of some values.
+/// A metric vector that caches the series of the known values of its first label.
 #[derive(Debug)]
-pub(crate) struct Known<V: Labelled> {
+pub(crate) struct CachedMetricVec<V: LabelledVec> {
     all: V,
     values: &'static [&'static str],
-    /// What the labels after the first have for values.
+    /// The values of the labels after the first.
     others: &'static [&'static str],
     found: Box<[OnceLock<V::Metric>]>,
 }
 
-impl<V: Labelled> Known<V> {
-    /// Those of `all` whose first label has one of `values`, and whose others have `others`. None of them is shown
-    /// before it is needed.
+impl<V: LabelledVec> CachedMetricVec<V> {
+    /// Caches the series of `all` whose first label is one of `values` and whose other labels are `others`. A series is
+    /// exposed only after its first use.
     pub(super) fn new(all: V, values: &'static [&'static str], others: &'static [&'static str]) -> Self {
         let found = values.iter().map(|_| OnceLock::new()).collect();
         Self { all, values, others, found }
     }
 
-    /// The one for this value.
+    /// The series with this value of the first label.
     pub(crate) fn of(&self, value: &str) -> V::Metric {
         let look_up = || {
             let labels: Vec<&str> = std::iter::once(value).chain(self.others.iter().copied()).collect();
@@ -52,7 +52,7 @@ impl<V: Labelled> Known<V> {
         }
     }
 
-    /// All there are.
+    /// The underlying vector.
     pub(super) fn all(&self) -> &V {
         &self.all
     }
@@ -66,15 +66,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_value_has_its_own_and_none_is_shown_before_it_is_needed() {
+    fn each_value_has_its_own_series_and_an_unused_series_is_not_exposed() {
         let all = IntCounterVec::new(Opts::new("requests", "Requests."), &["verb", "code"]).unwrap();
-        let known = Known::new(all, &["GET", "LIST"], &["200"]);
+        let cached = CachedMetricVec::new(all, &["GET", "LIST"], &["200"]);
         for verb in ["LIST", "LIST", "PATCH"] {
-            known.of(verb).inc();
+            cached.of(verb).inc();
         }
-        assert_eq!(known.of("LIST").get(), 2);
-        assert_eq!(known.all().with_label_values(&["PATCH", "200"]).get(), 1);
-        let shown: usize = known.all().collect().iter().map(|family| family.get_metric().len()).sum();
+        assert_eq!(cached.of("LIST").get(), 2);
+        assert_eq!(cached.all().with_label_values(&["PATCH", "200"]).get(), 1);
+        let shown: usize = cached.all().collect().iter().map(|family| family.get_metric().len()).sum();
         assert_eq!(shown, 2);
     }
 }

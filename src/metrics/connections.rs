@@ -1,0 +1,34 @@
+//! Metrics of client connections.
+
+use prometheus::{IntCounter, IntCounterVec};
+
+use super::registrar::Registrar;
+
+/// Metrics of client connections.
+#[derive(Debug)]
+pub(crate) struct ConnectionMetrics {
+    /// TLS handshakes that failed.
+    pub(crate) tls_handshake_errors: IntCounter,
+    /// By `reason`: `max_connections`, `unauthenticated_limit`, `descriptors`.
+    pub(crate) refused: IntCounterVec,
+    /// HTTP/2 connections closed because the client exceeded the stream reset limit.
+    pub(crate) reset_limit_closed: IntCounter,
+}
+
+impl ConnectionMetrics {
+    pub(super) fn new(registrar: &Registrar) -> prometheus::Result<Self> {
+        Ok(Self {
+            tls_handshake_errors: registrar
+                .counter("apiserver_tls_handshake_errors_total", "Number of TLS handshakes that failed.")?,
+            refused: registrar.counters(
+                "portcullis_refused_connections_total",
+                "Connections closed without service, or not accepted in time, by the limit that was reached.",
+                &["reason"],
+            )?,
+            reset_limit_closed: registrar.counter(
+                "portcullis_reset_limit_closed_connections_total",
+                "Connections closed because the client exceeded the HTTP/2 stream reset limit.",
+            )?,
+        })
+    }
+}

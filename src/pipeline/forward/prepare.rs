@@ -1,0 +1,133 @@
+//! From an admitted request to the one that the backend receives. Every fault of the client that the final header shows
+//! is found here, before anything is sent.
+
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRAILER};
+use http::uri::{Authority, PathAndQuery};
+use http::{Request, Version};
+use http_body::Body as _;
+use hyper::upgrade::OnUpgrade;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+use super::prefix::{self, Prefixes};
+use super::{ForwardContext, forwarded};
+use crate::backend::Backend;
+use crate::backend::sharing;
+use crate::http::body::Body;
+use crate::http::hop_by_hop;
+use crate::http::identity_headers::{self, RequestHeaderNames};
+use crate::http::limits::MAX_HEADER_LIST_SIZE;
+use crate::http::transport::Incoming;
+use crate::pipeline::stages::{Admitted, ForwardParts};
+use crate::request::info::RequestInfo;
+use crate::user::{EncodedIdentity, IdentityMode};
+
+/// Why a request cannot be made into one for the backend. The client's fault, all of it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PrepareError {
+    /// With the identity the header is larger than the backend accepts.
+    #[error("the request header is larger than the backend accepts")]
+    HeaderTooLarge,
+    /// The path might lead out of the backend's path prefix.
+    #[error("the path has a dot segment, and the backend's URL has a path that it might lead out of")]
+    DotSegment,
+}
+
+/// A request as the backend receives it, and what is needed to handle its answer.
+pub(crate) struct Prepared {
+    pub(super) backend: Arc<Backend>,
+    pub(super) request: Box<Request<Body>>,
+    /// The size of its header list.
+    pub(super) header_size: usize,
+    pub(super) info: RequestInfo,
+    pub(super) identity: EncodedIdentity,
+    pub(super) deadline: Option<Instant>,
+    /// The protocol of an upgrade, and the client's side of it.
+    pub(super) upgrade: Option<(HeaderValue, OnUpgrade)>,
+    /// How the paths of client and backend differ, if they do.
+    pub(super) prefixes: Option<Prefixes>,
+}
+
+/// Writes the header that the backend receives: trusted headers, the gateway's credential, the backend's address.
+pub(crate) fn prepare(admitted: Admitted, context: &ForwardContext) -> Result<Prepared, PrepareError> {
+    let ForwardParts {
+        backend,
+        mut request,
+        cut_prefix,
+        info,
+        deadline,
+        identity,
+        is_from_front_proxy,
+        impersonate,
+    } = admitted.into_parts();
+    if !backend.path_prefix().is_empty() && prefix::has_dot_segment(info.path()) {
+        return Err(PrepareError::DotSegment);
+    }
+    // Before hop-by-hop headers are stripped.
+    let upgrade = hop_by_hop::requested_upgrade(request.headers())
+        .map(|protocol| (protocol, hyper::upgrade::on(&mut *request)));
+    let further_names = backend.identity_headers.load_full();
+    let headers = request.headers_mut();
+    write_trusted_headers(headers, &identity, further_names.as_deref(), context, is_from_front_proxy);
+    if let Some(impersonate) = impersonate {
+        impersonate.restore_into(headers);
+    }
+    backend.add_credential(headers);
+    let request = address_to_backend(request, &backend)?;
+    let header_size = sharing::header_size(&request);
+    if header_size > MAX_HEADER_LIST_SIZE {
+        return Err(PrepareError::HeaderTooLarge);
+    }
+    let prefixes = Prefixes::between(&backend, &request, cut_prefix);
+    Ok(Prepared { backend, request, header_size, info, identity, deadline, upgrade, prefixes })
+}
+
+/// Replaces everything in a client's header that a backend trusts: hop-by-hop headers, the addresses of the client, the
+/// identity. `further_names` are headers from which the backend reads identities beside the standard ones.
+// threat: connection-nomination
+pub(crate) fn write_trusted_headers(
+    headers: &mut HeaderMap,
+    identity: &EncodedIdentity,
+    further_names: Option<&RequestHeaderNames>,
+    context: &ForwardContext,
+    is_from_front_proxy: bool,
+) {
+    // First, or a client could nominate the gateway's own headers in Connection.
+    hop_by_hop::strip_hop_by_hop(headers);
+    // Trailers of requests are not forwarded.
+    headers.remove(TRAILER);
+    forwarded::set_forwarded_headers(headers, context, is_from_front_proxy);
+    if let Some(names) = further_names {
+        identity_headers::strip_named(headers, names);
+    }
+    identity_headers::write_identity(headers, identity);
+}
+
+/// Addresses the request to the backend. The bytes of path and query stay as they are. So does the client's host, except
+/// in identity mode `impersonate`, in which the backend is reached by its own name.
+fn address_to_backend(
+    request: Box<Request<Incoming>>,
+    backend: &Backend,
+) -> Result<Box<Request<Body>>, PrepareError> {
+    let (mut head, incoming) = request.into_parts();
+    let client_host = head.headers.remove(HOST);
+    let authority = match backend.identity() {
+        IdentityMode::Impersonate => None,
+        IdentityMode::RequestHeader => head
+            .uri
+            .authority()
+            .cloned()
+            .or_else(|| client_host.and_then(|host| Authority::try_from(host.as_bytes()).ok())),
+    };
+    let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    // Each part is valid by itself: only the length of the path with its prefix can be wrong.
+    head.uri = backend.uri(authority, path).map_err(|_| PrepareError::HeaderTooLarge)?;
+    head.version = Version::HTTP_11;
+    let body = if incoming.is_end_stream() { Body::empty() } else { Body::from_client(incoming) };
+    if body.is_end_stream() && !head.method.is_safe() {
+        // A receiver of HTTP/1.1 cannot tell an empty body from none without it.
+        head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));
+    }
+    head.extensions.clear();
+    Ok(Box::new(Request::from_parts(head, body)))
+}

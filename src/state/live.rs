@@ -1,0 +1,67 @@
+//! The snapshot in force and the signals about it, as one handle.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use tokio::sync::{Notify, watch};
+
+use super::Snapshot;
+
+/// The snapshot in force, and the signals between those who use it and the reload that replaces it.
+#[derive(Debug)]
+pub(crate) struct Live {
+    snapshot: ArcSwap<Snapshot>,
+    /// The generation in force.
+    generation: watch::Sender<u64>,
+    reload: Arc<Notify>,
+    credential_refused: Notify,
+}
+
+impl Live {
+    /// A handle to `snapshot`. `reload` is the signal by which authenticators request a reload.
+    pub(crate) fn new(snapshot: Snapshot, reload: Arc<Notify>) -> Arc<Self> {
+        let (generation, _) = watch::channel(snapshot.generation);
+        let snapshot = ArcSwap::from_pointee(snapshot);
+        Arc::new(Self { snapshot, generation, reload, credential_refused: Notify::new() })
+    }
+
+    /// The snapshot in force, for longer than a moment.
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// The snapshot in force, for a look.
+    pub(crate) fn peek(&self) -> Guard<Arc<Snapshot>> {
+        self.snapshot.load()
+    }
+
+    /// Puts `next` in force and notifies every subscriber.
+    pub(super) fn swap(&self, next: Arc<Snapshot>) {
+        let generation = next.generation;
+        self.snapshot.store(next);
+        self.generation.send_replace(generation);
+    }
+
+    /// Changes with each swap. A subscriber that reads the snapshot after it has subscribed misses none.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+
+    /// Requests that the configuration is read again, whether it has changed or not.
+    pub(crate) fn request_reload(&self) {
+        self.reload.notify_one();
+    }
+
+    pub(super) async fn reload_requested(&self) {
+        self.reload.notified().await;
+    }
+
+    /// Reports that an API server has refused the gateway's credential, which may have been replaced.
+    pub(crate) fn report_refused_credential(&self) {
+        self.credential_refused.notify_one();
+    }
+
+    pub(super) async fn credential_refused(&self) {
+        self.credential_refused.notified().await;
+    }
+}
