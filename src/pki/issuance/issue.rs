@@ -209,7 +209,7 @@ impl CertificateIssuer {
     }
 }
 
-/// Signs an encoded TBSCertificate and verifies the signature.
+/// Signs an encoded `TBSCertificate` and verifies the signature.
 pub(super) fn sign(
     encoded: &[u8],
     algorithm: SigningAlgorithm,
