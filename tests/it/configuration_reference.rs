@@ -1,4 +1,4 @@
-//! `docs/configuration.md` is written by what it describes: the definition that flags and file share.
+//! `docs/configuration.md` is generated from the definition that flags and file share.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by tests/it/configuration_reference.rs; change it there, or the help of the flag. -->
 
-There are two doors to one and the same configuration: the command line, with kube-apiserver's own flags, and a file:
+The gateway takes its configuration from flags, which are kube-apiserver's own, from a file, or from both:
 
 ```sh
 portcullis serve --config gateway.yaml
@@ -35,68 +35,67 @@ clusters:
 - name: staging
   kubeconfig: staging.kubeconfig
   match: {pathPrefix: /clusters/staging}
-  authentication: {anonymousAuth: false}   # what differs for this one
+  authentication: {anonymousAuth: false}   # replaces the key for this cluster
 ```
 
 Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`, `ingress.yaml`,
 `controllers.yaml`.
 
-- **Every flag has a key**: the flag's words, run together, with CA, SNI and UID in capitals as Kubernetes writes them.
-  `--client-ca-file` is `clientCAFile`. A flag that takes a comma-separated list is a list in the file.
-- **What counts**, from the weakest to the strongest: the default; the file's section; for authentication and
-  controllers, what the cluster says itself; a flag, which counts for every cluster. Each key is replaced as a whole; `null` means the
-  default again.
-- **One cluster** may be given by `--backend-kubeconfig`, `--identity` and `--impersonation`, beside a file that lists
-  no clusters. It gets every request.
-- **Relative paths** in the file begin at the file's directory, on the command line at the working directory.
-- **Mistakes** are told all at once, each with its file, line, key and a way out; a key that is unknown is one of them.
-  Only a file that is no YAML, has a key twice, or is no `GatewayConfiguration`, is told by itself. The exit code is
-  64. `portcullis check` says what `serve` would say, and what would be served to whom; `--output json` and `yaml` are
-  for programs.
-- **Files** that the configuration names must be regular files of at most 16 MiB, or symbolic links to such; a FIFO, a
-  device or a directory is a mistake. Every certificate in every one of them is read, and must fit its key if it has one;
-  one that is expired or not valid yet is a warning.
-- **Changes** of the file, or of a file it names, are taken up while the gateway runs, unless the table says that
-  they wait for the next start. A change that has a mistake changes nothing: what was served goes on.
+- **Keys**: every flag has a key, its words in camel case, with CA, SNI and UID in capitals as in Kubernetes.
+  `--client-ca-file` is `clientCAFile`. A comma-separated flag is a list in the file.
+- **Precedence**, from lowest to highest: the default; the section of the file; for authentication and controllers, the
+  cluster's own section; a flag, which applies to every cluster. Each key is replaced as a whole. `null` restores the default.
+- **One cluster** can be given by `--backend-kubeconfig`, `--identity` and `--impersonation`, beside a file without
+  `clusters`. It gets every request.
+- **Relative paths** in the file start at the file's directory, on the command line at the working directory.
+- **Errors** are reported all at once, each with its file, line, key and fix. An unknown key is an error. A file that is not
+  YAML, has a duplicate key, or is not a `GatewayConfiguration` is reported alone. The exit code is 64. `portcullis check`
+  prints the errors of `serve`, or the effective configuration; `--output json` and `yaml` are for programs.
+- **Files** that the configuration names must be regular files of at most 16 MiB, or symbolic links to one; a FIFO, a device
+  or a directory is an error. The gateway parses every certificate in every file, and checks that it matches its key. A
+  certificate that is expired or not yet valid is a warning.
+- **Reload**: the gateway applies changes of the file, and of the files it names, while it runs, unless the table says
+  *at the next start*. An invalid change has no effect.
 ";
 
 const AUTHENTICATION: &str = "\
 `authenticationConfig` names kube-apiserver's own file, an `AuthenticationConfiguration` of
-`apiserver.config.k8s.io/v1`, `v1beta1` or `v1alpha1`, YAML or JSON, with up to 64 issuers. Every mistake in it is told,
-in kube-apiserver's words and with its line. Beside it no `oidc` key may be given, nor `anonymousAuth` if the file has
-`anonymous`; where a template gives one of them, a cluster takes it back with `null`. Three things are not as there:
+`apiserver.config.k8s.io/v1`, `v1beta1` or `v1alpha1`, YAML or JSON, with up to 64 issuers. Errors in it have
+kube-apiserver's text, and the line. It excludes the `oidc` keys, and also `anonymousAuth` if the file has `anonymous`; a
+cluster unsets a key of the top-level section with `null`. Differences from kube-apiserver:
 
-- `anonymous` is reloaded with the rest of the file; kube-apiserver refuses a file in which it has changed.
-- `egressSelectorType` is a mistake, as it is for a kube-apiserver without egress selectors: issuers are reached over the
-  gateway's own network.
-- An empty `oidcCAFile` is a mistake; kube-apiserver trusts the system's CAs then.
+- `anonymous` is reloaded with the rest of the file; kube-apiserver rejects a file in which it has changed.
+- `egressSelectorType` is an error, as for a kube-apiserver without egress selectors: the gateway connects to issuers from its
+  own network.
+- An empty `oidcCAFile` is an error; kube-apiserver trusts the system's CAs instead.
 
 ";
 
 const CONTROLLERS: &str = "\
-The controllers that run beside the gateway, for every cluster or, in a cluster's own `controllerManager`, for that one;
-[docs/controllers.md](controllers.md) says what they do. The flags are kube-controller-manager's. Of several clusters, each
-has signing CAs of its own: the same for two, or one that another cluster believes, is an error.
+The controllers that run in the gateway, for every cluster or, in a cluster's own `controllerManager`, for that one;
+[docs/controllers.md](controllers.md) describes them. The flags are kube-controller-manager's. With several clusters, each
+needs its own signing CAs: a signing CA that two clusters share, or that another cluster trusts, is an error.
 
 ";
 
 const PROFILES: &str = "\
-A file begins with `apiVersion: portcullis.dev/v1alpha1` and `kind: SignerProfiles`, and lists its signers below
-`signers`. Paths in it begin at its own directory.
+A file begins with `apiVersion: portcullis.dev/v1alpha1` and `kind: SignerProfiles`, and lists its signers in `signers`.
+Relative paths in it start at its own directory.
 
 ";
 
 const CLUSTERS: &str = "\
-The API servers behind the gateway. The flags describe one cluster; the file lists any number, and then these flags
-cannot be given. With several, each has a `match`. The keys of a cluster's own `authentication` are those of
-[the section](#authentication), and replace them for this cluster; so are those of its own `controllerManager`.
+The clusters behind the gateway. The flags describe one cluster. The file lists any number of clusters, and then excludes
+these flags. With several clusters each needs a `match`. A cluster's own `authentication` has the keys of
+[the section](#authentication), and replaces them for this cluster; `controllerManager` works the same way.
 
 ";
 
 const MATCH: &str = "\
-Which requests are for the cluster: those for one of the names, and those under the path; at least one of the two is
-given. No two clusters have the same name or the same path. An exact name goes before one with `*`, and a longer path
-before a shorter one. A path cannot begin with what API servers have at their root, such as `/api` or `/healthz`.
+The requests for the cluster: those for one of the server names, and those under the path prefix. At least one of the two
+is required. Two clusters must not have the same name or the same path. An exact name wins over one with `*`, and a longer
+path over a shorter one. A path prefix must not begin with a path that API servers serve at their root, such as `/api` or
+`/healthz`.
 
 ";
 

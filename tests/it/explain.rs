@@ -16,20 +16,20 @@ use testkit::pki::Ca;
 use testkit::{Backend, BoxedBody, H2, Pki, flags, full, self_check};
 
 const INTRODUCTION: &str = "\
-# Why am I refused?
+# Why was a credential refused?
 
-<!-- Written by tests/it/explain.rs; change it there, or what the command says. -->
+<!-- Written by tests/it/explain.rs; change it there, or the output of the command. -->
 
-`portcullis explain` judges a credential as `serve` would with the same flags, and says what it found: the verdict, why,
-and which claim, flag or key to look at; then what the credential says of itself (verified or not), and each step of the
-authenticators it is for. `--all` shows the steps of the others too, `--output json` and `yaml` are for programs.
-The token is read from standard input, so that it is in no shell history and no list of processes, and no part of it is
-printed. The exit code is 0 for a credential that is accepted, 1 for one that is refused, and 64 for a configuration
-that is bad.
+`portcullis explain` checks a credential as `serve` does with the same flags. It prints the verdict, the reason, and the claim,
+flag or key to change; then the content of the credential (verified or not), and each step of the authenticators that the
+credential is for. `--all` also prints the steps of the others. `--output json` and `yaml` are for programs.
 
-Clients are told nothing but `Unauthorized`, whatever the reason. What stands below is for those who run the gateway.
+The command reads the token from standard input, so that the token appears in no shell history and no process list, and it prints
+no part of the token. The exit code is 0 for an accepted credential, 1 for a refused one, and 64 for an invalid configuration.
 
-All this was said with this configuration:
+Clients see only `Unauthorized`, whatever the reason. The output below is for the operators of the gateway.
+
+All examples use this configuration:
 
 ```yaml
 # gateway.yaml
@@ -41,8 +41,8 @@ GATEWAY
 ISSUERS
 ```
 
-What is good comes last: [an ID token](#a-good-id-token), [a service account](#a-good-token-of-a-service-account),
-[a certificate](#a-good-certificate).
+Accepted credentials come last: [an ID token](#accepted-id-token),
+[a service-account token](#accepted-service-account-token), [a client certificate](#accepted-client-certificate).
 ";
 
 const IDP: &str = "https://idp.example.com";
@@ -239,38 +239,30 @@ fn cases(servers: &ExplainedServers) -> Vec<Case> {
     let account = |changes: &Value, bound: &Value| servers.account_token(changes, bound);
     let other_audience = Case {
         flags: vec!["--audiences".to_owned(), "vault".to_owned()],
-        ..token(
-            "A token for the API server, asked about for another audience",
-            "pod.token",
-            account(&json!({}), &json!({})),
-        )
+        ..token("Token checked for another audience", "pod.token", account(&json!({}), &json!({})))
     };
     vec![
         token("Wrong audience", "billing.token", id(&json!({"aud": ["billing"]}))),
-        token("Expired", "yesterday.token", id(&json!({"iat": now() - 90000, "exp": now() - 27_000}))),
         token(
-            "Signed by a key that the issuer does not publish",
-            "unknown-kid.token",
-            header(json!({"alg": "ES256", "kid": "2025-12"})),
+            "Expired ID token",
+            "yesterday.token",
+            id(&json!({"iat": now() - 90000, "exp": now() - 27_000})),
         ),
-        token("No claim for the user name", "no-email.token", id(&json!({"email": null}))),
-        token("The address is not verified", "unverified.token", id(&json!({"email_verified": false}))),
-        token("A rule on claims does not hold", "contractor.token", id(&json!({"tier": "contractor"}))),
-        token(
-            "A rule on the user does not hold",
-            "retired.token",
-            id(&json!({"email": "bob@old.example.com"})),
-        ),
+        token("Unknown signing key", "unknown-kid.token", header(json!({"alg": "ES256", "kid": "2025-12"}))),
+        token("Missing username claim", "no-email.token", id(&json!({"email": null}))),
+        token("Email not verified", "unverified.token", id(&json!({"email_verified": false}))),
+        token("Failed claim validation rule", "contractor.token", id(&json!({"tier": "contractor"}))),
+        token("Failed user validation rule", "retired.token", id(&json!({"email": "bob@old.example.com"}))),
         token("Wrong issuer", "wrong-issuer.token", id(&json!({"iss": "https://login.example.com"}))),
-        token("Wrong issuer, by a slash", "slash.token", id(&json!({"iss": format!("{IDP}/")}))),
+        token("Wrong issuer: trailing slash", "slash.token", id(&json!({"iss": format!("{IDP}/")}))),
         token(
-            "An algorithm that is not allowed",
+            "Signing algorithm not allowed",
             "hs256.token",
             header(json!({"alg": "HS256", "kid": "2026-01"})),
         ),
-        token("The issuer is down", "away.token", id(&json!({"iss": AWAY}))),
+        token("Unreachable issuer", "away.token", id(&json!({"iss": AWAY}))),
         token(
-            "The service account is gone",
+            "Deleted service account",
             "gone.token",
             account(
                 &json!({"sub": "system:serviceaccount:ci:gone"}),
@@ -278,51 +270,43 @@ fn cases(servers: &ExplainedServers) -> Vec<Case> {
             ),
         ),
         token(
-            "The service account was deleted and made again",
+            "Deleted and recreated service account",
             "again.token",
             account(&json!({}), &json!({"serviceaccount": {"name": "builder", "uid": "builder-0"}})),
         ),
         token(
-            "The pod is gone",
+            "Deleted pod",
             "gone-pod.token",
             account(&json!({}), &json!({"pod": {"name": "build-6", "uid": "pod-6"}})),
         ),
         token(
-            "A service account's token for another audience",
+            "Service-account token for another audience",
             "vault.token",
             account(&json!({"aud": ["vault"]}), &json!({})),
         ),
         other_audience,
+        token("Expired bootstrap token", "expired-bootstrap.token", "expird.0123456789abcdef".to_owned()),
         token(
-            "A bootstrap token that has expired",
-            "expired-bootstrap.token",
-            "expird.0123456789abcdef".to_owned(),
-        ),
-        token(
-            "A bootstrap token that is for something else",
+            "Bootstrap token without the usage authentication",
             "signing-bootstrap.token",
             "usages.0123456789abcdef".to_owned(),
         ),
-        token(
-            "A bootstrap token that is not there",
-            "no-bootstrap.token",
-            "absent.0123456789abcdef".to_owned(),
-        ),
-        token("No token at all", "garbage.token", "c2VjcmV0LWdhcmJhZ2U".to_owned()),
-        certificate("A certificate of an unknown CA", "stranger.crt", stranger.cert_pem()),
+        token("Unknown bootstrap token", "no-bootstrap.token", "absent.0123456789abcdef".to_owned()),
+        token("Not a token", "garbage.token", "c2VjcmV0LWdhcmJhZ2U".to_owned()),
+        certificate("Certificate signed by an unknown CA", "stranger.crt", stranger.cert_pem()),
         certificate(
-            "A certificate for servers",
+            "Server certificate",
             "server.crt",
             leaf().eku(&["1.3.6.1.5.5.7.3.1"]).issue().cert_pem(),
         ),
         certificate(
-            "A certificate that has expired",
+            "Expired certificate",
             "expired.crt",
             leaf().validity(begun, now() - 27_000).issue().cert_pem(),
         ),
-        token("A good ID token", "alice.token", id(&json!({"team": "payments"}))),
-        token("A good token of a service account", "builder.token", account(&json!({}), &json!({}))),
-        certificate("A good certificate", "alice.crt", leaf().issue().cert_pem()),
+        token("Accepted ID token", "alice.token", id(&json!({"team": "payments"}))),
+        token("Accepted service-account token", "builder.token", account(&json!({}), &json!({}))),
+        certificate("Accepted client certificate", "alice.crt", leaf().issue().cert_pem()),
     ]
 }
 

@@ -15,11 +15,12 @@ use super::objects::{ObjectLookup, within_timeout};
 use super::verify::{VerifiedClaims, verify};
 use crate::authn::token_getter::{Secret, ServiceAccount};
 use crate::authn::{
-    Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
+    Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
+    TokenContext,
 };
 use crate::clock::UnixTime;
 
-const METHOD: &str = "legacy-service-account";
+const NAME: &str = AuthnMethod::LegacyServiceAccount.name();
 const ISSUER: &str = "kubernetes/serviceaccount";
 const INVALIDATED: &str = "Token has been invalidated";
 /// The key of the token in its secret.
@@ -49,7 +50,7 @@ impl LegacyTokenAuthenticator {
     }
 
     async fn authenticate_token(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
-        let checks = CheckRecorder { name: METHOD, trace: context.trace };
+        let checks = CheckRecorder { name: NAME, trace: context.trace };
         let verified = verify::<LegacyClaims>(token, &self.issuers, &self.deps, checks, context).await?;
         let Some(VerifiedClaims { public, private: claims, audiences }) = verified else { return Ok(None) };
         for (check, value) in [
@@ -74,7 +75,12 @@ impl LegacyTokenAuthenticator {
         }
         let user = identity::user(&claims.namespace, &claims.name, &claims.uid);
         checks.pass("user", || user.name.clone());
-        Ok(Some(Authenticated { user: user.into(), audiences, method: METHOD, expires: None }))
+        Ok(Some(Authenticated {
+            user: user.into(),
+            audiences,
+            method: AuthnMethod::LegacyServiceAccount,
+            expires: None,
+        }))
     }
 
     async fn look_up(
@@ -173,7 +179,7 @@ fn days(now: UnixTime) -> Option<[String; 2]> {
 
 impl TokenAuthenticator for LegacyTokenAuthenticator {
     fn name(&self) -> &'static str {
-        METHOD
+        NAME
     }
 
     fn authenticate<'a>(

@@ -269,7 +269,7 @@ async fn users_and_audiences_come_from_the_response() {
             let expected = case.expected.map(|(user, audiences)| Authenticated {
                 user: user.into(),
                 audiences: audiences_of(audiences),
-                method: "webhook",
+                method: AuthnMethod::Webhook,
                 expires: None,
             });
             assert_eq!(verdict, Ok(expected), "{}", case.name);

@@ -67,7 +67,7 @@ fn the_subject_is_the_user() {
     let middle = root.intermediate("middle");
     let user = |issued: Issued| {
         let found = authenticate(&[&root], issued.chain, NOW).unwrap().expect("a user");
-        assert_eq!(found.method, "x509");
+        assert_eq!(found.method, crate::authn::AuthnMethod::X509);
         assert!(found.audiences.is_empty());
         found.user
     };

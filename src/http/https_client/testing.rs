@@ -60,12 +60,12 @@ pub(crate) fn reply(status: u16, body: impl Into<Bytes>) -> Reply {
     Ok(http::Response::builder().status(status).body(full(body)).unwrap())
 }
 
-/// HttpsClient settings that trust `ca`.
+/// `HttpsClient` settings that trust `ca`.
 pub(crate) fn trusting(ca: &Ca) -> ClientTls {
     ClientTls { roots: TrustedRoots(Arc::new(roots(ca))), client_certificate: None, server_name: None }
 }
 
-/// HttpsClient settings that trust `ca` and present a certificate.
+/// `HttpsClient` settings that trust `ca` and present a certificate.
 pub(crate) fn showing(own: &Issued, ca: &Ca) -> ClientTls {
     let pair = CertificateKeyPair::from_pem(own.cert_pem().as_bytes(), own.key_pem().as_bytes()).unwrap();
     ClientTls { client_certificate: Some(pair), ..trusting(ca) }
