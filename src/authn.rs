@@ -24,19 +24,16 @@ pub mod websocket;
 pub mod x509;
 
 use std::fmt;
-use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+
+pub use futures_util::future::BoxFuture;
 
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::{Identity, UserInfo};
 use trace::AuthnTrace;
 use x509::UnverifiedChain;
-
-/// A boxed future; keeps the authenticator traits object-safe.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Result of an authenticator: `Ok(Some)` for an authenticated user, `Ok(None)` for no opinion (another kind of
 /// credential), `Err` for a credential of its kind that is invalid or could not be checked.

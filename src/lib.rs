@@ -97,6 +97,7 @@ pub mod pki;
 pub mod request;
 pub mod server;
 mod state;
+mod sync;
 mod tasks;
 mod telemetry;
 pub mod user;

@@ -34,7 +34,7 @@ use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnError, AuthnInput, ProvenIdentity};
 use crate::backend::pools::Pools;
 use crate::clock::Clock;
-use crate::go::escape::decode_path;
+use crate::go::url::decode_path;
 use crate::http::body::Body;
 use crate::http::status::Status;
 use crate::http::transport::Incoming;

@@ -15,7 +15,7 @@ use super::{
     Audience, Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture,
     ProvenIdentity, RequestAuthenticator, TokenAuthenticator, TokenContext,
 };
-use crate::authn::trace::{AuthnTrace, StepOutcome};
+use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
 use crate::clock::UnixTime;
 use crate::go::quote::{Quoted, QuotedList};
 use crate::user::{GATEWAY, UserInfo};
@@ -130,7 +130,7 @@ fn record_verdict(trace: &AuthnTrace, name: &str, verdict: &AuthnVerdict) {
         Ok(None) => StepOutcome::NotApplicable,
         Err(_) => StepOutcome::Failed,
     };
-    trace.step(name, "verdict", outcome, || match verdict {
+    trace.step(name, Check::Verdict, outcome, || match verdict {
         Ok(Some(found)) => format!("authenticated as {}", Quoted(&found.user.name)),
         Ok(None) => "no opinion".to_owned(),
         Err(error) => error.to_string(),
@@ -271,7 +271,7 @@ impl<A: ?Sized> AudienceAgnostic<A> {
             return verdict.await;
         }
         if !requested.iter().any(|audience| self.implicit.contains(audience)) {
-            context.trace.step(name, "audiences", StepOutcome::NotApplicable, || {
+            context.trace.step(name, Check::RequestedAudiences, StepOutcome::NotApplicable, || {
                 format!(
                     "requested audiences: [{}], accepted audiences: [{}]",
                     list(requested),

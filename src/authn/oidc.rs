@@ -33,7 +33,7 @@ use super::{
     Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
     TokenContext,
 };
-use crate::authn::trace::StepOutcome;
+use crate::authn::trace::{Check, StepOutcome};
 use crate::clock::{Clock, UnixTime};
 use crate::go::quote::Quoted;
 use crate::metrics::jwt::{JwtIssuerMetrics, JwtMetrics};
@@ -131,7 +131,7 @@ impl OidcAuthenticator {
     ) -> Result<Authenticated, AuthnError> {
         let steps = StepRecorder { trace: context.trace, label: &self.label };
         let keys = self.provider.keys().ok_or_else(|| self.provider.problem().unwrap_or_default());
-        let keys = steps.check("initialized", keys, |_| "OIDC discovery succeeded".to_owned());
+        let keys = steps.check(Check::IssuerInitialized, keys, |_| "OIDC discovery succeeded".to_owned());
         // kube-apiserver does not report the cause to clients either.
         let keys = keys
             .map_err(|_problem| AuthnError::Unavailable("oidc: authenticator not initialized".to_owned()))?;

@@ -10,7 +10,7 @@ use super::x509::FrontProxyVerifier;
 use super::{
     Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BoxFuture, RequestAuthenticator,
 };
-use crate::go::escape;
+use crate::go::extra_key::decode_extra_key;
 pub use crate::http::identity_headers::{HeaderNameError, RequestHeaderNames};
 use crate::user::UserInfo;
 
@@ -36,7 +36,7 @@ fn read(names: &RequestHeaderNames, headers: &HeaderMap) -> Result<Option<UserIn
             let Some(key) = name.as_str().strip_prefix(prefix.as_str()) else {
                 continue;
             };
-            let key = escape::decode_extra_key(key)
+            let key = decode_extra_key(key)
                 .map_err(|error| AuthnError::Invalid(format!("header {name}: {error}")))?;
             let values = user.extra.entry(key).or_default();
             for value in headers.get_all(name) {

@@ -23,7 +23,7 @@ use super::{
     Audience, Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture,
     TokenAuthenticator, TokenContext,
 };
-use crate::authn::trace::StepOutcome;
+use crate::authn::trace::{Check, StepOutcome};
 use crate::http::https_client::{HTTPS_TIMEOUT, HttpsClient, HttpsError, HttpsRequest};
 use crate::metrics::{Metrics, TokenCacheMetrics};
 use crate::user::UserInfo;
@@ -98,7 +98,7 @@ impl WebhookAuthenticator {
         loop {
             let (outcome, detail) = self.post_review(token, body.clone()).await;
             let passed = if outcome.is_ok() { StepOutcome::Passed } else { StepOutcome::Failed };
-            context.trace.step(NAME, "answer", passed, || detail);
+            context.trace.step(NAME, Check::WebhookAnswer, passed, || detail);
             let error = match outcome {
                 Ok(status) => return Ok(status),
                 Err(error) => error,
@@ -149,24 +149,24 @@ impl WebhookAuthenticator {
             audiences = intersection(context.audiences, of_token);
             let listed = || format!("the token is for {of_token:?}");
             if audiences.is_empty() {
-                trace.step(NAME, "audiences", StepOutcome::Failed, listed);
+                trace.step(NAME, Check::RequestedAudiences, StepOutcome::Failed, listed);
                 return Ok(None);
             }
-            trace.step(NAME, "audiences", StepOutcome::Passed, listed);
+            trace.step(NAME, Check::RequestedAudiences, StepOutcome::Passed, listed);
         }
         if !status.authenticated {
             let error = redacted(&status.error);
-            trace.step(NAME, "authenticated", StepOutcome::Failed, || error.clone());
+            trace.step(NAME, Check::WebhookVerdict, StepOutcome::Failed, || error.clone());
             return if error.is_empty() { Ok(None) } else { Err(AuthnError::Invalid(error)) };
         }
         let user = status.user;
         // Without a user name, the backend would attribute the forwarded request to the gateway itself.
         if user.username.is_empty() {
             let text = "the webhook authenticated a user without a name".to_owned();
-            trace.step(NAME, "authenticated", StepOutcome::Failed, || text.clone());
+            trace.step(NAME, Check::WebhookVerdict, StepOutcome::Failed, || text.clone());
             return Err(AuthnError::Unavailable(text));
         }
-        trace.step(NAME, "authenticated", StepOutcome::Passed, || format!("as {:?}", user.username));
+        trace.step(NAME, Check::WebhookVerdict, StepOutcome::Passed, || format!("as {:?}", user.username));
         let user = UserInfo {
             name: user.username,
             uid: Some(user.uid).filter(|uid| !uid.is_empty()),

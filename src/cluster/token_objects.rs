@@ -35,7 +35,7 @@ use crate::authn::token_getter::{
 use crate::backend::Backend;
 use crate::backend::kube_client;
 use crate::clock::UnixTime;
-use crate::go::escape::path_segment;
+use crate::go::url::path_segment;
 use crate::metrics::Metrics;
 use crate::tasks::Supervisor;
 use label_patches::LabelPatches;

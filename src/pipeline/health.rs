@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
-use crate::go::query;
 use crate::go::quote::Quoted;
+use crate::go::url::query;
 use crate::http::body::Body;
 use crate::listener::ShutdownPhase;
 use crate::pipeline::stages::Authorized;

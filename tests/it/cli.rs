@@ -124,7 +124,6 @@ async fn every_error_of_a_configuration_is_told_at_once() {
         "--requestheader-uid-headers=X-Other".to_owned(),
         "--request-timeout=-5s".to_owned(),
         "--tls-cipher-suites=TLS_MADE_UP".to_owned(),
-        "--impersonation=gateway".to_owned(),
     ];
     // The last one of a flag counts, as for kube-apiserver; a list is added to.
     let replaced = ["--requestheader-uid-headers"];

@@ -390,7 +390,6 @@ fn mistakes_are_told_in_words_that_help() {
             &[],
         ),
         ("a context that is missing", only("context: prod"), &[]),
-        ("impersonation by the gateway", only("impersonation: gateway"), &[]),
     ];
     let issuer = "- issuer: {url: https://idp.test, audiences: [gateway]}";
     directory.pki.write("issuers.yaml", ISSUER);

@@ -45,8 +45,8 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
   `--client-ca-file` is `clientCAFile`. A comma-separated flag is a list in the file.
 - **Precedence**, from lowest to highest: the default; the section of the file; for authentication and controllers, the
   cluster's own section; a flag, which applies to every cluster. Each key is replaced as a whole. `null` restores the default.
-- **One cluster** can be given by `--backend-kubeconfig`, `--identity` and `--impersonation`, beside a file without
-  `clusters`. It gets every request.
+- **One cluster** can be given by `--backend-kubeconfig` and `--identity`, beside a file without `clusters`. It gets every
+  request.
 - **Relative paths** in the file start at the file's directory, on the command line at the working directory.
 - **Errors** are reported all at once, each with its file, line, key and fix. An unknown key is an error. A file that is not
   YAML, has a duplicate key, or is not a `GatewayConfiguration` is reported alone. The exit code is 64. `portcullis check`

@@ -23,7 +23,7 @@ const ORDER: &[&str] = &[
     "http",
     "pki",
 ];
-const LEAVES: [&str; 6] = ["clock", "go", "input_file", "metrics", "tasks", "user"];
+const LEAVES: [&str; 7] = ["clock", "go", "input_file", "metrics", "sync", "tasks", "user"];
 
 fn rank(module: &str) -> Option<usize> {
     let leaf = LEAVES.contains(&module).then_some(ORDER.len());
@@ -113,7 +113,7 @@ fn pem_has_one_reader() {
     assert!(found.is_empty(), "PEM is read by other means than x509::pem: {found:#?}");
 }
 
-/// `serde_json::Value` gives some names of members a meaning; `authn::json_value` is the reader that does not. Where a
+/// `serde_json::Value` gives some names of members a meaning; `go::json::JsonValue` is the reader that does not. Where a
 /// file has to do with both, each reading says what it reads, so that no value is read by inference.
 #[test]
 fn untrusted_json_is_not_read_as_a_value_of_serde_json() {

@@ -1,5 +1,5 @@
 //! What clients send, read by us and by Go's own packages, where a difference would let a client be taken for another
-//! one: PEM, certificate requests, extra keys in header names, request targets.
+//! one: PEM, certificate requests, extra keys in header names, request targets, URLs.
 //!
 //! Inputs are random, made of the parts at which readers part ways, and of the corpus in `fuzz/` with damage. Where we
 //! refuse and Go does not is listed beside each reader; the other way round is never allowed. `PORTCULLIS_SEED` sets
@@ -9,6 +9,7 @@ mod extra;
 mod requests;
 mod target;
 mod text;
+mod url;
 
 use std::collections::BTreeMap;
 
@@ -183,4 +184,11 @@ fn targets_are_read_as_the_api_server_reads_them() {
         &words,
         &["resource", "other path", "no request info", "refused", "no path", "stricter: characters"],
     );
+}
+
+#[test]
+fn urls_are_read_and_written_as_go_does() {
+    let words =
+        compare("url", 20_000, url::any, |input| whole(input), |input, answer| url::judge(input, answer));
+    occurred(&words, &["as Go", "refused", "not UTF-8"]);
 }

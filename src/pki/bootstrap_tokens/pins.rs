@@ -6,7 +6,7 @@ use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::go::escape::hex;
+use crate::go::hex::hex;
 
 const FORMAT: &str = "sha256";
 

@@ -1,7 +1,7 @@
 //! Extra keys: what stands behind `X-Remote-Extra-` in the name of a header.
 
 use http::HeaderName;
-use portcullis::go::escape::{decode_extra_key, encode_extra_key};
+use portcullis::go::extra_key::{decode_extra_key, encode_extra_key};
 use serde_json::Value;
 use testkit::random::Rng;
 

@@ -1,4 +1,4 @@
-//! The expiration of a token: a time as Go parses RFC 3339, which accepts a few more forms, but not all of ISO 8601.
+//! Times as Go's `time` parses and prints them in RFC 3339. It accepts a few more forms, but not all of ISO 8601.
 
 use std::time::Duration;
 
@@ -9,19 +9,25 @@ use crate::clock::UnixTime;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// The expiration of a token.
+/// A time that Go parses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenExpiration {
+pub struct Rfc3339Time {
     since_epoch: SignedDuration,
     text: String,
 }
 
-/// The expiration is not an RFC 3339 time. A token with such an expiration counts as expired.
+/// The text is not an RFC 3339 time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an RFC 3339 time")]
 pub struct InvalidTimestamp;
 
-impl TokenExpiration {
+/// A time in seconds since 1970 as Go prints it, in UTC and whole seconds.
+pub(crate) fn format_utc(seconds: i64) -> String {
+    let civil = EPOCH.saturating_add(SignedDuration::from_secs(seconds));
+    civil.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+impl Rfc3339Time {
     /// Parses a time.
     // Go: time/format.go, Parse with the layout RFC3339
     pub fn parse(text: &str) -> Result<Self, InvalidTimestamp> {
@@ -188,7 +194,7 @@ mod tests {
     fn expirations_are_parsed_as_go_parses_them() {
         let mut wrong = Vec::new();
         for (text, expected) in CASES {
-            let read = TokenExpiration::parse(text).ok();
+            let read = Rfc3339Time::parse(text).ok();
             let read = read.as_ref().map(|read| {
                 // Before 1970, Go counts nanoseconds up and this type down; no case has both.
                 (read.since_epoch.as_secs(), read.since_epoch.subsec_nanos(), read.as_str())
@@ -202,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_remaining_time_is_exact_to_the_nanosecond() {
-        let end = TokenExpiration::parse("2033-11-14T22:13:21.5Z").unwrap();
+        let end = Rfc3339Time::parse("2033-11-14T22:13:21.5Z").unwrap();
         let at = Duration::from_millis(2_015_619_201_500);
         let (nanosecond, hour) = (Duration::from_nanos(1), Duration::from_hours(1));
         assert_eq!(end.at(), at);
@@ -210,7 +216,7 @@ mod tests {
         assert_eq!(end.remaining(at.saturating_sub(hour)), Some(hour));
         assert_eq!(end.remaining(at), None);
         assert_eq!(end.remaining(at + nanosecond), None);
-        let early = TokenExpiration::parse("1969-11-14T22:13:21Z").unwrap();
+        let early = Rfc3339Time::parse("1969-11-14T22:13:21Z").unwrap();
         assert_eq!((early.at(), early.remaining(Duration::ZERO)), (Duration::ZERO, None));
     }
 }

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use crate::go::escape::{self, Mode};
+use super::{Part, unescape as unescape_part};
 
 /// Go reads a query of more pairs as an empty one.
 // net/url: defaultMaxParams
@@ -28,7 +28,7 @@ pub fn first<'a>(query: &'a str, key: &str) -> Option<Cow<'a, str>> {
 }
 
 fn unescape(text: &str) -> Option<Cow<'_, str>> {
-    escape::unescape(text, Mode::Query).ok()
+    unescape_part(text, Part::Query).ok()
 }
 
 #[cfg(test)]
