@@ -6,7 +6,7 @@
 //! | [`duration`] | `time.ParseDuration` | a table that Go printed; twin group `paths` |
 //! | [`extra_key`] | `headerrequest` and `transport` of Kubernetes | `tests/it/parsers` |
 //! | [`hex`] | `encoding/hex` | – |
-//! | [`json`] | `encoding/json`, the decoder of go-jose | `tests/it/id_tokens.rs`, `tests/it/account_tokens.rs` |
+//! | [`json`] | `encoding/json`, the decoder of go-jose | `tests/it/compared_id_tokens.rs`, `tests/it/compared_account_tokens.rs` |
 //! | [`pem`] | `encoding/pem` | `tests/it/parsers` |
 //! | [`quote`] | `strconv.Quote` | twin groups whose messages quote |
 //! | [`rfc3339`] | `time.RFC3339` | a table that Go printed; `tests/signers` |

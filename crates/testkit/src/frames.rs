@@ -121,7 +121,7 @@ pub fn ok(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88])
 }
 
-/// A backend of HTTP/2 whose connections are served by [`serve_frames`]; `each` makes the answering function of one, by its number.
+/// A backend of HTTP/2 whose connections are served frame by frame; `each` makes the answering function of one, by its number.
 pub async fn backend<F>(
     pki: &Pki,
     settings: &'static [(u16, u32)],
