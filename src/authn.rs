@@ -73,6 +73,46 @@ impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
     }
 }
 
+/// The authenticators that can vouch for a client. Some decisions depend on which one did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthnMethod {
+    /// No credential.
+    Anonymous,
+    /// The identity headers of a front proxy.
+    RequestHeader,
+    /// A client certificate.
+    X509,
+    /// A token of the static token file.
+    StaticToken,
+    /// A bound service-account token.
+    ServiceAccount,
+    /// A service-account token in a Secret.
+    LegacyServiceAccount,
+    /// A bootstrap token.
+    BootstrapToken,
+    /// A JSON Web Token of an OIDC issuer.
+    Jwt,
+    /// A token that a webhook knows.
+    Webhook,
+}
+
+impl AuthnMethod {
+    /// The name in logs, metrics and traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Anonymous => "anonymous",
+            Self::RequestHeader => "request-header",
+            Self::X509 => "x509",
+            Self::StaticToken => "static-token",
+            Self::ServiceAccount => "service-account",
+            Self::LegacyServiceAccount => "legacy-service-account",
+            Self::BootstrapToken => "bootstrap-token",
+            Self::Jwt => "jwt",
+            Self::Webhook => "webhook",
+        }
+    }
+}
+
 /// A successful authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authenticated {
@@ -81,7 +121,7 @@ pub struct Authenticated {
     /// The audiences that the credential is valid for; empty for a method without audiences, which matches any.
     pub audiences: Vec<Audience>,
     /// The authentication method, for metrics and the log.
-    pub method: &'static str,
+    pub method: AuthnMethod,
     /// Expiry of the credential, if known. A cached verdict ends then.
     pub expires: Option<UnixTime>,
 }
@@ -102,13 +142,13 @@ impl ProvenIdentity {
     }
 
     /// The authentication method.
-    pub fn method(&self) -> &'static str {
+    pub fn method(&self) -> AuthnMethod {
         self.0.method
     }
 
     /// Whether a front proxy vouched, whose word on where a request came from counts too.
     pub(crate) fn is_by_front_proxy(&self) -> bool {
-        self.0.method == request_header::METHOD
+        self.0.method == AuthnMethod::RequestHeader
     }
 
     /// The authentication itself.
@@ -138,7 +178,7 @@ pub enum AuthnError {
     /// Several authenticators refused.
     Several(Vec<Self>),
     /// The named method authenticated the client as the gateway's own user.
-    Reserved(&'static str),
+    Reserved(AuthnMethod),
     /// The request has no credential or an unrecognized one, and anonymous authentication is disabled for it.
     Unrecognized,
 }

@@ -11,7 +11,8 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use secrecy::ExposeSecret as _;
 
 use super::{
-    Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
+    Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
+    TokenContext,
 };
 use crate::authn::token_getter::{Secret, TokenGetter};
 use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
@@ -20,7 +21,7 @@ use crate::pki::bootstrap_tokens::secret::{self, GROUP_PREFIX, SECRET_TYPE, Toke
 use crate::pki::bootstrap_tokens::token::split;
 use crate::user::UserInfo;
 
-const METHOD: &str = "bootstrap-token";
+const NAME: &str = AuthnMethod::BootstrapToken.name();
 
 /// Authenticates the bootstrap tokens of a cluster.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl BootstrapTokens {
 
 impl TokenAuthenticator for BootstrapTokens {
     fn name(&self) -> &'static str {
-        METHOD
+        NAME
     }
 
     fn authenticate<'a>(
@@ -48,7 +49,7 @@ impl TokenAuthenticator for BootstrapTokens {
         Box::pin(async move {
             let trace = context.trace;
             let Some((id, secret)) = split(token.expose()) else {
-                trace.step(METHOD, "form", StepOutcome::NotApplicable, || {
+                trace.step(NAME, "form", StepOutcome::NotApplicable, || {
                     r"must match [a-z0-9]{6}\.[a-z0-9]{16}".to_owned()
                 });
                 return Ok(None);
@@ -56,14 +57,19 @@ impl TokenAuthenticator for BootstrapTokens {
             let name = format!("bootstrap-token-{id}");
             let found = self.getter.bootstrap_secret(&name).await;
             let Some(found) = found.map_err(|error| AuthnError::Unavailable(error.0))? else {
-                trace.step(METHOD, Check::BootstrapSecret, StepOutcome::Failed, || {
+                trace.step(NAME, Check::BootstrapSecret, StepOutcome::Failed, || {
                     format!("secret kube-system/{name} not found")
                 });
                 return Ok(None);
             };
             Ok(check_secret(&found, id, secret, context.now, trace).map(|(groups, expires)| {
                 let user = UserInfo { groups, ..UserInfo::named(format!("system:bootstrap:{id}")) };
-                Authenticated { user: user.into(), audiences: Vec::new(), method: METHOD, expires }
+                Authenticated {
+                    user: user.into(),
+                    audiences: Vec::new(),
+                    method: AuthnMethod::BootstrapToken,
+                    expires,
+                }
             }))
         })
     }
@@ -79,7 +85,7 @@ fn check_secret(
 ) -> Option<(Vec<String>, Option<UnixTime>)> {
     let holds = |check: Check, holds: bool, detail: &dyn Fn() -> String| {
         let outcome = if holds { StepOutcome::Passed } else { StepOutcome::Failed };
-        trace.step(METHOD, check, outcome, detail);
+        trace.step(NAME, check, outcome, detail);
         holds.then_some(())
     };
     holds(Check::BootstrapField("metadata.deletionTimestamp"), found.identity.deleted.is_none(), &|| {

@@ -11,10 +11,9 @@ use std::sync::Arc;
 
 use super::anonymous::AnonymousAuthenticator;
 use super::bearer;
-use super::request_header;
 use super::{
-    Audience, Authenticated, AuthnError, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, ProvenIdentity,
-    RequestAuthenticator, TokenAuthenticator, TokenContext,
+    Audience, Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture,
+    ProvenIdentity, RequestAuthenticator, TokenAuthenticator, TokenContext,
 };
 use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
 use crate::clock::UnixTime;
@@ -118,7 +117,7 @@ impl AuthnChain {
 /// this one sends its own requests as that user. The refusal is final; no other credential of the request counts.
 // threat: gateway-user
 fn reject_reserved(found: Authenticated) -> Result<Authenticated, AuthnError> {
-    if found.user.name == GATEWAY && found.method != request_header::METHOD {
+    if found.user.name == GATEWAY && found.method != AuthnMethod::RequestHeader {
         return Err(AuthnError::Reserved(found.method));
     }
     Ok(found)

@@ -30,7 +30,8 @@ use self::settings::{AttributeMapping, JwtAuthenticator};
 use self::steps::StepRecorder;
 use self::verify::IdToken;
 use super::{
-    Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
+    Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
+    TokenContext,
 };
 use crate::authn::trace::{Check, StepOutcome};
 use crate::clock::{Clock, UnixTime};
@@ -38,7 +39,7 @@ use crate::go::quote::Quoted;
 use crate::metrics::jwt::{JwtIssuerMetrics, JwtMetrics};
 
 /// The authenticator's name in logs and metrics.
-const NAME: &str = "jwt";
+const NAME: &str = AuthnMethod::Jwt.name();
 
 /// Authenticates the tokens of one issuer. Returns no audiences: the owner adds those of the API server.
 #[derive(Debug)]
@@ -146,7 +147,7 @@ impl OidcAuthenticator {
         }
         let user = identity::identify(&token.claims, &self.settings, steps).map_err(AuthnError::Invalid)?;
         let expires = u64::try_from(token.expiry).ok().map(UnixTime::from_secs);
-        Ok(Authenticated { user: user.into(), audiences: Vec::new(), method: NAME, expires })
+        Ok(Authenticated { user: user.into(), audiences: Vec::new(), method: AuthnMethod::Jwt, expires })
     }
 }
 

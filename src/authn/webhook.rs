@@ -20,8 +20,8 @@ use tokio::time::sleep;
 use super::cache::{CacheLimits, CachePolicy, CachedTokens};
 use super::chain::intersection;
 use super::{
-    Audience, Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
-    TokenContext,
+    Audience, Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture,
+    TokenAuthenticator, TokenContext,
 };
 use crate::authn::trace::{Check, StepOutcome};
 use crate::http::https_client::{HTTPS_TIMEOUT, HttpsClient, HttpsError, HttpsRequest};
@@ -30,7 +30,7 @@ use crate::user::UserInfo;
 use review::{ReviewError, ReviewedStatus};
 use settings::{TokenReviewVersion, WebhookSettings};
 
-const NAME: &str = "webhook";
+const NAME: &str = AuthnMethod::Webhook.name();
 /// Maximum number of requests per token.
 // apiserver: pkg/util/webhook/webhook.go, DefaultRetryBackoffWithInitialDelay
 const MAX_ATTEMPTS: usize = 5;
@@ -38,7 +38,7 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 const BACKOFF_FACTOR: f64 = 1.5;
 const BACKOFF_JITTER: f64 = 0.2;
 
-/// Sends TokenReviews to a webhook.
+/// Sends `TokenReviews` to a webhook.
 struct WebhookAuthenticator {
     client: HttpsClient,
     url: String,
@@ -173,7 +173,7 @@ impl WebhookAuthenticator {
             groups: user.groups,
             extra: user.extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect(),
         };
-        Ok(Some(Authenticated { user: user.into(), audiences, method: NAME, expires: None }))
+        Ok(Some(Authenticated { user: user.into(), audiences, method: AuthnMethod::Webhook, expires: None }))
     }
 }
 

@@ -17,7 +17,9 @@ use aws_lc_rs::digest;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
 use crate::authn::trace::{Check, StepOutcome};
-use crate::authn::{Authenticated, AuthnError, AuthnInput, AuthnVerdict, BoxFuture, RequestAuthenticator};
+use crate::authn::{
+    Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BoxFuture, RequestAuthenticator,
+};
 use crate::clock::{self, UnixTime};
 use crate::go::hex::hex;
 use crate::go::quote::Quoted;
@@ -357,13 +359,18 @@ impl X509Authenticator {
         }
         let user = chain.user().map_err(|error| AuthnError::Invalid(error.to_string()))?;
         // No audiences: a certificate is valid for all of them.
-        Ok(user.map(|user| Authenticated { user, audiences: Vec::new(), method: self.name(), expires: None }))
+        Ok(user.map(|user| Authenticated {
+            user,
+            audiences: Vec::new(),
+            method: AuthnMethod::X509,
+            expires: None,
+        }))
     }
 }
 
 impl RequestAuthenticator for X509Authenticator {
     fn name(&self) -> &'static str {
-        "x509"
+        AuthnMethod::X509.name()
     }
 
     fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {

@@ -78,8 +78,9 @@ impl fmt::Display for HostPort {
 mod tests {
     use std::sync::Arc;
 
+    use testkit::pki::Ca;
+
     use super::*;
-    use crate::http::https_client::testing::pki::Ca;
 
     #[test]
     fn a_cluster_is_known_by_its_authorities_names_and_path() {

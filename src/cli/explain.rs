@@ -255,7 +255,7 @@ impl Judge<'_> {
         Explanation {
             cluster: self.cluster.to_owned(),
             authenticated: proven.is_some(),
-            authenticator: proven.map(ProvenIdentity::method),
+            authenticator: proven.map(|proven| proven.method().name()),
             user: user.map(|user| User {
                 username: user.name,
                 uid: user.uid,

@@ -139,7 +139,7 @@ impl Body {
         match (&mut self.kind, instant) {
             (BodyKind::Response { deadline, .. }, Some(instant)) => *deadline = BodyDeadline::At(instant),
             (BodyKind::Read(read), instant) => {
-                read.rest = read.rest.take().map(|rest| rest.with_deadline(instant))
+                read.rest = read.rest.take().map(|rest| rest.with_deadline(instant));
             }
             _ => {}
         }

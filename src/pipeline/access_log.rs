@@ -233,14 +233,14 @@ impl AccessLog {
         let result = match verdict {
             Ok(proven) => {
                 self.end.line.user = Some(proven.identity().clone());
-                self.end.line.authenticator = proven.method();
+                self.end.line.authenticator = proven.method().name();
                 metrics.authentication.user_requests.of(compressed_username(&proven.user().name)).inc();
                 "success"
             }
             Err(AuthnError::Unrecognized) => "failure",
             Err(error) => {
                 if let AuthnError::Reserved(method) = error {
-                    metrics.authentication.reserved_identities.with_label_values(&[*method]).inc();
+                    metrics.authentication.reserved_identities.with_label_values(&[method.name()]).inc();
                 }
                 "error"
             }

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use portcullis::authn::anonymous::AnonymousAuth;
 use portcullis::config::settings::{Cluster, IdentityMode, Routes, Settings};
+use testkit::{Pki, flags};
 
-use crate::support::{Pki, flags, resolved};
+use crate::gateway::resolved;
 
 const HEAD: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\n";
 

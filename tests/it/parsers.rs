@@ -4,7 +4,6 @@
 //! Inputs are random, made of the parts at which readers part ways, and of the corpus in `fuzz/` with damage. Where we
 //! refuse and Go does not is listed beside each reader; the other way round is never allowed. `PORTCULLIS_SEED` sets
 //! another seed and `PORTCULLIS_INPUTS` how many inputs of each kind are compared.
-#![allow(clippy::print_stderr, reason = "what is compared is told")]
 
 mod extra;
 mod requests;
@@ -17,8 +16,8 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-
-use crate::support::go::{GoProgram, Rng, inputs, seed};
+use testkit::go_program::GoProgram;
+use testkit::random::{Rng, inputs, seed};
 
 /// What comes of a comparison: a word for the statistics, or what differs.
 type Compared = Result<&'static str, String>;

@@ -12,11 +12,12 @@ use super::verify::{VerifiedClaims, verify};
 use crate::authn::token_getter::{GetResult, ObjectIdentity, ServiceAccount};
 use crate::authn::trace::Check;
 use crate::authn::{
-    Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
+    Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
+    TokenContext,
 };
 use crate::clock::UnixTime;
 
-const METHOD: &str = "service-account";
+const NAME: &str = AuthnMethod::ServiceAccount.name();
 /// Accepted clock skew, and how long a token stays valid after the deletion of a bound object.
 const LEEWAY: Duration = Duration::from_mins(1);
 const INVALIDATED: &str = "service account token has been invalidated";
@@ -36,7 +37,7 @@ impl BoundTokenAuthenticator {
     }
 
     async fn authenticate_token(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
-        let checks = CheckRecorder { name: METHOD, trace: context.trace };
+        let checks = CheckRecorder { name: NAME, trace: context.trace };
         let verified = verify::<BoundClaims>(token, &self.issuers, &self.deps, checks, context).await?;
         let Some(VerifiedClaims { public, private, audiences }) = verified else { return Ok(None) };
         let BoundClaims { kubernetes: claims } = private;
@@ -51,7 +52,7 @@ impl BoundTokenAuthenticator {
         checks.pass("user", || user.name.clone());
         let expires = public.expiry.and_then(|date| u64::try_from(date.0).ok());
         let expires = expires.map(|seconds| UnixTime::from_secs(seconds).saturating_add(LEEWAY));
-        Ok(Some(Authenticated { user: user.into(), audiences, method: METHOD, expires }))
+        Ok(Some(Authenticated { user: user.into(), audiences, method: AuthnMethod::ServiceAccount, expires }))
     }
 
     /// Checks that every bound object exists.
@@ -103,7 +104,7 @@ impl BoundTokenAuthenticator {
 
 impl TokenAuthenticator for BoundTokenAuthenticator {
     fn name(&self) -> &'static str {
-        METHOD
+        NAME
     }
 
     fn authenticate<'a>(

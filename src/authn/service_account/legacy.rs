@@ -16,11 +16,12 @@ use super::verify::{VerifiedClaims, verify};
 use crate::authn::token_getter::{Secret, ServiceAccount};
 use crate::authn::trace::Check;
 use crate::authn::{
-    Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
+    Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
+    TokenContext,
 };
 use crate::clock::UnixTime;
 
-const METHOD: &str = "legacy-service-account";
+const NAME: &str = AuthnMethod::LegacyServiceAccount.name();
 const ISSUER: &str = "kubernetes/serviceaccount";
 const INVALIDATED: &str = "Token has been invalidated";
 /// The key of the token in its secret.
@@ -50,7 +51,7 @@ impl LegacyTokenAuthenticator {
     }
 
     async fn authenticate_token(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
-        let checks = CheckRecorder { name: METHOD, trace: context.trace };
+        let checks = CheckRecorder { name: NAME, trace: context.trace };
         let verified = verify::<LegacyClaims>(token, &self.issuers, &self.deps, checks, context).await?;
         let Some(VerifiedClaims { public, private: claims, audiences }) = verified else { return Ok(None) };
         for (check, value) in [
@@ -78,7 +79,12 @@ impl LegacyTokenAuthenticator {
         }
         let user = identity::user(&claims.namespace, &claims.name, &claims.uid);
         checks.pass("user", || user.name.clone());
-        Ok(Some(Authenticated { user: user.into(), audiences, method: METHOD, expires: None }))
+        Ok(Some(Authenticated {
+            user: user.into(),
+            audiences,
+            method: AuthnMethod::LegacyServiceAccount,
+            expires: None,
+        }))
     }
 
     async fn look_up(
@@ -183,7 +189,7 @@ fn days(now: UnixTime) -> Option<[String; 2]> {
 
 impl TokenAuthenticator for LegacyTokenAuthenticator {
     fn name(&self) -> &'static str {
-        METHOD
+        NAME
     }
 
     fn authenticate<'a>(

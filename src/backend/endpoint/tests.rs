@@ -4,12 +4,12 @@ use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, server::danger::ClientCertVerifier};
+use testkit::pki::Ca;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::backend::settings::TrustedRoots;
-use crate::http::https_client::testing::pki::Ca;
 use crate::pki::x509::CertificateKeyPair;
 use crate::user::IdentityMode;
 

@@ -14,6 +14,7 @@ use kube::Api;
 use kube::api::{ListParams, PostParams, WatchParams};
 use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs::default_provider;
+use testkit::pki::Ca;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::error::Elapsed;
@@ -22,7 +23,6 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::backend::probe::ProbeClient;
 use crate::backend::settings::{self, HostPort, TrustedRoots};
-use crate::http::https_client::testing::pki::Ca;
 use crate::http::https_client::testing::{H1, H2, serving};
 
 /// What an API server does with its connections.

@@ -4,6 +4,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
+use testkit::pki::Ca;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -12,7 +13,6 @@ use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::AttributeMapping;
 use crate::authn::testing::TestRequest;
 use crate::authn::{AuthnError, BearerToken};
-use crate::http::https_client::testing::pki::Ca;
 use crate::http::https_client::testing::{H2, TestServer, reply};
 use crate::metrics::Metrics;
 use crate::pki::x509::CaBundle;

@@ -1,4 +1,4 @@
-//! Public key pins, by which a joining node trusts a cluster CA: `sha256:` and the hash of the SubjectPublicKeyInfo.
+//! Public key pins, by which a joining node trusts a cluster CA: `sha256:` and the hash of the `SubjectPublicKeyInfo`.
 
 use std::collections::BTreeSet;
 

@@ -19,7 +19,7 @@ use crate::clock::UnixTime;
 use crate::go::hex::hex;
 use crate::pki::x509::certificate::Certificate;
 
-/// A certificate request, with the parameters of its CertificateSigningRequest.
+/// A certificate request, with the parameters of its `CertificateSigningRequest`.
 #[derive(Debug, Clone, Copy)]
 pub struct IssuanceRequest<'a> {
     /// The certificate request.
@@ -74,7 +74,7 @@ pub struct IssuanceRequest<'a> {
 #[must_use = "nothing has been signed yet"]
 #[derive(Debug)]
 pub struct PreparedCertificate {
-    /// The encoded TBSCertificate.
+    /// The encoded `TBSCertificate`.
     encoded: Vec<u8>,
     /// The CA that prepared it.
     authority: CertificateFingerprint,

@@ -1,4 +1,4 @@
-//! Encodes TBSCertificates and signed certificates in DER.
+//! Encodes `TBSCertificates` and signed certificates in DER.
 //!
 //! General-purpose builders lose repeated organizations, and so groups; hence a builder of our own.
 
@@ -65,7 +65,7 @@ struct SignedSequence {
 }
 
 impl TbsFields<'_> {
-    /// Encodes the TBSCertificate.
+    /// Encodes the `TBSCertificate`.
     pub(super) fn to_der(&self) -> Result<Vec<u8>, der::Error> {
         TbsCertificate {
             // Version 3, counted from zero.

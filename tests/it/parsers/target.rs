@@ -7,9 +7,9 @@ use portcullis::go::url::query;
 use portcullis::request::info::RequestInfo;
 use portcullis::request::wellformed::check;
 use serde_json::Value;
+use testkit::random::Rng;
 
 use super::{Compared, lists, octets, soup};
-use crate::support::go::Rng;
 
 const METHODS: &[&str] =
     &["GET", "GET", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "get", "X"];

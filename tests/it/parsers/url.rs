@@ -4,7 +4,7 @@ use portcullis::go::url::Url;
 use serde_json::{Value, json};
 
 use super::{Compared, octets, soup};
-use crate::support::go::Rng;
+use testkit::random::Rng;
 
 const STARTS: &[&str] = &[
     "https://",

@@ -16,7 +16,7 @@ use crate::pki::issuance::usage::{CertificateUsage, CertificateUsages};
 use crate::pki::issuance::validity::{BACKDATE, Validity};
 use crate::pki::x509::der::{DerReader, tag};
 
-/// The elements of a TBSCertificate, and of its extensions.
+/// The elements of a `TBSCertificate`, and of its extensions.
 struct TbsParts {
     fields: Vec<Vec<u8>>,
     extensions: Vec<Vec<u8>>,
