@@ -66,7 +66,7 @@ const ROWS: &[Row] = &[
         server: Kind::Good,
         gateway: Given::Unnamed,
         outcome: Closed(&[
-            "may not read from which headers",
+            "not permitted to read the names of the API server's identity headers",
             "--role=extension-apiserver-authentication-reader --user=system:portcullis",
             "--backend-requestheader-username-headers",
         ]),
@@ -87,13 +87,13 @@ const ROWS: &[Row] = &[
         name: "the certificate is that of a client",
         server: Kind::Good,
         gateway: Given::Front { ca: "clients", name: "front-proxy" },
-        outcome: Closed(&["takes every request for one of", "front-proxy", "--requestheader-client-ca-file"]),
+        outcome: Closed(&["every request runs as user", "front-proxy", "--requestheader-client-ca-file"]),
     },
     Row {
         name: "the certificate has expired",
         server: Kind::Good,
         gateway: Given::Expired,
-        outcome: Closed(&["401", "in its time"]),
+        outcome: Closed(&["401", "has not expired"]),
     },
     Row {
         name: "it trusts no front proxies",
@@ -123,7 +123,7 @@ const ROWS: &[Row] = &[
         name: "the gateway may not impersonate",
         server: Kind::Good,
         gateway: Given::Token("weak-token"),
-        outcome: Closed(&["\\\"weak\\\" may not impersonate", "kubectl create clusterrole"]),
+        outcome: Closed(&["\\\"weak\\\" is not permitted to impersonate", "kubectl create clusterrole"]),
     },
     Row {
         name: "its token is wrong",
@@ -228,7 +228,7 @@ fn waits_for_a_young_server(bed: &Bed) -> Result<(), String> {
     let [port] = servers::free_ports()?;
     let address = ([127, 0, 0, 1], port).into();
     let gateway = bed.gateway("young", address, &Given::Front { ca: "inner", name: "front-proxy" })?;
-    gateway.line_with(&["cannot be reached"])?;
+    gateway.line_with(&["endpoint unreachable"])?;
     let _server = bed.start_at(Kind::Good, "young", port)?;
     let bob = bed.bob();
     bed.runtime.block_on(async {
