@@ -209,7 +209,7 @@ impl EndpointCheck {
         match outcome {
             CheckOutcome::Passed(accepted) => {
                 if !self.endpoint.set_trusted(before) {
-                    // It went away meanwhile, which has requested another check.
+                    // The endpoint went away during the check, which has requested another one.
                     return;
                 }
                 self.endpoint.clear_error();

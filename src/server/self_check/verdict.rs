@@ -54,8 +54,8 @@ pub(super) enum CertificateFinding {
 }
 
 impl CertificateFinding {
-    pub(super) fn of(asked: ClientCertificateRequest, subject: Option<(&str, &str)>) -> Self {
-        match (asked, subject) {
+    pub(super) fn of(request: ClientCertificateRequest, subject: Option<(&str, &str)>) -> Self {
+        match (request, subject) {
             (_, None) => Self::NotUsed,
             (ClientCertificateRequest::NotSent, Some(_)) => Self::NotRequested,
             (ClientCertificateRequest::OtherCas, Some((_, issuer))) => Self::UnknownCa(issuer.to_owned()),
