@@ -445,7 +445,7 @@ async fn it_ends_in_time_whatever_is_away() {
     let away = servers.id_token(&json!({"iss": AWAY}));
     let cases = [
         ("a silent API server", &account, &backend, &silent, "the API server cannot be asked"),
-        ("no API server", &account, &backend, &nobody, "this API server cannot be reached: "),
+        ("no API server", &account, &backend, &nobody, "self-check failed, endpoint unreachable: "),
         ("a silent issuer", &away, &nobody, &silent, "does not answer; going on without it"),
         ("no API server, which nobody asks", &servers.id_token(&json!({})), &backend, &nobody, ""),
     ];

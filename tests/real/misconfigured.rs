@@ -39,7 +39,7 @@ const ROWS: &[Row] = &[
         server: HeaderFlags::Good,
         gateway: Credential::WithoutHeaderFlags,
         outcome: Closed(&[
-            "may not read from which headers",
+            "not permitted to read the names of the API server's identity headers",
             "--role=extension-apiserver-authentication-reader --user=system:portcullis",
             "--backend-requestheader-username-headers",
         ]),
@@ -60,13 +60,13 @@ const ROWS: &[Row] = &[
         name: "the certificate is that of a client",
         server: HeaderFlags::Good,
         gateway: Credential::Certificate { ca: "clients", name: "front-proxy" },
-        outcome: Closed(&["takes every request for one of", "front-proxy", "--requestheader-client-ca-file"]),
+        outcome: Closed(&["every request runs as user", "front-proxy", "--requestheader-client-ca-file"]),
     },
     Row {
         name: "the certificate has expired",
         server: HeaderFlags::Good,
         gateway: Credential::Expired,
-        outcome: Closed(&["401", "in its time"]),
+        outcome: Closed(&["401", "has not expired"]),
     },
     Row {
         name: "it trusts no front proxies",
@@ -96,7 +96,7 @@ const ROWS: &[Row] = &[
         name: "the gateway may not impersonate",
         server: HeaderFlags::Good,
         gateway: Credential::Token("weak-token"),
-        outcome: Closed(&["\\\"weak\\\" may not impersonate", "kubectl create clusterrole"]),
+        outcome: Closed(&["\\\"weak\\\" is not permitted to impersonate", "kubectl create clusterrole"]),
     },
     Row {
         name: "its token is wrong",
@@ -174,7 +174,7 @@ fn waits_for_a_young_server(servers: &RealServers) -> Result<(), String> {
     let [port] = free_ports()?;
     let address = ([127, 0, 0, 1], port).into();
     let gateway = servers.gateway("young", address, &FRONT_PROXY)?;
-    gateway.line_with(&["cannot be reached"])?;
+    gateway.line_with(&["endpoint unreachable"])?;
     let _server = servers.start_at(HeaderFlags::Good, "young", port)?;
     let bob = servers.bob();
     servers.runtime().block_on(async {

@@ -47,7 +47,8 @@ impl GatewayProcess {
             log.lock().unwrap().iter().find(begins).cloned()
         };
         // The self-check has passed or cannot be made, so requests get their final answers.
-        let looked = ["self-check passed", "this API server cannot be"];
+        let looked =
+            ["self-check passed", "self-check failed, endpoint unreachable", "self-check inconclusive"];
         let serving = || log.lock().unwrap().iter().find(|event| event["message"] == "serving").cloned();
         let ready = || serving().is_some() && looked.iter().any(|message| said(message).is_some());
         until("the check of the backend", ready).await;

@@ -1,4 +1,4 @@
-//! A `TokenReview` in the encodings that API servers answer with. What is not looked at stays as it is.
+//! A `TokenReview` in the encodings of kube-apiserver's responses. Everything but the status stays unchanged.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::http::encoding::{self, Envelope};
 
 const KIND: &str = "TokenReview";
 
-/// A review, taken out of an answer.
+/// A review from a response.
 pub(super) struct Document {
     form: Form,
     spec: Spec,
@@ -26,7 +26,7 @@ enum Form {
     Protobuf(Box<(Envelope, Review)>),
 }
 
-/// In the order of the fields, which is that of kube-apiserver's JSON. What is not read is kept as it was written.
+/// Fields are in the order of kube-apiserver's JSON. Raw values keep the text of fields that are not read.
 #[derive(Deserialize)]
 struct JsonReview {
     kind: String,
@@ -38,7 +38,7 @@ struct JsonReview {
     status: Status,
 }
 
-/// Keys are in the order of the alphabet: the status is the last.
+/// Keys are sorted, so the status is the last.
 #[derive(Deserialize)]
 struct YamlReview {
     kind: String,
@@ -47,7 +47,7 @@ struct YamlReview {
     status: Status,
 }
 
-/// What is asked.
+/// The token and the audiences to review.
 // k8s.io/api: authentication/v1/generated.proto
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[prost(skip_debug)]
@@ -59,7 +59,7 @@ pub(super) struct Spec {
     pub(super) audiences: Vec<String>,
 }
 
-/// What is answered. Fields are in the order of kube-apiserver's JSON.
+/// The result of the review. Fields are in the order of kube-apiserver's JSON.
 #[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Status {
@@ -136,7 +136,7 @@ struct Review {
 }
 
 impl Document {
-    /// Reads an answer; `None` if it is no review, or in no known encoding.
+    /// Parses a response; `None` if it is not a review or the encoding is unknown.
     pub(super) fn read(content_type: &[u8], bytes: &[u8]) -> Option<Self> {
         let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         match media_type {
@@ -166,22 +166,22 @@ impl Document {
         }
     }
 
-    /// What is asked.
+    /// The token and the audiences to review.
     pub(super) fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// What is answered so far.
+    /// The backend's result.
     pub(super) fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Whether nobody has vouched for the token.
+    /// Whether the backend has not authenticated the token.
     pub(super) fn is_refused(&self) -> bool {
         !self.status.authenticated
     }
 
-    /// The same document with another status; `None` if it cannot be written.
+    /// Encodes the document with another status; `None` if that fails.
     pub(super) fn answered(self, status: &Status) -> Option<Vec<u8>> {
         match self.form {
             Form::Json { review, is_pretty } => review.with(status, is_pretty),
@@ -219,7 +219,7 @@ impl JsonReview {
 }
 
 impl Status {
-    /// A token that somebody vouched for.
+    /// The status of an authenticated token.
     // kubernetes: pkg/registry/authentication/tokenreview/storage.go
     pub(super) fn of(found: &Authenticated) -> Self {
         let user = &found.user;
@@ -239,7 +239,8 @@ impl Status {
         }
     }
 
-    /// A token that nobody vouched for, for another reason too: in one list, as a server that knows both would have it.
+    /// The status of a token that is not authenticated, with the gateway's errors added to the backend's, as one server
+    /// would list all of them.
     // apimachinery: pkg/util/errors/errors.go, aggregate.Error
     pub(super) fn with_errors(&self, ours: &[&str]) -> Self {
         let before = self.error.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
