@@ -36,7 +36,7 @@ impl Scene {
     /// A backend that answers `200 ok` where the others ask, and elsewhere as it is told.
     async fn with(
         extra: &[&str],
-        limit: impl FnOnce(&mut portcullis::config::settings::Limits),
+        limit: impl FnOnce(&mut portcullis::config::settings::ClientLimits),
         answer: impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
     ) -> Self {
         let pki = Pki::new();

@@ -21,7 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use portcullis::config::ConfigErrors;
 use portcullis::config::flags::ServeFlags;
 use portcullis::config::resolve::{ResolvedConfig, resolve};
-use portcullis::config::settings::Limits;
+use portcullis::config::settings::ClientLimits;
 use portcullis::config::source::ConfigSource;
 use portcullis::server::Server;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -402,7 +402,7 @@ impl Gateway {
     }
 
     /// One whose limits a test can reach.
-    pub fn limited(flags: Vec<String>, limit: impl FnOnce(&mut Limits)) -> Self {
+    pub fn limited(flags: Vec<String>, limit: impl FnOnce(&mut ClientLimits)) -> Self {
         let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(flags));
         let mut source = ConfigSource::new(parsed.serve);
         let mut resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
