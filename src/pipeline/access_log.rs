@@ -356,7 +356,7 @@ impl AccessLog {
                 log(RefusalSeverity::Warning, &error.to_string(), message);
             }
             Refusal::Panic => {
-                line.log_refusal(RefusalSeverity::Error, None, None, "handling the request panicked")
+                line.log_refusal(RefusalSeverity::Error, None, None, "handling the request panicked");
             }
             Refusal::Forward(ForwardError::RequestBody(error)) => {
                 log(RefusalSeverity::Request, &error_chain(error), "the request body broke off");
