@@ -1,7 +1,7 @@
 //! The client side of the proxy: sockets, TLS handshakes, HTTP/1.1 and HTTP/2, timeouts, connection limits, draining.
 //!
 //! This module never authenticates a client and never decides a response: it passes each request, with the facts about
-//! its connection, to the [`Handler`].
+//! its connection, to the [`RequestHandler`].
 
 mod acceptor;
 mod activity;
@@ -36,7 +36,7 @@ use crate::http::body::Body;
 use crate::http::transport::Incoming;
 
 /// Responds to requests; all connections share one.
-pub(crate) trait Handler: Send + Sync + 'static {
+pub(crate) trait RequestHandler: Send + Sync + 'static {
     /// Records a request and returns the future of its response. The future is dropped if the client disconnects first.
     fn handle(
         self: &Arc<Self>,

@@ -39,7 +39,7 @@ use crate::go::url::decode_path;
 use crate::http::body::Body;
 use crate::http::status::Status;
 use crate::http::transport::Incoming;
-use crate::listener::{Connection, Handler};
+use crate::listener::{Connection, RequestHandler};
 use crate::metrics::Metrics;
 use crate::request::deadline;
 use crate::request::info::RequestInfo;
@@ -63,7 +63,7 @@ pub(crate) struct Gateway {
     pub(crate) throttle: Arc<LogThrottle>,
 }
 
-impl Handler for Gateway {
+impl RequestHandler for Gateway {
     fn handle(
         self: &Arc<Self>,
         connection: Arc<Connection>,

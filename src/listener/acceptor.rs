@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::settings::Limits;
+use super::settings::ClientLimits;
 use super::worker::Worker;
 use crate::backend::endpoint::enable_tcp_keep_alive;
 use crate::listener::unauthenticated_quota::{QuotaSlot, UnauthenticatedQuota};
@@ -83,7 +83,7 @@ pub(crate) struct ConnectionLimiter {
 // threat: floods
 impl ConnectionLimiter {
     /// Reads the limit of open files, which bounds the limit in `limits`.
-    pub(crate) fn new(limits: &Limits, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(limits: &ClientLimits, metrics: Arc<Metrics>) -> Self {
         let possible = max_connections_by_file_limit();
         let max_connections = limits.max_connections.map_or(possible, NonZeroUsize::get);
         if max_connections > possible {

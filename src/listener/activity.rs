@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::linger::LingeringClose;
-use super::settings::Limits;
+use super::settings::ClientLimits;
 use crate::listener::reset_limiter::StreamResetLimiter;
 
 /// How long a connection stays open after GOAWAY and its last response, and after each write that follows.
@@ -61,7 +61,7 @@ pub(super) struct ConnectionActivity {
 
 impl ConnectionActivity {
     /// The activity of a new connection. The timeout of its first header has begun, as in Go.
-    pub(super) fn new(is_http1: bool, limits: &Limits) -> Arc<Self> {
+    pub(super) fn new(is_http1: bool, limits: &ClientLimits) -> Arc<Self> {
         Arc::new(Self {
             opened: Instant::now(),
             last_change: AtomicU64::new(0),
@@ -145,7 +145,7 @@ impl ConnectionActivity {
     }
 
     /// The time at which a connection after GOAWAY is closed; `None` while a request is in progress.
-    pub(super) fn closes_at(&self, limits: &Limits) -> Option<Instant> {
+    pub(super) fn closes_at(&self, limits: &ClientLimits) -> Option<Instant> {
         if self.requests.load(Ordering::Relaxed) > 0 {
             return None;
         }
@@ -199,7 +199,7 @@ impl ConnectionActivity {
     }
 
     /// The time at which the header timeout or the idle timeout expires; `None` while a request is in progress.
-    pub(super) fn deadline(&self, limits: &Limits) -> Option<Instant> {
+    pub(super) fn deadline(&self, limits: &ClientLimits) -> Option<Instant> {
         if self.requests.load(Ordering::Relaxed) > 0 {
             return None;
         }
@@ -326,7 +326,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_header_has_32_seconds_and_an_idle_connection_90() {
         let opened = Instant::now();
-        let limits = Limits::default();
+        let limits = ClientLimits::default();
         let activity = ConnectionActivity::new(true, &limits);
         let (mut client, server) = tokio::io::duplex(64);
         let mut server = ActivityStream::new(server, Arc::clone(&activity));
@@ -364,7 +364,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn after_goaway_a_connection_has_a_second_after_each_write_and_32_in_all() {
-        let limits = Limits::default();
+        let limits = ClientLimits::default();
         let activity = ConnectionActivity::new(false, &limits);
         let (_client, server) = tokio::io::duplex(1024);
         let mut server = ActivityStream::new(server, Arc::clone(&activity));
@@ -387,7 +387,7 @@ mod tests {
         for (has_body, has_response, after) in
             [(false, false, Duration::ZERO), (true, true, Duration::ZERO), (true, false, HALF_CLOSE_TIMEOUT)]
         {
-            let activity = ConnectionActivity::new(true, &Limits::default());
+            let activity = ConnectionActivity::new(true, &ClientLimits::default());
             let (client, server) = tokio::io::duplex(64);
             let mut server = ActivityStream::new(server, Arc::clone(&activity));
             activity.note_body(has_body);
@@ -409,7 +409,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn http2_frames_do_not_count_as_headers() {
         let opened = Instant::now();
-        let limits = Limits::default();
+        let limits = ClientLimits::default();
         let activity = ConnectionActivity::new(false, &limits);
         drop(activity.begin_request());
         let (mut client, server) = tokio::io::duplex(64);

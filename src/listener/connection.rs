@@ -18,12 +18,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::debug;
 
-use super::Handler;
+use super::RequestHandler;
 use super::activity::{ActivityStream, ConnectionActivity, RequestGuard};
 use super::driver::{ConnectionDriver, HttpConnection};
 use super::http1;
 use super::http2::Http2ServerConnection;
-use super::settings::Limits;
+use super::settings::ClientLimits;
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
@@ -187,11 +187,11 @@ impl AcceptedConnection<std::net::TcpStream> {
 }
 
 impl AcceptedConnection<TcpStream> {
-    pub(super) async fn serve<H: Handler>(
+    pub(super) async fn serve<H: RequestHandler>(
         self,
         tls: Arc<ServerConfig>,
         handler: Arc<H>,
-        limits: Limits,
+        limits: ClientLimits,
         metrics: Arc<Metrics>,
         ShutdownSignals { phase, watches }: ShutdownSignals,
     ) {
@@ -258,11 +258,11 @@ impl AcceptedConnection<TcpStream> {
 }
 
 /// Creates the HTTP/1.1 or HTTP/2 connection on a TLS stream.
-fn http_connection<H: Handler>(
+fn http_connection<H: RequestHandler>(
     stream: TlsStream<TcpStream>,
     connection: &Arc<Connection>,
     handler: Arc<H>,
-    limits: Limits,
+    limits: ClientLimits,
 ) -> Pin<Box<dyn HttpConnection>> {
     let stream = ActivityStream::new(stream, Arc::clone(&connection.activity));
     if connection.http2 {

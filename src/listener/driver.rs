@@ -11,11 +11,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, info};
 
-use super::Handler;
+use super::RequestHandler;
 use super::activity::{ActivityStream, CLOSE_TIMEOUT};
 use super::connection::{Connection, DRAIN_LINGER_TIMEOUT, ShutdownPhase};
 use super::http2::Http2ServerConnection;
-use super::settings::Limits;
+use super::settings::ClientLimits;
 use crate::http::transport::{TransportError, UncorkOnPoll};
 use crate::metrics::Metrics;
 
@@ -51,7 +51,7 @@ enum TimerAction {
 pub(super) struct ConnectionDriver<'a> {
     http: Pin<Box<dyn HttpConnection>>,
     connection: &'a Connection,
-    limits: Limits,
+    limits: ClientLimits,
     metrics: &'a Metrics,
     state: DriverState,
 }
@@ -60,7 +60,7 @@ impl<'a> ConnectionDriver<'a> {
     pub(super) fn new(
         http: Pin<Box<dyn HttpConnection>>,
         connection: &'a Connection,
-        limits: Limits,
+        limits: ClientLimits,
         metrics: &'a Metrics,
     ) -> Self {
         Self { http, connection, limits, metrics, state: DriverState::Open }
@@ -133,7 +133,7 @@ impl<'a> ConnectionDriver<'a> {
 
     fn timer_fired(&mut self, now: Instant) -> TimerAction {
         let activity = &self.connection.activity;
-        // The timer may fire before `run` sees the close request.
+        // `drain` has sent GOAWAY, or the pipeline has requested the close and `run` has not seen it yet.
         if activity.is_goaway_sent() {
             self.state = DriverState::Closing;
         }
@@ -148,7 +148,7 @@ impl<'a> ConnectionDriver<'a> {
         }
     }
 
-    /// Closes a connection that has no request in progress.
+    /// One step of the drain: sends GOAWAY over HTTP/2, closes an idle HTTP/1.1 connection.
     fn drain(&mut self, since: Instant, now: Instant) -> TimerAction {
         let (activity, http2) = (&self.connection.activity, self.connection.http2);
         let is_idle = activity.deadline(&self.limits).is_some();
@@ -198,7 +198,7 @@ pub(super) trait HttpConnection: Send {
     fn abrupt_shutdown(self: Pin<&mut Self>) {}
 }
 
-impl<H: Handler> HttpConnection for UncorkOnPoll<Http2ServerConnection<H>, ClientStream> {
+impl<H: RequestHandler> HttpConnection for UncorkOnPoll<Http2ServerConnection<H>, ClientStream> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         Future::poll(self, cx).map_err(TransportError::from)
     }

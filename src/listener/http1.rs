@@ -13,7 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
-use super::Handler;
+use super::RequestHandler;
 use super::connection::Connection;
 use super::driver::{ClientStream, HttpConnection};
 use crate::http::body::Body;
@@ -23,7 +23,7 @@ use crate::request::wellformed::MAX_HEADER_LINES;
 
 /// Serves the requests of a connection.
 // threat: floods
-pub(super) fn serve<H: Handler>(
+pub(super) fn serve<H: RequestHandler>(
     stream: ClientStream,
     connection: Arc<Connection>,
     handler: Arc<H>,
@@ -45,7 +45,7 @@ pub(super) fn serve<H: Handler>(
 }
 
 /// Handles a request, and discards the unread rest of its body before the response is sent.
-async fn serve_request<H: Handler>(
+async fn serve_request<H: RequestHandler>(
     handler: &Arc<H>,
     connection: Arc<Connection>,
     request: Request<hyper::body::Incoming>,

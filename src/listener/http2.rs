@@ -12,11 +12,11 @@ use http::{Method, Request, Response};
 use http_body::Body as _;
 use tracing::debug;
 
-use super::Handler;
+use super::RequestHandler;
 use super::connection::Connection;
 use super::date::set_date;
 use super::driver::ClientStream;
-use super::settings::Limits;
+use super::settings::ClientLimits;
 use crate::http::limits::MAX_HEADER_BYTES;
 use crate::http::transport::{
     CorkedStream, Http2Body, Http2KeepAlive, Incoming, send_body, set_content_length,
@@ -47,13 +47,13 @@ enum Http2ServerState {
     Serving(h2::server::Connection<CorkedStream<ClientStream>, Bytes>, Http2KeepAlive<ClientStream>),
 }
 
-impl<H: Handler> Http2ServerConnection<H> {
+impl<H: RequestHandler> Http2ServerConnection<H> {
     // threat: floods
     pub(super) fn new(
         corked: CorkedStream<ClientStream>,
         handler: Arc<H>,
         connection: Arc<Connection>,
-        limits: Limits,
+        limits: ClientLimits,
     ) -> Self {
         let handshake = Builder::new()
             .max_concurrent_streams(limits.http2_max_streams)
@@ -90,7 +90,7 @@ impl<H: Handler> Http2ServerConnection<H> {
     }
 }
 
-impl<H: Handler> Future for Http2ServerConnection<H> {
+impl<H: RequestHandler> Future for Http2ServerConnection<H> {
     type Output = Result<(), h2::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
@@ -127,7 +127,7 @@ impl<H: Handler> Future for Http2ServerConnection<H> {
 }
 
 /// Handles one request, unless its client resets the stream.
-async fn serve_request<H: Handler>(
+async fn serve_request<H: RequestHandler>(
     handler: Arc<H>,
     connection: Arc<Connection>,
     request: Request<RecvStream>,

@@ -11,7 +11,7 @@ use crate::pki::x509::CertificateKeyPair;
 
 /// The address, the certificates and the limits that the gateway serves with.
 #[derive(Debug, Clone)]
-pub struct Serving {
+pub struct ServingSettings {
     /// The address to listen on.
     pub address: SocketAddr,
     /// Whether other processes may listen on the same address (`SO_REUSEPORT`).
@@ -25,14 +25,14 @@ pub struct Serving {
     /// The TLS versions to offer.
     pub versions: Vec<&'static rustls::SupportedProtocolVersion>,
     /// The limits on clients.
-    pub limits: Limits,
+    pub limits: ClientLimits,
     /// The value of the `Strict-Transport-Security` header, if it is sent.
     pub strict_transport_security: Option<http::HeaderValue>,
 }
 
 /// The limits on connections, streams and time.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct ClientLimits {
     /// The maximum number of open connections; by default the limit of open files decides.
     pub max_connections: Option<NonZeroUsize>,
     /// The maximum number of open streams on one HTTP/2 connection.
@@ -43,7 +43,7 @@ pub struct Limits {
     pub idle_timeout: Duration,
 }
 
-impl Default for Limits {
+impl Default for ClientLimits {
     fn default() -> Self {
         // apiserver: pkg/server/secure_serving.go
         Self {

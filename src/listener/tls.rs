@@ -7,11 +7,11 @@ use rustls::sign::CertifiedKey;
 use rustls::{DistinguishedName, ServerConfig};
 
 use super::possession::PossessionVerifier;
-use super::settings::{Serving, ServingCertificate};
+use super::settings::{ServingCertificate, ServingSettings};
 
 /// Builds the configuration. It is immutable: a reload builds another. `hints` are the names of the client CAs.
 pub(crate) fn server_config(
-    serving: &Serving,
+    serving: &ServingSettings,
     hints: Arc<[DistinguishedName]>,
 ) -> Result<Arc<ServerConfig>, rustls::Error> {
     let verifier = PossessionVerifier::new(hints, serving.provider.signature_verification_algorithms);

@@ -12,11 +12,11 @@ use rustls::ServerConfig;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::Handler;
+use super::RequestHandler;
 use super::connection::{
     AcceptedConnection, OpenConnection, OpenConnectionCount, ShutdownPhase, ShutdownSignals,
 };
-use super::settings::Limits;
+use super::settings::ClientLimits;
 use super::unauthenticated_quota::QuotaSlot;
 use crate::metrics::Metrics;
 use crate::tasks::RuntimeThread;
@@ -32,10 +32,10 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts a thread. `settings` returns the TLS configuration and the limits for each new connection; `background`
     /// is spawned on the thread's runtime.
-    pub(crate) fn start<H: Handler>(
+    pub(crate) fn start<H: RequestHandler>(
         name: String,
         handler: Arc<H>,
-        settings: impl Fn() -> (Arc<ServerConfig>, Limits) + Send + 'static,
+        settings: impl Fn() -> (Arc<ServerConfig>, ClientLimits) + Send + 'static,
         background: impl Future<Output = ()> + Send + 'static,
         metrics: Arc<Metrics>,
         shutdown: ShutdownSignals,

@@ -219,7 +219,7 @@ impl AccessLog {
     pub(super) fn note_certificate(&self, not_after: Option<i64>, now: UnixTime) {
         if let Some(not_after) = not_after {
             let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-            // A certificate's seconds are exact in a double.
+            // An `f64` holds the seconds of a certificate's lifetime exactly.
             #[expect(
                 clippy::cast_precision_loss,
                 clippy::as_conversions,
@@ -356,7 +356,7 @@ impl AccessLog {
                 log(RefusalSeverity::Warning, &error.to_string(), message);
             }
             Refusal::Panic => {
-                line.log_refusal(RefusalSeverity::Error, None, None, "handling the request panicked")
+                line.log_refusal(RefusalSeverity::Error, None, None, "handling the request panicked");
             }
             Refusal::Forward(ForwardError::RequestBody(error)) => {
                 log(RefusalSeverity::Request, &error_chain(error), "the request body broke off");

@@ -31,7 +31,7 @@ pub(super) enum Refusal {
     UnknownImpersonateHeader(#[from] UnknownImpersonateHeader),
     #[error(transparent)]
     UnencodableIdentity(#[from] UnencodableIdentity),
-    #[error("impersonation is not available with identity mode impersonate")]
+    #[error("impersonation is not available with --identity=impersonate")]
     ImpersonationUnavailable,
     #[error(transparent)]
     Prepare(#[from] PrepareError),

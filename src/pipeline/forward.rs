@@ -1,4 +1,4 @@
-//! Forwards a request to the backend and returns its response. [`prepare`] turns an
+//! Forwards a request to the backend and returns its response. [`prepare()`] turns an
 //! [`Admitted`](super::stages::Admitted) request into the one that the backend receives; [`send`] streams it and its
 //! response.
 //!

@@ -64,7 +64,7 @@ pub(crate) struct HealthChecks {
     started: Instant,
     /// Whether the first self-checks of all backends have finished. Backends that a reload adds do not reset it.
     all_checked: AtomicBool,
-    /// Whether the discovery of all token issuers has finished once.
+    /// Whether the tokens of all issuers could be verified once.
     issuers_initialized: AtomicBool,
 }
 

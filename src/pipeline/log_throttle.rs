@@ -55,7 +55,7 @@ impl LogThrottle {
 impl SourceBudgets {
     fn of(&mut self, source: IpAddr, now: Instant) -> &mut LineBudget {
         if self.own.len() >= MAX_SOURCES && !self.own.contains_key(&source) {
-            // Full budgets are removed. The next line of the shared budget reports their suppressed lines.
+            // Recovered budgets are removed. The next line of the shared budget reports their suppressed lines.
             let mut unreported = 0;
             self.own.retain(|_, budget| {
                 let is_kept = budget.used_until > now;
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(permits, 20);
         tokio::time::advance(LINE_INTERVAL * MAX_LINES).await;
         assert!(throttle.permit(address(9000)).is_some());
-        assert!(throttle.0.lock().unwrap().own.len() < 10, "full budgets are removed");
+        assert!(throttle.0.lock().unwrap().own.len() < 10, "recovered budgets are removed");
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,9 +28,9 @@ pub(crate) struct Received {
 pub(crate) struct Route {
     /// The cluster that decides the request.
     pub(crate) cluster: Arc<Cluster>,
-    /// The request's meaning.
+    /// The meaning of the request's method and path.
     pub(crate) info: RequestInfo,
-    /// When it must be answered, unless it is long-running.
+    /// The deadline of the response; `None` for a long-running request.
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -125,12 +125,12 @@ impl StageData {
         &self.route.cluster
     }
 
-    /// The request's meaning.
+    /// The meaning of the request's method and path.
     pub(crate) fn info(&self) -> &RequestInfo {
         &self.route.info
     }
 
-    /// When it must be answered.
+    /// The deadline of the response; `None` for a long-running request.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.route.deadline
     }

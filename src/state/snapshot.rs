@@ -12,7 +12,7 @@ use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::router::Router;
 use crate::cluster::{Cluster, ClusterError, settings};
 use crate::config::settings::{Settings, Shutdown};
-use crate::listener::settings::Limits;
+use crate::listener::settings::ClientLimits;
 use crate::listener::tls;
 
 /// One generation of the configuration.
@@ -25,7 +25,7 @@ pub(crate) struct Snapshot {
     /// The TLS configuration of new connections.
     pub(crate) tls: Arc<ServerConfig>,
     /// The limits of new connections.
-    pub(crate) limits: Limits,
+    pub(crate) limits: ClientLimits,
     /// The value of `Strict-Transport-Security`.
     pub(crate) strict_transport_security: Option<HeaderValue>,
     /// How long a request may take, unless it is long-running.

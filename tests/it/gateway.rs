@@ -6,7 +6,7 @@ use clap::Parser;
 use portcullis::config::ConfigErrors;
 use portcullis::config::flags::ServeFlags;
 use portcullis::config::resolve::{ResolvedConfig, resolve};
-use portcullis::config::settings::Limits;
+use portcullis::config::settings::ClientLimits;
 use portcullis::config::source::ConfigSource;
 use portcullis::server::Server;
 use testkit::gateway_process::GatewayProcess;
@@ -39,7 +39,7 @@ pub(crate) trait InProcess: Sized {
     }
 
     /// A gateway whose limits are changed to ones that a test can reach.
-    fn limited(flags: Vec<String>, limit: impl FnOnce(&mut Limits)) -> Self;
+    fn limited(flags: Vec<String>, limit: impl FnOnce(&mut ClientLimits)) -> Self;
 
     /// What runs it.
     fn server(&self) -> &Server;
@@ -49,7 +49,7 @@ pub(crate) trait InProcess: Sized {
 }
 
 impl InProcess for Gateway {
-    fn limited(flags: Vec<String>, limit: impl FnOnce(&mut Limits)) -> Self {
+    fn limited(flags: Vec<String>, limit: impl FnOnce(&mut ClientLimits)) -> Self {
         let mut source = ConfigSource::new(parse(flags));
         let mut resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
         limit(&mut resolved.settings.serving.limits);

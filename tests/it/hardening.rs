@@ -40,7 +40,7 @@ impl GatewayWithBystanders {
     /// A backend that answers `200 ok` where the others ask, and elsewhere as it is told.
     async fn with(
         extra: &[&str],
-        limit: impl FnOnce(&mut portcullis::config::settings::Limits),
+        limit: impl FnOnce(&mut portcullis::config::settings::ClientLimits),
         answer: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static,
     ) -> Self {
         let pki = Pki::new();

@@ -1,4 +1,4 @@
-//! Limits of the request header and the request target.
+//! ClientLimits of the request header and the request target.
 
 use http::{HeaderMap, StatusCode};
 use testkit::frames;

@@ -182,7 +182,7 @@ fn the_request_path_is_the_one_that_is_told() {
     );
     // And the path makes each of them, in this order.
     let path = std::fs::read_to_string(root.join("src/pipeline.rs")).unwrap();
-    let answer = path.split("async fn answer").nth(1).unwrap().split("\n    }\n").next().unwrap();
+    let answer = path.split("async fn respond").nth(1).unwrap().split("\n    }\n").next().unwrap();
     let mut at = 0;
     for stage in &told {
         let stage = stage.to_lowercase();

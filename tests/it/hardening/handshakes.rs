@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Response;
-use portcullis::config::settings::Limits;
+use portcullis::config::settings::ClientLimits;
 use testkit::{ResponseFuture, full, in_time};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -41,7 +41,7 @@ async fn plain_http_is_told_that_this_is_https() {
 
 #[tokio::test]
 async fn what_is_no_handshake_or_only_a_part_of_one_ends_in_time() {
-    let limit = |limits: &mut Limits| limits.header_timeout = Duration::from_millis(300);
+    let limit = |limits: &mut ClientLimits| limits.header_timeout = Duration::from_millis(300);
     let setup = GatewayWithBystanders::with(&[], limit, |_| ok()).await;
     let cases: [(&str, &[u8]); 8] = [
         ("nothing", b""),

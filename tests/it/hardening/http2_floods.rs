@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
-use portcullis::config::settings::Limits;
+use portcullis::config::settings::ClientLimits;
 use testkit::frames::{
     self, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, PING,
     PRIORITY, PROTOCOL_ERROR, RST_STREAM, SETTINGS, frame, header_block, ok, read_frame, request, reset,
@@ -184,7 +184,7 @@ async fn floods_of_frames_end_their_connection_and_nothing_else() {
         ("WINDOW_UPDATE", (Vec::new(), window_update(0, 1)), None),
         ("PRIORITY", (Vec::new(), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 16])), None),
     ];
-    let limit = |limits: &mut Limits| limits.header_timeout = Duration::from_millis(500);
+    let limit = |limits: &mut ClientLimits| limits.header_timeout = Duration::from_millis(500);
     let setup = GatewayWithBystanders::with(&[], limit, |_| Box::pin(std::future::pending())).await;
     for (name, (first, mut again), expected) in floods {
         if again.is_empty() {

@@ -20,7 +20,7 @@ enum Sends {
 /// The gateway reads on so that answers are not lost; that must have an end, and cost other clients nothing.
 #[tokio::test]
 async fn a_client_that_sends_on_after_its_answer_is_disconnected() {
-    let limit = |limits: &mut portcullis::config::settings::Limits| {
+    let limit = |limits: &mut portcullis::config::settings::ClientLimits| {
         limits.idle_timeout = Duration::from_hours(1);
     };
     let refuse = |_| -> testkit::ResponseFuture {

@@ -50,7 +50,7 @@ fn ok() -> ResponseFuture {
 #[tokio::test]
 async fn a_header_that_drips_in_ends_its_connection() {
     for first in [true, false] {
-        let limit = |limits: &mut portcullis::config::settings::Limits| {
+        let limit = |limits: &mut portcullis::config::settings::ClientLimits| {
             limits.header_timeout = Duration::from_millis(300);
         };
         let setup = GatewayWithBystanders::with(&[], limit, |_| ok()).await;
@@ -100,7 +100,7 @@ async fn a_body_that_drips_in_has_the_time_of_its_request() {
 
 #[tokio::test]
 async fn a_client_that_never_reads_is_gone_some_time_after_its_request_should_have_been() {
-    let limit = |limits: &mut portcullis::config::settings::Limits| {
+    let limit = |limits: &mut portcullis::config::settings::ClientLimits| {
         // Of the others too, whose handshakes and next requests take their time on a busy machine.
         limits.header_timeout = Duration::from_secs(1);
         limits.idle_timeout = Duration::from_secs(1);
