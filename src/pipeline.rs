@@ -45,7 +45,6 @@ use crate::request::deadline;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::MalformedRequest;
 use crate::state::{Live, Snapshot};
-use crate::user::IdentityMode;
 
 /// The gateway of one worker thread: shared state, and its own connections to the backends.
 pub(crate) struct Gateway {
@@ -76,6 +75,8 @@ impl RequestHandler for Gateway {
         async move {
             // One snapshot for the whole request, released before the response body streams.
             let snapshot = gateway.live.snapshot();
+            // A task does this after each reload; a request may come first.
+            gateway.pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
             let handling = gateway.respond(&snapshot, &connection, &mut log, request);
             let result = AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|_| {
                 gateway.metrics.panics.inc();
@@ -233,12 +234,7 @@ fn authorize(identified: Identified) -> Result<Authorized, Refusal> {
     if identified.impersonate().is_empty() {
         return Ok(identified.authorize()?);
     }
-    let mode = identified.cluster().backend.identity();
-    let authorized = identified.authorize_impersonation_by_backend()?;
-    match mode {
-        IdentityMode::RequestHeader => Ok(authorized),
-        IdentityMode::Impersonate => Err(Refusal::ImpersonationUnavailable),
-    }
+    identified.authorize_impersonation_by_backend()
 }
 
 /// Admission: there are no webhooks yet.

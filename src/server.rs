@@ -43,6 +43,8 @@ use crate::tasks::{RuntimeThread, Supervisor};
 
 /// How often the acceptor checks whether it can stop, while it tells clients to retry elsewhere.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest pause of reload and self-check after a panic: without them a revocation does not take effect.
+const CONTROL_RESTART_BACKOFF: Duration = Duration::from_secs(2);
 
 /// Why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -240,7 +242,12 @@ impl Shared {
         let self_check = SelfCheck::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
         RuntimeThread::new()?.start("control", async move || {
-            let supervisor = Supervisor { cluster: None, metrics: &metrics, stop: None };
+            let supervisor = Supervisor {
+                cluster: None,
+                metrics: &metrics,
+                stop: None,
+                max_backoff: CONTROL_RESTART_BACKOFF,
+            };
             tokio::select! {
                 () = supervisor.run("reload", || reloader.run()) => {}
                 () = supervisor.run("self-check", || self_check.run()) => {}

@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 
 /// The back-off after a panic; it doubles with each further panic, up to [`MAX_RESTART_BACKOFF`].
 const RESTART_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_RESTART_BACKOFF: Duration = Duration::from_mins(1);
+pub(crate) const MAX_RESTART_BACKOFF: Duration = Duration::from_mins(1);
 
 /// A single-threaded runtime for a new thread.
 #[derive(Debug)]
@@ -50,6 +50,17 @@ impl RuntimeThread {
     }
 }
 
+/// Calls a function when a panic drops it, and only then.
+pub(crate) struct OnPanic<F: Fn()>(pub(crate) F);
+
+impl<F: Fn()> Drop for OnPanic<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
 /// Restarts a task that panics, after a back-off. Logs and counts each panic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Supervisor<'a> {
@@ -59,6 +70,8 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) metrics: &'a Metrics,
     /// Cancels the back-off, so that a stopping task is not restarted.
     pub(crate) stop: Option<&'a CancellationToken>,
+    /// The longest back-off.
+    pub(crate) max_backoff: Duration,
 }
 
 impl Supervisor<'_> {
@@ -72,7 +85,7 @@ impl Supervisor<'_> {
             }
             self.metrics.panics.inc();
             // A task that ran for so long has probably panicked for another reason.
-            backoff = if started.elapsed() > MAX_RESTART_BACKOFF { RESTART_BACKOFF } else { backoff };
+            backoff = if started.elapsed() > self.max_backoff { RESTART_BACKOFF } else { backoff };
             error!(cluster = self.cluster, task, ?backoff, "task panicked, restarting after the back-off");
             match self.stop {
                 Some(stop) => {
@@ -82,7 +95,7 @@ impl Supervisor<'_> {
                 }
                 None => sleep(backoff).await,
             }
-            backoff = (backoff * 2).min(MAX_RESTART_BACKOFF);
+            backoff = (backoff * 2).min(self.max_backoff);
         }
     }
 }
@@ -96,7 +109,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_back_off_doubles_with_each_panic_and_panics_are_counted() {
         let (metrics, started, origin) = (Metrics::new(), RefCell::new(Vec::new()), Instant::now());
-        let supervisor = Supervisor { cluster: Some("c"), metrics: &metrics, stop: None };
+        let supervisor = Supervisor {
+            cluster: Some("c"),
+            metrics: &metrics,
+            stop: None,
+            max_backoff: MAX_RESTART_BACKOFF,
+        };
         let faulty = supervisor.run("faulty", || async {
             let run = started.borrow().len();
             started.borrow_mut().push(origin.elapsed().as_secs());
@@ -113,6 +131,20 @@ mod tests {
         assert_eq!(metrics.panics.get(), 10);
     }
 
+    #[tokio::test]
+    async fn a_guard_runs_when_an_async_function_panics_and_not_otherwise() {
+        async fn work(calls: &std::cell::Cell<u32>, panics: bool) {
+            let _guard = OnPanic(|| calls.set(calls.get() + 1));
+            tokio::task::yield_now().await;
+            assert!(!panics, "it panics");
+        }
+        let calls = std::cell::Cell::new(0);
+        for (panics, expected) in [(false, 0), (true, 1)] {
+            let ended = AssertUnwindSafe(work(&calls, panics)).catch_unwind().await;
+            assert_eq!((ended.is_err(), calls.get()), (panics, expected));
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_stopping_task_is_not_restarted() {
         let (metrics, stop, origin) = (Metrics::new(), CancellationToken::new(), Instant::now());
@@ -121,7 +153,12 @@ mod tests {
             sleep(Duration::from_secs(8)).await;
             stop.cancel();
         };
-        let supervisor = Supervisor { cluster: None, metrics: &metrics, stop: Some(&stop) };
+        let supervisor = Supervisor {
+            cluster: None,
+            metrics: &metrics,
+            stop: Some(&stop),
+            max_backoff: MAX_RESTART_BACKOFF,
+        };
         tokio::join!(supervisor.run("faulty", || async { panic!("always") }), stopping);
         assert_eq!((origin.elapsed().as_secs(), metrics.panics.get()), (8, 4));
     }

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,13 +28,19 @@ const BODY_BUFFER_LIMITS: ShareLimits = ShareLimits {
 /// A pool for each endpoint in use.
 #[derive(Debug)]
 pub(crate) struct Pools {
+    /// The generation of `current`, to be read without its lock.
+    generation: AtomicU64,
     current: Mutex<KnownPools>,
     body_buffers: FairShares<IpAddr>,
 }
 
 impl Default for Pools {
     fn default() -> Self {
-        Self { current: Mutex::default(), body_buffers: FairShares::new(BODY_BUFFER_LIMITS) }
+        Self {
+            generation: AtomicU64::new(0),
+            current: Mutex::default(),
+            body_buffers: FairShares::new(BODY_BUFFER_LIMITS),
+        }
     }
 }
 
@@ -47,12 +54,15 @@ struct KnownPools {
 
 impl Pools {
     /// Drops, once per generation of the configuration, the pools of endpoints that are no longer in it. Open streams
-    /// continue to their end.
+    /// continue to their end. Costs one load when the generation is known.
     pub(crate) fn retain_endpoints<'a>(
         &self,
         generation: u64,
         endpoints: impl Iterator<Item = &'a Arc<Endpoint>>,
     ) {
+        if generation <= self.generation.load(Ordering::Acquire) {
+            return;
+        }
         let mut known = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         // Never back to an older generation.
         if generation <= known.generation {
@@ -62,6 +72,7 @@ impl Pools {
         *current = endpoints.map(Arc::clone).collect();
         pools.retain(|pool| contains(current, pool.endpoint()));
         known.generation = generation;
+        self.generation.store(generation, Ordering::Release);
     }
 
     fn of(&self, endpoint: &Arc<Endpoint>) -> Arc<Pool> {

@@ -39,7 +39,7 @@ use crate::backend::kube_client;
 use crate::clock::UnixTime;
 use crate::go::url::path_segment;
 use crate::metrics::Metrics;
-use crate::tasks::Supervisor;
+use crate::tasks::{MAX_RESTART_BACKOFF, Supervisor};
 use label_patches::LabelPatches;
 use published::PublishedKeys;
 use read_rate::ReadRateLimiter;
@@ -180,7 +180,12 @@ impl TokenObjectCache {
         let watch = async move {
             // No request goes to an endpoint that has not passed the self-check.
             backend.until_trusted().await;
-            let supervisor = Supervisor { cluster: Some(&reflector.cluster), metrics: &metrics, stop: None };
+            let supervisor = Supervisor {
+                cluster: Some(&reflector.cluster),
+                metrics: &metrics,
+                stop: None,
+                max_backoff: MAX_RESTART_BACKOFF,
+            };
             supervisor.run(reflector.resource, || reflector.run()).await;
         };
         self.runtime.spawn(watch).abort_handle()

@@ -9,6 +9,7 @@ use http::uri::PathAndQuery;
 use http::{Request, Uri};
 use tokio::time::Instant;
 
+use super::error_map::Refusal;
 use crate::authn::ProvenIdentity;
 use crate::backend::Backend;
 use crate::cluster::Cluster;
@@ -16,7 +17,7 @@ use crate::http::transport::Incoming;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
-use crate::user::{EncodedIdentity, Identity, UnencodableIdentity};
+use crate::user::{EncodedIdentity, Identity, IdentityMode, UnencodableIdentity};
 
 /// A well-formed request, which every server parses alike.
 pub(crate) struct Received {
@@ -175,11 +176,18 @@ impl Identified {
     }
 
     /// Authorizes a request under the client's own identity; the backend authorizes its `Impersonate-*` headers.
-    pub(crate) fn authorize_impersonation_by_backend(self) -> Result<Authorized, UnencodableIdentity> {
+    /// In identity mode `impersonate` the gateway itself passes identities in these headers: they are refused.
+    pub(super) fn authorize_impersonation_by_backend(self) -> Result<Authorized, Refusal> {
         let Self { mut data, identity } = self;
-        let impersonate = Some(std::mem::take(&mut data.impersonate));
-        let identity = identity.encode(data.cluster().backend.identity())?;
-        Ok(Authorized { data, identity, impersonate })
+        let mode = data.cluster().backend.identity();
+        let identity = identity.encode(mode)?;
+        match mode {
+            IdentityMode::RequestHeader => {
+                let impersonate = Some(std::mem::take(&mut data.impersonate));
+                Ok(Authorized { data, identity, impersonate })
+            }
+            IdentityMode::Impersonate => Err(Refusal::ImpersonationUnavailable),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::backend::pool::SendError;
 use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::metrics::Metrics;
 use crate::state::{Live, Snapshot};
-use crate::tasks::Supervisor;
+use crate::tasks::{MAX_RESTART_BACKOFF, OnPanic, Supervisor};
 use crate::user::IdentityMode;
 use crate::user::{ALL_AUTHENTICATED, GATEWAY, UserInfo};
 
@@ -83,9 +83,14 @@ impl SelfCheck {
                 last_log: Mutex::default(),
             };
             let task = tokio::spawn(async move {
-                let supervisor =
-                    Supervisor { cluster: Some(&check.cluster), metrics: &check.metrics, stop: None };
-                supervisor.run("self-check", || check.run()).await;
+                let supervisor = Supervisor {
+                    cluster: Some(&check.cluster),
+                    metrics: &check.metrics,
+                    stop: None,
+                    max_backoff: MAX_RESTART_BACKOFF,
+                };
+                let task = format!("self-check of {}", check.endpoint.address());
+                supervisor.run(&task, || check.run()).await;
             });
             running
                 .push(RunningCheck { endpoint: Arc::clone(endpoint), _task: AbortOnDropHandle::new(task) });
@@ -131,17 +136,6 @@ struct EndpointCheck {
     last_log: Mutex<Option<String>>,
 }
 
-/// Distrusts an endpoint when its check panics: no request goes there until a check has passed again.
-struct DistrustOnPanic<'a>(&'a Endpoint);
-
-impl Drop for DistrustOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.distrust();
-        }
-    }
-}
-
 /// The outcome of one check.
 enum CheckOutcome {
     Passed(AcceptedIdentity),
@@ -154,7 +148,12 @@ enum CheckOutcome {
 
 impl EndpointCheck {
     async fn run(&self) {
-        let _distrust = DistrustOnPanic(&self.endpoint);
+        // No request goes to an endpoint whose check has panicked until a check has passed again.
+        let _distrust = OnPanic(|| {
+            self.endpoint.distrust();
+            self.export_trust(&self.live.peek());
+        });
+        *self.last_log.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let mut schedule = CheckSchedule::default();
         loop {
             let before = self.endpoint.trust_version();
@@ -255,12 +254,20 @@ impl EndpointCheck {
         }
         self.endpoint.set_checked();
         let snapshot = self.live.peek();
-        if snapshot.endpoints().any(|endpoint| Arc::ptr_eq(endpoint, &self.endpoint)) {
-            let trusted = i64::from(self.endpoint.is_trusted());
-            self.metrics.backend.endpoint_trusted.with_label_values(&[&self.cluster, &endpoint]).set(trusted);
-        } else if self.endpoint.is_trusted() && self.is_pending(&snapshot) {
+        if !self.export_trust(&snapshot) && self.endpoint.is_trusted() && self.is_pending(&snapshot) {
             self.live.request_reload();
         }
+    }
+
+    /// Exports whether the endpoint is trusted, if it is in force; a pending one may have the same address.
+    fn export_trust(&self, snapshot: &Snapshot) -> bool {
+        let is_in_force = snapshot.endpoints().any(|endpoint| Arc::ptr_eq(endpoint, &self.endpoint));
+        if is_in_force {
+            let labels = [self.cluster.as_str(), &self.endpoint.address().to_string()];
+            let trusted = i64::from(self.endpoint.is_trusted());
+            self.metrics.backend.endpoint_trusted.with_label_values(&labels).set(trusted);
+        }
+        is_in_force
     }
 
     /// Whether this endpoint belongs to a pending backend.

@@ -42,7 +42,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(800);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
 /// Clears the cache when the reflector ends.
-struct EndOnDrop<'a, V>(&'a WatchCache<V>);
+pub(super) struct EndOnDrop<'a, V>(pub(super) &'a WatchCache<V>);
 
 impl<V> Drop for EndOnDrop<'_, V> {
     fn drop(&mut self) {

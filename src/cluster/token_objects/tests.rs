@@ -117,3 +117,17 @@ async fn dropping_the_cache_ends_all_tasks_of_an_unavailable_api_server() {
     };
     timeout(Duration::from_secs(10), released).await.unwrap();
 }
+
+#[test]
+fn the_objects_of_a_watch_that_panics_are_forgotten() {
+    let cache = WatchCache::<u8>::default();
+    let key = (String::new(), "a".to_owned());
+    cache.replace([(key, Arc::new(1))].into(), tokio::time::Instant::now());
+    assert!(cache.is_fresh());
+    let watch = std::panic::AssertUnwindSafe(|| {
+        let _ended = reflector::EndOnDrop(&cache);
+        panic!("the watch panics");
+    });
+    assert!(std::panic::catch_unwind(watch).is_err());
+    assert!(!cache.is_fresh() && cache.get("", "a").is_none());
+}
