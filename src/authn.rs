@@ -24,19 +24,16 @@ pub mod websocket;
 pub mod x509;
 
 use std::fmt;
-use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+
+pub use futures_util::future::BoxFuture;
 
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::{Identity, UserInfo};
 use trace::AuthnTrace;
 use x509::UnverifiedChain;
-
-/// A boxed future; keeps the authenticator traits object-safe.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Result of an authenticator: `Ok(Some)` for an authenticated user, `Ok(None)` for no opinion (another kind of
 /// credential), `Err` for a credential of its kind that is invalid or could not be checked.
@@ -76,6 +73,46 @@ impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
     }
 }
 
+/// The authenticators that can vouch for a client. Some decisions depend on which one did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthnMethod {
+    /// No credential.
+    Anonymous,
+    /// The identity headers of a front proxy.
+    RequestHeader,
+    /// A client certificate.
+    X509,
+    /// A token of the static token file.
+    StaticToken,
+    /// A bound service-account token.
+    ServiceAccount,
+    /// A service-account token in a Secret.
+    LegacyServiceAccount,
+    /// A bootstrap token.
+    BootstrapToken,
+    /// A JSON Web Token of an OIDC issuer.
+    Jwt,
+    /// A token that a webhook knows.
+    Webhook,
+}
+
+impl AuthnMethod {
+    /// The name in logs, metrics and traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Anonymous => "anonymous",
+            Self::RequestHeader => "request-header",
+            Self::X509 => "x509",
+            Self::StaticToken => "static-token",
+            Self::ServiceAccount => "service-account",
+            Self::LegacyServiceAccount => "legacy-service-account",
+            Self::BootstrapToken => "bootstrap-token",
+            Self::Jwt => "jwt",
+            Self::Webhook => "webhook",
+        }
+    }
+}
+
 /// A successful authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authenticated {
@@ -84,7 +121,7 @@ pub struct Authenticated {
     /// The audiences that the credential is valid for; empty for a method without audiences, which matches any.
     pub audiences: Vec<Audience>,
     /// The authentication method, for metrics and the log.
-    pub method: &'static str,
+    pub method: AuthnMethod,
     /// Expiry of the credential, if known. A cached verdict ends then.
     pub expires: Option<UnixTime>,
 }
@@ -105,13 +142,13 @@ impl ProvenIdentity {
     }
 
     /// The authentication method.
-    pub fn method(&self) -> &'static str {
+    pub fn method(&self) -> AuthnMethod {
         self.0.method
     }
 
     /// Whether a front proxy vouched, whose word on where a request came from counts too.
     pub(crate) fn is_by_front_proxy(&self) -> bool {
-        self.0.method == request_header::METHOD
+        self.0.method == AuthnMethod::RequestHeader
     }
 
     /// The authentication itself.
@@ -141,7 +178,7 @@ pub enum AuthnError {
     /// Several authenticators refused.
     Several(Vec<Self>),
     /// The named method authenticated the client as the gateway's own user.
-    Reserved(&'static str),
+    Reserved(AuthnMethod),
     /// The request has no credential or an unrecognized one, and anonymous authentication is disabled for it.
     Unrecognized,
 }

@@ -1,7 +1,7 @@
 //! The backend of a cluster: its API servers (endpoints), the connections to them, and the gateway's own clients.
 //!
-//! Requests go only to endpoints that have passed the identity self-check. Nothing here decides who a client is or
-//! what it may do.
+//! Requests go only to endpoints that have passed the identity self-check. This module never authenticates or
+//! authorizes a client.
 
 mod client_certificate;
 pub(crate) mod endpoint;
@@ -25,34 +25,34 @@ use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use rustls::crypto::CryptoProvider;
 use tokio::time::sleep;
 
-use crate::backend::endpoint::{Connectors, Endpoint};
+use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::user::IdentityMode;
 
-/// How often somebody who waits for an endpoint looks whether there is one.
+/// How often [`Backend::until_trusted`] checks for a trusted endpoint.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// An API server and its endpoints.
+/// The API servers of one cluster, with their connection and trust state.
 pub(crate) struct Backend {
     settings: settings::Backend,
     endpoints: Vec<Arc<Endpoint>>,
-    /// What stands for it in `Host` when the client's own does not pass.
+    /// The value of `Host` when the client's own is not forwarded.
     authority: Authority,
-    /// What the gateway shows in `Authorization`.
+    /// The gateway's `Authorization` header: its bearer token.
     authorization: Option<HeaderValue>,
-    /// The headers it reads identities from beside the standard ones, as far as the configuration or it says so.
+    /// The headers beside the standard ones from which the API servers read identities, as configured or discovered.
     pub(crate) identity_headers: ArcSwapOption<RequestHeaderNames>,
-    /// Whether a request was refused since a check was good, because no endpoint could be used.
-    away: AtomicBool,
+    /// Whether a request was refused for lack of a usable endpoint since a self-check last passed.
+    is_unavailable: AtomicBool,
 }
 
 impl Backend {
-    /// Prepares an API server.
+    /// Builds a backend with untrusted endpoints. Opens no connection.
     pub(crate) fn new(
         settings: &settings::Backend,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, rustls::Error> {
-        let connectors = Connectors::new(settings, provider)?;
+        let connectors = EndpointTls::new(settings, provider)?;
         let general = |text: &str| rustls::Error::General(text.to_owned());
         let authorization = match &settings.bearer_token {
             Some(token) => {
@@ -63,7 +63,7 @@ impl Backend {
             }
             None => None,
         };
-        let first = settings.endpoints.first().ok_or_else(|| general("there is no endpoint"))?;
+        let first = settings.endpoints.first().ok_or_else(|| general("the backend has no endpoint"))?;
         Ok(Self {
             endpoints: settings
                 .endpoints
@@ -74,85 +74,85 @@ impl Backend {
                 .address
                 .to_string()
                 .parse()
-                .map_err(|_| general(&format!("{} is no host and port", first.address)))?,
+                .map_err(|_| general(&format!("{} is not a valid host and port", first.address)))?,
             authorization,
             identity_headers: ArcSwapOption::from_pointee(settings.identity_headers.clone()),
-            away: AtomicBool::new(false),
+            is_unavailable: AtomicBool::new(false),
             settings: settings.clone(),
         })
     }
 
-    /// Whether it was made from the same settings, so that its connections can go on.
+    /// Whether it was built from these settings, so that a reload can keep it with its connections.
     pub(crate) fn is_for(&self, settings: &settings::Backend) -> bool {
         self.settings == *settings
     }
 
-    /// Whether it is of the cluster that these settings are for.
-    pub(crate) fn serves_for(&self, settings: &settings::Backend) -> bool {
-        self.settings.is_of_the_cluster_of(settings)
+    /// Whether these settings are for the same cluster.
+    pub(crate) fn is_same_cluster(&self, settings: &settings::Backend) -> bool {
+        self.settings.is_same_cluster(settings)
     }
 
-    /// Whether the configuration names the headers that it reads identities from.
+    /// Whether the configuration names the API servers' identity headers.
     pub(crate) fn has_configured_identity_headers(&self) -> bool {
         self.settings.identity_headers.is_some()
     }
 
-    /// Takes the names of the headers that an endpoint says it reads identities from. Those that are known stay: of the
-    /// configuration, and of other endpoints, which may have other flags.
-    pub(crate) fn learn_identity_headers(&self, told: &RequestHeaderNames) {
+    /// Adds the identity headers that an endpoint has published. Never removes names: other endpoints may have other
+    /// flags, and configured names stay.
+    pub(crate) fn learn_identity_headers(&self, published: &RequestHeaderNames) {
         self.identity_headers.rcu(|known| {
-            Some(Arc::new(known.as_ref().map_or_else(|| told.clone(), |known| known.union(told))))
+            Some(Arc::new(known.as_ref().map_or_else(|| published.clone(), |known| known.union(published))))
         });
     }
 
-    /// Its endpoints, in the order of the configuration.
+    /// The endpoints, in the order of the configuration.
     pub(crate) fn endpoints(&self) -> &[Arc<Endpoint>] {
         &self.endpoints
     }
 
-    /// The endpoints that requests may go to, those first that are likely to be there.
+    /// The trusted endpoints; those that recently failed to connect come last.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
-        let avoided = |endpoint: &&Arc<Endpoint>| self.endpoints.len() > 1 && endpoint.is_unreachable();
+        let is_last = |endpoint: &&Arc<Endpoint>| self.endpoints.len() > 1 && endpoint.is_unreachable();
         let trusted = || self.endpoints.iter().filter(|endpoint| endpoint.is_trusted());
-        trusted().filter(move |endpoint| !avoided(endpoint)).chain(trusted().filter(avoided))
+        trusted().filter(move |endpoint| !is_last(endpoint)).chain(trusted().filter(is_last))
     }
 
-    /// Whether requests may go to any of them.
+    /// Whether at least one endpoint is trusted.
     pub(crate) fn is_trusted(&self) -> bool {
         self.endpoints.iter().any(|endpoint| endpoint.is_trusted())
     }
 
-    /// Waits until requests may go to one of them.
+    /// Waits until at least one endpoint is trusted.
     pub(crate) async fn until_trusted(&self) {
         while !self.is_trusted() {
             sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Whether every endpoint was looked at.
+    /// Whether the first self-check of every endpoint has ended.
     pub(crate) fn is_checked(&self) -> bool {
         self.endpoints.iter().all(|endpoint| endpoint.is_checked())
     }
 
-    /// Has every endpoint checked soon.
+    /// Requests a self-check of every endpoint.
     pub(crate) fn request_recheck(&self) {
         self.endpoints.iter().for_each(|endpoint| endpoint.request_recheck());
     }
 
-    /// Notes that a request was refused because no endpoint can be used; says whether it is the first.
+    /// Records that a request was refused for lack of a usable endpoint; returns whether it is the first.
     pub(crate) fn note_unavailable(&self) -> bool {
-        !self.away.swap(true, Ordering::Relaxed)
+        !self.is_unavailable.swap(true, Ordering::Relaxed)
     }
 
-    /// Notes that an endpoint can be used.
+    /// Records that an endpoint has passed its self-check.
     pub(crate) fn note_available(&self) {
-        self.away.store(false, Ordering::Relaxed);
+        self.is_unavailable.store(false, Ordering::Relaxed);
     }
 
-    /// The URI of a path at this backend, below its path prefix. `authority` is the client's, where it is passed on.
+    /// The URI of a path at this backend, below its path prefix. `authority` is the client's, where it is forwarded.
     pub(crate) fn uri(&self, authority: Option<Authority>, path: PathAndQuery) -> Result<Uri, http::Error> {
         let path = match self.path_prefix() {
-            // A query alone is a valid target over HTTP/1.1 only.
+            // A request target of only a query is valid over HTTP/1.1 alone.
             "" if path.as_str().starts_with('?') => PathAndQuery::try_from(format!("/{}", path.as_str()))?,
             "" => path,
             prefix => PathAndQuery::try_from(format!("{prefix}{path}"))?,
@@ -161,19 +161,19 @@ impl Backend {
         Uri::builder().scheme(Scheme::HTTPS).authority(authority).path_and_query(path).build()
     }
 
-    /// Adds the gateway's bearer token for this backend, if it has one.
+    /// Adds the gateway's bearer token, if one is configured.
     pub(crate) fn add_credential(&self, headers: &mut HeaderMap) {
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
     }
 
-    /// How it is told who a request is made by.
+    /// How the gateway passes the user of a request.
     pub(crate) fn identity(&self) -> IdentityMode {
         self.settings.identity
     }
 
-    /// What precedes every path there.
+    /// The prefix of every path at this backend.
     pub(crate) fn path_prefix(&self) -> &str {
         &self.settings.path_prefix
     }
@@ -193,7 +193,7 @@ pub(crate) mod testing {
     use super::*;
     use crate::backend::settings::{self, HostPort, TrustedRoots};
 
-    /// An API server that nobody has checked.
+    /// A backend whose endpoint has not been checked.
     pub(crate) fn backend() -> Backend {
         let endpoint = settings::Endpoint {
             address: HostPort { host: "settings.test".to_owned(), port: 6443 },

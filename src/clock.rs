@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use k8s_openapi::jiff::Timestamp;
+use crate::go::rfc3339;
 
 /// Seconds and nanoseconds since 1970-01-01T00:00:00Z.
 pub type UnixTime = Duration;
@@ -33,8 +33,7 @@ impl Clock {
 
 /// Formats a time for logs and output: RFC 3339, UTC, whole seconds.
 pub(crate) fn rfc3339(time: UnixTime) -> String {
-    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
+    rfc3339::format_utc(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))
 }
 
 impl fmt::Debug for Clock {

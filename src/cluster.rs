@@ -1,8 +1,7 @@
-//! One cluster behind the gateway: which requests are for it, how its clients are authenticated, where its backend is,
-//! which controllers run for it.
+//! One cluster behind the gateway: its routes, the authentication of its clients, its backend and its controllers.
 //!
-//! Everything that is decided for a request hangs on the one [`Cluster`] it was routed to. Nothing here may use a part of
-//! one cluster for another.
+//! Every decision about a request uses the one [`Cluster`] that it was routed to. No part of one cluster may be used
+//! for another.
 
 pub(crate) mod authenticators;
 pub(crate) mod jwt_issuers;
@@ -29,7 +28,7 @@ pub(crate) struct Cluster {
     pub(crate) authn: ClusterAuthn,
     /// Where requests go.
     pub(crate) backend: Arc<Backend>,
-    /// The backend by new settings; it replaces `backend` once an endpoint of it has passed the self-check.
+    /// The backend with new settings; it replaces `backend` once one of its endpoints has passed the self-check.
     pub(crate) pending_backend: Option<Arc<Backend>>,
     /// The controllers that run for this cluster, if any.
     pub(crate) controllers: Option<ClusterControllers>,
@@ -41,14 +40,14 @@ pub enum ClusterError {
     /// The gateway's certificate and key for the backend, an issuer or a webhook do not fit together.
     #[error("the backend's credential cannot be used: {0}")]
     Backend(#[from] rustls::Error),
-    /// No client could be authenticated.
+    /// No authenticator is configured.
     #[error(transparent)]
     NoAuthentication(#[from] EmptyChain),
 }
 
 impl Cluster {
-    /// Builds a cluster. Watches, keys and connections of `before`, the same cluster of the generation before, go on as
-    /// far as the settings they depend on are the same.
+    /// Builds a cluster. Keeps watches, keys and connections of `before`, the same cluster in the previous generation,
+    /// where the settings they depend on are the same.
     pub(crate) fn build(
         settings: &settings::Cluster,
         provider: &Arc<CryptoProvider>,
@@ -74,7 +73,7 @@ impl Cluster {
 }
 
 /// The backend in force and the pending one. A trusted backend stays in force until the new one is trusted, so that a
-/// rotated credential which the API server refuses does not end the service. This holds only if both are of the same
+/// rotated credential that the API server refuses does not cause an outage. This holds only if both are of the same
 /// cluster: clients that the new configuration authenticates must not reach another one.
 fn backends(
     settings: &backend::settings::Backend,
@@ -87,7 +86,7 @@ fn backends(
         None => Arc::new(Backend::new(settings, provider)?),
     };
     match before.map(|cluster| &cluster.backend) {
-        Some(before) if before.is_trusted() && !next.is_trusted() && before.serves_for(settings) => {
+        Some(before) if before.is_trusted() && !next.is_trusted() && before.is_same_cluster(settings) => {
             Ok((Arc::clone(before), Some(next)))
         }
         _ => Ok((next, None)),

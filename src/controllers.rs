@@ -41,7 +41,7 @@ use crate::backend::Backend;
 use crate::backend::kube_client;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::tasks::Supervisor;
+use crate::tasks::{MAX_RESTART_BACKOFF, Supervisor};
 use election::StopSignal;
 pub(crate) use name::selected;
 use problems::ProblemLog;
@@ -135,7 +135,12 @@ impl ClusterControllers {
         };
         // The task fails only when the runtime of `workers` shuts down.
         let Ok(of_work) = of_work else { return };
-        let supervisor = Supervisor { cluster: Some(&self.cluster), metrics: &metrics, stop: Some(&stop) };
+        let supervisor = Supervisor {
+            cluster: Some(&self.cluster),
+            metrics: &metrics,
+            stop: Some(&stop),
+            max_backoff: MAX_RESTART_BACKOFF,
+        };
         let work = |stopping| work_on(&workers, of_work.clone(), start, stopping);
         supervisor.run("leader election", || election::lead(&context, &stop, work)).await;
     }
@@ -174,8 +179,12 @@ impl Drop for AbortOnDrop {
 
 /// Runs all controllers of a cluster; restarts each one that panics.
 async fn work(context: &ControllerContext, start: StartController, stop: &CancellationToken) {
-    let supervisor =
-        Supervisor { cluster: Some(&context.cluster), metrics: &context.metrics, stop: Some(stop) };
+    let supervisor = Supervisor {
+        cluster: Some(&context.cluster),
+        metrics: &context.metrics,
+        stop: Some(stop),
+        max_backoff: MAX_RESTART_BACKOFF,
+    };
     let names: Vec<&str> = context.settings.names.iter().map(|name| name.alias()).collect();
     info!(cluster = &*context.cluster, controllers = names.join(","), "controllers started");
     let each = context.settings.names.iter().map(|name| {

@@ -160,7 +160,7 @@ fn free_port(port: u16) -> Result<u16, DevError> {
 }
 
 /// Makes the directory if need be, and takes it. The lock file also marks it as ours: it is about to be filled with
-/// keys and a `.gitignore`, which would be a nasty surprise in somebody's project.
+/// keys and a `.gitignore`, which would be a nasty surprise in a project's directory.
 fn lock(dir: &Path) -> Result<File, DevError> {
     let path = dir.join("lock");
     let failed = |source| DevError::Dir { path: path.clone(), source };

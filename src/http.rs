@@ -4,6 +4,7 @@
 
 pub(crate) mod body;
 pub mod client_tls;
+pub(crate) mod encoding;
 pub(crate) mod hop_by_hop;
 pub mod https_client;
 pub(crate) mod identity_headers;

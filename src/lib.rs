@@ -1,4 +1,80 @@
 //! Portcullis: an authenticating and admitting front proxy for Kubernetes-style API servers.
+//!
+//! A client speaks to Portcullis exactly as to kube-apiserver. Portcullis authenticates the client, decides under which
+//! identity the request is made, and forwards it to the backend of its cluster with that identity in headers. The measure
+//! is kube-apiserver itself: same credential, same request, same answer. This page is the guide to the code.
+//!
+//! # The life of a request
+//!
+//! 1. A worker thread of the `listener` accepts the connection. The TLS handshake asks for a client certificate and
+//!    proves that the client has its key; the certificate itself is judged later, with each request. HTTP/1.1 or HTTP/2
+//!    yields requests. Limits on connections, streams and time hold here, before anything is known of the client.
+//! 2. `pipeline` takes each request through stages, one type each, in an order that the compiler holds:
+//!    - `Received`: the request is well-formed, so that every receiver reads it the same way ([`request::wellformed`]).
+//!    - `Routed`: the [`cluster::router`] has found its cluster, [`request::info`] its meaning, [`request::deadline`] its
+//!      deadline. Then every credential is taken out of it: what is forwarded cannot carry one.
+//!    - `Identified`: the cluster's chain of authenticators ([`authn`]) has authenticated the client.
+//!    - `Authorized`: the identity under which the request is made is decided, and headers carry it byte for byte.
+//!    - `Admitted`: the request may be forwarded.
+//! 3. `pipeline::forward` prepares the request for the backend: hop-by-hop headers go, the identity is written last by
+//!    the one function that does so ([`http::identity_headers`]). A fault of the client that shows only now ends here.
+//! 4. [`backend`] sends it to an endpoint that has passed the identity self-check, over connections that no client can
+//!    break for another, and the answer streams back. A few answers are post-processed (health checks, `TokenReview`,
+//!    the end of watches at a shutdown).
+//! 5. When the body of the answer has ended, for whatever reason, the access log and the metrics are written.
+//!
+//! Every error on the way has one place that decides what the client sees: `pipeline::error_map`, an exhaustive match.
+//!
+//! # The life of the process
+//!
+//! [`server`] starts the threads: workers, the acceptor, one that verifies tokens, one for reload and self-check, those
+//! of the controllers, and the admin listener. `state::Live` holds the configuration in force, a snapshot that is built
+//! whole and never changed; one request is decided by one snapshot. A reload that fails leaves the old one in force.
+//!
+//! # The map
+//!
+//! From the top to the bottom. A module imports only modules below it, which a test holds (`tests/it/layers.rs`).
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | [`cli`] | the commands: `serve`, `check`, `explain`, `dev`, `certs`, `token`, `cluster-info` |
+//! | `dev` | the demonstration backend of `portcullis dev` |
+//! | [`server`] | start, threads, graceful shutdown, admin listener, identity self-check, the controllers of a process |
+//! | `pipeline` | THE request path; health checks and `TokenReview` are answered here; `forward` sends to the backend |
+//! | `state` | the snapshot in force and its reload |
+//! | `telemetry` | the log |
+//! | [`config`] | flags, file and kubeconfig to settings, all errors at once |
+//! | `listener` | connections: quotas, TLS, HTTP/1.1 and HTTP/2, limits against floods |
+//! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
+//! | [`controllers`] | certificate and bootstrap controllers, leader election |
+//! | [`backend`] | endpoints, connections to them, the gateway's own clients |
+//! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
+//! | [`request`] | `RequestInfo`, credentials, deadlines, well-formedness |
+//! | [`http`] | bodies, hop-by-hop and identity headers, transport, `Status`, the HTTPS client |
+//! | [`pki`] | X.509 as Go reads it, certificate issuance, bootstrap tokens |
+//! | [`go`] | what must equal Go's library: URL, PEM, CSV, JSON, quoting |
+//! | `metrics`, [`user`], [`clock`], `tasks`, `input_file` | leaves: imported by all, importing none of the above |
+//!
+//! `crates/cel` evaluates CEL and knows nothing of the rest.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! |---|---|
+//! | *backend* | the API servers of one cluster |
+//! | *endpoint* | one of them |
+//! | *cluster* | a backend with the routes, authenticators and controllers that belong to it |
+//! | *client* | the sender of a request: kubectl, a controller, a front proxy |
+//! | *front proxy* | a client that may assert identities in headers, proven by its certificate |
+//! | *identity* | user name, UID, groups and extra values, as `SelfSubjectReview` shows them |
+//! | *identity mode* | how the backend receives identities: request headers, or impersonation |
+//! | *self-check* | the proof that an endpoint takes forwarded identities as they are; nothing goes to one that fails |
+//! | *snapshot*, *generation* | the configuration in force, and its number |
+//! | *pending backend* | new backend settings that wait for their self-check |
+//! | *chain*, *verdict* | the authenticators in order; what one of them says of a credential |
+//! | *token objects* | the Secrets, ServiceAccounts, Pods and Nodes that tokens are verified by |
+//! | *lane* | an HTTP/2 connection that requests of one sharing class share |
+//! | *settings* | a part of the configuration after it was validated |
 
 pub mod authn;
 pub mod backend;
@@ -21,6 +97,7 @@ pub mod pki;
 pub mod request;
 pub mod server;
 mod state;
+mod sync;
 mod tasks;
 mod telemetry;
 pub mod user;

@@ -1,7 +1,7 @@
-//! From a socket to requests: accept, TLS handshake, connection facts, HTTP/1.1 or HTTP/2, idle times, drain.
+//! The client side of the proxy: sockets, TLS handshakes, HTTP/1.1 and HTTP/2, timeouts, connection limits, draining.
 //!
-//! Nothing here judges who the client is. What a request is answered with is the [`Handler`]'s, one for all
-//! connections.
+//! This module never authenticates a client and never decides a response: it passes each request, with the facts about
+//! its connection, to the [`RequestHandler`].
 
 mod acceptor;
 mod activity;
@@ -25,19 +25,19 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 
-pub(crate) use acceptor::{ConnectionLimiter, Listener, accept_into, accept_the_rest, raise_file_limit};
+pub(crate) use acceptor::{ConnectionLimiter, Listener, accept_into, drain_backlog, raise_file_limit};
 pub(crate) use activity::RequestGuard;
 pub(crate) use connection::{Connection, ShutdownPhase, ShutdownSignals};
-pub(crate) use unauthenticated_quota::{UnauthenticatedQuota, source};
+pub(crate) use unauthenticated_quota::{UnauthenticatedQuota, source_network};
 pub(crate) use watches::WatchTermination;
 pub(crate) use worker::Worker;
 
 use crate::http::body::Body;
 use crate::http::transport::Incoming;
 
-/// Answers requests.
-pub(crate) trait Handler: Send + Sync + 'static {
-    /// Notes a request, and answers it in what is returned, which is dropped when the client goes away first.
+/// Responds to requests; all connections share one.
+pub(crate) trait RequestHandler: Send + Sync + 'static {
+    /// Records a request and returns the future of its response. The future is dropped if the client disconnects first.
     fn handle(
         self: &Arc<Self>,
         connection: Arc<Connection>,

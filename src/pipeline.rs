@@ -1,4 +1,5 @@
-//! THE request path, from a request to its answer, top to bottom. Nothing here is configurable by reordering.
+//! The request path, from request to response, top to bottom. Its order is fixed: a request is never forwarded before
+//! it is authenticated and authorized, and never with a credential of the client.
 //!
 //! `docs/request-path.md` describes the same path in prose; a test compares the names of the stages.
 
@@ -25,7 +26,7 @@ use tokio::time::{Instant, timeout_at};
 use access_log::AccessLog;
 use error_map::Refusal;
 use forward::ForwardContext;
-use health::Health;
+use health::HealthChecks;
 pub(crate) use log_throttle::LogThrottle;
 use post_process::PostProcess;
 use stages::{Admitted, Authorized, Identified, Received, Route, Routed};
@@ -34,60 +35,61 @@ use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnError, AuthnInput, ProvenIdentity};
 use crate::backend::pools::Pools;
 use crate::clock::Clock;
-use crate::go::escape::decode_path;
+use crate::go::url::decode_path;
 use crate::http::body::Body;
 use crate::http::status::Status;
 use crate::http::transport::Incoming;
-use crate::listener::{Connection, Handler};
+use crate::listener::{Connection, RequestHandler};
 use crate::metrics::Metrics;
 use crate::request::deadline;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::MalformedRequest;
 use crate::state::{Live, Snapshot};
-use crate::user::IdentityMode;
 
-/// The gateway as one worker thread runs it: shared state, and connections to the backends of its own.
+/// The gateway of one worker thread: shared state, and its own connections to the backends.
 pub(crate) struct Gateway {
-    /// The configuration in force.
+    /// The current configuration.
     pub(crate) live: Arc<Live>,
     /// Connections to the backends.
     pub(crate) pools: Arc<Pools>,
     /// The health checks.
-    pub(crate) health: Arc<Health>,
-    /// The time.
+    pub(crate) health: Arc<HealthChecks>,
+    /// The clock.
     pub(crate) clock: Clock,
-    /// Counters.
+    /// The metrics.
     pub(crate) metrics: Arc<Metrics>,
     /// Limits the log lines that one client causes.
     pub(crate) throttle: Arc<LogThrottle>,
 }
 
-impl Handler for Gateway {
+impl RequestHandler for Gateway {
     fn handle(
         self: &Arc<Self>,
         connection: Arc<Connection>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Response<Body>> + Send + use<> {
         let gateway = Arc::clone(self);
-        // Before the future is polled: a request that its client resets at once is logged and counted, too.
+        // Before the future is polled, so that a request that its client resets at once is also logged and counted.
         let mut log = AccessLog::begin(&connection, &request, &gateway.metrics, &gateway.throttle);
         let request = Box::new(request);
         async move {
-            // Once per request: everything below sees one generation. It is released before the body streams.
+            // One snapshot for the whole request, released before the response body streams.
             let snapshot = gateway.live.snapshot();
-            let answering = gateway.answer(&snapshot, &connection, &mut log, request);
-            let answered = AssertUnwindSafe(answering).catch_unwind().await.unwrap_or_else(|_| {
+            // A task does this after each reload; a request may come first.
+            gateway.pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
+            let handling = gateway.respond(&snapshot, &connection, &mut log, request);
+            let result = AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|_| {
                 gateway.metrics.panics.inc();
                 Err(Refusal::Panic)
             });
-            log.finish(answered, &connection, snapshot.strict_transport_security.as_ref())
+            log.finish(result, &connection, snapshot.strict_transport_security.as_ref())
         }
     }
 }
 
 impl Gateway {
-    /// The stages, in order; each takes the one before it by value.
-    async fn answer(
+    /// Runs the stages in order; each takes the one before it by value.
+    async fn respond(
         &self,
         snapshot: &Snapshot,
         connection: &Connection,
@@ -101,21 +103,21 @@ impl Gateway {
         let routed = received.take_credentials(route);
         let identified = self.authenticate(snapshot, connection, log, routed).await?;
         let authorized = authorize(identified)?;
-        if let Some(answer) = self.health.answer(&authorized) {
-            return Ok(log.own(answer));
+        if let Some(response) = self.health.respond(&authorized) {
+            return Ok(log.with_common_headers(response));
         }
         let admitted = admit(authorized);
         let post_process = PostProcess::of(&admitted);
         let client = connection.info.peer.ip();
         let context = ForwardContext { peer: connection.address.clone(), client, audit_id: log.audit_id() };
-        // The last stage at which the client can be at fault.
+        // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, &context)?;
         let sending = forward::send(&self.pools, prepared, context, || Box::new(connection.keep_open()));
-        let answer = Box::pin(sending).await?;
-        post_process.apply(answer, self, connection).await
+        let response = Box::pin(sending).await?;
+        post_process.apply(response, self, connection).await
     }
 
-    /// Authenticates the client.
+    /// Authenticates the client, and records the result in the log and the metrics.
     async fn authenticate(
         &self,
         snapshot: &Snapshot,
@@ -134,13 +136,13 @@ impl Gateway {
             now: self.clock.now(),
             trace: &trace,
         };
-        log.note_certificate(connection.certificate_ends, input.now);
+        log.note_certificate(connection.certificate_not_after, input.now);
         let started = Instant::now();
-        let verdict = in_time(routed.deadline(), authn.chain.authenticate(&input)).await;
+        let verdict = within_deadline(routed.deadline(), authn.chain.authenticate(&input)).await;
         log.note_authentication(&verdict, started.elapsed(), trace.take().warnings);
         let proven = verdict?;
         if proven.user().is_unauthenticated() {
-            // A long-running one, too: it takes a connection that other clients without a credential need.
+            // Also for a long-running request: it occupies a connection that other anonymous clients need.
             routed.set_deadline(log.started() + snapshot.request_timeout);
         } else {
             connection.note_authenticated();
@@ -149,7 +151,7 @@ impl Gateway {
     }
 }
 
-/// Answers 429 during the shutdown, if so configured, so that clients go elsewhere.
+/// Refuses requests with 429 during the shutdown, if so configured, so that clients retry at another replica.
 // apiserver: pkg/server/filters/with_retry_after.go
 fn refuse_while_draining(
     snapshot: &Snapshot,
@@ -163,7 +165,7 @@ fn refuse_while_draining(
     Ok(())
 }
 
-/// Whether a request is answered during the shutdown as ever.
+/// Whether a request is exempt from the 429 responses during the shutdown.
 fn is_exempt_from_retry_after(request: &Request<Incoming>) -> bool {
     let path = request.uri().path();
     let agent = request.headers().get(USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
@@ -171,8 +173,8 @@ fn is_exempt_from_retry_after(request: &Request<Incoming>) -> bool {
         || agent.starts_with(b"kube-apiserver/")
 }
 
-/// Finds the cluster, the meaning and the deadline of a request. Requests that kube-apiserver refuses before it
-/// authenticates are refused here.
+/// Finds the cluster, the `RequestInfo` and the deadline of a request. Refuses requests that kube-apiserver refuses
+/// before it authenticates.
 // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — RequestInfo and the deadline are outside authentication
 fn route(
     snapshot: &Snapshot,
@@ -201,43 +203,38 @@ fn route(
     Ok(Route { cluster, info, deadline })
 }
 
-/// The host that the client asks for. The request is well-formed, so there is at most one.
+/// The requested host. A well-formed request has at most one.
 fn host(request: &Request<Incoming>) -> Option<&str> {
     let authority = request.uri().authority().map(Authority::as_str);
     authority.or_else(|| request.headers().get(HOST)?.to_str().ok())
 }
 
-/// The verdict, or an error once the deadline has passed: an issuer or a webhook may not answer.
+/// Waits for the verdict, but not beyond the deadline: an issuer or a webhook may not answer.
 // apiserver: pkg/authentication/token/cache/cached_token_authenticator.go — waits until the request's context is done
 // threat: anonymous-lockout
-async fn in_time(
+async fn within_deadline(
     deadline: Option<Instant>,
     verdict: impl Future<Output = Result<ProvenIdentity, AuthnError>>,
 ) -> Result<ProvenIdentity, AuthnError> {
     let Some(deadline) = deadline else { return verdict.await };
     let mut verdict = pin!(verdict);
-    // Almost every verdict is there at once, and needs no timer.
+    // Almost every verdict is ready at once and needs no timer.
     if let Some(verdict) = poll_immediate(verdict.as_mut()).await {
         return verdict;
     }
-    let late =
-        |_| Err(AuthnError::Unavailable("the request's time was up before it was authenticated".to_owned()));
-    timeout_at(deadline, verdict).await.unwrap_or_else(late)
+    timeout_at(deadline, verdict).await.unwrap_or_else(|_| {
+        Err(AuthnError::Unavailable("authentication did not finish before the request's deadline".to_owned()))
+    })
 }
 
-/// Decides under which identity the request is made. The backend authorizes `Impersonate-*` headers; where the gateway
-/// itself passes identities by such headers, they cannot be authorized and are refused.
+/// Decides the identity under which the request is made. The backend authorizes the client's `Impersonate-*` headers.
+/// With `--identity=impersonate` the gateway itself sends such headers, and refuses the client's.
 fn authorize(identified: Identified) -> Result<Authorized, Refusal> {
     identified.impersonate().check_known()?;
     if identified.impersonate().is_empty() {
         return Ok(identified.authorize()?);
     }
-    let mode = identified.cluster().backend.identity();
-    let authorized = identified.authorize_impersonation_by_backend()?;
-    match mode {
-        IdentityMode::RequestHeader => Ok(authorized),
-        IdentityMode::Impersonate => Err(Refusal::ImpersonationUnavailable),
-    }
+    identified.authorize_impersonation_by_backend()
 }
 
 /// Admission: there are no webhooks yet.

@@ -1,4 +1,4 @@
-//! Load, build the snapshot, bind, announce, serve, drain: the life of the process, top to bottom.
+//! The life of the server, top to bottom: build the snapshot, bind, start the threads, serve, shut down.
 
 mod admin;
 mod controllers;
@@ -21,7 +21,7 @@ use admin::AdminServer;
 use controllers::ControllerRunner;
 use self_check::SelfCheck;
 pub use shutdown::ForceShutdown;
-use shutdown::{Ending, Events};
+use shutdown::{ShutdownEvents, ShutdownHandles};
 
 use crate::backend::pools::Pools;
 use crate::clock::Clock;
@@ -30,11 +30,11 @@ use crate::config::flags::MetricsAddress;
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
 use crate::listener::{
-    ConnectionLimiter, Listener, ShutdownPhase, ShutdownSignals, Worker, accept_into, accept_the_rest,
+    ConnectionLimiter, Listener, ShutdownPhase, ShutdownSignals, Worker, accept_into, drain_backlog,
     raise_file_limit,
 };
 use crate::metrics::Metrics;
-use crate::pipeline::health::Health;
+use crate::pipeline::health::HealthChecks;
 use crate::pipeline::{Gateway, LogThrottle};
 use crate::state::reload::Reloader;
 use crate::state::snapshot::SnapshotError;
@@ -43,6 +43,8 @@ use crate::tasks::{RuntimeThread, Supervisor};
 
 /// How often the acceptor checks whether it can stop, while it tells clients to retry elsewhere.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest pause of reload and self-check after a panic: without them a revocation does not take effect.
+const CONTROL_RESTART_BACKOFF: Duration = Duration::from_secs(2);
 
 /// Why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +58,7 @@ pub enum StartError {
     Bind {
         /// The address.
         address: SocketAddr,
-        /// The system's words.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -72,7 +74,7 @@ pub struct Server {
     metrics_address: Option<SocketAddr>,
     phase: watch::Sender<ShutdownPhase>,
     force_shutdown: ForceShutdown,
-    ending: Mutex<Option<Ending>>,
+    shutdown_handles: Mutex<Option<ShutdownHandles>>,
     shared: Shared,
 }
 
@@ -81,14 +83,14 @@ pub struct Server {
 struct Shared {
     live: Arc<Live>,
     metrics: Arc<Metrics>,
-    health: Arc<Health>,
+    health: Arc<HealthChecks>,
     throttle: Arc<LogThrottle>,
     clock: Clock,
     shutdown: ShutdownSignals,
 }
 
 impl Server {
-    /// Binds, starts the threads and serves `settings`, which `source` was resolved to. The port is open when this
+    /// Binds, starts the threads and serves `settings`, which were resolved from `source`. The port is open when this
     /// returns.
     pub fn start(settings: &Settings, source: ConfigSource) -> Result<Self, StartError> {
         raise_file_limit();
@@ -102,7 +104,7 @@ impl Server {
         let metrics_address = metrics_listener.as_ref().map(Listener::address);
 
         let shared = Shared {
-            health: Arc::new(Health::new(Arc::clone(&live), shutdown.phase.clone())),
+            health: Arc::new(HealthChecks::new(Arc::clone(&live), shutdown.phase.clone())),
             throttle: Arc::default(),
             clock: Clock::system(),
             live,
@@ -120,23 +122,23 @@ impl Server {
         let workers = shared.start_acceptor(listener, workers, limiter).map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, "serving");
 
-        let events = Events::new();
+        let events = ShutdownEvents::new();
         let force_shutdown = events.force_shutdown();
-        let ending = Some(Ending { workers, controllers, events }).into();
-        Ok(Self { address, metrics_address, phase, force_shutdown, ending, shared })
+        let shutdown_handles = Some(ShutdownHandles { workers, controllers, events }).into();
+        Ok(Self { address, metrics_address, phase, force_shutdown, shutdown_handles, shared })
     }
 
-    /// The address that is served.
+    /// The address of the API.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address of `/metrics`, if it is served.
+    /// The address of `/metrics`, if enabled.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// Reads the configuration again now, whether it seems to have changed or not.
+    /// Reloads the configuration now, whether its files have changed or not.
     pub fn reload(&self) {
         self.shared.live.request_reload();
     }
@@ -151,9 +153,9 @@ impl Server {
     pub fn shut_down(self) {
         let Shared { live, metrics, shutdown, .. } = &self.shared;
         let settings = live.peek().shutdown;
-        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(ending) = ending {
-            shutdown::run(settings, &self.phase, &shutdown.watches, ending, metrics);
+        let shutdown_handles = self.shutdown_handles.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(shutdown_handles) = shutdown_handles {
+            shutdown::run(settings, &self.phase, &shutdown.watches, shutdown_handles, metrics);
         }
         info!("shut down");
     }
@@ -170,7 +172,7 @@ fn shutdown_signals() -> (watch::Sender<ShutdownPhase>, ShutdownSignals) {
     (sender, ShutdownSignals { phase, watches: Arc::default() })
 }
 
-/// Binds the address that is served, and that of the metrics.
+/// Binds the addresses of the API and of the metrics.
 fn bind(settings: &Settings) -> Result<(Listener, Option<Listener>), StartError> {
     let bind = |address, permit_port_sharing| {
         Listener::bind(address, permit_port_sharing).map_err(|source| StartError::Bind { address, source })
@@ -183,7 +185,7 @@ fn bind(settings: &Settings) -> Result<(Listener, Option<Listener>), StartError>
     Ok((serving, metrics))
 }
 
-/// Starts the thread that verifies tokens and makes every request that this takes.
+/// Starts the thread that verifies tokens and sends the requests that this needs.
 fn start_tokens(phase: watch::Receiver<ShutdownPhase>) -> io::Result<Handle> {
     let thread = RuntimeThread::new()?;
     let handle = thread.handle().clone();
@@ -191,13 +193,13 @@ fn start_tokens(phase: watch::Receiver<ShutdownPhase>) -> io::Result<Handle> {
     Ok(handle)
 }
 
-/// Returns when the server aborts.
+/// Waits until the server aborts.
 async fn aborted(mut phase: watch::Receiver<ShutdownPhase>) {
     phase.wait_for(|phase| *phase == ShutdownPhase::Abort).await.ok();
 }
 
 impl Shared {
-    /// Starts the threads that carry connections, each with connections of its own to the backends.
+    /// Starts the worker threads, each with its own connections to the backends.
     fn start_workers(&self, count: usize) -> io::Result<Vec<Worker>> {
         (0..count).map(|index| self.start_worker(index)).collect()
     }
@@ -205,7 +207,7 @@ impl Shared {
     fn start_worker(&self, index: usize) -> io::Result<Worker> {
         let pools = Arc::new(Pools::default());
         let snapshot = self.live.snapshot();
-        pools.keep(snapshot.generation, snapshot.endpoints());
+        pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
         let gateway = Gateway {
             live: Arc::clone(&self.live),
             pools: Arc::clone(&pools),
@@ -226,7 +228,7 @@ impl Shared {
             async move {
                 while generations.changed().await.is_ok() {
                     let snapshot = live.snapshot();
-                    pools.keep(snapshot.generation, snapshot.endpoints());
+                    pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
                 }
             }
         };
@@ -235,12 +237,17 @@ impl Shared {
         Worker::start(name, Arc::new(gateway), terms, forget_removed_endpoints, metrics, shutdown)
     }
 
-    /// Starts the thread of reload and self-check.
+    /// Starts the thread that runs the reloader and the self-check.
     fn start_control(&self, reloader: Reloader) -> io::Result<JoinHandle<()>> {
         let self_check = SelfCheck::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
         RuntimeThread::new()?.start("control", async move || {
-            let supervisor = Supervisor { cluster: None, metrics: &metrics, stop: None };
+            let supervisor = Supervisor {
+                cluster: None,
+                metrics: &metrics,
+                stop: None,
+                max_backoff: CONTROL_RESTART_BACKOFF,
+            };
             tokio::select! {
                 () = supervisor.run("reload", || reloader.run()) => {}
                 () = supervisor.run("self-check", || self_check.run()) => {}
@@ -249,19 +256,19 @@ impl Shared {
         })
     }
 
-    /// Starts the threads of the controllers. The receiver gets a message when all have ended.
+    /// Starts the threads of the controllers. The receiver gets a message when all have stopped.
     fn start_controllers(&self) -> io::Result<Receiver<()>> {
         let Self { live, metrics, clock, shutdown, .. } = self.clone();
         ControllerRunner { live, metrics, clock }.start(shutdown.phase)
     }
 
-    /// Starts the thread of the listener for metrics and probes.
+    /// Starts the thread of the admin listener.
     fn start_admin(&self, listener: Listener) -> io::Result<()> {
         let Self { metrics, health, shutdown, .. } = self.clone();
         admin::start(listener, AdminServer { metrics, health }, shutdown.phase)
     }
 
-    /// Starts the thread that accepts connections. It gives the workers away when it stops.
+    /// Starts the thread that accepts connections. It sends the workers to the receiver when it stops.
     fn start_acceptor(
         &self,
         listener: Listener,
@@ -273,22 +280,22 @@ impl Shared {
             let _entered = thread.enter();
             listener.register()?
         };
-        let (given_back, receiver) = channel();
+        let (sender, receiver) = channel();
         let shared = self.clone();
         thread.start("acceptor", async move || {
             tokio::select! {
                 never = accept_into(&listener, &workers, &limiter) => match never {},
-                () = shared.accepting_ends() => {}
+                () = shared.until_accepting_ends() => {}
             }
-            accept_the_rest(listener, &workers, &limiter);
-            given_back.send(workers).ok();
+            drain_backlog(listener, &workers, &limiter);
+            sender.send(workers).ok();
         })?;
         Ok(receiver)
     }
 
-    /// Returns when the server stops accepting. With `send_retry_after` that is when no request is in progress: until
-    /// then new ones are answered with 429, which needs connections.
-    async fn accepting_ends(&self) {
+    /// Waits until the server stops accepting. With `send_retry_after` that is when no request is in progress: until
+    /// then it answers new requests with 429, which needs connections.
+    async fn until_accepting_ends(&self) {
         let mut phase = self.shutdown.phase.clone();
         phase.wait_for(|phase| *phase >= ShutdownPhase::Draining).await.ok();
         while self.live.peek().shutdown.send_retry_after

@@ -1,4 +1,4 @@
-//! Threads with a runtime of their own, and work that is restarted when it panics.
+//! Threads with their own runtime, and a supervisor that restarts tasks after a panic.
 
 use std::future::Future;
 use std::io;
@@ -14,21 +14,21 @@ use tracing::error;
 
 use crate::metrics::Metrics;
 
-/// The pause after a panic; doubled with each panic in a row, up to [`MAX_RESTART_BACKOFF`].
+/// The back-off after a panic; it doubles with each further panic, up to [`MAX_RESTART_BACKOFF`].
 const RESTART_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_RESTART_BACKOFF: Duration = Duration::from_mins(1);
+pub(crate) const MAX_RESTART_BACKOFF: Duration = Duration::from_mins(1);
 
-/// A thread to be, with a single-threaded runtime.
+/// A single-threaded runtime for a new thread.
 #[derive(Debug)]
 pub(crate) struct RuntimeThread(Runtime);
 
 impl RuntimeThread {
-    /// Builds the runtime. Nothing runs on it before [`Self::start`].
+    /// Builds the runtime. Tasks do not run before [`Self::start`].
     pub(crate) fn new() -> io::Result<Self> {
         Builder::new_current_thread().enable_all().build().map(Self)
     }
 
-    /// A handle by which other threads spawn tasks on it.
+    /// The handle with which other threads spawn tasks on the runtime.
     pub(crate) fn handle(&self) -> &Handle {
         self.0.handle()
     }
@@ -38,7 +38,7 @@ impl RuntimeThread {
         self.0.enter()
     }
 
-    /// Starts the thread, which runs the future that `main` makes. When that ends, every task on the runtime is dropped.
+    /// Starts the thread, which runs the future of `main`. When that completes, the runtime drops all its tasks.
     pub(crate) fn start<F: Future>(
         self,
         name: impl Into<String>,
@@ -50,15 +50,28 @@ impl RuntimeThread {
     }
 }
 
-/// Restarts work that panics, after a back-off. Each panic is logged and counted.
+/// Calls a function when a panic drops it, and only then.
+pub(crate) struct OnPanic<F: Fn()>(pub(crate) F);
+
+impl<F: Fn()> Drop for OnPanic<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
+/// Restarts a task that panics, after a back-off. Logs and counts each panic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Supervisor<'a> {
-    /// The cluster that the work is for, if it is for one.
+    /// The cluster of the task, for the log.
     pub(crate) cluster: Option<&'a str>,
     /// Counts panics.
     pub(crate) metrics: &'a Metrics,
-    /// Ends the back-off: work that is to stop is not restarted.
+    /// Cancels the back-off, so that a stopping task is not restarted.
     pub(crate) stop: Option<&'a CancellationToken>,
+    /// The longest back-off.
+    pub(crate) max_backoff: Duration,
 }
 
 impl Supervisor<'_> {
@@ -71,8 +84,8 @@ impl Supervisor<'_> {
                 return;
             }
             self.metrics.panics.inc();
-            // Work that lasted has a new fault, not the old one again.
-            backoff = if started.elapsed() > MAX_RESTART_BACKOFF { RESTART_BACKOFF } else { backoff };
+            // A task that ran for so long has probably panicked for another reason.
+            backoff = if started.elapsed() > self.max_backoff { RESTART_BACKOFF } else { backoff };
             error!(cluster = self.cluster, task, ?backoff, "task panicked, restarting after the back-off");
             match self.stop {
                 Some(stop) => {
@@ -82,7 +95,7 @@ impl Supervisor<'_> {
                 }
                 None => sleep(backoff).await,
             }
-            backoff = (backoff * 2).min(MAX_RESTART_BACKOFF);
+            backoff = (backoff * 2).min(self.max_backoff);
         }
     }
 }
@@ -96,12 +109,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_back_off_doubles_with_each_panic_and_panics_are_counted() {
         let (metrics, started, origin) = (Metrics::new(), RefCell::new(Vec::new()), Instant::now());
-        let supervisor = Supervisor { cluster: Some("c"), metrics: &metrics, stop: None };
+        let supervisor = Supervisor {
+            cluster: Some("c"),
+            metrics: &metrics,
+            stop: None,
+            max_backoff: MAX_RESTART_BACKOFF,
+        };
         let faulty = supervisor.run("faulty", || async {
             let run = started.borrow().len();
             started.borrow_mut().push(origin.elapsed().as_secs());
             if run == 8 {
-                // It works for long: the next panic has another cause.
+                // It runs longer than the maximum, which resets the back-off.
                 sleep(MAX_RESTART_BACKOFF * 2).await;
             }
             assert!(run > 9, "it panics ten times");
@@ -113,15 +131,34 @@ mod tests {
         assert_eq!(metrics.panics.get(), 10);
     }
 
+    #[tokio::test]
+    async fn a_guard_runs_when_an_async_function_panics_and_not_otherwise() {
+        async fn work(calls: &std::cell::Cell<u32>, panics: bool) {
+            let _guard = OnPanic(|| calls.set(calls.get() + 1));
+            tokio::task::yield_now().await;
+            assert!(!panics, "it panics");
+        }
+        let calls = std::cell::Cell::new(0);
+        for (panics, expected) in [(false, 0), (true, 1)] {
+            let ended = AssertUnwindSafe(work(&calls, panics)).catch_unwind().await;
+            assert_eq!((ended.is_err(), calls.get()), (panics, expected));
+        }
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn work_that_is_to_stop_is_not_restarted() {
+    async fn a_stopping_task_is_not_restarted() {
         let (metrics, stop, origin) = (Metrics::new(), CancellationToken::new(), Instant::now());
         let stopping = async {
-            // In the midst of the fourth back-off.
+            // During the fourth back-off.
             sleep(Duration::from_secs(8)).await;
             stop.cancel();
         };
-        let supervisor = Supervisor { cluster: None, metrics: &metrics, stop: Some(&stop) };
+        let supervisor = Supervisor {
+            cluster: None,
+            metrics: &metrics,
+            stop: Some(&stop),
+            max_backoff: MAX_RESTART_BACKOFF,
+        };
         tokio::join!(supervisor.run("faulty", || async { panic!("always") }), stopping);
         assert_eq!((origin.elapsed().as_secs(), metrics.panics.get()), (8, 4));
     }

@@ -22,15 +22,15 @@ const WATCH: f64 = 30.0;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Aim {
-    pub measure: Measure,
-    pub case: String,
-    pub of: String,
+pub(crate) struct Aim {
+    pub(crate) measure: Measure,
+    pub(crate) case: String,
+    pub(crate) of: String,
     /// What it is a ratio to, if it is one.
-    pub compared_with: Option<String>,
-    pub wanted: f64,
-    pub measured: f64,
-    pub met: bool,
+    pub(crate) compared_with: Option<String>,
+    pub(crate) wanted: f64,
+    pub(crate) measured: f64,
+    pub(crate) met: bool,
 }
 
 impl Aim {
@@ -54,7 +54,7 @@ impl Aim {
     }
 
     /// What it is about, in words.
-    pub fn about(&self) -> String {
+    pub(crate) fn about(&self) -> String {
         let Self { measure, case, of, .. } = self;
         let ratio = self.compared_with.as_ref().map(|other| format!(" as a ratio to {other}"));
         format!("{}, {case}: {of}{}", measure.title(), ratio.unwrap_or_default())
@@ -62,7 +62,7 @@ impl Aim {
 }
 
 /// Those that the figures say something about.
-pub fn aims(figures: &Figures) -> Vec<Aim> {
+pub(crate) fn aims(figures: &Figures) -> Vec<Aim> {
     let mut aims = Vec::new();
     let gateway = Kind::Gateway.name();
     for (case, wanted) in REQUESTS {
@@ -93,7 +93,11 @@ pub fn aims(figures: &Figures) -> Vec<Aim> {
 }
 
 /// HAProxy as it does best in this case.
-pub fn better_haproxy<'a>(figures: &'a Figures, measure: Measure, case: &'a str) -> Option<&'a Figure> {
+pub(crate) fn better_haproxy<'a>(
+    figures: &'a Figures,
+    measure: Measure,
+    case: &'a str,
+) -> Option<&'a Figure> {
     let all = figures.of_case(measure, case);
     let ours = all.filter(|figure| {
         [Kind::HaproxyHttp1, Kind::HaproxyHttp2].iter().any(|kind| kind.name() == figure.of)

@@ -40,7 +40,7 @@ const SHOWN: [(Measure, &str); 4] = [
     (Measure::Watches, "Memory per idle watch, KiB"),
 ];
 
-pub fn svg(machine: &Machine, figures: &Figures) -> String {
+pub(crate) fn svg(machine: &Machine, figures: &Figures) -> String {
     let (mut body, mut y) = (String::new(), 0);
     for (measure, heading) in SHOWN {
         let cases: Vec<&str> = figures

@@ -9,14 +9,14 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 const BECOME: &str = "__become";
 
 /// Starts a program.
-pub fn command(program: &str) -> Command {
+pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([BECOME, program]);
     command
 }
 
 /// Becomes the program that it was started for, if it was.
-pub fn become_program() {
+pub(crate) fn become_program() {
     let mut words = std::env::args_os().skip(1);
     if words.next().is_none_or(|word| word != BECOME) {
         return;

@@ -2,11 +2,11 @@
 
 /// Processor time in nanoseconds.
 #[derive(Clone, Copy)]
-pub struct Cost(f64);
+pub(crate) struct Cost(f64);
 
 impl Cost {
     /// What all threads of the process have used so far.
-    pub fn of(process: u32) -> Self {
+    pub(crate) fn of(process: u32) -> Self {
         let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
         let used = |thread: std::fs::DirEntry| -> f64 {
             let text = std::fs::read_to_string(thread.path().join("schedstat")).unwrap();
@@ -16,24 +16,24 @@ impl Cost {
     }
 
     /// How many of so many there were in each second of processor time since `before`.
-    pub fn rate(self, before: Self, many: usize) -> f64 {
+    pub(crate) fn rate(self, before: Self, many: usize) -> f64 {
         f64::from(u32::try_from(many).unwrap()) * 1e9 / (self.0 - before.0)
     }
 }
 
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     quantile(values, 50)
 }
 
 /// The least of the values that so many in a hundred do not exceed.
-pub fn quantile(values: impl Iterator<Item = f64>, percent: usize) -> f64 {
+pub(crate) fn quantile(values: impl Iterator<Item = f64>, percent: usize) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values[(values.len() * percent / 100).min(values.len() - 1)]
 }
 
 /// Its memory in KiB, what it shares counted by halves, thirds and so on.
-pub fn memory(process: u32) -> f64 {
+pub(crate) fn memory(process: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()

@@ -8,7 +8,7 @@ use crate::progress;
 /// What a figure is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Measure {
+pub(crate) enum Measure {
     /// Requests per second of the proxy's processor time.
     Requests,
     /// The same by how the sender is known.
@@ -24,7 +24,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    pub fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Requests => "requests per CPU-second",
             Self::Senders => "requests per CPU-second by how the sender is known",
@@ -35,29 +35,29 @@ impl Measure {
         }
     }
 
-    pub fn less_is_better(self) -> bool {
+    pub(crate) fn less_is_better(self) -> bool {
         matches!(self, Self::AddedMedian | Self::AddedTail | Self::Watches)
     }
 }
 
 /// One value of each round, which belong together over all figures of the same measure and case.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figure {
-    pub measure: Measure,
+pub(crate) struct Figure {
+    pub(crate) measure: Measure,
     /// Under which load, e.g. `HTTP/2, 1 KiB`.
-    pub case: String,
+    pub(crate) case: String,
     /// Which proxy, or which kind of sender.
-    pub of: String,
-    pub median: f64,
-    pub rounds: Vec<f64>,
+    pub(crate) of: String,
+    pub(crate) median: f64,
+    pub(crate) rounds: Vec<f64>,
 }
 
 #[derive(Default)]
-pub struct Figures(pub Vec<Figure>);
+pub(crate) struct Figures(pub Vec<Figure>);
 
 impl Figures {
     /// Adds a value of the round.
-    pub fn add(&mut self, measure: Measure, case: &str, of: &str, value: f64) {
+    pub(crate) fn add(&mut self, measure: Measure, case: &str, of: &str, value: f64) {
         progress::show(&format!("{}: {case}, {of}: {value:.1}", measure.title()));
         let known = self
             .0
@@ -79,16 +79,16 @@ impl Figures {
     }
 
     /// The figures of a measure and case.
-    pub fn of_case<'a>(&'a self, measure: Measure, case: &'a str) -> impl Iterator<Item = &'a Figure> {
+    pub(crate) fn of_case<'a>(&'a self, measure: Measure, case: &'a str) -> impl Iterator<Item = &'a Figure> {
         self.0.iter().filter(move |figure| figure.measure == measure && figure.case == case)
     }
 
-    pub fn find<'a>(&'a self, measure: Measure, case: &'a str, of: &str) -> Option<&'a Figure> {
+    pub(crate) fn find<'a>(&'a self, measure: Measure, case: &'a str, of: &str) -> Option<&'a Figure> {
         self.of_case(measure, case).find(|figure| figure.of == of)
     }
 
     /// Measures, each with its cases in the order they were measured in.
-    pub fn cases(&self) -> Vec<(Measure, &str)> {
+    pub(crate) fn cases(&self) -> Vec<(Measure, &str)> {
         let mut cases = Vec::new();
         for figure in &self.0 {
             let case = (figure.measure, figure.case.as_str());
@@ -103,7 +103,7 @@ impl Figures {
 
 impl Figure {
     /// How many times the other it is, in the median of rounds.
-    pub fn ratio(&self, other: &Self) -> f64 {
+    pub(crate) fn ratio(&self, other: &Self) -> f64 {
         median(self.rounds.iter().zip(&other.rounds).map(|(own, other)| own / other))
     }
 }

@@ -10,26 +10,31 @@ use crate::cost::Cost;
 use crate::figures::{Figures, Measure};
 use crate::load::Door;
 use crate::proxies::{Kind, Proxy};
-use crate::scene::{SMALL, Scene};
+use crate::setup::{CommonSetup, SMALL};
 use crate::wire::Ask;
 
 /// How many are made at once.
 const AT_ONCE: usize = 4;
-/// What everybody can: the key exchange of the figures that are compared.
-pub const CASE: &str = "HTTP/1.1, X25519";
+/// What all proxies support: the key exchange of the figures that are compared.
+pub(crate) const CASE: &str = "HTTP/1.1, X25519";
 /// What the gateway prefers, and releases of OpenSSL before 3.5 cannot.
 const POST_QUANTUM: &str = "HTTP/1.1, X25519MLKEM768";
 
-pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)], figures: &mut Figures) {
+pub(crate) async fn measure(
+    options: &Options,
+    setup: &CommonSetup,
+    proxies: &[(Kind, Proxy)],
+    figures: &mut Figures,
+) {
     if !options.wants(CASE) {
         return;
     }
     for turn in options.turns(proxies.len()) {
         let (kind, proxy) = &proxies[turn];
-        let made = rate(options, proxy, scene.by_certificate(proxy.address())).await;
+        let made = rate(options, proxy, setup.by_certificate(proxy.address())).await;
         figures.add(Measure::Handshakes, CASE, kind.name(), made);
         if *kind == Kind::Gateway {
-            let made = rate(options, proxy, scene.post_quantum(proxy.address())).await;
+            let made = rate(options, proxy, setup.post_quantum(proxy.address())).await;
             figures.add(Measure::Handshakes, POST_QUANTUM, kind.name(), made);
         }
     }

@@ -12,7 +12,7 @@ use crate::cost::quantile;
 use crate::figures::{Figures, Measure};
 use crate::load::Door;
 use crate::proxies::{Kind, Proxy};
-use crate::scene::{SMALL, Scene};
+use crate::setup::{CommonSetup, SMALL};
 use crate::wire::{Ask, Wire};
 
 /// How far apart requests are: 500 in each second.
@@ -24,12 +24,17 @@ const WARM_UP: Duration = Duration::from_millis(200);
 
 const VERSIONS: [(&str, bool); 2] = [("HTTP/1.1", false), ("HTTP/2", true)];
 
-pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)], figures: &mut Figures) {
+pub(crate) async fn measure(
+    options: &Options,
+    setup: &CommonSetup,
+    proxies: &[(Kind, Proxy)],
+    figures: &mut Figures,
+) {
     for (version, http2) in VERSIONS.into_iter().filter(|(version, _)| options.wants(version)) {
         for turn in options.turns(proxies.len()) {
             let (kind, proxy) = &proxies[turn];
-            let direct = times(options, &scene.direct(), http2).await;
-            let through = times(options, &scene.by_certificate(proxy.address()), http2).await;
+            let direct = times(options, &setup.direct(), http2).await;
+            let through = times(options, &setup.by_certificate(proxy.address()), http2).await;
             for (measure, percent) in [(Measure::AddedMedian, 50), (Measure::AddedTail, 99)] {
                 let [direct, through] =
                     [&direct, &through].map(|times| quantile(times.iter().copied(), percent));
@@ -41,7 +46,7 @@ pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)]
 
 async fn times(options: &Options, door: &Door, http2: bool) -> Vec<f64> {
     let lasting = options.seconds;
-    // All begin once everybody has connected.
+    // All begin once all have connected.
     let start = Instant::now() + Duration::from_millis(100);
     let clients: Vec<_> = (0..CONNECTIONS)
         .map(|number| {

@@ -14,23 +14,23 @@ use tokio_rustls::client::TlsStream;
 
 use crate::wire::{Ask, Heard, Wire};
 
-/// Who is asked, and by whom.
+/// The proxy, and the client.
 #[derive(Clone)]
-pub struct Door {
-    pub address: SocketAddr,
-    pub tls: Arc<ClientConfig>,
+pub(crate) struct Door {
+    pub(crate) address: SocketAddr,
+    pub(crate) tls: Arc<ClientConfig>,
 }
 
 /// How many connections, and how many requests are in progress on each.
 #[derive(Clone, Copy)]
-pub struct Shape {
-    pub http2: bool,
-    pub connections: usize,
-    pub streams: usize,
+pub(crate) struct Shape {
+    pub(crate) http2: bool,
+    pub(crate) connections: usize,
+    pub(crate) streams: usize,
 }
 
 /// A connection with what is said on it.
-pub struct Connection {
+pub(crate) struct Connection {
     stream: TlsStream<TcpStream>,
     wire: Box<dyn Wire>,
     input: Vec<u8>,
@@ -38,12 +38,12 @@ pub struct Connection {
 }
 
 impl Door {
-    pub fn server_name() -> ServerName<'static> {
+    pub(crate) fn server_name() -> ServerName<'static> {
         ServerName::try_from("localhost").unwrap()
     }
 
     /// The settings of connections of this version of HTTP.
-    pub fn tls_for(&self, http2: bool) -> Arc<ClientConfig> {
+    pub(crate) fn tls_for(&self, http2: bool) -> Arc<ClientConfig> {
         let mut tls = ClientConfig::clone(&self.tls);
         let protocol: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
         tls.alpn_protocols = vec![protocol.to_vec()];
@@ -51,7 +51,7 @@ impl Door {
     }
 
     /// A new connection on which `ask` will be asked.
-    pub async fn connect(&self, tls: Arc<ClientConfig>, ask: &Ask, http2: bool) -> Connection {
+    pub(crate) async fn connect(&self, tls: Arc<ClientConfig>, ask: &Ask, http2: bool) -> Connection {
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let stream = TlsConnector::from(tls).connect(Self::server_name(), stream).await.unwrap();
@@ -65,14 +65,14 @@ impl Door {
 
 impl Connection {
     /// Makes so many requests at once, and no more.
-    pub fn ask(&mut self, requests: usize) {
+    pub(crate) fn ask(&mut self, requests: usize) {
         for _ in 0..requests {
             self.wire.ask(&mut self.out);
         }
     }
 
     /// Sends what there is to send, and takes what comes.
-    pub async fn turn(&mut self) -> Heard {
+    pub(crate) async fn turn(&mut self) -> Heard {
         if !self.out.is_empty() {
             self.stream.write_all(&self.out).await.unwrap();
             self.stream.flush().await.unwrap();
@@ -84,7 +84,7 @@ impl Connection {
     }
 
     /// Takes leave.
-    pub async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         self.stream.shutdown().await.unwrap();
     }
 
@@ -106,13 +106,13 @@ impl Connection {
 }
 
 /// Connections that wait for their turn.
-pub struct Crowd {
+pub(crate) struct Crowd {
     connections: Vec<Connection>,
     streams: usize,
 }
 
 impl Crowd {
-    pub async fn connect(door: &Door, ask: &Ask, shape: Shape) -> Self {
+    pub(crate) async fn connect(door: &Door, ask: &Ask, shape: Shape) -> Self {
         let tls = door.tls_for(shape.http2);
         let mut connections = Vec::new();
         for _ in 0..shape.connections {
@@ -122,7 +122,7 @@ impl Crowd {
     }
 
     /// As many requests as are answered in that time.
-    pub async fn ask_for(&mut self, time: Duration) -> usize {
+    pub(crate) async fn ask_for(&mut self, time: Duration) -> usize {
         let (until, streams) = (Instant::now() + time, self.streams);
         let mut tasks = JoinSet::new();
         for mut connection in self.connections.drain(..) {

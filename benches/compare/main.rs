@@ -1,13 +1,10 @@
 //! The gateway beside HAProxy and nginx at the same work: clients with certificates, identity in headers, TLS with a
-//! certificate of the proxy's own to one backend. Everybody has one thread and takes turns with the others, so that
-//! whatever else the machine does falls on all of them.
+//! certificate of the proxy's own to one backend. Each has one thread and takes turns with the others, so that
+//! other load of the machine affects all of them.
 //!
 //! `cargo bench --bench compare`, and `-- --help` for the rest.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    missing_debug_implementations,
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
@@ -30,21 +27,10 @@ mod progress;
 mod proxies;
 mod rates;
 mod report;
-mod scene;
 mod senders;
+mod setup;
 mod watches;
 mod wire;
-
-#[path = "../shared/files.rs"]
-mod files;
-#[path = "../../tests/support/pki.rs"]
-mod pki;
-#[path = "../../tests/it"]
-#[allow(dead_code, reason = "the tests use the rest")]
-mod it {
-    pub mod support;
-}
-use it::support;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -52,12 +38,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum as _};
+use testkit::open_files;
 use tokio::signal::unix::{SignalKind, signal};
 
 use figures::Figures;
 use proxies::{Kind, Proxy};
 use report::{Machine, Report};
-use scene::Scene;
+use setup::CommonSetup;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,7 +56,7 @@ Examples:
 /// what memory idle watches take.
 ///
 /// Clients come with certificates; the backend learns who they are from headers, over TLS with the proxy's own
-/// certificate. Everybody has as many threads, the same keys, and logs no request that succeeds. Turns are interleaved: on a
+/// certificate. Each has as many threads, the same keys, and logs no request that succeeds. Turns are interleaved: on a
 /// machine that does something else too, ratios still mean something where figures do not. All of it takes a quarter of
 /// an hour.
 #[derive(Parser, Clone)]
@@ -112,7 +99,7 @@ impl Options {
         case.contains(&self.case)
     }
 
-    /// Whose turn it is, of so many: in each round somebody else begins.
+    /// The order of so many proxies: each round begins with another one.
     fn turns(&self, many: usize) -> impl Iterator<Item = usize> {
         (0..self.rounds.get()).flat_map(move |round| (0..many).map(move |turn| (round + turn) % many))
     }
@@ -147,13 +134,13 @@ enum Part {
 async fn main() -> ExitCode {
     child::become_program();
     let options = Options::parse();
-    files::raise_limit();
+    open_files::raise_limit();
     if options.install && Kind::missing().next().is_some() {
         proxies::install();
     }
     let kinds = Kind::present();
     let mut told_to_end = signal(SignalKind::terminate()).unwrap();
-    // Whoever is dropped here removes what it has made.
+    // What is dropped here removes its files.
     let figures = tokio::select! {
         figures = measure(&options, &kinds) => figures,
         _ = told_to_end.recv() => return ExitCode::FAILURE,
@@ -172,22 +159,22 @@ async fn main() -> ExitCode {
 }
 
 async fn measure(options: &Options, kinds: &[Kind]) -> Figures {
-    let scene = Scene::new(options.threads);
+    let setup = CommonSetup::new(options.threads);
     let mut proxies = Vec::new();
     for kind in kinds.iter().copied() {
-        let proxy = Proxy::start(kind, &scene).await;
-        scene.verify(kind.name(), proxy.address()).await;
+        let proxy = Proxy::start(kind, &setup).await;
+        setup.verify(kind.name(), proxy.address()).await;
         proxies.push((kind, proxy));
     }
     let mut figures = Figures::default();
     for part in Part::value_variants() {
         if options.only.is_empty() || options.only.contains(part) {
             match part {
-                Part::Rates => rates::measure(options, &scene, &proxies, &mut figures).await,
-                Part::Senders => senders::measure(options, &scene, &proxies[0].1, &mut figures).await,
-                Part::Handshakes => handshakes::measure(options, &scene, &proxies, &mut figures).await,
-                Part::Latency => latency::measure(options, &scene, &proxies, &mut figures).await,
-                Part::Watches => watches::measure(options, &scene, kinds, &mut figures).await,
+                Part::Rates => rates::measure(options, &setup, &proxies, &mut figures).await,
+                Part::Senders => senders::measure(options, &setup, &proxies[0].1, &mut figures).await,
+                Part::Handshakes => handshakes::measure(options, &setup, &proxies, &mut figures).await,
+                Part::Latency => latency::measure(options, &setup, &proxies, &mut figures).await,
+                Part::Watches => watches::measure(options, &setup, kinds, &mut figures).await,
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 
 /// Shows it in place of what was shown before.
-pub fn show(what: &str) {
+pub(crate) fn show(what: &str) {
     let mut out = std::io::stderr();
     if out.is_terminal() {
         write!(out, "\r\x1b[2K{what}").and_then(|()| out.flush()).unwrap();
@@ -11,6 +11,6 @@ pub fn show(what: &str) {
 }
 
 /// Leaves nothing behind.
-pub fn end() {
+pub(crate) fn end() {
     show("");
 }

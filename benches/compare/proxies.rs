@@ -6,19 +6,20 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use testkit::gateway_process::GatewayProcess;
+
 use crate::child;
-use crate::scene::Scene;
-use crate::support::process::Process;
+use crate::setup::CommonSetup;
 
 const HAPROXY: &str = include_str!("haproxy.cfg");
 const NGINX: &str = include_str!("nginx.conf");
 /// How long a competitor may take to serve.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// What installs the others on Debian.
 const INSTALL: [&str; 5] = ["apt-get", "install", "-y", "haproxy", "nginx-light"];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     Gateway,
     /// With HTTP/1.1 to the backend.
     HaproxyHttp1,
@@ -28,9 +29,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 4] = [Self::Gateway, Self::HaproxyHttp1, Self::HaproxyHttp2, Self::Nginx];
+    pub(crate) const ALL: [Self; 4] = [Self::Gateway, Self::HaproxyHttp1, Self::HaproxyHttp2, Self::Nginx];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Gateway => "portcullis",
             Self::HaproxyHttp1 => "haproxy-http1",
@@ -54,7 +55,7 @@ impl Kind {
     }
 
     /// The program's name and version, if it is there.
-    pub fn version(self) -> Option<String> {
+    pub(crate) fn version(self) -> Option<String> {
         if self == Self::Gateway {
             return Some(concat!("portcullis ", env!("CARGO_PKG_VERSION")).to_owned());
         }
@@ -68,60 +69,60 @@ impl Kind {
     }
 
     /// Those whose programs are not there.
-    pub fn missing() -> impl Iterator<Item = Self> {
+    pub(crate) fn missing() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|kind| kind.version().is_none())
     }
 
     /// The others; who is left out is said.
-    pub fn present() -> Vec<Self> {
+    pub(crate) fn present() -> Vec<Self> {
         let missing: Vec<Self> = Self::missing().collect();
         for kind in &missing {
             eprintln!("LEFT OUT: {} is not installed", kind.name());
         }
         if !missing.is_empty() {
-            eprintln!("To compare with everybody: {}, or run this with --install", INSTALL.join(" "));
+            eprintln!("To compare with all proxies: {}, or run this with --install", INSTALL.join(" "));
         }
         Self::ALL.into_iter().filter(|kind| !missing.contains(kind)).collect()
     }
 }
 
 /// Installs those that are missing.
-pub fn install() {
+pub(crate) fn install() {
     let done = Command::new(INSTALL[0]).args(&INSTALL[1..]).stdout(Stdio::null()).status();
     assert!(done.is_ok_and(|done| done.success()), "`{}` failed", INSTALL.join(" "));
 }
 
 /// One that serves.
-pub enum Proxy {
-    Gateway(Box<Process>),
+pub(crate) enum Proxy {
+    Gateway(Box<GatewayProcess>),
     Other { child: Child, address: SocketAddr },
 }
 
 impl Proxy {
-    pub async fn start(kind: Kind, scene: &Scene) -> Self {
-        let directory = scene.pki.directory.path().display().to_string();
+    pub(crate) async fn start(kind: Kind, setup: &CommonSetup) -> Self {
+        let directory = setup.pki.directory.path().display().to_string();
         let mut command = child::command(&kind.program().unwrap());
         let (name, template) = match kind {
             Kind::Gateway => {
-                command.arg("serve").args(&scene.flags);
-                return Self::Gateway(Box::new(Process::serve(command).await));
+                command.arg("serve").args(&setup.flags);
+                return Self::Gateway(Box::new(GatewayProcess::serve(command).await));
             }
             Kind::HaproxyHttp1 | Kind::HaproxyHttp2 => ("haproxy.cfg", HAPROXY),
             Kind::Nginx => ("nginx.conf", NGINX),
         };
         let address = free_address();
         let config = template
-            .replace("{threads}", &scene.threads.to_string())
+            .replace("{threads}", &setup.threads.to_string())
             .replace("{port}", &address.port().to_string())
             .replace("{directory}", &directory)
-            .replace("{backend}", &scene.backend.to_string())
+            .replace("{backend}", &setup.backend.to_string())
             .replace("{alpn}", if kind == Kind::HaproxyHttp2 { "h2" } else { "http/1.1" });
-        let config = scene.pki.write(&format!("{}-{name}", address.port()), config);
+        let config = setup.pki.write(&format!("{}-{name}", address.port()), config);
         match kind {
             Kind::Nginx => command.arg("-p").arg(&directory).arg("-c"),
             _ => command.args(["-db", "-f"]),
         };
-        let said = scene.pki.directory.path().join(format!("{}-{name}.log", address.port()));
+        let said = setup.pki.directory.path().join(format!("{}-{name}.log", address.port()));
         let log = File::create(&said).unwrap();
         let child =
             command.arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
@@ -131,7 +132,7 @@ impl Proxy {
     }
 
     async fn serves(&mut self, kind: Kind, said: &Path) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while tokio::net::TcpStream::connect(self.address()).await.is_err() {
             if let Self::Other { child, .. } = self {
                 let ended = child.try_wait().unwrap();
@@ -143,14 +144,14 @@ impl Proxy {
         }
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         match self {
             Self::Gateway(process) => process.gateway.address,
             Self::Other { address, .. } => *address,
         }
     }
 
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         match self {
             Self::Gateway(process) => process.id(),
             Self::Other { child, .. } => child.id(),
@@ -167,7 +168,7 @@ impl Drop for Proxy {
     }
 }
 
-/// An address that nobody listens on now.
+/// An address without a listener.
 fn free_address() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()

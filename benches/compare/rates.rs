@@ -7,11 +7,11 @@ use crate::cost::Cost;
 use crate::figures::{Figures, Measure};
 use crate::load::{Crowd, Door, Shape};
 use crate::proxies::{Kind, Proxy};
-use crate::scene::{LARGE, SMALL, Scene};
+use crate::setup::{CommonSetup, LARGE, SMALL};
 use crate::wire::Ask;
 
 /// As many connections as clients of HTTP/1.1 need for 32 requests at once, and eight busy ones of HTTP/2.
-pub const SHAPES: [(&str, Shape); 2] = [
+pub(crate) const SHAPES: [(&str, Shape); 2] = [
     ("HTTP/1.1", Shape { http2: false, connections: 32, streams: 1 }),
     ("HTTP/2", Shape { http2: true, connections: 8, streams: 16 }),
 ];
@@ -20,7 +20,12 @@ const SIZES: [(&str, &str); 2] = [("1 KiB", SMALL), ("100 KiB", LARGE)];
 /// How long new connections are used before it counts.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)], figures: &mut Figures) {
+pub(crate) async fn measure(
+    options: &Options,
+    setup: &CommonSetup,
+    proxies: &[(Kind, Proxy)],
+    figures: &mut Figures,
+) {
     for (version, shape) in SHAPES {
         for (size, path) in SIZES {
             let case = format!("{version}, {size}");
@@ -29,7 +34,7 @@ pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)]
             }
             for turn in options.turns(proxies.len()) {
                 let (kind, proxy) = &proxies[turn];
-                let door = scene.by_certificate(proxy.address());
+                let door = setup.by_certificate(proxy.address());
                 let rate = rate(options, proxy, &door, &Ask::of(path), shape).await;
                 figures.add(Measure::Requests, &case, kind.name(), rate);
             }
@@ -38,7 +43,7 @@ pub async fn measure(options: &Options, scene: &Scene, proxies: &[(Kind, Proxy)]
 }
 
 /// What one proxy does in its turn.
-pub async fn rate(options: &Options, proxy: &Proxy, door: &Door, ask: &Ask, shape: Shape) -> f64 {
+pub(crate) async fn rate(options: &Options, proxy: &Proxy, door: &Door, ask: &Ask, shape: Shape) -> f64 {
     let mut crowd = Crowd::connect(door, ask, shape).await;
     crowd.ask_for(WARM_UP).await;
     let before = Cost::of(proxy.id());

@@ -12,17 +12,17 @@ use crate::proxies::Kind;
 
 /// Where it was measured, and how.
 #[derive(Serialize)]
-pub struct Machine {
+pub(crate) struct Machine {
     processor: String,
     cores: usize,
     kernel: String,
     /// Of each program.
-    pub threads: NonZeroUsize,
-    pub programs: Vec<String>,
+    pub(crate) threads: NonZeroUsize,
+    pub(crate) programs: Vec<String>,
 }
 
 impl Machine {
-    pub fn of(kinds: &[Kind], threads: NonZeroUsize) -> Self {
+    pub(crate) fn of(kinds: &[Kind], threads: NonZeroUsize) -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -38,7 +38,7 @@ impl Machine {
     }
 
     /// How many threads each program has, in words.
-    pub fn threads_each(&self) -> String {
+    pub(crate) fn threads_each(&self) -> String {
         match self.threads.get() {
             1 => "one thread each".to_owned(),
             threads => format!("{threads} threads each"),
@@ -48,7 +48,7 @@ impl Machine {
 
 /// The whole report. The names of its fields stay.
 #[derive(Serialize)]
-pub struct Report<'a> {
+pub(crate) struct Report<'a> {
     format: u32,
     machine: Machine,
     seconds: f64,
@@ -57,7 +57,7 @@ pub struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub fn new(machine: Machine, options: &Options, figures: &'a Figures) -> Self {
+    pub(crate) fn new(machine: Machine, options: &Options, figures: &'a Figures) -> Self {
         Self {
             format: 1,
             machine,
@@ -67,20 +67,20 @@ impl<'a> Report<'a> {
         }
     }
 
-    pub fn json(&self) -> String {
+    pub(crate) fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap()
     }
 }
 
 /// The same for people.
-pub fn table(machine: &Machine, figures: &Figures) -> String {
+pub(crate) fn table(machine: &Machine, figures: &Figures) -> String {
     let mut out = format!("{}, {} cores, {}\n", machine.processor, machine.cores, machine.kernel);
     for program in &machine.programs {
         writeln!(out, "{program}").unwrap();
     }
     writeln!(out, "Medians of rounds, {}.", machine.threads_each()).unwrap();
     out += "haproxy-http1 and haproxy-http2 speak HTTP/1.1 and HTTP/2 to the backend.\n\
-            Nobody logs a request that succeeds. TLS 1.3 with P-256 certificates on both sides.\n";
+            No proxy logs a request that succeeds. TLS 1.3 with P-256 certificates on both sides.\n";
     let mut shown: Option<Measure> = None;
     for (measure, case) in figures.cases() {
         let row: Vec<&Figure> = figures.of_case(measure, case).collect();
@@ -110,7 +110,7 @@ pub fn table(machine: &Machine, figures: &Figures) -> String {
 }
 
 /// With as many digits as mean something, and thousands apart.
-pub fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if value.abs() < 10.0 {
         return format!("{value:.3}");
     }

@@ -4,17 +4,17 @@ use crate::Options;
 use crate::figures::{Figures, Measure};
 use crate::proxies::Proxy;
 use crate::rates::{SHAPES, rate};
-use crate::scene::{SMALL, Scene};
+use crate::setup::{CommonSetup, SMALL};
 use crate::wire::Ask;
 
 /// What the others are compared with.
-pub const CERTIFICATE: &str = "certificate";
+pub(crate) const CERTIFICATE: &str = "certificate";
 /// Looked up in a file, and verified once and then remembered.
-pub const STATIC_TOKEN: &str = "static-token";
-pub const BOUND_TOKEN: &str = "bound-token";
+pub(crate) const STATIC_TOKEN: &str = "static-token";
+pub(crate) const BOUND_TOKEN: &str = "bound-token";
 
-pub async fn measure(options: &Options, scene: &Scene, gateway: &Proxy, figures: &mut Figures) {
-    let tokens = &scene.tokens;
+pub(crate) async fn measure(options: &Options, setup: &CommonSetup, gateway: &Proxy, figures: &mut Figures) {
+    let tokens = &setup.tokens;
     let senders = [
         (CERTIFICATE, None),
         (STATIC_TOKEN, Some(&tokens.short)),
@@ -25,8 +25,8 @@ pub async fn measure(options: &Options, scene: &Scene, gateway: &Proxy, figures:
         for turn in options.turns(senders.len()) {
             let (name, token) = senders[turn];
             let (door, ask) = match token {
-                None => (scene.by_certificate(gateway.address()), Ask::of(SMALL)),
-                Some(token) => (Scene::by_token(gateway.address()), Ask::of(SMALL).with_token(token)),
+                None => (setup.by_certificate(gateway.address()), Ask::of(SMALL)),
+                Some(token) => (CommonSetup::by_token(gateway.address()), Ask::of(SMALL).with_token(token)),
             };
             let rate = rate(options, gateway, &door, &ask, shape).await;
             figures.add(Measure::Senders, version, name, rate);

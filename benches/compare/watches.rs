@@ -8,7 +8,7 @@ use crate::figures::{Figures, Measure};
 use crate::load::{Connection, Crowd, Door, Shape};
 use crate::proxies::{Kind, Proxy};
 use crate::rates::SHAPES;
-use crate::scene::{SMALL, Scene, WATCH};
+use crate::setup::{CommonSetup, SMALL, WATCH};
 use crate::wire::Ask;
 
 /// Name, version of HTTP, watches on each connection.
@@ -21,12 +21,12 @@ const CASES: [(&str, bool, usize); 3] = [
 /// What a proxy may still do once the last watch is open: buffers it gives back.
 const SETTLING: Duration = Duration::from_secs(1);
 
-pub async fn measure(options: &Options, scene: &Scene, kinds: &[Kind], figures: &mut Figures) {
+pub(crate) async fn measure(options: &Options, setup: &CommonSetup, kinds: &[Kind], figures: &mut Figures) {
     for (case, http2, streams) in CASES.into_iter().filter(|(case, ..)| options.wants(case)) {
         for kind in kinds {
             // A new one each time: what others left behind would take in the watches.
-            let proxy = Proxy::start(*kind, scene).await;
-            let door = scene.by_certificate(proxy.address());
+            let proxy = Proxy::start(*kind, setup).await;
+            let door = setup.by_certificate(proxy.address());
             let used = of_watches(options, &proxy, &door, http2, streams).await;
             figures.add(Measure::Watches, case, kind.name(), used);
         }

@@ -4,20 +4,20 @@
 mod http1;
 mod http2;
 
-pub use http1::Http1;
-pub use http2::Http2;
+pub(crate) use http1::Http1;
+pub(crate) use http2::Http2;
 
 /// What came in.
 #[derive(Clone, Copy, Default)]
-pub struct Heard {
+pub(crate) struct Heard {
     /// Headers of answers, all of which said 200.
-    pub heads: usize,
+    pub(crate) heads: usize,
     /// Answers that were complete.
-    pub answers: usize,
+    pub(crate) answers: usize,
 }
 
 /// The client's side of a connection. Everything it wants to send is appended to `out`.
-pub trait Wire: Send {
+pub(crate) trait Wire: Send {
     /// What comes before the first request.
     fn greet(&mut self, out: &mut Vec<u8>);
     /// Makes the request once more.
@@ -28,13 +28,13 @@ pub trait Wire: Send {
 
 /// A request that is made over and over, as client-go sends it.
 #[derive(Clone)]
-pub struct Ask {
-    pub path: String,
-    pub headers: Vec<(&'static str, String)>,
+pub(crate) struct Ask {
+    pub(crate) path: String,
+    pub(crate) headers: Vec<(&'static str, String)>,
 }
 
 impl Ask {
-    pub fn of(path: &str) -> Self {
+    pub(crate) fn of(path: &str) -> Self {
         let headers = [
             ("accept", "application/json"),
             ("user-agent", "controller-manager/v1.36.0 (linux/amd64) kubernetes/0123456"),
@@ -43,13 +43,13 @@ impl Ask {
         Self { path: path.to_owned(), headers: headers.to_vec() }
     }
 
-    pub fn with_token(mut self, token: &str) -> Self {
+    pub(crate) fn with_token(mut self, token: &str) -> Self {
         self.headers.push(("authorization", format!("Bearer {token}")));
         self
     }
 
     /// A new connection on which it is made.
-    pub fn wire(&self, http2: bool) -> Box<dyn Wire> {
+    pub(crate) fn wire(&self, http2: bool) -> Box<dyn Wire> {
         if http2 { Box::new(Http2::new(self)) } else { Box::new(Http1::new(self)) }
     }
 }

@@ -7,22 +7,21 @@ use futures_util::stream::unfold;
 use http::{Method, Response};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
+use testkit::body::{endless, whole};
+use testkit::{Backend, BoxedBody, BoxedError, H2, Pki, full};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::support::body::{endless, whole};
-use crate::support::{Backend, BoxedBody, BoxedError, H2, Pki, full};
-
 /// A watch with an event each second.
-pub const WATCH: &str = "/api/v1/pods?watch=true";
-/// A watch with more events than anybody can read.
-pub const FLOOD: &str = "/api/v1/events?watch=true";
+pub(crate) const WATCH: &str = "/api/v1/pods?watch=true";
+/// A watch with more events than a client can read.
+pub(crate) const FLOOD: &str = "/api/v1/events?watch=true";
 /// A list that is larger than everything that may hold some of it on its way.
-pub const LIST: &str = "/api/v1/pods";
-pub const LIST_LENGTH: usize = 16 << 20;
+pub(crate) const LIST: &str = "/api/v1/pods";
+pub(crate) const LIST_LENGTH: usize = 16 << 20;
 /// How often a watch tells something.
-pub const PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 
-pub async fn start(pki: &Pki) -> Backend {
+pub(crate) async fn start(pki: &Pki) -> Backend {
     let list = Bytes::from(vec![b'x'; LIST_LENGTH]);
     Backend::start(pki, H2, move |request| {
         let list = list.clone();

@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use testkit::Pki;
+use testkit::gateway_process::GatewayProcess;
+use testkit::pki::Issued;
+use testkit::{client::Client, text};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -17,10 +21,6 @@ use stalling::Stalled;
 
 use crate::backend::{LIST, LIST_LENGTH, PERIOD, WATCH};
 use crate::count::Count;
-use crate::pki::Issued;
-use crate::support::Pki;
-use crate::support::process::Process;
-use crate::support::{client::Client, text};
 
 /// Watches on each connection of HTTP/2.
 const STREAMS: usize = 50;
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const SILENCE: Duration = Duration::from_secs(15);
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 
-pub struct Crowd {
+pub(crate) struct Crowd {
     tasks: JoinSet<()>,
     ending: watch::Sender<bool>,
     _stalled: Vec<Stalled>,
@@ -44,7 +44,7 @@ pub struct Crowd {
 
 #[derive(Clone)]
 struct Member {
-    process: Arc<Process>,
+    process: Arc<GatewayProcess>,
     alice: Arc<Issued>,
     count: Arc<Count>,
     ending: watch::Receiver<bool>,
@@ -52,7 +52,12 @@ struct Member {
 
 impl Crowd {
     /// Opens every watch, and sets the rest going.
-    pub async fn start(process: &Arc<Process>, pki: &Pki, count: &Arc<Count>, watches: usize) -> Self {
+    pub(crate) async fn start(
+        process: &Arc<GatewayProcess>,
+        pki: &Pki,
+        count: &Arc<Count>,
+        watches: usize,
+    ) -> Self {
         let (ending, end) = watch::channel(false);
         let member = Member {
             process: Arc::clone(process),
@@ -86,8 +91,8 @@ impl Crowd {
         Self { tasks, ending, _stalled: stalled }
     }
 
-    /// Lets everybody go; who could not connect or was cut off has panicked.
-    pub async fn end(mut self, count: &Count) {
+    /// Ends all clients; one that could not connect or was cut off has panicked.
+    pub(crate) async fn end(mut self, count: &Count) {
         self.ending.send_replace(true);
         while let Some(ended) = self.tasks.join_next().await {
             if ended.is_err() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 #[derive(Default)]
-pub struct Count {
+pub(crate) struct Count {
     opened: AtomicU64,
     dropped: AtomicU64,
     events: AtomicU64,
@@ -22,55 +22,55 @@ pub struct Count {
 /// The counts at one time.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Counted {
-    pub open: u64,
-    pub dropped: u64,
-    pub events: u64,
-    pub lost: u64,
-    pub requests: u64,
-    pub failed: u64,
+pub(crate) struct Counted {
+    pub(crate) open: u64,
+    pub(crate) dropped: u64,
+    pub(crate) events: u64,
+    pub(crate) lost: u64,
+    pub(crate) requests: u64,
+    pub(crate) failed: u64,
     /// What clients began and did not end.
-    pub broken_off: u64,
-    pub reloads: u64,
-    pub ineffective: u64,
+    pub(crate) broken_off: u64,
+    pub(crate) reloads: u64,
+    pub(crate) ineffective: u64,
     /// How much later than due the latest event of any watch came, in milliseconds.
-    pub latest: u64,
+    pub(crate) latest: u64,
 }
 
 impl Count {
-    pub fn watch_opened(&self) {
+    pub(crate) fn watch_opened(&self) {
         self.opened.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A watch ended that should not have.
-    pub fn watch_dropped(&self, why: &str) {
+    pub(crate) fn watch_dropped(&self, why: &str) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
         eprintln!("a watch was dropped: {why}");
     }
 
     /// An event came, `late`, and `lost` before it did not.
-    pub fn event(&self, lost: u64, late: Duration) {
+    pub(crate) fn event(&self, lost: u64, late: Duration) {
         self.events.fetch_add(1, Ordering::Relaxed);
         self.lost.fetch_add(lost, Ordering::Relaxed);
         self.latest.fetch_max(u64::try_from(late.as_millis()).unwrap(), Ordering::Relaxed);
     }
 
-    pub fn request(&self, good: bool) {
+    pub(crate) fn request(&self, good: bool) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.failed.fetch_add(u64::from(!good), Ordering::Relaxed);
     }
 
-    pub fn broken_off(&self) {
+    pub(crate) fn broken_off(&self) {
         self.broken_off.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A reload is in force; `effective` if all that is new counts, and all that is old does not.
-    pub fn reloaded(&self, effective: bool) {
+    pub(crate) fn reloaded(&self, effective: bool) {
         self.reloads.fetch_add(1, Ordering::Relaxed);
         self.ineffective.fetch_add(u64::from(!effective), Ordering::Relaxed);
     }
 
-    pub fn now(&self) -> Counted {
+    pub(crate) fn now(&self) -> Counted {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let dropped = read(&self.dropped);
         Counted {

@@ -1,11 +1,11 @@
-//! Floods beside honest clients, whose requests are measured first without one and then with it. Whoever the gateway asks
+//! Floods beside honest clients, whose requests are measured first without one and then with it. Every server that the gateway asks
 //! about tokens counts how often it does.
 
 mod connections;
+mod flooded_gateway;
 mod headers;
 mod honest;
 mod report;
-mod scene;
 mod senders;
 mod tokens;
 
@@ -18,9 +18,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use flooded_gateway::FloodedGateway;
 use honest::{Kind, Times};
 use report::Moment;
-use scene::Scene;
 use senders::Sender;
 use tokens::Forger;
 
@@ -29,10 +29,10 @@ const CLIENTS: usize = 8;
 
 /// What there is too much of.
 #[derive(Clone, Copy, ValueEnum)]
-pub enum Flood {
-    /// Tokens that nobody has issued, of every shape, over both versions of HTTP.
+pub(crate) enum Flood {
+    /// Made-up tokens of every shape, over both versions of HTTP.
     Tokens,
-    /// Requests of nobody in particular, over both versions of HTTP.
+    /// Anonymous requests, over both versions of HTTP.
     Anonymous,
     /// Requests over HTTP/2 that are taken back as soon as they are made.
     Resets,
@@ -44,11 +44,17 @@ pub enum Flood {
 
 impl Flood {
     /// Sets one of its clients going; each tells in the end how often it did it.
-    fn start(self, scene: &Arc<Scene>, number: usize, end: &watch::Receiver<bool>, flood: &mut JoinSet<u64>) {
-        let (gateway, end) = (scene.process.gateway.address, end.clone());
+    fn start(
+        self,
+        subject: &Arc<FloodedGateway>,
+        number: usize,
+        end: &watch::Receiver<bool>,
+        flood: &mut JoinSet<u64>,
+    ) {
+        let (gateway, end) = (subject.process.gateway.address, end.clone());
         match self {
             Self::Tokens => {
-                let mut forger = Forger::new(scene, number);
+                let mut forger = Forger::new(subject, number);
                 let token = move || Some(forger.token());
                 let sender = Sender { gateway, token, codes: &[401], end };
                 flood.spawn(sender.clone().over_http1());
@@ -61,14 +67,14 @@ impl Flood {
             }
             Self::Resets => {
                 for _ in 0..2 {
-                    flood.spawn(connections::take_back(Arc::clone(scene), end.clone()));
+                    flood.spawn(connections::take_back(Arc::clone(subject), end.clone()));
                 }
             }
-            // Has a scene of its own.
+            // Starts a gateway of its own.
             Self::LargeHeaders => {}
             Self::Silence => {
                 for _ in 0..2 {
-                    flood.spawn(connections::say_nothing(Arc::clone(scene), end.clone()));
+                    flood.spawn(connections::say_nothing(Arc::clone(subject), end.clone()));
                 }
             }
         }
@@ -76,37 +82,39 @@ impl Flood {
 }
 
 /// Half of the time without a flood, then all of it with one.
-pub async fn run(flood: Flood, seconds: u64) -> ExitCode {
+pub(crate) async fn run(flood: Flood, seconds: u64) -> ExitCode {
     if matches!(flood, Flood::LargeHeaders) {
         return headers::run(seconds).await;
     }
     let lasting = Duration::from_secs(seconds);
-    let scene = Scene::start().await;
-    let quiet = honest(&scene, lasting / 2).await;
+    let subject = FloodedGateway::start().await;
+    let quiet = honest(&subject, lasting / 2).await;
     println!("{} s without a flood are over; {seconds} s with one begin", seconds / 2);
 
-    let before = Moment::of(&scene).await;
+    let before = Moment::of(&subject).await;
     let (ending, end) = watch::channel(false);
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS {
-        flood.start(&scene, number, &end, &mut clients);
+        flood.start(&subject, number, &end, &mut clients);
     }
-    let flooded = honest(&scene, lasting).await;
-    let after = Moment::of(&scene).await;
+    let flooded = honest(&subject, lasting).await;
+    let after = Moment::of(&subject).await;
     ending.send_replace(true);
     let sent: u64 = clients.join_all().await.into_iter().sum();
-    let scene = Arc::into_inner(scene).expect("everybody else is gone");
-    let (_, said) = scene.process.end().await;
+    let subject = Arc::into_inner(subject).expect("all clients have ended");
+    let (_, said) = subject.process.end().await;
     report::print(sent, &before, &after, &quiet, &flooded, &said)
 }
 
 /// What honest clients find in that time.
-async fn honest(scene: &Arc<Scene>, lasting: Duration) -> Vec<(Kind, Times)> {
+async fn honest(subject: &Arc<FloodedGateway>, lasting: Duration) -> Vec<(Kind, Times)> {
     let (ending, end) = watch::channel(false);
     let clients: Vec<_> = Kind::ALL
         .into_iter()
         .flat_map(|kind| [false, true].map(|http2| (kind, http2)))
-        .map(|(kind, http2)| (kind, tokio::spawn(honest::go_on(Arc::clone(scene), kind, http2, end.clone()))))
+        .map(|(kind, http2)| {
+            (kind, tokio::spawn(honest::go_on(Arc::clone(subject), kind, http2, end.clone())))
+        })
         .collect();
     sleep(lasting).await;
     ending.send_replace(true);

@@ -1,24 +1,20 @@
-//! A gateway under what clusters do to it all day, for as long as asked: open watches, short requests, clients that come
-//! and go, break off in the middle of things or do not read, and reloads all the while. Nothing may be dropped, no event
-//! lost, no honest request fail, and nothing be kept of those who have left.
+//! A gateway under the load of a busy cluster, for a given time: open watches, short requests, clients that come and go,
+//! break off halfway or do not read, and reloads all the while. No connection may be dropped, no event lost, no honest
+//! request fail, and nothing be kept of clients that have left.
 //!
-//! With `--flood` it is a flood instead, of tokens that nobody has issued or of something else, and honest clients beside
-//! it: whoever the gateway asks about tokens is asked a bounded number of times, and no honest request fails.
+//! With `--flood` it is a flood instead, of made-up tokens or of something else, and honest clients beside it:
+//! every server that the gateway asks about tokens is asked a bounded number of times, and no honest request fails.
 //!
-//! With `--requests` it is certificate signing requests that nobody decides on, and a kubelet beside them.
+//! With `--requests` it is certificate signing requests that stay undecided, and a kubelet beside them.
 //!
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
 //! `cargo bench --bench soak -- --flood --seconds 60`
 //! `cargo bench --bench soak -- --requests 100000`
 //! `cargo bench --bench soak -- --flood large-headers --seconds 60`
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    missing_debug_implementations,
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
-    clippy::panic,
     clippy::indexing_slicing,
     clippy::string_slice,
     clippy::print_stdout,
@@ -36,26 +32,18 @@ mod requests;
 mod rounds;
 mod verdict;
 
-#[path = "../shared/files.rs"]
-mod files;
-#[path = "../../tests/support/pki.rs"]
-mod pki;
-#[path = "../../tests/it"]
-#[allow(dead_code, reason = "the tests use the rest")]
-mod it {
-    pub mod support;
-}
-use it::support;
-
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use testkit::gateway_process::GatewayProcess;
+use testkit::{Pki, flags, open_files};
 
 use count::Count;
-use support::process::Process;
-use support::{Pki, flags};
+
+/// The path of the binary.
+const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
 /// Open watches, requests and reloads, all at once.
 #[derive(Parser, Clone, Copy)]
@@ -107,7 +95,7 @@ impl Output {
 async fn main() -> ExitCode {
     let load = Load::parse();
     // Half of the connections are here, and most of the rest on the other side.
-    files::raise_limit();
+    open_files::raise_limit();
     if let Some(flood) = load.flood {
         return flood::run(flood, load.seconds).await;
     }
@@ -117,7 +105,7 @@ async fn main() -> ExitCode {
     let pki = Arc::new(Pki::new());
     let backend = Arc::new(backend::start(&pki).await);
     let flags = flags(&pki, backend.address).into_iter().chain(["--workers=0".to_owned()]);
-    let process = Arc::new(Process::start(flags).await);
+    let process = Arc::new(GatewayProcess::start(PORTCULLIS, flags).await);
     let count = Arc::new(Count::default());
 
     let crowd = clients::Crowd::start(&process, &pki, &count, load.watches).await;
@@ -130,7 +118,7 @@ async fn main() -> ExitCode {
     crowd.end(&count).await;
     let left = verdict::Left::of(&process).await;
 
-    let process = Arc::into_inner(process).expect("everybody else is gone");
+    let process = Arc::into_inner(process).expect("all clients have ended");
     let (ended, said) = process.end().await;
     verdict::print(&lines, &count.now(), &left, ended, &said, load.output)
 }

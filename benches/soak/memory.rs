@@ -4,14 +4,14 @@ use serde::Serialize;
 
 /// In KiB, but for the open files.
 #[derive(Clone, Copy, Serialize)]
-pub struct Memory {
-    pub rss: u64,
-    pub pss: u64,
-    pub files: usize,
+pub(crate) struct Memory {
+    pub(crate) rss: u64,
+    pub(crate) pss: u64,
+    pub(crate) files: usize,
 }
 
 impl Memory {
-    pub fn of(process: u32) -> Self {
+    pub(crate) fn of(process: u32) -> Self {
         let directory = format!("/proc/{process}");
         let kibibytes = |file: &str, key: &str| -> u64 {
             let text = std::fs::read_to_string(format!("{directory}/{file}")).unwrap();

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use testkit::Backend;
+use testkit::gateway_process::GatewayProcess;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -11,25 +13,23 @@ use tokio::time::timeout;
 use crate::Output;
 use crate::count::{Count, Counted};
 use crate::memory::Memory;
-use crate::support::Backend;
-use crate::support::process::Process;
 
 /// How many lines there are, unless that would be more than one each second or less than one in ten.
 const LINES: u32 = 24;
 const OFTEN: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(10);
 
-pub struct Report {
+pub(crate) struct Report {
     task: JoinHandle<Vec<Line>>,
     ending: oneshot::Sender<()>,
 }
 
 /// The gateway at one time.
 #[derive(Serialize)]
-pub struct Line {
+pub(crate) struct Line {
     second: u64,
     #[serde(flatten)]
-    pub memory: Memory,
+    pub(crate) memory: Memory,
     generation: u64,
     /// How many connections the backend has seen.
     backend_connections: usize,
@@ -38,8 +38,8 @@ pub struct Line {
 }
 
 impl Report {
-    pub fn start(
-        process: &Arc<Process>,
+    pub(crate) fn start(
+        process: &Arc<GatewayProcess>,
         backend: &Arc<Backend>,
         count: &Arc<Count>,
         lasting: Duration,
@@ -70,7 +70,7 @@ impl Report {
         Self { task, ending }
     }
 
-    pub async fn end(self) -> Vec<Line> {
+    pub(crate) async fn end(self) -> Vec<Line> {
         self.ending.send(()).ok();
         self.task.await.unwrap()
     }
@@ -104,6 +104,6 @@ impl Line {
     }
 }
 
-pub fn mebibytes(kibibytes: u64) -> String {
+pub(crate) fn mebibytes(kibibytes: u64) -> String {
     format!("{} MiB", kibibytes / 1024)
 }

@@ -1,4 +1,4 @@
-//! Certificate signing requests by the thousand that nobody decides on, in front of a gateway whose controllers approve
+//! Certificate signing requests by the thousand that stay undecided, in front of a gateway whose controllers approve
 //! and sign: the lease must be kept, a kubelet's request be signed within seconds, and the gateway's own clients notice
 //! little. The API server is in this process and takes its part of the machine.
 
@@ -12,14 +12,14 @@ use rcgen::{
     CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P521_SHA512, SignatureAlgorithm,
 };
 use serde_json::{Value, json};
+use testkit::client::Client;
+use testkit::fake_cluster::{FakeCluster, LEASES, STRANGER};
+use testkit::gateway_process::GatewayProcess;
+use testkit::pki::Issued;
+use testkit::{Pki, flags};
 use tokio::time::sleep;
 
 use crate::memory::Memory;
-use crate::pki::Issued;
-use crate::support::client::Client;
-use crate::support::cluster::{Cluster, LEASES, STRANGER};
-use crate::support::process::Process;
-use crate::support::{Pki, flags};
 
 const KUBELETS: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// Between two requests of the client whose latency is measured.
@@ -39,7 +39,7 @@ fn spec(algorithm: &'static SignatureAlgorithm, signer: &str, user: &str) -> Val
 }
 
 /// How long requests of one client took, in order of time taken.
-async fn latencies(process: &Process, alice: &Issued, end: &AtomicBool) -> Vec<Duration> {
+async fn latencies(process: &GatewayProcess, alice: &Issued, end: &AtomicBool) -> Vec<Duration> {
     let mut took = Vec::new();
     let mut client = Client::connect(&process.gateway, true, Some(alice)).await;
     while !end.load(Ordering::SeqCst) {
@@ -57,7 +57,7 @@ fn quantile(sorted: &[Duration], of_thousand: usize) -> Duration {
     sorted[(sorted.len() * of_thousand / 1000).min(sorted.len() - 1)]
 }
 
-async fn until_issued(cluster: &Cluster, name: &str) -> Option<Duration> {
+async fn until_issued(cluster: &FakeCluster, name: &str) -> Option<Duration> {
     let begun = Instant::now();
     while !cluster.status(name)["certificate"].is_string() {
         if begun.elapsed() > MAX_WAIT {
@@ -69,12 +69,12 @@ async fn until_issued(cluster: &Cluster, name: &str) -> Option<Duration> {
 }
 
 /// Half of `pending` for a signer that is not here, half for the one that approves and signs.
-pub async fn run(pending: usize) -> ExitCode {
+pub(crate) async fn run(pending: usize) -> ExitCode {
     let pki = Pki::new();
     pki.write("ca.crt", pki.clients.cert_pem());
     pki.write("ca.key", pki.clients.key_pem());
     let alice = pki.clients.leaf().cn("alice").issue();
-    let cluster = Cluster::new();
+    let cluster = FakeCluster::new();
     let backend = cluster.serve(&pki).await;
     let file = |name: &str| pki.directory.path().join(name).display().to_string();
     let flags: Vec<String> = flags(&pki, backend.address)
@@ -87,7 +87,7 @@ pub async fn run(pending: usize) -> ExitCode {
         ])
         .collect();
 
-    let process = Process::start(flags.clone()).await;
+    let process = GatewayProcess::start(crate::PORTCULLIS, flags.clone()).await;
     let end = AtomicBool::new(false);
     let ending = async {
         sleep(QUIET).await;
@@ -111,7 +111,7 @@ pub async fn run(pending: usize) -> ExitCode {
         lease.map_or(0, |lease| lease["spec"]["leaseTransitions"].as_u64().unwrap())
     };
     let before = transitions();
-    let process = Process::start(flags).await;
+    let process = GatewayProcess::start(crate::PORTCULLIS, flags).await;
     let end = AtomicBool::new(false);
     let measuring = latencies(&process, &alice, &end);
     let working = async {

@@ -3,17 +3,17 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use testkit::Pki;
+use testkit::client::Client;
+use testkit::config_reload::replace;
+use testkit::gateway_process::GatewayProcess;
+use testkit::pki::Ca;
 use tokio::time::sleep_until;
 
 use crate::count::Count;
-use crate::pki::Ca;
-use crate::support::Pki;
-use crate::support::client::Client;
-use crate::support::generation::replace;
-use crate::support::process::Process;
 
 /// As many rounds as asked for, spread over the time.
-pub async fn run(process: &Process, pki: &Pki, count: &Count, lasting: Duration, rounds: u32) {
+pub(crate) async fn run(process: &GatewayProcess, pki: &Pki, count: &Count, lasting: Duration, rounds: u32) {
     let start = Instant::now();
     for round in 1..=rounds {
         sleep_until((start + lasting * round / (rounds + 1)).into()).await;
@@ -23,7 +23,7 @@ pub async fn run(process: &Process, pki: &Pki, count: &Count, lasting: Duration,
 }
 
 /// Whether the serving certificate, the client CA and the token of the round count, and no longer those of the last.
-async fn reload(process: &Process, pki: &Pki, round: u32) -> bool {
+async fn reload(process: &GatewayProcess, pki: &Pki, round: u32) -> bool {
     let gateway = &process.gateway;
     let serving = pki.servers.leaf().cn(&format!("round-{round}")).issue();
     let authority = Ca::new(&format!("clients of round {round}"));

@@ -1,30 +1,30 @@
-//! Whether all was well: nothing lost, nobody failed, nothing kept of those who have left.
+//! The result: no event lost, no client failed, nothing kept of clients that have left.
 
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
+use testkit::gateway_process::GatewayProcess;
+use testkit::sum_metric;
+use testkit::wire::held;
 use tokio::time::{Instant, sleep};
 
 use crate::Output;
 use crate::count::Counted;
 use crate::memory::Memory;
 use crate::report::{Line, mebibytes};
-use crate::support::process::Process;
-use crate::support::sum;
-use crate::support::wire::held;
 
 /// By how much memory may be more in the last third than in the first: what an allocator keeps to itself, and the
 /// beginning, when what does not read is not full yet.
 const MORE_PERCENT: u64 = 15;
 const MORE_KIBIBYTES: u64 = 8 << 10;
-/// How long it may take until everybody who has left is forgotten.
+/// How long it may take until all clients that have left are forgotten.
 const FORGETTING: Duration = Duration::from_secs(20);
 
-/// What is left when everybody has gone.
+/// What the gateway still holds when all clients have left.
 #[derive(Serialize)]
-pub struct Left {
+pub(crate) struct Left {
     connections: usize,
     requests: u64,
     long_running: u64,
@@ -33,14 +33,14 @@ pub struct Left {
 
 impl Left {
     /// Looks until there is nothing left, or for as long as that may take.
-    pub async fn of(process: &Process) -> Self {
+    pub(crate) async fn of(process: &GatewayProcess) -> Self {
         let deadline = Instant::now() + FORGETTING;
         loop {
             let metrics = process.gateway.metrics("/metrics").await;
             let left = Self {
                 connections: held(process.gateway.address.port()).len(),
-                requests: sum(&metrics, "apiserver_current_inflight_requests", &[]),
-                long_running: sum(&metrics, "apiserver_longrunning_requests", &[]),
+                requests: sum_metric(&metrics, "apiserver_current_inflight_requests", &[]),
+                long_running: sum_metric(&metrics, "apiserver_longrunning_requests", &[]),
                 memory: Memory::of(process.id()),
             };
             if left.is_nothing() || Instant::now() > deadline {
@@ -56,7 +56,7 @@ impl Left {
 }
 
 /// Prints what came of it; a failure if anything was wrong.
-pub fn print(
+pub(crate) fn print(
     lines: &[Line],
     counted: &Counted,
     left: &Left,

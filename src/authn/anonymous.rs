@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Authenticated, AuthnInput};
+use super::{Authenticated, AuthnInput, AuthnMethod};
 use crate::user::{Identity, UserInfo};
 
 /// Which requests are accepted without a credential.
@@ -58,7 +58,7 @@ impl AnonymousAuthenticator {
         Some(Authenticated {
             user: self.user.clone(),
             audiences: input.audiences.to_vec(),
-            method: "anonymous",
+            method: AuthnMethod::Anonymous,
             expires: None,
         })
     }

@@ -11,16 +11,17 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use secrecy::ExposeSecret as _;
 
 use super::{
-    Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
+    Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
+    TokenContext,
 };
 use crate::authn::token_getter::{Secret, TokenGetter};
-use crate::authn::trace::{AuthnTrace, StepOutcome};
+use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
 use crate::clock::{self, UnixTime};
 use crate::pki::bootstrap_tokens::secret::{self, GROUP_PREFIX, SECRET_TYPE, TokenData, TokenUsage};
 use crate::pki::bootstrap_tokens::token::split;
 use crate::user::UserInfo;
 
-const METHOD: &str = "bootstrap-token";
+const NAME: &str = AuthnMethod::BootstrapToken.name();
 
 /// Authenticates the bootstrap tokens of a cluster.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl BootstrapTokens {
 
 impl TokenAuthenticator for BootstrapTokens {
     fn name(&self) -> &'static str {
-        METHOD
+        NAME
     }
 
     fn authenticate<'a>(
@@ -48,7 +49,7 @@ impl TokenAuthenticator for BootstrapTokens {
         Box::pin(async move {
             let trace = context.trace;
             let Some((id, secret)) = split(token.expose()) else {
-                trace.step(METHOD, "form", StepOutcome::NotApplicable, || {
+                trace.step(NAME, "form", StepOutcome::NotApplicable, || {
                     r"must match [a-z0-9]{6}\.[a-z0-9]{16}".to_owned()
                 });
                 return Ok(None);
@@ -56,14 +57,19 @@ impl TokenAuthenticator for BootstrapTokens {
             let name = format!("bootstrap-token-{id}");
             let found = self.getter.bootstrap_secret(&name).await;
             let Some(found) = found.map_err(|error| AuthnError::Unavailable(error.0))? else {
-                trace.step(METHOD, "secret", StepOutcome::Failed, || {
+                trace.step(NAME, Check::BootstrapSecret, StepOutcome::Failed, || {
                     format!("secret kube-system/{name} not found")
                 });
                 return Ok(None);
             };
             Ok(check_secret(&found, id, secret, context.now, trace).map(|(groups, expires)| {
                 let user = UserInfo { groups, ..UserInfo::named(format!("system:bootstrap:{id}")) };
-                Authenticated { user: user.into(), audiences: Vec::new(), method: METHOD, expires }
+                Authenticated {
+                    user: user.into(),
+                    audiences: Vec::new(),
+                    method: AuthnMethod::BootstrapToken,
+                    expires,
+                }
             }))
         })
     }
@@ -77,34 +83,38 @@ fn check_secret(
     now: UnixTime,
     trace: &AuthnTrace,
 ) -> Option<(Vec<String>, Option<UnixTime>)> {
-    let holds = |check: &str, holds: bool, detail: &dyn Fn() -> String| {
+    let holds = |check: Check, holds: bool, detail: &dyn Fn() -> String| {
         let outcome = if holds { StepOutcome::Passed } else { StepOutcome::Failed };
-        trace.step(METHOD, check, outcome, detail);
+        trace.step(NAME, check, outcome, detail);
         holds.then_some(())
     };
-    holds("metadata.deletionTimestamp", found.identity.deleted.is_none(), &|| "must not be set".to_owned())?;
-    holds("type", found.kind == SECRET_TYPE && !found.data.is_empty(), &|| {
+    holds(Check::BootstrapField("metadata.deletionTimestamp"), found.identity.deleted.is_none(), &|| {
+        "must not be set".to_owned()
+    })?;
+    holds(Check::BootstrapField("type"), found.kind == SECRET_TYPE && !found.data.is_empty(), &|| {
         format!("{:?}, must be {SECRET_TYPE:?}", found.kind)
     })?;
     let data: TokenData<'_> =
         found.data.iter().map(|(key, value)| (key.as_str(), value.expose_secret())).collect();
     let text = |key: &str| String::from_utf8_lossy(data.get(key));
     holds(
-        secret::SECRET,
+        Check::BootstrapTokenSecret,
         verify_slices_are_equal(data.get(secret::SECRET), own.as_bytes()).is_ok(),
         &|| "must equal the part of the token after the dot".to_owned(),
     )?;
-    holds(secret::ID, data.get(secret::ID) == id.as_bytes(), &|| {
+    holds(Check::BootstrapField(secret::ID), data.get(secret::ID) == id.as_bytes(), &|| {
         "must equal the part of the token before the dot".to_owned()
     })?;
-    holds(secret::EXPIRATION, !data.has_expired(now), &|| match text(secret::EXPIRATION).as_ref() {
+    holds(Check::BootstrapExpiration, !data.has_expired(now), &|| match text(secret::EXPIRATION).as_ref() {
         "" => "none".to_owned(),
         expiration => format!("{expiration:?}, current time {}", clock::rfc3339(now)),
     })?;
     let usage = TokenUsage::Authentication;
-    holds(usage.key(), data.allows(usage), &|| format!("{:?}, must be \"true\"", text(usage.key())))?;
+    holds(Check::BootstrapUsage(usage.key()), data.allows(usage), &|| {
+        format!("{:?}, must be \"true\"", text(usage.key()))
+    })?;
     let groups = data.groups();
-    holds(secret::EXTRA_GROUPS, groups.is_some(), &|| {
+    holds(Check::BootstrapField(secret::EXTRA_GROUPS), groups.is_some(), &|| {
         format!(
             "{:?}, must be a comma-separated list of {GROUP_PREFIX}… without spaces",
             text(secret::EXTRA_GROUPS)

@@ -11,12 +11,11 @@ use std::sync::Arc;
 
 use super::anonymous::AnonymousAuthenticator;
 use super::bearer;
-use super::request_header;
 use super::{
-    Audience, Authenticated, AuthnError, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, ProvenIdentity,
-    RequestAuthenticator, TokenAuthenticator, TokenContext,
+    Audience, Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture,
+    ProvenIdentity, RequestAuthenticator, TokenAuthenticator, TokenContext,
 };
-use crate::authn::trace::{AuthnTrace, StepOutcome};
+use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
 use crate::clock::UnixTime;
 use crate::go::quote::{Quoted, QuotedList};
 use crate::user::{GATEWAY, UserInfo};
@@ -118,7 +117,7 @@ impl AuthnChain {
 /// this one sends its own requests as that user. The refusal is final; no other credential of the request counts.
 // threat: gateway-user
 fn reject_reserved(found: Authenticated) -> Result<Authenticated, AuthnError> {
-    if found.user.name == GATEWAY && found.method != request_header::METHOD {
+    if found.user.name == GATEWAY && found.method != AuthnMethod::RequestHeader {
         return Err(AuthnError::Reserved(found.method));
     }
     Ok(found)
@@ -131,7 +130,7 @@ fn record_verdict(trace: &AuthnTrace, name: &str, verdict: &AuthnVerdict) {
         Ok(None) => StepOutcome::NotApplicable,
         Err(_) => StepOutcome::Failed,
     };
-    trace.step(name, "verdict", outcome, || match verdict {
+    trace.step(name, Check::Verdict, outcome, || match verdict {
         Ok(Some(found)) => format!("authenticated as {}", Quoted(&found.user.name)),
         Ok(None) => "no opinion".to_owned(),
         Err(error) => error.to_string(),
@@ -272,7 +271,7 @@ impl<A: ?Sized> AudienceAgnostic<A> {
             return verdict.await;
         }
         if !requested.iter().any(|audience| self.implicit.contains(audience)) {
-            context.trace.step(name, "audiences", StepOutcome::NotApplicable, || {
+            context.trace.step(name, Check::RequestedAudiences, StepOutcome::NotApplicable, || {
                 format!(
                     "requested audiences: [{}], accepted audiences: [{}]",
                     list(requested),

@@ -16,7 +16,7 @@ use rustls_pki_types::CertificateDer;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::go::json_value::JsonObject;
+use crate::go::json::JsonObject;
 use crate::pki::x509::certificate::Certificate;
 use keys::{JwsAlgorithm, VerificationKey};
 

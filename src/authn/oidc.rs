@@ -30,15 +30,16 @@ use self::settings::{AttributeMapping, JwtAuthenticator};
 use self::steps::StepRecorder;
 use self::verify::IdToken;
 use super::{
-    Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
+    Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
+    TokenContext,
 };
-use crate::authn::trace::StepOutcome;
+use crate::authn::trace::{Check, StepOutcome};
 use crate::clock::{Clock, UnixTime};
 use crate::go::quote::Quoted;
 use crate::metrics::jwt::{JwtIssuerMetrics, JwtMetrics};
 
 /// The authenticator's name in logs and metrics.
-const NAME: &str = "jwt";
+const NAME: &str = AuthnMethod::Jwt.name();
 
 /// Authenticates the tokens of one issuer. Returns no audiences: the owner adds those of the API server.
 #[derive(Debug)]
@@ -130,7 +131,7 @@ impl OidcAuthenticator {
     ) -> Result<Authenticated, AuthnError> {
         let steps = StepRecorder { trace: context.trace, label: &self.label };
         let keys = self.provider.keys().ok_or_else(|| self.provider.problem().unwrap_or_default());
-        let keys = steps.check("initialized", keys, |_| "OIDC discovery succeeded".to_owned());
+        let keys = steps.check(Check::IssuerInitialized, keys, |_| "OIDC discovery succeeded".to_owned());
         // kube-apiserver does not report the cause to clients either.
         let keys = keys
             .map_err(|_problem| AuthnError::Unavailable("oidc: authenticator not initialized".to_owned()))?;
@@ -146,7 +147,7 @@ impl OidcAuthenticator {
         }
         let user = identity::identify(&token.claims, &self.settings, steps).map_err(AuthnError::Invalid)?;
         let expires = u64::try_from(token.expiry).ok().map(UnixTime::from_secs);
-        Ok(Authenticated { user: user.into(), audiences: Vec::new(), method: NAME, expires })
+        Ok(Authenticated { user: user.into(), audiences: Vec::new(), method: AuthnMethod::Jwt, expires })
     }
 }
 

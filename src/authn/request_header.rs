@@ -7,13 +7,14 @@
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::x509::FrontProxyVerifier;
-use super::{Authenticated, AuthnError, AuthnInput, AuthnVerdict, BoxFuture, RequestAuthenticator};
-use crate::go::escape;
+use super::{
+    Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BoxFuture, RequestAuthenticator,
+};
+use crate::go::extra_key::decode_extra_key;
 pub use crate::http::identity_headers::{HeaderNameError, RequestHeaderNames};
 use crate::user::UserInfo;
 
-/// The name of the method in logs and metrics.
-pub const METHOD: &str = "request-header";
+const NAME: &str = AuthnMethod::RequestHeader.name();
 
 /// Reads the asserted user; `None` if no header has a user name.
 fn read(names: &RequestHeaderNames, headers: &HeaderMap) -> Result<Option<UserInfo>, AuthnError> {
@@ -35,7 +36,7 @@ fn read(names: &RequestHeaderNames, headers: &HeaderMap) -> Result<Option<UserIn
             let Some(key) = name.as_str().strip_prefix(prefix.as_str()) else {
                 continue;
             };
-            let key = escape::decode_extra_key(key)
+            let key = decode_extra_key(key)
                 .map_err(|error| AuthnError::Invalid(format!("header {name}: {error}")))?;
             let values = user.extra.entry(key).or_default();
             for value in headers.get_all(name) {
@@ -80,7 +81,7 @@ impl RequestHeaderAuthenticator {
 
 impl RequestAuthenticator for RequestHeaderAuthenticator {
     fn name(&self) -> &'static str {
-        METHOD
+        NAME
     }
 
     fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
@@ -97,7 +98,7 @@ fn authenticated(names: &RequestHeaderNames, headers: &HeaderMap) -> AuthnVerdic
     Ok(user.map(|user| Authenticated {
         user: user.into(),
         audiences: Vec::new(),
-        method: METHOD,
+        method: AuthnMethod::RequestHeader,
         expires: None,
     }))
 }

@@ -11,10 +11,12 @@ use crate::go::csv;
 pub use crate::go::csv::CsvError;
 use aws_lc_rs::{hmac, rand};
 
-use super::{Authenticated, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
+use super::{
+    Authenticated, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
+};
 use crate::user::{Identity, UserInfo};
 
-const METHOD: &str = "static-token";
+const NAME: &str = AuthnMethod::StaticToken.name();
 const DIGEST_LENGTH: usize = 32;
 
 /// Authenticates the tokens of a file.
@@ -120,7 +122,7 @@ impl fmt::Debug for StaticTokenAuthenticator {
 
 impl TokenAuthenticator for StaticTokenAuthenticator {
     fn name(&self) -> &'static str {
-        METHOD
+        NAME
     }
 
     fn authenticate<'a>(
@@ -132,7 +134,7 @@ impl TokenAuthenticator for StaticTokenAuthenticator {
         let found = user.map(|user| Authenticated {
             user: user.clone(),
             audiences: Vec::new(),
-            method: METHOD,
+            method: AuthnMethod::StaticToken,
             expires: None,
         });
         Box::pin(std::future::ready(Ok(found)))

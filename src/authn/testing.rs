@@ -65,7 +65,7 @@ pub(crate) fn success(name: &str, audiences: &[&str]) -> Authenticated {
     Authenticated {
         user: UserInfo::named(name).into(),
         audiences: audiences_of(audiences),
-        method: "fixed",
+        method: crate::authn::AuthnMethod::StaticToken,
         expires: None,
     }
 }

@@ -1,8 +1,12 @@
 //! Side output of authenticators: warnings for the client, annotations for the audit log, and, for `portcullis
 //! explain`, the checks that each authenticator made.
 
+mod check;
+
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use check::Check;
 
 /// Collects a [`TraceRecord`] while authenticators check a credential.
 #[derive(Debug, Default)]
@@ -28,7 +32,7 @@ pub struct TraceStep {
     /// The authenticator's `name()`, followed by an index or an issuer where several share the name.
     pub authenticator: String,
     /// The claim, rule or object read that was checked.
-    pub check: String,
+    pub check: Check,
     /// The result.
     pub outcome: StepOutcome,
     /// Explanation for the operator. Never contains a token or a usable part of one.
@@ -42,6 +46,8 @@ pub enum StepOutcome {
     Passed,
     /// The check failed, and with it the credential.
     Failed,
+    /// The check could not be made, and the credential is refused.
+    Unavailable,
     /// The credential is not for this authenticator, or the check has no input.
     NotApplicable,
 }
@@ -70,7 +76,7 @@ impl AuthnTrace {
     pub fn step(
         &self,
         authenticator: &str,
-        check: impl Into<String>,
+        check: impl Into<Check>,
         outcome: StepOutcome,
         detail: impl FnOnce() -> String,
     ) {

@@ -20,17 +20,17 @@ use tokio::time::sleep;
 use super::cache::{CacheLimits, CachePolicy, CachedTokens};
 use super::chain::intersection;
 use super::{
-    Audience, Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
-    TokenContext,
+    Audience, Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture,
+    TokenAuthenticator, TokenContext,
 };
-use crate::authn::trace::StepOutcome;
+use crate::authn::trace::{Check, StepOutcome};
 use crate::http::https_client::{HTTPS_TIMEOUT, HttpsClient, HttpsError, HttpsRequest};
 use crate::metrics::{Metrics, TokenCacheMetrics};
 use crate::user::UserInfo;
 use review::{ReviewError, ReviewedStatus};
 use settings::{TokenReviewVersion, WebhookSettings};
 
-const NAME: &str = "webhook";
+const NAME: &str = AuthnMethod::Webhook.name();
 /// Maximum number of requests per token.
 // apiserver: pkg/util/webhook/webhook.go, DefaultRetryBackoffWithInitialDelay
 const MAX_ATTEMPTS: usize = 5;
@@ -38,7 +38,7 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 const BACKOFF_FACTOR: f64 = 1.5;
 const BACKOFF_JITTER: f64 = 0.2;
 
-/// Sends TokenReviews to a webhook.
+/// Sends `TokenReviews` to a webhook.
 struct WebhookAuthenticator {
     client: HttpsClient,
     url: String,
@@ -98,7 +98,7 @@ impl WebhookAuthenticator {
         loop {
             let (outcome, detail) = self.post_review(token, body.clone()).await;
             let passed = if outcome.is_ok() { StepOutcome::Passed } else { StepOutcome::Failed };
-            context.trace.step(NAME, "answer", passed, || detail);
+            context.trace.step(NAME, Check::WebhookAnswer, passed, || detail);
             let error = match outcome {
                 Ok(status) => return Ok(status),
                 Err(error) => error,
@@ -149,31 +149,31 @@ impl WebhookAuthenticator {
             audiences = intersection(context.audiences, of_token);
             let listed = || format!("the token is for {of_token:?}");
             if audiences.is_empty() {
-                trace.step(NAME, "audiences", StepOutcome::Failed, listed);
+                trace.step(NAME, Check::RequestedAudiences, StepOutcome::Failed, listed);
                 return Ok(None);
             }
-            trace.step(NAME, "audiences", StepOutcome::Passed, listed);
+            trace.step(NAME, Check::RequestedAudiences, StepOutcome::Passed, listed);
         }
         if !status.authenticated {
             let error = redacted(&status.error);
-            trace.step(NAME, "authenticated", StepOutcome::Failed, || error.clone());
+            trace.step(NAME, Check::WebhookVerdict, StepOutcome::Failed, || error.clone());
             return if error.is_empty() { Ok(None) } else { Err(AuthnError::Invalid(error)) };
         }
         let user = status.user;
         // Without a user name, the backend would attribute the forwarded request to the gateway itself.
         if user.username.is_empty() {
             let text = "the webhook authenticated a user without a name".to_owned();
-            trace.step(NAME, "authenticated", StepOutcome::Failed, || text.clone());
+            trace.step(NAME, Check::WebhookVerdict, StepOutcome::Failed, || text.clone());
             return Err(AuthnError::Unavailable(text));
         }
-        trace.step(NAME, "authenticated", StepOutcome::Passed, || format!("as {:?}", user.username));
+        trace.step(NAME, Check::WebhookVerdict, StepOutcome::Passed, || format!("as {:?}", user.username));
         let user = UserInfo {
             name: user.username,
             uid: Some(user.uid).filter(|uid| !uid.is_empty()),
             groups: user.groups,
             extra: user.extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect(),
         };
-        Ok(Some(Authenticated { user: user.into(), audiences, method: NAME, expires: None }))
+        Ok(Some(Authenticated { user: user.into(), audiences, method: AuthnMethod::Webhook, expires: None }))
     }
 }
 

@@ -16,10 +16,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use aws_lc_rs::digest;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
-use crate::authn::trace::StepOutcome;
-use crate::authn::{Authenticated, AuthnError, AuthnInput, AuthnVerdict, BoxFuture, RequestAuthenticator};
+use crate::authn::trace::{Check, StepOutcome};
+use crate::authn::{
+    Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BoxFuture, RequestAuthenticator,
+};
 use crate::clock::{self, UnixTime};
-use crate::go::escape::hex;
+use crate::go::hex::hex;
 use crate::go::quote::Quoted;
 use crate::pki::x509::certificate::{self, Certificate};
 use crate::pki::x509::name::CertificateSubject;
@@ -275,6 +277,7 @@ struct MemoizedVerdict {
 #[derive(Debug)]
 struct ChainRefusal {
     error: String,
+    check: Check,
     leaf: Option<String>,
 }
 
@@ -296,8 +299,9 @@ impl VerdictMemo {
         }
         // Verify without the lock: two requests may do the same work, but neither waits for the other.
         let ChainVerdict { verdict, leaf, from, until } = bundle.judge(&input.conn.peer_chain, now);
-        let verdict =
-            verdict.map(Arc::new).map_err(|error| Arc::new(ChainRefusal { error: error.to_string(), leaf }));
+        let verdict = verdict.map(Arc::new).map_err(|error| {
+            Arc::new(ChainRefusal { error: error.to_string(), check: Check::of_chain(&error), leaf })
+        });
         let remembered =
             MemoizedVerdict { generation, bundle: fingerprint, from, until, verdict: verdict.clone() };
         let mut known = self.lock();
@@ -330,38 +334,43 @@ impl X509Authenticator {
         if input.conn.peer_chain.is_empty() {
             return Ok(None);
         }
-        let step = |check, outcome, detail: &dyn Fn() -> String| {
+        let step = |check: Check, outcome, detail: &dyn Fn() -> String| {
             input.trace.step(self.name(), check, outcome, detail);
         };
         let chain = input.conn.verdicts.verify(input, &self.bundle).map_err(|refusal| {
-            step("chain", StepOutcome::Failed, &|| refusal.error.clone());
+            step(refusal.check.clone(), StepOutcome::Failed, &|| refusal.error.clone());
             let leaf = refusal.leaf.as_deref().unwrap_or("that does not parse");
             AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", refusal.error))
         })?;
-        step("chain", StepOutcome::Passed, &|| {
+        step(Check::Chain, StepOutcome::Passed, &|| {
             "signed by a client CA, valid for client authentication".to_owned()
         });
-        step("validity", StepOutcome::Passed, &|| {
+        step(Check::Other("validity"), StepOutcome::Passed, &|| {
             format!("{} to {}", clock::rfc3339(chain.valid_from()), clock::rfc3339(chain.valid_until()))
         });
         let named =
             if chain.common_name().is_empty() { StepOutcome::NotApplicable } else { StepOutcome::Passed };
-        step("subject CN", named, &|| Quoted(chain.common_name()).to_string());
+        step(Check::Other("subject CN"), named, &|| Quoted(chain.common_name()).to_string());
         for organization in chain.organizations() {
-            step("subject O", StepOutcome::Passed, &|| Quoted(organization).to_string());
+            step(Check::Other("subject O"), StepOutcome::Passed, &|| Quoted(organization).to_string());
         }
         if let Err(error) = chain.uid() {
-            step("subject UID", StepOutcome::Failed, &|| error.to_string());
+            step(Check::Other("subject UID"), StepOutcome::Failed, &|| error.to_string());
         }
         let user = chain.user().map_err(|error| AuthnError::Invalid(error.to_string()))?;
         // No audiences: a certificate is valid for all of them.
-        Ok(user.map(|user| Authenticated { user, audiences: Vec::new(), method: self.name(), expires: None }))
+        Ok(user.map(|user| Authenticated {
+            user,
+            audiences: Vec::new(),
+            method: AuthnMethod::X509,
+            expires: None,
+        }))
     }
 }
 
 impl RequestAuthenticator for X509Authenticator {
     fn name(&self) -> &'static str {
-        "x509"
+        AuthnMethod::X509.name()
     }
 
     fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {

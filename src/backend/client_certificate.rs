@@ -1,5 +1,5 @@
-//! The certificate the gateway shows an API server, and what the API server said when it asked for one: which CAs it
-//! would like. That tells an operator more than the 401 that follows.
+//! The gateway's client certificate, and the `CertificateRequest` that the API server sent in the TLS handshake. Its CA
+//! names tell an operator more than the 401 that follows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,41 +14,42 @@ use x509_parser::x509::X509Name;
 use crate::pki::x509::CertificateKeyPair;
 use crate::pki::x509::certificate::Certificate;
 
-/// How an API server asked for a client certificate.
+/// How an API server requested a client certificate in a TLS handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CertificateRequest {
-    /// Not at all.
-    Never,
-    /// For one of other CAs than the gateway's.
-    ForOthers,
-    /// For one like the gateway's, or for any.
-    ForOurs,
+pub(crate) enum ClientCertificateRequest {
+    /// It did not.
+    NotSent,
+    /// It named CAs, and none of them issued the gateway's certificate.
+    OtherCas,
+    /// It named a CA of the gateway's certificate, or no CA.
+    OurCa,
 }
 
-/// The gateway's certificate, shown whenever it is asked for.
+/// The gateway's client certificate, sent whenever a server requests one.
 pub(super) struct ClientCertificate {
     certified: Arc<CertifiedKey>,
-    /// The issuer of each certificate of the chain, as it is encoded.
+    /// The DER-encoded issuer of each certificate of the chain.
     issuers: Vec<Vec<u8>>,
-    /// For people: the common name of the subject, and the name of the issuer.
-    pub(super) subject: String,
+    /// For messages.
+    pub(super) common_name: String,
+    /// For messages: the name of the chain's last issuer.
     pub(super) issuer: String,
 }
 
-/// It, and how one server asked for it. A resumed session asks for nothing, so there must be none.
+/// The client certificate, and how one server requested it. Needs full handshakes: a resumed session requests none.
 pub(super) struct CertificateRecorder {
     certificate: Arc<ClientCertificate>,
-    asked: AtomicU8,
+    request: AtomicU8,
 }
 
 impl ClientCertificate {
     pub(super) fn new(pair: &CertificateKeyPair) -> Self {
         let chain = pair.certificates();
-        let subject = chain.first().map(Certificate::label).unwrap_or_default();
+        let common_name = chain.first().map(Certificate::label).unwrap_or_default();
         let issuers: Vec<_> = chain.iter().map(|certificate| certificate.issuer.clone()).collect();
         let last = issuers.last().map(Vec::as_slice).unwrap_or_default();
         let issuer = X509Name::from_der(last).map(|(_, name)| name.to_string()).unwrap_or_default();
-        Self { certified: pair.certified_key(), issuers, subject, issuer }
+        Self { certified: pair.certified_key(), issuers, common_name, issuer }
     }
 
     fn has_issuer(&self, names: &[&[u8]]) -> bool {
@@ -58,27 +59,27 @@ impl ClientCertificate {
 
 impl CertificateRecorder {
     pub(super) fn new(certificate: Arc<ClientCertificate>) -> Self {
-        Self { certificate, asked: AtomicU8::new(0) }
+        Self { certificate, request: AtomicU8::new(0) }
     }
 
-    /// Another handshake begins.
-    pub(super) fn begin(&self) {
-        self.asked.store(0, Ordering::Relaxed);
+    /// Forgets the last handshake, before the next one begins.
+    pub(super) fn reset(&self) {
+        self.request.store(0, Ordering::Relaxed);
     }
 
-    /// How the server asked in the last handshake.
-    pub(super) fn asked(&self) -> CertificateRequest {
-        match self.asked.load(Ordering::Relaxed) {
-            0 => CertificateRequest::Never,
-            1 => CertificateRequest::ForOthers,
-            _ => CertificateRequest::ForOurs,
+    /// The request of the last handshake.
+    pub(super) fn certificate_request(&self) -> ClientCertificateRequest {
+        match self.request.load(Ordering::Relaxed) {
+            0 => ClientCertificateRequest::NotSent,
+            1 => ClientCertificateRequest::OtherCas,
+            _ => ClientCertificateRequest::OurCa,
         }
     }
 }
 
 impl ResolvesClientCert for ClientCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        // Shown to whoever asks: the names of CAs are only hints.
+        // The CA names of the request are only hints.
         Some(Arc::clone(&self.certified))
     }
 
@@ -89,8 +90,8 @@ impl ResolvesClientCert for ClientCertificate {
 
 impl ResolvesClientCert for CertificateRecorder {
     fn resolve(&self, hints: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        let ours = hints.is_empty() || self.certificate.has_issuer(hints);
-        self.asked.store(if ours { 2 } else { 1 }, Ordering::Relaxed);
+        let is_ours = hints.is_empty() || self.certificate.has_issuer(hints);
+        self.request.store(if is_ours { 2 } else { 1 }, Ordering::Relaxed);
         self.certificate.resolve(hints, schemes)
     }
 
@@ -101,12 +102,14 @@ impl ResolvesClientCert for CertificateRecorder {
 
 impl fmt::Debug for ClientCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCertificate").field("subject", &self.subject).finish_non_exhaustive()
+        f.debug_struct("ClientCertificate").field("common_name", &self.common_name).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for CertificateRecorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CertificateRecorder").field("asked", &self.asked()).finish_non_exhaustive()
+        f.debug_struct("CertificateRecorder")
+            .field("request", &self.certificate_request())
+            .finish_non_exhaustive()
     }
 }

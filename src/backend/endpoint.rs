@@ -1,4 +1,4 @@
-//! One endpoint: how it is dialled (address, TLS with its CA, the gateway's credential), and whether it is used.
+//! One endpoint: how to connect to it (address, TLS, the gateway's client certificate), and whether it is trusted.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,106 +17,106 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::settings::{self, HostPort};
-pub(crate) use crate::backend::client_certificate::CertificateRequest;
+pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
 use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
 
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const TCP_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long others are tried before an endpoint that could not be reached.
+/// How long other endpoints are preferred to one that could not be reached.
 const UNREACHABLE_BACKOFF: Duration = Duration::from_secs(5);
 
-/// An endpoint ready to be dialled, and what is known of it. One for the process; it outlives a reload that does not
-/// touch its cluster's backend.
+/// An endpoint with its TLS configuration and its health, which the whole process shares. It outlives a reload that
+/// does not change its cluster's backend.
 pub(crate) struct Endpoint {
     address: HostPort,
     server_name: ServerName<'static>,
-    tls: Connectors,
+    tls: EndpointTls,
     health: Arc<EndpointHealth>,
     recheck: Notify,
-    /// Whether it is dialled by nobody but the check.
-    is_for_checks: bool,
+    /// Whether only the self-check connects through this value.
+    is_for_self_check: bool,
 }
 
-/// TLS to an endpoint, with the gateway's credential.
+/// The TLS configurations for an endpoint, with the gateway's client certificate.
 #[derive(Clone)]
-pub(super) struct Connectors {
-    either: Arc<ClientConfig>,
-    http1: Arc<ClientConfig>,
+pub(super) struct EndpointTls {
+    http2_or_http1: Arc<ClientConfig>,
+    http1_only: Arc<ClientConfig>,
     certificate: Option<Arc<ClientCertificate>>,
-    watched: Option<Arc<CertificateRecorder>>,
+    recorder: Option<Arc<CertificateRecorder>>,
 }
 
-/// Whether an endpoint is used.
+/// Whether an endpoint is trusted and reachable.
 #[derive(Debug, Default)]
 struct EndpointHealth {
-    /// Odd while it is seen to take identities as they are; grows with every change.
-    trust: AtomicU64,
-    /// Why the last dial failed, if it did.
-    failure: Mutex<Option<DialFailure>>,
-    /// Whether the first check has ended, well or not.
+    /// Odd while the endpoint is trusted; grows with every change.
+    trust_version: AtomicU64,
+    /// Why the last connection attempt failed, if it did.
+    failure: Mutex<Option<ConnectFailure>>,
+    /// Whether the first self-check has ended, with whatever result.
     checked: AtomicBool,
 }
 
-/// A dial that failed.
+/// A failed connection attempt.
 #[derive(Debug)]
-struct DialFailure {
+struct ConnectFailure {
     since: Instant,
     error: ConnectError,
-    /// Whether a check has reached the endpoint since, over a connection that was open.
-    is_over: bool,
+    /// Whether a self-check has reached the endpoint since, over a connection that was open.
+    is_cleared: bool,
 }
 
-impl DialFailure {
+impl ConnectFailure {
     fn new(error: ConnectError) -> Self {
-        Self { since: Instant::now(), error, is_over: false }
+        Self { since: Instant::now(), error, is_cleared: false }
     }
 }
 
-/// How far an endpoint was trusted when a check of it began.
+/// A version of an endpoint's trust. A self-check that began at an older version does not count.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Trust(u64);
+pub(crate) struct TrustVersion(u64);
 
-/// Why there is no connection to the backend. Nothing of the request was sent.
+/// Why the gateway could not connect to an endpoint. Nothing of the request was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConnectError {
     /// The TCP connection failed.
     #[error("cannot connect to {address}: {cause}")]
     Tcp {
-        /// What was dialled.
+        /// The endpoint's address.
         address: String,
-        /// The system's words.
+        /// The error of the operating system.
         cause: String,
     },
     /// The TLS handshake failed.
     #[error("TLS handshake with {address} failed: {cause}")]
     Tls {
-        /// What was dialled.
+        /// The endpoint's address.
         address: String,
-        /// rustls's words.
+        /// The error of rustls.
         cause: String,
     },
-    /// HTTP could not begin.
-    #[error("HTTP with {address} cannot begin: {cause}")]
+    /// The connection failed before HTTP could be used.
+    #[error("HTTP connection to {address} failed: {cause}")]
     Http {
-        /// What was dialled.
+        /// The endpoint's address.
         address: String,
-        /// hyper's words.
+        /// The error of the HTTP implementation.
         cause: String,
     },
 }
 
-/// Which HTTP versions to offer.
+/// The HTTP versions to offer by ALPN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Offer {
+pub(crate) enum AlpnOffer {
     /// HTTP/2, else HTTP/1.1.
-    Either,
-    /// HTTP/1.1 alone: for upgrades, and for identities that make the backend close HTTP/2 connections.
-    Http1,
+    Http2OrHttp1,
+    /// HTTP/1.1 alone: for upgrades, and for requests that must not share a connection.
+    Http1Only,
 }
 
-impl Connectors {
-    /// Fails if the provider has no TLS version in common with us.
+impl EndpointTls {
+    /// Fails if the provider supports neither TLS 1.2 nor TLS 1.3.
     pub(super) fn new(
         settings: &settings::Backend,
         provider: &Arc<CryptoProvider>,
@@ -126,168 +126,180 @@ impl Connectors {
             .with_root_certificates(Arc::clone(&settings.roots.0));
         let certificate =
             settings.client_certificate.as_ref().map(|pair| Arc::new(ClientCertificate::new(pair)));
-        let mut either = match &certificate {
+        let mut http2_or_http1 = match &certificate {
             Some(certificate) => builder.with_client_cert_resolver(certificate.clone()),
             None => builder.with_no_client_auth(),
         };
-        let mut http1 = either.clone();
-        either.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { either: Arc::new(either), http1: Arc::new(http1), certificate, watched: None })
+        let mut http1_only = http2_or_http1.clone();
+        http2_or_http1.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        http1_only.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self {
+            http2_or_http1: Arc::new(http2_or_http1),
+            http1_only: Arc::new(http1_only),
+            certificate,
+            recorder: None,
+        })
     }
 
-    /// The same, such that every handshake is a whole one and is watched.
-    fn watched(&self) -> Self {
-        let watched = self
+    /// The same without session resumption, and with a recorder of the server's `CertificateRequest`.
+    fn recording(&self) -> Self {
+        let recorder = self
             .certificate
             .as_ref()
             .map(|certificate| Arc::new(CertificateRecorder::new(Arc::clone(certificate))));
-        let anew = |config: &Arc<ClientConfig>| {
+        let without_resumption = |config: &Arc<ClientConfig>| {
             let mut config = ClientConfig::clone(config);
             config.resumption = Resumption::disabled();
-            if let Some(watched) = &watched {
-                config.client_auth_cert_resolver = watched.clone();
+            if let Some(recorder) = &recorder {
+                config.client_auth_cert_resolver = recorder.clone();
             }
             Arc::new(config)
         };
-        let (either, http1) = (anew(&self.either), anew(&self.http1));
-        Self { either, http1, certificate: self.certificate.clone(), watched }
+        Self {
+            http2_or_http1: without_resumption(&self.http2_or_http1),
+            http1_only: without_resumption(&self.http1_only),
+            certificate: self.certificate.clone(),
+            recorder,
+        }
     }
 }
 
 impl Endpoint {
-    pub(super) fn new(endpoint: &settings::Endpoint, tls: &Connectors) -> Self {
+    pub(super) fn new(endpoint: &settings::Endpoint, tls: &EndpointTls) -> Self {
         Self {
             address: endpoint.address.clone(),
             server_name: endpoint.server_name.clone(),
             tls: tls.clone(),
             health: Arc::default(),
             recheck: Notify::new(),
-            is_for_checks: false,
+            is_for_self_check: false,
         }
     }
 
-    /// The same endpoint for the connections of its check: what is found out by either is known to both, and what
-    /// happens to the connections of one is no doubt of the other.
-    pub(crate) fn for_checks(&self) -> Self {
+    /// The same endpoint for the connections of its self-check. Both share one health; the end of one's connection does
+    /// not request a recheck of the other.
+    pub(crate) fn for_self_check(&self) -> Self {
         Self {
             address: self.address.clone(),
             server_name: self.server_name.clone(),
-            tls: self.tls.watched(),
+            tls: self.tls.recording(),
             health: Arc::clone(&self.health),
             recheck: Notify::new(),
-            is_for_checks: true,
+            is_for_self_check: true,
         }
     }
 
-    /// Where it is.
+    /// The host and port to connect to.
     pub(crate) fn address(&self) -> &HostPort {
         &self.address
     }
 
-    /// Whether it was seen to take identities as they are; requests go to no other.
+    /// Whether it has passed its self-check. Requests go only to trusted endpoints.
     pub(crate) fn is_trusted(&self) -> bool {
-        self.trust().0 % 2 == 1
+        self.trust_version().0 % 2 == 1
     }
 
-    /// To be taken before a check begins.
-    pub(crate) fn trust(&self) -> Trust {
-        Trust(self.health.trust.load(Ordering::Acquire))
+    /// The current version, to be read before a self-check begins.
+    pub(crate) fn trust_version(&self) -> TrustVersion {
+        TrustVersion(self.health.trust_version.load(Ordering::Acquire))
     }
 
-    /// Says that a check has found it to take identities as they are. That counts unless it has gone away since the
-    /// check began: whoever is there now may be another.
-    pub(crate) fn set_trusted(&self, Trust(before): Trust) -> bool {
-        let health = &self.health.trust;
-        health.compare_exchange(before, before | 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    /// Trusts the endpoint after a self-check that began at version `before`. Returns `false` if the endpoint has been
+    /// distrusted since: another process may listen there now.
+    pub(crate) fn set_trusted(&self, TrustVersion(before): TrustVersion) -> bool {
+        let version = &self.health.trust_version;
+        version.compare_exchange(before, before | 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Says that it is not known to take identities as they are.
+    /// Stops trusting the endpoint until the next self-check passes.
     pub(crate) fn distrust(&self) {
         // The next even number.
-        let next = |trust: u64| Some((trust | 1).wrapping_add(1));
-        self.health.trust.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok();
+        let next = |version: u64| Some((version | 1).wrapping_add(1));
+        self.health.trust_version.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok();
     }
 
-    /// Whether it could not be reached a moment ago: others are tried first.
+    /// Whether a connection attempt failed less than [`UNREACHABLE_BACKOFF`] ago: other endpoints are tried first.
     pub(crate) fn is_unreachable(&self) -> bool {
         self.failure().as_ref().is_some_and(|failure| failure.since.elapsed() < UNREACHABLE_BACKOFF)
     }
 
-    /// Why it could not be reached when it was last dialled, unless a check has reached it since.
+    /// Why the last connection attempt failed, unless a self-check has reached the endpoint since.
     pub(crate) fn last_error(&self) -> Option<ConnectError> {
-        self.failure().as_ref().filter(|failure| !failure.is_over).map(|failure| failure.error.clone())
+        self.failure().as_ref().filter(|failure| !failure.is_cleared).map(|failure| failure.error.clone())
     }
 
-    /// Notes that a check has reached it. Others are still tried first for a while: a check needs no dial.
+    /// Records that a self-check has reached the endpoint. Other endpoints are still preferred for a while, because the
+    /// self-check may have used an open connection.
     pub(crate) fn clear_error(&self) {
         if let Some(failure) = self.failure().as_mut() {
-            failure.is_over = true;
+            failure.is_cleared = true;
         }
     }
 
-    /// Whether it was looked at, and something is known of it.
+    /// Whether the first self-check has ended.
     pub(crate) fn is_checked(&self) -> bool {
         self.health.checked.load(Ordering::Acquire)
     }
 
-    /// Says that it was looked at.
+    /// Records that a self-check has ended.
     pub(crate) fn set_checked(&self) {
         self.health.checked.store(true, Ordering::Release);
     }
 
-    /// Asks for a check: it said something that it should not say to a gateway it believes.
+    /// Requests a self-check: a connection ended, or a response suggests that the endpoint refuses the gateway.
     pub(crate) fn request_recheck(&self) {
         self.recheck.notify_one();
     }
 
-    /// Waits for a doubt.
+    /// Waits until a self-check is requested.
     pub(crate) async fn recheck_requested(&self) {
         self.recheck.notified().await;
     }
 
-    /// Says that a connection over HTTP/1.1 has ended. Those that carry requests come and go; the check's stays, and
-    /// its end says that the server has ended.
-    pub(crate) fn http1_ended(&self) {
-        if self.is_for_checks {
+    /// Records that an HTTP/1.1 connection has ended. Connections of requests end routinely; that of the self-check
+    /// ends only when the server does.
+    pub(crate) fn http1_closed(&self) {
+        if self.is_for_self_check {
             self.request_recheck();
         }
     }
 
-    /// How it asked for a certificate when the check dialled it.
-    pub(crate) fn asked(&self) -> CertificateRequest {
-        self.tls.watched.as_ref().map_or(CertificateRequest::Never, |watched| watched.asked())
+    /// How the server requested a client certificate in the last handshake of the self-check.
+    pub(crate) fn certificate_request(&self) -> ClientCertificateRequest {
+        self.tls
+            .recorder
+            .as_ref()
+            .map_or(ClientCertificateRequest::NotSent, |recorder| recorder.certificate_request())
     }
 
-    /// The common name and the issuer of the gateway's certificate, for people.
-    pub(crate) fn own_certificate(&self) -> Option<(&str, &str)> {
-        self.tls.certificate.as_ref().map(|own| (own.subject.as_str(), own.issuer.as_str()))
+    /// The common name and the issuer of the gateway's certificate, for messages.
+    pub(crate) fn gateway_certificate(&self) -> Option<(&str, &str)> {
+        self.tls.certificate.as_ref().map(|own| (own.common_name.as_str(), own.issuer.as_str()))
     }
 
-    fn failure(&self) -> MutexGuard<'_, Option<DialFailure>> {
+    fn failure(&self) -> MutexGuard<'_, Option<ConnectFailure>> {
         self.health.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Dials, and remembers whether that worked.
-    pub(crate) async fn connect(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
+    /// Connects, and records whether that succeeded.
+    pub(crate) async fn connect(&self, offer: AlpnOffer) -> Result<TlsStream<TcpStream>, ConnectError> {
         let connected = self.dial(offer).await;
-        *self.failure() = connected.as_ref().err().map(|error| DialFailure::new(error.clone()));
+        *self.failure() = connected.as_ref().err().map(|error| ConnectFailure::new(error.clone()));
         if connected.is_err() {
             self.request_recheck();
         }
         connected
     }
 
-    /// The address that is connected to is the one that was resolved here.
-    async fn dial(&self, offer: Offer) -> Result<TlsStream<TcpStream>, ConnectError> {
+    async fn dial(&self, offer: AlpnOffer) -> Result<TlsStream<TcpStream>, ConnectError> {
         let address = || self.address.to_string();
         let tcp = |cause: String| ConnectError::Tcp { address: address(), cause };
         let dial = TcpStream::connect((self.address.host.as_str(), self.address.port));
         let stream = match timeout(CONNECT_TIMEOUT, dial).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                // Nobody is there, and whoever is there next may have been started with other flags. Other errors and
-                // silence say less: they may be this machine's.
+                // No process listens there; the next one may have other flags. Other errors and timeouts prove less:
+                // their cause may be this machine.
                 if error.kind() == std::io::ErrorKind::ConnectionRefused {
                     self.distrust();
                 }
@@ -296,14 +308,14 @@ impl Endpoint {
             Err(_) => return Err(tcp(format!("no answer within {CONNECT_TIMEOUT:?}"))),
         };
         stream.set_nodelay(true).map_err(|error| tcp(error.to_string()))?;
-        keep_alive(&stream);
+        enable_tcp_keep_alive(&stream);
         let tls = |cause: String| ConnectError::Tls { address: address(), cause };
-        if let Some(watched) = &self.tls.watched {
-            watched.begin();
+        if let Some(recorder) = &self.tls.recorder {
+            recorder.reset();
         }
         let config = match offer {
-            Offer::Either => &self.tls.either,
-            Offer::Http1 => &self.tls.http1,
+            AlpnOffer::Http2OrHttp1 => &self.tls.http2_or_http1,
+            AlpnOffer::Http1Only => &self.tls.http1_only,
         };
         let connector = TlsConnector::from(Arc::clone(config));
         match timeout(HANDSHAKE_TIMEOUT, connector.connect(self.server_name.clone(), stream)).await {
@@ -313,38 +325,40 @@ impl Endpoint {
         }
     }
 
-    /// The backend accepts connections and ends them before they can be used, as it does when it refuses the gateway's
-    /// certificate under TLS 1.3.
-    pub(crate) fn hung_up(&self) -> ConnectError {
-        let cause = "the connection ended before it could be used; is the gateway's certificate accepted?";
-        self.no_http(cause.to_owned())
+    /// The endpoint accepts connections and closes them before their first use, as a server does that refuses the
+    /// gateway's certificate under TLS 1.3.
+    pub(crate) fn closed_early_error(&self) -> ConnectError {
+        let cause = "the server closed the connection before its first use; check that it accepts the gateway's \
+                     certificate";
+        self.record_http_error(cause.to_owned())
     }
 
-    /// Why there is no connection that said nothing for so long.
-    pub(crate) fn mute(&self, patience: Duration) -> ConnectError {
-        self.no_http(format!("it has said nothing within {patience:?}"))
+    /// The endpoint sent no HTTP/2 settings in time.
+    pub(crate) fn silence_error(&self, limit: Duration) -> ConnectError {
+        self.record_http_error(format!("no HTTP/2 SETTINGS within {limit:?}"))
     }
 
     pub(crate) fn http_error(&self, error: &(dyn std::error::Error + 'static)) -> ConnectError {
-        // What hyper says itself is less than its cause.
-        self.no_http(error.source().map_or_else(|| error.to_string(), ToString::to_string))
+        // hyper's own text says less than that of its source.
+        self.record_http_error(error.source().map_or_else(|| error.to_string(), ToString::to_string))
     }
 
-    /// A connection that is of no use is as good as none.
-    fn no_http(&self, cause: String) -> ConnectError {
+    /// Counts an unusable connection as a failed attempt.
+    fn record_http_error(&self, cause: String) -> ConnectError {
         let error = ConnectError::Http { address: self.address.to_string(), cause };
-        *self.failure() = Some(DialFailure::new(error.clone()));
+        *self.failure() = Some(ConnectFailure::new(error.clone()));
         self.request_recheck();
         error
     }
 }
 
-/// Lets the system find out that a silent peer is gone: a quiet watch or tunnel would hold its connections for ever.
+/// Enables TCP keep-alive, without which a quiet watch or tunnel to a vanished peer would stay open for ever.
 // Go: net.ListenConfig and net.Dialer, KeepAlive
-pub(crate) fn keep_alive(stream: &impl AsFd) {
-    let period = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
+pub(crate) fn enable_tcp_keep_alive(stream: &impl AsFd) {
+    let period =
+        TcpKeepalive::new().with_time(TCP_KEEP_ALIVE_INTERVAL).with_interval(TCP_KEEP_ALIVE_INTERVAL);
     if let Err(error) = SockRef::from(stream).set_tcp_keepalive(&period) {
-        tracing::debug!(%error, "cannot keep a connection alive");
+        tracing::debug!(%error, "cannot enable TCP keep-alive");
     }
 }
 

@@ -1,8 +1,8 @@
-//! The gateway's own reads and writes, as `kube` makes them: over its own connections to whichever endpoint is
-//! trusted, with the credential of the backend, under a user of its own.
+//! The `kube` client for the gateway's own reads and writes. It has its own connections, uses trusted endpoints only,
+//! and sends requests as `system:portcullis`.
 //!
-//! Every request has a deadline: until the head of its answer, and, unless it is a watch, until the end. After one that
-//! was missed the next request gets a new connection, since a frozen one would answer none.
+//! Every request has a deadline for the head of its response and, unless it is a watch, for the whole response. After a
+//! missed deadline the next request gets a new connection, because the old one may be frozen.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,29 +26,30 @@ use crate::http::body::Body;
 use crate::http::identity_headers::write_identity;
 use crate::user::{Identity, IdentityMode, UserInfo};
 
-/// How long the head of an answer may take: of a watch and of a single object, for which tokens wait, and of all else.
+/// How long the head of a response may take: of a watch or a single object, which authentication waits for.
 const PROMPT_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for all other requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// After how long without an answer a request that is given up says something about its connection.
+/// A request that is dropped after this long without any response data condemns its connection.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long an answer may take as a whole, unless it is a watch.
+/// How long a whole response may take, unless it is a watch.
 // apiserver: pkg/server/options/server_run_options.go, RequestTimeout — kube-apiserver itself gives up then
-const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A client for the API server of one cluster. Must be called within a tokio runtime, which its connections live on.
+/// A client for the API servers of one cluster. Must be called within the tokio runtime that drives its connections.
 pub(crate) fn client(backend: &Arc<Backend>) -> kube::Client {
     kube::Client::new(BackendService(Arc::new(OwnConnections::new(backend))), "default")
 }
 
-/// The API server did not answer in time.
+/// The API server did not respond in time.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer of the API server within {0:?}")]
-struct NoAnswer(Duration);
+#[error("no response from the API server within {0:?}")]
+struct ResponseTimeout(Duration);
 
-/// An answer ended before its end. It hides its cause from `kube`, which takes some for the end.
+/// A response body broke off. Hides the source of the error from `kube`, which takes some for a regular end of a watch.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer broke off: {0}")]
-struct BrokenOff(String);
+#[error("the response broke off: {0}")]
+struct IncompleteBody(String);
 
 /// The connections of one client.
 struct OwnConnections {
@@ -61,19 +62,19 @@ impl OwnConnections {
         Self { backend: Arc::clone(backend), pools: ArcSwap::from_pointee(pools(backend)) }
     }
 
-    /// Uses the connections of `silent` no more. Answers that are on their way there go on.
-    fn abandon(&self, silent: &Arc<Pools>) {
-        self.pools.compare_and_swap(silent, Arc::new(pools(&self.backend)));
+    /// Uses the connections of `frozen` for no new request. Responses in progress continue.
+    fn abandon(&self, frozen: &Arc<Pools>) {
+        self.pools.compare_and_swap(frozen, Arc::new(pools(&self.backend)));
     }
 }
 
 fn pools(backend: &Backend) -> Pools {
     let pools = Pools::default();
-    pools.keep(1, backend.endpoints().iter());
+    pools.retain_endpoints(1, backend.endpoints().iter());
     pools
 }
 
-/// Sends requests as `system:portcullis`; where identities are impersonated, as what the gateway's credential is.
+/// Sends requests as `system:portcullis`; in identity mode `impersonate`, as the user of the gateway's own credential.
 struct BackendService(Arc<OwnConnections>);
 
 // threat: silent-backend
@@ -103,52 +104,57 @@ impl Service<Request<kube::client::Body>> for BackendService {
                 write_identity(&mut head.headers, &identity);
             }
             backend.add_credential(&mut head.headers);
-            let kind = if is_watch { SharingClass::Long } else { SharingClass::Short };
+            let class = if is_watch { SharingClass::Long } else { SharingClass::Short };
             let request = Box::new(Request::from_parts(head, Body::bytes(body)));
             let began = Instant::now();
             let pools = connections.pools.load_full();
-            let within = if is_prompt { PROMPT_HEAD_TIMEOUT } else { HEAD_TIMEOUT };
-            let mut exchange =
-                InFlight { connections: Arc::clone(&connections), pools, last: began, is_over: false };
-            let answer = timeout(within, exchange.pools.send(backend, request, kind)).await;
-            let answer = answer.map_err(|_| NoAnswer(within))?;
-            exchange.heard(answer.as_ref().map_or(true, |answer| answer.body().is_end_stream()));
-            let deadline = (!is_watch).then(|| Box::pin(sleep_until(began + ANSWER_TIMEOUT)));
-            Ok(answer?.map(|body| TimedBody { body, deadline, exchange }))
+            let limit = if is_prompt { PROMPT_HEAD_TIMEOUT } else { HEAD_TIMEOUT };
+            let mut in_flight = InFlight {
+                connections: Arc::clone(&connections),
+                pools,
+                last_progress: began,
+                is_over: false,
+            };
+            let response = timeout(limit, in_flight.pools.send(backend, request, class)).await;
+            let response = response.map_err(|_| ResponseTimeout(limit))?;
+            in_flight
+                .record_progress(response.as_ref().map_or(true, |response| response.body().is_end_stream()));
+            let deadline = (!is_watch).then(|| Box::pin(sleep_until(began + RESPONSE_TIMEOUT)));
+            Ok(response?.map(|body| TimedBody { body, deadline, in_flight }))
         })
     }
 }
 
-/// A request and its answer. If it is given up in silence, which its caller may do sooner than is done here, its connections
-/// are used no more.
+/// A request and its response. If the caller drops it after [`SILENCE_TIMEOUT`] without data, its connections are
+/// abandoned.
 struct InFlight {
     connections: Arc<OwnConnections>,
     pools: Arc<Pools>,
-    /// When it began, or something last came.
-    last: Instant,
+    /// When the request began, or when data last arrived.
+    last_progress: Instant,
     is_over: bool,
 }
 
 impl InFlight {
-    /// Something has come.
-    fn heard(&mut self, is_over: bool) {
-        (self.last, self.is_over) = (Instant::now(), is_over);
+    /// Records that data has arrived.
+    fn record_progress(&mut self, is_over: bool) {
+        (self.last_progress, self.is_over) = (Instant::now(), is_over);
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if !self.is_over && self.last.elapsed() >= SILENCE_TIMEOUT {
+        if !self.is_over && self.last_progress.elapsed() >= SILENCE_TIMEOUT {
             self.connections.abandon(&self.pools);
         }
     }
 }
 
-/// The body of an answer.
+/// The body of a response, with its deadline.
 struct TimedBody {
     body: Body,
     deadline: Option<Pin<Box<Sleep>>>,
-    exchange: InFlight,
+    in_flight: InFlight,
 }
 
 impl http_body::Body for TimedBody {
@@ -161,16 +167,16 @@ impl http_body::Body for TimedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             let is_over = !matches!(frame, Some(Ok(_))) || self.body.is_end_stream();
-            self.exchange.heard(is_over);
+            self.in_flight.record_progress(is_over);
             return Poll::Ready(
-                frame.map(|frame| frame.map_err(|error| BrokenOff(error.to_string()).into())),
+                frame.map(|frame| frame.map_err(|error| IncompleteBody(error.to_string()).into())),
             );
         }
         let is_late = self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready());
         if !is_late {
             return Poll::Pending;
         }
-        Poll::Ready(Some(Err(NoAnswer(ANSWER_TIMEOUT).into())))
+        Poll::Ready(Some(Err(ResponseTimeout(RESPONSE_TIMEOUT).into())))
     }
 
     fn is_end_stream(&self) -> bool {

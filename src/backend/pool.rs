@@ -1,5 +1,5 @@
-//! Connections to one endpoint, of one worker thread: HTTP/2 where the backend speaks it, in lanes, and HTTP/1.1. Which
-//! request travels on which is [`SharingClass`]'s to say.
+//! The connections of one worker thread to one endpoint: HTTP/2 in lanes where the backend speaks it, and HTTP/1.1.
+//! [`SharingClass`] decides which requests may share a connection.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,101 +14,101 @@ use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::http2::{Lane, Stream};
+use super::http2::{Http2Stream, Lane};
 use super::lanes::Lanes;
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 pub(crate) use super::sharing::SharingClass;
-use crate::backend::endpoint::{ConnectError, Endpoint, Offer};
+use crate::backend::endpoint::{AlpnOffer, ConnectError, Endpoint};
 use crate::http::body::{Body, EndGuard};
 use crate::http::hop_by_hop;
 use crate::http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
 use crate::http::transport::{self, TransportError};
 
-/// Idle HTTP/1.1 connections are kept for less than the 90 s after which kube-apiserver closes them.
-const IDLE: Duration = Duration::from_mins(1);
-/// Each anonymous request takes a connection, and there is no other bound on how many of them a client makes.
-const ANONYMOUS: ShareLimits = ShareLimits {
-    places: 32,
-    places_per_client: 8,
+/// How long idle HTTP/1.1 connections are kept: less than the 90 s after which kube-apiserver closes them.
+const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
+/// Anonymous requests, each of which takes a connection.
+const ANONYMOUS_LIMITS: ShareLimits = ShareLimits {
+    permits: 32,
+    permits_per_client: 8,
     queue: 512,
     queue_per_client: 128,
-    wait: Duration::from_secs(5),
+    queue_timeout: Duration::from_secs(5),
 };
-/// So does each request with a large header, which counts by the KiB: the connection's buffer holds it for as long. A
-/// user's watches are among them, if it has that many groups.
-const ALONE: ShareLimits = ShareLimits {
-    places: 32 << 10,
-    places_per_client: 8 << 10,
+/// Requests with a large header, each of which takes a connection; in KiB, because the connection's buffer holds the
+/// header. They include the watches of a user with that many groups.
+const LARGE_HEADER_LIMITS: ShareLimits = ShareLimits {
+    permits: 32 << 10,
+    permits_per_client: 8 << 10,
     queue: 256,
     queue_per_client: 64,
-    wait: Duration::from_secs(5),
+    queue_timeout: Duration::from_secs(5),
 };
-/// So does each relayed request of a user past those that have a lane.
-const RELAYED: ShareLimits = ShareLimits {
-    places: 512,
-    places_per_client: 64,
+/// Relayed requests of users without a lane, each of which takes a connection.
+const RELAYED_LIMITS: ShareLimits = ShareLimits {
+    permits: 512,
+    permits_per_client: 64,
     queue: 256,
     queue_per_client: 64,
-    wait: Duration::from_secs(5),
+    queue_timeout: Duration::from_secs(5),
 };
-/// How long what is left of a request may take once its answer has ended.
+/// How long the rest of a request may take after the end of its response, before its connection is closed.
 // Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
-const LAST_OF_REQUEST: Duration = Duration::from_millis(50);
-/// A connection that is gone before it was used is made anew this often.
-const DIALS: usize = 3;
-/// How long a backend that chose HTTP/1.1 is not asked for HTTP/2 again.
-const HTTP1_ONLY: Duration = Duration::from_mins(1);
+const WRITE_WAIT_TIMEOUT: Duration = Duration::from_millis(50);
+/// Connection attempts for one request, when connections close before their first use.
+const MAX_DIALS: usize = 3;
+/// How long HTTP/2 is not offered again to a backend that has chosen HTTP/1.1.
+const HTTP1_ONLY_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Why a request got no response.
+/// Why a request has no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
-    /// There is no connection.
+    /// No endpoint could be connected to.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// No endpoint was seen to take identities as they are.
-    #[error("no endpoint of the API server was seen to take identities from this gateway")]
+    /// No endpoint is trusted.
+    #[error("no endpoint of the backend has passed the identity self-check")]
     NotTrusted,
-    /// Too many requests that need a connection each are in progress.
-    #[error("too many requests that need a connection each are in progress")]
+    /// Too many requests that need a connection of their own are in progress.
+    #[error("too many requests that need a connection of their own are in progress")]
     Busy,
-    /// The backend said that it did not process the request.
+    /// The backend stated that it did not process the request.
     #[error("the backend did not process the request: {0}")]
     NotProcessed(#[source] TransportError),
-    /// The connection broke after the request had been sent, at least in part.
+    /// The connection broke after at least a part of the request was sent.
     #[error("the connection to the backend broke: {0}")]
     Broken(#[source] TransportError),
 }
 
-/// The connections of one worker to one endpoint.
+/// The connections of one worker thread to one endpoint.
 #[derive(Debug)]
 pub(crate) struct Pool {
     endpoint: Arc<Endpoint>,
     lanes: Lanes,
     http1: Mutex<Vec<IdleHttp1>>,
-    /// Set while the backend is taken to speak HTTP/1.1 alone.
+    /// When the backend last chose HTTP/1.1.
     http1_only: Mutex<Option<Instant>>,
     anonymous: FairShares<IpAddr>,
-    alone: FairShares<String>,
+    large_headers: FairShares<String>,
     relayed: FairShares<String>,
 }
 
-pub(crate) struct Http1 {
+pub(crate) struct Http1Connection {
     sender: http1::SendRequest<Body>,
-    /// The task that carries it.
-    carrier: JoinHandle<()>,
+    /// Drives the connection.
+    task: JoinHandle<()>,
 }
 
 struct IdleHttp1 {
-    connection: Http1,
+    connection: Http1Connection,
     since: Instant,
 }
 
-/// A place for one request.
-pub(crate) enum Lease {
-    /// A stream.
-    Http2(Stream),
-    /// A connection.
-    Http1(Http1, Option<SharePermit>),
+/// A connection, or a stream of one, that is reserved for one request.
+pub(crate) enum ReservedConnection {
+    /// A stream of an HTTP/2 connection.
+    Http2(Http2Stream),
+    /// An HTTP/1.1 connection, and the permit to use it.
+    Http1(Http1Connection, Option<SharePermit>),
 }
 
 impl Pool {
@@ -119,9 +119,9 @@ impl Pool {
             lanes: Lanes::new(),
             http1: Mutex::default(),
             http1_only: Mutex::default(),
-            anonymous: FairShares::new(ANONYMOUS),
-            alone: FairShares::new(ALONE),
-            relayed: FairShares::new(RELAYED),
+            anonymous: FairShares::new(ANONYMOUS_LIMITS),
+            large_headers: FairShares::new(LARGE_HEADER_LIMITS),
+            relayed: FairShares::new(RELAYED_LIMITS),
         })
     }
 
@@ -129,91 +129,94 @@ impl Pool {
         &self.endpoint
     }
 
-    /// How many connections there are for such requests, good or bad.
-    pub(crate) fn open(&self, kind: SharingClass<'_>) -> usize {
-        let lane = self.lanes.of(kind).map_or(0, |lane| lane.open());
+    /// The number of open connections that requests of this class may use.
+    pub(crate) fn open_connections(&self, class: SharingClass<'_>) -> usize {
+        let lane = self.lanes.lane_for(class).map_or(0, |lane| lane.open_connections());
         lane.max(lock(&self.http1).len())
     }
 
-    /// Waits for a place on a connection; nothing of a request is at stake until there is one.
-    pub(crate) async fn reserve(self: &Arc<Self>, kind: SharingClass<'_>) -> Result<Lease, SendError> {
-        let Some(lane) = self.lanes.of(kind) else {
-            let place = self.place(kind).await?;
-            return Ok(Lease::Http1(self.some_http1().await?, place));
+    /// Reserves a connection or a stream, and connects where none is free. Sends nothing of a request.
+    pub(crate) async fn reserve(
+        self: &Arc<Self>,
+        class: SharingClass<'_>,
+    ) -> Result<ReservedConnection, SendError> {
+        let Some(lane) = self.lanes.lane_for(class) else {
+            let permit = self.acquire_share(class).await?;
+            return Ok(ReservedConnection::Http1(self.idle_or_new_http1().await?, permit));
         };
-        let mut dials = DIALS;
+        let mut dials = MAX_DIALS;
         while dials > 0 {
             if self.speaks_http1_only() {
-                return Ok(Lease::Http1(self.some_http1().await?, None));
+                return Ok(ReservedConnection::Http1(self.idle_or_new_http1().await?, None));
             }
-            if let Some(stream) = lane.pick() {
-                return Ok(Lease::Http2(stream));
+            if let Some(stream) = lane.reserve() {
+                return Ok(ReservedConnection::Http2(stream));
             }
-            let before = lane.open();
+            let before = lane.open_connections();
             self.connect_http2(&lane).await?;
-            // One more that has no room was filled by those who waited for it too: the next may have some.
-            if lane.open() <= before {
+            // Other waiting requests filled the new connection: this attempt does not count.
+            if lane.open_connections() <= before {
                 dials -= 1;
             }
         }
-        Err(SendError::Connect(self.endpoint.hung_up()))
+        Err(SendError::Connect(self.endpoint.closed_early_error()))
     }
 
-    /// Sends a request where a place was reserved for it.
+    /// Sends a request on a reserved connection.
     pub(crate) async fn send(
         self: &Arc<Self>,
-        lease: Lease,
+        reserved: ReservedConnection,
         mut request: Box<Request<Body>>,
-    ) -> Result<Sent, SendError> {
-        match lease {
-            Lease::Http2(stream) => stream.send(request).await,
-            Lease::Http1(mut connection, place) => {
+    ) -> Result<SendOutcome, SendError> {
+        match reserved {
+            ReservedConnection::Http2(stream) => stream.send(request).await,
+            ReservedConnection::Http1(mut connection, permit) => {
                 let uri = to_origin_form(&mut request);
                 let sent = connection.sender.try_send_request(*request).await;
-                let guard = ReturnHttp1 { held: Some((connection, place)), pool: Arc::clone(self) };
-                let mut settled = settle(sent, Box::new(guard))?;
-                if let Sent::NotWritten(request, _) = &mut settled {
-                    // Another connection may speak HTTP/2, which wants it whole.
+                let guard = ReturnToPool { held: Some((connection, permit)), pool: Arc::clone(self) };
+                let mut outcome = http1_outcome(sent, Box::new(guard))?;
+                if let SendOutcome::NotWritten(request, _) = &mut outcome {
+                    // The next connection may use HTTP/2, which needs the whole URI.
                     *request.uri_mut() = uri;
                     request.headers_mut().remove(HOST);
                 }
-                Ok(settled)
+                Ok(outcome)
             }
         }
     }
 
-    /// A place among the requests that need a connection each.
-    async fn place(&self, kind: SharingClass<'_>) -> Result<Option<SharePermit>, SendError> {
-        let place = match kind {
+    /// Acquires a permit for a request that needs a connection of its own.
+    async fn acquire_share(&self, class: SharingClass<'_>) -> Result<Option<SharePermit>, SendError> {
+        let permit = match class {
             SharingClass::Anonymous { client } => self.anonymous.acquire(client, 1).await,
             SharingClass::Alone { user, header } => {
                 let weight = u32::try_from(header.div_ceil(1 << 10)).map_err(|_| SendError::Busy)?;
-                self.alone.acquire(user.to_owned(), weight).await
+                self.large_headers.acquire(user.to_owned(), weight).await
             }
-            // One past the users that have a lane each.
+            // A user without a lane.
             SharingClass::Relayed { user } => self.relayed.acquire(user.to_owned(), 1).await,
             SharingClass::Short | SharingClass::Long | SharingClass::Extension { .. } => return Ok(None),
         };
-        place.map(Some).map_err(|SharesExhausted| SendError::Busy)
+        permit.map(Some).map_err(|SharesExhausted| SendError::Busy)
     }
 
     fn speaks_http1_only(&self) -> bool {
         let mut only = lock(&self.http1_only);
-        if only.is_some_and(|since| since.elapsed() >= HTTP1_ONLY) {
+        if only.is_some_and(|since| since.elapsed() >= HTTP1_ONLY_INTERVAL) {
             *only = None;
         }
         only.is_some()
     }
 
-    /// Waits for a connection; everyone who needs one waits for the same attempt.
+    /// Waits for a new HTTP/2 connection. All requests of a lane wait for the same attempt.
     async fn connect_http2(self: &Arc<Self>, lane: &Arc<Lane>) -> Result<(), ConnectError> {
         let attempt = {
             let mut connecting = lock(&lane.connecting);
             if let Some(attempt) = connecting.as_ref().filter(|attempt| attempt.peek().is_none()) {
                 attempt.clone()
             } else {
-                // On a task of its own: it must not stop halfway because the client that asked for it leaves. It takes
-                // itself away, so that nobody is told the outcome of an attempt that was over before they came.
+                // In a task of its own, which the end of the first request does not cancel. It removes itself, so that
+                // later requests do not see the outcome of an attempt that ended before they began.
                 let (pool, lane) = (Arc::clone(self), Arc::clone(lane));
                 let task = tokio::spawn(async move {
                     let outcome = pool.open_http2(&lane).await;
@@ -229,61 +232,64 @@ impl Pool {
     }
 
     async fn open_http2(&self, lane: &Lane) -> Result<(), ConnectError> {
-        let stream = self.endpoint.connect(Offer::Either).await?;
+        let stream = self.endpoint.connect(AlpnOffer::Http2OrHttp1).await?;
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             *lock(&self.http1_only) = Some(Instant::now());
             let connection = self.begin_http1(TokioIo::new(stream)).await?;
             self.keep_http1(connection);
             return Ok(());
         }
-        lane.begin(stream, &self.endpoint).await
+        lane.add_connection(stream, &self.endpoint).await
     }
 
-    async fn some_http1(&self) -> Result<Http1, ConnectError> {
+    async fn idle_or_new_http1(&self) -> Result<Http1Connection, ConnectError> {
         match self.idle_http1() {
             Some(connection) => Ok(connection),
             None => Box::pin(self.dial_http1()).await,
         }
     }
 
-    async fn dial_http1(&self) -> Result<Http1, ConnectError> {
-        self.begin_http1(TokioIo::new(self.endpoint.connect(Offer::Http1).await?)).await
+    async fn dial_http1(&self) -> Result<Http1Connection, ConnectError> {
+        self.begin_http1(TokioIo::new(self.endpoint.connect(AlpnOffer::Http1Only).await?)).await
     }
 
-    fn idle_http1(&self) -> Option<Http1> {
+    fn idle_http1(&self) -> Option<Http1Connection> {
         let mut idle = lock(&self.http1);
-        idle.retain(|idle| idle.connection.sender.is_ready() && idle.since.elapsed() < IDLE);
+        idle.retain(|idle| idle.connection.sender.is_ready() && idle.since.elapsed() < IDLE_TIMEOUT);
         idle.pop().map(|idle| idle.connection)
     }
 
-    fn keep_http1(&self, connection: Http1) {
+    fn keep_http1(&self, connection: Http1Connection) {
         lock(&self.http1).push(IdleHttp1 { connection, since: Instant::now() });
     }
 
-    async fn begin_http1<T>(&self, io: T) -> Result<Http1, ConnectError>
+    async fn begin_http1<T>(&self, io: T) -> Result<Http1Connection, ConnectError>
     where
         T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     {
         let handshake = http1_builder().handshake(io).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
         let endpoint = Arc::clone(&self.endpoint);
-        let carrier = tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "HTTP/1.1 connection to the backend ended");
             }
-            endpoint.http1_ended();
+            endpoint.http1_closed();
         });
-        Ok(Http1 { sender, carrier })
+        Ok(Http1Connection { sender, task })
     }
 
-    /// A connection for one upgrade: never shared, never pooled.
-    pub(crate) async fn upgrading(&self, kind: SharingClass<'_>) -> Result<Upgrading, SendError> {
-        let place = match kind {
-            SharingClass::Anonymous { .. } | SharingClass::Alone { .. } => self.place(kind).await?,
-            // Each takes a connection of the client's, too.
+    /// Connects for one upgrade; the connection is never shared or pooled.
+    pub(crate) async fn connect_for_upgrade(
+        &self,
+        class: SharingClass<'_>,
+    ) -> Result<UpgradeConnection, SendError> {
+        let permit = match class {
+            SharingClass::Anonymous { .. } | SharingClass::Alone { .. } => self.acquire_share(class).await?,
+            // The connection limit bounds these: an upgrade takes a client connection, too.
             _ => None,
         };
-        let stream = self.endpoint.connect(Offer::Http1).await?;
+        let stream = self.endpoint.connect(AlpnOffer::Http1Only).await?;
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
         tokio::spawn(async move {
@@ -291,18 +297,18 @@ impl Pool {
                 tracing::debug!(%error, "connection to the backend ended before its upgrade");
             }
         });
-        Ok(Upgrading { sender, place })
+        Ok(UpgradeConnection { sender, permit })
     }
 }
 
-/// A connection that waits for its upgrade.
-pub(crate) struct Upgrading {
+/// A connection for one upgrade.
+pub(crate) struct UpgradeConnection {
     sender: http1::SendRequest<Body>,
-    place: Option<SharePermit>,
+    permit: Option<SharePermit>,
 }
 
-impl Upgrading {
-    /// Asks for the upgrade. What is returned beside the answer is held as long as the connection lives.
+impl UpgradeConnection {
+    /// Requests the upgrade. The caller holds the returned permit for as long as the connection lives.
     pub(crate) async fn send(
         mut self,
         mut request: Request<Body>,
@@ -310,12 +316,12 @@ impl Upgrading {
         to_origin_form(&mut request);
         let response =
             self.sender.send_request(request).await.map_err(|error| SendError::Broken(error.into()))?;
-        Ok((response, self.place))
+        Ok((response, self.permit))
     }
 }
 
-/// Makes the target what an origin server is sent over HTTP/1.1, where the host has a header of its own. Over HTTP/2 it
-/// has none beside `:authority`: some servers take both for a contradiction. Returns the target as it was.
+/// Rewrites a request for HTTP/1.1: the target in origin form, and `Host`. HTTP/2 requests have no `Host`, because some
+/// servers reject it beside `:authority`. Returns the original URI.
 // RFC 9112, section 3.2; RFC 9113, sections 8.2.3 and 8.3.1
 fn to_origin_form(request: &mut Request<Body>) -> Uri {
     let host = request.uri().authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
@@ -327,54 +333,54 @@ fn to_origin_form(request: &mut Request<Body>) -> Uri {
     std::mem::replace(request.uri_mut(), origin)
 }
 
-/// What became of a request.
-pub(crate) enum Sent {
-    /// It was answered.
-    Answered(Response<Body>),
-    /// The connection had been closed; the request is whole.
+/// The outcome of sending a request.
+pub(crate) enum SendOutcome {
+    /// The backend responded.
+    Response(Response<Body>),
+    /// The connection was closed before anything was written; the request is returned whole.
     NotWritten(Box<Request<Body>>, TransportError),
 }
 
-fn settle(
+fn http1_outcome(
     sent: Result<Response<Incoming>, TrySendError<Request<Body>>>,
     guard: EndGuard,
-) -> Result<Sent, SendError> {
+) -> Result<SendOutcome, SendError> {
     match sent {
-        Ok(response) => Ok(Sent::Answered(
+        Ok(response) => Ok(SendOutcome::Response(
             response.map(|body| Body::from_backend(transport::Incoming::Http1(body), guard)),
         )),
         Err(mut error) => match error.take_message() {
-            Some(request) => Ok(Sent::NotWritten(Box::new(request), error.into_error().into())),
+            Some(request) => Ok(SendOutcome::NotWritten(Box::new(request), error.into_error().into())),
             None => Err(SendError::Broken(error.into_error().into())),
         },
     }
 }
 
-/// Gives an HTTP/1.1 connection back once its response has ended, if it can carry another; else closes it, also if the
-/// client goes on sending a body that has been answered. Only then may another be opened in its place.
-struct ReturnHttp1 {
-    held: Option<(Http1, Option<SharePermit>)>,
+/// Returns an HTTP/1.1 connection to the pool when its response has ended, or closes it if it cannot carry another
+/// request or the client is still sending a body. Releases the permit only after that.
+struct ReturnToPool {
+    held: Option<(Http1Connection, Option<SharePermit>)>,
     pool: Arc<Pool>,
 }
 
-impl Drop for ReturnHttp1 {
+impl Drop for ReturnToPool {
     fn drop(&mut self) {
-        let Some((mut connection, place)) = self.held.take() else {
+        let Some((mut connection, permit)) = self.held.take() else {
             return;
         };
         let pool = Arc::clone(&self.pool);
-        // Outside a runtime the process is ending, and so is the connection.
+        // Without a runtime the process is ending, and the connection with it.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
         runtime.spawn(async move {
-            if let Ok(Ok(())) = timeout(LAST_OF_REQUEST, connection.sender.ready()).await {
+            if let Ok(Ok(())) = timeout(WRITE_WAIT_TIMEOUT, connection.sender.ready()).await {
                 pool.keep_http1(connection);
             } else {
-                connection.carrier.abort();
-                connection.carrier.await.ok();
+                connection.task.abort();
+                connection.task.await.ok();
             }
-            drop(place);
+            drop(permit);
         });
     }
 }
@@ -385,7 +391,7 @@ fn http1_builder() -> http1::Builder {
     builder
 }
 
-/// The pool's lists stay whole even if a holder panicked: each change is one step.
+/// Ignores poisoning: each change is a single step, so a panic leaves no half-done one.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! The gateway's own questions to an API server, asked as a user of its own through the one function that writes
-//! identities.
+//! The gateway's own requests to a single endpoint, trusted or not. They use the same function that writes the identity
+//! of forwarded requests, so that the self-check tests that function too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,41 +9,41 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use tokio::time::timeout;
 
-use super::pool::{Pool, SendError, Sent, SharingClass};
+use super::pool::{Pool, SendError, SendOutcome, SharingClass};
 use crate::backend::Backend;
-use crate::backend::endpoint::{CertificateRequest, Endpoint};
+use crate::backend::endpoint::{ClientCertificateRequest, Endpoint};
 use crate::http::body::Body;
 use crate::http::identity_headers::write_identity;
 use crate::user::{Identity, UnencodableIdentity, UserInfo};
 
-/// How long an answer may take, and how large it may be.
+/// Limits of a response with its body.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-const MAX_ANSWER_BYTES: usize = 1 << 20;
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(crate) const GATEWAY_USER_AGENT: HeaderValue =
     HeaderValue::from_static(concat!("portcullis/", env!("CARGO_PKG_VERSION")));
 
-/// Why a question has no answer.
+/// Why a request has no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProbeError {
-    /// There is no connection, or it broke.
+    /// The connection failed or broke.
     #[error(transparent)]
     Send(#[from] SendError),
-    /// The user cannot be written.
+    /// The user cannot be encoded in headers.
     #[error(transparent)]
     Identity(#[from] UnencodableIdentity),
-    /// The question is no request.
-    #[error("the question cannot be sent: {0}")]
-    Question(#[from] http::Error),
-    /// The answer broke off or was too large.
-    #[error("the answer cannot be read: {0}")]
-    Answer(String),
-    /// No answer in time.
-    #[error("no answer within {PROBE_TIMEOUT:?}")]
+    /// The request is not valid HTTP.
+    #[error("the request is not valid HTTP: {0}")]
+    Request(#[from] http::Error),
+    /// The response broke off or was too large.
+    #[error("the response cannot be read: {0}")]
+    Response(String),
+    /// The response took too long.
+    #[error("no response within {PROBE_TIMEOUT:?}")]
     Timeout,
 }
 
-/// The gateway's own connection to one endpoint.
+/// The gateway's own connections to one endpoint.
 #[derive(Debug)]
 pub(crate) struct ProbeClient {
     backend: Arc<Backend>,
@@ -52,43 +52,43 @@ pub(crate) struct ProbeClient {
 }
 
 impl ProbeClient {
-    /// A line to an endpoint of `upstream`, whether it is trusted or not. Nothing is dialled yet.
+    /// A client for an endpoint of `backend`, whether it is trusted or not. Opens no connection yet.
     pub(crate) fn new(backend: Arc<Backend>, endpoint: &Endpoint) -> Self {
-        let endpoint = Arc::new(endpoint.for_checks());
+        let endpoint = Arc::new(endpoint.for_self_check());
         Self { backend, pool: Pool::new(Arc::clone(&endpoint)), endpoint }
     }
 
-    /// How the endpoint asked for a certificate when this line was last opened.
-    pub(crate) fn asked(&self) -> CertificateRequest {
-        self.endpoint.asked()
+    /// How the endpoint requested a client certificate when this client last connected.
+    pub(crate) fn certificate_request(&self) -> ClientCertificateRequest {
+        self.endpoint.certificate_request()
     }
 
-    /// Waits until the line breaks.
-    pub(crate) async fn broken(&self) {
+    /// Waits until a connection of this client ends.
+    pub(crate) async fn disconnected(&self) {
         self.endpoint.recheck_requested().await;
     }
 
-    /// Asks, as `user`, or as what the gateway's credential is. A question with a body is a POST.
+    /// Sends a request as `user`, or as the user of the gateway's own credential: a POST if it has a body, else a GET.
     // threat: silent-backend
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &self,
         user: Option<&UserInfo>,
         path: &str,
         body: Option<String>,
     ) -> Result<(StatusCode, Vec<u8>), ProbeError> {
-        let asking = async {
-            let request = self.question(user, path, body)?;
-            let lease = self.pool.reserve(SharingClass::Short).await?;
-            let response = match self.pool.send(lease, Box::new(request)).await? {
-                Sent::Answered(response) => response,
-                Sent::NotWritten(_, error) => return Err(SendError::Broken(error).into()),
+        let exchange = async {
+            let request = self.request(user, path, body)?;
+            let connection = self.pool.reserve(SharingClass::Short).await?;
+            let response = match self.pool.send(connection, Box::new(request)).await? {
+                SendOutcome::Response(response) => response,
+                SendOutcome::NotWritten(_, error) => return Err(SendError::Broken(error).into()),
             };
             read(response).await
         };
-        timeout(PROBE_TIMEOUT, asking).await.unwrap_or(Err(ProbeError::Timeout))
+        timeout(PROBE_TIMEOUT, exchange).await.unwrap_or(Err(ProbeError::Timeout))
     }
 
-    fn question(
+    fn request(
         &self,
         user: Option<&UserInfo>,
         path: &str,
@@ -116,7 +116,7 @@ impl ProbeClient {
 
 async fn read(response: Response<Body>) -> Result<(StatusCode, Vec<u8>), ProbeError> {
     let status = response.status();
-    let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-    let body = body.map_err(|error| ProbeError::Answer(error.to_string()))?;
+    let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
+    let body = body.map_err(|error| ProbeError::Response(error.to_string()))?;
     Ok((status, body.to_bytes().to_vec()))
 }

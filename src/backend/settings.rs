@@ -1,4 +1,4 @@
-//! A backend as it is configured, read and found to fit together.
+//! The validated settings of a backend.
 
 use std::fmt;
 
@@ -10,29 +10,29 @@ use crate::http::identity_headers::RequestHeaderNames;
 use crate::pki::x509::CertificateKeyPair;
 use crate::user::IdentityMode;
 
-/// An API server behind the gateway: one or several endpoints of it, and how to speak to them.
+/// The API servers of one cluster, and how the gateway connects and authenticates to them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Backend {
-    /// Its replicas, at least one; tried in turn.
+    /// The API servers, at least one; tried in this order.
     pub endpoints: Vec<Endpoint>,
-    /// What precedes every path there; empty for an API server of its own.
+    /// The prefix of every path, from the URL of the kubeconfig; usually empty.
     pub path_prefix: String,
-    /// The CAs of its certificate.
+    /// The CAs that verify the serving certificates.
     pub roots: TrustedRoots,
-    /// The certificate the gateway shows it.
+    /// The client certificate of the gateway.
     pub client_certificate: Option<CertificateKeyPair>,
-    /// The bearer token the gateway shows it, in identity mode `impersonate`.
+    /// The bearer token of the gateway, in identity mode `impersonate`.
     pub bearer_token: Option<BearerToken>,
-    /// How it is told who a request is made by.
+    /// How the gateway passes the user of a request.
     pub identity: IdentityMode,
-    /// The headers it reads identities from, if the configuration names them.
+    /// The API servers' identity headers, if the configuration names them.
     pub identity_headers: Option<RequestHeaderNames>,
 }
 
 impl Backend {
-    /// Whether the API server behind these settings may be taken for one of the cluster behind `other`: under the same
-    /// path, an endpoint of it has a name that counts there, by authorities that count there.
-    pub(crate) fn is_of_the_cluster_of(&self, other: &Self) -> bool {
+    /// Whether these settings name the same cluster as `other`: the same path prefix, an endpoint with the same server
+    /// name, and no CA that `other` does not trust.
+    pub(crate) fn is_same_cluster(&self, other: &Self) -> bool {
         let is_named = |one: &Endpoint| other.endpoints.iter().any(|two| one.server_name == two.server_name);
         self.path_prefix == other.path_prefix
             && self.endpoints.iter().any(is_named)
@@ -40,12 +40,12 @@ impl Backend {
     }
 }
 
-/// Where one replica of an API server is.
+/// The address of one API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its host and port, as dialled.
+    /// The host and port to connect to.
     pub address: HostPort,
-    /// The name its certificate must have.
+    /// The name that its certificate must have.
     pub server_name: ServerName<'static>,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Debug for Backend {
     }
 }
 
-/// A host and a port, as they stand in a URL.
+/// A host and a port, as in a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
     /// A name, an IPv4 address, or an IPv6 address without brackets.
@@ -78,11 +78,12 @@ impl fmt::Display for HostPort {
 mod tests {
     use std::sync::Arc;
 
+    use testkit::pki::Ca;
+
     use super::*;
-    use crate::http::https_client::testing::pki::Ca;
 
     #[test]
-    fn a_cluster_is_known_by_its_authorities_names_and_path() {
+    fn a_cluster_is_identified_by_its_cas_server_names_and_path() {
         let (one, two) = (Ca::new("one"), Ca::new("two"));
         let backend = |names: &[&str], path: &str, cas: &[&Ca]| {
             let mut roots = rustls::RootCertStore::empty();
@@ -106,14 +107,14 @@ mod tests {
         let before = backend(&["a.test", "b.test"], "/k8s/1", &[&one]);
         let cases = [
             ("the same", backend(&["a.test", "b.test"], "/k8s/1", &[&one]), true),
-            ("another replica", backend(&["c.test", "b.test"], "/k8s/1", &[&one]), true),
-            ("one more authority", backend(&["a.test"], "/k8s/1", &[&two, &one]), true),
-            ("another authority", backend(&["a.test"], "/k8s/1", &[&two]), false),
-            ("other names", backend(&["c.test"], "/k8s/1", &[&one]), false),
+            ("another endpoint", backend(&["c.test", "b.test"], "/k8s/1", &[&one]), true),
+            ("one more CA", backend(&["a.test"], "/k8s/1", &[&two, &one]), true),
+            ("another CA", backend(&["a.test"], "/k8s/1", &[&two]), false),
+            ("other server names", backend(&["c.test"], "/k8s/1", &[&one]), false),
             ("another path", backend(&["a.test"], "/k8s/2", &[&one]), false),
         ];
         for (name, next, expected) in cases {
-            assert_eq!(before.is_of_the_cluster_of(&next), expected, "{name}");
+            assert_eq!(before.is_same_cluster(&next), expected, "{name}");
         }
     }
 }

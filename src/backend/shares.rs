@@ -1,5 +1,5 @@
-//! A bound on requests of one sort, each with a weight, of which no client can use up more than its share, neither of the
-//! places nor of the queue for them. One that has used up its share waits behind its own requests and takes nothing from the others.
+//! A concurrency limit with fair shares: a limit on weighted requests in progress and in the queue, for all clients and
+//! for each one. A client that has used up its share waits behind its own requests, and delays no other client.
 
 // threat: anonymous-lockout
 
@@ -12,43 +12,43 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// How many requests there may be.
+/// The limits of a [`FairShares`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ShareLimits {
-    /// In progress at once, by weight.
-    pub(crate) places: usize,
-    /// Of these, those of one client.
-    pub(crate) places_per_client: usize,
-    /// Waiting for places.
+    /// The total weight of the requests in progress.
+    pub(crate) permits: usize,
+    /// The same for one client.
+    pub(crate) permits_per_client: usize,
+    /// The number of waiting requests.
     pub(crate) queue: usize,
-    /// Of these, those of one client.
+    /// The same for one client.
     pub(crate) queue_per_client: usize,
-    /// How long one waits.
-    pub(crate) wait: Duration,
+    /// How long a request waits.
+    pub(crate) queue_timeout: Duration,
 }
 
-/// Places for requests, shared by clients that are told apart by `K`.
+/// Limits concurrent requests; `K` identifies a client.
 pub(crate) struct FairShares<K> {
     limits: ShareLimits,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     queue: Semaphore,
     clients: Mutex<HashMap<K, Arc<ClientShare>>>,
 }
 
-/// What one client has in progress and in the queue.
+/// The share of one client.
 struct ClientShare {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     queue: Semaphore,
 }
 
-/// The places of one request; given back when it is dropped.
+/// The permits of one request, released on drop.
 #[derive(Debug)]
 pub(crate) struct SharePermit {
     _own: OwnedSemaphorePermit,
     _shared: OwnedSemaphorePermit,
 }
 
-/// There is no place, and none became free in time.
+/// The queue is full, or no permit became free in time.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SharesExhausted;
 
@@ -56,31 +56,31 @@ impl<K: Hash + Eq> FairShares<K> {
     pub(crate) fn new(limits: ShareLimits) -> Self {
         Self {
             limits,
-            places: Arc::new(Semaphore::new(limits.places)),
+            permits: Arc::new(Semaphore::new(limits.permits)),
             queue: Semaphore::new(limits.queue),
             clients: Mutex::default(),
         }
     }
 
-    /// Waits for as many places as the request weighs.
+    /// Waits for as many permits as the request weighs.
     pub(crate) async fn acquire(&self, client: K, weight: u32) -> Result<SharePermit, SharesExhausted> {
         let share = self.share_of(client);
-        if let Ok(own) = Arc::clone(&share.places).try_acquire_many_owned(weight)
-            && let Ok(shared) = Arc::clone(&self.places).try_acquire_many_owned(weight)
+        if let Ok(own) = Arc::clone(&share.permits).try_acquire_many_owned(weight)
+            && let Ok(shared) = Arc::clone(&self.permits).try_acquire_many_owned(weight)
         {
             return Ok(SharePermit { _own: own, _shared: shared });
         }
-        let _own_turn = share.queue.try_acquire().map_err(|_| SharesExhausted)?;
-        let _turn = self.queue.try_acquire().map_err(|_| SharesExhausted)?;
+        let _own_slot = share.queue.try_acquire().map_err(|_| SharesExhausted)?;
+        let _slot = self.queue.try_acquire().map_err(|_| SharesExhausted)?;
         let waiting = async {
-            // In this order: one that waits for its own requests keeps no place from others.
+            // In this order: a client that waits for its own requests holds no shared permit.
             let own =
-                Arc::clone(&share.places).acquire_many_owned(weight).await.map_err(|_| SharesExhausted)?;
+                Arc::clone(&share.permits).acquire_many_owned(weight).await.map_err(|_| SharesExhausted)?;
             let shared =
-                Arc::clone(&self.places).acquire_many_owned(weight).await.map_err(|_| SharesExhausted)?;
+                Arc::clone(&self.permits).acquire_many_owned(weight).await.map_err(|_| SharesExhausted)?;
             Ok(SharePermit { _own: own, _shared: shared })
         };
-        timeout(self.limits.wait, waiting).await.unwrap_or(Err(SharesExhausted))
+        timeout(self.limits.queue_timeout, waiting).await.unwrap_or(Err(SharesExhausted))
     }
 
     fn share_of(&self, client: K) -> Arc<ClientShare> {
@@ -88,10 +88,10 @@ impl<K: Hash + Eq> FairShares<K> {
         if let Some(share) = clients.get(&client) {
             return Arc::clone(share);
         }
-        // Those that have nothing in progress are forgotten, so that there are no more than requests.
+        // Removes the shares of clients without requests, which bounds their number.
         clients.retain(|_, share| !share.is_unused(&self.limits));
         let share = Arc::new(ClientShare {
-            places: Arc::new(Semaphore::new(self.limits.places_per_client)),
+            permits: Arc::new(Semaphore::new(self.limits.permits_per_client)),
             queue: Semaphore::new(self.limits.queue_per_client),
         });
         clients.insert(client, Arc::clone(&share));
@@ -101,7 +101,7 @@ impl<K: Hash + Eq> FairShares<K> {
 
 impl ClientShare {
     fn is_unused(self: &Arc<Self>, limits: &ShareLimits) -> bool {
-        Arc::strong_count(self) == 1 && self.places.available_permits() == limits.places_per_client
+        Arc::strong_count(self) == 1 && self.permits.available_permits() == limits.permits_per_client
     }
 }
 
@@ -116,11 +116,11 @@ mod tests {
     use super::*;
 
     const LIMITS: ShareLimits = ShareLimits {
-        places: 4,
-        places_per_client: 2,
+        permits: 4,
+        permits_per_client: 2,
         queue: 3,
         queue_per_client: 2,
-        wait: Duration::from_secs(5),
+        queue_timeout: Duration::from_secs(5),
     };
 
     fn shares() -> Arc<FairShares<&'static str>> {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_uses_up_its_share_leaves_the_others_theirs() {
+    async fn a_client_that_uses_up_its_share_takes_nothing_from_others() {
         let shares = shares();
         let _held = [shares.acquire("a", 1).await.unwrap(), shares.acquire("a", 1).await.unwrap()];
         let waiting: Vec<_> = (0..2)
@@ -141,16 +141,16 @@ mod tests {
         assert_eq!(
             shares.acquire("a", 1).await.err(),
             Some(SharesExhausted),
-            "its part of the queue is full, too"
+            "its share of the queue is full, too"
         );
         let _others = [shares.acquire("b", 1).await.unwrap(), shares.acquire("c", 1).await.unwrap()];
         for waiting in waiting {
-            assert_eq!(waiting.await.unwrap(), Err(SharesExhausted), "it gives up in time");
+            assert_eq!(waiting.await.unwrap(), Err(SharesExhausted), "it times out");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_that_is_given_back_is_taken_by_the_next() {
+    async fn a_released_permit_goes_to_the_next_request() {
         let shares = shares();
         let (first, _second) = (shares.acquire("a", 1).await.unwrap(), shares.acquire("a", 1).await.unwrap());
         let waiting = tokio::spawn({
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_clients_together_are_bounded() {
+    async fn all_clients_together_are_limited() {
         let shares = shares();
         let mut held = Vec::new();
         for client in ["a", "b", "c", "d"] {
@@ -175,21 +175,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_heavy_request_takes_the_place_of_several() {
+    async fn a_heavy_request_counts_as_several() {
         let shares = shares();
         let heavy = shares.acquire("a", 2).await.unwrap();
         assert_eq!(shares.acquire("a", 1).await.err(), Some(SharesExhausted));
         assert_eq!(
             shares.acquire("b", 3).await.err(),
             Some(SharesExhausted),
-            "it weighs more than any client may have"
+            "it weighs more than one client may have"
         );
         drop(heavy);
         shares.acquire("a", 1).await.unwrap();
     }
 
     #[tokio::test]
-    async fn clients_that_have_left_are_forgotten() {
+    async fn shares_of_clients_without_requests_are_removed() {
         let shares = FairShares::new(LIMITS);
         for number in 0..100 {
             shares.acquire(number, 1).await.unwrap();

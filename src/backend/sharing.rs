@@ -1,20 +1,22 @@
-//! Which requests share a connection to the backend, decided so that no client can hurt another on one.
+//! Which requests may share a connection to the backend. The rules ensure that no client can end a connection that
+//! carries another client's requests.
 //!
-//! A connection that ends takes every request on it along, and two things end one. Go's server ends an HTTP/2 connection
-//! for a header that is too large, or wrong, and goes on in a CONTINUATION frame. h2 ends one for an answer that it cannot
-//! read, and what pods, nodes and aggregated API servers answer is theirs to choose. Hence:
+//! A connection that ends takes every request on it along, and there are two ways to end one. Go's server ends an
+//! HTTP/2 connection for a header that is too large or malformed and continues in a CONTINUATION frame. h2 ends one for
+//! a response that it cannot read, and pods, nodes and aggregated API servers choose their responses freely. Hence:
 //!
-//! - HTTP/2 is shared by requests whose header, however it is encoded, fits into one frame of kube-apiserver
-//!   ([`MAX_SHARED_HEADER`]; trailers are not passed on). No Go server with its usual limits ends a connection for such a header.
-//! - A larger one travels alone over HTTP/1.1, and is never sent again when its connection broke. Users share what such
-//!   headers may take up.
-//! - What the API server itself answers shares two lanes: short requests, and watches, whose readers may stall.
-//! - API groups that kube-apiserver does not serve itself may be an aggregated API server's. They have lanes apart, over
-//!   which they are spread by a keyed hash, since nothing tells them from custom resources.
-//! - What the API server relays from pods and nodes (logs, `proxy`) shares a lane with requests of the same user alone.
-//!   Upgrades have a connection each.
-//! - Anonymous requests use HTTP/1.1: kube-apiserver ends an HTTP/2 connection that carries one. Client addresses share
-//!   these connections' number.
+//! - Requests share HTTP/2 connections only if their header fits into one frame of kube-apiserver, however it is
+//!   encoded ([`MAX_SHARED_HEADER`]; trailers are not forwarded). No Go server with default limits ends a connection
+//!   for such a header.
+//! - A request with a larger header uses HTTP/1.1 alone, and is never retried after its connection broke. Users have
+//!   fair shares of the memory for such headers.
+//! - Responses of the API server itself share two lanes: short requests, and watches, whose readers may stall.
+//! - API groups that kube-apiserver does not serve itself may belong to an aggregated API server. A keyed hash spreads
+//!   them over lanes of their own, custom resources included, which look the same.
+//! - Responses that the API server relays from pods and nodes (logs, `proxy`) share a lane only within one user.
+//!   Each upgrade has its own connection.
+//! - Anonymous requests use HTTP/1.1, because kube-apiserver ends an HTTP/2 connection that carries one. Client
+//!   addresses have fair shares of these connections.
 
 // threat: shared-connection-requests
 // threat: shared-connection-answers
@@ -28,41 +30,41 @@ use crate::http::body::Body;
 use crate::http::hop_by_hop;
 use crate::request::info::RequestInfo;
 
-/// The largest header that travels on a connection with those of others, by HTTP/2's count. HPACK makes 28 bits of a
-/// byte at worst, so it is at most 224 KiB on the wire; kube-apiserver takes frames of 256 KiB, Go's server of 1 MiB.
+/// The largest header on a shared connection, as HTTP/2 counts it. HPACK turns a byte into 28 bits at worst, so it has
+/// at most 224 KiB on the wire; kube-apiserver accepts frames of 256 KiB, Go's server 1 MiB.
 // apiserver: pkg/server/secure_serving.go, resourceBody99Percentile; RFC 7541, appendix B; RFC 9113, section 6.5.2
 pub(crate) const MAX_SHARED_HEADER: usize = 64 << 10;
-/// What each line costs beside its name and its value.
+/// The size of a field in a header list beyond its name and value.
 // RFC 9113, section 6.5.2
-const LINE: usize = 32;
+const FIELD_OVERHEAD: usize = 32;
 
 /// Which connections a request may share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SharingClass<'a> {
-    /// Answered soon, by the API server itself.
+    /// A short request that the API server answers itself.
     Short,
-    /// A watch, which may last for hours.
+    /// A watch that the API server answers itself.
     Long,
-    /// Perhaps answered by an aggregated API server.
+    /// A request that an aggregated API server may answer.
     Extension {
         /// Its API group.
         group: &'a str,
-        /// Whether it may last for hours.
+        /// Whether it is long-running.
         is_long: bool,
     },
-    /// Answered by a pod or a node.
+    /// A request that a pod or a node answers.
     Relayed {
-        /// The user whose request it is.
+        /// The user who makes it.
         user: &'a str,
     },
-    /// Its header is too large to share a connection.
+    /// A request whose header is too large for a shared connection.
     Alone {
-        /// The user whose request it is.
+        /// The user who makes it.
         user: &'a str,
         /// The size of the header.
         header: usize,
     },
-    /// Made without a credential.
+    /// A request without a credential.
     Anonymous {
         /// The client's address.
         client: IpAddr,
@@ -70,7 +72,7 @@ pub(crate) enum SharingClass<'a> {
 }
 
 impl<'a> SharingClass<'a> {
-    /// The kind of a request. `user` is `None` if it is anonymous; `header` is the size of its header.
+    /// The class of a request. `user` is `None` if it is anonymous; `header` is the size of its header.
     // threat: floods
     pub(crate) fn of(info: &'a RequestInfo, user: Option<&'a str>, client: IpAddr, header: usize) -> Self {
         let Some(user) = user else {
@@ -90,7 +92,7 @@ impl<'a> SharingClass<'a> {
     }
 }
 
-/// What the header of a request costs of an HTTP/2 peer's limit, `:method`, `:scheme`, `:authority` and `:path` included.
+/// The size of a request header in an HTTP/2 header list, pseudo-header fields included.
 pub(crate) fn header_size(request: &Request<Body>) -> usize {
     let uri = request.uri();
     let pseudo = [
@@ -99,11 +101,11 @@ pub(crate) fn header_size(request: &Request<Body>) -> usize {
         uri.authority().map_or(0, |authority: &Authority| authority.as_str().len()) + ":authority".len(),
         uri.path_and_query().map_or(0, |path: &PathAndQuery| path.as_str().len()) + ":path".len(),
     ];
-    let pseudo: usize = pseudo.iter().map(|length| length + LINE).sum();
+    let pseudo: usize = pseudo.iter().map(|length| length + FIELD_OVERHEAD).sum();
     hop_by_hop::header_list_size(request.headers()).saturating_add(pseudo)
 }
 
-/// The API group in a path, if kube-apiserver does not serve it itself.
+/// The API group of a path, unless kube-apiserver serves the group itself.
 // kube-aggregator: pkg/apiserver/apiserver.go, AddAPIService; pkg/controllers/openapiv3
 pub(crate) fn extension_group(path: &str) -> Option<&str> {
     let rest = path.strip_prefix("/apis/").or_else(|| path.strip_prefix("/openapi/v3/apis/"))?;
@@ -141,7 +143,7 @@ fn is_built_in(group: &str) -> bool {
     )
 }
 
-/// What counts as one client: an IPv4 address, or the network of an IPv6 address, all of which one client may have.
+/// The network that counts as one client: an IPv4 address, or the /64 of an IPv6 address.
 fn network_of(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => {
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_travels_with_those_that_cannot_hurt_it() {
+    fn each_request_has_the_class_that_isolates_it() {
         let user = "alice";
         let group = "metrics.k8s.io";
         let cases = [
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_sent_counts() {
+    fn every_part_of_the_header_counts() {
         let request = |method: &str, host: &str, path: &str, value: &str| {
             let uri = format!("https://{host}{path}");
             let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_told_by_its_network() {
+    fn a_client_is_identified_by_its_network() {
         let cases = [
             ("10.0.0.1", "10.0.0.1"),
             ("::ffff:10.0.0.1", "10.0.0.1"),

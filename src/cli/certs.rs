@@ -30,7 +30,7 @@ use x509_parser::certificate::X509Certificate;
 
 use error::CommandError;
 
-use crate::go::escape::hex;
+use crate::go::hex::hex;
 
 /// The commands of `portcullis certs`.
 #[derive(Debug, Subcommand)]

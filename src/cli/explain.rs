@@ -44,7 +44,7 @@ use crate::user::IdentityMode;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the whole verdict may take.
 const TOO_LONG: Duration = Duration::from_secs(20);
-/// After this, somebody who waits is told for what.
+/// A terminal shows what is waited for after this time.
 const SOON: Duration = Duration::from_secs(2);
 /// As large as a header may be.
 const LARGEST_TOKEN: u64 = 1 << 20;
@@ -255,7 +255,7 @@ impl Judge<'_> {
         Explanation {
             cluster: self.cluster.to_owned(),
             authenticated: proven.is_some(),
-            authenticator: proven.map(ProvenIdentity::method),
+            authenticator: proven.map(|proven| proven.method().name()),
             user: user.map(|user| User {
                 username: user.name,
                 uid: user.uid,
@@ -283,7 +283,7 @@ fn tell_of_the_backend() {
     let _already_there = lines.try_init().is_err();
 }
 
-/// Says what is waited for, to somebody who looks on, if it takes long.
+/// Says on a terminal what is waited for, if it takes long.
 async fn waiting_for<F: Future>(what: &str, future: F) -> F::Output {
     let told = async {
         sleep(SOON).await;

@@ -17,9 +17,9 @@ use super::check::print;
 use super::cluster::{ClusterFlags, runtime};
 use super::{BAD_CONFIGURATION, failed, print_error};
 use crate::clock::Clock;
+use crate::go::duration::parse_duration;
 use crate::pki::bootstrap_tokens::secret::NAMESPACE;
 use crate::pki::bootstrap_tokens::token::{BootstrapToken, TokenId};
-use crate::request::deadline::parse_duration;
 
 /// Input that is read for a token, which has 23 bytes.
 const MAX_TOKEN_INPUT: u64 = 1024;

@@ -30,16 +30,16 @@ use crate::backend::Backend;
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::metrics::Metrics;
 
-/// What every authenticator is built with, for the life of the process.
+/// The dependencies of all authenticators, for the life of the process.
 #[derive(Debug, Clone)]
 pub(crate) struct AuthnDeps {
-    /// Where tokens are verified and requests about them are made, away from the threads that serve requests.
+    /// Verifies tokens and sends the requests that this needs, away from the threads that serve requests.
     pub(crate) runtime: Handle,
     /// The crypto provider of TLS connections to issuers and webhooks.
     pub(crate) provider: Arc<CryptoProvider>,
-    /// Counters.
+    /// The metrics.
     pub(crate) metrics: Arc<Metrics>,
-    /// Requests a reload, when an issuer that was unknown has been found.
+    /// Requests a reload when the first discovery of an issuer has succeeded.
     pub(crate) reload: Arc<Notify>,
 }
 
@@ -74,8 +74,8 @@ struct TokenWebhook {
 }
 
 impl ClusterAuthn {
-    /// Builds what `settings` ask for. Watches, issuers and webhooks of `before` go on where their settings are the
-    /// same; the chain itself is always new, so that no verdict outlives the configuration it was made by.
+    /// Builds the authenticators of `settings`. Keeps watches, issuers and webhooks of `before` where their settings
+    /// are the same. The chain itself is always new, so that no verdict outlives its configuration.
     // threat: revoked-on-open-connection
     pub(super) fn build(
         cluster: &str,
@@ -114,12 +114,12 @@ impl ClusterAuthn {
         })
     }
 
-    /// Whether a front proxy of this cluster's clients writes identities into this header.
+    /// Whether front proxies of this cluster pass identities in this header.
     pub(crate) fn is_front_proxy_header(&self, name: &HeaderName) -> bool {
         self.front_proxy_headers.as_ref().is_some_and(|names| names.contains(name))
     }
 
-    /// Whether some tokens are verified by objects of the cluster (secrets, service accounts).
+    /// Whether some tokens are verified against objects of the cluster (secrets, service accounts).
     pub(crate) fn reads_cluster_objects(&self) -> bool {
         self.token_objects.is_some()
     }
@@ -232,7 +232,7 @@ impl TokenWebhook {
         })
     }
 
-    /// Whether it was built from these settings, so that it goes on after a reload.
+    /// Whether it was built from these settings, so that a reload can keep it.
     fn is_for(&self, settings: &WebhookSettings, audiences: &[Audience]) -> bool {
         *self.settings == *settings && self.audiences == audiences
     }

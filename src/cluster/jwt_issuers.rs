@@ -1,6 +1,7 @@
-//! The issuers of JSON Web Tokens of one cluster. The rules for tokens are in force with their generation, as an
-//! issuer's absence is. Only where the configuration of an issuer comes from may wait: as long as it cannot be found
-//! there, what was known of the issuer goes on counting, by the new rules.
+//! The issuers of JSON Web Tokens of one cluster.
+//!
+//! A reload applies new rules and removes issuers at once. Only a new discovery URL or CA waits for the first
+//! successful OIDC discovery: until then the keys from the old location stay in use, under the new rules.
 // kubernetes: pkg/kubeapiserver/authenticator/config.go, NewJWTAuthenticator… — there a whole set of issuers waits for
 // the last of them, and one that was removed is believed meanwhile
 
@@ -16,28 +17,28 @@ use crate::cluster::authenticators::AuthnDeps;
 use crate::http::client_tls::{ClientTls, TrustedRoots};
 use crate::http::https_client::HttpsClient;
 
-/// The issuers of one generation.
+/// The issuers of one generation of the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct JwtIssuers(Vec<IssuerEntry>);
 
 #[derive(Debug, Clone)]
 struct IssuerEntry {
     settings: Arc<JwtAuthenticator>,
-    judge: IssuerState,
-    /// Judges until `judge` can.
+    current: IssuerState,
+    /// Used until `current` is initialized.
     fallback: Option<IssuerState>,
 }
 
-/// Who judges the tokens of an issuer, and what this takes.
+/// The authenticator of an issuer, and the task that maintains it.
 #[derive(Debug, Clone)]
 struct IssuerState {
     authenticator: Arc<OidcAuthenticator>,
-    /// Finds the configuration of an issuer and keeps its keys fresh. It ends when nobody wants to know any more.
-    upkeep: Arc<AbortOnDropHandle<()>>,
+    /// Runs OIDC discovery and refreshes the keys; ends with the last clone of this value.
+    refresh: Arc<AbortOnDropHandle<()>>,
 }
 
 impl JwtIssuers {
-    /// The issuers of `settings`, with what `before` knows of them.
+    /// The issuers of `settings`, with the discovery results and keys of `before`.
     pub(super) fn new(
         settings: &[Arc<JwtAuthenticator>],
         before: Option<&Self>,
@@ -47,11 +48,11 @@ impl JwtIssuers {
             let before = before.iter().flat_map(|Self(before)| before);
             let mut same = before.filter(|entry| entry.settings.issuer.url == settings.issuer.url);
             match same.next() {
-                Some(known) if *known.settings == **settings => Ok(known.again()),
+                Some(known) if *known.settings == **settings => Ok(known.carried_over()),
                 Some(known) => known.with_settings(settings, deps),
                 None => {
-                    let judge = IssuerState::new(Self::authenticator(settings, deps)?, deps);
-                    Ok(IssuerEntry { settings: Arc::clone(settings), judge, fallback: None })
+                    let current = IssuerState::new(Self::authenticator(settings, deps)?, deps);
+                    Ok(IssuerEntry { settings: Arc::clone(settings), current, fallback: None })
                 }
             }
         });
@@ -68,30 +69,29 @@ impl JwtIssuers {
         Ok(OidcAuthenticator::new(settings.clone(), client, &deps.metrics.jwt, Clock::system()))
     }
 
-    /// Each issuer, and why nothing is known of it by its settings, if so. What was known of it may count meanwhile.
+    /// Each issuer, and why it is not initialized with its settings, if so. A fallback may be in use.
     pub(crate) fn health(&self) -> impl Iterator<Item = (&str, Result<(), String>)> {
         let Self(members) = self;
-        let judges = members.iter().map(|member| &member.judge.authenticator);
-        judges.map(|judge| (judge.issuer(), judge.health()))
+        let authenticators = members.iter().map(|member| &member.current.authenticator);
+        authenticators.map(|authenticator| (authenticator.issuer(), authenticator.health()))
     }
 
-    /// Whether the tokens of all of them can be judged.
-    pub(crate) fn are_known(&self) -> bool {
+    /// Whether tokens of every issuer can be verified, if need be by a fallback.
+    pub(crate) fn are_initialized(&self) -> bool {
         let Self(members) = self;
-        members.iter().all(|member| member.judge().is_known())
+        members.iter().all(|member| member.active().is_initialized())
     }
 
-    /// Those of which it is not known, and why.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&str, String)> {
+    /// The issuers that are not initialized with their settings, and why.
+    pub(crate) fn uninitialized(&self) -> impl Iterator<Item = (&str, String)> {
         self.health().filter_map(|(issuer, health)| Some((issuer, health.err()?)))
     }
 
-    /// Waits until the first attempt to find out about an issuer has ended, if there is such an issuer.
+    /// Waits until the first discovery attempt of an issuer has ended, if the issuer is configured.
     pub(crate) async fn try_initialize(&self, issuer: &str) {
         let Self(members) = self;
-        for IssuerEntry { judge, .. } in members.iter().filter(|member| member.settings.issuer.url == issuer)
-        {
-            judge.authenticator.try_initialize().await;
+        for member in members.iter().filter(|member| member.settings.issuer.url == issuer) {
+            member.current.authenticator.try_initialize().await;
         }
     }
 
@@ -103,47 +103,48 @@ impl JwtIssuers {
 }
 
 impl IssuerEntry {
-    /// The same issuer by the same settings.
-    fn again(&self) -> Self {
-        let is_known = self.judge.is_known();
-        Self { fallback: self.fallback.clone().filter(|_| !is_known), ..self.clone() }
+    /// The same issuer with the same settings.
+    fn carried_over(&self) -> Self {
+        let is_initialized = self.current.is_initialized();
+        Self { fallback: self.fallback.clone().filter(|_| !is_initialized), ..self.clone() }
     }
 
-    /// The same issuer by other settings.
+    /// The same issuer with other settings.
     fn with_settings(
         &self,
         settings: &Arc<JwtAuthenticator>,
         deps: &AuthnDeps,
     ) -> Result<Self, rustls::Error> {
-        fn place(issuer: &IssuerSettings) -> (&String, Option<&String>, Option<&TrustedRoots>) {
+        fn discovery_source(issuer: &IssuerSettings) -> (&String, Option<&String>, Option<&TrustedRoots>) {
             let IssuerSettings { url, discovery_url, certificate_authority, .. } = issuer;
             (url, discovery_url.as_ref(), certificate_authority.as_ref())
         }
-        let judge = if place(&self.settings.issuer) == place(&settings.issuer) {
-            self.judge.with_settings(settings)
+        let current = if discovery_source(&self.settings.issuer) == discovery_source(&settings.issuer) {
+            self.current.with_settings(settings)
         } else {
             IssuerState::new(JwtIssuers::authenticator(settings, deps)?, deps)
         };
-        // Nobody goes on looking where the configuration is said to be no more.
-        let known = Some(self.judge()).filter(|known| known.is_known() && !judge.is_known());
-        let fallback = known.map(|known| known.with_settings(settings));
-        Ok(Self { settings: Arc::clone(settings), judge, fallback })
+        // An uninitialized old state is dropped, which ends its queries to the old location.
+        let initialized =
+            Some(self.active()).filter(|active| active.is_initialized() && !current.is_initialized());
+        let fallback = initialized.map(|active| active.with_settings(settings));
+        Ok(Self { settings: Arc::clone(settings), current, fallback })
     }
 
-    /// Whoever can judge the issuer's tokens.
-    fn judge(&self) -> &IssuerState {
+    /// The state that authenticates tokens now.
+    fn active(&self) -> &IssuerState {
         match &self.fallback {
-            Some(fallback) if !self.judge.is_known() => fallback,
-            _ => &self.judge,
+            Some(fallback) if !self.current.is_initialized() => fallback,
+            _ => &self.current,
         }
     }
 }
 
-/// Whoever can judge at the time of the token: once an issuer is found by its settings it is not believed by older ones,
-/// whatever becomes of the reload that is asked for then.
+/// Chooses the state for each token: once discovery with the new settings has succeeded, the old keys no longer count,
+/// even if the reload that follows fails.
 impl TokenAuthenticator for IssuerEntry {
     fn name(&self) -> &'static str {
-        self.judge.authenticator.name()
+        self.current.authenticator.name()
     }
 
     fn authenticate<'a>(
@@ -151,30 +152,30 @@ impl TokenAuthenticator for IssuerEntry {
         token: &'a BearerToken,
         context: TokenContext<'a>,
     ) -> BoxFuture<'a, AuthnVerdict> {
-        self.judge().authenticator.authenticate(token, context)
+        self.active().authenticator.authenticate(token, context)
     }
 }
 
 impl IssuerState {
-    /// A reload is asked for when what is not known is.
+    /// Starts discovery, and requests a reload once it has succeeded.
     fn new(authenticator: OidcAuthenticator, deps: &AuthnDeps) -> Self {
         let authenticator = Arc::new(authenticator);
         let (kept, reload) = (Arc::clone(&authenticator), Arc::clone(&deps.reload));
-        let upkeep = deps.runtime.spawn(async move {
+        let refresh = deps.runtime.spawn(async move {
             kept.run().await;
             reload.notify_one();
             kept.keep_fresh().await;
         });
-        Self { authenticator, upkeep: Arc::new(AbortOnDropHandle::new(upkeep)) }
+        Self { authenticator, refresh: Arc::new(AbortOnDropHandle::new(refresh)) }
     }
 
-    /// What is known stays known.
+    /// The same with other settings; keeps the discovery result and the keys.
     fn with_settings(&self, settings: &JwtAuthenticator) -> Self {
         let authenticator = Arc::new(self.authenticator.with_settings(settings.clone()));
-        Self { authenticator, upkeep: Arc::clone(&self.upkeep) }
+        Self { authenticator, refresh: Arc::clone(&self.refresh) }
     }
 
-    fn is_known(&self) -> bool {
+    fn is_initialized(&self) -> bool {
         self.authenticator.health().is_ok()
     }
 }

@@ -1,7 +1,7 @@
-//! Which cluster a request is for: the server name of the TLS handshake, else `Host`, else a prefix of the path.
+//! Routes requests to clusters: by the server name of the TLS handshake, else by `Host`, else by a prefix of the path.
 //!
-//! A handshake that names one cluster and a `Host` that names another are refused: the client's certificate and its
-//! idea of whom it speaks to were settled by the first.
+//! Refuses a request whose `Host` names another cluster than the handshake: the handshake has settled the client
+//! certificate, and which server the client trusts.
 // RFC 9110, section 15.5.20
 
 use std::collections::HashMap;
@@ -9,33 +9,33 @@ use std::sync::Arc;
 
 use super::settings::Routes;
 
-/// The clusters, found by what requests say.
+/// The clusters with their routes.
 #[derive(Debug)]
 pub(crate) struct Router<C> {
     clusters: Vec<Arc<C>>,
-    /// The one that takes every request.
-    everything: Option<Arc<C>>,
+    /// The cluster of every request, if it is the only one.
+    catch_all: Option<Arc<C>>,
     by_name: HashMap<String, Arc<C>>,
-    /// The longest first.
+    /// Longest prefix first.
     by_prefix: Vec<(String, Arc<C>)>,
 }
 
 /// The cluster of a request.
 #[derive(Debug)]
-pub(crate) struct Route<'a, C> {
+pub(crate) struct RouteMatch<'a, C> {
     /// The cluster.
     pub(crate) cluster: &'a Arc<C>,
-    /// How much of the path is cut off before the request means anything to it.
+    /// The length of the path prefix to remove.
     pub(crate) prefix: usize,
 }
 
-/// Why a request is for no cluster.
+/// Why a request matches no cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoRoute {
-    /// The connection was opened for another cluster.
-    #[error("the TLS server name and Host are of different clusters")]
+pub(crate) enum RouteError {
+    /// `Host` names another cluster than the TLS server name.
+    #[error("the TLS server name and Host name different clusters")]
     Misdirected,
-    /// No cluster has such a name or path.
+    /// No cluster has this name or path.
     #[error("no cluster is served under this name or path")]
     NotFound,
 }
@@ -44,14 +44,14 @@ impl<C> Router<C> {
     pub(crate) fn new(clusters: Vec<(Routes, Arc<C>)>) -> Self {
         let mut router = Self {
             clusters: Vec::with_capacity(clusters.len()),
-            everything: None,
+            catch_all: None,
             by_name: HashMap::new(),
             by_prefix: Vec::new(),
         };
         for (routes, cluster) in clusters {
             router.clusters.push(Arc::clone(&cluster));
             match routes {
-                Routes::Everything => router.everything = Some(cluster),
+                Routes::Everything => router.catch_all = Some(cluster),
                 Routes::Matching { server_names, path_prefix } => {
                     router.by_prefix.extend(path_prefix.map(|prefix| (prefix, Arc::clone(&cluster))));
                     router.by_name.extend(server_names.into_iter().map(|name| (name, Arc::clone(&cluster))));
@@ -67,42 +67,42 @@ impl<C> Router<C> {
         &self.clusters
     }
 
-    /// Finds the cluster. `host` is `Host` or `:authority`, `path` the path as it was sent.
+    /// Finds the cluster of a request. `host` is `Host` or `:authority`, `path` the path as it was sent.
     // threat: other-cluster
     pub(crate) fn route(
         &self,
         server_name: Option<&str>,
         host: Option<&str>,
         path: &str,
-    ) -> Result<Route<'_, C>, NoRoute> {
-        if let Some(cluster) = &self.everything {
-            return Ok(Route { cluster, prefix: 0 });
+    ) -> Result<RouteMatch<'_, C>, RouteError> {
+        if let Some(cluster) = &self.catch_all {
+            return Ok(RouteMatch { cluster, prefix: 0 });
         }
-        let by_handshake = server_name.and_then(|name| self.named(name));
-        let by_host = host.and_then(|host| self.named(without_port(host)));
+        let by_handshake = server_name.and_then(|name| self.match_name(name));
+        let by_host = host.and_then(|host| self.match_name(without_port(host)));
         match (by_handshake, by_host) {
-            (Some(one), Some(other)) if !Arc::ptr_eq(one, other) => Err(NoRoute::Misdirected),
-            (Some(cluster), _) | (None, Some(cluster)) => Ok(Route { cluster, prefix: 0 }),
-            (None, None) => self.under(path).ok_or(NoRoute::NotFound),
+            (Some(one), Some(other)) if !Arc::ptr_eq(one, other) => Err(RouteError::Misdirected),
+            (Some(cluster), _) | (None, Some(cluster)) => Ok(RouteMatch { cluster, prefix: 0 }),
+            (None, None) => self.match_prefix(path).ok_or(RouteError::NotFound),
         }
     }
 
-    fn named(&self, name: &str) -> Option<&Arc<C>> {
+    fn match_name(&self, name: &str) -> Option<&Arc<C>> {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         let wildcard = || self.by_name.get(&format!("*.{}", name.split_once('.')?.1));
         self.by_name.get(&name).or_else(wildcard)
     }
 
-    fn under(&self, path: &str) -> Option<Route<'_, C>> {
+    fn match_prefix(&self, path: &str) -> Option<RouteMatch<'_, C>> {
         self.by_prefix.iter().find_map(|(prefix, cluster)| {
             let rest = path.strip_prefix(prefix.as_str())?;
-            (rest.is_empty() || rest.starts_with('/')).then_some(Route { cluster, prefix: prefix.len() })
+            (rest.is_empty() || rest.starts_with('/')).then_some(RouteMatch { cluster, prefix: prefix.len() })
         })
     }
 }
 
 fn without_port(host: &str) -> &str {
-    // Names alone are looked up; what is left of an address in brackets is none.
+    // The rest of a bracketed IPv6 address is not a name, so it matches no route.
     host.rsplit_once(':').map_or(host, |(name, _)| name)
 }
 
@@ -135,21 +135,21 @@ mod tests {
             (None, Some("Prod.Example.com"), "/api", Ok(("prod", 0))),
             (Some("other.example.com"), Some("prod.example.com."), "/api", Ok(("prod", 0))),
             (Some("a.test.example.com"), Some("b.test.example.com"), "/api", Ok(("any", 0))),
-            (None, Some("a.b.test.example.com"), "/api", Err(NoRoute::NotFound)),
-            (None, Some("test.example.com"), "/api", Err(NoRoute::NotFound)),
-            (Some("prod.example.com"), Some("a.test.example.com"), "/api", Err(NoRoute::Misdirected)),
+            (None, Some("a.b.test.example.com"), "/api", Err(RouteError::NotFound)),
+            (None, Some("test.example.com"), "/api", Err(RouteError::NotFound)),
+            (Some("prod.example.com"), Some("a.test.example.com"), "/api", Err(RouteError::Misdirected)),
             (None, Some("[::1]:6443"), "/clusters/prod/api", Ok(("prod", 14))),
             (None, None, "/clusters/prod", Ok(("prod", 14))),
             (None, None, "/clusters/prod/", Ok(("prod", 14))),
             (None, None, "/clusters/prod2/api", Ok(("any", 15))),
             (None, None, "/clusters/prod/nested/api", Ok(("nested", 21))),
             (None, None, "/clusters/prod/nestedly", Ok(("prod", 14))),
-            (None, None, "/clusters/production", Err(NoRoute::NotFound)),
-            (None, None, "/clusters/%70rod/api", Err(NoRoute::NotFound)),
-            (None, None, "//clusters/prod/api", Err(NoRoute::NotFound)),
-            (None, None, "/clusters/./prod/api", Err(NoRoute::NotFound)),
+            (None, None, "/clusters/production", Err(RouteError::NotFound)),
+            (None, None, "/clusters/%70rod/api", Err(RouteError::NotFound)),
+            (None, None, "//clusters/prod/api", Err(RouteError::NotFound)),
+            (None, None, "/clusters/./prod/api", Err(RouteError::NotFound)),
             (None, None, "/clusters/prod/../prod2/api", Ok(("prod", 14))),
-            (None, None, "/api", Err(NoRoute::NotFound)),
+            (None, None, "/api", Err(RouteError::NotFound)),
         ];
         for (server_name, host, path, expected) in cases {
             let found = router.route(server_name, host, path);

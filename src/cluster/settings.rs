@@ -1,4 +1,4 @@
-//! One cluster behind the gateway, read and found to fit together.
+//! The validated settings of one cluster.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use crate::authn::settings::Authentication;
 use crate::backend::settings::Backend;
 use crate::controllers::settings::ControllerSettings;
 
-/// A cluster: which requests are for it, who its clients may be, and where it is. Nothing of one is used for another.
+/// A cluster: its routes, authentication, backend and controllers. No part of one cluster is used for another.
 #[derive(Debug, Clone)]
 pub struct Cluster {
-    /// Its name in logs, metrics and health checks; unique.
+    /// The unique name in logs, metrics and health checks.
     pub name: String,
     /// Which requests are for it.
     pub routes: Routes,
-    /// Who its clients may be.
+    /// How its clients are authenticated.
     pub authentication: Authentication,
-    /// Its API server.
+    /// Its API servers.
     pub backend: Backend,
     /// The controllers that run for it, if any.
     pub controllers: Option<Arc<ControllerSettings>>,
@@ -24,14 +24,14 @@ pub struct Cluster {
 /// Which requests are for a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Routes {
-    /// All of them: there is no other cluster.
+    /// All requests: it is the only cluster.
     Everything,
-    /// Those for one of these names, or under this path. At least one of the two is given.
+    /// Requests for one of these names, or below this path. At least one of the two is given.
     Matching {
-        /// Names in the TLS handshake or in `Host`: lower case, unique among all clusters; `*.` stands for one label.
+        /// Names in the TLS handshake or in `Host`: lower case, unique among all clusters; `*.` matches one label.
         server_names: Vec<String>,
-        /// A path that is cut off before the request is forwarded: begins with `/`, ends without one; no segment is
-        /// empty, `.` or `..`, and nothing is escaped.
+        /// A path prefix that is removed before the request is forwarded: begins with `/` and does not end with one;
+        /// no segment is empty, `.` or `..`, and nothing is escaped.
         path_prefix: Option<String>,
     },
 }

@@ -1,8 +1,10 @@
-//! What authenticators need to know of a cluster's objects: kept from watches as far as tokens are judged by it, and
-//! read live where a watch does not know (or is not there yet).
+//! The objects of a cluster that tokens are verified against: secrets, service accounts, pods and nodes. Watches keep
+//! the parts that authenticators need; the gateway reads an object live if the watch cache is stale or does not have
+//! it.
 //!
-//! Follows kube-apiserver's getters (`pkg/controller/serviceaccount/tokengetter.go`): a hit counts as it is, a miss is
-//! asked of the API server. Tokens that anybody can make up ask for bootstrap secrets, so live reads of those are few.
+//! Follows kube-apiserver's getters (`pkg/controller/serviceaccount/tokengetter.go`): a cache hit counts, a miss costs
+//! a live read. An unauthenticated client can name any bootstrap token, so live reads of their secrets are rate
+//! limited.
 
 mod label_patches;
 mod published;
@@ -35,9 +37,9 @@ use crate::authn::token_getter::{
 use crate::backend::Backend;
 use crate::backend::kube_client;
 use crate::clock::UnixTime;
-use crate::go::escape::path_segment;
+use crate::go::url::path_segment;
 use crate::metrics::Metrics;
-use crate::tasks::Supervisor;
+use crate::tasks::{MAX_RESTART_BACKOFF, Supervisor};
 use label_patches::LabelPatches;
 use published::PublishedKeys;
 use read_rate::ReadRateLimiter;
@@ -48,30 +50,30 @@ const BOOTSTRAP_NAMESPACE: &str = "kube-system";
 const BOOTSTRAP_SECRETS: &str = "type=bootstrap.kubernetes.io/token";
 const TOKEN_SECRETS: &str = "type=kubernetes.io/service-account-token";
 
-/// How many objects a page of a list holds; a secret may have a megabyte.
+/// Objects per page of a list; fewer secrets, because one may have a megabyte.
 const PAGE_SIZE: u32 = 500;
 const SECRETS_PAGE_SIZE: u32 = 50;
 
-/// How long a read of a single object may take, with its body.
+/// How long a live read of an object may take, with its body.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a label is not written again: until a watch tells of it, or somebody gives the right to write it.
+/// How long a label is not written again, so that a watch can report it or an operator can grant the permission.
 const LABEL_PATCH_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Which objects tokens are judged by.
+/// Which kinds of tokens need objects of the cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct TokenObjectKinds {
-    /// Those of bootstrap tokens.
+    /// Bootstrap tokens.
     pub(crate) bootstrap_tokens: bool,
-    /// Those of service-account tokens.
+    /// Service-account tokens.
     pub(crate) service_accounts: bool,
 }
 
-/// The objects of one cluster. It outlives a reload that does not touch the cluster's backend.
+/// The watch caches of one cluster. They outlive a reload that does not change the cluster's backend.
 pub(crate) struct TokenObjectCache {
     cluster: String,
     backend: Arc<Backend>,
-    needs: TokenObjectKinds,
+    kinds: TokenObjectKinds,
     client: Client,
     runtime: Handle,
     metrics: Arc<Metrics>,
@@ -83,38 +85,38 @@ pub(crate) struct TokenObjectCache {
     live_bootstrap_reads: ReadRateLimiter,
     labels: LabelPatches,
     keys: Arc<KeySet>,
-    /// Who asks for the keys before anybody needs them.
-    asking: OnceLock<AbortHandle>,
+    /// Fetches the keys ahead of the first token, and refreshes them.
+    key_refresh: OnceLock<AbortHandle>,
     watches: Vec<AbortHandle>,
 }
 
 impl TokenObjectCache {
-    /// Begins to watch what is needed, on `runtime`.
+    /// Starts the watches that `kinds` need, on `runtime`.
     pub(crate) fn start(
         cluster: &str,
         backend: &Arc<Backend>,
-        needs: TokenObjectKinds,
+        kinds: TokenObjectKinds,
         runtime: &Handle,
         metrics: &Arc<Metrics>,
     ) -> Self {
         let _entered = runtime.enter();
-        Self::asking(kube_client::client(backend), cluster, backend, needs, runtime, metrics)
+        Self::with_client(kube_client::client(backend), cluster, backend, kinds, runtime, metrics)
     }
 
-    /// The same, with another client.
-    fn asking(
+    /// [`Self::start`] with a given client.
+    fn with_client(
         client: Client,
         cluster: &str,
         backend: &Arc<Backend>,
-        needs: TokenObjectKinds,
+        kinds: TokenObjectKinds,
         runtime: &Handle,
         metrics: &Arc<Metrics>,
     ) -> Self {
         let keys = KeySet::new(Box::new(PublishedKeys::new(client.clone(), cluster, metrics)));
-        let mut lookups = Self {
+        let mut cache = Self {
             cluster: cluster.to_owned(),
             backend: Arc::clone(backend),
-            needs,
+            kinds,
             runtime: runtime.clone(),
             metrics: Arc::clone(metrics),
             bootstrap_secrets: Arc::default(),
@@ -125,23 +127,23 @@ impl TokenObjectCache {
             live_bootstrap_reads: ReadRateLimiter::new(),
             labels: LabelPatches::default(),
             keys: Arc::new(keys),
-            asking: OnceLock::new(),
+            key_refresh: OnceLock::new(),
             watches: Vec::new(),
             client,
         };
-        lookups.watches = lookups.watches();
-        lookups
+        cache.watches = cache.start_watches();
+        cache
     }
 
-    fn watches(&self) -> Vec<AbortHandle> {
+    fn start_watches(&self) -> Vec<AbortHandle> {
         let client = || self.client.clone();
         let mut watches = Vec::new();
-        if self.needs.bootstrap_tokens {
+        if self.kinds.bootstrap_tokens {
             let api = Api::<core::Secret>::namespaced(client(), BOOTSTRAP_NAMESPACE);
-            let store = &self.bootstrap_secrets;
-            watches.push(self.spawn("secrets", api, Some(BOOTSTRAP_SECRETS), store, bootstrap_secret));
+            let cache = &self.bootstrap_secrets;
+            watches.push(self.spawn("secrets", api, Some(BOOTSTRAP_SECRETS), cache, bootstrap_secret));
         }
-        if self.needs.service_accounts {
+        if self.kinds.service_accounts {
             let api = Api::<core::Secret>::all(client());
             watches.push(self.spawn("secrets", api, Some(TOKEN_SECRETS), &self.token_secrets, token_secret));
             let api = Api::<core::ServiceAccount>::all(client());
@@ -161,7 +163,7 @@ impl TokenObjectCache {
         resource: &'static str,
         api: Api<K>,
         fields: Option<&'static str>,
-        store: &Arc<WatchCache<V>>,
+        cache: &Arc<WatchCache<V>>,
         project: fn(&K) -> V,
     ) -> AbortHandle
     where
@@ -171,39 +173,44 @@ impl TokenObjectCache {
         let cluster = self.cluster.clone();
         let (backend, metrics) = (Arc::clone(&self.backend), Arc::clone(&self.metrics));
         let stale = metrics.token_objects.stale_watches.with_label_values(&[cluster.as_str(), resource]);
-        let (store, last_error) = (Arc::clone(store), Mutex::default());
+        let (cache, last_error) = (Arc::clone(cache), Mutex::default());
         let page_size = if resource == "secrets" { SECRETS_PAGE_SIZE } else { PAGE_SIZE };
         let reflector =
-            Reflector { cluster, resource, api, fields, project, page_size, store, stale, last_error };
+            Reflector { cluster, resource, api, fields, project, page_size, cache, stale, last_error };
         let watch = async move {
-            // Nothing goes to an endpoint that was not checked.
+            // No request goes to an endpoint that has not passed the self-check.
             backend.until_trusted().await;
-            let supervisor = Supervisor { cluster: Some(&reflector.cluster), metrics: &metrics, stop: None };
+            let supervisor = Supervisor {
+                cluster: Some(&reflector.cluster),
+                metrics: &metrics,
+                stop: None,
+                max_backoff: MAX_RESTART_BACKOFF,
+            };
             supervisor.run(reflector.resource, || reflector.run()).await;
         };
         self.runtime.spawn(watch).abort_handle()
     }
 
-    /// Whether it is for this backend and these needs.
-    pub(crate) fn is_for(&self, backend: &Arc<Backend>, needs: TokenObjectKinds) -> bool {
-        Arc::ptr_eq(&self.backend, backend) && self.needs == needs
+    /// Whether it was built for this backend and these kinds, so that a reload can keep it.
+    pub(crate) fn is_for(&self, backend: &Arc<Backend>, kinds: TokenObjectKinds) -> bool {
+        Arc::ptr_eq(&self.backend, backend) && self.kinds == kinds
     }
 
-    /// The keys that the API server publishes for its service-account tokens. They are asked for now: clients that come
-    /// all at once, as after a restart, find them.
+    /// The keys that the API server publishes for its service-account tokens. The first call starts to fetch them, so
+    /// that the tokens after a restart do not have to wait.
     pub(crate) fn service_account_keys(&self) -> Arc<KeySet> {
-        // Once, and no longer than there are lookups: an API server may be away for ever, and reloads are many.
-        self.asking.get_or_init(|| {
+        // One task for the life of this cache: the API server may never become available, and each reload calls this.
+        self.key_refresh.get_or_init(|| {
             let (backend, keys) = (Arc::clone(&self.backend), Arc::clone(&self.keys));
-            let asking = self.runtime.spawn(async move {
+            let task = self.runtime.spawn(async move {
                 backend.until_trusted().await;
-                // If that fails, the first token asks again.
+                // If this fails, the first token causes another attempt.
                 if keys.known().is_none() {
                     keys.refresh().await;
                 }
                 keys.keep_fresh().await;
             });
-            asking.abort_handle()
+            task.abort_handle()
         });
         Arc::clone(&self.keys)
     }
@@ -212,7 +219,7 @@ impl TokenObjectCache {
         self.metrics.token_objects.lookups.with_label_values(&[&self.cluster, resource, source]).inc();
     }
 
-    /// What a watch knows of it, else what the API server says.
+    /// Gets an object from the watch cache, else from the API server.
     // threat: deleted-account
     async fn cached_or_live<K, V>(
         &self,
@@ -226,19 +233,19 @@ impl TokenObjectCache {
     where
         K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
-        // No object is named so, and a path made of it could be that of another one.
-        if !(namespace.is_empty() || is_plain(namespace)) || !is_plain(name) {
+        // No object has such a name, and in a path it could name another object.
+        if !(namespace.is_empty() || is_path_segment(namespace)) || !is_path_segment(name) {
             return Ok(None);
         }
         if let Some(found) = known.get(namespace, name) {
             self.count(resource, "watch");
             return Ok(Some(found));
         }
-        self.live(resource, api, name, project).await
+        self.read_live(resource, api, name, project).await
     }
 
     // threat: object-name-escape
-    async fn live<K, V>(
+    async fn read_live<K, V>(
         &self,
         resource: &'static str,
         api: Api<K>,
@@ -250,14 +257,14 @@ impl TokenObjectCache {
     {
         self.count(resource, "live");
         let Ok(found) = timeout(READ_TIMEOUT, api.get_opt(name)).await else {
-            let problem = format!("cannot read {resource} {name:?}: no answer within {READ_TIMEOUT:?}");
+            let problem = format!("cannot read {resource} {name:?}: no response within {READ_TIMEOUT:?}");
             return Err(TokenGetterError(problem));
         };
         match found {
             Ok(Some(object)) if object.meta().name.as_deref() != Some(name) => {
                 let other = object.meta().name.as_deref().unwrap_or_default();
                 Err(TokenGetterError(format!(
-                    "asked for {resource} {name:?}, the API server answered with {other:?}"
+                    "requested {resource} {name:?}, but the API server returned {other:?}"
                 )))
             }
             Ok(object) => Ok(object.map(|object| Arc::new(project(&object)))),
@@ -268,7 +275,7 @@ impl TokenObjectCache {
 
 impl Drop for TokenObjectCache {
     fn drop(&mut self) {
-        self.watches.iter().chain(self.asking.get()).for_each(AbortHandle::abort);
+        self.watches.iter().chain(self.key_refresh.get()).for_each(AbortHandle::abort);
     }
 }
 
@@ -276,7 +283,7 @@ impl fmt::Debug for TokenObjectCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokenObjectCache")
             .field("cluster", &self.cluster)
-            .field("needs", &self.needs)
+            .field("kinds", &self.kinds)
             .finish_non_exhaustive()
     }
 }
@@ -307,7 +314,7 @@ impl TokenGetter for TokenObjectCache {
 
     fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async move {
-            // Anybody can name one that is not there: what the watch says is enough once the budget is used up.
+            // A client can name tokens that do not exist: past the rate limit, a fresh watch cache decides alone.
             if let Some(found) = self.bootstrap_secrets.get(BOOTSTRAP_NAMESPACE, name) {
                 self.count("secrets", "watch");
                 return Ok(Some(found));
@@ -317,11 +324,12 @@ impl TokenGetter for TokenObjectCache {
                 return if self.bootstrap_secrets.is_fresh() {
                     Ok(None)
                 } else {
-                    Err(TokenGetterError("bootstrap tokens are not known yet".to_owned()))
+                    let problem = "no fresh watch of bootstrap tokens, and the read rate limit is reached";
+                    Err(TokenGetterError(problem.to_owned()))
                 };
             }
             let api = Api::namespaced(self.client.clone(), BOOTSTRAP_NAMESPACE);
-            self.live("secrets", api, name, bootstrap_secret).await
+            self.read_live("secrets", api, name, bootstrap_secret).await
         })
     }
 
@@ -338,8 +346,8 @@ impl TokenGetter for TokenObjectCache {
     }
 
     fn label_secret(&self, namespace: &str, name: &str, label: &'static str, value: String) {
-        // A token that is refused is not remembered: whoever has one could have it written with every request.
-        let Some(writing) = self.labels.begin(namespace, name) else { return };
+        // The verdict on a refused token is not cached: without this, each request with one could cause a patch.
+        let Some(patch_in_flight) = self.labels.begin(namespace, name) else { return };
         let api = Api::<core::Secret>::namespaced(self.client.clone(), namespace);
         let (cluster, namespace, name) = (self.cluster.clone(), namespace.to_owned(), name.to_owned());
         self.runtime.spawn(async move {
@@ -349,19 +357,19 @@ impl TokenGetter for TokenObjectCache {
                 warn!(cluster, namespace, name, label, %error, "cannot label a service account's secret");
             }
             sleep(LABEL_PATCH_INTERVAL).await;
-            drop(writing);
+            drop(patch_in_flight);
         });
     }
 }
 
-/// Whether a path carries the name as it is.
-fn is_plain(name: &str) -> bool {
+/// Whether the name is a path segment without escapes.
+fn is_path_segment(name: &str) -> bool {
     path_segment(name).is_ok_and(|segment| segment == name)
 }
 
 fn identity(meta: &ObjectMeta) -> ObjectIdentity {
     let deleted = meta.deletion_timestamp.as_ref().map(|time| {
-        // What was deleted before 1970 is deleted.
+        // A time before 1970 counts as deleted, too.
         UnixTime::try_from(time.0.duration_since(k8s_openapi::jiff::Timestamp::UNIX_EPOCH))
             .unwrap_or_default()
     });
@@ -373,12 +381,12 @@ fn service_account(account: &core::ServiceAccount) -> ServiceAccount {
     ServiceAccount { identity: identity(&account.metadata), secrets: secrets.collect() }
 }
 
-/// A bootstrap token's secret.
+/// The secret of a bootstrap token.
 fn bootstrap_secret(secret: &core::Secret) -> Secret {
     reduced(secret, |_| true, |_| false)
 }
 
-/// A service-account token's secret: what a token is compared with, and nothing else of what an application keeps there.
+/// The secret of a service-account token, reduced to the parts that a token is compared with.
 fn token_secret(secret: &core::Secret) -> Secret {
     reduced(secret, |key| key == LEGACY_TOKEN_KEY, |label| LEGACY_TOKEN_LABELS.contains(&label))
 }

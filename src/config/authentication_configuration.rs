@@ -9,7 +9,6 @@ pub(super) mod field;
 mod issuer;
 #[cfg(test)]
 mod tests;
-mod url;
 pub(super) mod validation;
 
 use serde::{Deserialize, Serialize};

@@ -227,10 +227,6 @@ pub struct BackendFlags {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = IdentityMode::RequestHeader)]
     #[serde(with = "super::sections::by_flag_name")]
     pub identity: IdentityMode,
-    /// The component that authorizes the Impersonate-* headers of clients (kubectl --as).
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = ImpersonationMode::Backend)]
-    #[serde(with = "super::sections::by_flag_name")]
-    pub impersonation: ImpersonationMode,
     /// The backend's --requestheader-username-headers. Set the four flags --backend-requestheader-* if the gateway may
     /// not read the backend's config map extension-apiserver-authentication; headers of these names are removed from
     /// client requests.
@@ -335,15 +331,6 @@ pub struct OperationFlags {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     #[serde(with = "super::sections::by_flag_name")]
     pub logging_format: LogFormat,
-}
-
-/// The component that authorizes `Impersonate-*` headers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ImpersonationMode {
-    /// The backend, which receives them unchanged.
-    Backend,
-    /// The gateway (not available yet).
-    Gateway,
 }
 
 /// The log format.

@@ -20,8 +20,8 @@ use super::inputs::ConfigInputs;
 use super::sections::{ConfigLayer, MergedSection};
 use super::settings::{Operation, Settings, Shutdown};
 use super::validity;
+use crate::go::duration::parse_duration;
 use crate::pki::x509::certificate::Certificate;
-use crate::request::deadline::parse_duration;
 pub use controllers::{AuthorityFiles, SignerProfile, signer_profiles};
 
 /// The settings and the warnings about them.

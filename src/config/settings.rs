@@ -7,7 +7,7 @@ pub use crate::authn::settings::{Authentication, RequestHeaderConfig};
 pub use crate::backend::settings::{Backend, HostPort};
 pub use crate::cluster::settings::{Cluster, Routes};
 pub use crate::controllers::settings::ControllerSettings;
-pub use crate::listener::settings::{Limits, Serving, ServingCertificate};
+pub use crate::listener::settings::{ClientLimits, ServingCertificate, ServingSettings};
 pub use crate::user::IdentityMode;
 
 /// The settings of the gateway.
@@ -15,7 +15,7 @@ pub use crate::user::IdentityMode;
 #[non_exhaustive]
 pub struct Settings {
     /// How clients reach the gateway.
-    pub serving: Serving,
+    pub serving: ServingSettings,
     /// The clusters behind the gateway; at least one.
     pub clusters: Vec<Cluster>,
     /// How the gateway runs.

@@ -30,7 +30,7 @@ use super::client::{MaxBytes, is_too_large, send};
 use super::queue::AttemptOutcome;
 use super::settings::ControllerName;
 use crate::clock::UnixTime;
-use crate::go::escape::path_segment;
+use crate::go::url::path_segment;
 use feed::RequestKey;
 use pages::PATH;
 

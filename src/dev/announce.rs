@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::pki::{Paths, Pki};
+use crate::clock::rfc3339;
 
 /// Everything the text names.
 #[derive(Debug)]
@@ -27,7 +28,9 @@ impl fmt::Display for Announcement<'_> {
         let file = |path: &Path| quoted(&path.display().to_string());
         let curl = format!("curl --cacert {}", file(&self.paths.pki("server-ca.crt")));
         let here = std::env::current_dir().unwrap_or_default();
-        let pki = format!("a throw-away PKI, {}; good until {}", self.pki.origin, self.pki.expires.date());
+        let expires = rfc3339(self.pki.expires);
+        let day = expires.split('T').next().unwrap_or_default();
+        let pki = format!("a throw-away PKI, {}; good until {day}", self.pki.origin);
 
         writeln!(f, "{}\n", self.paint(BOLD, "Portcullis is running."))?;
         let mut facts = vec![

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::resources::Resource;
 use super::store::{Key, Store};
-use crate::go::query;
+use crate::go::url::query;
 use crate::http::status::{Details, Reason, Status};
 use crate::user::UserInfo;
 

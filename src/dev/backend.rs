@@ -2,8 +2,8 @@
 //! kubectl, so that the gateway can be tried on a machine with nothing else. For trying only: it is no reference for
 //! anything, and stores nothing.
 //!
-//! It trusts the gateway alone: the TLS handshake demands a certificate of the front-proxy authority, and a request is
-//! made as whoever the identity headers name. Without them it is refused, never anonymous.
+//! It trusts the gateway alone: the TLS handshake demands a certificate of the front-proxy authority, and the identity
+//! headers name the user. A request without them is refused, never anonymous.
 
 use std::convert::Infallible;
 use std::io;
@@ -38,8 +38,8 @@ use super::{access, discovery, objects, reviews, table};
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::clock::Clock;
-use crate::go::escape::decode_path;
 use crate::go::pem;
+use crate::go::url::decode_path;
 use crate::http::status::Status;
 use crate::http::status::render::{Negotiation, render};
 use crate::pki::x509::CaBundle;
@@ -95,7 +95,7 @@ impl Backend {
     }
 }
 
-/// What every request needs.
+/// State that all connections share.
 #[derive(Debug)]
 struct Shared {
     store: Arc<Store>,
@@ -185,7 +185,7 @@ async fn serve(shared: &Shared, conn: &ConnInfo, request: Request<Incoming>) -> 
     })
 }
 
-/// The life of a request here: who, what, may they, then do it.
+/// The life of a request: authentication, RequestInfo, authorization, then the operation.
 async fn answer(
     shared: &Shared,
     conn: &ConnInfo,

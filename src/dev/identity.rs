@@ -1,5 +1,5 @@
-//! Who a request to the embedded backend is made as: what the gateway's identity headers say, read by the same code
-//! that reads a front proxy's headers in the gateway itself, and whom a client of the gateway wants to act as.
+//! The user of a request to the embedded backend: the one in the gateway's identity headers, read by the code that
+//! reads a front proxy's headers in the gateway itself, or the one that the client impersonates.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ impl Identities {
         Some(Self { asserted: chain("x-remote-")?, impersonated: chain("impersonate-")? })
     }
 
-    /// Who the request is made as. Without identity headers, or from anybody but the gateway, it is refused, and so is
-    /// acting as somebody else without being allowed to.
+    /// The user of the request. A request without identity headers, or from another peer than the gateway, is refused,
+    /// and so is impersonation without the right to it.
     pub(super) async fn caller(
         &self,
         conn: &ConnInfo,

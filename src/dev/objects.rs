@@ -1,5 +1,5 @@
-//! Create, update, patch, apply and delete in the embedded backend: the part of kube-apiserver's registry that shows
-//! through kubectl. Strategic merge and server-side apply are done as JSON merge patches.
+//! Create, update, patch, apply and delete in the embedded backend: the part of kube-apiserver's registry that kubectl
+//! shows. Strategic merge and server-side apply are done as JSON merge patches.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::protobuf;
 use super::resources::{Does, NAMESPACES, SIGNING_REQUESTS};
 use super::reviews::user_info;
 use super::store::{Key, State, Store};
-use crate::go::json_value::JsonValue;
+use crate::go::json::JsonValue;
 use crate::http::status::{Reason, Status};
 
-/// What came of a change: the code, and the object or `Status` to answer with.
+/// The answer to a change: the code, and the object or `Status`.
 type Done = Result<(u16, Arc<Value>), Status>;
 
 const INITIAL_NAMESPACES: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
@@ -49,7 +49,7 @@ pub(super) fn write(ask: &Ask<'_>) -> Done {
     })
 }
 
-/// What is in a body, JSON (patches too) or protobuf.
+/// Decodes a body, JSON (patches too) or protobuf.
 pub(super) fn parse(ask: &Ask<'_>) -> Result<Value, Status> {
     match ask.media_type {
         "application/vnd.kubernetes.protobuf" => protobuf::decode(ask.body)
@@ -65,7 +65,7 @@ pub(super) fn parse(ask: &Ask<'_>) -> Result<Value, Status> {
     }
 }
 
-/// What the path says of an object must not be contradicted by the object, and need not be repeated in it.
+/// Fills in the fields that the path gives; an object that contradicts its path is refused.
 pub(super) fn placed(ask: &Ask<'_>, mut object: Value) -> Result<Value, Status> {
     if !object.is_object() {
         return Err(ask.resource.unreadable("not an object"));
@@ -114,8 +114,8 @@ fn create(ask: &Ask<'_>, state: &mut State, given: Value) -> Done {
         return Err(resource.refusal(Reason::AlreadyExists, &name, "", " already exists"));
     }
     if resource.plural == SIGNING_REQUESTS {
-        // The requester of a certificate is who the request came from, whatever the object says; nobody approves by
-        // creating.
+        // The requester of a certificate is the user of the request, whatever the object says, and a new object is not
+        // approved.
         set(&mut object, "/status", json!({}));
         if let Some(spec) = object.pointer_mut("/spec").and_then(Value::as_object_mut) {
             spec.retain(|field, _| !["username", "groups", "uid", "extra"].contains(&field.as_str()));
@@ -126,7 +126,7 @@ fn create(ask: &Ask<'_>, state: &mut State, given: Value) -> Done {
     Ok((201, state.put(ask.key(&name), object, false)))
 }
 
-/// What the server fills in when an object is made.
+/// Fills in the fields that the server sets when an object is made.
 fn complete(store: &Store, plural: &str, object: &mut Value) {
     set(object, "/metadata/uid", uuid::Uuid::new_v4().to_string());
     set(object, "/metadata/creationTimestamp", store.now().to_string());
@@ -153,7 +153,7 @@ fn normalize_secret(plural: &str, object: &mut Value) {
 
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// What a patch makes of an object. The directives of a strategic merge are fields that no type has, and go with them.
+/// Applies a patch. The directives of a strategic merge are fields that no type has, and go with them.
 fn patched(ask: &Ask<'_>, old: &Value, patch: Value) -> Result<Value, Status> {
     let mut object = old.clone();
     let unfit = |error: &dyn std::error::Error| Status::new(Reason::Invalid, error.to_string());

@@ -2,25 +2,34 @@
 //!
 //! Three authorities, as in a real cluster: one for serving certificates, one for client certificates, one for front
 //! proxies. A PKI is made whole in a directory of its own and then moved into place, so an interrupted first start
-//! leaves no half of one. A PKI that is good is used again, one that has expired is set aside and made anew, and one
-//! that is damaged is an error that names the file: nothing that may be somebody else's is ever overwritten. Every
-//! file here is readable by its owner alone.
+//! leaves no half of one. A good PKI is used again, an expired one is set aside and made anew, and a damaged one is an
+//! error that names the file: no file that may belong to another program is overwritten. Every file here is readable
+//! by its owner alone.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose,
-};
-use time::{Duration, OffsetDateTime};
-use x509_parser::prelude::{FromDer as _, X509Certificate};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use secrecy::ExposeSecret as _;
 
 use crate::clock::UnixTime;
-use crate::go::pem;
+use crate::pki::issuance::alt_names::AltNames;
+use crate::pki::issuance::authority::CertificateAuthority;
+use crate::pki::issuance::ca::CaCertificate;
+use crate::pki::issuance::issue::IssuanceRequest;
+use crate::pki::issuance::profile::CertificateProfile;
+use crate::pki::issuance::request::{self, encode_pem};
+use crate::pki::issuance::signer::{KeyKind, PemKey};
+use crate::pki::issuance::subject::Subject;
+use crate::pki::issuance::validity::{BACKDATE, Validity};
+use crate::pki::x509::certificate::Certificate;
+use crate::pki::x509::key_pair::CertificateKeyPair;
 
 /// The common name of the certificate that the gateway shows to its backend; the only one the backend accepts.
 pub const GATEWAY_CLIENT_NAME: &str = "portcullis";
@@ -33,48 +42,24 @@ pub const TOKEN_USER: (&str, &str) = ("bob", "testers,developers");
 /// The user who may do everything.
 pub const ADMIN_USER: (&str, &str) = ("admin", "system:masters");
 
-const VALID_FOR: Duration = Duration::days(365);
-/// Clocks of virtual machines lag; a certificate made now must be good for them too.
-const BACKDATED: Duration = Duration::minutes(5);
-/// What expires within this time is renewed at once, not in the middle of a session.
-const RENEW_BEFORE: Duration = Duration::days(1);
+const VALID_FOR: Duration = Duration::from_hours(365 * 24);
+/// A PKI that expires within this time is renewed at once, not in the middle of a session.
+const RENEW_BEFORE: Duration = Duration::from_hours(24);
 
 const SERVER_CA: &str = "server-ca";
 const CLIENT_CA: &str = "client-ca";
 const FRONT_PROXY_CA: &str = "front-proxy-ca";
 const AUTHORITIES: &[&str] = &[SERVER_CA, CLIENT_CA, FRONT_PROXY_CA];
 
-struct Leaf {
-    file: &'static str,
-    issuer: &'static str,
-    common_name: &'static str,
-    organization: Option<&'static str>,
-    server: bool,
-}
-
-const LEAVES: &[Leaf] = &[
-    Leaf::server("gateway", "portcullis-dev-gateway"),
-    Leaf::server("backend", "portcullis-dev-backend"),
-    Leaf::client("gateway-client", FRONT_PROXY_CA, GATEWAY_CLIENT_NAME, None),
-    Leaf::client("front-proxy", FRONT_PROXY_CA, FRONT_PROXY_NAME, None),
-    Leaf::client("alice", CLIENT_CA, CERTIFICATE_USER.0, Some(CERTIFICATE_USER.1)),
-    Leaf::client("admin", CLIENT_CA, ADMIN_USER.0, Some(ADMIN_USER.1)),
+/// File, authority, common name, and organization if there is one.
+const LEAVES: &[(&str, &str, &str, &str)] = &[
+    ("gateway", SERVER_CA, "portcullis-dev-gateway", ""),
+    ("backend", SERVER_CA, "portcullis-dev-backend", ""),
+    ("gateway-client", FRONT_PROXY_CA, GATEWAY_CLIENT_NAME, ""),
+    ("front-proxy", FRONT_PROXY_CA, FRONT_PROXY_NAME, ""),
+    ("alice", CLIENT_CA, CERTIFICATE_USER.0, CERTIFICATE_USER.1),
+    ("admin", CLIENT_CA, ADMIN_USER.0, ADMIN_USER.1),
 ];
-
-impl Leaf {
-    const fn server(file: &'static str, common_name: &'static str) -> Self {
-        Self { file, issuer: SERVER_CA, common_name, organization: None, server: true }
-    }
-
-    const fn client(
-        file: &'static str,
-        issuer: &'static str,
-        common_name: &'static str,
-        organization: Option<&'static str>,
-    ) -> Self {
-        Self { file, issuer, common_name, organization, server: false }
-    }
-}
 
 /// Where the files of `portcullis dev` are.
 #[derive(Debug, Clone)]
@@ -146,7 +131,7 @@ pub struct Pki {
     /// Whether it was found or made.
     pub origin: Origin,
     /// When its first certificate expires.
-    pub expires: OffsetDateTime,
+    pub expires: UnixTime,
 }
 
 /// Why there is no PKI. Every text names the file.
@@ -170,39 +155,33 @@ pub enum PkiError {
         /// The directory to remove.
         pki: PathBuf,
     },
-    /// A key or certificate could not be made.
-    #[error("making a certificate: {0}")]
-    Make(#[from] rcgen::Error),
-    /// The system has no random numbers.
-    #[error("the system gave no random numbers for a token")]
-    Random,
+    /// A key, a certificate or a token could not be made.
+    #[error("making the PKI: {0}")]
+    Make(String),
 }
 
 /// Finds a good PKI and token file below `paths`, or makes them.
 pub fn open(paths: &Paths, now: UnixTime) -> Result<Pki, PkiError> {
-    let now = i64::try_from(now.as_secs())
-        .ok()
-        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
-        .unwrap_or(OffsetDateTime::UNIX_EPOCH);
     make_dir(paths.dir())?;
-    // The directory lies in somebody's checkout more often than not, and it holds keys.
+    // The directory often lies in a checkout, and it holds keys.
     write_once(&paths.dir().join(".gitignore"), b"*\n")?;
     write_tokens(paths)?;
 
     let current = paths.pki("");
-    if !current.try_exists().map_err(at(&current))? {
-        make(paths, now)?;
-        return Ok(Pki { origin: Origin::Created, expires: check(paths)? });
-    }
-    let expires = check(paths)?;
-    if expires > now + RENEW_BEFORE {
-        return Ok(Pki { origin: Origin::Reused, expires });
-    }
-    let old = paths.dir().join("pki.old");
-    remove_dir(&old)?;
-    fs::rename(&current, &old).map_err(at(&old))?;
+    let origin = if current.try_exists().map_err(at(&current))? {
+        let expires = check(paths)?;
+        if expires > now + RENEW_BEFORE {
+            return Ok(Pki { origin: Origin::Reused, expires });
+        }
+        let old = paths.dir().join("pki.old");
+        remove_dir(&old)?;
+        fs::rename(&current, &old).map_err(at(&old))?;
+        Origin::Renewed
+    } else {
+        Origin::Created
+    };
     make(paths, now)?;
-    Ok(Pki { origin: Origin::Renewed, expires: check(paths)? })
+    Ok(Pki { origin, expires: check(paths)? })
 }
 
 /// Writes the configurations of kubectl and of the gateway's backend; ports differ from start to start.
@@ -255,108 +234,110 @@ current-context: backend
 }
 
 /// Makes the whole PKI beside its place, then moves it there.
-fn make(paths: &Paths, now: OffsetDateTime) -> Result<(), PkiError> {
+fn make(paths: &Paths, now: UnixTime) -> Result<(), PkiError> {
+    let now = UnixTime::from_secs(now.as_secs());
     let new = paths.dir().join("pki.new");
     remove_dir(&new)?;
     make_dir(&new)?;
     for &authority in AUTHORITIES {
-        let mut params = params(&format!("portcullis-dev-{authority}"), None, now)?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages =
-            vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = KeyPair::generate()?;
-        let certificate = params.self_signed(&key)?;
-        write_pair(&new, authority, &certificate.pem(), &key)?;
-        let issuer = Issuer::new(params, key);
-        for leaf in LEAVES.iter().filter(|leaf| leaf.issuer == authority) {
-            let key = KeyPair::generate()?;
-            let certificate = leaf_params(leaf, now)?.signed_by(&key, &issuer)?;
-            write_pair(&new, leaf.file, &certificate.pem(), &key)?;
+        let key = PemKey::generate(KeyKind::EcdsaP256).map_err(unmade)?;
+        let certificate = CaCertificate {
+            common_name: &format!("portcullis-dev-{authority}"),
+            validity: Validity { not_before: now.saturating_sub(BACKDATE), not_after: now + VALID_FOR },
+            path_length: 0,
+            purpose: None,
+            key_id: None,
+        };
+        let pem = encode_pem("CERTIFICATE", &certificate.self_signed(&key).map_err(unmade)?.der);
+        write_pair(&new, authority, &pem, &key)?;
+        let signer = CertificateAuthority::new(pem.as_bytes(), Box::new(key)).map_err(unmade)?;
+        for (file, issuer, common_name, organization) in LEAVES {
+            if *issuer == authority {
+                let (pem, key) = issue(&signer, authority, common_name, organization, now)?;
+                write_pair(&new, file, &pem, &key)?;
+            }
         }
     }
     let current = paths.pki("");
     fs::rename(&new, &current).map_err(at(&current))
 }
 
-fn leaf_params(leaf: &Leaf, now: OffsetDateTime) -> Result<CertificateParams, PkiError> {
-    let mut params = params(leaf.common_name, leaf.organization, now)?;
-    params.use_authority_key_identifier_extension = true;
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![if leaf.server {
-        ExtendedKeyUsagePurpose::ServerAuth
-    } else {
-        ExtendedKeyUsagePurpose::ClientAuth
-    }];
-    if leaf.server {
-        let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
-        params.subject_alt_names = CertificateParams::new(names)?.subject_alt_names;
-    }
-    Ok(params)
-}
-
-fn params(
-    name: &str,
-    organization: Option<&str>,
-    now: OffsetDateTime,
-) -> Result<CertificateParams, PkiError> {
-    let mut params = CertificateParams::new(Vec::new())?;
-    params.not_before = now - BACKDATED;
-    params.not_after = now + VALID_FOR;
-    params.distinguished_name = DistinguishedName::new();
-    if let Some(organization) = organization {
-        params.distinguished_name.push(DnType::OrganizationName, organization);
-    }
-    params.distinguished_name.push(DnType::CommonName, name);
-    Ok(params)
+fn issue(
+    signer: &CertificateAuthority,
+    authority: &str,
+    common_name: &str,
+    organization: &str,
+    now: UnixTime,
+) -> Result<(String, PemKey), PkiError> {
+    let subject = Subject {
+        common_name: common_name.to_owned(),
+        organization: [organization].into_iter().filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+        ..Subject::default()
+    };
+    let (profile, purpose, names) = match authority {
+        SERVER_CA => {
+            let ips = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+            let names = AltNames { dns: vec!["localhost".to_owned()], ips, ..AltNames::default() };
+            (CertificateProfile::serving(), "server auth", names)
+        }
+        CLIENT_CA => (CertificateProfile::client(), "client auth", AltNames::default()),
+        _ => (CertificateProfile::front_proxy(), "client auth", AltNames::default()),
+    };
+    let key = PemKey::generate(KeyKind::EcdsaP256).map_err(unmade)?;
+    let wanted = IssuanceRequest {
+        request: &request::build(&subject, &names, &key).map_err(unmade)?,
+        usages: &["digital signature", purpose].map(str::to_owned),
+        expiration: None,
+        signing_duration: VALID_FOR + BACKDATE,
+    };
+    let issued = signer.prepare(&profile, &wanted, now).and_then(|prepared| signer.issue(prepared));
+    let issued = issued.map_err(unmade)?;
+    Ok((issued.pem().to_owned(), key))
 }
 
 /// Checks that every file is there, that keys belong to their certificates and certificates to their authorities.
 /// Returns when the first one expires.
-fn check(paths: &Paths) -> Result<OffsetDateTime, PkiError> {
+fn check(paths: &Paths) -> Result<UnixTime, PkiError> {
     let authorities = AUTHORITIES.iter().map(|&name| (name, name));
-    let leaves = LEAVES.iter().map(|leaf| (leaf.file, leaf.issuer));
-    let mut expires: Option<OffsetDateTime> = None;
+    let leaves = LEAVES.iter().map(|&(file, issuer, ..)| (file, issuer));
+    let mut expires = i64::MAX;
     for (file, issuer) in authorities.chain(leaves) {
-        let broken = |suffix: &str, problem: &str| PkiError::Broken {
-            path: paths.pki(&format!("{file}.{suffix}")),
-            problem: problem.to_owned(),
-            pki: paths.pki(""),
-        };
-        let certificate = read(paths, &format!("{file}.crt"))?;
-        let issuer = read(paths, &format!("{issuer}.crt"))?;
-        let key_path = paths.pki(&format!("{file}.key"));
-        let key = read(paths, &format!("{file}.key"))?;
-        fs::set_permissions(&key_path, Permissions::from_mode(0o600)).map_err(at(&key_path))?;
-
-        let not_pem = || broken("crt", "not PEM");
-        let (block, _) = pem::decode(&certificate).ok_or_else(not_pem)?;
-        let (issuer_block, _) = pem::decode(&issuer).ok_or_else(not_pem)?;
-        let not_certificate = |_| broken("crt", "not a certificate");
-        let (_, certificate) = X509Certificate::from_der(&block.content).map_err(not_certificate)?;
-        let (_, issuer) = X509Certificate::from_der(&issuer_block.content).map_err(not_certificate)?;
-        if certificate.verify_signature(Some(issuer.public_key())).is_err() {
-            return Err(broken("crt", "not signed by the authority beside it"));
+        let certificate = check_pair(paths, file)?;
+        let issuer = check_pair(paths, issuer)?;
+        let (tbs, signature) = (&certificate.tbs, &certificate.signature);
+        if issuer.public_key.verify(certificate.algorithm, tbs, signature).is_err() {
+            return Err(broken(paths, &format!("{file}.crt"), "not signed by the authority beside it"));
         }
-        let key = pem::private_key(&key)
-            .and_then(|key| KeyPair::try_from(&key).ok())
-            .ok_or_else(|| broken("key", "not a private key in PEM"))?;
-        if key.public_key_raw() != certificate.public_key().subject_public_key.data.as_ref() {
-            return Err(broken("key", "not the key of the certificate beside it"));
-        }
-        let end = certificate.validity().not_after.to_datetime();
-        expires = Some(expires.map_or(end, |first| first.min(end)));
+        expires = expires.min(certificate.not_after);
     }
-    Ok(expires.unwrap_or(OffsetDateTime::UNIX_EPOCH))
+    Ok(UnixTime::from_secs(u64::try_from(expires).unwrap_or_default()))
 }
 
-fn read(paths: &Paths, file: &str) -> Result<Vec<u8>, PkiError> {
-    let path = paths.pki(file);
-    fs::read(&path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => {
-            PkiError::Broken { path, problem: "missing".to_owned(), pki: paths.pki("") }
-        }
-        _ => PkiError::Io { path, source },
-    })
+/// The certificate of a pair, whose key only its owner can read from here on.
+fn check_pair(paths: &Paths, file: &str) -> Result<Certificate, PkiError> {
+    let [crt, key] = ["crt", "key"].map(|suffix| format!("{file}.{suffix}"));
+    let read = |file: &str| {
+        let path = paths.pki(file);
+        fs::read(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => broken(paths, file, "missing"),
+            _ => at(&path)(source),
+        })
+    };
+    let (certificate_pem, key_pem) = (read(&crt)?, read(&key)?);
+    let key_path = paths.pki(&key);
+    fs::set_permissions(&key_path, Permissions::from_mode(0o600)).map_err(at(&key_path))?;
+    let pair = CertificateKeyPair::from_pem(&certificate_pem, &key_pem)
+        .map_err(|error| broken(paths, if error.concerns_key() { &key } else { &crt }, &error.to_string()))?;
+    let first = pair.certificates().first().cloned();
+    first.ok_or_else(|| broken(paths, &crt, "no certificate"))
+}
+
+fn unmade(problem: impl fmt::Display) -> PkiError {
+    PkiError::Make(problem.to_string())
+}
+
+fn broken(paths: &Paths, file: &str, problem: &str) -> PkiError {
+    PkiError::Broken { path: paths.pki(file), problem: problem.to_owned(), pki: paths.pki("") }
 }
 
 /// The token user's token and the token file, each written once: users add lines of their own.
@@ -364,22 +345,17 @@ fn write_tokens(paths: &Paths) -> Result<(), PkiError> {
     let token_path = paths.token();
     if !token_path.try_exists().map_err(at(&token_path))? {
         let mut random = [0; 24];
-        aws_lc_rs::rand::fill(&mut random).map_err(|_| PkiError::Random)?;
-        write_once(&token_path, data_encoding(&random).as_bytes())?;
+        aws_lc_rs::rand::fill(&mut random).map_err(|_| unmade("the system gave no random numbers"))?;
+        write_once(&token_path, URL_SAFE_NO_PAD.encode(random).as_bytes())?;
     }
     let token = fs::read_to_string(&token_path).map_err(at(&token_path))?;
     let (user, groups) = TOKEN_USER;
     write_once(&paths.tokens(), format!("{},{user},uid-{user},\"{groups}\"\n", token.trim()).as_bytes())
 }
 
-fn data_encoding(bytes: &[u8]) -> String {
-    use base64::Engine as _;
-    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
-}
-
-fn write_pair(dir: &Path, name: &str, certificate: &str, key: &KeyPair) -> Result<(), PkiError> {
+fn write_pair(dir: &Path, name: &str, certificate: &str, key: &PemKey) -> Result<(), PkiError> {
     write(&dir.join(format!("{name}.crt")), certificate.as_bytes())?;
-    write(&dir.join(format!("{name}.key")), key.serialize_pem().as_bytes())
+    write(&dir.join(format!("{name}.key")), key.to_pem().expose_secret().as_bytes())
 }
 
 fn write_once(path: &Path, content: &[u8]) -> Result<(), PkiError> {
@@ -420,9 +396,8 @@ fn at(path: &Path) -> impl Fn(io::Error) -> PkiError + use<> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration as StdDuration;
 
-    const NOW: UnixTime = StdDuration::from_secs(1_900_000_000);
+    const NOW: UnixTime = Duration::from_secs(1_900_000_000);
     const DAY: u64 = 86_400;
 
     fn fresh() -> (tempfile::TempDir, Paths) {
@@ -463,10 +438,10 @@ mod tests {
         let (_dir, paths) = fresh();
         open(&paths, NOW).unwrap();
         let token = fs::read(paths.token()).unwrap();
-        let later = NOW + StdDuration::from_secs(364 * DAY + 1);
+        let later = NOW + Duration::from_secs(364 * DAY + 1);
         let renewed = open(&paths, later).unwrap();
         assert_eq!(renewed.origin, Origin::Renewed);
-        assert_eq!(renewed.expires.unix_timestamp().unsigned_abs(), later.as_secs() + 365 * DAY);
+        assert_eq!(renewed.expires.as_secs(), later.as_secs() + 365 * DAY);
         assert!(paths.dir().join("pki.old/alice.key").exists());
         assert_eq!(token, fs::read(paths.token()).unwrap());
         assert_eq!(open(&paths, later).unwrap().origin, Origin::Reused);
@@ -485,18 +460,19 @@ mod tests {
                 },
                 "server-ca.crt: missing",
             ),
-            ("not PEM", |p| fs::write(p.pki("admin.crt"), "x").unwrap(), "admin.crt: not PEM"),
+            ("not PEM", |p| fs::write(p.pki("admin.crt"), "x").unwrap(), "admin.crt: "),
             (
                 "a key of another",
                 |p| {
                     fs::copy(p.pki("alice.key"), p.pki("admin.key")).unwrap();
                 },
-                "admin.key: not the key of the certificate beside it",
+                "admin.key: tls: private key does not match public key",
             ),
             (
                 "another authority",
                 |p| {
                     fs::copy(p.pki("alice.crt"), p.pki("gateway.crt")).unwrap();
+                    fs::copy(p.pki("alice.key"), p.pki("gateway.key")).unwrap();
                 },
                 "gateway.crt: not signed by the authority beside it",
             ),

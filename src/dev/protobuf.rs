@@ -1,16 +1,19 @@
 //! Request bodies in Kubernetes' protobuf envelope, which kubectl sends for its built-in types and which has no
-//! fallback to JSON. Decoded straight to JSON, for the types and fields that kubectl writes and somebody reads; answers
-//! are always JSON.
+//! fallback to JSON. Decoded straight to JSON, for the types and fields that kubectl writes and the backend reads;
+//! answers are always JSON.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use prost::encoding::{WireType, decode_key, decode_varint};
 use serde_json::{Map, Value};
+
+use super::json::set;
+use crate::http::encoding::Envelope;
 
 /// Message, then its fields: number, JSON name, and a type unless it is text. `[…]` repeats, `{…}` maps from text.
 // From the generated.proto files of k8s.io/api and k8s.io/apimachinery 1.36.
 #[rustfmt::skip]
 const MESSAGES: &[&str] = &[
-    "TypeMeta 1:apiVersion 2:kind",
     "ObjectMeta 1:name 3:namespace 6:resourceVersion 11:labels={text} 12:annotations={text}",
     "DeleteOptions 5:dryRun=[text]",
     "ConfigMap 1:metadata=ObjectMeta 2:data={text} 3:binaryData={bytes} 4:immutable=bool",
@@ -30,20 +33,18 @@ const MESSAGES: &[&str] = &[
 
 /// The object in an envelope; `None` if it is none, or of a type that is not known here.
 pub(super) fn decode(body: &[u8]) -> Option<Value> {
-    let envelope = body.strip_prefix(b"k8s\0")?;
-    let mut meta = fields("1:meta=TypeMeta", envelope)?.remove("meta")?;
-    let meta = meta.as_object_mut()?;
-    let kind = meta.get("kind")?.as_str()?;
-    let mut object = fields(&format!("2:object={kind}"), envelope)?.remove("object")?;
-    object.as_object_mut()?.append(meta);
+    let Envelope { meta, raw, .. } = Envelope::read(body)?;
+    let mut object = value(&meta.kind, Wire::Bytes(&raw)).filter(Value::is_object)?;
+    set(&mut object, "/apiVersion", meta.api_version);
+    set(&mut object, "/kind", meta.kind);
     Some(object)
 }
 
 /// The fields of a message that are wanted; the others are passed over.
-fn fields(wanted: &str, bytes: &[u8]) -> Option<Map<String, Value>> {
-    let (mut object, mut reader) = (Map::new(), Reader(bytes));
-    while !reader.0.is_empty() {
-        let (number, wire) = reader.field()?;
+fn fields(wanted: &str, mut bytes: &[u8]) -> Option<Map<String, Value>> {
+    let mut object = Map::new();
+    while !bytes.is_empty() {
+        let (number, wire) = next_field(&mut bytes)?;
         let known = wanted.split_whitespace().find_map(|field| {
             let (known, rest) = field.split_once(':')?;
             (known.parse() == Ok(number)).then(|| rest.split_once('=').unwrap_or((rest, "text")))
@@ -87,42 +88,21 @@ enum Wire<'a> {
     Bytes(&'a [u8]),
 }
 
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    /// The next field. The end has to be looked for first; here it is as bad as anything that is no protobuf.
-    fn field(&mut self) -> Option<(u64, Wire<'a>)> {
-        let tag = self.varint()?;
-        let wire = match tag & 7 {
-            0 => Wire::Number(self.varint()?),
-            2 => {
-                let length = usize::try_from(self.varint()?).ok()?;
-                Wire::Bytes(self.take(length)?)
-            }
-            // No type that is known here has a fixed-size number.
-            _ => return None,
-        };
-        Some((tag >> 3, wire))
-    }
-
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn varint(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(number);
-            }
+/// Takes the next field from the front.
+fn next_field<'a>(bytes: &mut &'a [u8]) -> Option<(u32, Wire<'a>)> {
+    let (number, wire_type) = decode_key(bytes).ok()?;
+    let value = decode_varint(bytes).ok()?;
+    let wire = match wire_type {
+        WireType::Varint => Wire::Number(value),
+        WireType::LengthDelimited => {
+            let (taken, rest) = bytes.split_at_checked(usize::try_from(value).ok()?)?;
+            *bytes = rest;
+            Wire::Bytes(taken)
         }
-        None
-    }
+        // No type that is known here has a fixed-size number.
+        _ => return None,
+    };
+    Some((number, wire))
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
-//! What the embedded backend serves: one table, from which discovery, routing and validation are made.
+//! The resources of the embedded backend: one table, from which discovery, routing and validation are made.
 
 use k8s_openapi::api::{certificates, core, rbac};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// Reads an object as its type and writes it again, without the fields that nobody knows.
+/// Reads an object as its type and writes it again, without the fields that the type does not have.
 type Roundtrip = fn(Value) -> Result<Value, serde_json::Error>;
 
-/// What may be done with a resource.
+/// The operations on a resource.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Does {
     /// Objects of this type are stored, and shown in these columns.
     Store(Roundtrip, &'static [&'static str]),
-    /// Lists are always empty: the backend runs nothing, but people ask for pods before anything else.
+    /// Lists are always empty: the backend runs nothing, but kubectl users ask for pods first.
     Nothing,
     /// A question is answered and forgotten.
     Review,

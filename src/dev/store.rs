@@ -1,10 +1,10 @@
 //! The embedded backend's memory: objects, one revision counter, and the recent changes that watches read.
 //!
-//! A watch keeps a position and asks for what came after it, so a slow client never holds anybody up: it either finds
-//! its changes in the history or is told that they have expired, as with etcd.
+//! A watch keeps a position and asks for what came after it, so a slow client delays no other: it either finds its
+//! changes in the history or learns that they have expired, as with etcd.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -14,6 +14,7 @@ use super::json::set;
 use super::resources::Resource;
 use crate::clock::Clock;
 use crate::http::status::{Reason, Status};
+use crate::sync::lock;
 
 /// How many changes watches can look back.
 const HISTORY: usize = 1_000;
@@ -46,7 +47,7 @@ pub(super) struct State {
     history: VecDeque<Arc<Change>>,
 }
 
-/// The current state, and who waits for the next one.
+/// The current state, and the watches that wait for the next one.
 #[derive(Debug)]
 pub(super) struct Store {
     state: Mutex<State>,
@@ -74,7 +75,7 @@ impl Store {
 
     /// The state, held still for as long as the guard lives.
     pub(super) fn read(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Changes the state as a whole, or not at all: a change that fails or is for show leaves nothing.

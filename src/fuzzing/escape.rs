@@ -4,17 +4,18 @@ use std::borrow::Cow;
 
 use http::HeaderName;
 
-use crate::go::escape::{KeyNotText, Mode, decode_extra_key, encode_extra_key, unescape};
+use crate::go::extra_key::{KeyNotText, decode_extra_key, encode_extra_key};
+use crate::go::url::{Part, unescape};
 
 /// The input is used as an extra key, and as an escaped text.
 pub fn extra_key(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     arrives_as_sent(&text);
-    for mode in [Mode::Path, Mode::Query] {
+    for part in [Part::Path, Part::Query] {
         assert_eq!(
-            unescape(&text, mode).ok().map(Cow::into_owned),
-            model(&text, mode == Mode::Query).map(|bytes| one_mark_per_byte(&bytes)),
-            "{mode:?} {text:?}"
+            unescape(&text, part).ok().map(Cow::into_owned),
+            model(&text, part == Part::Query).map(|bytes| one_mark_per_byte(&bytes)),
+            "{part:?} {text:?}"
         );
     }
     let lower = text.to_ascii_lowercase();

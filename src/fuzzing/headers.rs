@@ -7,7 +7,7 @@ use http::header::{
 use http::{Method, Request, Version};
 
 use super::certificates::front_proxy;
-use crate::go::escape::decode_path;
+use crate::go::url::decode_path;
 use crate::http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX};
 use crate::pipeline::forward::{AUDIT_ID, ForwardContext, write_trusted_headers};
 use crate::request::credentials::{BEARER_PROTOCOL_PREFIX, Credentials};

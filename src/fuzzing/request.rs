@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 
 use super::escape::{model as unescaped, one_mark_per_byte};
-use crate::go::escape::decode_path;
-use crate::go::query;
+use crate::go::url::decode_path;
+use crate::go::url::query;
 use crate::http::status::Status;
 use crate::request::deadline::{DEFAULT_REQUEST_TIMEOUT, deadline};
 use crate::request::info::{RequestInfo, RequestKind};
@@ -59,9 +59,10 @@ fn matches_the_model(info: &RequestInfo, verb: &str, fields: Option<&ModelFields
     // Only the query can turn a list into a watch, and name a single object of a list.
     let watches = verb == "list" && query.is_some_and(|query| query::first(query, "watch").is_some());
     assert!(info.verb() == verb || info.verb() == "watch" && watches, "{info:?}");
-    if resource.name != name {
+    assert_eq!(resource.name, name, "{info:?}");
+    if info.object_name() != name {
         assert!(name.is_empty() && verb == "list" && query.is_some(), "{info:?}");
-        let segment = !matches!(resource.name, "." | "..") && !resource.name.contains(['/', '%']);
+        let segment = !matches!(info.object_name(), "." | "..") && !info.object_name().contains(['/', '%']);
         assert!(segment, "not a valid path segment: {info:?}");
     }
     if !matches!(info.verb(), "list" | "watch" | "deletecollection") {

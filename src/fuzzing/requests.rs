@@ -4,16 +4,17 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use secrecy::ExposeSecret as _;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer as _;
 
 use crate::pki::issuance::authority::CertificateAuthority;
+use crate::pki::issuance::ca::CaCertificate;
 use crate::pki::issuance::issue::{IssuanceRequest, IssueError};
 use crate::pki::issuance::profile::CertificateProfile;
-use crate::pki::issuance::request::CertificateRequest;
+use crate::pki::issuance::request::{CertificateRequest, encode_pem};
 use crate::pki::issuance::signer::{KeyKind, PemKey};
+use crate::pki::issuance::validity::Validity;
 use crate::pki::x509::name::{CertificateSubject, NameDecoder};
 
 /// 2026-01-01T00:00:00Z.
@@ -67,11 +68,11 @@ fn authority() -> Option<&'static CertificateAuthority> {
     static AUTHORITY: OnceLock<Option<CertificateAuthority>> = OnceLock::new();
     let made = || {
         let key = PemKey::generate(KeyKind::EcdsaP256).ok()?;
-        let own = rcgen::KeyPair::from_pem(key.to_pem().expose_secret()).ok()?;
-        let mut params = rcgen::CertificateParams::default();
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&own).ok()?;
-        CertificateAuthority::new(certificate.pem().as_bytes(), Box::new(key)).ok()
+        let validity = Validity { not_before: Duration::ZERO, not_after: 2 * NOW };
+        let plan =
+            CaCertificate { common_name: "fuzz", validity, path_length: 0, purpose: None, key_id: None };
+        let certificate = encode_pem("CERTIFICATE", &plan.self_signed(&key).ok()?.der);
+        CertificateAuthority::new(certificate.as_bytes(), Box::new(key)).ok()
     };
     AUTHORITY.get_or_init(made).as_ref()
 }

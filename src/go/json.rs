@@ -1,4 +1,10 @@
-//! JSON as Go reads it into structures.
+//! JSON as Go reads it: into structures, and any value of untrusted origin.
+//!
+//! [`JsonValue`] is the one way in which such a value is read without a type. [`serde_json::Value`] must not be read
+//! from untrusted text directly. Where the feature `raw_value` is on, it takes an object whose first member is
+//! `$serde_json::private::RawValue` for the JSON in that member's text, so that
+//! `{"$serde_json::private::RawValue": "[\"admins\"]"}` is a list, which it is for no other reader. Here no name of a
+//! member has a meaning.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,8 +12,9 @@ use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, Error as _, IntoDeserializer as _, MapAccess, Visitor,
+    Deserialize, DeserializeSeed, Deserializer, Error, IntoDeserializer as _, MapAccess, SeqAccess, Visitor,
 };
+use serde_json::{Map, Number, Value};
 
 /// A structure that is written as an object and never as a list of its members, which what is derived for it takes too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -81,5 +88,120 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for DistinctMembers<A> {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
         self.members.next_value_seed(seed)
+    }
+}
+
+/// A value as it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct JsonValue(pub(crate) Value);
+
+/// An object as it is written; of a name that comes twice the last value counts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct JsonObject(pub(crate) Map<String, Value>);
+
+// threat: claims-other-reading
+impl<'de> Deserialize<'de> for JsonValue {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_any(ValueVisitor).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for JsonObject {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_map(ObjectVisitor).map(Self)
+    }
+}
+
+struct ObjectVisitor;
+
+impl<'de> Visitor<'de> for ObjectVisitor {
+    type Value = Map<String, Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut object = Map::new();
+        while let Some((name, JsonValue(value))) = members.next_entry()? {
+            object.insert(name, value);
+        }
+        Ok(object)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(JsonValue(value)) = values.next_element()? {
+            list.push(value);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Value, A::Error> {
+        ObjectVisitor.visit_map(members).map(Value::Object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_those_that_are_written() {
+        let value = json!({"a": [null, true, -1, u64::MAX, 1.5, "\u{e9}", {"b": {}}], "": []});
+        let read = |text: &str| serde_json::from_str(text).map(|JsonValue(value)| value).ok();
+        assert_eq!(read(&value.to_string()), Some(value));
+        assert_eq!(read(r#"{"a": 1, "a": 2}"#), Some(json!({"a": 2})));
+        for name in ["$serde_json::private::RawValue", "$serde_json::private::Number"] {
+            let mut object = Map::new();
+            object.insert(name.to_owned(), json!("[5]"));
+            assert_eq!(read(&Value::Object(object.clone()).to_string()), Some(Value::Object(object.clone())));
+            let JsonObject(whole) = serde_json::from_str(&Value::Object(object.clone()).to_string()).unwrap();
+            assert_eq!(whole, object);
+        }
+        for text in ["", "1e400", "[1,]", "{\"a\"}", "01", "[] []", &"[".repeat(200)] {
+            assert_eq!(read(text), None, "{text}");
+        }
+        assert!(serde_json::from_str::<JsonObject>("[]").is_err());
     }
 }

@@ -4,7 +4,7 @@
 use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -16,6 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::http::hop_by_hop::strip_hop_by_hop;
 use crate::http::transport::{BodyError, Incoming};
+use crate::sync::lock;
 
 /// A guard whose drop marks the end of a body: a permit, a count, a log line.
 pub(crate) type EndGuard = Box<dyn std::any::Any + Send>;
@@ -138,7 +139,7 @@ impl Body {
         match (&mut self.kind, instant) {
             (BodyKind::Response { deadline, .. }, Some(instant)) => *deadline = BodyDeadline::At(instant),
             (BodyKind::Read(read), instant) => {
-                read.rest = read.rest.take().map(|rest| rest.with_deadline(instant))
+                read.rest = read.rest.take().map(|rest| rest.with_deadline(instant));
             }
             _ => {}
         }
@@ -295,10 +296,6 @@ impl BodyDeadline {
             Self::End(ending) => ending.as_mut().poll(cx).map(|()| None),
         }
     }
-}
-
-fn lock(shared: &SharedStream) -> std::sync::MutexGuard<'_, Option<(BackendStream, Option<EndGuard>)>> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl std::fmt::Debug for Body {

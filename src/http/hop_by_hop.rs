@@ -58,7 +58,7 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The size of the headers as HTTP/2 counts it against SETTINGS_MAX_HEADER_LIST_SIZE.
+/// The size of the headers as HTTP/2 counts it against `SETTINGS_MAX_HEADER_LIST_SIZE`.
 // RFC 9113, section 6.5.2
 pub(crate) fn header_list_size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()

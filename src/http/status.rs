@@ -9,9 +9,10 @@
 //! credential, nor the cause of a failure between the gateway and the backend.
 
 pub mod render;
-pub(crate) mod yaml;
 
 use http::StatusCode;
+use prost::Message;
+use serde::Serialize;
 
 use crate::go::quote::Quoted;
 
@@ -141,9 +142,6 @@ impl Reason {
 pub enum Form {
     /// As JSON, YAML or protobuf, by the request's `Accept`.
     Negotiated,
-    /// As compact JSON whatever the request accepts, ended by two newlines.
-    // apiserver: pkg/server/filters/waitgroup.go — an encoded line, printed as a line
-    PlainJson,
     /// As JSON without kind and apiVersion, typed as text.
     // apiserver: pkg/server/filters/timeout.go — the bare Go struct is encoded, net/http guesses the type
     Untyped,
@@ -152,32 +150,36 @@ pub enum Form {
     Text,
 }
 
-/// What the answer is about, beside its message.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What the answer is about, beside its message. Fields are in the order of kube-apiserver's JSON.
+// apimachinery: pkg/apis/meta/v1/generated.proto, StatusDetails
+#[derive(Clone, PartialEq, Eq, Message, Serialize)]
 pub struct Details {
     /// The name of the object.
+    #[prost(string, required, tag = "1")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The API group of the resource.
+    #[prost(string, required, tag = "2")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub group: String,
     /// The resource (for historic reasons under the name of kind).
+    #[prost(string, required, tag = "3")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// The uid of the object.
+    #[prost(string, required, tag = "6")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Single causes of the failure.
-    pub causes: Vec<Cause>,
-    /// After how many seconds to come back; zero says nothing. Also sent as `Retry-After`.
+    /// The seconds after which the client may come back; zero is left out. Also sent as `Retry-After`.
+    // int32 there: the same bytes.
+    #[prost(uint32, required, tag = "5")]
+    #[serde(rename = "retryAfterSeconds", skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
 }
 
-/// One cause of a failure.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Cause {
-    /// The type of the cause, on the wire `reason`; may be empty.
-    pub kind: String,
-    /// The text.
-    pub message: String,
-    /// The field of the object.
-    pub field: String,
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// An answer to a request that ends at the gateway.
@@ -197,11 +199,9 @@ pub struct Status {
     pub form: Form,
     /// Whether `X-Content-Type-Options: nosniff` goes with it; it always does with text.
     pub nosniff: bool,
-    /// Whether the connection ends with this answer. Left to the pipeline: HTTP/2 says it with GOAWAY.
-    pub close: bool,
 }
 
-/// What somebody was not allowed to do.
+/// What a user was not allowed to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt<'a> {
     /// The user name.
@@ -212,7 +212,7 @@ pub struct Attempt<'a> {
     pub on: AttemptTarget<'a>,
 }
 
-/// What was attempted on.
+/// The object of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptTarget<'a> {
     /// A path that is no resource.
@@ -243,7 +243,6 @@ impl Status {
             retry_after: None,
             form: Form::Negotiated,
             nosniff: false,
-            close: false,
         }
     }
 
@@ -333,22 +332,11 @@ impl Status {
         }
     }
 
-    /// 429: the server is shutting down and says so; ends the connection.
+    /// 429: the server is shutting down.
     // apiserver: pkg/server/filters/with_retry_after.go
     pub fn shutting_down_try_later() -> Self {
         let message = "The apiserver is shutting down, please try again later.";
-        Self { retry_after: Some(5), close: true, ..Self::text(Reason::TooManyRequests, message) }
-    }
-
-    /// 503: the server is shutting down and takes no new requests.
-    // apiserver: pkg/server/filters/waitgroup.go
-    pub fn shutting_down() -> Self {
-        Self {
-            retry_after: Some(1),
-            form: Form::PlainJson,
-            nosniff: true,
-            ..Self::new(Reason::ServiceUnavailable, "apiserver is shutting down")
-        }
+        Self { retry_after: Some(5), ..Self::text(Reason::TooManyRequests, message) }
     }
 
     /// 503: this part of the service is away for now.
@@ -371,16 +359,6 @@ impl Status {
     pub fn timeout() -> Self {
         let message = "Timeout: request did not complete within the allotted timeout";
         Self { details: Some(Details::default()), form: Form::Untyped, ..Self::new(Reason::Timeout, message) }
-    }
-
-    /// 500 with a Status body. `message` must not name the cause of our own faults: give the request id instead.
-    // apimachinery: api/errors, NewInternalError
-    pub fn internal_error(message: &str) -> Self {
-        let cause = Cause { message: message.to_owned(), ..Cause::default() };
-        Self {
-            details: Some(Details { causes: vec![cause], ..Details::default() }),
-            ..Self::new(Reason::InternalError, format!("Internal error occurred: {message}"))
-        }
     }
 
     /// 500 as text, for a request that cannot even be understood or recorded. `target` is the request target as sent.

@@ -1,5 +1,5 @@
-//! One listening socket, one acceptor, which hands each connection to the worker with the fewest. A socket per worker
-//! (`SO_REUSEPORT`) would skew long watches between workers and hide a second gateway on the same port.
+//! One listening socket and one acceptor, which passes each connection to the worker with the fewest. A socket for each
+//! worker (`SO_REUSEPORT`) would distribute long watches unevenly and hide a second gateway on the same port.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,24 +14,24 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::settings::Limits;
+use super::settings::ClientLimits;
 use super::worker::Worker;
-use crate::backend::endpoint::keep_alive;
+use crate::backend::endpoint::enable_tcp_keep_alive;
 use crate::listener::unauthenticated_quota::{QuotaSlot, UnauthenticatedQuota};
 use crate::metrics::Metrics;
 
-/// The part of all connections on which nobody need have proven who he is, and its bounds: each costs a handshake's
-/// memory and up to 1 MiB of a header, and a few there must be.
+/// Unauthenticated connections get one in so many of all connections, within two bounds: each may cost the memory of a
+/// handshake and 1 MiB of request header, but some must be possible.
 const UNAUTHENTICATED_SHARE: usize = 4;
 const MAX_UNAUTHENTICATED: usize = 2048;
 const MIN_UNAUTHENTICATED: usize = 16;
-/// How long it may take to hand over what the kernel has accepted: clients that go on connecting are no reason to stay.
+/// How long [`drain_backlog`] may accept connections, since clients may never stop connecting.
 const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
-/// How often the log says that connections are refused.
+/// The minimum interval between two log lines of a [`CoalescedWarning`].
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// How long the acceptor waits when the process is out of file descriptors.
+/// The pause after the process has run out of file descriptors.
 const OUT_OF_DESCRIPTORS_BACKOFF: Duration = Duration::from_millis(100);
-/// Connections the kernel holds for us until they are accepted; it caps the number by `net.core.somaxconn`.
+/// The accept backlog; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
 /// A bound socket.
@@ -45,7 +45,7 @@ impl Listener {
     /// Binds the address; port 0 picks a free one.
     pub(crate) fn bind(address: SocketAddr, permit_port_sharing: bool) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        // As Go does on Unix: a restart need not wait for old connections to leave TIME_WAIT.
+        // As Go does on Unix: otherwise a restart would wait for old connections to leave TIME_WAIT.
         socket.set_reuse_address(true)?;
         if permit_port_sharing {
             socket.set_reuse_port(true)?;
@@ -61,44 +61,42 @@ impl Listener {
         Ok(Self { socket, address })
     }
 
-    /// The address that was bound.
+    /// The bound address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The socket, registered with the runtime that this is called in.
+    /// Registers the socket with the current runtime.
     pub(crate) fn register(self) -> io::Result<TcpListener> {
         TcpListener::from_std(self.socket)
     }
 }
 
-/// Decides which connections are served.
+/// Enforces `--max-connections` and the quota of unauthenticated connections.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimiter {
-    most: usize,
+    max_connections: usize,
     quota: Arc<UnauthenticatedQuota>,
     metrics: Arc<Metrics>,
 }
 
 // threat: floods
 impl ConnectionLimiter {
-    /// The gate of the process.
-    pub(crate) fn new(limits: &Limits, metrics: Arc<Metrics>) -> Self {
-        let possible = most_connections();
-        let most = limits.max_connections.map_or(possible, NonZeroUsize::get);
-        if most > possible {
-            warn!(
-                max_connections = most,
-                possible, "the limit of open files does not allow so many connections"
-            );
+    /// Reads the limit of open files, which bounds the limit in `limits`.
+    pub(crate) fn new(limits: &ClientLimits, metrics: Arc<Metrics>) -> Self {
+        let possible = max_connections_by_file_limit();
+        let max_connections = limits.max_connections.map_or(possible, NonZeroUsize::get);
+        if max_connections > possible {
+            warn!(max_connections, possible, "the limit of open files does not allow so many connections");
         }
-        let quota = (most / UNAUTHENTICATED_SHARE).clamp(most.min(MIN_UNAUTHENTICATED), MAX_UNAUTHENTICATED);
-        Self { most, quota: UnauthenticatedQuota::new(quota), metrics }
+        let quota = (max_connections / UNAUTHENTICATED_SHARE)
+            .clamp(max_connections.min(MIN_UNAUTHENTICATED), MAX_UNAUTHENTICATED);
+        Self { max_connections, quota: UnauthenticatedQuota::new(quota), metrics }
     }
 
-    /// The connection's place among the newcomers, if it is to be served.
+    /// Takes a quota slot for a new connection; `None` if the connection must be refused.
     fn admit(&self, peer: IpAddr, workers: &[Worker]) -> Option<QuotaSlot> {
-        let full = workers.iter().map(Worker::open_connections).sum::<usize>() >= self.most;
+        let full = workers.iter().map(Worker::open_connections).sum::<usize>() >= self.max_connections;
         let admitted = self.quota.admit(peer, full);
         if admitted.is_none() {
             let reason = if full { "max_connections" } else { "unauthenticated_limit" };
@@ -108,20 +106,20 @@ impl ConnectionLimiter {
     }
 }
 
-/// Hands over what the kernel has already accepted, and closes the socket: what is left in its queue would be reset.
-/// Between the two a few more may arrive; see `net.ipv4.tcp_migrate_req` for them.
-pub(crate) fn accept_the_rest(listener: TcpListener, workers: &[Worker], limiter: &ConnectionLimiter) {
-    // The system is asked, not the runtime, which may not have been told of all of them yet.
+/// Accepts the connections in the kernel's backlog, which would be reset when the socket closes, and closes the socket.
+/// A few more may arrive between the two steps; `net.ipv4.tcp_migrate_req` covers them.
+pub(crate) fn drain_backlog(listener: TcpListener, workers: &[Worker], limiter: &ConnectionLimiter) {
+    // Accepts from the socket itself: the readiness that the runtime knows may lag behind the backlog.
     let Ok(listener) = listener.into_std() else { return };
-    let enough = Instant::now() + BACKLOG_TIMEOUT;
-    while let (Ok((stream, peer)), true) = (listener.accept(), Instant::now() < enough) {
+    let deadline = Instant::now() + BACKLOG_TIMEOUT;
+    while let (Ok((stream, peer)), true) = (listener.accept(), Instant::now() < deadline) {
         if stream.set_nonblocking(true).is_ok() {
             hand_over(stream, peer, workers, limiter);
         }
     }
 }
 
-/// Gives a connection to the worker with the fewest, if there is room for it.
+/// Passes a connection to the worker with the fewest. Returns false if a limit refuses it.
 fn hand_over(
     stream: std::net::TcpStream,
     peer: SocketAddr,
@@ -129,38 +127,38 @@ fn hand_over(
     limiter: &ConnectionLimiter,
 ) -> bool {
     let Some(slot) = limiter.admit(peer.ip(), workers) else { return false };
-    // Latency of small frames matters more than packet counts.
+    // The latency of small frames matters more than the number of packets.
     stream.set_nodelay(true).ok();
-    keep_alive(&stream);
+    enable_tcp_keep_alive(&stream);
     if let Some(worker) = workers.iter().min_by_key(|worker| worker.open_connections()) {
         worker.hand_over(stream, peer, slot);
     }
     true
 }
 
-/// Hands connections to workers until the future is dropped.
+/// Accepts connections and passes them to workers until the future is dropped.
 pub(crate) async fn accept_into(
     listener: &TcpListener,
     workers: &[Worker],
     limiter: &ConnectionLimiter,
 ) -> Infallible {
-    let mut refused = RepeatCounter::default();
-    let mut failed = RepeatCounter::default();
+    let mut refused = CoalescedWarning::default();
+    let mut failed = CoalescedWarning::default();
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 if let Ok(stream) = stream.into_std()
                     && !hand_over(stream, peer, workers, limiter)
-                    && let Some(times) = refused.now()
+                    && let Some(times) = refused.record()
                 {
-                    warn!(%peer, times, most = limiter.most, "too many connections, refused");
+                    warn!(%peer, times, max_connections = limiter.max_connections, "too many connections, refused");
                 }
             }
-            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) if is_connection_error(&error) => {}
             Err(error) => {
-                // EMFILE and its kin pass when connections end; accepting at once again would only spin.
+                // EMFILE and ENFILE pass when connections end; an immediate retry would spin.
                 limiter.metrics.connections.refused.with_label_values(&["descriptors"]).inc();
-                if let Some(times) = failed.now() {
+                if let Some(times) = failed.record() {
                     warn!(%error, times, "cannot accept connections, waiting");
                 }
                 tokio::time::sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;
@@ -169,34 +167,34 @@ pub(crate) async fn accept_into(
     }
 }
 
-/// Something that is told from time to time, however often it happens.
+/// Coalesces the log lines of a repeated event into one for each [`LOG_INTERVAL`].
 #[derive(Debug, Default)]
-struct RepeatCounter {
-    told: Option<Instant>,
+struct CoalescedWarning {
+    last_logged: Option<Instant>,
     times: u64,
 }
 
-impl RepeatCounter {
-    /// It has happened. How often it did since it was told last, if it is to be told.
-    fn now(&mut self) -> Option<u64> {
+impl CoalescedWarning {
+    /// Counts an event; returns the count since the last log line when one is due.
+    fn record(&mut self) -> Option<u64> {
         self.times += 1;
-        if self.told.is_some_and(|told| told.elapsed() < LOG_INTERVAL) {
+        if self.last_logged.is_some_and(|logged| logged.elapsed() < LOG_INTERVAL) {
             return None;
         }
-        self.told = Some(Instant::now());
+        self.last_logged = Some(Instant::now());
         Some(std::mem::take(&mut self.times))
     }
 }
 
-/// Errors about a connection that was gone before it was accepted, not about the listener.
-fn is_of_one_connection(error: &io::Error) -> bool {
+/// Whether the error concerns one connection, which was closed before it was accepted, and not the listener.
+fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
     )
 }
 
-/// Raises the soft limit of open files to the hard one: each connection takes two.
+/// Raises the soft limit of open files to the hard one: a connection and its backend connection take one each.
 pub(crate) fn raise_file_limit() {
     let before = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: before.maximum, maximum: before.maximum };
@@ -206,8 +204,9 @@ pub(crate) fn raise_file_limit() {
     }
 }
 
-/// How many connections the limit of open files allows, with one to the backend for each, and an eighth to spare.
-fn most_connections() -> usize {
+/// The number of connections that the limit of open files allows: each may need one to the backend, and an eighth stays
+/// in reserve.
+fn max_connections_by_file_limit() -> usize {
     let files = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
     files.map_or(usize::MAX, |files| (files - files / 8) / 2)
 }

@@ -1,8 +1,8 @@
-//! Whether a connection is busy, and when one that is not must be closed: 32 s from the first byte of a request to
-//! the end of its header, 90 s between requests. hyper has one timer for both, which would cut an idle keep-alive
-//! connection after 32 s; so the time is kept here, by a wrapper around the bytes.
+//! Tracks the requests and the bytes of a connection, and computes its timeouts: 32 s from the first byte of a request
+//! to the end of its header, 90 s between requests. hyper has one timer for both, which would close an idle keep-alive
+//! connection after 32 s, so a wrapper around the byte stream measures the times.
 //!
-//! A connection that is to close has 1 s after its last answer, longer only while its client reads what is left of it.
+//! After GOAWAY a connection stays open for 1 s after its last response, and longer only while its client still reads.
 // Go: net/http Server.ReadHeaderTimeout and IdleTimeout as pkg/server/secure_serving.go sets them
 // threat: ignored-goaway
 
@@ -18,66 +18,67 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::linger::Linger;
-use super::settings::Limits;
+use super::linger::LingeringClose;
+use super::settings::ClientLimits;
 use crate::listener::reset_limiter::StreamResetLimiter;
 
-/// How long a connection that is to close is kept after its last answer, and after each write that follows.
+/// How long a connection stays open after GOAWAY and its last response, and after each write that follows.
 // Go: net/http/h2_bundle.go, goAwayTimeout
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a client may wait for its answer after it has closed its own side. hyper takes the end of the stream for the
-/// end of the client, and drops the answer.
+/// How long a client that has closed its side may wait for its response. hyper takes the end of the stream for a
+/// disconnect and drops the request, so the end is withheld for this time.
 const HALF_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a connection is doing. Shared by its bytes, its requests and its driver.
+/// The activity of a connection, shared by its byte stream, its requests and its driver.
 #[derive(Debug)]
-pub(super) struct Activity {
+pub(super) struct ConnectionActivity {
     opened: Instant,
-    /// Milliseconds from `opened` to the last change.
-    since: AtomicU64,
+    /// The last change between idle and busy, in milliseconds since `opened`.
+    last_change: AtomicU64,
+    /// The number of requests in progress.
     requests: AtomicU32,
-    /// Whether a header has begun to arrive. HTTP/2 frames are not headers: there only requests count.
-    reading: AtomicBool,
-    watch_bytes: bool,
-    /// Whether it takes no more requests.
-    closing: AtomicBool,
-    /// Whether it is closed after the requests in progress, whatever its client does.
-    ending_soon: AtomicBool,
-    /// Whether the server ends.
-    leaving: AtomicBool,
-    /// Milliseconds from `opened` to the last write, once the connection or the server is to end.
-    written: AtomicU64,
-    /// Whether it is a tunnel now, whose bytes are not HTTP.
+    /// Whether a request header has begun to arrive, or the first one is due. HTTP/2 frames do not set it.
+    header_pending: AtomicBool,
+    is_http1: bool,
+    /// Whether the connection refuses new streams.
+    refuses_requests: AtomicBool,
+    /// Whether the client was sent GOAWAY: the connection is closed after the requests in progress.
+    goaway_sent: AtomicBool,
+    /// Whether the server drains.
+    draining: AtomicBool,
+    /// The last write after GOAWAY or during the drain, in milliseconds since `opened`.
+    last_write: AtomicU64,
+    /// Whether the connection is a tunnel, whose bytes are not HTTP.
     upgraded: AtomicBool,
-    /// Whether the request in progress has a body, behind which its client may close its side.
+    /// Whether the request in progress has a body, after which its client may close its side.
     has_body: AtomicBool,
     resets: Mutex<StreamResetLimiter>,
-    /// Requests that may be taken back at once.
-    max_resets: u32,
-    ending: Notify,
-    abused: AtomicBool,
+    /// The number of streams that the client may reset at once.
+    reset_burst: u32,
+    close_requested: Notify,
+    reset_limit_exceeded: AtomicBool,
 }
 
-impl Activity {
-    /// A connection that was just opened: its first header is due, as in Go.
-    pub(super) fn new(watch_bytes: bool, limits: &Limits) -> Arc<Self> {
+impl ConnectionActivity {
+    /// The activity of a new connection. The timeout of its first header has begun, as in Go.
+    pub(super) fn new(is_http1: bool, limits: &ClientLimits) -> Arc<Self> {
         Arc::new(Self {
             opened: Instant::now(),
-            since: AtomicU64::new(0),
+            last_change: AtomicU64::new(0),
             requests: AtomicU32::new(0),
-            reading: AtomicBool::new(true),
-            watch_bytes,
-            closing: AtomicBool::new(false),
-            ending_soon: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
-            written: AtomicU64::new(0),
+            header_pending: AtomicBool::new(true),
+            is_http1,
+            refuses_requests: AtomicBool::new(false),
+            goaway_sent: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            last_write: AtomicU64::new(0),
             upgraded: AtomicBool::new(false),
             has_body: AtomicBool::new(false),
             resets: Mutex::default(),
-            // All streams at once, and once more after they were asked for again.
-            max_resets: limits.http2_max_streams.saturating_mul(2),
-            ending: Notify::new(),
-            abused: AtomicBool::new(false),
+            // A client may cancel all of its streams, open them again and cancel them again.
+            reset_burst: limits.http2_max_streams.saturating_mul(2),
+            close_requested: Notify::new(),
+            reset_limit_exceeded: AtomicBool::new(false),
         })
     }
 
@@ -86,16 +87,16 @@ impl Activity {
     }
 
     fn mark(&self) {
-        self.since.store(self.elapsed(), Ordering::Relaxed);
+        self.last_change.store(self.elapsed(), Ordering::Relaxed);
     }
 
-    fn bytes_left(&self) {
-        if self.is_ending() || self.leaving.load(Ordering::Relaxed) {
-            self.written.store(self.elapsed(), Ordering::Relaxed);
+    fn note_write(&self) {
+        if self.is_goaway_sent() || self.draining.load(Ordering::Relaxed) {
+            self.last_write.store(self.elapsed(), Ordering::Relaxed);
         }
     }
 
-    /// Whether the request that begins has a body.
+    /// Records whether the request that begins has a body.
     pub(super) fn note_body(&self, has_body: bool) {
         self.has_body.store(has_body, Ordering::Relaxed);
     }
@@ -105,151 +106,152 @@ impl Activity {
         self.has_body.load(Ordering::Relaxed) && self.requests.load(Ordering::Relaxed) > 0
     }
 
-    /// The connection is a tunnel from now on.
+    /// Records that the connection is a tunnel from now on.
     pub(super) fn note_upgrade(&self) {
         self.upgraded.store(true, Ordering::Relaxed);
     }
 
-    /// Takes no more requests, and asks the connection to end.
+    /// Refuses new streams and requests the close of the connection.
     pub(super) fn close(&self) {
-        self.closing.store(true, Ordering::Relaxed);
-        self.note_goodbye();
-        self.end();
+        self.refuses_requests.store(true, Ordering::Relaxed);
+        self.note_goaway();
+        self.request_close();
     }
 
-    /// The client was told that the connection ends.
-    pub(super) fn note_goodbye(&self) {
-        self.ending_soon.store(true, Ordering::Relaxed);
+    /// Records that the client is sent GOAWAY.
+    pub(super) fn note_goaway(&self) {
+        self.goaway_sent.store(true, Ordering::Relaxed);
     }
 
-    /// The server ends.
+    /// Records that the server drains.
     pub(super) fn note_draining(&self) {
-        self.leaving.store(true, Ordering::Relaxed);
+        self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Since when nothing has come or gone, as far as that is watched.
+    /// The time of the last recorded change or write.
     pub(super) fn silent_since(&self) -> Instant {
-        let last = self.since.load(Ordering::Relaxed).max(self.written.load(Ordering::Relaxed));
+        let last = self.last_change.load(Ordering::Relaxed).max(self.last_write.load(Ordering::Relaxed));
         self.opened + Duration::from_millis(last)
     }
 
-    /// Whether the connection ends at [`Activity::closes_at`].
-    pub(super) fn is_ending(&self) -> bool {
-        self.ending_soon.load(Ordering::Relaxed)
+    /// Whether the connection closes at [`ConnectionActivity::closes_at`].
+    pub(super) fn is_goaway_sent(&self) -> bool {
+        self.goaway_sent.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection takes no more requests.
-    pub(super) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
+    /// Whether the connection refuses new streams.
+    pub(super) fn refuses_requests(&self) -> bool {
+        self.refuses_requests.load(Ordering::Relaxed)
     }
 
-    /// When a connection that ends is closed, whatever its client does; `None` while a request is in progress.
-    pub(super) fn closes_at(&self, limits: &Limits) -> Option<Instant> {
+    /// The time at which a connection after GOAWAY is closed; `None` while a request is in progress.
+    pub(super) fn closes_at(&self, limits: &ClientLimits) -> Option<Instant> {
         if self.requests.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let since = self.since.load(Ordering::Relaxed);
+        let since = self.last_change.load(Ordering::Relaxed);
         let at = |millis| self.opened + Duration::from_millis(millis);
-        let last = at(since.max(self.written.load(Ordering::Relaxed)));
+        let last = at(since.max(self.last_write.load(Ordering::Relaxed)));
         Some((last + CLOSE_TIMEOUT).min(at(since) + limits.header_timeout))
     }
 
-    fn bytes_arrived(&self) {
-        if self.watch_bytes
+    fn note_read(&self) {
+        if self.is_http1
             && self.requests.load(Ordering::Relaxed) == 0
-            && !self.reading.swap(true, Ordering::Relaxed)
+            && !self.header_pending.swap(true, Ordering::Relaxed)
         {
             self.mark();
         }
     }
 
-    /// A request has arrived; the connection is busy until the value is dropped.
-    pub(super) fn begin(self: &Arc<Self>) -> RequestGuard {
+    /// Registers a request; the connection is busy until the guard is dropped.
+    pub(super) fn begin_request(self: &Arc<Self>) -> RequestGuard {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.reading.store(false, Ordering::Relaxed);
-        RequestGuard { activity: Arc::clone(self), answered: false }
+        self.header_pending.store(false, Ordering::Relaxed);
+        RequestGuard { activity: Arc::clone(self), has_response: false }
     }
 
-    /// Whether an HTTP/2 connection has carried a request.
+    /// Whether an HTTP/2 connection has received a request.
     pub(super) fn has_served(&self) -> bool {
-        !self.reading.load(Ordering::Relaxed)
+        !self.header_pending.load(Ordering::Relaxed)
     }
 
-    /// Asks the connection to end.
-    fn end(&self) {
-        self.ending.notify_one();
+    /// Requests the close of the connection from its driver.
+    fn request_close(&self) {
+        self.close_requested.notify_one();
     }
 
-    /// Waits until the connection is asked to end. Whether it must do so at once, because its client abuses it.
-    pub(super) async fn ending(&self) -> bool {
-        self.ending.notified().await;
-        self.abused.load(Ordering::Relaxed)
+    /// Waits until the close is requested. Returns true if the client has exceeded the stream reset limit.
+    pub(super) async fn close_requested(&self) -> bool {
+        self.close_requested.notified().await;
+        self.reset_limit_exceeded.load(Ordering::Relaxed)
     }
 
-    /// A request is over. Only over HTTP/2 may a client take one back and keep the connection.
-    fn note_end(&self, answered: bool) {
-        let mut allowance = self.resets.lock().unwrap_or_else(PoisonError::into_inner);
-        if answered {
-            allowance.regain();
-        } else if allowance.exceeded(self.opened.elapsed(), self.max_resets) {
-            self.abused.store(true, Ordering::Relaxed);
-            self.end();
+    /// Records the end of a request. Only over HTTP/2 can a client cancel a request and keep the connection.
+    fn note_request_end(&self, has_response: bool) {
+        let mut resets = self.resets.lock().unwrap_or_else(PoisonError::into_inner);
+        if has_response {
+            resets.record_response();
+        } else if resets.record_reset(self.opened.elapsed(), self.reset_burst) {
+            self.reset_limit_exceeded.store(true, Ordering::Relaxed);
+            self.request_close();
         }
     }
 
-    /// When the connection is to be closed if nothing changes; `None` while it is busy.
-    pub(super) fn deadline(&self, limits: &Limits) -> Option<Instant> {
+    /// The time at which the header timeout or the idle timeout expires; `None` while a request is in progress.
+    pub(super) fn deadline(&self, limits: &ClientLimits) -> Option<Instant> {
         if self.requests.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let reading = self.reading.load(Ordering::Relaxed);
-        let timeout = if reading { limits.header_timeout } else { limits.idle_timeout };
-        Some(self.opened + Duration::from_millis(self.since.load(Ordering::Relaxed)) + timeout)
+        let header_pending = self.header_pending.load(Ordering::Relaxed);
+        let timeout = if header_pending { limits.header_timeout } else { limits.idle_timeout };
+        Some(self.opened + Duration::from_millis(self.last_change.load(Ordering::Relaxed)) + timeout)
     }
 
-    /// Whether a header has begun to arrive and not ended.
+    /// Whether a header is incomplete.
     pub(super) fn in_header(&self) -> bool {
-        self.requests.load(Ordering::Relaxed) == 0 && self.reading.load(Ordering::Relaxed)
+        self.requests.load(Ordering::Relaxed) == 0 && self.header_pending.load(Ordering::Relaxed)
     }
 }
 
-/// A request in progress, until its response has ended.
+/// Guards a request in progress, until its response has ended.
 #[derive(Debug)]
 pub(crate) struct RequestGuard {
-    activity: Arc<Activity>,
-    answered: bool,
+    activity: Arc<ConnectionActivity>,
+    has_response: bool,
 }
 
 impl RequestGuard {
-    /// The request has an answer; before, only its client can have ended it.
-    pub(crate) fn note_answer(&mut self) {
-        self.answered = true;
+    /// Records that the request has a response. Without one, the client has cancelled it.
+    pub(crate) fn note_response(&mut self) {
+        self.has_response = true;
     }
 }
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.activity.note_end(self.answered);
+        self.activity.note_request_end(self.has_response);
         if self.activity.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.activity.mark();
         }
     }
 }
 
-/// A byte stream that tells when a request begins to arrive, and reads on for a while when it ends.
+/// A byte stream that records reads and writes, delays the end of the client's side, and lingers on close.
 #[derive(Debug)]
 pub(super) struct ActivityStream<S> {
     stream: S,
-    activity: Arc<Activity>,
-    /// Whether the client has closed its side, and when that is told to the reader.
+    activity: Arc<ConnectionActivity>,
+    /// Whether the client has closed its side.
     is_at_end: bool,
-    half_closed: Option<Pin<Box<Sleep>>>,
-    linger: Option<Linger>,
+    /// Withholds that from hyper.
+    half_close_timer: Option<Pin<Box<Sleep>>>,
+    linger: Option<LingeringClose>,
 }
 
 impl<S> ActivityStream<S> {
-    pub(super) fn new(stream: S, activity: Arc<Activity>) -> Self {
-        Self { stream, activity, is_at_end: false, half_closed: None, linger: None }
+    pub(super) fn new(stream: S, activity: Arc<ConnectionActivity>) -> Self {
+        Self { stream, activity, is_at_end: false, half_close_timer: None, linger: None }
     }
 }
 
@@ -259,12 +261,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
         if !this.is_at_end {
             let before = buf.filled().len();
             match ready!(Pin::new(&mut this.stream).poll_read(cx, buf)) {
-                // TLS has no end when the client closes its side of TCP alone; HTTP knows what is missing.
+                // The client closed its side of TCP without `close_notify`; HTTP still detects a truncated body.
                 Err(error)
                     if error.kind() == io::ErrorKind::UnexpectedEof && this.activity.is_answering_body() => {}
                 Err(error) => return Poll::Ready(Err(error)),
                 Ok(()) if buf.filled().len() > before => {
-                    this.activity.bytes_arrived();
+                    this.activity.note_read();
                     return Poll::Ready(Ok(()));
                 }
                 Ok(()) if buf.remaining() == 0 => return Poll::Ready(Ok(())),
@@ -275,7 +277,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
         if !this.activity.is_answering_body() {
             return Poll::Ready(Ok(()));
         }
-        let timer = this.half_closed.get_or_insert_with(|| Box::pin(sleep(HALF_CLOSE_TIMEOUT)));
+        let timer = this.half_close_timer.get_or_insert_with(|| Box::pin(sleep(HALF_CLOSE_TIMEOUT)));
         timer.as_mut().poll(cx).map(Ok)
     }
 }
@@ -283,7 +285,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
-        self.activity.bytes_left();
+        self.activity.note_write();
         Poll::Ready(Ok(written))
     }
 
@@ -308,11 +310,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
         if this.linger.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
         }
-        // HTTP/2 says which requests were not processed, and a tunnel's bytes are not ours to discard.
-        if !this.activity.watch_bytes || this.is_at_end || this.activity.upgraded.load(Ordering::Relaxed) {
+        // GOAWAY names the last processed stream, and a tunnel's bytes must not be discarded.
+        if !this.activity.is_http1 || this.is_at_end || this.activity.upgraded.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(()));
         }
-        this.linger.get_or_insert_with(Linger::new).poll(&mut this.stream, cx).map(Ok)
+        this.linger.get_or_insert_with(LingeringClose::new).poll(&mut this.stream, cx).map(Ok)
     }
 }
 
@@ -324,8 +326,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_header_has_32_seconds_and_an_idle_connection_90() {
         let opened = Instant::now();
-        let limits = Limits::default();
-        let activity = Activity::new(true, &limits);
+        let limits = ClientLimits::default();
+        let activity = ConnectionActivity::new(true, &limits);
         let (mut client, server) = tokio::io::duplex(64);
         let mut server = ActivityStream::new(server, Arc::clone(&activity));
         assert_eq!(
@@ -334,10 +336,10 @@ mod tests {
             "the first header is due at once"
         );
 
-        let busy = activity.begin();
-        assert_eq!(activity.deadline(&limits), None, "a request in progress may take as long as it likes");
+        let request = activity.begin_request();
+        assert_eq!(activity.deadline(&limits), None, "a request in progress has no timeout here");
         tokio::time::advance(Duration::from_secs(200)).await;
-        drop(busy);
+        drop(request);
         assert_eq!(activity.deadline(&limits), Some(opened + Duration::from_secs(200) + limits.idle_timeout));
 
         tokio::time::advance(Duration::from_mins(1)).await;
@@ -347,7 +349,7 @@ mod tests {
         assert_eq!(
             activity.deadline(&limits),
             Some(begun + limits.header_timeout),
-            "the first byte starts the header's time"
+            "the first byte starts the header timeout"
         );
 
         tokio::time::advance(Duration::from_secs(10)).await;
@@ -361,44 +363,44 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_closes_has_a_second_after_its_last_write_and_32_in_all() {
-        let limits = Limits::default();
-        let activity = Activity::new(false, &limits);
+    async fn after_goaway_a_connection_has_a_second_after_each_write_and_32_in_all() {
+        let limits = ClientLimits::default();
+        let activity = ConnectionActivity::new(false, &limits);
         let (_client, server) = tokio::io::duplex(1024);
         let mut server = ActivityStream::new(server, Arc::clone(&activity));
-        let request = activity.begin();
+        let request = activity.begin_request();
         activity.close();
         assert_eq!(activity.closes_at(&limits), None, "a request is in progress");
         drop(request);
-        let answered = Instant::now();
-        assert_eq!(activity.closes_at(&limits), Some(answered + CLOSE_TIMEOUT));
+        let response_end = Instant::now();
+        assert_eq!(activity.closes_at(&limits), Some(response_end + CLOSE_TIMEOUT));
         for second in 1..40 {
             tokio::time::advance(Duration::from_secs(1)).await;
             server.write_all(b"x").await.unwrap();
-            let expected = answered + Duration::from_secs(second + 1).min(limits.header_timeout);
-            assert_eq!(activity.closes_at(&limits), Some(expected), "the client reads on");
+            let expected = response_end + Duration::from_secs(second + 1).min(limits.header_timeout);
+            assert_eq!(activity.closes_at(&limits), Some(expected), "the client still reads");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_client_that_waits_for_its_answer_is_told_after_it_or_a_second() {
-        for (has_body, answered, after) in
+    async fn a_half_close_after_a_body_is_withheld_until_the_response_or_for_a_second() {
+        for (has_body, has_response, after) in
             [(false, false, Duration::ZERO), (true, true, Duration::ZERO), (true, false, HALF_CLOSE_TIMEOUT)]
         {
-            let activity = Activity::new(true, &Limits::default());
+            let activity = ConnectionActivity::new(true, &ClientLimits::default());
             let (client, server) = tokio::io::duplex(64);
             let mut server = ActivityStream::new(server, Arc::clone(&activity));
             activity.note_body(has_body);
-            let request = activity.begin();
+            let request = activity.begin_request();
             drop(client);
-            let request = (!answered).then_some(request);
+            let request = (!has_response).then_some(request);
             let started = Instant::now();
             assert_eq!(server.read(&mut [0]).await.unwrap(), 0);
-            // A timer of tokio's has a precision of 1 ms.
+            // tokio's timers have a precision of 1 ms.
             let took = started.elapsed();
             assert!(
                 (after..=after + Duration::from_millis(1)).contains(&took),
-                "{has_body}, {answered}: {took:?}"
+                "{has_body}, {has_response}: {took:?}"
             );
             drop(request);
         }
@@ -407,9 +409,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn http2_frames_do_not_count_as_headers() {
         let opened = Instant::now();
-        let limits = Limits::default();
-        let activity = Activity::new(false, &limits);
-        drop(activity.begin());
+        let limits = ClientLimits::default();
+        let activity = ConnectionActivity::new(false, &limits);
+        drop(activity.begin_request());
         let (mut client, server) = tokio::io::duplex(64);
         let mut server = ActivityStream::new(server, Arc::clone(&activity));
         client.write_all(b"p").await.unwrap();

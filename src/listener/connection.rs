@@ -1,5 +1,5 @@
-//! One connection: handshake, facts, HTTP/1.1 or HTTP/2 by ALPN, idle times, graceful end. And the worker threads that
-//! carry connections, each a runtime of its own.
+//! One connection: the TLS handshake, the facts for its requests, HTTP/1.1 or HTTP/2 by ALPN, and its part in a
+//! graceful shutdown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,12 +18,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::debug;
 
-use super::Handler;
-use super::activity::{Activity, ActivityStream, RequestGuard};
-use super::driver::{Driver, Serving};
+use super::RequestHandler;
+use super::activity::{ActivityStream, ConnectionActivity, RequestGuard};
+use super::driver::{ConnectionDriver, HttpConnection};
 use super::http1;
-use super::http2::Http2;
-use super::settings::Limits;
+use super::http2::Http2ServerConnection;
+use super::settings::ClientLimits;
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
@@ -32,92 +32,92 @@ use crate::listener::http_on_tls_port::expect_tls;
 use crate::listener::unauthenticated_quota::QuotaSlot;
 use crate::metrics::Metrics;
 
-/// How far the server is on its way down.
+/// The phase of the server's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ShutdownPhase {
-    /// Not at all.
+    /// No shutdown has begun.
     Serving,
-    /// It says so, and serves on.
+    /// `/readyz` fails, and the server still accepts connections and requests.
     NotReady,
-    /// Connections end when their requests have.
+    /// Connections close after their requests in progress.
     Draining,
-    /// Watches end now.
+    /// All remaining watches end.
     EndingWatches,
-    /// Connections end now.
+    /// All remaining connections are closed.
     Abort,
 }
 
-/// The server's shutdown as its connections see it.
+/// The server's shutdown, as connections observe it.
 #[derive(Debug, Clone)]
 pub(crate) struct ShutdownSignals {
-    /// How far it is.
+    /// The current phase.
     pub(crate) phase: watch::Receiver<ShutdownPhase>,
-    /// When each watch ends.
+    /// The times at which watches end.
     pub(crate) watches: Arc<WatchTermination>,
 }
 
-/// How long a connection that carries no request is kept while the server drains: what its client has just sent is
-/// answered, and not lost.
+/// How long a connection without a request stays open while the server drains, so that a request already in flight is
+/// answered.
 pub(super) const DRAIN_LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A client's connection, as its requests see it.
+/// A client's connection, shared by its requests.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// What is known of the client.
+    /// The facts by which requests are authenticated and routed.
     pub(crate) info: ConnInfo,
-    /// The client's address, as a header has it.
+    /// The client's IP address, for `X-Forwarded-For`.
     pub(crate) address: HeaderValue,
-    /// Whether it speaks HTTP/2.
+    /// Whether ALPN selected HTTP/2.
     pub(crate) http2: bool,
-    /// When the client's certificate ends, in seconds since 1970.
-    pub(crate) certificate_ends: Option<i64>,
-    pub(super) activity: Arc<Activity>,
-    open: Open,
-    drain: watch::Receiver<ShutdownPhase>,
+    /// The `notAfter` of the client's certificate, in seconds since 1970.
+    pub(crate) certificate_not_after: Option<i64>,
+    pub(super) activity: Arc<ConnectionActivity>,
+    open: OpenConnection,
+    phase: watch::Receiver<ShutdownPhase>,
     watches: Arc<WatchTermination>,
-    /// Its place among those that nobody has proven to be somebody on.
+    /// Slot in the unauthenticated-connection quota; `None` once a request has authenticated.
     slot: Mutex<Option<QuotaSlot>>,
 }
 
 impl Connection {
-    /// Marks a request as begun; the connection is not idle until the value is dropped.
+    /// Registers a request. The connection is not idle until the guard is dropped.
     pub(crate) fn begin_request(&self) -> RequestGuard {
-        self.activity.begin()
+        self.activity.begin_request()
     }
 
-    /// Ends an HTTP/2 connection once the requests in progress are answered: GOAWAY, and no request more.
+    /// Closes an HTTP/2 connection after the requests in progress: sends GOAWAY and refuses new streams.
     pub(crate) fn close_gracefully(&self) {
         self.activity.close();
     }
 
-    /// Whether new requests are refused.
-    pub(super) fn is_closing(&self) -> bool {
-        self.activity.is_closing()
+    /// Whether the connection refuses new streams.
+    pub(super) fn refuses_requests(&self) -> bool {
+        self.activity.refuses_requests()
     }
 
-    /// Somebody has proven who he is: the connection need not make room for others any more.
+    /// Records that a request has authenticated, and returns the slot in the unauthenticated-connection quota.
     pub(crate) fn note_authenticated(&self) {
         let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(slot);
     }
 
-    /// Whether the server drains, so that the client had better go elsewhere with its next request.
+    /// Whether the server drains, so that clients should connect to another replica.
     pub(crate) fn is_draining(&self) -> bool {
-        *self.drain.borrow() >= ShutdownPhase::Draining
+        *self.phase.borrow() >= ShutdownPhase::Draining
     }
 
-    /// Completes when a watch is to end because the server shuts down.
+    /// Completes when a watch must end because the server shuts down.
     pub(crate) fn watch_end(&self) -> BoxFuture<'static, ()> {
-        let (drain, watches) = (self.drain.clone(), Arc::clone(&self.watches));
+        let (phase, watches) = (self.phase.clone(), Arc::clone(&self.watches));
         Box::pin(async move {
-            reached(drain.clone(), ShutdownPhase::Draining).await;
-            // Boxed: a watch needs this at its end alone.
+            reached(phase.clone(), ShutdownPhase::Draining).await;
+            // Boxed: only an ending watch needs this future.
             Box::pin(async move {
                 let Some(end) = watches.next() else {
-                    return reached(drain, ShutdownPhase::EndingWatches).await;
+                    return reached(phase, ShutdownPhase::EndingWatches).await;
                 };
                 tokio::select! {
-                    () = reached(drain, ShutdownPhase::EndingWatches) => {}
+                    () = reached(phase, ShutdownPhase::EndingWatches) => {}
                     () = sleep_until(end) => {}
                 }
             })
@@ -125,43 +125,44 @@ impl Connection {
         })
     }
 
-    /// Keeps the connection counted as open, for a tunnel that outlives its HTTP.
-    pub(crate) fn keep_open(&self) -> Open {
+    /// Counts the connection as open for as long as the value lives: a tunnel outlives the HTTP connection.
+    pub(crate) fn keep_open(&self) -> OpenConnection {
         self.open.clone()
     }
 }
 
-/// Waits until the server has come to this step of its shutdown; for ever if it is gone.
-async fn reached(mut drain: watch::Receiver<ShutdownPhase>, step: ShutdownPhase) {
-    if drain.wait_for(|phase| *phase >= step).await.is_err() {
+/// Waits until the server's shutdown has reached `phase`; forever if the sender is gone.
+async fn reached(mut current: watch::Receiver<ShutdownPhase>, phase: ShutdownPhase) {
+    if current.wait_for(|current| *current >= phase).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// A count of one open connection.
+/// Counts one open connection of a worker until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Open(Arc<OpenCount>);
+pub(crate) struct OpenConnection(Arc<OpenConnectionCount>);
 
+/// The number of open connections of a worker.
 #[derive(Debug, Default)]
-pub(super) struct OpenCount {
+pub(super) struct OpenConnectionCount {
     pub(super) count: AtomicUsize,
     pub(super) changed: Notify,
 }
 
-impl Open {
-    pub(super) fn new(count: &Arc<OpenCount>) -> Self {
+impl OpenConnection {
+    pub(super) fn new(count: &Arc<OpenConnectionCount>) -> Self {
         count.count.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(count))
     }
 }
 
-impl Clone for Open {
+impl Clone for OpenConnection {
     fn clone(&self) -> Self {
         Self::new(&self.0)
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.changed.notify_one();
@@ -169,45 +170,45 @@ impl Drop for Open {
     }
 }
 
-/// A connection that was accepted.
-pub(super) struct Accepted<S> {
+/// A connection before its TLS handshake.
+pub(super) struct AcceptedConnection<S> {
     pub(super) stream: S,
     pub(super) peer: SocketAddr,
     pub(super) slot: QuotaSlot,
-    pub(super) open: Open,
+    pub(super) open: OpenConnection,
 }
 
-impl Accepted<std::net::TcpStream> {
-    /// The connection, known to the runtime that this is called in.
-    pub(super) fn register(self) -> io::Result<Accepted<TcpStream>> {
+impl AcceptedConnection<std::net::TcpStream> {
+    /// Registers the socket with the current runtime.
+    pub(super) fn register(self) -> io::Result<AcceptedConnection<TcpStream>> {
         let Self { stream, peer, slot, open } = self;
-        Ok(Accepted { stream: TcpStream::from_std(stream)?, peer, slot, open })
+        Ok(AcceptedConnection { stream: TcpStream::from_std(stream)?, peer, slot, open })
     }
 }
 
-impl Accepted<TcpStream> {
-    pub(super) async fn serve<H: Handler>(
+impl AcceptedConnection<TcpStream> {
+    pub(super) async fn serve<H: RequestHandler>(
         self,
         tls: Arc<ServerConfig>,
         handler: Arc<H>,
-        limits: Limits,
+        limits: ClientLimits,
         metrics: Arc<Metrics>,
-        ShutdownSignals { phase: drain, watches }: ShutdownSignals,
+        ShutdownSignals { phase, watches }: ShutdownSignals,
     ) {
         let Self { stream, peer, slot, open } = self;
-        let given_up = slot.given_up();
-        // Boxed, so that the handshake's state is gone once the connection serves.
+        let evicted = slot.evicted();
+        // Boxed, so that the memory of the handshake is freed before the connection serves requests.
         let handshake = async { TlsAcceptor::from(tls).accept(expect_tls(stream).await?).await };
         let handshake = Box::pin(timeout(limits.header_timeout, handshake));
-        let mut ending = drain.clone();
+        let mut shutdown = phase.clone();
         let handshake = tokio::select! {
             handshake = handshake => handshake,
-            // A server that ends waits a moment for those that have begun.
+            // A draining server lets handshakes in progress finish, for a short time.
             () = async {
-                ending.wait_for(|phase| *phase >= ShutdownPhase::Draining).await.ok();
+                shutdown.wait_for(|phase| *phase >= ShutdownPhase::Draining).await.ok();
                 sleep(DRAIN_LINGER_TIMEOUT).await;
             } => return,
-            () = given_up.notified() => return,
+            () = evicted.notified() => return,
         };
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
@@ -218,7 +219,7 @@ impl Accepted<TcpStream> {
             }
             Err(_) => {
                 metrics.connections.tls_handshake_errors.inc();
-                debug!(%peer, "TLS handshake took too long");
+                debug!(%peer, "TLS handshake timeout");
                 return;
             }
         };
@@ -232,42 +233,42 @@ impl Accepted<TcpStream> {
             verdicts: VerdictMemo::default(),
         };
         let connection = Connection {
-            certificate_ends: info.peer_chain.leaf_not_after(),
-            // An address has no bytes that a header could not have.
+            certificate_not_after: info.peer_chain.leaf_not_after(),
+            // The text of an address is always a valid header value.
             address: HeaderValue::try_from(info.peer.ip().to_string())
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
             info,
             http2,
-            activity: Activity::new(!http2, &limits),
+            activity: ConnectionActivity::new(!http2, &limits),
             open,
-            drain: drain.clone(),
+            phase: phase.clone(),
             watches,
             slot: Mutex::new(Some(slot)),
         };
         let connection = Arc::new(connection);
-        let serving = serving(stream, &connection, handler, limits);
-        // A task of its own: what the handshake took is not kept as long as the connection.
+        let http = http_connection(stream, &connection, handler, limits);
+        // A new task, so that the memory of this one is freed.
         tokio::spawn(async move {
             tokio::select! {
-                () = Driver::new(serving, &connection, limits, &metrics).run(drain) => {}
-                () = given_up.notified() => debug!(%peer, "connection given up for others"),
+                () = ConnectionDriver::new(http, &connection, limits, &metrics).run(phase) => {}
+                () = evicted.notified() => debug!(%peer, "connection closed: evicted from the unauthenticated quota"),
             }
         });
     }
 }
 
-/// Answers the requests of a connection.
-fn serving<H: Handler>(
+/// Creates the HTTP/1.1 or HTTP/2 connection on a TLS stream.
+fn http_connection<H: RequestHandler>(
     stream: TlsStream<TcpStream>,
     connection: &Arc<Connection>,
     handler: Arc<H>,
-    limits: Limits,
-) -> Pin<Box<dyn Serving>> {
+    limits: ClientLimits,
+) -> Pin<Box<dyn HttpConnection>> {
     let stream = ActivityStream::new(stream, Arc::clone(&connection.activity));
     if connection.http2 {
         let corked = CorkedStream::new(stream);
-        let serving = Http2::new(corked.clone(), handler, Arc::clone(connection), limits);
-        return Box::pin(UncorkOnPoll::new(serving, corked));
+        let http = Http2ServerConnection::new(corked.clone(), handler, Arc::clone(connection), limits);
+        return Box::pin(UncorkOnPoll::new(http, corked));
     }
     Box::pin(http1::serve(stream, Arc::clone(connection), handler))
 }

@@ -1,4 +1,4 @@
-//! HTTP/1.1 with a client: each request, what is left of its body, and the end of the connection.
+//! The HTTP/1.1 server: requests, unread request bodies, and keep-alive.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,25 +13,27 @@ use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
-use super::Handler;
+use super::RequestHandler;
 use super::connection::Connection;
-use super::driver::{Serving, Stream};
+use super::driver::{ClientStream, HttpConnection};
 use crate::http::body::Body;
 use crate::http::limits::MAX_HEADER_BYTES;
 use crate::http::transport::{Http1Upload, Incoming, TransportError};
 use crate::request::wellformed::MAX_HEADER_LINES;
 
-/// Answers the requests of a connection.
+/// Serves the requests of a connection.
 // threat: floods
-pub(super) fn serve<H: Handler>(
-    stream: Stream,
+pub(super) fn serve<H: RequestHandler>(
+    stream: ClientStream,
     connection: Arc<Connection>,
     handler: Arc<H>,
-) -> impl Serving {
+) -> impl HttpConnection {
     let service = service_fn(move |request: Request<hyper::body::Incoming>| {
         let (handler, connection) = (Arc::clone(&handler), Arc::clone(&connection));
-        // Boxed: hyper moves it about, and keeps room for one as long as the connection lives.
-        Box::pin(async move { Ok::<Response<Body>, Infallible>(answer(&handler, connection, request).await) })
+        // Boxed: hyper moves the future, and reserves its size for the life of the connection.
+        Box::pin(async move {
+            Ok::<Response<Body>, Infallible>(serve_request(&handler, connection, request).await)
+        })
     });
     let mut builder = http1::Builder::new();
     builder
@@ -42,8 +44,8 @@ pub(super) fn serve<H: Handler>(
     builder.serve_connection(TokioIo::new(stream), service).with_upgrades()
 }
 
-/// Answers a request over HTTP/1.1, and reads what was left of its body before the answer goes out.
-async fn answer<H: Handler>(
+/// Handles a request, and discards the unread rest of its body before the response is sent.
+async fn serve_request<H: RequestHandler>(
     handler: &Arc<H>,
     connection: Arc<Connection>,
     request: Request<hyper::body::Incoming>,
@@ -61,11 +63,11 @@ async fn answer<H: Handler>(
     });
     connection.activity.note_body(unread.is_some());
     let mut response = handler.handle(Arc::clone(&connection), request).await;
-    // hyper tells a client of HTTP/1.0 that its connection goes on if the answer is one of HTTP/1.1; it does not if the
-    // length of the answer is not known, which only the end of the connection tells then.
+    // hyper keeps the connection of an HTTP/1.0 client alive if the response says HTTP/1.1. Without a known length the
+    // end of the connection must delimit the body.
     if version == Version::HTTP_10 {
-        let goes_on = response.body().size_hint().exact().is_some();
-        *response.version_mut() = if goes_on { Version::HTTP_11 } else { Version::HTTP_10 };
+        let keep_alive = response.body().size_hint().exact().is_some();
+        *response.version_mut() = if keep_alive { Version::HTTP_11 } else { Version::HTTP_10 };
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         connection.activity.note_upgrade();
@@ -77,7 +79,7 @@ async fn answer<H: Handler>(
     response
 }
 
-impl<S> Serving for http1::UpgradeableConnection<TokioIo<Stream>, S>
+impl<S> HttpConnection for http1::UpgradeableConnection<TokioIo<ClientStream>, S>
 where
     S: HttpService<hyper::body::Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send,
 {

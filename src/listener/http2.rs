@@ -1,4 +1,4 @@
-//! HTTP/2 with a client: each request on a task of its own.
+//! The HTTP/2 server: each request runs in its own task.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -12,48 +12,48 @@ use http::{Method, Request, Response};
 use http_body::Body as _;
 use tracing::debug;
 
-use super::Handler;
+use super::RequestHandler;
 use super::connection::Connection;
 use super::date::set_date;
-use super::driver::Stream;
-use super::settings::Limits;
+use super::driver::ClientStream;
+use super::settings::ClientLimits;
 use crate::http::limits::MAX_HEADER_BYTES;
 use crate::http::transport::{
     CorkedStream, Http2Body, Http2KeepAlive, Incoming, send_body, set_content_length,
 };
 
-/// Flow-control window of a request body, as kube-apiserver's.
+/// The flow-control window of a request body, as in kube-apiserver.
 // apiserver: pkg/server/secure_serving.go, resourceBody99Percentile
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// Bytes of one response that wait for a client whose window is larger than what it reads.
+/// Buffered bytes of one response, for a client that reads more slowly than its window suggests.
 const SEND_BUFFER: usize = 128 * 1024;
-/// Streams that a client has taken back, of which nobody knows yet.
+/// Streams that the client has reset before h2 returned them from `poll_accept`.
 const MAX_PENDING_RESETS: usize = 20;
-/// Errors of a client that are each told to it.
+/// Streams that h2 may reset because of errors of the client.
 const MAX_LOCAL_RESETS: usize = 128;
 
-/// A connection, to be polled to its end.
-pub(super) struct Http2<H> {
-    state: State,
-    corked: CorkedStream<Stream>,
+/// An HTTP/2 connection; poll it to its end.
+pub(super) struct Http2ServerConnection<H> {
+    state: Http2ServerState,
+    corked: CorkedStream<ClientStream>,
     handler: Arc<H>,
     connection: Arc<Connection>,
-    /// Asked to end before it had begun.
-    is_ending: bool,
+    /// Whether the graceful shutdown was requested during the HTTP/2 handshake.
+    shutdown_requested: bool,
 }
 
-enum State {
-    Beginning(Handshake<CorkedStream<Stream>, Bytes>),
-    Serving(h2::server::Connection<CorkedStream<Stream>, Bytes>, Http2KeepAlive<Stream>),
+enum Http2ServerState {
+    Handshaking(Handshake<CorkedStream<ClientStream>, Bytes>),
+    Serving(h2::server::Connection<CorkedStream<ClientStream>, Bytes>, Http2KeepAlive<ClientStream>),
 }
 
-impl<H: Handler> Http2<H> {
+impl<H: RequestHandler> Http2ServerConnection<H> {
     // threat: floods
     pub(super) fn new(
-        corked: CorkedStream<Stream>,
+        corked: CorkedStream<ClientStream>,
         handler: Arc<H>,
         connection: Arc<Connection>,
-        limits: Limits,
+        limits: ClientLimits,
     ) -> Self {
         let handshake = Builder::new()
             .max_concurrent_streams(limits.http2_max_streams)
@@ -64,64 +64,70 @@ impl<H: Handler> Http2<H> {
             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
             .max_local_error_reset_streams(Some(MAX_LOCAL_RESETS))
             .handshake(corked.clone());
-        Self { state: State::Beginning(handshake), corked, handler, connection, is_ending: false }
-    }
-
-    /// Takes no more requests and ends once those in progress are answered: GOAWAY.
-    pub(super) fn graceful_shutdown(&mut self) {
-        match &mut self.state {
-            State::Beginning(_) => self.is_ending = true,
-            State::Serving(connection, _) => connection.graceful_shutdown(),
+        Self {
+            state: Http2ServerState::Handshaking(handshake),
+            corked,
+            handler,
+            connection,
+            shutdown_requested: false,
         }
     }
 
-    /// Takes no more requests and ends those in progress, because the client asks too much: GOAWAY.
+    /// Sends GOAWAY; the connection ends after the responses in progress.
+    pub(super) fn graceful_shutdown(&mut self) {
+        match &mut self.state {
+            Http2ServerState::Handshaking(_) => self.shutdown_requested = true,
+            Http2ServerState::Serving(connection, _) => connection.graceful_shutdown(),
+        }
+    }
+
+    /// Sends GOAWAY with `ENHANCE_YOUR_CALM` and resets the streams in progress.
     // threat: ignored-goaway
-    pub(super) fn calm_down(&mut self) {
-        if let State::Serving(connection, _) = &mut self.state {
+    pub(super) fn abrupt_shutdown(&mut self) {
+        if let Http2ServerState::Serving(connection, _) = &mut self.state {
             connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
         }
     }
 }
 
-impl<H: Handler> Future for Http2<H> {
+impl<H: RequestHandler> Future for Http2ServerConnection<H> {
     type Output = Result<(), h2::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let this = self.get_mut();
         loop {
             match &mut this.state {
-                State::Beginning(handshake) => {
+                Http2ServerState::Handshaking(handshake) => {
                     let mut connection = ready!(Pin::new(handshake).poll(cx))?;
-                    if this.is_ending {
+                    if this.shutdown_requested {
                         connection.graceful_shutdown();
                     }
                     let keep_alive = Http2KeepAlive::new(this.corked.clone(), connection.ping_pong());
-                    this.state = State::Serving(connection, keep_alive);
+                    this.state = Http2ServerState::Serving(connection, keep_alive);
                 }
-                State::Serving(connection, keep_alive) => {
+                Http2ServerState::Serving(connection, keep_alive) => {
                     if keep_alive.poll_dead(cx).is_ready() {
-                        debug!(peer = %this.connection.info.peer, "the client is gone");
+                        debug!(peer = %this.connection.info.peer, "connection closed: no reply to keep-alive pings");
                         return Poll::Ready(Ok(()));
                     }
                     let Some(accepted) = ready!(connection.poll_accept(cx)) else {
                         return Poll::Ready(Ok(()));
                     };
                     let (request, mut respond) = accepted?;
-                    if this.connection.is_closing() {
+                    if this.connection.refuses_requests() {
                         respond.send_reset(Reason::REFUSED_STREAM);
                         continue;
                     }
                     let (handler, connection) = (Arc::clone(&this.handler), Arc::clone(&this.connection));
-                    tokio::spawn(Box::pin(answer(handler, connection, request, respond)));
+                    tokio::spawn(Box::pin(serve_request(handler, connection, request, respond)));
                 }
             }
         }
     }
 }
 
-/// Answers one request, unless its client takes it back.
-async fn answer<H: Handler>(
+/// Handles one request, unless its client resets the stream.
+async fn serve_request<H: RequestHandler>(
     handler: Arc<H>,
     connection: Arc<Connection>,
     request: Request<RecvStream>,
@@ -131,21 +137,21 @@ async fn answer<H: Handler>(
     let is_head = head.method == Method::HEAD;
     let incoming = Incoming::Http2(Http2Body::new(&head.headers, stream, None));
     let response = {
-        // Boxed, so that what answering takes is not kept as long as the answer lasts.
-        let mut answering = Box::pin(handler.handle(connection, Request::from_parts(head, incoming)));
-        // What is taken back at once does not even begin.
-        let answering = poll_fn(|cx| match respond.poll_reset(cx) {
+        // Boxed, so that its memory is freed before the response body streams.
+        let mut handling = Box::pin(handler.handle(connection, Request::from_parts(head, incoming)));
+        // The reset is polled first: a stream that is already reset is not handled.
+        let response = poll_fn(|cx| match respond.poll_reset(cx) {
             Poll::Ready(_) => Poll::Ready(None),
-            Poll::Pending => answering.as_mut().poll(cx).map(Some),
+            Poll::Pending => handling.as_mut().poll(cx).map(Some),
         });
-        let Some(response) = answering.await else { return };
+        let Some(response) = response.await else { return };
         response
     };
     let (mut head, body) = response.into_parts();
     if !body.is_end_stream() {
         set_content_length(&mut head.headers, &body);
     }
-    // To HEAD a body is only described.
+    // A response to HEAD has the header of a body but not the body.
     let is_empty = is_head || body.is_end_stream();
     set_date(&mut head.headers);
     let sent = match respond.send_response(Response::from_parts(head, ()), is_empty) {
@@ -157,6 +163,6 @@ async fn answer<H: Handler>(
         }
     };
     if let Err(error) = sent {
-        debug!(%error, "an answer was not sent to its end");
+        debug!(%error, "response aborted");
     }
 }

@@ -1,4 +1,4 @@
-//! Clients that do not speak TLS. Those that speak plain HTTP are told so, in Go's words.
+//! Detection of clients that do not speak TLS. A plain HTTP request gets Go's 400 response.
 // Go: net/http server.go, conn.serve and tlsRecordHeaderLooksLikeHTTP
 
 use std::io;
@@ -8,33 +8,34 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// The first byte of a handshake.
+/// The content type of a TLS record with a handshake message.
 // RFC 8446, section 5.1
-const HANDSHAKE: u8 = 22;
-const BEGINNINGS: [&[u8; 5]; 5] = [b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"];
-const ANSWER: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
-/// How much more of the request is read, and for how long: were the connection closed at once, its reset could overtake
-/// the answer.
+const TLS_RECORD_HANDSHAKE: u8 = 22;
+const HTTP_REQUEST_PREFIXES: [&[u8; 5]; 5] = [b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"];
+const PLAIN_HTTP_RESPONSE: &[u8] =
+    b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
+/// The bytes of the request to read and discard before the close, and the time for it: a reset could otherwise overtake
+/// the response.
 const MAX_DISCARDED_BYTES: u64 = 64 * 1024;
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The connection, if its client begins a handshake; else an error, which the client has been told.
+/// Returns the connection if its first byte begins a TLS handshake. Otherwise responds to plain HTTP and fails.
 pub(super) async fn expect_tls(mut stream: TcpStream) -> io::Result<TcpStream> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    if first == [HANDSHAKE] {
+    if first == [TLS_RECORD_HANDSHAKE] {
         return Ok(stream);
     }
-    let mut beginning = [0; 5];
-    stream.read_exact(&mut beginning).await?;
-    if !BEGINNINGS.contains(&&beginning) {
+    let mut prefix = [0; 5];
+    stream.read_exact(&mut prefix).await?;
+    if !HTTP_REQUEST_PREFIXES.contains(&&prefix) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not speak TLS"));
     }
-    stream.write_all(ANSWER).await?;
+    stream.write_all(PLAIN_HTTP_RESPONSE).await?;
     stream.shutdown().await?;
     let rest = async { tokio::io::copy(&mut stream.take(MAX_DISCARDED_BYTES), &mut tokio::io::sink()).await };
-    timeout(ANSWER_TIMEOUT, rest).await.ok();
+    timeout(DISCARD_TIMEOUT, rest).await.ok();
     Err(io::Error::new(io::ErrorKind::InvalidData, "client sent an HTTP request to an HTTPS server"))
 }

@@ -1,5 +1,5 @@
-//! The end of an HTTP/1.1 connection that the server closes: what the client still sends is read and discarded for a
-//! while after writing has ended. Were the socket closed with bytes unread, the reset could overtake the answer.
+//! The lingering close of an HTTP/1.1 connection: after the server has closed its side, it reads and discards the
+//! client's bytes for a while. A close with unread bytes would send a reset, which could overtake the response.
 // RFC 9112, section 9.6; Go: net/http/server.go, closeWriteAndWait, which waits 500 ms without reading
 // threat: unread-request-bodies
 
@@ -10,30 +10,30 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// The largest body that kube-apiserver takes is 3 MiB.
+/// The largest request body that kube-apiserver accepts is 3 MiB.
 const MAX_LINGER_BYTES: usize = 4 << 20;
-/// How long a client may send nothing, and how long it may send.
+/// The limits on the client's silence and on the lingering close as a whole.
 const LINGER_SILENCE_TIMEOUT: Duration = Duration::from_millis(500);
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads on until the client closes its side or has had its share.
+/// Reads and discards until the client closes its side or a limit is reached.
 #[derive(Debug)]
-pub(super) struct Linger {
+pub(super) struct LingeringClose {
     left: usize,
-    ends: Instant,
+    deadline: Instant,
     timer: Pin<Box<Sleep>>,
 }
 
-impl Linger {
+impl LingeringClose {
     pub(super) fn new() -> Self {
         Self {
             left: MAX_LINGER_BYTES,
-            ends: Instant::now() + LINGER_TIMEOUT,
+            deadline: Instant::now() + LINGER_TIMEOUT,
             timer: Box::pin(sleep(LINGER_SILENCE_TIMEOUT)),
         }
     }
 
-    /// Ready when the connection may be closed.
+    /// Becomes ready when the connection may be closed.
     pub(super) fn poll<S: AsyncRead + Unpin>(&mut self, stream: &mut S, cx: &mut Context<'_>) -> Poll<()> {
         let mut buffer = [0; 8192];
         loop {
@@ -47,10 +47,10 @@ impl Linger {
             let Some(left) = self.left.checked_sub(buffer.filled().len()) else { return Poll::Ready(()) };
             self.left = left;
             let now = Instant::now();
-            if now >= self.ends {
+            if now >= self.deadline {
                 return Poll::Ready(());
             }
-            self.timer.as_mut().reset(self.ends.min(now + LINGER_SILENCE_TIMEOUT));
+            self.timer.as_mut().reset(self.deadline.min(now + LINGER_SILENCE_TIMEOUT));
         }
     }
 }
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// How long it takes, and how much is read, when the client sends a chunk as often as that.
+    /// The duration and the bytes read when the client sends a chunk at each interval.
     async fn lingers(chunk: usize, every: Duration) -> (Duration, usize) {
         let (mut client, mut server) = tokio::io::duplex(1 << 16);
         tokio::spawn(async move {
@@ -76,7 +76,7 @@ mod tests {
                 }
             }
         });
-        let (started, mut linger) = (Instant::now(), Linger::new());
+        let (started, mut linger) = (Instant::now(), LingeringClose::new());
         poll_fn(|cx| linger.poll(&mut server, cx)).await;
         (started.elapsed(), MAX_LINGER_BYTES - linger.left)
     }
@@ -95,10 +95,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_when_the_client_does() {
+    async fn it_ends_when_the_client_closes_the_connection() {
         let (client, mut server) = tokio::io::duplex(16);
         drop(client);
-        let (started, mut linger) = (Instant::now(), Linger::new());
+        let (started, mut linger) = (Instant::now(), LingeringClose::new());
         poll_fn(|cx| linger.poll(&mut server, cx)).await;
         assert_eq!(started.elapsed(), Duration::ZERO);
     }

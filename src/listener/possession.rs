@@ -1,8 +1,8 @@
-//! The TLS side of client certificates: one is requested with the names of our CAs as hints, and whoever shows one
-//! must prove that he has its key. Whether the certificate is worth anything is decided per request, by
-//! [`crate::authn::x509`], so that a bad one becomes an HTTP answer and not a TLS alert, as in kube-apiserver.
+//! The TLS side of client certificates: the handshake requests one, with the names of the client CAs as hints, and
+//! verifies that the client has its private key. [`crate::authn::x509`] verifies the certificate for each request, so
+//! that a bad one gets an HTTP response and not a TLS alert, as in kube-apiserver.
 //!
-//! Possession is checked with the raw public key: a path validator would abort the handshake for certificates that
+//! The signature is verified with the raw public key: a path validator would abort the handshake for certificates that
 //! kube-apiserver answers with 401, or even accepts (X.509 v1, a CA as leaf).
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use webpki::RawPublicKeyEntity;
 
 use crate::authn::x509::{parse_chain_for_handshake, parse_for_handshake};
 
-/// Proves possession and nothing else.
+/// Verifies possession of the private key and nothing else.
 #[derive(Debug)]
 pub(crate) struct PossessionVerifier {
     hints: Arc<[DistinguishedName]>,
@@ -24,7 +24,7 @@ pub(crate) struct PossessionVerifier {
 }
 
 impl PossessionVerifier {
-    /// A verifier that sends `hints` as the CAs it knows.
+    /// Creates a verifier that sends `hints` as the accepted CAs.
     pub(crate) fn new(hints: Arc<[DistinguishedName]>, algorithms: WebPkiSupportedAlgorithms) -> Self {
         Self { hints, algorithms }
     }
@@ -53,7 +53,7 @@ impl ClientCertVerifier for PossessionVerifier {
         intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        // Go aborts the handshake for certificates it cannot parse; so do we, and nothing else is judged here.
+        // Go aborts the handshake if it cannot parse a certificate.
         parse_chain_for_handshake(end_entity, intermediates).map_err(|_| bad_encoding())?;
         Ok(ClientCertVerified::assertion())
     }

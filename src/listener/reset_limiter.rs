@@ -1,27 +1,30 @@
-//! How many requests a client may take back before they are answered. Each costs the backend work that the limit on
-//! streams does not count any more (CVE-2023-44487); a client that gives up now and then is no attacker.
+//! The limit on HTTP/2 streams that a client resets before their responses (rapid reset, CVE-2023-44487). Each costs
+//! the backend work, and `SETTINGS_MAX_CONCURRENT_STREAMS` does not count it. Occasional resets are normal: clients
+//! cancel requests.
 
 use std::time::Duration;
 
-/// One more may be taken back each time this has passed.
+/// The interval after which a client may reset one more stream.
 const RESET_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a client may still take back, as the time until which all of it was used.
+/// The resets of one connection, as a leaky bucket.
 #[derive(Debug, Default)]
 pub(super) struct StreamResetLimiter {
+    /// When the bucket will be empty, since the connection was opened.
     used_until: Duration,
 }
 
 impl StreamResetLimiter {
-    /// A request was taken back, `now` after the connection was opened. Whether that were more than `most` at once.
+    /// Counts a reset at `now` after the connection was opened. Returns true if the limit of `burst` resets is
+    /// exceeded.
     // threat: floods
-    pub(super) fn exceeded(&mut self, now: Duration, most: u32) -> bool {
+    pub(super) fn record_reset(&mut self, now: Duration, burst: u32) -> bool {
         self.used_until = self.used_until.max(now) + RESET_INTERVAL;
-        self.used_until > now + RESET_INTERVAL * most
+        self.used_until > now + RESET_INTERVAL * burst
     }
 
-    /// A request was answered: who lets most be answered may take back more.
-    pub(super) fn regain(&mut self) {
+    /// Counts a response, which makes up for one reset.
+    pub(super) fn record_response(&mut self) {
         self.used_until = self.used_until.saturating_sub(RESET_INTERVAL);
     }
 }
@@ -31,17 +34,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_regained_with_time_and_with_answers() {
-        let mut allowance = StreamResetLimiter::default();
+    fn time_and_responses_make_up_for_resets() {
+        let mut limiter = StreamResetLimiter::default();
         let start = Duration::from_secs(5);
-        assert!((0..4).all(|_| !allowance.exceeded(start, 4)));
-        assert!(allowance.exceeded(start, 4));
-        allowance.regain();
-        allowance.regain();
-        assert!(!allowance.exceeded(start, 4), "answers make up for it");
-        assert!(allowance.exceeded(start, 4));
-        assert!(!allowance.exceeded(start + 2 * RESET_INTERVAL, 4), "so does time");
-        assert!((0..4).all(|_| !allowance.exceeded(start * 10, 4)), "but no more than all of it");
-        assert!(allowance.exceeded(start * 10, 4));
+        assert!((0..4).all(|_| !limiter.record_reset(start, 4)));
+        assert!(limiter.record_reset(start, 4));
+        limiter.record_response();
+        limiter.record_response();
+        assert!(!limiter.record_reset(start, 4), "responses make up for resets");
+        assert!(limiter.record_reset(start, 4));
+        assert!(!limiter.record_reset(start + 2 * RESET_INTERVAL, 4), "so does time");
+        assert!((0..4).all(|_| !limiter.record_reset(start * 10, 4)), "but not beyond the burst");
+        assert!(limiter.record_reset(start * 10, 4));
     }
 }

@@ -1,4 +1,4 @@
-//! How clients reach the gateway, read and found to fit together.
+//! The settings of the listener, read and validated.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,41 +9,41 @@ use std::time::Duration;
 
 use crate::pki::x509::CertificateKeyPair;
 
-/// How clients reach the gateway.
+/// The address, the certificates and the limits that the gateway serves with.
 #[derive(Debug, Clone)]
-pub struct Serving {
-    /// Where to listen.
+pub struct ServingSettings {
+    /// The address to listen on.
     pub address: SocketAddr,
-    /// Whether other processes may listen there too.
+    /// Whether other processes may listen on the same address (`SO_REUSEPORT`).
     pub permit_port_sharing: bool,
-    /// The certificate for every server name that no other one has.
+    /// The certificate for server names without an SNI certificate.
     pub certificate: ServingCertificate,
-    /// Certificates for some server names, in the order given.
+    /// Certificates for certain server names, in the order of the flags.
     pub sni_certificates: Vec<ServingCertificate>,
-    /// The TLS versions and cipher suites to offer.
+    /// The cipher suites and key exchange groups to offer.
     pub provider: Arc<rustls::crypto::CryptoProvider>,
     /// The TLS versions to offer.
     pub versions: Vec<&'static rustls::SupportedProtocolVersion>,
-    /// How much clients may take up.
-    pub limits: Limits,
-    /// The value of the `Strict-Transport-Security` header, if it is to be sent.
+    /// The limits on clients.
+    pub limits: ClientLimits,
+    /// The value of the `Strict-Transport-Security` header, if it is sent.
     pub strict_transport_security: Option<http::HeaderValue>,
 }
 
-/// How much of the gateway clients may take up, and for how long.
+/// The limits on connections, streams and time.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Connections that may be open at once; by default as many as the limit of open files allows.
+pub struct ClientLimits {
+    /// The maximum number of open connections; by default the limit of open files decides.
     pub max_connections: Option<NonZeroUsize>,
-    /// Streams a client may have open on one HTTP/2 connection.
+    /// The maximum number of open streams on one HTTP/2 connection.
     pub http2_max_streams: u32,
-    /// From the first byte of a request to the end of its header, and for a handshake.
+    /// The timeout of a TLS handshake, and from the first byte of a request to the end of its header.
     pub header_timeout: Duration,
-    /// Between requests.
+    /// The timeout between two requests.
     pub idle_timeout: Duration,
 }
 
-impl Default for Limits {
+impl Default for ClientLimits {
     fn default() -> Self {
         // apiserver: pkg/server/secure_serving.go
         Self {
@@ -55,14 +55,14 @@ impl Default for Limits {
     }
 }
 
-/// A serving certificate and the names it is for.
+/// A serving certificate and its server names.
 #[derive(Clone)]
 pub struct ServingCertificate {
-    /// The chain and its key.
+    /// The certificate chain and the private key.
     pub pair: CertificateKeyPair,
-    /// The names it is for, in lower case; `*.` may stand for the first label.
+    /// The server names, in lower case; a leading `*.` matches one label.
     pub names: Vec<String>,
-    /// Where it came from.
+    /// The file of the certificate chain.
     pub file: PathBuf,
 }
 

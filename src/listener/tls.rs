@@ -1,4 +1,4 @@
-//! The TLS server configuration: certificates by server name, ALPN, versions, the possession verifier.
+//! The TLS server configuration: certificates by server name, ALPN, versions, proof of possession of client keys.
 
 use std::sync::Arc;
 
@@ -7,50 +7,48 @@ use rustls::sign::CertifiedKey;
 use rustls::{DistinguishedName, ServerConfig};
 
 use super::possession::PossessionVerifier;
-use super::settings::{Serving, ServingCertificate};
+use super::settings::{ServingCertificate, ServingSettings};
 
-/// Builds the configuration; it is immutable, a reload builds another.
-/// `hints` are the names of the CAs that client certificates are judged by.
+/// Builds the configuration. It is immutable: a reload builds another. `hints` are the names of the client CAs.
 pub(crate) fn server_config(
-    serving: &Serving,
+    serving: &ServingSettings,
     hints: Arc<[DistinguishedName]>,
 ) -> Result<Arc<ServerConfig>, rustls::Error> {
     let verifier = PossessionVerifier::new(hints, serving.provider.signature_verification_algorithms);
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&serving.provider))
         .with_protocol_versions(&serving.versions)?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(Arc::new(ByServerName {
+        .with_cert_resolver(Arc::new(SniCertResolver {
             named: serving.sni_certificates.clone(),
             default: serving.certificate.clone(),
         }));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // Early data could be replayed; it stays off.
+    // Early data could be replayed.
     config.max_early_data_size = 0;
     Ok(Arc::new(config))
 }
 
-/// Picks the certificate for the server name the client asks for.
+/// Selects the certificate for the server name of the handshake.
 // apiserver: pkg/server/dynamiccertificates/named_certificates.go
 #[derive(Debug)]
-struct ByServerName {
+struct SniCertResolver {
     named: Vec<ServingCertificate>,
     default: ServingCertificate,
 }
 
-impl ByServerName {
+impl SniCertResolver {
     fn select(&self, server_name: Option<&str>) -> &ServingCertificate {
         let Some(name) = server_name.map(str::to_lowercase) else {
             return &self.default;
         };
-        // An exact name goes before a wildcard, whatever the order of the flags.
+        // An exact name takes precedence over a wildcard, whatever the order of the flags.
         let wildcard = name.split_once('.').map(|(_, rest)| format!("*.{rest}"));
-        let find =
-            |wanted: &str| self.named.iter().find(|cert| cert.names.iter().any(|known| known == wanted));
+        let find = |wanted: &str| self.named.iter().find(|cert| cert.names.iter().any(|name| name == wanted));
         find(&name).or_else(|| wildcard.as_deref().and_then(find)).unwrap_or(&self.default)
     }
 }
 
-impl ResolvesServerCert for ByServerName {
+impl ResolvesServerCert for SniCertResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.select(hello.server_name()).pair.certified_key())
     }

@@ -1,6 +1,6 @@
-//! Connections on which nobody has proven yet who they are: in a handshake, silent, sending a header byte by byte, or
-//! anonymous. They get a part of all connections. When it is used up, those go first that come from where most come
-//! from, so that one peer cannot keep the others out.
+//! The quota of connections on which no request has authenticated yet: those in a handshake, idle ones, slow headers,
+//! anonymous clients. When the quota is full, a new connection evicts the oldest one from the network with the most, so
+//! that one network cannot lock out the others.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -11,107 +11,108 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a newcomer is safe from others that come from the same place: most handshakes are over by then. Were the
-/// oldest given up at once, a herd that comes at once would be given up as a whole.
+/// The age at which a connection may be evicted for another one from the same network: most handshakes are over by
+/// then. Without it, clients that reconnect at the same time would all evict each other.
 const MIN_SLOT_AGE: Duration = Duration::from_secs(1);
 
-/// The newcomers of one listener.
+/// The unauthenticated connections of one listener.
 #[derive(Debug)]
 pub(crate) struct UnauthenticatedQuota {
-    most: usize,
-    sources: Mutex<Sources>,
+    limit: usize,
+    state: Mutex<QuotaState>,
 }
 
 #[derive(Debug, Default)]
-struct Sources {
+struct QuotaState {
     count: usize,
-    next: u64,
-    waiting: HashMap<IpAddr, VecDeque<Waiting>>,
+    next_id: u64,
+    /// By source network, the oldest first.
+    entries: HashMap<IpAddr, VecDeque<QuotaEntry>>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QuotaEntry {
     id: u64,
     since: Instant,
-    given_up: Arc<Notify>,
+    evicted: Arc<Notify>,
 }
 
-/// A connection's place among the newcomers; given back when dropped.
+/// The slot of one connection; dropping it returns it.
 #[derive(Debug)]
 pub(crate) struct QuotaSlot {
     quota: Arc<UnauthenticatedQuota>,
     source: IpAddr,
     id: u64,
-    given_up: Arc<Notify>,
+    evicted: Arc<Notify>,
 }
 
 impl UnauthenticatedQuota {
-    /// At most `most` at once.
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, sources: Mutex::default() })
+    /// Creates a quota of `limit` connections.
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, state: Mutex::default() })
     }
 
-    /// A place for a connection from `peer`; `full` when there is no connection to spare either. Another newcomer may be
-    /// given up for it. `None` if it must be refused itself.
+    /// Takes a slot for a connection from `peer`, and evicts another connection if the quota is used up or, if `full`,
+    /// the server has reached `--max-connections`. `None` if none can be evicted: the new connection must be refused.
     // threat: floods
     pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, full: bool) -> Option<QuotaSlot> {
-        let source = source(peer);
-        let mut sources = self.lock();
-        if (full || sources.count >= self.most) && !sources.give_up_for(source) {
+        let source = source_network(peer);
+        let mut state = self.lock();
+        if (full || state.count >= self.limit) && !state.evict_for(source) {
             return None;
         }
-        let id = sources.next;
-        sources.next += 1;
-        sources.count += 1;
-        let given_up = Arc::new(Notify::new());
-        let waiting = Waiting { id, since: Instant::now(), given_up: Arc::clone(&given_up) };
-        sources.waiting.entry(source).or_default().push_back(waiting);
-        drop(sources);
-        Some(QuotaSlot { quota: Arc::clone(self), source, id, given_up })
+        let id = state.next_id;
+        state.next_id += 1;
+        state.count += 1;
+        let evicted = Arc::new(Notify::new());
+        let entry = QuotaEntry { id, since: Instant::now(), evicted: Arc::clone(&evicted) };
+        state.entries.entry(source).or_default().push_back(entry);
+        drop(state);
+        Some(QuotaSlot { quota: Arc::clone(self), source, id, evicted })
     }
 
-    /// The list stays whole even if a holder panicked.
-    fn lock(&self) -> MutexGuard<'_, Sources> {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ignores poisoning: the state stays consistent even if a holder panicked.
+    fn lock(&self) -> MutexGuard<'_, QuotaState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Sources {
-    /// Gives up the oldest newcomer from where most come from, for one from `source`.
-    fn give_up_for(&mut self, source: IpAddr) -> bool {
-        let mine = self.waiting.get(&source).map_or(0, VecDeque::len);
-        let most = self
-            .waiting
+impl QuotaState {
+    /// Evicts the oldest connection of the network with the most, for a new one from `source`.
+    fn evict_for(&mut self, source: IpAddr) -> bool {
+        let own = self.entries.get(&source).map_or(0, VecDeque::len);
+        let largest = self
+            .entries
             .values_mut()
-            .max_by_key(|waiting| (waiting.len(), Reverse(waiting.front().map(|oldest| oldest.id))));
-        let Some(most) = most else { return false };
-        let crowded = most.len() > mine;
-        let Some(oldest) = most.pop_front_if(|oldest| crowded || oldest.since.elapsed() >= MIN_SLOT_AGE)
+            .max_by_key(|entries| (entries.len(), Reverse(entries.front().map(|oldest| oldest.id))));
+        let Some(largest) = largest else { return false };
+        let is_larger = largest.len() > own;
+        let Some(oldest) = largest.pop_front_if(|oldest| is_larger || oldest.since.elapsed() >= MIN_SLOT_AGE)
         else {
             return false;
         };
         self.count -= 1;
-        oldest.given_up.notify_one();
+        oldest.evicted.notify_one();
         true
     }
 
     fn remove(&mut self, source: IpAddr, id: u64) {
-        let Some(waiting) = self.waiting.get_mut(&source) else { return };
-        // One that was given up is not there any more.
-        if let Ok(index) = waiting.binary_search_by_key(&id, |waiting| waiting.id) {
-            waiting.remove(index);
+        let Some(entries) = self.entries.get_mut(&source) else { return };
+        // The entry of an evicted connection is already removed.
+        if let Ok(index) = entries.binary_search_by_key(&id, |entry| entry.id) {
+            entries.remove(index);
             self.count -= 1;
         }
-        if waiting.is_empty() {
-            self.waiting.remove(&source);
+        if entries.is_empty() {
+            self.entries.remove(&source);
         }
     }
 }
 
 impl QuotaSlot {
-    /// Ready when the connection is to end, for others' sake.
-    pub(crate) fn given_up(&self) -> Arc<Notify> {
-        Arc::clone(&self.given_up)
+    /// Notified when the connection is evicted and must close.
+    pub(crate) fn evicted(&self) -> Arc<Notify> {
+        Arc::clone(&self.evicted)
     }
 }
 
@@ -121,8 +122,8 @@ impl Drop for QuotaSlot {
     }
 }
 
-/// Where a peer is: an IPv4 address, or the 64 bits of an IPv6 address that its network chooses.
-pub(crate) fn source(peer: IpAddr) -> IpAddr {
+/// The network that a peer is counted by: its IPv4 address, or the /64 of its IPv6 address.
+pub(crate) fn source_network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -137,35 +138,35 @@ mod tests {
         text.parse().unwrap()
     }
 
-    async fn is_given_up(slot: &QuotaSlot) -> bool {
-        tokio::time::timeout(Duration::ZERO, slot.given_up().notified()).await.is_ok()
+    async fn is_evicted(slot: &QuotaSlot) -> bool {
+        tokio::time::timeout(Duration::ZERO, slot.evicted().notified()).await.is_ok()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_go_first_that_come_from_where_most_come_from() {
+    async fn the_network_with_the_most_connections_loses_its_oldest() {
         let quota = UnauthenticatedQuota::new(4);
         let crowd: Vec<_> = (0..4).map(|_| quota.admit(peer("10.0.0.1"), false).unwrap()).collect();
-        assert!(quota.admit(peer("10.0.0.1"), false).is_none(), "one more of a crowd that just came");
+        assert!(quota.admit(peer("10.0.0.1"), false).is_none(), "its own connections are all new");
         let other = quota.admit(peer("10.0.0.2"), false).unwrap();
         let third = quota.admit(peer("10.0.0.3"), false).unwrap();
-        assert!(is_given_up(&crowd[0]).await && is_given_up(&crowd[1]).await);
-        assert!(!is_given_up(&crowd[2]).await && !is_given_up(&other).await && !is_given_up(&third).await);
+        assert!(is_evicted(&crowd[0]).await && is_evicted(&crowd[1]).await);
+        assert!(!is_evicted(&crowd[2]).await && !is_evicted(&other).await && !is_evicted(&third).await);
 
         tokio::time::advance(MIN_SLOT_AGE).await;
         let late = quota.admit(peer("10.0.0.1"), false).unwrap();
-        assert!(is_given_up(&crowd[2]).await, "it had its time");
+        assert!(is_evicted(&crowd[2]).await, "it has reached the minimum age");
         drop((crowd, other, third, late));
         assert_eq!(quota.lock().count, 0);
-        assert!(quota.lock().waiting.is_empty());
+        assert!(quota.lock().entries.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_connection_to_spare_a_newcomer_takes_the_place_of_another() {
+    async fn at_max_connections_a_new_connection_evicts_another() {
         let quota = UnauthenticatedQuota::new(4);
-        assert!(quota.admit(peer("10.0.0.1"), true).is_none(), "there is none to give up");
+        assert!(quota.admit(peer("10.0.0.1"), true).is_none(), "there is none to evict");
         let first = quota.admit(peer("10.0.0.1"), false).unwrap();
         let second = quota.admit(peer("10.0.0.2"), true).unwrap();
-        assert!(is_given_up(&first).await && !is_given_up(&second).await);
+        assert!(is_evicted(&first).await && !is_evicted(&second).await);
     }
 
     #[test]
@@ -176,7 +177,7 @@ mod tests {
             ("::ffff:10.0.0.1", "10.0.0.1", true),
             ("10.0.0.1", "10.0.0.2", false),
         ] {
-            assert_eq!(source(peer(one)) == source(peer(other)), same, "{one} and {other}");
+            assert_eq!(source_network(peer(one)) == source_network(peer(other)), same, "{one} and {other}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The worker threads, each a runtime of its own, and the connections that they carry.
+//! Worker threads, each with its own single-threaded runtime, and the connections that they serve.
 
 use std::future::Future;
 use std::io;
@@ -12,34 +12,36 @@ use rustls::ServerConfig;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::Handler;
-use super::connection::{Accepted, Open, OpenCount, ShutdownPhase, ShutdownSignals};
-use super::settings::Limits;
+use super::RequestHandler;
+use super::connection::{
+    AcceptedConnection, OpenConnection, OpenConnectionCount, ShutdownPhase, ShutdownSignals,
+};
+use super::settings::ClientLimits;
 use super::unauthenticated_quota::QuotaSlot;
 use crate::metrics::Metrics;
 use crate::tasks::RuntimeThread;
 
-/// A thread that carries connections.
+/// A thread that serves connections.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    sender: mpsc::UnboundedSender<Accepted<std::net::TcpStream>>,
-    open: Arc<OpenCount>,
+    sender: mpsc::UnboundedSender<AcceptedConnection<std::net::TcpStream>>,
+    open: Arc<OpenConnectionCount>,
     thread: JoinHandle<()>,
 }
 
 impl Worker {
-    /// Starts a thread. `terms` gives the TLS configuration and the limits of each new connection; `background` runs beside
-    /// the connections for as long as the thread does.
-    pub(crate) fn start<H: Handler>(
+    /// Starts a thread. `settings` returns the TLS configuration and the limits for each new connection; `background`
+    /// is spawned on the thread's runtime.
+    pub(crate) fn start<H: RequestHandler>(
         name: String,
         handler: Arc<H>,
-        terms: impl Fn() -> (Arc<ServerConfig>, Limits) + Send + 'static,
+        settings: impl Fn() -> (Arc<ServerConfig>, ClientLimits) + Send + 'static,
         background: impl Future<Output = ()> + Send + 'static,
         metrics: Arc<Metrics>,
         shutdown: ShutdownSignals,
     ) -> io::Result<Self> {
-        let (sender, mut receiver) = mpsc::unbounded_channel::<Accepted<std::net::TcpStream>>();
-        let open = Arc::new(OpenCount::default());
+        let (sender, mut receiver) = mpsc::unbounded_channel::<AcceptedConnection<std::net::TcpStream>>();
+        let open = Arc::new(OpenConnectionCount::default());
         let counted = Arc::clone(&open);
         let thread = RuntimeThread::new()?.start(name, async move || {
             tokio::spawn(background);
@@ -54,10 +56,11 @@ impl Worker {
                     continue;
                 };
                 let metrics = Arc::clone(&metrics);
-                let (tls, limits) = terms();
+                let (tls, limits) = settings();
                 tokio::spawn(connection.serve(tls, Arc::clone(&handler), limits, metrics, shutdown.clone()));
             }
-            // No more connections come; the runtime, and every task on it, goes when the last one has ended.
+            // The acceptor is gone. The runtime drops every task when this future ends, so it waits for the
+            // connections.
             while counted.count.load(Ordering::Relaxed) > 0 {
                 tokio::select! {
                     () = counted.changed.notified() => {}
@@ -68,24 +71,24 @@ impl Worker {
         Ok(Self { sender, open, thread })
     }
 
-    /// Gives the worker a connection. It counts from now on, or all that come at once would go to one worker.
+    /// Passes a connection to the worker. It is counted at once: otherwise a burst would go to one worker.
     pub(super) fn hand_over(&self, stream: std::net::TcpStream, peer: SocketAddr, slot: QuotaSlot) {
-        let accepted = Accepted { stream, peer, slot, open: Open::new(&self.open) };
+        let accepted = AcceptedConnection { stream, peer, slot, open: OpenConnection::new(&self.open) };
         if self.sender.send(accepted).is_err() {
-            warn!(%peer, "the worker has ended, connection dropped");
+            warn!(%peer, "worker thread ended, connection dropped");
         }
     }
 
-    /// How many connections and tunnels it carries.
+    /// The number of open connections and tunnels.
     pub(super) fn open_connections(&self) -> usize {
         self.open.count.load(Ordering::Relaxed)
     }
 
-    /// Waits for the thread; it ends when its connections have, or at [`ShutdownPhase::Abort`].
+    /// Waits for the thread, which ends with its last connection or at [`ShutdownPhase::Abort`].
     pub(crate) fn join(self) {
         drop(self.sender);
         if self.thread.join().is_err() {
-            warn!("a worker thread panicked");
+            warn!("worker thread panicked");
         }
     }
 }

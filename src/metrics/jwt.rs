@@ -2,7 +2,7 @@
 // apiserver: plugin/pkg/authenticator/token/oidc/metrics.go — without the label for one of several API servers
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -10,7 +10,8 @@ use prometheus::{HistogramVec, IntGaugeVec};
 
 use super::registrar::Registrar;
 use crate::clock::Clock;
-use crate::go::escape::hex;
+use crate::go::hex::hex;
+use crate::sync::lock;
 
 /// Metrics of all JWT issuers.
 #[derive(Debug, Clone)]
@@ -66,7 +67,7 @@ impl JwtMetrics {
     /// The metrics of the issuer with this URL.
     pub(crate) fn issuer(&self, url: &str, clock: Clock) -> JwtIssuerMetrics {
         let hash = sha256(url.as_bytes());
-        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut configured = lock(&self.configured);
         if let Some(known) = configured.get(&hash).and_then(Weak::upgrade) {
             return JwtIssuerMetrics(known);
         }
@@ -76,7 +77,7 @@ impl JwtMetrics {
     }
 
     fn replace_key_set(&self, issuer: &str, hash: Option<String>) {
-        let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hashes = lock(&self.hashes);
         if let Some(old) = hashes.remove(issuer) {
             self.key_set.remove_label_values(&[issuer, &old]).ok();
         }
@@ -107,7 +108,7 @@ impl JwtIssuerMetrics {
 
 impl Drop for IssuerSeries {
     fn drop(&mut self) {
-        let mut configured = self.all.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut configured = lock(&self.all.configured);
         // A reload may have configured the issuer again.
         if configured.get(&self.hash).is_none_or(|known| known.strong_count() > 0) {
             return;

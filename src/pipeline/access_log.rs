@@ -1,5 +1,7 @@
-//! What accompanies a request from its first byte to the last of its answer: audit id, the headers every answer has,
-//! the one log line, the metrics.
+//! The log line and the metrics of each request, until the end of its response body. Also the audit ID, the headers
+//! that every response has, and the responses to refused requests.
+//!
+//! Queries are never logged: they may carry secrets.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -27,48 +29,48 @@ use crate::listener::{Connection, RequestGuard};
 use crate::metrics::{Metrics, compressed_username, verb_label};
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{AUDIT_ID, ForwardError, PrepareError};
-use crate::pipeline::log_throttle::Permit;
+use crate::pipeline::log_throttle::LogPermit;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::MalformedRequest;
 use crate::telemetry::{REQUEST_LOG, cut, error_chain};
 use crate::user::Identity;
 
-/// A request that is not long-running and took longer is logged.
-const SLOW: Duration = Duration::from_secs(5);
-/// The code of a request whose client left before its answer.
-const CLIENT_LEFT: u16 = 499;
-/// As much of a client's audit id as a log line holds.
+/// Requests that took longer are logged as slow, unless they are long-running.
+const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_secs(5);
+/// The code of a request whose client has disconnected before the response.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+/// The length of a client's audit ID in log lines.
 // apiserver: pkg/audit/context.go
-const AUDIT_ID_IN_LOGS: usize = 64;
+const MAX_LOGGED_AUDIT_ID: usize = 64;
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 
-/// One request and its answer.
+/// The facts about a request that its log line, its metrics and its response need.
 pub(super) struct AccessLog {
     started: Instant,
     http2: bool,
     uri: Uri,
-    /// What a `Status` is rendered by.
-    asked: [(HeaderName, Option<HeaderValue>); 2],
+    /// The request headers by which a `Status` is rendered.
+    negotiation_headers: [(HeaderName, Option<HeaderValue>); 2],
     cluster: Option<Arc<Cluster>>,
-    end: AccessLogGuard,
+    guard: AccessLogGuard,
     warnings: Vec<String>,
-    /// Whether the client is nobody in particular, or someone else than it says.
+    /// Whether the client is anonymous or its credential was rejected.
     unauthenticated: bool,
 }
 
-/// What is told once the answer has ended, however it ends.
+/// Writes the log line and the metrics when the response body ends, for whatever reason.
 struct AccessLogGuard {
     started: Instant,
     metrics: Arc<Metrics>,
     verb: &'static str,
-    kind: RequestKind,
-    /// `None` while there is no answer: a client that leaves gets none.
+    kind: InflightKind,
+    /// `None` until there is a response.
     code: Option<StatusCode>,
     line: LogLine,
-    busy: RequestGuard,
+    request: RequestGuard,
 }
 
-/// What a log line says of a request; what the client chose is cut.
+/// The fields of a request's log lines. Values that the client chose are truncated.
 struct LogLine {
     audit_id: HeaderValue,
     peer: SocketAddr,
@@ -79,14 +81,14 @@ struct LogLine {
     throttle: Arc<LogThrottle>,
 }
 
-/// How a refusal is logged.
+/// The log level of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Severity {
-    /// A fault of the gateway or its backend.
+enum RefusalSeverity {
+    /// A fault of the gateway or of the backend.
     Error,
-    /// A client that does not get in.
+    /// A client that cannot authenticate.
     Warning,
-    /// Like any request.
+    /// The level of all requests.
     Request,
 }
 
@@ -100,25 +102,32 @@ impl LogLine {
     }
 
     fn audit_id(&self) -> String {
-        String::from_utf8_lossy(self.audit_id.as_bytes()).chars().take(AUDIT_ID_IN_LOGS).collect()
+        String::from_utf8_lossy(self.audit_id.as_bytes()).chars().take(MAX_LOGGED_AUDIT_ID).collect()
     }
 
-    /// Logs why the request was refused. One client causes so many lines of the higher levels; the rest are `Request`.
-    fn log_refusal(&self, severity: Severity, cluster: Option<&str>, error: Option<&str>, message: &str) {
+    /// Logs the reason of a refusal. Warnings and errors beyond the client's budget get the level `Request`.
+    fn log_refusal(
+        &self,
+        severity: RefusalSeverity,
+        cluster: Option<&str>,
+        error: Option<&str>,
+        message: &str,
+    ) {
         let Self { peer, path, .. } = self;
         let (audit_id, user) = (self.audit_id(), self.user());
         let user = user.as_deref();
         let error = error.map(cut);
         let error = error.as_deref();
-        let permit = if severity == Severity::Request { None } else { self.throttle.permit(self.peer.ip()) };
+        let permit =
+            if severity == RefusalSeverity::Request { None } else { self.throttle.permit(self.peer.ip()) };
         match (severity, permit) {
-            (Severity::Error, Some(Permit { suppressed })) => {
+            (RefusalSeverity::Error, Some(LogPermit { suppressed })) => {
                 error!(audit_id, %peer, path, user, cluster, error, suppressed, "{message}");
             }
-            (Severity::Warning, Some(Permit { suppressed })) => {
+            (RefusalSeverity::Warning, Some(LogPermit { suppressed })) => {
                 warn!(audit_id, %peer, path, user, cluster, error, suppressed, "{message}");
             }
-            (_, None) | (Severity::Request, _) => {
+            (_, None) | (RefusalSeverity::Request, _) => {
                 info!(target: REQUEST_LOG, audit_id, %peer, path, user, cluster, error, "{message}");
             }
         }
@@ -126,7 +135,7 @@ impl LogLine {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum RequestKind {
+enum InflightKind {
     Unknown,
     ReadOnly,
     Mutating,
@@ -141,12 +150,12 @@ impl AccessLog {
         throttle: &Arc<LogThrottle>,
     ) -> Self {
         let started = Instant::now();
-        let sent = request.headers().get(AUDIT_ID).filter(|id| !id.is_empty());
+        let client_id = request.headers().get(AUDIT_ID).filter(|id| !id.is_empty());
         // apiserver: pkg/endpoints/filters/audit_init.go
-        let mut audit_id = sent.cloned().unwrap_or_else(new_audit_id);
-        // No other request has it: HPACK need not remember it at the expense of what comes again.
+        let mut audit_id = client_id.cloned().unwrap_or_else(new_audit_id);
+        // It is unique, so HPACK should not evict repeated headers for it.
         audit_id.set_sensitive(true);
-        let asked = [ACCEPT, USER_AGENT].map(|name| {
+        let negotiation_headers = [ACCEPT, USER_AGENT].map(|name| {
             let value = request.headers().get(&name).cloned();
             (name, value)
         });
@@ -154,28 +163,28 @@ impl AccessLog {
             audit_id,
             peer: connection.info.peer,
             method: request.method().clone(),
-            // Never the query, which may carry secrets.
+            // Without the query, which may carry secrets.
             path: cut(request.uri().path()).into_owned(),
             user: None,
             authenticator: "",
             throttle: Arc::clone(throttle),
         };
-        let end = AccessLogGuard {
+        let guard = AccessLogGuard {
             started,
             metrics: Arc::clone(metrics),
             verb: "other",
-            kind: RequestKind::Unknown,
+            kind: InflightKind::Unknown,
             code: None,
             line,
-            busy: connection.begin_request(),
+            request: connection.begin_request(),
         };
         Self {
             started,
             http2: connection.http2,
             uri: request.uri().clone(),
-            asked,
+            negotiation_headers,
             cluster: None,
-            end,
+            guard,
             warnings: Vec::new(),
             unauthenticated: false,
         }
@@ -186,7 +195,7 @@ impl AccessLog {
     }
 
     pub(super) fn audit_id(&self) -> HeaderValue {
-        self.end.line.audit_id.clone()
+        self.guard.line.audit_id.clone()
     }
 
     pub(super) fn note_cluster(&mut self, cluster: &Arc<Cluster>) {
@@ -194,30 +203,30 @@ impl AccessLog {
     }
 
     pub(super) fn note_info(&mut self, info: &RequestInfo) {
-        self.end.verb = verb_label(info.verb());
-        self.end.kind = if info.is_long_running() {
-            RequestKind::LongRunning
+        self.guard.verb = verb_label(info.verb());
+        self.guard.kind = if info.is_long_running() {
+            InflightKind::LongRunning
         } else if info.is_mutating() {
-            RequestKind::Mutating
+            InflightKind::Mutating
         } else {
-            RequestKind::ReadOnly
+            InflightKind::ReadOnly
         };
-        self.end.begin();
+        self.guard.begin();
     }
 
-    /// Observed before the certificate is judged, so also for one that has expired.
+    /// Records the remaining lifetime of the client's certificate before it is verified, so also for an expired one.
     // apiserver: pkg/authentication/request/x509/x509.go
-    pub(super) fn note_certificate(&self, ends: Option<i64>, now: UnixTime) {
-        if let Some(ends) = ends {
+    pub(super) fn note_certificate(&self, not_after: Option<i64>, now: UnixTime) {
+        if let Some(not_after) = not_after {
             let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-            // A histogram counts in floating point; seconds of certificates are far below its precision.
+            // An `f64` holds the seconds of a certificate's lifetime exactly.
             #[expect(
                 clippy::cast_precision_loss,
                 clippy::as_conversions,
                 reason = "seconds, for a histogram"
             )]
-            let left = ends.saturating_sub(now) as f64;
-            self.end.metrics.authentication.client_certificate_expiration.observe(left);
+            let left = not_after.saturating_sub(now) as f64;
+            self.guard.metrics.authentication.client_certificate_expiration.observe(left);
         }
     }
 
@@ -229,18 +238,18 @@ impl AccessLog {
     ) {
         self.warnings = warnings;
         self.unauthenticated = verdict.as_ref().map_or(true, |proven| proven.user().is_unauthenticated());
-        let metrics = &self.end.metrics;
+        let metrics = &self.guard.metrics;
         let result = match verdict {
             Ok(proven) => {
-                self.end.line.user = Some(proven.identity().clone());
-                self.end.line.authenticator = proven.method();
+                self.guard.line.user = Some(proven.identity().clone());
+                self.guard.line.authenticator = proven.method().name();
                 metrics.authentication.user_requests.of(compressed_username(&proven.user().name)).inc();
                 "success"
             }
             Err(AuthnError::Unrecognized) => "failure",
             Err(error) => {
                 if let AuthnError::Reserved(method) = error {
-                    metrics.authentication.reserved_identities.with_label_values(&[*method]).inc();
+                    metrics.authentication.reserved_identities.with_label_values(&[method.name()]).inc();
                 }
                 "error"
             }
@@ -249,14 +258,14 @@ impl AccessLog {
         metrics.authentication.duration.of(result).observe(took.as_secs_f64());
     }
 
-    /// Makes the answer the client gets, and hands what is to be told to its body.
+    /// Completes the response: renders a refusal, adds common headers, and attaches the guard to the body.
     pub(super) fn finish(
         mut self,
-        answered: Result<Response<Body>, Refusal>,
+        result: Result<Response<Body>, Refusal>,
         connection: &Connection,
         strict_transport_security: Option<&HeaderValue>,
     ) -> Response<Body> {
-        let mut response = match answered {
+        let mut response = match result {
             Ok(response) => response,
             Err(refusal) => {
                 self.log_refusal(&refusal);
@@ -273,21 +282,21 @@ impl AccessLog {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if self.http2 && self.unauthenticated {
-            // apiserver: pkg/endpoints/filters/authentication.go — one request per connection for nobody in particular
+            // apiserver: pkg/endpoints/filters/authentication.go — one request per unauthenticated connection
             connection.close_gracefully();
         }
-        self.end.code = Some(response.status());
-        self.end.busy.note_answer();
+        self.guard.code = Some(response.status());
+        self.guard.request.note_response();
         if upgraded {
-            let line = &self.end.line;
+            let line = &self.guard.line;
             let LogLine { peer, path, .. } = line;
             info!(audit_id = line.audit_id(), %peer, path, user = line.user().as_deref(), "connection upgraded");
         }
-        response.map(|body| body.with_guard(Box::new(self.end)))
+        response.map(|body| body.with_guard(Box::new(self.guard)))
     }
 
-    /// An answer of the gateway's own, with what every answer has.
-    pub(super) fn own(&self, mut response: Response<Body>) -> Response<Body> {
+    /// Adds the headers that every response of the gateway itself has.
+    pub(super) fn with_common_headers(&self, mut response: Response<Body>) -> Response<Body> {
         let headers = response.headers_mut();
         headers.insert(AUDIT_ID, self.audit_id());
         headers.insert(CACHE_CONTROL, NO_CACHE);
@@ -302,21 +311,22 @@ impl AccessLog {
             }
             _ => {}
         }
-        let status = refusal.status(&self.end.line.audit_id());
-        let asked = self.asked.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
-        let asked: HeaderMap = asked.collect();
-        let negotiation = Negotiation::of(&asked, self.uri.query());
+        let status = refusal.status(&self.guard.line.audit_id());
+        let headers = self.negotiation_headers.iter();
+        let headers = headers.filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
+        let headers: HeaderMap = headers.collect();
+        let negotiation = Negotiation::of(&headers, self.uri.query());
         let mut response = render(&status, &negotiation);
         let headers = response.headers_mut();
         headers.insert(AUDIT_ID, self.audit_id());
-        // The one answer that upstream gives outside of the filter that sets it.
+        // kube-apiserver sends this response outside of the filter that sets the header.
         if !matches!(refusal, Refusal::RequestInfo(_)) {
             headers.insert(CACHE_CONTROL, NO_CACHE);
         }
         response.map(Body::bytes)
     }
 
-    /// As net/http answers before any handler sees a request: bare text, and the end of the connection.
+    /// Responds as net/http does before any handler: with plain text, and closes the connection.
     fn refuse_malformed(&self, malformed: MalformedRequest) -> Response<Body> {
         let (code, text) = malformed.answer();
         let mut response = Response::new(Body::bytes(text));
@@ -332,53 +342,55 @@ impl AccessLog {
         response
     }
 
-    /// Logs the cause, for the operator.
+    /// Logs the cause of a refusal, which the client does not see.
     fn log_refusal(&self, refusal: &Refusal) {
-        let line = &self.end.line;
+        let line = &self.guard.line;
         let log = |severity, error: &str, message| line.log_refusal(severity, None, Some(error), message);
         match refusal {
             Refusal::Unauthenticated(error) => {
-                log(Severity::Warning, &error.to_string(), "unable to authenticate the request");
+                log(RefusalSeverity::Warning, &error.to_string(), "unable to authenticate the request");
             }
             Refusal::UnencodableIdentity(error) => {
-                self.end.metrics.backend.unencodable_identities.inc();
-                let message = "refused an identity that the backend would not receive as it is";
-                log(Severity::Warning, &error.to_string(), message);
+                self.guard.metrics.backend.unencodable_identities.inc();
+                let message = "refused an identity that HTTP headers cannot carry unchanged";
+                log(RefusalSeverity::Warning, &error.to_string(), message);
             }
-            Refusal::Panic => line.log_refusal(Severity::Error, None, None, "handling the request panicked"),
+            Refusal::Panic => {
+                line.log_refusal(RefusalSeverity::Error, None, None, "handling the request panicked");
+            }
             Refusal::Forward(ForwardError::RequestBody(error)) => {
-                log(Severity::Request, &error_chain(error), "the request body broke off");
+                log(RefusalSeverity::Request, &error_chain(error), "the request body broke off");
             }
             Refusal::Forward(error) => match error.backend_cause() {
                 Some(cause) => self.log_backend_error(error, cause),
-                None => log(Severity::Request, &error.to_string(), "refused"),
+                None => log(RefusalSeverity::Request, &error.to_string(), "refused"),
             },
-            other => log(Severity::Request, &other.to_string(), "refused"),
+            other => log(RefusalSeverity::Request, &other.to_string(), "refused"),
         }
     }
 }
 
 impl AccessLog {
     fn log_backend_error(&self, error: &ForwardError, cause: &str) {
-        self.end.metrics.backend.errors.with_label_values(&[cause]).inc();
+        self.guard.metrics.backend.errors.with_label_values(&[cause]).inc();
         let cluster = self.cluster.as_deref();
-        // One line reports that no endpoint can be used; those of further requests would repeat it.
+        // One line reports that no endpoint is usable; further requests would repeat it.
         let is_unavailable =
             matches!(error, ForwardError::Send(SendError::Connect(_) | SendError::NotTrusted));
         let is_known = is_unavailable && cluster.is_some_and(|cluster| !cluster.backend.note_unavailable());
-        let severity = if is_known { Severity::Request } else { Severity::Error };
+        let severity = if is_known { RefusalSeverity::Request } else { RefusalSeverity::Error };
         let name = cluster.map(|cluster| cluster.name.as_str());
-        self.end.line.log_refusal(severity, name, Some(&error_chain(error)), "no answer from the backend");
+        self.guard.line.log_refusal(severity, name, Some(&error_chain(error)), "no answer from the backend");
     }
 }
 
 impl AccessLogGuard {
     fn begin(&self) {
         match self.kind {
-            RequestKind::ReadOnly => self.metrics.requests.inflight.of("readOnly").inc(),
-            RequestKind::Mutating => self.metrics.requests.inflight.of("mutating").inc(),
-            RequestKind::LongRunning => self.metrics.requests.longrunning.of(self.verb).inc(),
-            RequestKind::Unknown => {}
+            InflightKind::ReadOnly => self.metrics.requests.inflight.of("readOnly").inc(),
+            InflightKind::Mutating => self.metrics.requests.inflight.of("mutating").inc(),
+            InflightKind::LongRunning => self.metrics.requests.longrunning.of(self.verb).inc(),
+            InflightKind::Unknown => {}
         }
     }
 }
@@ -389,25 +401,25 @@ impl Drop for AccessLogGuard {
         let Self { metrics, kind, code, line, .. } = self;
         let verb = self.verb;
         match kind {
-            RequestKind::ReadOnly => metrics.requests.inflight.of("readOnly").dec(),
-            RequestKind::Mutating => metrics.requests.inflight.of("mutating").dec(),
-            RequestKind::LongRunning => metrics.requests.longrunning.of(verb).dec(),
-            RequestKind::Unknown => {}
+            InflightKind::ReadOnly => metrics.requests.inflight.of("readOnly").dec(),
+            InflightKind::Mutating => metrics.requests.inflight.of("mutating").dec(),
+            InflightKind::LongRunning => metrics.requests.longrunning.of(verb).dec(),
+            InflightKind::Unknown => {}
         }
-        // Backend counts a client that left as 499 where it must name a code at all.
-        let code = code.map_or(CLIENT_LEFT, |code| code.as_u16());
+        // kube-apiserver reports a client that has disconnected as 499 where it needs a code.
+        let code = code.map_or(CLIENT_CLOSED_REQUEST, |code| code.as_u16());
         metrics.requests.ended(verb, code);
-        if *kind != RequestKind::LongRunning {
+        if *kind != InflightKind::LongRunning {
             metrics.requests.duration.of(verb).observe(took.as_secs_f64());
         }
         let LogLine { peer, path, authenticator, throttle, .. } = &*line;
-        let is_slow = *kind != RequestKind::LongRunning && took >= SLOW;
-        if is_slow && let Some(Permit { suppressed }) = throttle.permit(peer.ip()) {
+        let is_slow = *kind != InflightKind::LongRunning && took >= SLOW_REQUEST_THRESHOLD;
+        if is_slow && let Some(LogPermit { suppressed }) = throttle.permit(peer.ip()) {
             let (audit_id, method, user) = (line.audit_id(), line.method(), line.user());
             let (method, user) = (&*method, user.as_deref());
             warn!(target: REQUEST_LOG, audit_id, %peer, method, path, verb, user, authenticator, code, ?took, suppressed, "slow request");
         } else {
-            // The values are made only if the line is written.
+            // Inline, so that the values are computed only if the line is written.
             info!(
                 target: REQUEST_LOG, audit_id = line.audit_id(), %peer, method = &*line.method(), path, verb,
                 user = line.user().as_deref(), authenticator, code, ?took, "request"
@@ -422,7 +434,7 @@ fn new_audit_id() -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// Adds what the client should know, one header for each text, as upstream does.
+/// Adds one `Warning` header for each text, as kube-apiserver does.
 // apiserver: pkg/endpoints/filters/warning.go; RFC 7234, section 5.5
 fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
     for text in warnings {
@@ -430,7 +442,7 @@ fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
         let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) else {
             continue;
         };
-        if !headers.get_all(WARNING).iter().any(|known| known == value) {
+        if !headers.get_all(WARNING).iter().any(|existing| existing == value) {
             headers.append(WARNING, value);
         }
     }

@@ -1,9 +1,9 @@
-//! The one map from internal errors to what a client sees. Exhaustive: a new error does not compile until someone
-//! chooses its answer. The cause goes to the log, never to the client.
+//! The one map from internal errors to the responses that clients see. It is exhaustive: a new error does not compile
+//! without a response. The cause goes to the log, never to the client.
 
 use crate::authn::AuthnError;
 use crate::backend::pool::SendError;
-use crate::cluster::router::NoRoute;
+use crate::cluster::router::RouteError;
 use crate::http::status::{Reason, Status};
 use crate::pipeline::forward::{ForwardError, PrepareError};
 use crate::request::credentials::UnknownImpersonateHeader;
@@ -11,16 +11,16 @@ use crate::request::deadline::BadTimeout;
 use crate::request::wellformed::MalformedRequest;
 use crate::user::UnencodableIdentity;
 
-/// Seconds after which a client may try again when the backend is away.
-const RETRY_AFTER: u32 = 1;
+/// The `Retry-After` of a response when the backend is unavailable.
+const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// Why a request is answered by the gateway.
+/// The reason why the gateway refuses a request, or cannot return the backend's response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error(transparent)]
     Malformed(#[from] MalformedRequest),
     #[error(transparent)]
-    NoRoute(#[from] NoRoute),
+    RouteError(#[from] RouteError),
     #[error("no RequestInfo: {}", .0.message)]
     RequestInfo(Box<Status>),
     #[error(transparent)]
@@ -31,7 +31,7 @@ pub(super) enum Refusal {
     UnknownImpersonateHeader(#[from] UnknownImpersonateHeader),
     #[error(transparent)]
     UnencodableIdentity(#[from] UnencodableIdentity),
-    #[error("impersonation is not available with identity mode impersonate")]
+    #[error("impersonation is not available with --identity=impersonate")]
     ImpersonationUnavailable,
     #[error(transparent)]
     Prepare(#[from] PrepareError),
@@ -44,12 +44,12 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// What the client sees of a request that could be read. `audit_id` lets an operator find the cause in the log.
+    /// The response to the client. `audit_id` lets an operator find the cause in the log.
     pub(super) fn status(&self, audit_id: &str) -> Status {
         match self {
             Self::Malformed(malformed) => Status::bad_request(malformed.to_string()),
-            Self::NoRoute(NoRoute::Misdirected) => Status::misdirected(),
-            Self::NoRoute(NoRoute::NotFound) => Status::not_found(),
+            Self::RouteError(RouteError::Misdirected) => Status::misdirected(),
+            Self::RouteError(RouteError::NotFound) => Status::not_found(),
             Self::RequestInfo(status) => (**status).clone(),
             Self::BadTimeout(bad) => bad.clone().into(),
             Self::Unauthenticated(_) | Self::UnencodableIdentity(_) => Status::unauthorized(),
@@ -58,15 +58,14 @@ impl Refusal {
                 nosniff: true,
                 ..Status::new(
                     Reason::Forbidden,
-                    "forbidden: this gateway passes identities to its backend by impersonation and does not authorise \
-                     another",
+                    "forbidden: impersonation is not available: this gateway forwards identities by impersonation",
                 )
             },
             Self::Prepare(PrepareError::HeaderTooLarge) => {
                 Self::Malformed(MalformedRequest::HeaderTooLarge).status(audit_id)
             }
             Self::Prepare(PrepareError::DotSegment) => Status::bad_request(
-                "the path has a dot segment, which is not passed on to an API server whose URL has a path",
+                "the path has a dot segment, which could escape the path prefix of the API server's URL",
             ),
             Self::Forward(error) => forward_status(error, audit_id),
             Self::ShuttingDown => Status::shutting_down_try_later(),
@@ -75,9 +74,9 @@ impl Refusal {
     }
 }
 
-/// What the client sees of a request that the backend did not answer.
+/// The response to a request that has no usable response from the backend.
 fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
-    let unavailable = |message| Status::service_unavailable(message, Some(RETRY_AFTER));
+    let unavailable = |message| Status::service_unavailable(message, Some(RETRY_AFTER_SECONDS));
     match error {
         ForwardError::Send(SendError::NotTrusted) => unavailable(
             "no usable backend: the API server has not passed the identity self-check; try again later",
@@ -86,9 +85,9 @@ fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
             unavailable("the API server behind this gateway is unreachable, try again later")
         }
         ForwardError::Send(SendError::NotProcessed(_)) => {
-            unavailable("the API server behind this gateway did not take the request, try again later")
+            unavailable("the API server behind this gateway did not process the request, try again later")
         }
-        ForwardError::Send(SendError::Busy) => Status::too_many_requests(RETRY_AFTER),
+        ForwardError::Send(SendError::Busy) => Status::too_many_requests(RETRY_AFTER_SECONDS),
         ForwardError::Send(SendError::Broken(_))
         | ForwardError::RefusedIdentity
         | ForwardError::UnaskedSwitch
@@ -100,7 +99,7 @@ fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
 }
 
 impl ForwardError {
-    /// The label of the metric of backend errors; `None` if the backend is not at fault.
+    /// The `cause` label of `portcullis_backend_errors_total`; `None` if the backend is not at fault.
     pub(super) fn backend_cause(&self) -> Option<&'static str> {
         match self {
             Self::Send(SendError::Connect(_)) => Some("connect"),

@@ -1,8 +1,9 @@
-//! To the backend and back. [`prepare`] makes an [`Admitted`](super::stages::Admitted) request, which only the earlier
-//! stages can make, into the one that the backend receives; [`send`] streams it, and its answer, both ways.
+//! Forwards a request to the backend and returns its response. [`prepare()`] turns an
+//! [`Admitted`](super::stages::Admitted) request into the one that the backend receives; [`send`] streams it and its
+//! response.
 //!
-//! Redirects are passed on and never followed; a body is never looked at. A client that leaves drops the response here,
-//! which cancels the stream to the backend.
+//! Redirects are returned to the client and never followed; bodies are never inspected. When a client disconnects, the
+//! response is dropped, which cancels the stream to the backend.
 
 mod forwarded;
 mod prefix;
@@ -34,21 +35,21 @@ use crate::http::limits::MAX_HEADER_LIST_SIZE;
 use crate::http::transport::BodyError;
 use crate::request::info::RequestInfo;
 
-/// The id that the audit logs of the gateway and the backend share.
+/// The ID that the gateway's log and the backend's audit log share.
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
-/// How much of a body Go's server reads before it answers, if no handler has read it.
+/// The bytes of an unread request body that Go's server reads before it responds.
 // Go: net/http/server.go, maxPostHandlerReadBytes
 const MAX_BUFFERED_BODY: u64 = 256 << 10;
-/// How long after the deadline of its request the body of the backend's own 504 may end. The backend's clock for a
-/// request starts after the gateway's, so that answer comes around the gateway's deadline.
-const TIMEOUT_ANSWER_GRACE: Duration = Duration::from_secs(5);
-/// Set by kube-apiserver once it has authenticated a request.
+/// How long after the request's deadline the body of the backend's own 504 may end. The backend's deadline is slightly
+/// later than the gateway's, so its response arrives around the gateway's deadline.
+const TIMEOUT_RESPONSE_GRACE_PERIOD: Duration = Duration::from_secs(5);
+/// kube-apiserver sets this header on responses to requests that it has authenticated.
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 
-/// Why a prepared request has no answer from the backend.
+/// The reason why a prepared request has no usable response from the backend.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ForwardError {
-    /// There is no connection, or it broke.
+    /// No connection is available, or it broke.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The deadline of the request has passed.
@@ -56,37 +57,37 @@ pub(crate) enum ForwardError {
     Timeout,
     /// The backend answered 401 before it read the identity headers: it may no longer accept the gateway.
     #[error(
-        "the backend answered 401 before it took the identity headers; the self-check looks whether it still accepts the \
-         gateway"
+        "the backend answered 401 before it read the identity headers; the self-check checks whether it still accepts \
+         the gateway"
     )]
     RefusedIdentity,
-    /// The backend switched protocols unasked, or to another one.
-    #[error("the backend switched to a protocol that was not asked for")]
+    /// The backend switched to a protocol that the client did not request.
+    #[error("the backend switched to a protocol that the client did not request")]
     UnaskedSwitch,
     /// The client's body broke off or is malformed.
     #[error("the request body broke off: {0}")]
     RequestBody(#[source] BodyError),
-    /// The header of the answer is larger than clients accept, or a body that the gateway reads is larger than it may be.
-    #[error("the backend's answer is too large")]
+    /// The header of the response is larger than clients accept, or a body that the gateway reads exceeds its limit.
+    #[error("the backend's response is too large")]
     AnswerTooLarge,
     /// A body that the gateway reads broke off.
-    #[error("the backend's answer broke off: {0}")]
+    #[error("the backend's response broke off: {0}")]
     Answer(#[source] BodyError),
 }
 
 /// The facts about a request that do not come from its header.
 #[derive(Debug)]
 pub(crate) struct ForwardContext {
-    /// The client's address, as `X-Forwarded-For` has it.
+    /// The client's address for `X-Forwarded-For`.
     pub(crate) peer: HeaderValue,
-    /// The client's address, by which anonymous requests share connections.
+    /// The client's address, by which anonymous requests are grouped on connections.
     pub(crate) client: IpAddr,
-    /// The id of the request in both audit logs.
+    /// The audit ID of the request.
     pub(crate) audit_id: HeaderValue,
 }
 
-/// Sends a request and returns the backend's answer, its body still to come. `tunnel` is kept for as long as an upgraded
-/// connection lives.
+/// Sends a request and returns the backend's response with a streaming body. `tunnel` returns the guard of an upgraded
+/// connection, which is dropped at its end.
 pub(crate) async fn send(
     pools: &Pools,
     prepared: Prepared,
@@ -96,26 +97,28 @@ pub(crate) async fn send(
     let Prepared { backend, request, header_size, info, identity, deadline, upgrade, prefixes } = prepared;
     let authenticated = (!identity.is_unauthenticated()).then_some(identity.name.as_str());
     let class = SharingClass::of(&info, authenticated, context.client, header_size);
-    let is_answered_whole = matches!(class, SharingClass::Anonymous { .. }) && !info.is_long_running();
+    let buffers_response = matches!(class, SharingClass::Anonymous { .. }) && !info.is_long_running();
     let tunnel_deadline = if authenticated.is_none() { deadline } else { None };
     let is_upgrade = upgrade.is_some();
 
-    // Pinned, and what is rare is boxed: the future of a request is moved, and this is most of it.
+    // Pinned, with the rare parts boxed, to keep the future of a request small: it is moved several times.
     let sending = pin!(async {
-        // A silent client must not hold one of the few connections of anonymous requests: its body comes first.
+        // A slow client must not hold one of the few connections for anonymous requests, so its body is buffered first.
         let request = match class {
-            SharingClass::Anonymous { client } => Box::pin(with_body(pools, client, request)).await?,
+            SharingClass::Anonymous { client } => {
+                Box::pin(buffer_request_body(pools, client, request)).await?
+            }
             _ => request,
         };
         if let Some((protocol, client)) = upgrade {
-            let connection = Box::pin(pools.upgrading(&backend, class)).await?;
+            let connection = Box::pin(pools.connect_for_upgrade(&backend, class)).await?;
             let guard = tunnel();
             return Box::pin(upgrade::tunnel(connection, *request, protocol, client, tunnel_deadline, guard))
                 .await;
         }
-        let mut response = deliver(pools, &backend, request, class).await?;
-        if is_answered_whole {
-            response = Box::pin(with_answer(response)).await?;
+        let mut response = send_with_retry(pools, &backend, request, class).await?;
+        if buffers_response {
+            response = Box::pin(buffer_response_body(response)).await?;
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(ForwardError::UnaskedSwitch);
@@ -126,8 +129,8 @@ pub(crate) async fn send(
         Some(deadline) => timeout_at(deadline, sending).await.map_err(|_| ForwardError::Timeout)??,
         None => sending.await?,
     };
-    check_answer(&backend, &response, &info)?;
-    // The far end of an upgrade answers for itself, also when it refuses.
+    check_response(&backend, &response, &info)?;
+    // `tunnel` has set the headers of a response to an upgrade, even if the backend refuses the upgrade.
     if !is_upgrade {
         hop_by_hop::strip_hop_by_hop(response.headers_mut());
         response.headers_mut().insert(AUDIT_ID, context.audit_id);
@@ -139,9 +142,9 @@ pub(crate) async fn send(
     Ok(response.map(|body| body.with_deadline(deadline)))
 }
 
-/// Refuses an answer that is not passed on.
+/// Refuses a response that must not reach the client.
 // threat: raw-pipe
-fn check_answer(
+fn check_response(
     backend: &Backend,
     response: &Response<Body>,
     info: &RequestInfo,
@@ -149,7 +152,7 @@ fn check_answer(
     if hop_by_hop::header_list_size(response.headers()) > MAX_HEADER_LIST_SIZE {
         return Err(ForwardError::AnswerTooLarge);
     }
-    if response.status() == StatusCode::UNAUTHORIZED && may_refuse_the_gateway(response.headers(), info) {
+    if response.status() == StatusCode::UNAUTHORIZED && may_reject_gateway(response.headers(), info) {
         backend.request_recheck();
         // Without priority and fairness an aggregated API server's 401 looks the same.
         if sharing::extension_group(info.path()).is_none() {
@@ -159,17 +162,18 @@ fn check_answer(
     Ok(())
 }
 
-/// When the body of an answer breaks off.
+/// The deadline of a response body.
 fn body_deadline(status: StatusCode, deadline: Option<Instant>) -> Option<Instant> {
-    let grace = if status == StatusCode::GATEWAY_TIMEOUT { TIMEOUT_ANSWER_GRACE } else { Duration::ZERO };
+    let grace =
+        if status == StatusCode::GATEWAY_TIMEOUT { TIMEOUT_RESPONSE_GRACE_PERIOD } else { Duration::ZERO };
     Some(deadline? + grace)
 }
 
-/// Sends; without a body a request is sent once more if the backend says that it did not process it, and a read also
-/// if the connection broke under it, since it may have been closed just before. One that travels alone is not: its header
-/// may be why.
+/// Sends a request. Without a body, it is retried once if the backend reports that it did not process the request. A
+/// read is also retried if the connection broke, which the backend may have closed just before, unless the request has
+/// a connection of its own: its large header may be the cause.
 // threat: redirects
-async fn deliver(
+async fn send_with_retry(
     pools: &Pools,
     backend: &Backend,
     mut request: Box<Request<Body>>,
@@ -183,11 +187,11 @@ async fn deliver(
         again.headers_mut().clone_from(request.headers());
         return match pools.send(backend, request, class).await {
             Err(SendError::NotProcessed(error)) => {
-                tracing::debug!(%error, "sending a request again");
+                tracing::debug!(%error, "retrying a request");
                 Ok(Box::pin(pools.send(backend, again, class)).await?)
             }
             Err(SendError::Broken(error)) if is_retried => {
-                tracing::debug!(%error, "sending a read again");
+                tracing::debug!(%error, "retrying a read");
                 Ok(Box::pin(pools.send(backend, again, class)).await?)
             }
             result => Ok(result?),
@@ -196,7 +200,7 @@ async fn deliver(
     let failed = Arc::new(AtomicBool::new(false));
     request.body_mut().set_failure_flag(Arc::clone(&failed));
     match pools.send(backend, request, class).await {
-        // The backend's stream broke because the client's did.
+        // The request body failed, which broke the stream to the backend.
         Err(SendError::Broken(error) | SendError::NotProcessed(error)) if failed.load(Ordering::Relaxed) => {
             Err(ForwardError::RequestBody(error.into()))
         }
@@ -204,9 +208,9 @@ async fn deliver(
     }
 }
 
-/// An anonymous request once its body is there, or so much of it that the backend answers without the rest.
+/// Buffers the body of an anonymous request, up to the size after which the backend responds without the rest.
 // threat: anonymous-lockout
-async fn with_body(
+async fn buffer_request_body(
     pools: &Pools,
     client: IpAddr,
     request: Box<Request<Body>>,
@@ -216,22 +220,22 @@ async fn with_body(
     }
     let (head, body) = request.into_parts();
     let length = body.size_hint().upper().unwrap_or(MAX_BUFFERED_BODY).min(MAX_BUFFERED_BODY);
-    let _room = pools.room_to_read(client, length).await?;
+    let _room = pools.reserve_body_buffer(client, length).await?;
     let body = body.read_up_to(MAX_BUFFERED_BODY).await.map_err(ForwardError::RequestBody)?;
     Ok(Box::new(Request::from_parts(head, body)))
 }
 
-/// The answer to an anonymous request, which has given its place back if it is short.
-async fn with_answer(response: Response<Body>) -> Result<Response<Body>, ForwardError> {
+/// Buffers the response to an anonymous request. A short one releases its connection at once.
+async fn buffer_response_body(response: Response<Body>) -> Result<Response<Body>, ForwardError> {
     let (head, body) = response.into_parts();
     let body = body.read_up_to(MAX_BUFFERED_BODY).await.map_err(ForwardError::Answer)?;
     Ok(Response::from_parts(head, body))
 }
 
-/// Whether a 401 may say that the backend does not believe the gateway. Behind its own authentication an answer carries
-/// the flow schema, unless it is relayed from a pod or a node.
+/// Whether a 401 may mean that the backend rejects the gateway's credential. Responses to authenticated requests carry
+/// the flow schema, unless the backend proxies them from a pod or a node.
 // apiserver: pkg/server/filters/priority-and-fairness.go — not for long-running requests that are no watches
-fn may_refuse_the_gateway(headers: &HeaderMap, info: &RequestInfo) -> bool {
+fn may_reject_gateway(headers: &HeaderMap, info: &RequestInfo) -> bool {
     let proxied = info.is_relayed()
         || info.verb() == "proxy"
         || info.resource().is_some_and(|resource| resource.subresource == "proxy");

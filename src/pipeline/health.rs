@@ -1,6 +1,6 @@
-//! `/healthz`, `/livez` and `/readyz`: what probes ask. The gateway answers the three roots itself. A single check of
-//! its own is answered once the API server has let the request through, since it authorises; any other single check is
-//! the API server's. On the listener for metrics all of the gateway's are answered to everybody.
+//! The health endpoints `/healthz`, `/livez` and `/readyz`. The gateway responds to the three roots itself. A request
+//! for a single check, such as `/readyz/ping`, goes to the backend, which authorizes it; [`HealthChecks::merge_check`]
+//! then adds the gateway's own check. The metrics listener serves the gateway's checks without authentication.
 // apiserver: pkg/server/healthz/healthz.go
 
 use std::borrow::Cow;
@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
-use crate::go::query;
 use crate::go::quote::Quoted;
+use crate::go::url::query;
 use crate::http::body::Body;
 use crate::listener::ShutdownPhase;
 use crate::pipeline::stages::Authorized;
@@ -26,50 +26,50 @@ use crate::state::Live;
 const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const CLUSTER_CHECK_PREFIX: &str = "cluster-";
-/// How long the start waits for issuers of tokens: until they are known, good tokens are refused.
-const ISSUERS_GRACE: Duration = Duration::from_secs(30);
+/// How long `/readyz` waits after the start for token issuers, whose tokens are refused until discovery succeeds.
+const ISSUERS_GRACE_PERIOD: Duration = Duration::from_secs(30);
 
-/// One of the three endpoints.
+/// A health endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HealthEndpoint {
-    /// Deprecated upstream, and the same as `/livez` here.
+    /// Deprecated in Kubernetes; the same checks as `/livez`, without its grace period.
     Healthz,
-    /// Whether the process should go on: never about an API server.
+    /// Whether the process should keep running; never depends on a backend's health.
     Livez,
-    /// Whether requests should come.
+    /// Whether the process should receive requests.
     Readyz,
 }
 
-/// A request that the gateway's health checks answer.
+/// A request to a health endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HealthRequest {
-    /// For all checks of an endpoint.
+    /// All checks of an endpoint.
     Root(HealthEndpoint),
-    /// For one check of an endpoint.
+    /// One check of an endpoint.
     Single(SingleCheck),
 }
 
-/// One check of an endpoint, by its name.
+/// A check of an endpoint, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SingleCheck {
     endpoint: HealthEndpoint,
     name: String,
 }
 
-/// What the checks look at.
+/// The gateway's health checks.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub(crate) struct HealthChecks {
     live: Arc<Live>,
     phase: watch::Receiver<ShutdownPhase>,
     started: Instant,
-    /// Whether every API server was looked at that there was then. One that is added later does not undo it.
+    /// Whether the first self-checks of all backends have finished. Backends that a reload adds do not reset it.
     all_checked: AtomicBool,
-    /// Whether every issuer of tokens was known once.
-    issuers_found: AtomicBool,
+    /// Whether the tokens of all issuers could be verified once.
+    issuers_initialized: AtomicBool,
 }
 
-/// One check: its name, and why it fails.
-type Check = (Cow<'static, str>, Result<(), String>);
+/// The name of a check, and the error if it fails.
+type CheckResult = (Cow<'static, str>, Result<(), String>);
 
 impl HealthEndpoint {
     fn name(self) -> &'static str {
@@ -82,7 +82,7 @@ impl HealthEndpoint {
 }
 
 impl HealthRequest {
-    /// The health request of a path; `None` if the path is not of the health checks.
+    /// Parses a path; `None` if it is not the path of a health endpoint.
     pub(crate) fn of_path(path: &str) -> Option<Self> {
         let path = path.strip_prefix('/')?;
         let (root, single) = path.split_once('/').map_or((path, None), |(root, single)| (root, Some(single)));
@@ -98,14 +98,14 @@ impl HealthRequest {
         })
     }
 
-    /// The health request that a client makes under its own identity.
+    /// The health request of a client that does not impersonate.
     fn of(request: &Authorized) -> Option<Self> {
         if request.is_impersonating() { None } else { Self::of_path(request.info().path()) }
     }
 }
 
 impl SingleCheck {
-    /// The single check that a client asks for. One of another cluster is none: the client is authenticated for its own.
+    /// The requested single check; `None` for a check of another cluster than the one that authenticated the client.
     pub(super) fn of(request: &Authorized) -> Option<Self> {
         match HealthRequest::of(request)? {
             HealthRequest::Single(check) if !check.is_of_another_cluster(&request.cluster().name) => {
@@ -121,14 +121,14 @@ impl SingleCheck {
     }
 }
 
-impl Health {
+impl HealthChecks {
     pub(crate) fn new(live: Arc<Live>, phase: watch::Receiver<ShutdownPhase>) -> Self {
-        let (all_checked, issuers_found) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { live, phase, started: Instant::now(), all_checked, issuers_found }
+        let (all_checked, issuers_initialized) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { live, phase, started: Instant::now(), all_checked, issuers_initialized }
     }
 
-    /// The answer to a GET of a root. Clients of a cluster see the informative checks of that cluster alone.
-    pub(super) fn answer(&self, request: &Authorized) -> Option<Response<Body>> {
+    /// Responds to a GET of a root. Clients of a cluster see the informative checks of that cluster alone.
+    pub(super) fn respond(&self, request: &Authorized) -> Option<Response<Body>> {
         match HealthRequest::of(request)? {
             HealthRequest::Root(endpoint) if request.info().verb() == "get" => {
                 Some(self.root(endpoint, Some(&request.cluster().name), request.query()))
@@ -137,7 +137,7 @@ impl Health {
         }
     }
 
-    /// The answer to a root. Users of a `cluster` are told of that one alone.
+    /// Responds to a root, with the informative checks of `cluster`, or of all clusters.
     pub(crate) fn root(
         &self,
         endpoint: HealthEndpoint,
@@ -147,7 +147,7 @@ impl Health {
         root(endpoint, &self.checks(endpoint), &self.informative(endpoint, cluster), query)
     }
 
-    /// The answer to a single check, if it is one of the gateway's.
+    /// Responds to a single check, if the gateway has it.
     pub(crate) fn single(&self, check: &SingleCheck) -> Option<Response<Body>> {
         let mut checks = self.checks(check.endpoint);
         checks.extend(self.informative(check.endpoint, None));
@@ -155,37 +155,37 @@ impl Health {
         Some(single(&outcome))
     }
 
-    /// Replaces the backend's answer to a single check by the gateway's where the backend has no such check: it has let
-    /// the request through, so the client may see it. A check that both have fails if either fails.
-    pub(super) fn stand_in(&self, theirs: Response<Body>, check: &SingleCheck) -> Response<Body> {
-        let answers = match theirs.status() {
+    /// Merges the gateway's check into the backend's response. A 404 means that the backend has authorized the request
+    /// and does not have the check; the gateway's response replaces it. A check that both have fails if either fails.
+    pub(super) fn merge_check(&self, response: Response<Body>, check: &SingleCheck) -> Response<Body> {
+        let is_replaced = match response.status() {
             StatusCode::NOT_FOUND => true,
             StatusCode::OK => self.fails(check),
             _ => false,
         };
-        if !answers {
-            return theirs;
+        if !is_replaced {
+            return response;
         }
-        let Some(ours) = self.single(check) else { return theirs };
-        let (head, _) = theirs.into_parts();
-        let (mut answer, body) = ours.into_parts();
+        let Some(replacement) = self.single(check) else { return response };
+        let (head, _) = response.into_parts();
+        let (mut new_head, body) = replacement.into_parts();
         for kept in [crate::pipeline::forward::AUDIT_ID, http::header::CACHE_CONTROL] {
             if let Some(value) = head.headers.get(&kept) {
-                answer.headers.insert(kept, value.clone());
+                new_head.headers.insert(kept, value.clone());
             }
         }
-        Response::from_parts(answer, body)
+        Response::from_parts(new_head, body)
     }
 
     fn fails(&self, check: &SingleCheck) -> bool {
         self.checks(check.endpoint).iter().any(|(name, outcome)| *name == check.name && outcome.is_err())
     }
 
-    /// The checks that decide.
-    fn checks(&self, endpoint: HealthEndpoint) -> Vec<Check> {
+    /// The checks that decide the status code.
+    fn checks(&self, endpoint: HealthEndpoint) -> Vec<CheckResult> {
         let snapshot = self.live.peek();
         let clusters = snapshot.clusters();
-        let mut checks: Vec<Check> = vec![("ping".into(), Ok(()))];
+        let mut checks: Vec<CheckResult> = vec![("ping".into(), Ok(()))];
         let all_checked = self.all_checked.load(Ordering::Relaxed)
             || clusters.iter().all(|cluster| cluster.backend.is_checked());
         self.all_checked.store(all_checked, Ordering::Relaxed);
@@ -193,14 +193,14 @@ impl Health {
         let hook = if all_checked || grace { Ok(()) } else { Err("not finished".to_owned()) };
         checks.push(("poststarthook/self-check".into(), hook));
         if endpoint == HealthEndpoint::Readyz {
-            let usable = clusters.iter().any(|cluster| trouble(cluster).is_none());
-            let clusters = if usable { Ok(()) } else { Err("no API server can be used".to_owned()) };
+            let usable = clusters.iter().any(|cluster| unusable_reason(cluster).is_none());
+            let clusters = if usable { Ok(()) } else { Err("no usable API server".to_owned()) };
             checks.push(("clusters".into(), clusters));
-            let known = self.issuers_found.load(Ordering::Relaxed)
-                || snapshot.clusters().iter().all(|cluster| cluster.authn.issuers.are_known());
-            self.issuers_found.store(known, Ordering::Relaxed);
-            let waited = self.started.elapsed() >= ISSUERS_GRACE;
-            let issuers = if known || waited { Ok(()) } else { Err("not finished".to_owned()) };
+            let initialized = self.issuers_initialized.load(Ordering::Relaxed)
+                || snapshot.clusters().iter().all(|cluster| cluster.authn.issuers.are_initialized());
+            self.issuers_initialized.store(initialized, Ordering::Relaxed);
+            let waited = self.started.elapsed() >= ISSUERS_GRACE_PERIOD;
+            let issuers = if initialized || waited { Ok(()) } else { Err("not finished".to_owned()) };
             checks.push(("poststarthook/token-issuers".into(), issuers));
             let ending = *self.phase.borrow() > ShutdownPhase::Serving;
             let shutdown = if ending { Err("process is shutting down".to_owned()) } else { Ok(()) };
@@ -209,14 +209,14 @@ impl Health {
         checks
     }
 
-    /// The checks that do not decide: one cluster of several must not take the others out of service, nor an issuer of
-    /// tokens those who have other credentials.
-    fn informative(&self, endpoint: HealthEndpoint, only: Option<&str>) -> Vec<Check> {
+    /// The checks that do not decide the status code: one unavailable cluster must not take the others out of service,
+    /// nor one token issuer the clients with other credentials.
+    fn informative(&self, endpoint: HealthEndpoint, only: Option<&str>) -> Vec<CheckResult> {
         if endpoint != HealthEndpoint::Readyz {
             return Vec::new();
         }
         let snapshot = self.live.peek();
-        let mut checks: Vec<Check> = Vec::new();
+        let mut checks: Vec<CheckResult> = Vec::new();
         for cluster in snapshot.clusters() {
             if only.is_some_and(|only| only != cluster.name) {
                 continue;
@@ -225,30 +225,30 @@ impl Health {
             for (index, (_, health)) in cluster.authn.issuers.health().enumerate() {
                 checks.push((format!("{name}/issuer-{index}").into(), health));
             }
-            checks.push((name.into(), trouble(cluster).map_or(Ok(()), Err)));
+            checks.push((name.into(), unusable_reason(cluster).map_or(Ok(()), Err)));
         }
         checks
     }
 }
 
-/// Why no request can go to a cluster.
-fn trouble(cluster: &Cluster) -> Option<String> {
+/// The reason why no endpoint of a cluster is usable; `None` if one is.
+fn unusable_reason(cluster: &Cluster) -> Option<String> {
     let endpoints = cluster.backend.endpoints();
     if endpoints.iter().any(|endpoint| endpoint.is_trusted() && endpoint.last_error().is_none()) {
         return None;
     }
-    let of_each = endpoints.iter().map(|endpoint| match endpoint.last_error() {
+    let reasons = endpoints.iter().map(|endpoint| match endpoint.last_error() {
         Some(error) => error.to_string(),
-        None => format!("{} was not seen to take identities", endpoint.address()),
+        None => format!("{} has not passed the identity self-check", endpoint.address()),
     });
-    Some(of_each.collect::<Vec<_>>().join("; "))
+    Some(reasons.collect::<Vec<_>>().join("; "))
 }
 
 // handleRootHealth
 fn root(
     endpoint: HealthEndpoint,
-    checks: &[Check],
-    informative: &[Check],
+    checks: &[CheckResult],
+    informative: &[CheckResult],
     query: Option<&str>,
 ) -> Response<Body> {
     let mut verbose = false;
@@ -284,7 +284,7 @@ fn root(
         (false, true) => (StatusCode::OK, format!("{text}{name} check passed\n")),
         (false, false) => (StatusCode::OK, "ok".to_owned()),
     };
-    let mut response = answer(status, text);
+    let mut response = text_response(status, text);
     response.headers_mut().insert(NOSNIFF, HeaderValue::from_static("nosniff"));
     response
 }
@@ -292,17 +292,17 @@ fn root(
 // adaptCheckToHandler
 fn single(outcome: &Result<(), String>) -> Response<Body> {
     match outcome {
-        Ok(()) => answer(StatusCode::OK, "ok".to_owned()),
+        Ok(()) => text_response(StatusCode::OK, "ok".to_owned()),
         Err(cause) => {
             let mut response =
-                answer(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {cause}\n"));
+                text_response(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {cause}\n"));
             response.headers_mut().insert(NOSNIFF, HeaderValue::from_static("nosniff"));
             response
         }
     }
 }
 
-fn answer(status: StatusCode, text: String) -> Response<Body> {
+fn text_response(status: StatusCode, text: String) -> Response<Body> {
     let mut response = Response::new(Body::bytes(text));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, TEXT);

@@ -1,5 +1,5 @@
-//! How many log lines at the default verbosity one client can cause. What it causes beyond that is logged with the other
-//! requests, at `-v=3`. Each address has its own share, so that one client cannot hide what another does.
+//! Limits the warnings and errors that one client can cause; lines above the limit appear at `-v=3`, with the other
+//! requests. Each client network has its own budget, so that one client cannot suppress the lines about another.
 // threat: log-flood
 
 use std::collections::HashMap;
@@ -9,73 +9,75 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::listener::source;
+use crate::listener::source_network;
 
-/// Lines at once, and the time after which there is one more.
+/// The burst of lines, and the interval after which one more is permitted.
 const MAX_LINES: u32 = 20;
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
-/// Addresses that are told apart; those that come when there are so many share one allowance.
+/// The number of networks with their own budget; further ones share one.
 const MAX_SOURCES: usize = 1024;
 
-/// The log lines that clients may still cause.
+/// Rate-limits the log lines of each client.
 #[derive(Debug, Default)]
-pub(crate) struct LogThrottle(Mutex<Sources>);
+pub(crate) struct LogThrottle(Mutex<SourceBudgets>);
 
 #[derive(Debug, Default)]
-struct Sources {
-    known: HashMap<IpAddr, Allowance>,
-    others: Option<Allowance>,
+struct SourceBudgets {
+    own: HashMap<IpAddr, LineBudget>,
+    /// Shared by the networks that are not in `own`.
+    shared: Option<LineBudget>,
 }
 
+/// A leaky bucket of log lines.
 #[derive(Debug)]
-struct Allowance {
-    /// Until when all lines so far are paid for.
+struct LineBudget {
+    /// When the bucket will be empty.
     used_until: Instant,
     suppressed: u64,
 }
 
-/// A line may be written.
+/// Permission to write one line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Permit {
-    /// How many lines of this client were suppressed since the last one.
+pub(super) struct LogPermit {
+    /// The number of lines of this client that were suppressed since the last one.
     pub(super) suppressed: Option<u64>,
 }
 
 impl LogThrottle {
-    /// Leave for one line about `peer`, if it has not caused too many.
-    pub(super) fn permit(&self, peer: IpAddr) -> Option<Permit> {
+    /// Permits a line about `peer` unless its budget is exhausted.
+    pub(super) fn permit(&self, peer: IpAddr) -> Option<LogPermit> {
         let now = Instant::now();
         let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.of(source(peer), now).take(now)
+        sources.of(source_network(peer), now).take(now)
     }
 }
 
-impl Sources {
-    fn of(&mut self, source: IpAddr, now: Instant) -> &mut Allowance {
-        if self.known.len() >= MAX_SOURCES && !self.known.contains_key(&source) {
-            // One that has its whole allowance again need not be known; what it was not told is told with another's line.
-            let mut untold = 0;
-            self.known.retain(|_, allowance| {
-                let is_kept = allowance.used_until > now;
-                untold += if is_kept { 0 } else { allowance.suppressed };
+impl SourceBudgets {
+    fn of(&mut self, source: IpAddr, now: Instant) -> &mut LineBudget {
+        if self.own.len() >= MAX_SOURCES && !self.own.contains_key(&source) {
+            // Recovered budgets are removed. The next line of the shared budget reports their suppressed lines.
+            let mut unreported = 0;
+            self.own.retain(|_, budget| {
+                let is_kept = budget.used_until > now;
+                unreported += if is_kept { 0 } else { budget.suppressed };
                 is_kept
             });
-            let others = self.others.get_or_insert_with(|| Allowance::new(now));
-            others.suppressed += untold;
-            if self.known.len() >= MAX_SOURCES {
-                return others;
+            let shared = self.shared.get_or_insert_with(|| LineBudget::new(now));
+            shared.suppressed += unreported;
+            if self.own.len() >= MAX_SOURCES {
+                return shared;
             }
         }
-        self.known.entry(source).or_insert_with(|| Allowance::new(now))
+        self.own.entry(source).or_insert_with(|| LineBudget::new(now))
     }
 }
 
-impl Allowance {
+impl LineBudget {
     fn new(now: Instant) -> Self {
         Self { used_until: now, suppressed: 0 }
     }
 
-    fn take(&mut self, now: Instant) -> Option<Permit> {
+    fn take(&mut self, now: Instant) -> Option<LogPermit> {
         let used_until = self.used_until.max(now) + LINE_INTERVAL;
         if used_until > now + LINE_INTERVAL * MAX_LINES {
             self.suppressed += 1;
@@ -83,7 +85,7 @@ impl Allowance {
         }
         self.used_until = used_until;
         let suppressed = std::mem::take(&mut self.suppressed);
-        Some(Permit { suppressed: (suppressed > 0).then_some(suppressed) })
+        Some(LogPermit { suppressed: (suppressed > 0).then_some(suppressed) })
     }
 }
 
@@ -98,18 +100,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_client_has_its_lines_and_says_how_many_were_left_out() {
+    async fn one_client_has_a_budget_and_its_suppressed_lines_are_counted() {
         let throttle = LogThrottle::default();
         let permits = (0..100).filter(|_| throttle.permit(address(1)).is_some()).count();
         assert_eq!(permits, 20);
-        assert_eq!(throttle.permit(address(2)), Some(Permit { suppressed: None }), "another is not affected");
+        assert_eq!(
+            throttle.permit(address(2)),
+            Some(LogPermit { suppressed: None }),
+            "another is not affected"
+        );
         tokio::time::advance(LINE_INTERVAL).await;
-        assert_eq!(throttle.permit(address(1)), Some(Permit { suppressed: Some(80) }));
+        assert_eq!(throttle.permit(address(1)), Some(LogPermit { suppressed: Some(80) }));
         assert_eq!(throttle.permit(address(1)), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_addresses_share_what_is_left() {
+    async fn addresses_beyond_the_limit_share_one_budget() {
         let throttle = LogThrottle::default();
         for index in 0..1024 {
             assert!(throttle.permit(address(index)).is_some());
@@ -118,11 +124,11 @@ mod tests {
         assert_eq!(permits, 20);
         tokio::time::advance(LINE_INTERVAL * MAX_LINES).await;
         assert!(throttle.permit(address(9000)).is_some());
-        assert!(throttle.0.lock().unwrap().known.len() < 10, "the others are forgotten");
+        assert!(throttle.0.lock().unwrap().own.len() < 10, "recovered budgets are removed");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn addresses_that_do_not_come_back_leave_room_for_others() {
+    async fn idle_addresses_give_their_place_to_others() {
         let throttle = LogThrottle::default();
         for index in 0..1024 {
             for _ in 0..=MAX_LINES {

@@ -1,5 +1,5 @@
-//! What the gateway does to an answer of the backend before the client receives it. One of these, decided before the
-//! request is sent; most answers pass unchanged.
+//! Changes to the backend's response before the client receives it. The kind is decided before the request is sent;
+//! most responses pass unchanged.
 
 use http::Response;
 
@@ -11,20 +11,20 @@ use super::token_review::PendingReview;
 use crate::http::body::Body;
 use crate::listener::Connection;
 
-/// The treatment of one answer.
+/// The change to one response.
 pub(super) enum PostProcess {
-    /// A single health check: the gateway's own may stand in for the backend's.
+    /// A single health check: the gateway may have a check of the same name.
     HealthCheck(SingleCheck),
-    /// A `TokenReview`: the gateway knows tokens that the backend does not.
+    /// A `TokenReview`: the gateway authenticates tokens that the backend does not know.
     TokenReview(PendingReview),
-    /// A watch: it ends in good order when the server shuts down.
+    /// A watch: it ends without an error when the server shuts down.
     Watch,
-    /// Any other answer passes as it is.
+    /// Any other response passes unchanged.
     Pass,
 }
 
 impl PostProcess {
-    /// The treatment of the answer to a request.
+    /// The change that the response to `admitted` needs.
     pub(super) fn of(admitted: &Admitted) -> Self {
         if let Some(check) = SingleCheck::of(admitted.authorized()) {
             return Self::HealthCheck(check);
@@ -35,18 +35,18 @@ impl PostProcess {
         if admitted.info().verb() == "watch" { Self::Watch } else { Self::Pass }
     }
 
-    /// Treats the answer.
+    /// Applies the change.
     pub(super) async fn apply(
         self,
-        answer: Response<Body>,
+        response: Response<Body>,
         gateway: &Gateway,
         connection: &Connection,
     ) -> Result<Response<Body>, Refusal> {
         Ok(match self {
-            Self::HealthCheck(check) => gateway.health.stand_in(answer, &check),
-            Self::TokenReview(review) => Box::pin(review.complete(answer, gateway.clock.now())).await?,
-            Self::Watch => answer.map(|body| body.end_when(connection.watch_end())),
-            Self::Pass => answer,
+            Self::HealthCheck(check) => gateway.health.merge_check(response, &check),
+            Self::TokenReview(review) => Box::pin(review.complete(response, gateway.clock.now())).await?,
+            Self::Watch => response.map(|body| body.end_when(connection.watch_end())),
+            Self::Pass => response,
         })
     }
 }

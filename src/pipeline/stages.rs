@@ -1,6 +1,6 @@
-//! The stages of a request as types: `Received → Routed → Identified → Authorized → Admitted`. Each has private
-//! fields and one constructor, which takes the stage before it by value; only [`Admitted`] can be forwarded. So a
-//! request that skipped a stage does not compile.
+//! The stages of a request as types: `Received → Routed → Identified → Authorized → Admitted`. Each has private fields
+//! and takes the stage before it by value; only [`Admitted`] can be forwarded. Code that skips a stage does not
+//! compile.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use http::uri::PathAndQuery;
 use http::{Request, Uri};
 use tokio::time::Instant;
 
+use super::error_map::Refusal;
 use crate::authn::ProvenIdentity;
 use crate::backend::Backend;
 use crate::cluster::Cluster;
@@ -16,39 +17,39 @@ use crate::http::transport::Incoming;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
-use crate::user::{EncodedIdentity, Identity, UnencodableIdentity};
+use crate::user::{EncodedIdentity, Identity, IdentityMode, UnencodableIdentity};
 
-/// A well-formed request: every receiver reads it the same way.
+/// A well-formed request, which every server parses alike.
 pub(crate) struct Received {
     request: Box<Request<Incoming>>,
     cut_prefix: Option<Box<str>>,
 }
 
-/// Where a request goes and what it means.
+/// The cluster, the meaning and the deadline of a request.
 pub(crate) struct Route {
     /// The cluster that decides the request.
     pub(crate) cluster: Arc<Cluster>,
-    /// The request's meaning.
+    /// The meaning of the request's method and path.
     pub(crate) info: RequestInfo,
-    /// When it must be answered, unless it is long-running.
+    /// The deadline of the response; `None` for a long-running request.
     pub(crate) deadline: Option<Instant>,
 }
 
-/// A request with a route, and without its credentials.
+/// A request with a route, from which the credentials are removed.
 pub(crate) struct Routed {
-    known: Box<Known>,
+    data: Box<StageData>,
     credentials: Credentials,
 }
 
 /// A request whose client is authenticated.
 pub(crate) struct Identified {
-    known: Box<Known>,
+    data: Box<StageData>,
     identity: Identity,
 }
 
-/// A request that its client may make, under an identity that the backend receives byte for byte.
+/// A request with the identity under which it is made, in a form that HTTP headers carry byte for byte.
 pub(crate) struct Authorized {
-    known: Box<Known>,
+    data: Box<StageData>,
     identity: EncodedIdentity,
     impersonate: Option<ImpersonateHeaders>,
 }
@@ -56,8 +57,8 @@ pub(crate) struct Authorized {
 /// A request that may be forwarded.
 pub(crate) struct Admitted(Authorized);
 
-/// The parts of a request that every stage after routing has. Boxed, since each stage moves it on.
-pub(crate) struct Known {
+/// The data of a request from `Routed` on. The stages box it, so that a move is cheap.
+pub(crate) struct StageData {
     request: Box<Request<Incoming>>,
     cut_prefix: Option<Box<str>>,
     impersonate: ImpersonateHeaders,
@@ -70,12 +71,12 @@ pub(crate) struct ForwardParts {
     /// The backend of the cluster that decided the request.
     pub(crate) backend: Arc<Backend>,
     pub(crate) request: Box<Request<Incoming>>,
-    /// The path prefix by which the cluster was found. It precedes every path that the client receives.
+    /// The path prefix by which the cluster was found. Redirects to the client get it back.
     pub(crate) cut_prefix: Option<Box<str>>,
     pub(crate) info: RequestInfo,
     pub(crate) deadline: Option<Instant>,
     pub(crate) identity: EncodedIdentity,
-    /// Whether a front proxy sent it, whose `X-Forwarded-For` is believed.
+    /// Whether an authenticated front proxy sent the request; its `X-Forwarded-For` is trusted.
     pub(crate) is_from_front_proxy: bool,
     /// `Impersonate-*` headers that the backend authorizes.
     pub(crate) impersonate: Option<ImpersonateHeaders>,
@@ -92,7 +93,7 @@ impl Received {
         &self.request
     }
 
-    /// Cuts off the first `prefix` bytes of the path, by which a cluster was found. The rest is not rewritten.
+    /// Cuts off the first `prefix` bytes of the path, by which the cluster was found. The rest stays unchanged.
     pub(crate) fn cut_prefix(&mut self, prefix: usize) {
         let uri = self.request.uri_mut();
         let target = uri.path_and_query().map(PathAndQuery::as_str);
@@ -102,40 +103,40 @@ impl Received {
         self.cut_prefix = Some(cut.into());
         let rest = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
         let mut parts = std::mem::take(uri).into_parts();
-        // A part of a valid request target is valid.
+        // The rest of a valid request target is valid.
         parts.path_and_query = rest.parse().ok();
         *uri = Uri::from_parts(parts).unwrap_or_default();
     }
 
-    /// Takes credentials and `Impersonate-*` headers out of the request: what is forwarded cannot carry them.
+    /// Removes credentials and `Impersonate-*` headers from the request, so that they cannot be forwarded.
     // threat: forged-identity-headers
     pub(crate) fn take_credentials(self, route: Route) -> Routed {
         let Self { mut request, cut_prefix } = self;
         let authn = &route.cluster.authn;
         let (credentials, impersonate) =
             Credentials::take_from(request.headers_mut(), |name| authn.is_front_proxy_header(name));
-        let known = Known { request, cut_prefix, impersonate, route, is_from_front_proxy: false };
-        Routed { known: Box::new(known), credentials }
+        let data = StageData { request, cut_prefix, impersonate, route, is_from_front_proxy: false };
+        Routed { data: Box::new(data), credentials }
     }
 }
 
-impl Known {
+impl StageData {
     /// The cluster that decides the request.
     pub(crate) fn cluster(&self) -> &Arc<Cluster> {
         &self.route.cluster
     }
 
-    /// The request's meaning.
+    /// The meaning of the request's method and path.
     pub(crate) fn info(&self) -> &RequestInfo {
         &self.route.info
     }
 
-    /// When it must be answered.
+    /// The deadline of the response; `None` for a long-running request.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.route.deadline
     }
 
-    /// The query, as it came.
+    /// The query, not decoded.
     pub(crate) fn query(&self) -> Option<&str> {
         self.request.uri().query()
     }
@@ -149,37 +150,44 @@ impl Routed {
 
     /// Sets a deadline for a request that has none.
     pub(crate) fn set_deadline(&mut self, deadline: Instant) {
-        self.known.route.deadline.get_or_insert(deadline);
+        self.data.route.deadline.get_or_insert(deadline);
     }
 
-    /// A request whose client is authenticated; only a chain of authenticators makes a [`ProvenIdentity`].
+    /// Sets the identity of the client. Only an authenticator chain creates a [`ProvenIdentity`].
     pub(crate) fn identify(self, proven: ProvenIdentity) -> Identified {
-        let Self { mut known, credentials: _ } = self;
-        known.is_from_front_proxy = proven.is_by_front_proxy();
-        Identified { known, identity: proven.into_identity() }
+        let Self { mut data, credentials: _ } = self;
+        data.is_from_front_proxy = proven.is_by_front_proxy();
+        Identified { data, identity: proven.into_identity() }
     }
 }
 
 impl Identified {
     /// The `Impersonate-*` headers of the client.
     pub(crate) fn impersonate(&self) -> &ImpersonateHeaders {
-        &self.known.impersonate
+        &self.data.impersonate
     }
 
-    /// Authorizes a request under the client's own identity. Its `Impersonate-*` headers are dropped.
+    /// Authorizes a request under the client's own identity, and drops its `Impersonate-*` headers.
     pub(crate) fn authorize(self) -> Result<Authorized, UnencodableIdentity> {
-        let Self { mut known, identity } = self;
-        known.impersonate = ImpersonateHeaders::default();
-        let identity = identity.encode(known.cluster().backend.identity())?;
-        Ok(Authorized { known, identity, impersonate: None })
+        let Self { mut data, identity } = self;
+        data.impersonate = ImpersonateHeaders::default();
+        let identity = identity.encode(data.cluster().backend.identity())?;
+        Ok(Authorized { data, identity, impersonate: None })
     }
 
-    /// Authorizes a request whose `Impersonate-*` headers the backend authorizes.
-    pub(crate) fn authorize_impersonation_by_backend(self) -> Result<Authorized, UnencodableIdentity> {
-        let Self { mut known, identity } = self;
-        let impersonate = Some(std::mem::take(&mut known.impersonate));
-        let identity = identity.encode(known.cluster().backend.identity())?;
-        Ok(Authorized { known, identity, impersonate })
+    /// Authorizes a request under the client's own identity; the backend authorizes its `Impersonate-*` headers.
+    /// In identity mode `impersonate` the gateway itself passes identities in these headers: they are refused.
+    pub(super) fn authorize_impersonation_by_backend(self) -> Result<Authorized, Refusal> {
+        let Self { mut data, identity } = self;
+        let mode = data.cluster().backend.identity();
+        let identity = identity.encode(mode)?;
+        match mode {
+            IdentityMode::RequestHeader => {
+                let impersonate = Some(std::mem::take(&mut data.impersonate));
+                Ok(Authorized { data, identity, impersonate })
+            }
+            IdentityMode::Impersonate => Err(Refusal::ImpersonationUnavailable),
+        }
     }
 }
 
@@ -191,22 +199,26 @@ impl Authorized {
 }
 
 impl Admitted {
-    /// A request that no webhook matches.
+    /// Admits a request that no webhook matches.
     pub(crate) fn without_webhooks(authorized: Authorized) -> Self {
         Self(authorized)
     }
 
-    /// The stage before.
+    /// The authorized request.
     pub(crate) fn authorized(&self) -> &Authorized {
         &self.0
     }
 
-    /// Takes the request apart, to forward it.
+    /// Splits the request into its parts, to forward it.
     pub(super) fn into_parts(self) -> ForwardParts {
-        let Authorized { known, identity, impersonate } = self.0;
-        let Known {
-            request, cut_prefix, route: Route { cluster, info, deadline }, is_from_front_proxy, ..
-        } = *known;
+        let Authorized { data, identity, impersonate } = self.0;
+        let StageData {
+            request,
+            cut_prefix,
+            route: Route { cluster, info, deadline },
+            is_from_front_proxy,
+            ..
+        } = *data;
         let backend = Arc::clone(&cluster.backend);
         ForwardParts {
             backend,
@@ -222,33 +234,33 @@ impl Admitted {
 }
 
 impl Deref for Routed {
-    type Target = Known;
+    type Target = StageData;
 
-    fn deref(&self) -> &Known {
-        &self.known
+    fn deref(&self) -> &StageData {
+        &self.data
     }
 }
 
 impl Deref for Identified {
-    type Target = Known;
+    type Target = StageData;
 
-    fn deref(&self) -> &Known {
-        &self.known
+    fn deref(&self) -> &StageData {
+        &self.data
     }
 }
 
 impl Deref for Authorized {
-    type Target = Known;
+    type Target = StageData;
 
-    fn deref(&self) -> &Known {
-        &self.known
+    fn deref(&self) -> &StageData {
+        &self.data
     }
 }
 
 impl Deref for Admitted {
-    type Target = Known;
+    type Target = StageData;
 
-    fn deref(&self) -> &Known {
-        &self.0.known
+    fn deref(&self) -> &StageData {
+        &self.0.data
     }
 }

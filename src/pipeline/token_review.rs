@@ -1,13 +1,12 @@
-//! Reviews of tokens that the gateway knows and the API server does not.
+//! `TokenReview` of tokens that the gateway authenticates and the backend does not know.
 //!
-//! A `TokenReview` goes to the API server as every request does: it authorises the client, runs its webhooks, reads the
-//! object and says what it knows of the token, its own service accounts above all. Only a review that it answered, and
-//! answered with "not authenticated", is looked at again here: the tokens of this cluster are asked by the same rules
-//! as for a request that carries the token, and what they say is written into the answer, in the form it has. So
-//! nobody learns anything of a token whom the API server would not have told.
+//! The gateway forwards a `TokenReview` like any request: the backend authorizes the client, runs its webhooks, and
+//! authenticates the token if it can. Only if it responds with "not authenticated", the cluster's token authenticators
+//! review the token, by the same rules as for a request that carries it, and the gateway writes the result into the
+//! response, in the response's encoding. So a client learns about a token only if the backend authorizes the review.
 //!
-//! Follows `k8s.io/kubernetes/pkg/registry/authentication/tokenreview/storage.go`. The token is never logged, and of
-//! the client's own credentials nothing is used.
+//! Follows `k8s.io/kubernetes/pkg/registry/authentication/tokenreview/storage.go`. The token is never logged, and the
+//! client's own credentials are not used.
 
 mod document;
 
@@ -29,17 +28,18 @@ use crate::pipeline::forward::ForwardError;
 use crate::pipeline::stages::Admitted;
 use crate::request::info::{RequestKind, RequestResource};
 
-/// The largest answer that is read. An object has 3 MiB at most; JSON may be longer than what it was sent as.
-const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// The largest response to read. A request body has at most 3 MiB, but the JSON of an object may be longer than the
+/// encoding in which the client sent it.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
-/// A review on its way to the API server.
+/// A review that the backend has yet to respond to.
 pub(crate) struct PendingReview {
     cluster: Arc<Cluster>,
     deadline: Option<Instant>,
 }
 
 impl PendingReview {
-    /// Whether an admitted request is a review, and of a cluster that has tokens of its own.
+    /// The review of an admitted request; `None` if it is not a review, or the cluster has no token authenticators.
     pub(crate) fn of(admitted: &Admitted) -> Option<Self> {
         let info = admitted.info();
         if info.verb() != "create" {
@@ -54,35 +54,35 @@ impl PendingReview {
             .then(|| Self { cluster: Arc::clone(cluster), deadline: admitted.deadline() })
     }
 
-    /// The API server's answer, or a better one.
+    /// Writes the gateway's result into a response that says "not authenticated". Other responses pass unchanged.
     // threat: token-oracle
     pub(crate) async fn complete(
         self,
-        theirs: Response<Body>,
+        response: Response<Body>,
         now: UnixTime,
     ) -> Result<Response<Body>, ForwardError> {
-        // What is compressed is larger than 128 KiB, and so is no token of any issuer.
-        if theirs.status() != StatusCode::CREATED || theirs.headers().contains_key(CONTENT_ENCODING) {
-            return Ok(theirs);
+        // kube-apiserver compresses responses above 128 KiB only, and no issuer's token is that large.
+        if response.status() != StatusCode::CREATED || response.headers().contains_key(CONTENT_ENCODING) {
+            return Ok(response);
         }
-        let (mut head, body) = theirs.into_parts();
-        let bytes = read(body).await?;
+        let (mut head, body) = response.into_parts();
+        let bytes = read_body(body).await?;
         let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
         let Some(document) = Document::read(content_type, &bytes).filter(Document::is_refused) else {
             return Ok(Response::from_parts(head, Body::bytes(bytes)));
         };
-        let judging = self.judge(&document, now);
+        let reviewing = self.review_token(&document, now);
         let status = match self.deadline {
-            Some(deadline) => timeout_at(deadline, judging).await.map_err(|_| ForwardError::Timeout)?,
-            None => judging.await,
+            Some(deadline) => timeout_at(deadline, reviewing).await.map_err(|_| ForwardError::Timeout)?,
+            None => reviewing.await,
         };
         let bytes = status.and_then(|status| document.answered(&status)).unwrap_or(bytes);
         head.headers.remove(CONTENT_LENGTH);
         Ok(Response::from_parts(head, Body::bytes(bytes)))
     }
 
-    /// What this cluster's tokens say; nothing if they have nothing to add.
-    async fn judge(&self, document: &Document, now: UnixTime) -> Option<Status> {
+    /// The result of the cluster's token authenticators; `None` if none of them recognizes the token.
+    async fn review_token(&self, document: &Document, now: UnixTime) -> Option<Status> {
         let Spec { token, audiences } = document.spec();
         let requested: Vec<_> = audiences.iter().cloned().map(Audience).collect();
         let audiences = if requested.is_empty() { &self.cluster.authn.audiences } else { &requested };
@@ -93,7 +93,7 @@ impl PendingReview {
     }
 }
 
-async fn read(mut body: Body) -> Result<Vec<u8>, ForwardError> {
+async fn read_body(mut body: Body) -> Result<Vec<u8>, ForwardError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match error {
@@ -101,7 +101,7 @@ async fn read(mut body: Body) -> Result<Vec<u8>, ForwardError> {
             error => ForwardError::Answer(error),
         })?;
         if let Ok(data) = frame.into_data() {
-            if bytes.len() + data.len() > MAX_ANSWER_BYTES {
+            if bytes.len() + data.len() > MAX_RESPONSE_BYTES {
                 return Err(ForwardError::AnswerTooLarge);
             }
             bytes.extend_from_slice(&data);

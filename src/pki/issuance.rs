@@ -4,12 +4,14 @@
 //! signer, `tbs` builds the to-be-signed certificate, `lint` parses that with another parser and runs every lint, and
 //! `limits` checks it against the extensions of the CA certificate. Only a certificate that passed all checks becomes
 //! an [`issue::PreparedCertificate`], which [`authority::CertificateAuthority::issue`] takes by value. No caller can
-//! therefore get an unchecked certificate signed.
+//! therefore get a request signed unchecked. CA certificates themselves are made from an operator's flags, not from a
+//! request (`ca`).
 //!
 //! The rules are kube-controller-manager's: `pkg/controller/certificates/{signer,authority}`.
 
 pub mod alt_names;
 pub mod authority;
+pub(crate) mod ca;
 pub mod dns;
 pub mod issue;
 pub mod limits;

@@ -4,18 +4,18 @@
 //! limits depend on the result, here and again in the backend. It reads the *decoded* path; the request itself is
 //! forwarded unchanged. The result stores ranges of that path, so that a request costs one or two allocations.
 //!
-//! A decoded path may not be UTF-8. It then contains U+FFFD for each invalid byte (see [`crate::go::escape`]), as in
+//! A decoded path may not be UTF-8. It then contains U+FFFD for each invalid byte (see [`crate::go::url`]), as in
 //! kube-apiserver's webhook requests and audit events. Code that grants access by comparing a path with a configured
 //! one must not match on U+FFFD.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use http::Method;
 
 use super::selector;
-use crate::go::query;
+use crate::go::url::{self, query};
 use crate::http::status::{Attempt, AttemptTarget};
 
 /// Verb and resource of a request, or its non-resource path.
@@ -51,7 +51,7 @@ pub struct RequestResource<'a> {
     pub resource: &'a str,
     /// The subresource, such as `exec`.
     pub subresource: &'a str,
-    /// The name of the object, from the path or, in a list, from the field selector.
+    /// The name of the object in the path; [`RequestInfo::object_name`] is the authorized one.
     pub name: &'a str,
     /// The path from the resource on, its segments joined by slashes.
     pub parts: &'a str,
@@ -77,9 +77,12 @@ struct Spans {
     subresource: Range<usize>,
     name: Range<usize>,
     parts: Range<usize>,
-    selected_name: Box<str>,
     field_selector: Box<str>,
     label_selector: Box<str>,
+    /// Whether `limit` and `timeoutSeconds` are numbers; otherwise kube-apiserver ignores the field selector.
+    has_numbers: bool,
+    /// The name that the field selector requires, parsed on first use.
+    selected_name: OnceLock<Box<str>>,
 }
 
 /// Prefix, group, version, verb, `namespaces`, namespace, resource, name, subresource; further segments have no
@@ -154,21 +157,17 @@ impl RequestInfo {
             spans.subresource = subresource.clone();
         }
 
-        if spans.name.is_empty() && verb == "get" {
+        // Paths that name their verb never honoured selectors reliably, so they carry none.
+        if spans.name.is_empty() && from_path.is_none() && matches!(verb, "get" | "delete") {
             let options = ListOptions::parse(query.unwrap_or_default());
-            verb = if options.watch { "watch" } else { "list" };
-            spans.selected_name = options.name.unwrap_or_default().into();
-        }
-        if spans.name.is_empty() && verb == "delete" {
-            verb = "deletecollection";
-        }
-        // kube-apiserver ignores selectors of paths that name their verb, such as /watch/.
-        if from_path.is_none()
-            && matches!(verb, "list" | "watch" | "deletecollection")
-            && let Some(query) = query
-        {
-            spans.field_selector = query::first(query, "fieldSelector").unwrap_or_default().into();
-            spans.label_selector = query::first(query, "labelSelector").unwrap_or_default().into();
+            verb = match verb {
+                "delete" => "deletecollection",
+                _ if options.is_watch() => "watch",
+                _ => "list",
+            };
+            spans.has_numbers = options.has_numbers();
+            spans.field_selector = options.fields.unwrap_or_default().into();
+            spans.label_selector = options.labels.unwrap_or_default().into();
         }
         let is_long_running = LONG_RUNNING_VERBS.contains(&verb)
             || LONG_RUNNING_SUBRESOURCES.contains(&text(&spans.subresource));
@@ -195,7 +194,6 @@ impl RequestInfo {
     pub fn resource(&self) -> Option<RequestResource<'_>> {
         let spans = self.spans.as_ref()?;
         let text = |range: &Range<usize>| self.path.get(range.clone()).unwrap_or_default();
-        let name = text(&spans.name);
         Some(RequestResource {
             api_prefix: text(&spans.api_prefix),
             group: text(&spans.group),
@@ -203,10 +201,28 @@ impl RequestInfo {
             namespace: text(&spans.namespace),
             resource: text(&spans.resource),
             subresource: text(&spans.subresource),
-            name: if name.is_empty() { &spans.selected_name } else { name },
+            name: text(&spans.name),
             parts: text(&spans.parts),
             field_selector: &spans.field_selector,
             label_selector: &spans.label_selector,
+        })
+    }
+
+    /// The name of the object that is authorized: the one in the path or, of a list or watch, the one that the field
+    /// selector requires. Empty if there is none.
+    // apiserver: requestinfo.go, NewRequestInfo
+    pub fn object_name(&self) -> &str {
+        let Some(spans) = &self.spans else { return "" };
+        let name = self.path.get(spans.name.clone()).unwrap_or_default();
+        if !name.is_empty() || !matches!(self.verb(), "list" | "watch") || !spans.has_numbers {
+            return name;
+        }
+        spans.selected_name.get_or_init(|| {
+            let (fields, labels) = (&spans.field_selector, &spans.label_selector);
+            let fields =
+                selector::parse_fields(fields).ok().filter(|_| selector::parse_labels(labels).is_ok());
+            let name = fields.and_then(|fields| selector::required_field_value(&fields, "metadata.name"));
+            name.filter(|name| is_path_segment(name)).unwrap_or_default().into()
         })
     }
 
@@ -231,9 +247,9 @@ impl RequestInfo {
     pub fn attempt<'a>(&'a self, user: &'a str) -> Attempt<'a> {
         let on = match self.kind() {
             RequestKind::NonResource => AttemptTarget::Path(&self.path),
-            RequestKind::Resource(RequestResource {
-                group, resource, subresource, namespace, name, ..
-            }) => AttemptTarget::Resource { group, resource, subresource, namespace, name },
+            RequestKind::Resource(RequestResource { group, resource, subresource, namespace, .. }) => {
+                AttemptTarget::Resource { group, resource, subresource, namespace, name: self.object_name() }
+            }
         };
         Attempt { user, verb: self.verb(), on }
     }
@@ -250,8 +266,9 @@ impl RequestInfoError {
     /// The message of the answer, with the URL as Go prints it. Not escaped for HTML; the answer escapes it.
     // apiserver: pkg/endpoints/filters/requestinfo.go
     pub fn message(&self, raw_path: &str, query: Option<&str>) -> String {
-        let url = print_url(raw_path, query);
-        format!("failed to create RequestInfo: {self}, {url}")
+        let path = url::escaped_path(raw_path);
+        let (mark, query) = query.map_or(("", ""), |query| ("?", query));
+        format!("failed to create RequestInfo: {self}, {path}{mark}{query}")
     }
 }
 
@@ -298,99 +315,57 @@ fn verb_of(method: &Method) -> &'static str {
     }
 }
 
-/// The list options in a query.
+/// The list options in a query: the first value of each parameter.
 #[derive(Default)]
-struct ListOptions {
-    watch: bool,
-    /// The name the field selector requires.
-    name: Option<String>,
+struct ListOptions<'a> {
+    watch: Option<Cow<'a, str>>,
+    fields: Option<Cow<'a, str>>,
+    labels: Option<Cow<'a, str>>,
+    limit: Option<Cow<'a, str>>,
+    timeout: Option<Cow<'a, str>>,
 }
 
-impl ListOptions {
-    // apiserver: requestinfo.go — decoding metainternalversion.ListOptions and what follows when that fails
-    fn parse(query: &str) -> Self {
-        if query.is_empty() {
-            return Self::default();
-        }
-        let (mut watch, mut fields, mut labels) = (None, None, None);
-        let (mut limit, mut timeout) = (None, None);
+impl<'a> ListOptions<'a> {
+    fn parse(query: &'a str) -> Self {
+        let mut options = Self::default();
         for (key, value) in query::pairs(query) {
             let first = match &*key {
-                "watch" => &mut watch,
-                "fieldSelector" => &mut fields,
-                "labelSelector" => &mut labels,
-                "limit" => &mut limit,
-                "timeoutSeconds" => &mut timeout,
+                "watch" => &mut options.watch,
+                "fieldSelector" => &mut options.fields,
+                "labelSelector" => &mut options.labels,
+                "limit" => &mut options.limit,
+                "timeoutSeconds" => &mut options.timeout,
                 _ => continue,
             };
             first.get_or_insert(value);
         }
-        let number =
-            |value: &Option<Cow<'_, str>>| value.as_deref().is_none_or(|value| value.parse::<i64>().is_ok());
-        let labels_fit = labels.as_deref().is_none_or(|labels| selector::parse_labels(labels).is_ok());
-        let fields = selector::parse_fields(fields.as_deref().unwrap_or_default());
-        match fields {
-            Ok(fields) if number(&limit) && number(&timeout) && labels_fit => Self {
-                watch: watch.is_some_and(|value| value != "0" && !is_false(&value)),
-                name: selector::required_field_value(&fields, "metadata.name")
-                    .filter(|name| is_path_segment(name))
-                    .map(Cow::into_owned),
-            },
-            _ => Self {
-                watch: watch.is_some_and(|value| value != "0" && value.to_lowercase() != "false"),
-                name: None,
-            },
-        }
+        options
     }
-}
 
-/// Whether Go's `EqualFold` finds the value equal to `false`; it also folds the long s.
-fn is_false(value: &str) -> bool {
-    value.chars().map(|c| if c == 'ſ' { 's' } else { c.to_ascii_lowercase() }).eq("false".chars())
+    fn has_numbers(&self) -> bool {
+        [&self.limit, &self.timeout].into_iter().flatten().all(|value| value.parse::<i64>().is_ok())
+    }
+
+    // apiserver: requestinfo.go — decoding metainternalversion.ListOptions and what follows when that fails
+    fn is_watch(&self) -> bool {
+        let Some(watch) = self.watch.as_deref() else { return false };
+        if watch == "0" || watch.eq_ignore_ascii_case("false") {
+            return false;
+        }
+        // Go's `EqualFold` also folds the long s, but applies only if the whole query decodes. The selectors are parsed
+        // here for that spelling alone.
+        let is_decoded = || {
+            self.has_numbers()
+                && selector::parse_fields(self.fields.as_deref().unwrap_or_default()).is_ok()
+                && selector::parse_labels(self.labels.as_deref().unwrap_or_default()).is_ok()
+        };
+        !(watch.replace('ſ', "s").eq_ignore_ascii_case("false") && is_decoded())
+    }
 }
 
 // apimachinery: pkg/api/validate/content/path.go, IsPathSegmentName
 fn is_path_segment(name: &str) -> bool {
     name != "." && name != ".." && !name.contains(['/', '%'])
-}
-
-/// Prints a URL as Go does: unchanged if all bytes are valid in a path, else escaped again.
-// net/url: URL.String and EscapedPath
-fn print_url(raw_path: &str, query: Option<&str>) -> String {
-    let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte);
-    let is_valid = |byte: u8| unreserved(byte) || b"!'()*[]%".contains(&byte);
-    let mut url = if raw_path.bytes().all(is_valid) {
-        raw_path.to_owned()
-    } else {
-        let mut url = String::with_capacity(raw_path.len() + 16);
-        // Decodes existing escapes, then escapes every byte that needs it.
-        let mut rest = raw_path.as_bytes();
-        while let Some((&byte, after)) = rest.split_first() {
-            rest = after;
-            let byte = match (byte, after) {
-                (b'%', [high, low, after @ ..]) => {
-                    rest = after;
-                    let digits = [*high, *low];
-                    std::str::from_utf8(&digits).ok().and_then(|digits| u8::from_str_radix(digits, 16).ok())
-                }
-                (byte, _) => Some(byte),
-            };
-            match byte {
-                Some(byte) if unreserved(byte) => url.push(char::from(byte)),
-                Some(byte) => {
-                    // Writing to a String cannot fail.
-                    let _ = write!(url, "%{byte:02X}");
-                }
-                None => {}
-            }
-        }
-        url
-    };
-    if let Some(query) = query {
-        url.push('?');
-        url.push_str(query);
-    }
-    url
 }
 
 #[cfg(test)]

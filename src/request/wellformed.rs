@@ -5,7 +5,7 @@ use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 
-use crate::go::escape::decode_path;
+use crate::go::url::decode_path;
 
 /// Maximum number of header lines, for every protocol. Go limits only the bytes, but `http::HeaderMap` has a maximum
 /// size.

@@ -1,6 +1,6 @@
-//! The listener for scrapers and probes, plain HTTP: `/metrics`, and the health checks without authentication. Nobody
-//! here is known, so a connection carries one request and has a short time for it, and there are few at once. A thread of
-//! its own keeps all this away from those who accept and serve.
+//! The admin listener, plain HTTP without authentication: `/metrics` and the health checks. Because clients are
+//! anonymous, connections are few, carry one request each and have a short deadline. A thread of its own keeps them
+//! from delaying the acceptor and the workers.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,26 +21,26 @@ use tokio::time::{sleep, timeout};
 use crate::http::body::Body;
 use crate::listener::{Listener, ShutdownPhase, UnauthenticatedQuota};
 use crate::metrics::Metrics;
-use crate::pipeline::health::{Health, HealthRequest};
+use crate::pipeline::health::{HealthChecks, HealthRequest};
 use crate::tasks::RuntimeThread;
 
-/// Connections at a time. Those who come from where most come from make room for others.
+/// Concurrent connections. When the limit is reached, the client network with the most connections loses one.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a request may take to arrive.
+/// How long the header of a request may take.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may take, with the answer.
+/// How long a connection may last, with its response.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long nothing is accepted when the process is out of file descriptors.
+/// How long the listener waits after it ran out of file descriptors.
 const OUT_OF_DESCRIPTORS_BACKOFF: Duration = Duration::from_millis(100);
 
-/// What there is to see.
+/// The handler of the admin listener.
 #[derive(Debug)]
 pub(super) struct AdminServer {
     pub(super) metrics: Arc<Metrics>,
-    pub(super) health: Arc<Health>,
+    pub(super) health: Arc<HealthChecks>,
 }
 
-/// Serves to the very end, on a thread of its own.
+/// Serves until the server aborts, on a thread of its own.
 pub(super) fn start(
     listener: Listener,
     admin: AdminServer,
@@ -62,27 +62,27 @@ pub(super) fn start(
 }
 
 // threat: metrics-port
-async fn serve(listener: TcpListener, answer: Arc<impl Answer>) {
-    let places = UnauthenticatedQuota::new(MAX_CONNECTIONS);
+async fn serve(listener: TcpListener, answer: Arc<impl Handler>) {
+    let quota = UnauthenticatedQuota::new(MAX_CONNECTIONS);
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;
             continue;
         };
-        let Some(place) = places.admit(peer.ip(), false) else { continue };
+        let Some(slot) = quota.admit(peer.ip(), false) else { continue };
         let answer = Arc::clone(&answer);
         tokio::spawn(async move {
-            let given_up = place.given_up();
+            let evicted = slot.evicted();
             tokio::select! {
                 () = serve_one(stream, answer) => {}
-                () = given_up.notified() => {}
+                () = evicted.notified() => {}
             }
         });
     }
 }
 
 /// Serves one request.
-async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, answer: Arc<impl Answer>) {
+async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, answer: Arc<impl Handler>) {
     let service = service_fn(move |request: Request<Incoming>| {
         let response = answer(&request);
         async move { Ok::<_, Infallible>(response) }
@@ -92,9 +92,9 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, answer: Arc<impl
     timeout(CONNECTION_TIMEOUT, builder.serve_connection(TokioIo::new(stream), service)).await.ok();
 }
 
-trait Answer: Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static {}
+trait Handler: Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static {}
 
-impl<F: Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static> Answer for F {}
+impl<F: Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static> Handler for F {}
 
 impl AdminServer {
     fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_crowd_makes_room_for_others() {
+    async fn many_connections_of_one_client_make_room_for_another() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(serve(listener, Arc::new(large)));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_read_is_not_waited_for() {
+    async fn a_client_that_does_not_read_is_disconnected() {
         let (mut client, server) = tokio::io::duplex(1024);
         client.write_all(REQUEST).await.unwrap();
         let begun = tokio::time::Instant::now();

@@ -1,9 +1,7 @@
-//! Controllers, on threads of their own: those of the snapshot in force run, others end. Here every name has its
-//! function.
+//! Runs the controllers of the snapshot in force, and stops those that are no longer configured.
 //!
-//! Leases are renewed on a thread on which nothing else runs, so that no amount of work costs one. The threads that work
-//! have a lower priority than all others of the process: what clients of one cluster leave there to be done, pending
-//! requests by the thousand, must not slow the requests of all.
+//! Leader election has a thread of its own, so that no amount of work loses a lease. The threads of the controllers
+//! have a lower priority than all others: thousands of pending CSRs in one cluster must not slow down requests.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -26,14 +24,14 @@ use crate::metrics::Metrics;
 use crate::state::Live;
 use crate::tasks::RuntimeThread;
 
-/// How many threads work, beside those that verify and sign.
-const WORKERS: usize = 2;
-/// The nice value of their threads; that of all others is 0, unless the whole process was started with another.
+/// The threads for controllers, without those that verify and sign.
+const WORKER_THREADS: usize = 2;
+/// The nice value of the controllers' threads. All others keep that of the process.
 #[cfg(target_os = "linux")]
-const NICE: i32 = 5;
+const NICE_VALUE: i32 = 5;
 
-/// The function that a name stands for.
-fn start(name: ControllerName, context: ControllerContext) -> BoxFuture<'static, Infallible> {
+/// Runs the controller of this name.
+fn run_controller(name: ControllerName, context: ControllerContext) -> BoxFuture<'static, Infallible> {
     match name {
         ControllerName::CsrSigning => Box::pin(csr::signing::run(context)),
         ControllerName::CsrApproving => Box::pin(csr::approving::run(context)),
@@ -43,12 +41,12 @@ fn start(name: ControllerName, context: ControllerContext) -> BoxFuture<'static,
     }
 }
 
-/// Lowers the priority of the calling thread; where that cannot be, work goes on as it is.
+/// Lowers the priority of the calling thread, if the system permits.
 // threat: pending-requests-flood
-fn be_nice() {
-    // On Linux "the calling process" is the calling thread.
+fn lower_thread_priority() {
+    // On Linux, "the calling process" of setpriority(2) is the calling thread.
     #[cfg(target_os = "linux")]
-    rustix::process::setpriority_process(None, NICE).ok();
+    rustix::process::setpriority_process(None, NICE_VALUE).ok();
 }
 
 /// Runs the controllers of every cluster.
@@ -60,94 +58,94 @@ pub(super) struct ControllerRunner {
 
 /// The running controllers of a cluster.
 struct RunningControllers {
-    of: ClusterControllers,
+    controllers: ClusterControllers,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl RunningControllers {
-    /// Ends the work, gives the lease up.
-    async fn end(self) {
+    /// Stops the controllers and releases the lease.
+    async fn stop(self) {
         self.stop.cancel();
-        // It ends by itself, or has panicked and was logged.
+        // An error is a panic that was logged.
         self.task.await.ok();
     }
 }
 
 impl ControllerRunner {
-    /// Starts the thread. When the server drains, all controllers end and give their leases up, and what is returned
-    /// tells of it; when it aborts, they are gone at once.
+    /// Starts the threads. When the server shuts down, the controllers stop and release their leases, and the receiver
+    /// gets a message. When it aborts, they end at once.
     pub(super) fn start(self, mut phase: watch::Receiver<ShutdownPhase>) -> io::Result<Receiver<()>> {
         let workers = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(WORKERS)
+            .worker_threads(WORKER_THREADS)
             .thread_name("controllers")
-            .on_thread_start(be_nice)
+            .on_thread_start(lower_thread_priority)
             .enable_all()
             .build()?;
-        let (ended, ending) = channel();
+        let (sender, stopped) = channel();
         RuntimeThread::new()?.start("leases", async move || {
             let mut aborted = phase.clone();
             tokio::select! {
                 () = self.follow(&mut phase, workers.handle()) => {}
                 _ = aborted.wait_for(|phase| *phase == ShutdownPhase::Abort) => {}
             }
-            // Not waited for: a signature in progress may take any time.
+            // Does not wait: a signature in progress may take any time.
             workers.shutdown_background();
-            ended.send(()).ok();
+            sender.send(()).ok();
         })?;
-        Ok(ending)
+        Ok(stopped)
     }
 
-    /// Runs what is to run, until the server drains.
+    /// Runs the configured controllers until the server shuts down.
     async fn follow(self, phase: &mut watch::Receiver<ShutdownPhase>, workers: &Handle) {
-        let mut at_work: BTreeMap<Arc<str>, RunningControllers> = BTreeMap::new();
-        let mut ending = JoinSet::new();
+        let mut running: BTreeMap<Arc<str>, RunningControllers> = BTreeMap::new();
+        let mut stopping = JoinSet::new();
         let mut generations = self.live.subscribe();
         loop {
             let snapshot = self.live.snapshot();
-            let mut before = std::mem::take(&mut at_work);
-            for of in snapshot.clusters().iter().filter_map(|cluster| cluster.controllers.clone()) {
-                let known = before.remove(&of.cluster);
-                let next = match known {
-                    Some(known) if known.of.is_unchanged_from(&of) => known,
-                    known => self.begin(of, known, workers.clone()),
+            let mut before = std::mem::take(&mut running);
+            for controllers in snapshot.clusters().iter().filter_map(|cluster| cluster.controllers.clone()) {
+                let next = match before.remove(&controllers.cluster) {
+                    Some(known) if known.controllers.is_unchanged_from(&controllers) => known,
+                    known => self.start_after(known, controllers, workers.clone()),
                 };
-                at_work.insert(Arc::clone(&next.of.cluster), next);
+                running.insert(Arc::clone(&next.controllers.cluster), next);
             }
-            for (cluster, gone) in before {
-                info!(cluster = &*cluster, "controllers end");
-                ending.spawn(gone.end());
+            for (cluster, removed) in before {
+                info!(cluster = &*cluster, "controllers stop: no longer configured");
+                stopping.spawn(removed.stop());
             }
-            while ending.try_join_next().is_some() {}
+            while stopping.try_join_next().is_some() {}
             drop(snapshot);
             tokio::select! {
                 Ok(()) = generations.changed() => {}
                 _ = phase.wait_for(|phase| *phase >= ShutdownPhase::NotReady) => break,
             }
         }
-        // Those that were ended just before give their leases up, too.
-        for left in at_work.into_values() {
-            ending.spawn(left.end());
+        for controllers in running.into_values() {
+            stopping.spawn(controllers.stop());
         }
-        while ending.join_next().await.is_some() {}
+        // Includes those that a reload has removed just before.
+        while stopping.join_next().await.is_some() {}
     }
 
-    /// Begins a cluster's work, once what was there before has ended: without a lease nothing else keeps them apart.
-    fn begin(
+    /// Starts the controllers of a cluster after `before` has stopped: without leader election nothing else keeps them
+    /// from running at the same time.
+    fn start_after(
         &self,
-        of: ClusterControllers,
         before: Option<RunningControllers>,
+        controllers: ClusterControllers,
         workers: Handle,
     ) -> RunningControllers {
         let stop = CancellationToken::new();
         let (metrics, clock) = (Arc::clone(&self.metrics), self.clock.clone());
-        let (next, until) = (of.clone(), stop.clone());
+        let (next, until) = (controllers.clone(), stop.clone());
         let task = tokio::spawn(async move {
             if let Some(before) = before {
-                before.end().await;
+                before.stop().await;
             }
-            next.run(metrics, clock, start, until, workers).await;
+            next.run(metrics, clock, run_controller, until, workers).await;
         });
-        RunningControllers { of, stop, task }
+        RunningControllers { controllers, stop, task }
     }
 }

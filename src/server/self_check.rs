@@ -1,5 +1,6 @@
-//! Whether an endpoint takes identities as they are: asked at start, after a reload, every minute, and when there is
-//! reason to doubt it. Requests go to no endpoint that was not seen to.
+//! The identity self-check: sends a `SelfSubjectReview` as a test user to every endpoint, and trusts the endpoint only
+//! if the user arrives unchanged. Runs at the start, after a reload, every minute, and when a connection or a response
+//! gives reason. No request goes to an endpoint that has not passed.
 
 mod headers;
 mod pace;
@@ -14,22 +15,22 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use pace::CheckSchedule;
-use verdict::{Accepted, Certificate, Fault, judge};
+use verdict::{AcceptedIdentity, CertificateFinding, SelfCheckFailure, evaluate};
 
 use crate::backend::Backend;
-use crate::backend::endpoint::{Endpoint, Trust};
+use crate::backend::endpoint::{Endpoint, TrustVersion};
 use crate::backend::pool::SendError;
 use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::metrics::Metrics;
 use crate::state::{Live, Snapshot};
-use crate::tasks::Supervisor;
+use crate::tasks::{MAX_RESTART_BACKOFF, OnPanic, Supervisor};
 use crate::user::IdentityMode;
 use crate::user::{ALL_AUTHENTICATED, GATEWAY, UserInfo};
 
-const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-const REVIEW: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
+const REVIEW_PATH: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+const REVIEW_BODY: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
 
-/// Doubts are looked into this often at most.
+/// The shortest interval between two checks of an endpoint.
 const MIN_RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Checks every endpoint of the snapshot in force.
@@ -46,12 +47,12 @@ impl SelfCheck {
     /// Starts and ends checks with each new snapshot. Never returns.
     pub(crate) async fn run(&self) {
         let mut running: Vec<RunningCheck> = Vec::new();
-        let mut shown = BTreeMap::new();
+        let mut exported = BTreeMap::new();
         let mut generations = self.live.subscribe();
         loop {
             let snapshot = self.live.snapshot();
             self.follow(&snapshot, &mut running);
-            self.show(&snapshot, &mut shown);
+            self.export(&snapshot, &mut exported);
             drop(snapshot);
             if generations.changed().await.is_err() {
                 return;
@@ -72,7 +73,7 @@ impl SelfCheck {
             if running.iter().any(|check| Arc::ptr_eq(&check.endpoint, endpoint)) {
                 continue;
             }
-            let check = Check {
+            let check = EndpointCheck {
                 cluster: cluster.clone(),
                 backend: Arc::clone(backend),
                 endpoint: Arc::clone(endpoint),
@@ -82,27 +83,32 @@ impl SelfCheck {
                 last_log: Mutex::default(),
             };
             let task = tokio::spawn(async move {
-                let supervisor =
-                    Supervisor { cluster: Some(&check.cluster), metrics: &check.metrics, stop: None };
-                supervisor.run("self-check", || check.run()).await;
+                let supervisor = Supervisor {
+                    cluster: Some(&check.cluster),
+                    metrics: &check.metrics,
+                    stop: None,
+                    max_backoff: MAX_RESTART_BACKOFF,
+                };
+                let task = format!("self-check of {}", check.endpoint.address());
+                supervisor.run(&task, || check.run()).await;
             });
             running
                 .push(RunningCheck { endpoint: Arc::clone(endpoint), _task: AbortOnDropHandle::new(task) });
         }
     }
 
-    /// Shows the endpoints in force in the metrics. A pending one may have the address of one in force and is left out.
-    fn show(&self, snapshot: &Snapshot, shown: &mut BTreeMap<[String; 2], Arc<Endpoint>>) {
-        let before = std::mem::take(shown);
+    /// Exports the endpoints in force as metrics, without pending ones, which may have the same address.
+    fn export(&self, snapshot: &Snapshot, exported: &mut BTreeMap<[String; 2], Arc<Endpoint>>) {
+        let before = std::mem::take(exported);
         for cluster in snapshot.clusters() {
             for endpoint in cluster.backend.endpoints() {
-                shown.insert([cluster.name.clone(), endpoint.address().to_string()], Arc::clone(endpoint));
+                exported.insert([cluster.name.clone(), endpoint.address().to_string()], Arc::clone(endpoint));
             }
         }
-        for labels in before.keys().filter(|labels| !shown.contains_key(*labels)) {
+        for labels in before.keys().filter(|labels| !exported.contains_key(*labels)) {
             self.metrics.backend.forget_endpoint(labels);
         }
-        for (labels, endpoint) in shown.iter().filter(|(_, endpoint)| endpoint.is_checked()) {
+        for (labels, endpoint) in exported.iter().filter(|(_, endpoint)| endpoint.is_checked()) {
             self.metrics
                 .backend
                 .endpoint_trusted
@@ -118,105 +124,103 @@ struct RunningCheck {
     _task: AbortOnDropHandle<()>,
 }
 
-/// The check of one endpoint.
-struct Check {
+/// The self-check of one endpoint.
+struct EndpointCheck {
     cluster: String,
     backend: Arc<Backend>,
     endpoint: Arc<Endpoint>,
     client: ProbeClient,
     live: Arc<Live>,
     metrics: Arc<Metrics>,
-    /// The finding that was last logged.
+    /// The outcome that was logged last.
     last_log: Mutex<Option<String>>,
 }
 
-/// Revokes the trust in an endpoint when its check panics: no request goes there until a check has passed again.
-struct DistrustOnPanic<'a>(&'a Endpoint);
-
-impl Drop for DistrustOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.distrust();
-        }
-    }
+/// The outcome of one check.
+enum CheckOutcome {
+    Passed(AcceptedIdentity),
+    Failed(SelfCheckFailure),
+    /// The endpoint cannot be reached, and must pass another check.
+    Unreachable(String),
+    /// No evidence either way: the API server is starting, overloaded or shutting down.
+    Inconclusive(String),
 }
 
-/// What one question found.
-enum Finding {
-    Good(Accepted),
-    Bad(Fault),
-    /// It cannot be reached, and is to be asked anew.
-    Away(String),
-    /// Nothing either way: it is starting, overloaded or ending.
-    Unknown(String),
-}
-
-impl Check {
+impl EndpointCheck {
     async fn run(&self) {
-        let _distrust = DistrustOnPanic(&self.endpoint);
-        let mut pace = CheckSchedule::default();
+        // No request goes to an endpoint whose check has panicked until a check has passed again.
+        let _distrust = OnPanic(|| {
+            self.endpoint.distrust();
+            self.export_trust(&self.live.peek());
+        });
+        *self.last_log.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut schedule = CheckSchedule::default();
         loop {
-            let before = self.endpoint.trust();
-            let finding = self.ask().await;
-            let wait = pace.after(&finding);
-            self.conclude(finding, before);
+            let before = self.endpoint.trust_version();
+            let outcome = self.attempt().await;
+            let wait = schedule.after(&outcome);
+            self.conclude(outcome, before);
             let now = Instant::now();
             sleep_until(now + MIN_RECHECK_INTERVAL.min(wait)).await;
             tokio::select! {
                 () = sleep_until(now + wait) => {}
                 () = self.endpoint.recheck_requested() => {}
-                () = self.client.broken() => {}
+                () = self.client.disconnected() => {}
             }
         }
     }
 
-    async fn ask(&self) -> Finding {
-        let sent = subject();
-        let (status, body) = match self.client.ask(Some(&sent), REVIEWS, Some(REVIEW.to_owned())).await {
-            Ok(answer) => answer,
-            Err(ProbeError::Send(SendError::Connect(error))) => return Finding::Away(error.to_string()),
-            Err(error) => return Finding::Unknown(error.to_string()),
-        };
-        let certificate = Certificate::of(self.client.asked(), self.endpoint.own_certificate());
-        match judge(&sent, status, &body, certificate) {
-            Some(Ok(accepted)) => match self.learn_header_names().await {
-                Ok(true) => Finding::Good(accepted),
-                Ok(false) => Finding::Bad(Fault::HeaderNamesForbidden(self.reads_as())),
-                Err(cause) => {
-                    Finding::Unknown(format!("the names of its identity headers cannot be read: {cause}"))
+    async fn attempt(&self) -> CheckOutcome {
+        let sent = test_user();
+        let (status, body) =
+            match self.client.send(Some(&sent), REVIEW_PATH, Some(REVIEW_BODY.to_owned())).await {
+                Ok(answer) => answer,
+                Err(ProbeError::Send(SendError::Connect(error))) => {
+                    return CheckOutcome::Unreachable(error.to_string());
                 }
+                Err(error) => return CheckOutcome::Inconclusive(error.to_string()),
+            };
+        let certificate =
+            CertificateFinding::of(self.client.certificate_request(), self.endpoint.gateway_certificate());
+        match evaluate(&sent, status, &body, certificate) {
+            Some(Ok(accepted)) => match self.learn_header_names().await {
+                Ok(true) => CheckOutcome::Passed(accepted),
+                Ok(false) => CheckOutcome::Failed(SelfCheckFailure::HeaderNamesForbidden(self.reader())),
+                Err(cause) => CheckOutcome::Inconclusive(format!(
+                    "the names of its identity headers cannot be read: {cause}"
+                )),
             },
-            Some(Err(fault)) => Finding::Bad(fault),
-            None => Finding::Unknown(format!("it answered {status}")),
+            Some(Err(failure)) => CheckOutcome::Failed(failure),
+            None => CheckOutcome::Inconclusive(format!("the self-check got HTTP status {status}")),
         }
     }
 
-    fn conclude(&self, finding: Finding, before: Trust) {
+    fn conclude(&self, outcome: CheckOutcome, before: TrustVersion) {
         let endpoint = self.endpoint.address().to_string();
-        let result = match &finding {
-            Finding::Good(Accepted::Whole) => "ok",
-            Finding::Good(Accepted::WithoutUid) => "uid_missing",
-            Finding::Bad(fault) => fault.label(),
-            Finding::Away(_) => "away",
-            Finding::Unknown(_) => "unknown",
+        let result = match &outcome {
+            CheckOutcome::Passed(AcceptedIdentity::Complete) => "ok",
+            CheckOutcome::Passed(AcceptedIdentity::WithoutUid) => "uid_missing",
+            CheckOutcome::Failed(failure) => failure.label(),
+            CheckOutcome::Unreachable(_) => "away",
+            CheckOutcome::Inconclusive(_) => "unknown",
         };
         self.metrics.backend.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
-        match finding {
-            Finding::Good(accepted) => {
+        match outcome {
+            CheckOutcome::Passed(accepted) => {
                 if !self.endpoint.set_trusted(before) {
-                    // It went away meanwhile; that is a doubt, so it is asked again.
+                    // The endpoint went away during the check, which has requested another one.
                     return;
                 }
                 self.endpoint.clear_error();
                 self.backend.note_available();
                 match accepted {
-                    Accepted::Whole => self.log_once("", |cluster| {
+                    AcceptedIdentity::Complete => self.log_once("", |cluster| {
                         info!(
                             cluster,
                             endpoint, "self-check passed: the backend accepts forwarded identities"
                         );
                     }),
-                    Accepted::WithoutUid => self.log_once("uid", |cluster| {
+                    AcceptedIdentity::WithoutUid => self.log_once("uid", |cluster| {
                         warn!(
                             cluster,
                             endpoint,
@@ -225,84 +229,92 @@ impl Check {
                     }),
                 }
             }
-            Finding::Bad(fault) => {
+            CheckOutcome::Failed(failure) => {
                 self.endpoint.distrust();
-                if matches!(fault, Fault::Unauthorized(_)) {
+                if matches!(failure, SelfCheckFailure::Unauthorized(_)) {
                     self.live.report_refused_credential();
                 }
-                let advice = fault.advice(self.backend.identity());
-                self.log_once(&advice.clone(), |cluster| {
-                    error!(cluster, endpoint, "this API server is not used: {advice}");
+                let diagnosis = failure.diagnosis(self.backend.identity());
+                self.log_once(&diagnosis.clone(), |cluster| {
+                    error!(cluster, endpoint, "self-check failed, endpoint not used: {diagnosis}");
                 });
             }
-            Finding::Away(cause) => {
+            CheckOutcome::Unreachable(cause) => {
                 self.endpoint.distrust();
                 self.log_once(&cause.clone(), |cluster| {
-                    warn!(cluster, endpoint, "this API server cannot be reached: {cause}");
+                    warn!(cluster, endpoint, "self-check failed, endpoint unreachable: {cause}");
                 });
             }
-            Finding::Unknown(cause) => {
+            CheckOutcome::Inconclusive(cause) => {
                 let trusted = self.endpoint.is_trusted();
                 self.log_once(&cause.clone(), |cluster| {
-                    warn!(cluster, endpoint, trusted, "this API server cannot be checked: {cause}");
+                    warn!(cluster, endpoint, trusted, "self-check inconclusive: {cause}");
                 });
             }
         }
         self.endpoint.set_checked();
         let snapshot = self.live.peek();
-        if snapshot.endpoints().any(|endpoint| Arc::ptr_eq(endpoint, &self.endpoint)) {
-            let trusted = i64::from(self.endpoint.is_trusted());
-            self.metrics.backend.endpoint_trusted.with_label_values(&[&self.cluster, &endpoint]).set(trusted);
-        } else if self.endpoint.is_trusted() && self.is_pending(&snapshot) {
+        if !self.export_trust(&snapshot) && self.endpoint.is_trusted() && self.is_pending(&snapshot) {
             self.live.request_reload();
         }
     }
 
-    /// Whether this endpoint is of a pending backend.
+    /// Exports whether the endpoint is trusted, if it is in force; a pending one may have the same address.
+    fn export_trust(&self, snapshot: &Snapshot) -> bool {
+        let is_in_force = snapshot.endpoints().any(|endpoint| Arc::ptr_eq(endpoint, &self.endpoint));
+        if is_in_force {
+            let labels = [self.cluster.as_str(), &self.endpoint.address().to_string()];
+            let trusted = i64::from(self.endpoint.is_trusted());
+            self.metrics.backend.endpoint_trusted.with_label_values(&labels).set(trusted);
+        }
+        is_in_force
+    }
+
+    /// Whether this endpoint belongs to a pending backend.
     fn is_pending(&self, snapshot: &Snapshot) -> bool {
         let mut pending = snapshot.clusters().iter().filter_map(|cluster| cluster.pending_backend.as_ref());
         pending.any(|backend| Arc::ptr_eq(backend, &self.backend))
     }
 
-    /// Logs a finding, unless it is the one that was last logged.
-    fn log_once(&self, finding: &str, log: impl FnOnce(&str)) {
+    /// Logs an outcome, unless it was the last one logged.
+    fn log_once(&self, outcome: &str, log: impl FnOnce(&str)) {
         let mut last = self.last_log.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.as_deref() != Some(finding) {
+        if last.as_deref() != Some(outcome) {
             log(&self.cluster);
-            *last = Some(finding.to_owned());
+            *last = Some(outcome.to_owned());
         }
     }
 
-    /// Finds out from which other headers the API server reads identities; they are taken out of every request. Says
-    /// whether they are known, by the API server or by the configuration; an error says that they may be known later.
+    /// Reads the names of the API server's identity headers, which the gateway removes from every request. Returns
+    /// whether the API server or the configuration names them; an error if a later attempt may succeed.
     // threat: further-identity-headers
     async fn learn_header_names(&self) -> Result<bool, String> {
-        // Without a certificate the gateway cannot be taken for a front proxy, whose headers are read.
-        if self.endpoint.own_certificate().is_none() {
+        // Without a client certificate the API server never treats the gateway as a front proxy.
+        if self.endpoint.gateway_certificate().is_none() {
             return Ok(true);
         }
-        match headers::ask(&self.client, self.backend.identity()).await? {
-            headers::Answer::Names(names) => {
+        match headers::read(&self.client, self.backend.identity()).await? {
+            headers::PublishedHeaderNames::All(names) => {
                 self.backend.learn_identity_headers(&names);
                 Ok(true)
             }
-            headers::Answer::Unknown => Ok(true),
-            headers::Answer::Forbidden => Ok(self.backend.has_configured_identity_headers()),
+            headers::PublishedHeaderNames::NotFound => Ok(true),
+            headers::PublishedHeaderNames::Forbidden => Ok(self.backend.has_configured_identity_headers()),
         }
     }
 
-    /// The user that may not read their names.
+    /// The user as whom the gateway reads the names, if known.
     // threat: backend-ignores-identity
-    fn reads_as(&self) -> Option<String> {
+    fn reader(&self) -> Option<String> {
         match self.backend.identity() {
             IdentityMode::RequestHeader => Some(GATEWAY.to_owned()),
-            IdentityMode::Impersonate => self.endpoint.own_certificate().map(|(name, _)| name.to_owned()),
+            IdentityMode::Impersonate => self.endpoint.gateway_certificate().map(|(name, _)| name.to_owned()),
         }
     }
 }
 
-/// The user that the check is made as: each part in a shape that a misread would change.
-fn subject() -> UserInfo {
+/// The user of the self-check, whose every part changes if the API server misreads it.
+fn test_user() -> UserInfo {
     let mut user = UserInfo::named("system:portcullis:self-check");
     user.uid = Some("portcullis-self-check".to_owned());
     user.groups = vec!["portcullis:self-check".to_owned(), ALL_AUTHENTICATED.to_owned()];

@@ -1,7 +1,7 @@
-//! Graceful shutdown, step by step: fail `/readyz`, serve on for the delay, refuse what is new, end watches one after
-//! the other while other requests finish, end the rest with the grace period.
+//! The graceful shutdown sequence: fail `/readyz`, keep serving for the delay, stop accepting, end watches one after
+//! the other while other requests finish, abort the rest after the grace period.
 //!
-//! Watches do not wait for other requests: one of these may take longer than a pod has.
+//! Watches do not wait for other requests to finish: that may take longer than a pod has.
 // apiserver: pkg/server/genericapiserver.go, RunWithContext
 
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,48 +15,49 @@ use crate::config::settings::Shutdown;
 use crate::listener::{ShutdownPhase, WatchTermination, Worker};
 use crate::metrics::Metrics;
 
-/// How long a watch may take to end, and its client to be told.
-const LAST_BYTES: Duration = Duration::from_secs(2);
+/// How long watches may take to end after the grace period, and controllers to release their leases.
+const FINAL_STEP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What may happen meanwhile.
+/// An event during a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Event {
-    /// Nothing is in progress any more.
+enum ShutdownEvent {
+    /// No request is in progress.
     Idle,
-    /// Somebody asks to end at once.
+    /// The caller forces the shutdown.
     Force,
 }
 
-/// Ends a shutdown at once; of use as soon as there is a server.
+/// Ends a graceful shutdown at once, also one that has not begun.
 #[derive(Debug, Clone)]
-pub struct ForceShutdown(Sender<Event>);
+pub struct ForceShutdown(Sender<ShutdownEvent>);
 
 impl ForceShutdown {
-    /// Waits for nothing any more.
+    /// Aborts all connections instead of waiting.
     pub fn trigger(&self) {
-        // A server that is gone needs no haste.
-        self.0.send(Event::Force).ok();
+        // Fails only if the server is gone already.
+        self.0.send(ShutdownEvent::Force).ok();
     }
 }
 
-/// Where the events of a shutdown arrive.
+/// The channel of shutdown events.
 #[derive(Debug)]
-pub(super) struct Events {
-    sender: Sender<Event>,
-    receiver: Receiver<Event>,
+pub(super) struct ShutdownEvents {
+    sender: Sender<ShutdownEvent>,
+    receiver: Receiver<ShutdownEvent>,
 }
 
-/// What a shutdown waits for.
+/// The parts of the server that a shutdown waits for.
 #[derive(Debug)]
-pub(super) struct Ending {
-    /// The workers, once no more connections are accepted.
+pub(super) struct ShutdownHandles {
+    /// Receives the workers once no more connections are accepted.
     pub(super) workers: Receiver<Vec<Worker>>,
-    /// Once no controller works and all leases are given up.
+    /// Receives a message once all controllers have stopped and released their leases.
     pub(super) controllers: Receiver<()>,
-    pub(super) events: Events,
+    /// The events.
+    pub(super) events: ShutdownEvents,
 }
 
-impl Events {
+impl ShutdownEvents {
     pub(super) fn new() -> Self {
         let (sender, receiver) = channel();
         Self { sender, receiver }
@@ -66,27 +67,27 @@ impl Events {
         ForceShutdown(self.sender.clone())
     }
 
-    /// Waits for an event; `None` if there was none in time.
-    fn within(&self, patience: Duration) -> Option<Event> {
-        self.receiver.recv_timeout(patience).ok()
+    /// Waits for an event; `None` on timeout.
+    fn within(&self, limit: Duration) -> Option<ShutdownEvent> {
+        self.receiver.recv_timeout(limit).ok()
     }
 }
 
-/// Goes through the steps. `workers` come when the acceptor has given up accepting.
+/// Runs the sequence to its end.
 pub(super) fn run(
     settings: Shutdown,
-    drain: &watch::Sender<ShutdownPhase>,
+    phase: &watch::Sender<ShutdownPhase>,
     watches: &WatchTermination,
-    Ending { workers, controllers, events }: Ending,
+    ShutdownHandles { workers, controllers, events }: ShutdownHandles,
     metrics: &Metrics,
 ) {
     let Shutdown { delay, send_retry_after, grace_period, watch_termination_grace_period } = settings;
-    drain.send_replace(ShutdownPhase::NotReady);
+    phase.send_replace(ShutdownPhase::NotReady);
     if !delay.is_zero() {
-        info!(?delay, "shutting down: /readyz fails, everything is served for the delay");
-        if events.within(delay) == Some(Event::Force) {
-            warn!("asked to end at once");
-            drain.send_replace(ShutdownPhase::Abort);
+        info!(?delay, "shutting down: /readyz fails, requests are served for the delay");
+        if events.within(delay) == Some(ShutdownEvent::Force) {
+            warn!("graceful shutdown cut short: forced");
+            phase.send_replace(ShutdownPhase::Abort);
             return;
         }
     }
@@ -99,41 +100,41 @@ pub(super) fn run(
         send_retry_after,
         "shutting down: no new connections, requests in progress may finish"
     );
-    // Logs and tunnels are counted with the watches, which makes these end a little sooner.
+    // Includes logs and tunnels, so that watches end a little earlier than necessary.
     watches.begin(
         u32::try_from(in_progress.long_running).unwrap_or_default(),
         watch_termination_grace_period.min(grace_period),
     );
-    drain.send_replace(ShutdownPhase::Draining);
+    phase.send_replace(ShutdownPhase::Draining);
     let joining = join(workers, events.sender.clone());
     match events.within(grace_period) {
-        Some(Event::Idle) => {}
-        Some(Event::Force) => warn!("asked to end at once"),
+        Some(ShutdownEvent::Idle) => {}
+        Some(ShutdownEvent::Force) => warn!("graceful shutdown cut short: forced"),
         None => {
             let left = metrics.requests.in_progress();
             warn!(
                 requests = left.requests,
                 long_running = left.long_running,
-                "the grace period is over: watches end, other requests are cut off"
+                "grace period expired: watches end, other requests are cut off"
             );
-            drain.send_replace(ShutdownPhase::EndingWatches);
-            events.within(LAST_BYTES);
+            phase.send_replace(ShutdownPhase::EndingWatches);
+            events.within(FINAL_STEP_TIMEOUT);
         }
     }
-    // They were told long ago; if nothing was in progress, only just.
-    controllers.recv_timeout(LAST_BYTES).ok();
-    drain.send_replace(ShutdownPhase::Abort);
+    // They have been stopping since the first step, which may have been just now.
+    controllers.recv_timeout(FINAL_STEP_TIMEOUT).ok();
+    phase.send_replace(ShutdownPhase::Abort);
     if joining.join().is_err() {
         warn!("a thread panicked while shutting down");
     }
 }
 
-/// Waits for the workers on a thread of its own, and says when the last one has ended.
-fn join(workers: Receiver<Vec<Worker>>, idle: Sender<Event>) -> JoinHandle<()> {
+/// Joins the workers on a thread of its own, and sends [`ShutdownEvent::Idle`] when the last one has ended.
+fn join(workers: Receiver<Vec<Worker>>, idle: Sender<ShutdownEvent>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         if let Ok(workers) = workers.recv() {
             workers.into_iter().for_each(Worker::join);
         }
-        idle.send(Event::Idle).ok();
+        idle.send(ShutdownEvent::Idle).ok();
     })
 }

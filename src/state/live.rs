@@ -7,7 +7,7 @@ use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
 
-/// The snapshot in force, and the signals between those who use it and the reload that replaces it.
+/// The snapshot in force, and the signals between its users and the reloader that replaces it.
 #[derive(Debug)]
 pub(crate) struct Live {
     snapshot: ArcSwap<Snapshot>,
@@ -25,12 +25,12 @@ impl Live {
         Arc::new(Self { snapshot, generation, reload, credential_refused: Notify::new() })
     }
 
-    /// The snapshot in force, for longer than a moment.
+    /// The snapshot in force, for use across await points.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
 
-    /// The snapshot in force, for a look.
+    /// The snapshot in force, for a short read.
     pub(crate) fn peek(&self) -> Guard<Arc<Snapshot>> {
         self.snapshot.load()
     }
@@ -42,12 +42,12 @@ impl Live {
         self.generation.send_replace(generation);
     }
 
-    /// Changes with each swap. A subscriber that reads the snapshot after it has subscribed misses none.
+    /// Notifies of each swap. A subscriber that reads the snapshot after it has subscribed misses none.
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()
     }
 
-    /// Requests that the configuration is read again, whether it has changed or not.
+    /// Requests a reload, whether the files have changed or not.
     pub(crate) fn request_reload(&self) {
         self.reload.notify_one();
     }

@@ -1,6 +1,6 @@
-//! Reload without a restart. Every second the content of the configuration's files is compared with what was read; a
-//! change builds a new snapshot, whole, by the path that the start takes, and swaps it in. On an error the old snapshot
-//! stays in force, the error is logged once, and a metric counts it.
+//! Reload without a restart. Every second the reloader compares the configuration files with the content in force. On a
+//! change it builds a whole new snapshot, in the same way as at the start, and swaps it in. On an error the old
+//! snapshot stays in force, and the reloader logs and counts the error once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
 
-/// How often files are compared with what was read of them.
+/// How often the files are compared with the content in force.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Keeps the snapshot up to date.
@@ -24,27 +24,27 @@ pub(crate) struct Reloader {
     live: Arc<Live>,
     deps: AuthnDeps,
     clock: Clock,
-    /// The settings of the start that no reload changes.
+    /// The settings of the start, which no reload changes.
     fixed: FixedSettings,
-    state: Mutex<State>,
+    state: Mutex<ReloadState>,
 }
 
-/// What was logged, and what is going on.
-struct State {
-    /// The fixed settings of the last configuration; they take effect at the next start.
+/// The state between two attempts.
+struct ReloadState {
+    /// The fixed settings of the last configuration, which take effect at the next start.
     wanted: FixedSettings,
-    /// The error that was last logged; `None` once a reload has succeeded.
+    /// The error that was logged last; `None` once a reload has succeeded.
     last_error: Option<String>,
     /// Whether [`Reloader::run`] is running, or has panicked.
     is_running: bool,
 }
 
-/// Why the configuration is looked at.
+/// The reason for an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Occasion {
-    /// It may have changed.
+enum ReloadTrigger {
+    /// The poll interval has passed.
     Tick,
-    /// A reload was requested: it is read whether it has changed or not.
+    /// A reload was requested, whether the files have changed or not.
     Requested,
     /// An API server has refused the gateway's credential, which may have been replaced.
     CredentialRefused,
@@ -73,7 +73,7 @@ impl FixedSettings {
 }
 
 impl Reloader {
-    /// A reloader for `source`, which was resolved to `settings` at the start.
+    /// A reloader for `source`, from which `settings` were resolved at the start.
     pub(crate) fn new(
         source: ConfigSource,
         settings: &Settings,
@@ -83,7 +83,7 @@ impl Reloader {
     ) -> Self {
         deps.metrics.config.reloaded(live.peek().generation, clock.now());
         let fixed = FixedSettings::of(settings);
-        let state = State { wanted: fixed.clone(), last_error: None, is_running: false };
+        let state = ReloadState { wanted: fixed.clone(), last_error: None, is_running: false };
         Self { source: Arc::new(Mutex::new(source)), live, deps, clock, fixed, state: Mutex::new(state) }
     }
 
@@ -91,48 +91,48 @@ impl Reloader {
     /// may be called again after a panic.
     pub(crate) async fn run(&self) {
         if std::mem::replace(&mut self.state().is_running, true) {
-            self.conclude(Err("bringing it into force panicked".to_owned()));
+            self.conclude(Err("the reload panicked".to_owned()));
         }
         let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let occasion = tokio::select! {
-                _ = ticks.tick() => Occasion::Tick,
-                () = self.live.reload_requested() => Occasion::Requested,
-                () = self.live.credential_refused() => Occasion::CredentialRefused,
+            let trigger = tokio::select! {
+                _ = ticks.tick() => ReloadTrigger::Tick,
+                () = self.live.reload_requested() => ReloadTrigger::Requested,
+                () = self.live.credential_refused() => ReloadTrigger::CredentialRefused,
             };
-            let Some(mut outcome) = self.attempt(occasion).await else { continue };
+            let Some(mut outcome) = self.attempt(trigger).await else { continue };
             if outcome.as_ref().is_err_and(|error| self.is_new(error)) {
                 // Certificate and key are written one after the other: half of a change is not an error yet.
                 sleep(POLL_INTERVAL).await;
-                outcome = self.attempt(Occasion::Requested).await.unwrap_or(outcome);
+                outcome = self.attempt(ReloadTrigger::Requested).await.unwrap_or(outcome);
             }
             self.conclude(outcome);
         }
     }
 
-    /// Reads the configuration and brings it into force. `None` if it has not changed.
+    /// Loads the configuration and puts it into force. Returns `None` if there is nothing to do.
     // threat: bad-reload
-    async fn attempt(&self, occasion: Occasion) -> Option<Result<(), String>> {
+    async fn attempt(&self, trigger: ReloadTrigger) -> Option<Result<(), String>> {
         let source = Arc::clone(&self.source);
         // Files may be slow, and a credential may come from a program.
         let reading = tokio::task::spawn_blocking(move || {
             let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
-            if occasion == Occasion::CredentialRefused {
+            if trigger == ReloadTrigger::CredentialRefused {
                 source.expire_credentials();
             }
-            (occasion == Occasion::Requested || source.changed()).then(|| source.load())
+            (trigger == ReloadTrigger::Requested || source.changed()).then(|| source.load())
         });
         Some(match reading.await {
             Ok(loaded) => match loaded? {
                 Ok(resolved) => self.swap(&resolved.settings, &resolved.warnings),
                 Err(errors) => Err(errors.to_string()),
             },
-            Err(_) => Err("reading it panicked".to_owned()),
+            Err(_) => Err("loading the configuration panicked".to_owned()),
         })
     }
 
-    /// Builds a snapshot and swaps it in. `warnings` are logged even if that fails: they come once.
+    /// Builds a snapshot and swaps it in. Logs `warnings` even on failure: the source reports them only once.
     fn swap(&self, settings: &Settings, warnings: &[String]) -> Result<(), String> {
         for warning in warnings {
             warn!("{warning}");
@@ -157,7 +157,7 @@ impl Reloader {
                     "new backend settings pending: the old ones stay until the endpoint passes its self-check"
                 );
             }
-            for (issuer, reason) in cluster.authn.issuers.waiting() {
+            for (issuer, reason) in cluster.authn.issuers.uninitialized() {
                 info!(
                     cluster = cluster.name,
                     issuer, reason, "OIDC discovery with the new settings has not succeeded yet"
@@ -184,7 +184,7 @@ impl Reloader {
         }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, ReloadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,5 @@
-//! One generation of the configuration, built whole and never changed: a request is decided by one generation.
+//! One generation of the configuration, built whole and never changed. Every request is served with a single
+//! generation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::router::Router;
 use crate::cluster::{Cluster, ClusterError, settings};
 use crate::config::settings::{Settings, Shutdown};
-use crate::listener::settings::Limits;
+use crate::listener::settings::ClientLimits;
 use crate::listener::tls;
 
 /// One generation of the configuration.
@@ -19,12 +20,12 @@ use crate::listener::tls;
 pub(crate) struct Snapshot {
     /// Grows with each reload; cached verdicts are valid for one generation.
     pub(crate) generation: u64,
-    /// The clusters, and which request is for which.
+    /// The clusters with their routes.
     pub(crate) router: Router<Cluster>,
     /// The TLS configuration of new connections.
     pub(crate) tls: Arc<ServerConfig>,
     /// The limits of new connections.
-    pub(crate) limits: Limits,
+    pub(crate) limits: ClientLimits,
     /// The value of `Strict-Transport-Security`.
     pub(crate) strict_transport_security: Option<HeaderValue>,
     /// How long a request may take, unless it is long-running.
@@ -35,7 +36,7 @@ pub(crate) struct Snapshot {
     pub(crate) livez_grace_period: Duration,
 }
 
-/// Why settings cannot be served.
+/// Why a snapshot cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The serving certificate or the TLS options do not fit together.
@@ -46,14 +47,14 @@ pub enum SnapshotError {
     Cluster {
         /// The cluster's name.
         cluster: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: ClusterError,
     },
 }
 
 impl Snapshot {
-    /// Builds a generation. What `before` has by the same settings goes on: connections, watches, keys.
+    /// Builds a generation. Keeps connections, watches and keys of `before` where the settings are the same.
     // threat: revoked-on-open-connection
     pub(crate) fn build(
         settings: &Settings,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::header::{HeaderName, HeaderValue};
 
 use super::UserInfo;
-use crate::go::escape::encode_extra_key;
+use crate::go::extra_key::encode_extra_key;
 
 /// How the gateway passes the identity to the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

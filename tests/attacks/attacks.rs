@@ -5,24 +5,22 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
 use http::{StatusCode, Version};
+use testkit::frames::{self, CANCEL, CONTINUATION, DATA, HEADERS, frame, header_block, request, reset};
+use testkit::{in_time, text};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::lab::{Answer, Lab, Needs, exchange, identity};
-use crate::support::frames::{
-    self, CANCEL, CONTINUATION, DATA, HEADERS, frame, header_block, request, reset,
-};
-use crate::support::{soon, text};
+use crate::environment::{Answer, AttackEnvironment, Needs, exchange, identity};
 
-pub struct Attack {
-    pub row: u8,
-    pub name: &'static str,
+pub(crate) struct Attack {
+    pub(crate) row: u8,
+    pub(crate) name: &'static str,
     /// What it stands for.
-    pub case: &'static str,
-    pub needs: Needs,
+    pub(crate) case: &'static str,
+    pub(crate) needs: Needs,
     /// Whether the naive proxy falls for it, or why it is not tried there.
-    pub naive: Result<(), &'static str>,
+    pub(crate) naive: Result<(), &'static str>,
     /// What the attacker got.
-    pub attempt: for<'a> fn(&'a mut Lab) -> BoxFuture<'a, Result<(), String>>,
+    pub(crate) attempt: for<'a> fn(&'a mut AttackEnvironment) -> BoxFuture<'a, Result<(), String>>,
 }
 
 const CAROL: &str = "Authorization: Bearer good-token\r\n";
@@ -51,26 +49,30 @@ fn anonymous() -> Identity {
 }
 
 /// That the API server received one request, by this identity and no other.
-fn arrived_as(lab: &Lab, expected: &Identity) -> Result<(), String> {
-    let seen = lab.only()?;
+fn arrived_as(environment: &AttackEnvironment, expected: &Identity) -> Result<(), String> {
+    let seen = environment.only()?;
     let found = identity(&seen);
     if found == *expected { Ok(()) } else { Err(format!("it arrived as {found:?}")) }
 }
 
 /// Each of these headers, beside carol's token, changes nothing of who she is.
-async fn each_is_carol(lab: &Lab, headers: &[&str]) -> Result<(), String> {
+async fn each_is_carol(environment: &AttackEnvironment, headers: &[&str]) -> Result<(), String> {
     for header in headers {
-        lab.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
-        arrived_as(lab, &carol()).map_err(|got| format!("{header:?}: {got}"))?;
+        environment.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
+        arrived_as(environment, &carol()).map_err(|got| format!("{header:?}: {got}"))?;
     }
     Ok(())
 }
 
-/// Each of these requests is refused with one of these codes and reaches nobody.
-async fn each_is_refused(lab: &Lab, requests: &[String], codes: &[u16]) -> Result<(), String> {
+/// Each of these requests is refused with one of these codes and is not forwarded.
+async fn each_is_refused(
+    environment: &AttackEnvironment,
+    requests: &[String],
+    codes: &[u16],
+) -> Result<(), String> {
     for request in requests {
-        let Answer { code, .. } = lab.ask(request).await;
-        lab.nothing().map_err(|got| format!("{:?}: {got}", request.lines().next()))?;
+        let Answer { code, .. } = environment.ask(request).await;
+        environment.nothing().map_err(|got| format!("{:?}: {got}", request.lines().next()))?;
         if !codes.contains(&code) {
             return Err(format!("{:?} is answered with {code}", request.lines().next()));
         }
@@ -79,18 +81,18 @@ async fn each_is_refused(lab: &Lab, requests: &[String], codes: &[u16]) -> Resul
 }
 
 /// While a client abuses its connection, another one's requests are answered.
-async fn others_go_on(lab: &Lab, abuse: &[u8], times: usize) -> Result<(), String> {
-    let gateway = lab.gateway();
-    let bob = lab.pki.clients.leaf().cn("bob").issue();
+async fn others_go_on(environment: &AttackEnvironment, abuse: &[u8], times: usize) -> Result<(), String> {
+    let gateway = environment.gateway();
+    let bob = environment.pki.clients.leaf().cn("bob").issue();
     let mut other = gateway.http2(Some(&bob)).await;
-    let mut abuser = gateway.frames(Some(&lab.alice), 65_535).await;
+    let mut abuser = gateway.frames(Some(&environment.alice), 65_535).await;
     for _ in 0..times {
         // It may be cut off at any time.
         if tokio::time::timeout(std::time::Duration::from_millis(200), abuser.write_all(abuse)).await.is_err()
         {
             break;
         }
-        let answered = match other.send(crate::support::get("/api", &[])).await {
+        let answered = match other.send(testkit::get("/api", &[])).await {
             Ok(response) => response,
             Err(error) => return Err(format!("another client's request fails: {error}")),
         };
@@ -102,14 +104,14 @@ async fn others_go_on(lab: &Lab, abuse: &[u8], times: usize) -> Result<(), Strin
     Ok(())
 }
 
-pub const ATTACKS: &[Attack] = &[
+pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         row: 1,
         name: "Connection nominates the identity",
         case: "CVE-2021-31999, CVE-2022-23652",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let nominations = [
                     "Connection: X-Remote-User",
@@ -117,7 +119,7 @@ pub const ATTACKS: &[Attack] = &[
                     "Connection: keep-alive\r\nConnection: X-Remote-User",
                     "Connection: ,,X-Remote-User,",
                 ];
-                each_is_carol(lab, &nominations).await
+                each_is_carol(environment, &nominations).await
             })
         },
     },
@@ -127,11 +129,11 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2021-31999",
         needs: Needs::Impersonation,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let carol = expected("impersonate-", "carol", &["7"], &["a", "b", "system:authenticated"]);
-                lab.ask(&get("/api", &format!("{CAROL}Connection: Impersonate-User\r\n"))).await;
-                arrived_as(lab, &carol)
+                environment.ask(&get("/api", &format!("{CAROL}Connection: Impersonate-User\r\n"))).await;
+                arrived_as(environment, &carol)
             })
         },
     },
@@ -141,14 +143,15 @@ pub const ATTACKS: &[Attack] = &[
         case: "golang#50580, CVE-2024-45410",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
-                lab.ask(&get(
-                    "/api",
-                    &format!("{CAROL}Connection: X-Forwarded-For\r\nX-Forwarded-For: 10.9.9.9\r\n"),
-                ))
-                .await;
-                let seen = lab.only()?;
+                environment
+                    .ask(&get(
+                        "/api",
+                        &format!("{CAROL}Connection: X-Forwarded-For\r\nX-Forwarded-For: 10.9.9.9\r\n"),
+                    ))
+                    .await;
+                let seen = environment.only()?;
                 if seen.all("x-forwarded-for") == ["127.0.0.1"] {
                     Ok(())
                 } else {
@@ -163,11 +166,11 @@ pub const ATTACKS: &[Attack] = &[
         case: "envoy#44525, golang#80416",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n";
-                let answer = lab.ask(&get("/api", &format!("{CAROL}{upgrade}"))).await;
-                let seen = lab.only()?;
+                let answer = environment.ask(&get("/api", &format!("{CAROL}{upgrade}"))).await;
+                let seen = environment.only()?;
                 let left: Vec<&str> = ["upgrade", "http2-settings"]
                     .into_iter()
                     .filter(|name| seen.headers.contains_key(*name))
@@ -182,9 +185,9 @@ pub const ATTACKS: &[Attack] = &[
         case: "envoy#44525",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
-                each_is_carol(lab, &["Connection: Upgrade, X-Remote-User\r\nUpgrade: websocket\r\nX-Remote-Group: system:masters"])
+                each_is_carol(environment, &["Connection: Upgrade, X-Remote-User\r\nUpgrade: websocket\r\nX-Remote-Group: system:masters"])
                 .await
             })
         },
@@ -195,14 +198,15 @@ pub const ATTACKS: &[Attack] = &[
         case: "GHSA-c8w2-fgvx-vhv4",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
-                lab.ask(&get(
-                    "/api",
-                    "X-Remote-User: admin\r\nX-Remote-Group: system:masters\r\nX-Remote-Extra-A: b\r\n",
-                ))
-                .await;
-                arrived_as(lab, &anonymous())
+                environment
+                    .ask(&get(
+                        "/api",
+                        "X-Remote-User: admin\r\nX-Remote-Group: system:masters\r\nX-Remote-Extra-A: b\r\n",
+                    ))
+                    .await;
+                arrived_as(environment, &anonymous())
             })
         },
     },
@@ -212,10 +216,13 @@ pub const ATTACKS: &[Attack] = &[
         case: "GHSA-7r4p-vjf4-gxv4",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
-                each_is_carol(lab, &["X-Remote-Extra-Scopes: all", "X-Remote-Uid: 0", "X-Remote-Extra-: x"])
-                    .await
+                each_is_carol(
+                    environment,
+                    &["X-Remote-Extra-Scopes: all", "X-Remote-Uid: 0", "X-Remote-Extra-: x"],
+                )
+                .await
             })
         },
     },
@@ -225,7 +232,7 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2025-64484, GHSA-f59h-q822-g45g",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let spellings = [
                     "X_Remote_User: admin",
@@ -233,10 +240,10 @@ pub const ATTACKS: &[Attack] = &[
                     "X-REMOTE-USER: admin",
                     "X-Remote_Group: system:masters",
                 ];
-                each_is_carol(lab, &spellings).await?;
+                each_is_carol(environment, &spellings).await?;
                 for spelling in ["X-Remote-User : admin", "X-Remote-Group\t: system:masters"] {
-                    lab.ask(&get("/api", &format!("{CAROL}{spelling}\r\n"))).await;
-                    if let Some(seen) = lab.backend.take()
+                    environment.ask(&get("/api", &format!("{CAROL}{spelling}\r\n"))).await;
+                    if let Some(seen) = environment.backend.take()
                         && identity(&seen) != carol()
                     {
                         return Err(format!("{spelling:?} arrived as {:?}", identity(&seen)));
@@ -252,10 +259,10 @@ pub const ATTACKS: &[Attack] = &[
         case: "OCM#335",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 each_is_carol(
-                    lab,
+                    environment,
                     &[
                         "X-Remote-Group: system:masters",
                         "x-remote-group: a\r\nX-Remote-Group: system:masters",
@@ -271,7 +278,7 @@ pub const ATTACKS: &[Attack] = &[
         case: "OCM#335",
         needs: Needs::Impersonation,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let requests = [
                     "Impersonate-Group: system:masters",
@@ -281,8 +288,8 @@ pub const ATTACKS: &[Attack] = &[
                 for header in requests {
                     let carol =
                         expected("impersonate-", "carol", &["7"], &["a", "b", "system:authenticated"]);
-                    lab.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
-                    if let Some(seen) = lab.backend.take()
+                    environment.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
+                    if let Some(seen) = environment.backend.take()
                         && identity(&seen) != carol
                     {
                         return Err(format!("{header:?} arrived as {:?}", identity(&seen)));
@@ -298,11 +305,11 @@ pub const ATTACKS: &[Attack] = &[
         case: "Impersonate-Uid, X-Remote-Uid",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
-                each_is_carol(lab, &["X-Remote-Tenant: root"]).await?;
+                each_is_carol(environment, &["X-Remote-Tenant: root"]).await?;
                 each_is_refused(
-                    lab,
+                    environment,
                     &[get("/api", &format!("{CAROL}Impersonate-Tenant: root\r\n"))],
                     &[400, 403],
                 )
@@ -316,19 +323,19 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2018-1002105",
         needs: Needs::Http1,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
-                let Some(mut stream) = lab.connect(None).await else { return Ok(()) };
+                let Some(mut stream) = environment.connect(None).await else { return Ok(()) };
                 let upgrade = get("/exec", &format!("{CAROL}Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"));
                 exchange(&mut stream, &upgrade).await;
-                lab.backend.take();
+                environment.backend.take();
                 // Into the pipe, if there is one: with the proxy's own certificate behind it.
                 exchange(
                     &mut stream,
                     &get("/secret", "X-Remote-User: admin\r\nX-Remote-Group: system:masters\r\n"),
                 )
                 .await;
-                match lab.backend.take() {
+                match environment.backend.take() {
                     Some(seen) if identity(&seen) != anonymous() => Err(format!("{:?}", identity(&seen))),
                     _ => Ok(()),
                 }
@@ -341,11 +348,11 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2018-1002105",
         needs: Needs::Http1,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let upgrade =
                     get("/switch", &format!("{CAROL}Connection: Upgrade\r\nUpgrade: websocket\r\n"));
-                let Answer { code, .. } = lab.ask(&upgrade).await;
+                let Answer { code, .. } = environment.ask(&upgrade).await;
                 if code == 101 { Err("the tunnel is open".to_owned()) } else { Ok(()) }
             })
         },
@@ -356,13 +363,13 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2020-8559, CVE-2022-3172",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
-                let answer = lab.ask(&get("/redirect", CAROL)).await;
-                if lab.trapped.load(Ordering::SeqCst) > 0 || answer.body == "trapped" {
+                let answer = environment.ask(&get("/redirect", CAROL)).await;
+                if environment.trapped.load(Ordering::SeqCst) > 0 || answer.body == "trapped" {
                     return Err("the proxy went where it was sent".to_owned());
                 }
-                lab.only().map(|_| ())
+                environment.only().map(|_| ())
             })
         },
     },
@@ -372,19 +379,21 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2020-8562, CVE-2025-49825",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
-                let trap = lab.trap;
+                let trap = environment.trap;
                 for header in [
                     format!("X-Forwarded-Host: {trap}"),
                     format!("Forwarded: host={trap}"),
                     format!("X-Host: {trap}"),
                 ] {
-                    lab.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
+                    environment.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
                 }
-                lab.ask(&format!("GET /api HTTP/1.1\r\nHost: {trap}\r\n{CAROL}\r\n")).await;
-                lab.ask(&format!("GET http://{trap}/api HTTP/1.1\r\nHost: {trap}\r\n{CAROL}\r\n")).await;
-                match lab.trapped.load(Ordering::SeqCst) {
+                environment.ask(&format!("GET /api HTTP/1.1\r\nHost: {trap}\r\n{CAROL}\r\n")).await;
+                environment
+                    .ask(&format!("GET http://{trap}/api HTTP/1.1\r\nHost: {trap}\r\n{CAROL}\r\n"))
+                    .await;
+                match environment.trapped.load(Ordering::SeqCst) {
                     0 => Ok(()),
                     times => Err(format!("the proxy went there {times} times")),
                 }
@@ -397,13 +406,13 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2023-44487",
         needs: Needs::Nothing,
         naive: Err("it has no flow to protect"),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let ids = (0..200).map(|index| 2 * index + 1);
                 let flood: Vec<u8> =
                     ids.flat_map(|id| [request(id, "/api"), reset(id, CANCEL)].concat()).collect();
-                others_go_on(lab, &flood, 20).await?;
-                match lab.backend.pending() {
+                others_go_on(environment, &flood, 20).await?;
+                match environment.backend.pending() {
                     few if few < 2_000 => Ok(()),
                     many => Err(format!("{many} requests reached the API server")),
                 }
@@ -416,13 +425,13 @@ pub const ATTACKS: &[Attack] = &[
         case: "RUSTSEC-2024-0332",
         needs: Needs::Nothing,
         naive: Err("its HTTP library bounds them too"),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let mut flood = frame(HEADERS, 0, 1, &header_block("GET", "/api"));
                 for _ in 0..64 {
                     flood.extend(frame(CONTINUATION, 0, 1, &[0x40, 1, b'x', 1, b'y'].repeat(1000)));
                 }
-                others_go_on(lab, &flood, 20).await
+                others_go_on(environment, &flood, 20).await
             })
         },
     },
@@ -432,11 +441,11 @@ pub const ATTACKS: &[Attack] = &[
         case: "RUSTSEC-2026-0258",
         needs: Needs::Nothing,
         naive: Err("its HTTP library bounds them too"),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let open = frame(HEADERS, frames::END_HEADERS, 1, &header_block("POST", "/api"));
                 let flood = [open, frame(DATA, 0, 1, &[]).repeat(20_000)].concat();
-                others_go_on(lab, &flood, 10).await
+                others_go_on(environment, &flood, 10).await
             })
         },
     },
@@ -446,11 +455,11 @@ pub const ATTACKS: &[Attack] = &[
         case: "kubernetes#135279, gardener#13405",
         needs: Needs::Nothing,
         naive: Err("it shares no connections"),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 for _ in 0..5 {
-                    lab.ask(&get("/api", "")).await;
-                    let seen = lab.only()?;
+                    environment.ask(&get("/api", "")).await;
+                    let seen = environment.only()?;
                     // kube-apiserver ends the HTTP/2 connection of such a request.
                     if seen.version == Version::HTTP_2 {
                         return Err("it came over HTTP/2".to_owned());
@@ -466,7 +475,7 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2019-9901, CVE-2021-29492",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let targets = [
                     "/api/v1/namespaces/a/../b/pods",
@@ -477,12 +486,14 @@ pub const ATTACKS: &[Attack] = &[
                     "/api/v1/%5c..%5cx?a=%2F&a=b",
                 ];
                 for target in targets {
-                    let Answer { code, .. } = lab.ask(&get(target, CAROL)).await;
-                    match lab.backend.take() {
+                    let Answer { code, .. } = environment.ask(&get(target, CAROL)).await;
+                    match environment.backend.take() {
                         Some(seen) if seen.target != target => {
                             return Err(format!("{target} became {}", seen.target));
                         }
-                        None if code == 200 => return Err(format!("{target} was answered by nobody")),
+                        None if code == 200 => {
+                            return Err(format!("{target} was answered, but not by the API server"));
+                        }
                         _ => {}
                     }
                 }
@@ -496,11 +507,11 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2026-40575",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let headers = "X-Forwarded-For: 10.9.9.9\r\nX-Real-Ip: 10.9.9.9\r\nForwarded: for=10.9.9.9\r\nX-Forwarded-Uri: /public\r\n";
-                lab.ask(&get("/api", &format!("{CAROL}{headers}"))).await;
-                let seen = lab.only()?;
+                environment.ask(&get("/api", &format!("{CAROL}{headers}"))).await;
+                let seen = environment.only()?;
                 let believed: Vec<&str> = ["x-forwarded-for", "x-real-ip", "forwarded"]
                     .into_iter()
                     .filter(|name| seen.all(name).iter().any(|value| value.contains("10.9.9.9")))
@@ -519,15 +530,16 @@ pub const ATTACKS: &[Attack] = &[
         case: "website#12890, Adyen/kubectl-rexec#171",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let named = get("/api", "X-Remote-User: admin\r\nX-Remote-Group: system:masters\r\n");
-                let proxy = lab.pki.clients.leaf().cn("proxy").issue();
-                let stranger = lab.pki.client_front.leaf().cn("stranger").issue();
-                for (certificate, name) in [(&lab.alice, "alice"), (&proxy, "proxy"), (&stranger, "stranger")]
+                let proxy = environment.pki.clients.leaf().cn("proxy").issue();
+                let stranger = environment.pki.client_front.leaf().cn("stranger").issue();
+                for (certificate, name) in
+                    [(&environment.alice, "alice"), (&proxy, "proxy"), (&stranger, "stranger")]
                 {
-                    lab.ask_as(Some(certificate), &named).await;
-                    if let Some(seen) = lab.backend.take()
+                    environment.ask_as(Some(certificate), &named).await;
+                    if let Some(seen) = environment.backend.take()
                         && seen.all("x-remote-user") != [name]
                     {
                         return Err(format!("{name} arrived as {:?}", identity(&seen)));
@@ -543,12 +555,12 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2022-2385",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let two =
                     get("/api?watch=false&watch=true", &format!("{CAROL}Authorization: Bearer masters\r\n"));
-                lab.ask(&two).await;
-                match lab.backend.take() {
+                environment.ask(&two).await;
+                match environment.backend.take() {
                     Some(seen) if identity(&seen) != carol() => Err(format!("{:?}", identity(&seen))),
                     Some(seen) if seen.target != "/api?watch=false&watch=true" => Err(seen.target),
                     _ => Ok(()),
@@ -562,10 +574,10 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2022-1996",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 for origin in ["https://evil.example", "null", "https://api.example.evil.example"] {
-                    let answer = lab.ask(&get("/api", &format!("{CAROL}Origin: {origin}\r\n"))).await;
+                    let answer = environment.ask(&get("/api", &format!("{CAROL}Origin: {origin}\r\n"))).await;
                     if answer.head.to_lowercase().contains("access-control-allow") {
                         return Err(format!("{origin} is let in"));
                     }
@@ -580,19 +592,19 @@ pub const ATTACKS: &[Attack] = &[
         case: "CVE-2025-49825",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 // An authority that the client made itself, under the names of the true ones.
-                let own = crate::pki::Ca::new("clients");
+                let own = testkit::pki::Ca::new("clients");
                 let between = own.intermediate("clients");
                 let forged = [
                     own.leaf().cn("alice").issue(),
                     between.leaf().cn("alice").org("system:masters").issue(),
                 ];
-                let other_domain = lab.pki.servers.leaf().cn("alice").issue();
+                let other_domain = environment.pki.servers.leaf().cn("alice").issue();
                 for certificate in forged.iter().chain([&other_domain]) {
-                    lab.ask_as(Some(certificate), &get("/api", "")).await;
-                    if let Some(seen) = lab.backend.take()
+                    environment.ask_as(Some(certificate), &get("/api", "")).await;
+                    if let Some(seen) = environment.backend.take()
                         && seen.all("x-remote-user") != ["system:anonymous"]
                     {
                         return Err(format!("it arrived as {:?}", identity(&seen)));
@@ -608,7 +620,7 @@ pub const ATTACKS: &[Attack] = &[
         case: "golang net/http",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| Box::pin(padded(lab)),
+        attempt: |environment| Box::pin(padded(environment)),
     },
     Attack {
         row: 25,
@@ -616,7 +628,7 @@ pub const ATTACKS: &[Attack] = &[
         case: "golang net/http",
         needs: Needs::Http1,
         naive: Ok(()),
-        attempt: |lab| Box::pin(padded(lab)),
+        attempt: |environment| Box::pin(padded(environment)),
     },
     Attack {
         row: 26,
@@ -624,10 +636,10 @@ pub const ATTACKS: &[Attack] = &[
         case: "caches shared between clusters",
         needs: Needs::Clusters,
         naive: Err("it has one cluster"),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
-                let other = lab.other.as_ref().unwrap();
-                let mallory = lab.pki.client_front.leaf().cn("mallory").issue();
+                let other = environment.other.as_ref().unwrap();
+                let mallory = environment.pki.client_front.leaf().cn("mallory").issue();
                 let token =
                     |path: &str, token: &str| get(path, &format!("Authorization: Bearer {token}\r\n"));
                 // Good where they belong, then tried elsewhere on the same connection.
@@ -639,12 +651,12 @@ pub const ATTACKS: &[Attack] = &[
                     ),
                     (Some(&mallory), get("/clusters/other/api", ""), get("/clusters/own/api", "")),
                 ] {
-                    let mut stream = lab.connect(certificate).await.ok_or("no connection")?;
+                    let mut stream = environment.connect(certificate).await.ok_or("no connection")?;
                     if exchange(&mut stream, &good).await.code != 200 || other.take().is_none() {
-                        return Err(crate::lab::LOST.to_owned());
+                        return Err(crate::environment::LOST.to_owned());
                     }
                     exchange(&mut stream, &bad).await;
-                    lab.nothing()?;
+                    environment.nothing()?;
                 }
                 Ok(())
             })
@@ -656,9 +668,9 @@ pub const ATTACKS: &[Attack] = &[
         case: "SNI of one, Host of another",
         needs: Needs::Clusters,
         naive: Err("it has one cluster"),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
-                let other = lab.other.as_ref().unwrap();
+                let other = environment.other.as_ref().unwrap();
                 let requests = [
                     format!("GET /api HTTP/1.1\r\nHost: other.example\r\n{CAROL}\r\n"),
                     get("/clusters/own/../other/api", CAROL),
@@ -666,15 +678,16 @@ pub const ATTACKS: &[Attack] = &[
                     get("//clusters/other/api", CAROL),
                 ];
                 for request in requests {
-                    lab.ask(&request).await;
+                    environment.ask(&request).await;
                     if let Some(seen) = other.take() {
                         return Err(format!("{:?} arrived as {:?}", seen.target, identity(&seen)));
                     }
                 }
                 let name = "own.example".try_into().unwrap();
-                let mut stream = lab.gateway().tls_as(name, b"http/1.1", Some(&lab.alice)).await;
+                let mut stream =
+                    environment.gateway().tls_as(name, b"http/1.1", Some(&environment.alice)).await;
                 let crossed = exchange(&mut stream, "GET /api HTTP/1.1\r\nHost: other.example\r\n\r\n").await;
-                while lab.backend.take().is_some_and(|seen| seen.target != "/api") {}
+                while environment.backend.take().is_some_and(|seen| seen.target != "/api") {}
                 match (crossed.code, other.take()) {
                     (421, None) => Ok(()),
                     (code, seen) => Err(format!("{code}, and the other one got {seen:?}")),
@@ -688,7 +701,7 @@ pub const ATTACKS: &[Attack] = &[
         case: "request smuggling",
         needs: Needs::Nothing,
         naive: Ok(()),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let requests = [
                     format!("GET /api HTTP/1.1\r\nHost: a\r\nHost: b\r\n{CAROL}\r\n"),
@@ -696,7 +709,7 @@ pub const ATTACKS: &[Attack] = &[
                     format!("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n{CAROL}\r\n"),
                     format!("GET /api HTTP/1.1\r\n{CAROL}\r\n"),
                 ];
-                each_is_refused(lab, &requests, &[400]).await
+                each_is_refused(environment, &requests, &[400]).await
             })
         },
     },
@@ -706,7 +719,7 @@ pub const ATTACKS: &[Attack] = &[
         case: "request smuggling",
         needs: Needs::Http1,
         naive: Err("its HTTP library is the gateway's own"),
-        attempt: |lab| {
+        attempt: |environment| {
             Box::pin(async move {
                 let hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\nX-Remote-User: admin\r\n\r\n";
                 let chunked = format!(
@@ -717,8 +730,8 @@ pub const ATTACKS: &[Attack] = &[
                     "POST /api HTTP/1.1\r\nHost: a\r\n{CAROL}Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n{hidden}"
                 );
                 for request in [chunked, odd] {
-                    lab.ask(&request).await;
-                    while let Some(seen) = lab.backend.take() {
+                    environment.ask(&request).await;
+                    while let Some(seen) = environment.backend.take() {
                         if identity(&seen).get("x-remote-user").is_some_and(|user| user == &["admin"]) {
                             return Err(format!("{} arrived as {:?}", seen.target, identity(&seen)));
                         }
@@ -731,23 +744,23 @@ pub const ATTACKS: &[Attack] = &[
 ];
 
 /// Groups and names that a receiver trims would be others there.
-async fn padded(lab: &mut Lab) -> Result<(), String> {
-    let clients = &lab.pki.clients;
+async fn padded(environment: &mut AttackEnvironment) -> Result<(), String> {
+    let clients = &environment.pki.clients;
     let certificates = [
         clients.leaf().cn("mallory").org("system:masters ").issue(),
         clients.leaf().cn("mallory").org("\tsystem:masters").issue(),
         clients.leaf().cn(" admin").issue(),
         clients.leaf().cn("mallory").uid("1 ").issue(),
     ];
-    let check = |seen: Option<crate::support::Seen>| match seen {
+    let check = |seen: Option<testkit::ReceivedRequest>| match seen {
         Some(seen) => Err(format!("it arrived as {:?}", identity(&seen))),
         None => Ok(()),
     };
     for certificate in &certificates {
-        soon(lab.ask_as(Some(certificate), &get("/api", ""))).await;
-        check(lab.backend.take())?;
+        in_time(environment.ask_as(Some(certificate), &get("/api", ""))).await;
+        check(environment.backend.take())?;
     }
     // The token file has one whose group ends in a blank.
-    lab.ask(&get("/api", "Authorization: Bearer masters\r\n")).await;
-    check(lab.backend.take())
+    environment.ask(&get("/api", "Authorization: Bearer masters\r\n")).await;
+    check(environment.backend.take())
 }

@@ -1,41 +1,34 @@
-//! What has gone wrong in proxies like this one, tried on a live proxy: on the gateway, where nothing may succeed, and on
-//! a deliberately naive one, where the same attacks must. The verdict looks at what the API server received.
+//! Attacks that have succeeded on other proxies, on a live proxy: on the gateway, where none may succeed, and on a
+//! deliberately naive one, where they must. The verdict looks at what the API server received.
 //!
 //! `cargo test --test attacks -- --proxy 'COMMAND …'` tries them on another proxy; see the README beside this file.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    missing_debug_implementations,
-    dead_code,
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
-    clippy::panic,
     clippy::indexing_slicing,
-    clippy::string_slice,
-    clippy::many_single_char_names,
     clippy::print_stdout,
-    reason = "tests, of which this target uses a part"
+    reason = "a test program: a panic is a failed test, and its table goes to the terminal"
 )]
 
 mod attacks;
-mod lab;
+mod environment;
 mod naive;
-#[path = "../support/pki.rs"]
-mod pki;
-#[path = "../it/support/mod.rs"]
-mod support;
 
 use std::sync::{Arc, Mutex};
 
 use libtest_mimic::{Arguments, Trial};
+use testkit::TEST_TIMEOUT;
 
 use attacks::{ATTACKS, Attack};
-use lab::{Lab, Needs, Proxy};
+use environment::{AttackEnvironment, Needs, Proxy};
+
+/// The path of the binary.
+const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
 const HANGS: &str = "the proxy hangs";
 
-/// One attack and what came of it: nothing, or what the attacker got.
+/// One attack and its outcome: the error is what the attacker got.
 struct Row {
     attack: &'static Attack,
     outcome: Result<(), String>,
@@ -68,7 +61,7 @@ fn main() {
                 move || match attempt(attack, &Proxy::Naive) {
                     Ok(()) => Err("it fails even there, and so shows nothing".into()),
                     // That a proxy breaks down is no success.
-                    Err(got) if [lab::LOST, HANGS].iter().any(|broken| got.contains(broken)) => {
+                    Err(got) if [environment::LOST, HANGS].iter().any(|broken| got.contains(broken)) => {
                         Err(got.into())
                     }
                     Err(_) => Ok(()),
@@ -86,8 +79,8 @@ fn main() {
 fn attempt(attack: &'static Attack, proxy: &Proxy) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut lab = Lab::start(proxy, attack.needs).await;
-        tokio::time::timeout(support::PATIENCE * 2, (attack.attempt)(&mut lab))
+        let mut environment = AttackEnvironment::start(proxy, attack.needs).await;
+        tokio::time::timeout(TEST_TIMEOUT * 2, (attack.attempt)(&mut environment))
             .await
             .unwrap_or_else(|_| Err(HANGS.to_owned()))
     })

@@ -9,12 +9,12 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls_pki_types::ServerName;
+use testkit::{AnyServer, BoxedBody, Pki, empty, full};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client};
 
-use crate::lab::Needs;
-use crate::support::{AnyServer, BoxedBody, Pki, empty, full};
+use crate::environment::Needs;
 
 struct Naive {
     backend: SocketAddr,
@@ -22,7 +22,7 @@ struct Naive {
     prefix: &'static str,
 }
 
-pub async fn start(pki: &Pki, backend: SocketAddr, needs: Needs) -> SocketAddr {
+pub(crate) async fn start(pki: &Pki, backend: SocketAddr, needs: Needs) -> SocketAddr {
     let front = pki.front.leaf().cn("portcullis").issue();
     let config = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()

@@ -14,8 +14,7 @@ use portcullis::server::Server;
 use regex::Regex;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
-
-use crate::transcripts::transcript;
+use testkit::transcript;
 
 #[derive(clap::Parser)]
 struct Serve {
@@ -51,9 +50,9 @@ impl Running {
         self.dev.paths().pki("server-ca.crt")
     }
 
-    /// Runs a command as `context` (nobody, if there is none), with this on its standard input.
+    /// Runs a command as `context`, or without one, with this on its standard input.
     fn run(&self, context: Option<&str>, input: &str, arguments: &[&str]) -> String {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        let mut command = Command::new(crate::gateway::PORTCULLIS);
         command.args(arguments).env("NO_COLOR", "1").env("HOME", self.directory.path());
         command.env_remove("KUBECONFIG").current_dir(self.directory.path());
         if let Some(context) = context {
@@ -87,7 +86,7 @@ fn told(commands: &[(&str, String)]) -> String {
 #[test]
 fn help_teaches() {
     let help = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+        let output = Command::new(crate::gateway::PORTCULLIS)
             .args(arguments)
             .env("NO_COLOR", "1")
             .env("COLUMNS", "100")
@@ -116,7 +115,7 @@ async fn the_page_says_what_the_commands_print() {
     let kubeconfig = current.replace(&kubeconfig, "current-context: admin").into_owned();
     let file = running.dev.paths().dir().join("admin");
     std::fs::write(&file, kubeconfig).unwrap();
-    let programs = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().unwrap().display();
+    let programs = Path::new(crate::gateway::PORTCULLIS).parent().unwrap().display();
     let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
     let played = transcript::replay(&page, &["cluster"], running.directory.path(), |command| {
         command.env("KUBECONFIG", &file).env("PATH", &path).env("GATEWAY", running.gateway());
@@ -242,8 +241,8 @@ async fn an_expired_token_is_gone_with_its_signature() {
     let token = "abcdef.0123456789abcdef";
     running.admin(&["token", "create", token, "--ttl=1s"]);
     let listed = || running.admin(&["token", "list"]).contains("abcdef");
-    crate::support::until("the end of the token", || !listed()).await;
+    testkit::until("the end of the token", || !listed()).await;
     let server = running.gateway();
     let verify = || running.run(None, token, &["cluster-info", "verify", "--server", &server, "--timeout=0"]);
-    crate::support::until("the end of its signature", || verify().contains("has no signature")).await;
+    testkit::until("the end of its signature", || verify().contains("has no signature")).await;
 }

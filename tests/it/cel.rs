@@ -2,7 +2,6 @@
 //! it evaluates to, and the texts of evaluation errors must be the same.
 //!
 //! Where we differ is listed in `STRICTER`, with the reason; an entry that nothing needs any more fails the test.
-#![allow(clippy::print_stderr, reason = "what is compared is told")]
 
 mod expressions;
 mod generated;
@@ -12,14 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_cel::{Expression, Purpose, Value, Variable};
 use serde_json::json;
-
-use crate::support::go::{GoProgram, seed};
+use testkit::go_program::GoProgram;
+use testkit::random::seed;
 
 /// Where we refuse or fail and kube-apiserver does not: a part of our error, and the reason.
 const STRICTER: &[(&str, &str)] = &[
     ("is not supported here", "functions for API objects and messages: the module lists them"),
     ("messages are not supported", "a literal says the same"),
-    ("nested too deeply", "the parser recurses; a depth that nobody writes"),
+    ("nested too deeply", "the parser recurses; a depth that no expression needs"),
     ("expression is longer than", "the same"),
     ("unsupported key type", "keys that no lookup finds, or that end the API server"),
     ("actual cost limit exceeded", "strings that a call makes are paid for by their own length"),
@@ -173,7 +172,8 @@ fn random_expressions_are_judged_alike() {
 #[test]
 fn the_functions_are_those_of_the_api_server() {
     let Some(program) = GoProgram::build("cel") else { return };
-    let theirs: BTreeMap<String, Vec<String>> = serde_json::from_slice(&program.run("functions")).unwrap();
+    let theirs: BTreeMap<String, Vec<String>> =
+        serde_json::from_slice(&program.run(&["functions"], b"")).unwrap();
     // What the parser makes of macros and conditions, and names of operators that no text can contain.
     let internal =
         ["_&&_", "_||_", "_?_:_", "_?._", "@not_strictly_false", "__not_strictly_false__", "in", "_in_"];

@@ -67,9 +67,9 @@ fn normal(text: &str) -> String {
     })
 }
 
-/// `portcullis certs`, run in a directory, with nobody at a terminal.
+/// `portcullis certs`, run in a directory, without a terminal.
 fn command(directory: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    let mut command = Command::new(crate::gateway::PORTCULLIS);
     command.arg("certs").args(arguments).current_dir(directory).stdin(Stdio::null()).env("NO_COLOR", "1");
     command.env("HOME", directory).env_remove("KUBECONFIG");
     command

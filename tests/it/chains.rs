@@ -4,14 +4,6 @@
 //! The chains are a product of features, seeded random combinations, and damage: bytes of certificates changed with
 //! and without a new signature over them. The few places where we are stricter are listed in `STRICTER`; being
 //! more lenient is never allowed. Set `PORTCULLIS_SEED` to try other random chains.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::print_stderr,
-    clippy::many_single_char_names,
-    clippy::string_slice,
-    reason = "test code"
-)]
 
 pub(crate) mod damage;
 mod extensions;
@@ -27,9 +19,9 @@ use portcullis::authn::x509::{UnverifiedChain, parse_for_handshake};
 use portcullis::pki::x509::{BundleError, CaBundle};
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
-
-use crate::pki::{self, Ca, Issued, Key, KeyKind};
-use crate::support::go::{GoProgram, Rng, inputs, seed};
+use testkit::go_program::GoProgram;
+use testkit::pki::{self, Ca, Issued, Key, KeyKind};
+use testkit::random::{Rng, inputs, seed};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: i64 = 1_767_225_600;
@@ -278,7 +270,7 @@ fn made_by_go(program: &GoProgram) -> Vec<Case> {
         let decode = |one: &Value| CertificateDer::from(STANDARD.decode(one.as_str().unwrap()).unwrap());
         value.as_array().unwrap().iter().map(decode).collect()
     };
-    String::from_utf8(program.run("-make"))
+    String::from_utf8(program.run(&["-make"], b""))
         .unwrap()
         .lines()
         .map(|line| {

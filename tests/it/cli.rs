@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 
-use crate::support::process::Process;
-use crate::support::{Backend, Gateway, Pki, flags, text, until};
+use testkit::{Backend, Gateway, Pki, flags, text, until};
+
+use crate::gateway::InProcess as _;
+use crate::gateway::start_process;
 
 fn portcullis(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_portcullis")).args(arguments).env("NO_COLOR", "1").output().unwrap()
+    Command::new(crate::gateway::PORTCULLIS).args(arguments).env("NO_COLOR", "1").output().unwrap()
 }
 
 /// What was printed, with the paths of this run taken out.
@@ -122,7 +124,6 @@ async fn every_error_of_a_configuration_is_told_at_once() {
         "--requestheader-uid-headers=X-Other".to_owned(),
         "--request-timeout=-5s".to_owned(),
         "--tls-cipher-suites=TLS_MADE_UP".to_owned(),
-        "--impersonation=gateway".to_owned(),
     ];
     // The last one of a flag counts, as for kube-apiserver; a list is added to.
     let replaced = ["--requestheader-uid-headers"];
@@ -169,7 +170,7 @@ async fn no_credential_reaches_the_log() {
     let pki = Pki::new();
     let backend = Backend::plain(&pki).await;
     let extra = ["-v=9", "--shutdown-grace-period=1s"].map(str::to_owned);
-    let process = Process::start(flags(&pki, backend.address).into_iter().chain(extra)).await;
+    let process = start_process(flags(&pki, backend.address).into_iter().chain(extra)).await;
     let gateway = &process.gateway;
     for secret in
         ["Bearer good-token", "Bearer secret-unknown", "Basic c2VjcmV0LWJhc2lj", "Bearer  secret-spaced"]

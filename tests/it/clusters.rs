@@ -2,11 +2,12 @@
 
 use http::StatusCode;
 use rustls_pki_types::ServerName;
+use testkit::{Backend, Gateway, Pki, cluster_flags, status, text};
 
-use crate::support::{Backend, Gateway, Pki, kubeconfig, status, text};
+use crate::gateway::InProcess as _;
 
-/// Two clusters with authorities, tokens and front proxies of their own.
-struct Two {
+/// `TwoClusters` clusters with authorities, tokens and front proxies of their own.
+struct TwoClusters {
     pki: Pki,
     other: Pki,
     prod: Backend,
@@ -20,30 +21,16 @@ type Seen = [Vec<(String, String)>; 2];
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 const OTHER_TOKEN: (&str, &str) = ("authorization", "Bearer other-token");
 
-impl Two {
+impl TwoClusters {
     async fn start() -> Self {
         let (pki, other) = (Pki::new(), Pki::new());
         let (prod, test) = (Backend::plain(&pki).await, Backend::plain(&pki).await);
-        let front = pki.front.leaf().cn("portcullis").issue();
-        let (front_cert, front_key) = pki.write_pair("front", &front);
-        let server_ca = pki.write("servers-ca.crt", pki.servers.cert_pem());
-        for (name, backend) in [("prod", &prod), ("test", &test)] {
-            let content = kubeconfig(backend.address, &server_ca, &front_cert, &front_key);
-            pki.write(&format!("{name}.kubeconfig"), content);
-        }
-        pki.write_pair("gateway", &pki.servers.server(&["prod.example.com", "test.example.com"]));
         pki.write("prod-clients.crt", pki.clients.cert_pem());
         pki.write("test-clients.crt", other.clients.cert_pem());
         pki.write("prod-front.crt", pki.client_front.cert_pem());
         pki.write("prod-tokens.csv", "good-token,carol,7,\"a,b\"\n");
         pki.write("test-tokens.csv", "other-token,mallory,8,\"system:masters\"\n");
-        let file = pki.write(
-            "gateway.yaml",
-            "apiVersion: portcullis.dev/v1alpha1
-kind: GatewayConfiguration
-serving: {bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}
-operation: {metricsBindAddress: '127.0.0.1:0', workers: 1}
-clusters:
+        let clusters = "
 - name: prod
   kubeconfig: prod.kubeconfig
   match: {serverNames: [prod.example.com], pathPrefix: /clusters/prod}
@@ -56,9 +43,10 @@ clusters:
   kubeconfig: test.kubeconfig
   match: {serverNames: [test.example.com], pathPrefix: /clusters/test}
   authentication: {clientCAFile: test-clients.crt, tokenAuthFile: test-tokens.csv, anonymousAuth: false}
-",
-        );
-        let gateway = Gateway::with(vec![format!("--config={}", file.display())]);
+";
+        let backends = [("prod", prod.address.to_string()), ("test", test.address.to_string())];
+        let names = ["prod.example.com", "test.example.com"];
+        let gateway = Gateway::with(cluster_flags(&pki, &names, &backends, clusters));
         for cluster in [("prod", &prod), ("test", &test)] {
             let (name, address) = (cluster.0, cluster.1.address);
             let line = format!("portcullis_endpoint_trusted{{cluster=\"{name}\",endpoint=\"{address}\"}} 1");
@@ -83,7 +71,7 @@ fn one(target: &str, user: &str) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn a_request_goes_to_the_cluster_that_it_names_and_to_no_other() {
-    let two = Two::start().await;
+    let two = TwoClusters::start().await;
     let none: Vec<(String, String)> = Vec::new();
     // SNI, Host, path, and where it goes.
     let cases: &[(&str, &str, &str, StatusCode, Seen)] = &[
@@ -178,7 +166,7 @@ async fn a_request_goes_to_the_cluster_that_it_names_and_to_no_other() {
 
 #[tokio::test]
 async fn a_credential_of_one_cluster_is_none_at_another() {
-    let two = Two::start().await;
+    let two = TwoClusters::start().await;
     let carol = two.pki.clients.leaf().cn("carol").issue();
     let mallory = two.other.clients.leaf().cn("mallory").issue();
     let unauthorized = StatusCode::UNAUTHORIZED;
@@ -218,7 +206,7 @@ async fn a_credential_of_one_cluster_is_none_at_another() {
 
 #[tokio::test]
 async fn a_front_proxy_of_one_cluster_names_nobody_at_another() {
-    let two = Two::start().await;
+    let two = TwoClusters::start().await;
     let proxy = two.pki.client_front.leaf().cn("proxy").issue();
     let mut client = two.gateway.http1(Some(&proxy)).await;
     let named = [("x-corp-user", "dave")];

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use portcullis::authn::anonymous::AnonymousAuth;
 use portcullis::config::settings::{Cluster, IdentityMode, Routes, Settings};
+use testkit::{Pki, flags};
 
-use crate::support::{Pki, flags, resolved};
+use crate::gateway::resolved;
 
 const HEAD: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\n";
 
@@ -389,7 +390,6 @@ fn mistakes_are_told_in_words_that_help() {
             &[],
         ),
         ("a context that is missing", only("context: prod"), &[]),
-        ("impersonation by the gateway", only("impersonation: gateway"), &[]),
     ];
     let issuer = "- issuer: {url: https://idp.test, audiences: [gateway]}";
     directory.pki.write("issuers.yaml", ISSUER);

@@ -13,15 +13,16 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use base64::Engine as _;
-use clap::Parser as _;
 use portcullis::config::ConfigErrors;
 use portcullis::config::resolve::ResolvedConfig;
 use portcullis::config::source::ConfigSource;
 use portcullis::server::Server;
 use rustix::fs::OFlags;
+use testkit::pki::{Ca, KeyKind};
+use testkit::{Pki, flags};
 
-use crate::pki::{Ca, KeyKind};
-use crate::support::{Flags, Pki, flags};
+use crate::gateway::parse;
+
 use inputs::{Content, Form, INPUTS, Material};
 
 /// A kind of file.
@@ -266,12 +267,12 @@ fn write_kubeconfig(path: &Path, cluster: &serde_json::Value, user: &serde_json:
 }
 
 /// A directory in which every file is good, and the flags that name them.
-struct Bed {
+struct ConfigurationDirectory {
     pki: Pki,
     flags: Vec<String>,
 }
 
-impl Bed {
+impl ConfigurationDirectory {
     fn new(configuration: Configuration) -> Self {
         let pki = Pki::new();
         let mut flags = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
@@ -291,8 +292,8 @@ impl Bed {
                 pki.write_pair("webhook", &pki.clients.leaf().cn("gateway").issue());
                 pki.write("idp-ca.crt", pki.servers.cert_pem());
                 pki.write("webhook-ca.crt", pki.servers.cert_pem());
-                let key = crate::pki::Key::pooled(KeyKind::P256, 7);
-                pki.write("sa.pub", crate::pki::pem("PUBLIC KEY", &key.spki()));
+                let key = testkit::pki::Key::pooled(KeyKind::P256, 7);
+                pki.write("sa.pub", testkit::pki::pem("PUBLIC KEY", &key.spki()));
                 authority("signing");
                 authority("profile");
                 pki.write(
@@ -358,8 +359,8 @@ impl Bed {
     }
 
     fn source(&self) -> ConfigSource {
-        let parsed = Flags::parse_from(std::iter::once("serve").chain(self.flags.iter().map(String::as_str)));
-        ConfigSource::new(parsed.serve)
+        let parsed = parse(self.flags.iter().cloned());
+        ConfigSource::new(parsed)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -489,30 +490,31 @@ fn unless_hanging(path: &Path, work: impl FnOnce() -> Verdict + Send + 'static) 
 ///
 /// `unread` is the configuration before it was ever read, `running` the same once it was read with every file good.
 fn verdicts(
-    bed: &Bed,
+    configured: &ConfigurationDirectory,
     kind: &'static Kind,
     content: &Content,
     [unread, running]: &[ConfigSource; 2],
 ) -> [Verdict; 2] {
-    let path = bed.path(kind.file);
+    let path = configured.path(kind.file);
     let replaced = [kind.file].into_iter().chain(kind.pair.into_iter().flatten());
     let good: BTreeMap<&str, Vec<u8>> =
-        replaced.map(|name| (name, std::fs::read(bed.path(name)).unwrap())).collect();
+        replaced.map(|name| (name, std::fs::read(configured.path(name)).unwrap())).collect();
     let put = || match (content, kind.within) {
         (Content::Pair(certificate, key), _) => {
             let [first, second] = kind.pair.expect("one of a pair");
-            bed.put(first, &Content::Bytes(certificate.clone()));
-            bed.put(second, &Content::Bytes(key.clone()));
+            configured.put(first, &Content::Bytes(certificate.clone()));
+            configured.put(second, &Content::Bytes(key.clone()));
         }
         (Content::Bytes(bytes), Some(write)) => {
-            write(bed.pki.directory.path(), std::str::from_utf8(bytes).unwrap());
+            write(configured.pki.directory.path(), std::str::from_utf8(bytes).unwrap());
         }
-        _ => bed.put(kind.file, content),
+        _ => configured.put(kind.file, content),
     };
     // What does not fit together may be told of either; what is wrong in one file is told of that one.
     let partners = kind.pair.into_iter().flatten();
     let partners: Vec<&str> = partners.filter(|_| matches!(content, Content::Pair(..))).collect();
-    let files: Vec<PathBuf> = [kind.file].into_iter().chain(partners).map(|name| bed.path(name)).collect();
+    let files: Vec<PathBuf> =
+        [kind.file].into_iter().chain(partners).map(|name| configured.path(name)).collect();
     let keys = kind.keys;
     let form = kind.form;
     put();
@@ -539,10 +541,10 @@ fn verdicts(
         Verdict::of(&running.load(), &keys, &files, form)
     });
     for (name, content) in good {
-        bed.put(name, &Content::Bytes(content));
+        configured.put(name, &Content::Bytes(content));
     }
     if kind.configuration == Exec {
-        write_answer(bed.pki.directory.path(), [None; 2]);
+        write_answer(configured.pki.directory.path(), [None; 2]);
     }
     [start, reload]
 }
@@ -551,8 +553,8 @@ fn verdicts(
 type Cells = BTreeMap<&'static str, [Verdict; 2]>;
 
 fn column(kind: &'static Kind) -> Cells {
-    let bed = Bed::new(kind.configuration);
-    let good = |file: &str| std::fs::read(bed.path(file)).unwrap();
+    let configured = ConfigurationDirectory::new(kind.configuration);
+    let good = |file: &str| std::fs::read(configured.path(file)).unwrap();
     let (content, key) = match (kind.name, kind.pair) {
         ("certificateAuthority of an issuer", _) => (good("clients-ca.crt"), Vec::new()),
         ("certificate-authority-data", _) => (good("servers-ca.crt"), Vec::new()),
@@ -577,7 +579,7 @@ fn column(kind: &'static Kind) -> Cells {
         is_authority,
         within: kind.within.is_some(),
     };
-    let mut sources = [bed.source(), bed.source()];
+    let mut sources = [configured.source(), configured.source()];
     let [_, running] = &mut sources;
     running.load().unwrap_or_else(|errors| panic!("{}: {errors}", kind.name));
     INPUTS
@@ -591,8 +593,8 @@ fn column(kind: &'static Kind) -> Cells {
                 let Content::Bytes(bytes) = &content else { return None };
                 std::str::from_utf8(bytes).ok()?;
             }
-            let directory = format!("{}/", bed.pki.directory.path().display());
-            let verdicts = verdicts(&bed, kind, &content, &sources);
+            let directory = format!("{}/", configured.pki.directory.path().display());
+            let verdicts = verdicts(&configured, kind, &content, &sources);
             Some((*name, verdicts.map(|verdict| verdict.without(&directory))))
         })
         .collect()

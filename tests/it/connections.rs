@@ -8,15 +8,14 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use testkit::body::fed;
+use testkit::frames::{self, DATA, END_HEADERS, END_STREAM, HEADERS, frame, header_block, ok, read_frame};
+use testkit::wire::{Socket, acceptor, answer_questions, bare, head, is_held};
+use testkit::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, in_time, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::body::fed;
-use crate::support::frames::{
-    self, DATA, END_HEADERS, END_STREAM, HEADERS, frame, header_block, ok, read_frame,
-};
-use crate::support::wire::{Socket, acceptor, answer_questions, bare, head, is_held};
-use crate::support::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, soon, until};
+use crate::gateway::InProcess as _;
 
 #[tokio::test]
 async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_request() {
@@ -26,12 +25,12 @@ async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_requ
     let address = listener.local_addr().unwrap();
     let gateway = Gateway::with(flags(&pki, address));
     let alice = pki.clients.leaf().cn("alice").issue();
-    let (own, _) = soon(listener.accept()).await.unwrap();
+    let (own, _) = in_time(listener.accept()).await.unwrap();
     tokio::spawn(answer_questions(acceptor.clone(), own, Arc::default()));
     let mut client = gateway.http1(Some(&alice)).await;
     let asking = tokio::spawn(async move { client.send(get("/api", &[])).await.map(|_| ()) });
     // The backend lets the handshake hang until the client has left, and hangs up.
-    let (hanging, gateway_address) = soon(listener.accept()).await.unwrap();
+    let (hanging, gateway_address) = in_time(listener.accept()).await.unwrap();
     asking.abort();
     gateway.until_counted("apiserver_request_total{code=\"499\",verb=\"GET\"} 1").await;
     drop(hanging);
@@ -71,8 +70,8 @@ async fn frames_without_data_are_not_passed_on_to_the_connection_that_everybody_
     let mut client = gateway.frames(Some(&alice), 65_535).await;
     let head = frame(HEADERS, END_HEADERS, 1, &header_block("POST", "/api/v1/x"));
     let upload = [head, frame(DATA, 0, 1, b"").repeat(90), frame(DATA, END_STREAM, 1, b"x")].concat();
-    soon(client.write_all(&upload)).await.unwrap();
-    while soon(read_frame(&mut client)).await.unwrap().0 != HEADERS {}
+    in_time(client.write_all(&upload)).await.unwrap();
+    while in_time(read_frame(&mut client)).await.unwrap().0 != HEADERS {}
     assert_eq!(empties.load(Ordering::SeqCst), 0);
 }
 
@@ -155,8 +154,8 @@ async fn an_answer_is_whole_if_it_ended_before_its_stream_was_reset() {
         };
         let mut client = gateway.http2(Some(&alice)).await;
         // The reset of a broken answer may overtake its header.
-        let body = match soon(client.send(request)).await {
-            Ok(response) => soon(response.into_body().collect()).await,
+        let body = match in_time(client.send(request)).await {
+            Ok(response) => in_time(response.into_body().collect()).await,
             Err(error) => Err(error),
         };
         assert_eq!(body.is_ok(), whole, "{kind}, {name}: {body:?}");
@@ -182,7 +181,7 @@ async fn an_http1_backend_gets_the_target_as_the_client_sent_it() {
         let gateway = Gateway::with(flags(&pki, address));
         let mut client = gateway.tls(b"http/1.1", None).await;
         client.write_all(format!("{target} HTTP/1.1\r\nHost: api.example\r\n\r\n").as_bytes()).await.unwrap();
-        let received = head(&mut soon(streams.recv()).await.unwrap()).await.unwrap();
+        let received = head(&mut in_time(streams.recv()).await.unwrap()).await.unwrap();
         assert_eq!(received.lines().next(), Some(format!("{target} HTTP/1.1").as_str()), "{received}");
     }
 }
@@ -232,8 +231,8 @@ async fn connections_without_a_request_do_not_hold_up_the_end() {
             Socket::find(local, remote).is_some_and(|socket| socket.is_held() && socket.is_read())
         })
         .await;
-        let server = gateway.server.take().unwrap();
-        soon(tokio::task::spawn_blocking(move || server.shut_down())).await.unwrap();
+        let server = gateway.take_server();
+        in_time(tokio::task::spawn_blocking(move || server.shut_down())).await.unwrap();
     }
 }
 
@@ -282,9 +281,9 @@ async fn more_watches_at_once_than_three_connections_hold_are_all_answered() {
     }
     let mut open = Vec::new();
     for answer in asking {
-        let answer = soon(answer).await.unwrap();
+        let answer = in_time(answer).await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK, "after {} others", open.len());
-        open.push((answer, soon(watches.recv()).await.unwrap()));
+        open.push((answer, in_time(watches.recv()).await.unwrap()));
     }
 }
 
@@ -303,11 +302,11 @@ async fn a_client_of_http10_is_told_that_its_connection_goes_on() {
             assert!(answer.starts_with("http/1.0 200 "), "{answer}");
             assert!(answer.contains("connection: keep-alive\r\n"), "{answer}");
             let mut body = [0; 2];
-            soon(stream.read_exact(&mut body)).await.unwrap();
+            in_time(stream.read_exact(&mut body)).await.unwrap();
         }
         stream.write_all(b"GET /api HTTP/1.0\r\n\r\n").await.unwrap();
         let mut rest = String::new();
-        soon(stream.read_to_string(&mut rest)).await.unwrap();
+        in_time(stream.read_to_string(&mut rest)).await.unwrap();
         assert!(!rest.to_ascii_lowercase().contains("keep-alive"), "{rest}");
     }
 }

@@ -7,31 +7,32 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
+use testkit::config_reload::replace;
+use testkit::fake_cluster::FakeCluster;
+use testkit::pki::{Key, KeyKind};
+use testkit::{Backend, Gateway, Pki, flags};
 
-use crate::pki::{Key, KeyKind};
-use crate::support::cluster::Cluster;
-use crate::support::generation::replace;
-use crate::support::{Backend, Gateway, Pki, flags};
+use crate::gateway::InProcess as _;
 
 mod audit;
 mod election;
-mod flood;
 mod mistakes;
+mod request_flood;
 mod requests;
 mod tenants;
 
 /// A gateway with controllers, whose signers use the authority that clients are known by.
-struct Scene {
+struct ControllerGateway {
     pki: Pki,
-    cluster: Arc<Cluster>,
+    cluster: Arc<FakeCluster>,
     backend: Backend,
 }
 
 const LEASE: &str = "portcullis-controllers";
 
-impl Scene {
+impl ControllerGateway {
     async fn new() -> Self {
-        let (pki, cluster) = (Pki::new(), Cluster::new());
+        let (pki, cluster) = (Pki::new(), FakeCluster::new());
         pki.write("ca.crt", pki.clients.cert_pem());
         pki.write("ca.key", pki.clients.key_pem());
         let backend = cluster.serve(&pki).await;

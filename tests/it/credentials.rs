@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
-use clap::Parser as _;
 use portcullis::authn::BearerToken;
 use portcullis::clock::Clock;
 use portcullis::config::flags::ServeFlags;
@@ -17,9 +16,8 @@ use portcullis::config::inputs::ConfigInputs;
 use portcullis::config::resolve::resolve;
 use portcullis::config::settings::Backend;
 use portcullis::pki::x509::CertificateKeyPair;
-
-use crate::pki::Issued;
-use crate::support::{Flags, Pki, flags};
+use testkit::pki::Issued;
+use testkit::{Pki, flags};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: u64 = 1_767_225_600;
@@ -58,7 +56,7 @@ impl Case {
         let time = Arc::new(AtomicU64::new(NOW));
         let told = Arc::clone(&time);
         let clock = Clock::from_fn(move || Duration::from_secs(told.load(Ordering::Relaxed)));
-        let flags = Flags::parse_from(std::iter::once("serve".to_owned()).chain(given)).serve;
+        let flags = crate::gateway::parse(given);
         let case = Self { pki, front, time, inputs: ConfigInputs::new(clock), flags };
         case.user(user);
         case
@@ -390,7 +388,7 @@ fn renewed_files_are_noticed_by_what_they_hold() {
     assert!(!case.inputs.changed(), "the same content");
 
     // Between the two writes of a renewal the pair does not fit, and the one before serves on.
-    let renewed = case.pki.front.leaf().cn("gateway").key(crate::pki::KeyKind::P384).issue();
+    let renewed = case.pki.front.leaf().cn("gateway").key(testkit::pki::KeyKind::P384).issue();
     case.pki.write("front.crt", renewed.cert_pem());
     assert!(case.inputs.changed());
     assert!(case.error().contains("is not the key of"));

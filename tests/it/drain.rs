@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use http::{Request, StatusCode, Version};
 use http_body_util::BodyExt as _;
+use testkit::body::{Frames, fed};
+use testkit::frames::{DATA, read_frame, request};
+use testkit::{Backend, Gateway, H2, Pki, TEST_TIMEOUT, flags, full, get, in_time, text, until};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
-use crate::support::body::{Frames, fed};
-use crate::support::frames::{DATA, read_frame, request};
-use crate::support::{Backend, Gateway, H2, PATIENCE, Pki, flags, full, get, soon, text, until};
+use crate::gateway::InProcess as _;
 
 /// A gateway with a backend whose watches the test feeds, and whose `/held` answers when it is told to.
-struct Scene {
+struct DrainedGateway {
     pki: Pki,
     backend: Backend,
     gateway: Gateway,
@@ -22,7 +23,7 @@ struct Scene {
     release: watch::Sender<bool>,
 }
 
-impl Scene {
+impl DrainedGateway {
     async fn with(more: &[&str]) -> Self {
         let pki = Pki::new();
         let (opened, watches) = mpsc::unbounded_channel();
@@ -53,13 +54,13 @@ impl Scene {
 
     /// Begins the end; the result says when it is over.
     fn shut_down(&mut self) -> tokio::task::JoinHandle<()> {
-        let server = self.gateway.server.take().unwrap();
+        let server = self.gateway.take_server();
         tokio::task::spawn_blocking(move || server.shut_down())
     }
 
     async fn refuses_connections(&self) {
         let address = self.gateway.address;
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         while TcpStream::connect(address).await.is_ok() {
             assert!(tokio::time::Instant::now() < deadline, "connections are accepted for ever");
             tokio::task::yield_now().await;
@@ -70,30 +71,30 @@ impl Scene {
 #[tokio::test]
 async fn without_a_time_of_their_own_watches_end_cleanly_with_the_grace_period() {
     let extra = ["--shutdown-grace-period=4s", "--shutdown-watch-termination-grace-period=0s"];
-    let mut scene = Scene::with(&extra).await;
-    let alice = scene.pki.clients.leaf().cn("alice").issue();
+    let mut setup = DrainedGateway::with(&extra).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
     let mut ends = Vec::new();
     for version in [Version::HTTP_11, Version::HTTP_2] {
         let watch = if version == Version::HTTP_2 {
-            let mut client = scene.gateway.http2(Some(&alice)).await;
+            let mut client = setup.gateway.http2(Some(&alice)).await;
             let response = client.get("/api/v1/pods?watch=true", &[]).await;
             (response, Some(client), None)
         } else {
-            let mut client = scene.gateway.http1(Some(&alice)).await;
+            let mut client = setup.gateway.http1(Some(&alice)).await;
             let response = client.get("/api/v1/pods?watch=true", &[]).await;
             (response, None, Some(client))
         };
-        let frames = soon(scene.watches.recv()).await.unwrap();
+        let frames = in_time(setup.watches.recv()).await.unwrap();
         ends.push((version, watch, frames));
     }
-    let mut held = scene.gateway.http1(Some(&alice)).await;
+    let mut held = setup.gateway.http1(Some(&alice)).await;
     let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
-    scene.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
-    let ended = scene.shut_down();
-    scene.refuses_connections().await;
+    setup.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
+    let ended = setup.shut_down();
+    setup.refuses_connections().await;
 
-    scene.release.send(true).unwrap();
-    let response = soon(asking).await.unwrap().unwrap();
+    setup.release.send(true).unwrap();
+    let response = in_time(asking).await.unwrap().unwrap();
     assert_eq!(response.headers()["connection"], "close", "the client goes elsewhere with the next one");
     assert_eq!(text(response).await, "ok");
     for (.., frames) in &ends {
@@ -101,79 +102,79 @@ async fn without_a_time_of_their_own_watches_end_cleanly_with_the_grace_period()
         frames.send(http_body::Frame::data("last event\n".into())).unwrap();
     }
     for (version, (response, _http2, _http1), _frames) in ends {
-        let whole = soon(response.into_body().collect()).await;
+        let whole = in_time(response.into_body().collect()).await;
         let whole = whole.unwrap_or_else(|error| panic!("{version:?} was cut off: {error}")).to_bytes();
         assert_eq!(whole, "event\nlast event\n", "{version:?}");
     }
-    soon(ended).await.unwrap();
+    in_time(ended).await.unwrap();
 }
 
 /// Watches do not wait for slow requests, nor for the grace period: a pod that is asked to end has 30 s.
 #[tokio::test]
 async fn watches_end_cleanly_while_other_requests_are_in_progress() {
     let extra = ["--shutdown-grace-period=1h", "--shutdown-watch-termination-grace-period=1s"];
-    let mut scene = Scene::with(&extra).await;
-    let alice = scene.pki.clients.leaf().cn("alice").issue();
-    let mut held = scene.gateway.http1(Some(&alice)).await;
+    let mut setup = DrainedGateway::with(&extra).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
+    let mut held = setup.gateway.http1(Some(&alice)).await;
     let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
-    scene.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
-    let mut shared = scene.gateway.http2(Some(&alice)).await;
+    setup.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
+    let mut shared = setup.gateway.http2(Some(&alice)).await;
     let mut watches = Vec::new();
     for index in 0..30 {
         // Half of them on a connection of their own, over HTTP/1.1.
-        let mut single = (index % 2 == 0).then_some(scene.gateway.http1(Some(&alice)).await);
+        let mut single = (index % 2 == 0).then_some(setup.gateway.http1(Some(&alice)).await);
         let response = match &mut single {
             Some(client) => client.get("/api/v1/pods?watch=true", &[]).await,
             None => shared.get("/api/v1/pods?watch=true", &[]).await,
         };
-        watches.push((response, single, soon(scene.watches.recv()).await.unwrap()));
+        watches.push((response, single, in_time(setup.watches.recv()).await.unwrap()));
     }
-    let ended = scene.shut_down();
+    let ended = setup.shut_down();
     for (response, _client, _frames) in watches {
         let version = response.version();
-        let whole = soon(response.into_body().collect()).await;
+        let whole = in_time(response.into_body().collect()).await;
         let whole = whole.unwrap_or_else(|error| panic!("{version:?} was cut off: {error}")).to_bytes();
         assert_eq!(whole, "event\n", "{version:?}");
     }
     assert!(!ended.is_finished(), "a request is in progress");
-    scene.release.send(true).unwrap();
-    assert_eq!(text(soon(asking).await.unwrap().unwrap()).await, "ok");
-    soon(ended).await.unwrap();
+    setup.release.send(true).unwrap();
+    assert_eq!(text(in_time(asking).await.unwrap().unwrap()).await, "ok");
+    in_time(ended).await.unwrap();
 }
 
 /// Nor does one that has begun to say something.
 #[tokio::test]
 async fn a_client_that_never_ends_its_header_does_not_delay_the_shutdown() {
-    let mut scene = Scene::with(&["--shutdown-grace-period=1h"]).await;
-    let mut client = scene.gateway.tls(b"http/1.1", None).await;
+    let mut setup = DrainedGateway::with(&["--shutdown-grace-period=1h"]).await;
+    let mut client = setup.gateway.tls(b"http/1.1", None).await;
     client.write_all(b"G").await.unwrap();
-    soon(scene.shut_down()).await.unwrap();
+    in_time(setup.shut_down()).await.unwrap();
 }
 
 /// A client that does not acknowledge GOAWAY holds nothing up.
 #[tokio::test]
 async fn a_client_that_ignores_goaway_does_not_delay_the_shutdown() {
-    let mut scene = Scene::with(&["--shutdown-grace-period=1h"]).await;
-    let alice = scene.pki.clients.leaf().cn("alice").issue();
-    let mut client = scene.gateway.frames(Some(&alice), 65_535).await;
+    let mut setup = DrainedGateway::with(&["--shutdown-grace-period=1h"]).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
+    let mut client = setup.gateway.frames(Some(&alice), 65_535).await;
     client.write_all(&request(1, "/api")).await.unwrap();
     loop {
-        let (kind, _, payload) = soon(read_frame(&mut client)).await.unwrap();
+        let (kind, _, payload) = in_time(read_frame(&mut client)).await.unwrap();
         if kind == DATA && payload == b"ok" {
             break;
         }
     }
-    soon(scene.shut_down()).await.unwrap();
+    in_time(setup.shut_down()).await.unwrap();
 }
 
 #[tokio::test]
 async fn for_the_delay_all_is_served_and_readyz_fails() {
-    let mut scene = Scene::with(&["--shutdown-delay-duration=1h"]).await;
-    let alice = scene.pki.clients.leaf().cn("alice").issue();
-    let mut open = scene.gateway.http1(Some(&alice)).await;
-    let force_shutdown = scene.gateway.server.as_ref().unwrap().force_shutdown();
-    let ended = scene.shut_down();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let mut setup = DrainedGateway::with(&["--shutdown-delay-duration=1h"]).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
+    let mut open = setup.gateway.http1(Some(&alice)).await;
+    let force_shutdown = setup.gateway.server().force_shutdown();
+    let ended = setup.shut_down();
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     loop {
         let response = open.get("/readyz", &[]).await;
         let (code, said) = (response.status(), text(response).await);
@@ -193,23 +194,24 @@ async fn for_the_delay_all_is_served_and_readyz_fails() {
         assert_eq!(response.status(), StatusCode::OK, "{path}");
         text(response).await;
     }
-    let response = scene.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
+    let response = setup.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
     assert_eq!(response.status(), StatusCode::OK, "new connections are served");
     force_shutdown.trigger();
-    soon(ended).await.unwrap();
+    in_time(ended).await.unwrap();
 }
 
 #[tokio::test]
 async fn new_requests_are_told_to_come_back_later_if_so_configured() {
-    let mut scene = Scene::with(&["--shutdown-send-retry-after", "--shutdown-grace-period=1h"]).await;
-    let alice = scene.pki.clients.leaf().cn("alice").issue();
-    let mut held = scene.gateway.http1(Some(&alice)).await;
+    let mut setup =
+        DrainedGateway::with(&["--shutdown-send-retry-after", "--shutdown-grace-period=1h"]).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
+    let mut held = setup.gateway.http1(Some(&alice)).await;
     let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
-    scene.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
-    let ended = scene.shut_down();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    setup.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
+    let ended = setup.shut_down();
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     let refused = loop {
-        let response = scene.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
+        let response = setup.gateway.http1(Some(&alice)).await.get("/api", &[]).await;
         if response.status() == StatusCode::TOO_MANY_REQUESTS {
             break response;
         }
@@ -219,35 +221,32 @@ async fn new_requests_are_told_to_come_back_later_if_so_configured() {
     assert_eq!(refused.headers()["connection"], "close");
     assert_eq!(text(refused).await, "The apiserver is shutting down, please try again later.\n");
     for (path, header) in [("/livez", ("x", "y")), ("/api", ("user-agent", "kube-apiserver/v1.36"))] {
-        let response = scene.gateway.http1(Some(&alice)).await.get(path, &[header]).await;
+        let response = setup.gateway.http1(Some(&alice)).await.get(path, &[header]).await;
         assert_eq!(response.status(), StatusCode::OK, "{path}");
     }
-    scene.release.send(true).unwrap();
-    assert_eq!(text(soon(asking).await.unwrap().unwrap()).await, "ok");
-    soon(ended).await.unwrap();
-    scene.refuses_connections().await;
+    setup.release.send(true).unwrap();
+    assert_eq!(text(in_time(asking).await.unwrap().unwrap()).await, "ok");
+    in_time(ended).await.unwrap();
+    setup.refuses_connections().await;
 }
 
-/// A rolling restart on one port: a second gateway takes over, and nobody's request fails.
+/// A rolling restart on one port: a second gateway takes over, and no request fails.
 #[tokio::test]
 async fn a_second_gateway_takes_over_without_a_failed_request() {
-    let mut scene = Scene::with(&[
+    let mut setup = DrainedGateway::with(&[
         "--permit-port-sharing",
         "--shutdown-delay-duration=300ms",
         "--shutdown-grace-period=5s",
     ])
     .await;
-    let port = format!("--secure-port={}", scene.gateway.address.port());
-    let mut given = flags(&scene.pki, scene.backend.address);
+    let port = format!("--secure-port={}", setup.gateway.address.port());
+    let mut given = flags(&setup.pki, setup.backend.address);
     given.extend(["--permit-port-sharing".to_owned(), port]);
     let second = Gateway::with(given);
     second.checked().await;
-    let alice = Arc::new(scene.pki.clients.leaf().cn("alice").issue());
+    let alice = Arc::new(setup.pki.clients.leaf().cn("alice").issue());
 
-    let gateway = Arc::new(std::mem::replace(
-        &mut scene.gateway,
-        Gateway { server: None, address: second.address, metrics: None, checked: true.into() },
-    ));
+    let gateway = Arc::new(std::mem::replace(&mut setup.gateway, Gateway::at(second.address, None)));
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let answered = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let mut clients = Vec::new();
@@ -255,7 +254,7 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
         let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
         let (alice, address) = (Arc::clone(&alice), second.address);
         clients.push(tokio::spawn(async move {
-            let side = Gateway { server: None, address, metrics: None, checked: true.into() };
+            let side = Gateway::at(address, None);
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 if index % 2 == 0 {
                     // As Go's client: leaves a connection that says so.
@@ -274,7 +273,7 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
                     let mut client = side.http2(Some(&alice)).await;
                     for _ in 0..20 {
                         // One that was not sent yet is sent elsewhere.
-                        let Ok(()) = soon(client.sender.ready()).await else { break };
+                        let Ok(()) = in_time(client.sender.ready()).await else { break };
                         match client.send(get("/api", &[])).await {
                             Ok(response) => {
                                 assert_eq!(response.status(), StatusCode::OK);
@@ -291,14 +290,14 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
     }
     let count = || answered.load(std::sync::atomic::Ordering::Relaxed);
     until("some requests", || count() > 200).await;
-    let server = Arc::try_unwrap(gateway).ok().unwrap().server.take().unwrap();
+    let server = Arc::try_unwrap(gateway).ok().unwrap().take_server();
     let ended = tokio::task::spawn_blocking(move || server.shut_down());
     tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap().unwrap();
     let before = count();
     until("requests to the second", || count() > before + 200).await;
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     for client in clients {
-        soon(client).await.unwrap();
+        in_time(client).await.unwrap();
     }
 }
 

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
+use testkit::pki::Issued;
+use testkit::wire::head;
+use testkit::{Backend, Gateway, H2, Pki, full, in_time};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 
-use crate::pki::Issued;
-use crate::support::wire::head;
-use crate::support::{Backend, Gateway, H2, Pki, full, soon};
+use crate::gateway::InProcess as _;
 
 /// What a client does between its last byte and the answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,15 +41,15 @@ async fn exchange(
     );
     let bytes = [request.into_bytes(), vec![b'x'; size]].concat();
     // Many clients do not look for an answer once they cannot write on.
-    soon(stream.write_all(&bytes)).await.map_err(|error| format!("the request: {error}"))?;
+    in_time(stream.write_all(&bytes)).await.map_err(|error| format!("the request: {error}"))?;
     if then == Then::Closes {
-        soon(stream.shutdown()).await.map_err(|error| format!("the end: {error}"))?;
+        in_time(stream.shutdown()).await.map_err(|error| format!("the end: {error}"))?;
     }
     let head = head(&mut stream).await.map_err(|error| format!("the answer: {error}"))?;
     let length = head.to_ascii_lowercase();
     let length = length.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()).unwrap();
     let mut body = vec![0; length.parse().unwrap()];
-    soon(stream.read_exact(&mut body)).await.map_err(|error| format!("the body: {error}"))?;
+    in_time(stream.read_exact(&mut body)).await.map_err(|error| format!("the body: {error}"))?;
     Ok(head)
 }
 
@@ -113,16 +114,16 @@ async fn the_connection_goes_on_if_the_rest_of_the_body_is_small() {
         );
         let bytes = [request.into_bytes(), vec![b'x'; size]].concat();
         for round in 0..3 {
-            soon(stream.write_all(&bytes)).await.unwrap();
+            in_time(stream.write_all(&bytes)).await.unwrap();
             let head = head(&mut stream).await.unwrap().to_ascii_lowercase();
             assert!(head.starts_with("http/1.1 401 "), "{head}");
             assert_eq!(!head.contains("connection: close"), goes_on, "{size} bytes, round {round}: {head}");
             let length = head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap();
             let mut body = vec![0; length.parse().unwrap()];
-            soon(stream.read_exact(&mut body)).await.unwrap();
+            in_time(stream.read_exact(&mut body)).await.unwrap();
             if !goes_on {
                 let mut rest = Vec::new();
-                soon(stream.read_to_end(&mut rest)).await.unwrap();
+                in_time(stream.read_to_end(&mut rest)).await.unwrap();
                 assert!(rest.is_empty());
                 break;
             }

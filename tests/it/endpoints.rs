@@ -9,26 +9,27 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
-
-use crate::support::generation::replace;
-use crate::support::process::Process;
-use crate::support::questions::{self, respond, user_info};
-use crate::support::wire;
-use crate::support::{
-    Answering, Backend, BoxedBody, Gateway, H2, PATIENCE, Pki, flags, full, kubeconfig, soon, status, text,
-    until,
+use testkit::config_reload::replace;
+use testkit::self_check::{self, respond, user_info};
+use testkit::wire;
+use testkit::{
+    Backend, BoxedBody, Gateway, H2, Pki, ResponseFuture, TEST_TIMEOUT, flags, full, in_time, kubeconfig,
+    status, text, until,
 };
+
+use crate::gateway::InProcess as _;
+use crate::gateway::start_process;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 
 /// The name of a backend, in each answer.
-fn named(name: &'static str) -> impl Fn(Request<Incoming>) -> Answering + Send + Sync + 'static {
+fn named(name: &'static str) -> impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static {
     move |_| Box::pin(async move { Response::new(full(name)) })
 }
 
 /// Who a backend takes the gateway's user for, changed by `change`.
 fn misread(request: &Request<Incoming>, change: impl Fn(&mut Value)) -> Option<Response<BoxedBody>> {
-    let good = questions::answer(request)?;
+    let good = self_check::answer(request)?;
     if request.method() != Method::POST {
         return Some(good);
     }
@@ -110,7 +111,7 @@ async fn an_endpoint_that_is_mute_is_passed_over() {
     trusts_at(&gateway, mute, true).await;
     trusts(&gateway, &second, true).await;
     let mut client = gateway.http1(None).await;
-    assert_eq!(text(soon(client.get("/api", &[TOKEN])).await).await, "second");
+    assert_eq!(text(in_time(client.get("/api", &[TOKEN])).await).await, "second");
 }
 
 #[tokio::test]
@@ -126,7 +127,7 @@ async fn an_endpoint_that_takes_users_for_others_gets_no_request() {
     for (name, change) in changes {
         let pki = Pki::new();
         let bad =
-            Backend::start_saying(&pki, H2, move |request| misread(request, change), named("bad")).await;
+            Backend::with_self_check(&pki, H2, move |request| misread(request, change), named("bad")).await;
         let good = Backend::start(&pki, H2, named("good")).await;
         let gateway = several(&pki, &[&bad, &good]);
         trusts(&gateway, &bad, false).await;
@@ -135,7 +136,7 @@ async fn an_endpoint_that_takes_users_for_others_gets_no_request() {
         for _ in 0..5 {
             assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "good", "{name}");
         }
-        // And if it is the only one, nobody is answered.
+        // And if it is the only one, every request is refused.
         let alone = several(&pki, &[&bad]);
         trusts(&alone, &bad, false).await;
         let (code, body) = status(alone.http1(None).await.get("/api", &[TOKEN]).await).await;
@@ -151,7 +152,7 @@ async fn an_endpoint_that_takes_users_for_others_gets_no_request() {
 async fn an_endpoint_that_only_forgets_uids_is_used() {
     let pki = Pki::new();
     let forget = |request: &Request<Incoming>| misread(request, |user| user["uid"] = json!(""));
-    let backend = Backend::start_saying(&pki, H2, forget, named("it")).await;
+    let backend = Backend::with_self_check(&pki, H2, forget, named("it")).await;
     let gateway = several(&pki, &[&backend]);
     trusts(&gateway, &backend, true).await;
     let address = backend.address;
@@ -167,7 +168,7 @@ async fn an_endpoint_that_only_forgets_uids_is_used() {
 async fn headers_that_only_the_backend_knows_do_not_reach_it() {
     let pki = Pki::new();
     let say = |request: &Request<Incoming>| {
-        let own = questions::answer(request)?;
+        let own = self_check::answer(request)?;
         if request.uri().path()
             != "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
         {
@@ -180,7 +181,7 @@ async fn headers_that_only_the_backend_knows_do_not_reach_it() {
         });
         Some(respond(StatusCode::OK, &json!({"kind": "ConfigMap", "data": data})))
     };
-    let backend = Backend::start_saying(&pki, H2, say, named("it")).await;
+    let backend = Backend::with_self_check(&pki, H2, say, named("it")).await;
     let gateway = several(&pki, &[&backend]);
     trusts(&gateway, &backend, true).await;
     let headers = [
@@ -204,7 +205,7 @@ async fn reads_corp_headers(pki: &Pki, code: &Arc<AtomicU16>) -> Backend {
     const MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
     let current = Arc::clone(code);
     let say = move |request: &Request<Incoming>| {
-        let own = questions::answer(request)?;
+        let own = self_check::answer(request)?;
         if request.uri().path() != MAP {
             return Some(own);
         }
@@ -212,18 +213,18 @@ async fn reads_corp_headers(pki: &Pki, code: &Arc<AtomicU16>) -> Backend {
         let code = StatusCode::from_u16(current.load(Ordering::SeqCst)).unwrap();
         Some(respond(code, &json!({"kind": "ConfigMap", "data": data})))
     };
-    Backend::start_saying(pki, H2, say, named("it")).await
+    Backend::with_self_check(pki, H2, say, named("it")).await
 }
 
 /// Whether a header of a client, which only the API server knows to be one of identity, arrives there.
 async fn corp_header_arrives(gateway: &Gateway, backend: &Backend) -> bool {
     let mut client = gateway.http1(None).await;
     let asked = [TOKEN, ("x-corp-user", "admin")];
-    soon(async { while client.get("/api", &asked).await.status() != StatusCode::OK {} }).await;
+    in_time(async { while client.get("/api", &asked).await.status() != StatusCode::OK {} }).await;
     backend.take().unwrap().headers.contains_key("x-corp-user")
 }
 
-/// Whether there are such headers must be known before anybody's request goes there; later, what was learnt counts.
+/// Whether there are such headers must be known before any request is forwarded; later, the last result counts.
 #[tokio::test]
 async fn an_endpoint_that_does_not_say_its_identity_headers_waits() {
     for (first, used) in [(500, false), (429, false), (401, false), (404, true)] {
@@ -239,7 +240,7 @@ async fn an_endpoint_that_does_not_say_its_identity_headers_waits() {
         assert_eq!(backend.take().is_some(), used, "{first}");
         // It is asked again soon.
         code.store(200, Ordering::SeqCst);
-        soon(async { while corp_header_arrives(&gateway, &backend).await {} }).await;
+        in_time(async { while corp_header_arrives(&gateway, &backend).await {} }).await;
         // What was learnt stays, and so does the trust.
         code.store(first, Ordering::SeqCst);
         let result = if used { "ok" } else { "unknown" };
@@ -248,7 +249,7 @@ async fn an_endpoint_that_does_not_say_its_identity_headers_waits() {
             gateway.count(&format!("portcullis_self_checks_total{{{labels}}}")).await
         };
         let before = checks().await;
-        soon(async { while checks().await == before {} }).await;
+        in_time(async { while checks().await == before {} }).await;
         assert!(!corp_header_arrives(&gateway, &backend).await, "{first}");
     }
 }
@@ -299,7 +300,7 @@ async fn identity_headers_that_the_configuration_names_need_not_be_read() {
     }
 }
 
-/// A rotated credential that nobody accepts does not end the service, and does not hold up anything else.
+/// A rotated credential that the backend refuses does not end the service, and does not hold up anything else.
 #[tokio::test]
 async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     let pki = Pki::new();
@@ -311,7 +312,7 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     let before = backend.connections();
 
     let directory = pki.directory.path();
-    let write = |name: &str, front: &crate::pki::Issued| {
+    let write = |name: &str, front: &testkit::pki::Issued| {
         let (cert, key) = pki.write_pair(name, front);
         let content = kubeconfig(backend.address, &directory.join("servers-ca.crt"), &cert, &key);
         replace(&directory.join("backend.kubeconfig"), content);
@@ -320,7 +321,7 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     write("forged", &pki.clients.leaf().cn("portcullis").issue());
     replace(&directory.join("tokens.csv"), "other-token,dave,1\n");
     let generation = gateway.generation().await;
-    gateway.server.as_ref().unwrap().reload();
+    gateway.server().reload();
     gateway.reloaded(generation).await;
     assert_eq!(open.get("/api", &[TOKEN]).await.status(), StatusCode::UNAUTHORIZED, "revoked at once");
     let other = ("authorization", "Bearer other-token");
@@ -331,18 +332,18 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     let endpoint = format!("endpoint=\"{}\"", backend.address);
     let labels = format!("cluster=\"backend\",{endpoint}");
     let away = format!("portcullis_self_checks_total{{{labels},result=\"away\"}}");
-    soon(async { while gateway.count(&away).await == 0 {} }).await;
+    in_time(async { while gateway.count(&away).await == 0 {} }).await;
     let trusted = format!("portcullis_endpoint_trusted{{{labels}}}");
     assert_eq!(gateway.count(&trusted).await, 1);
 
-    // A good one is taken once it was seen to work, without anybody's doing.
+    // A good one is used once its self-check has passed, without a further reload.
     write("renewed", &pki.front.leaf().cn("portcullis").issue());
     let generation = gateway.generation().await;
-    gateway.server.as_ref().unwrap().reload();
+    gateway.server().reload();
     gateway.reloaded(generation + 1).await;
     let dialled = backend.connections();
     assert!(dialled > before, "the new one was tried");
-    soon(async {
+    in_time(async {
         loop {
             assert_eq!(text(open.get("/api", &[other]).await).await, "it");
             if backend.connections() > dialled {
@@ -370,25 +371,25 @@ async fn an_outage_is_logged_once() {
             }
         })
     };
-    let backend = Backend::start_saying(&pki, H2, say, named("it")).await;
-    let process = Process::start(flags(&pki, backend.address)).await;
+    let backend = Backend::with_self_check(&pki, H2, say, named("it")).await;
+    let process = start_process(flags(&pki, backend.address)).await;
     let mut client = process.gateway.http1(None).await;
     for outage in 1..=2 {
         assert_eq!(client.get("/api", &[TOKEN]).await.status(), StatusCode::OK);
         bad.store(true, Ordering::SeqCst);
-        soon(async { while client.get("/api", &[TOKEN]).await.status() == StatusCode::OK {} }).await;
+        in_time(async { while client.get("/api", &[TOKEN]).await.status() == StatusCode::OK {} }).await;
         for _ in 0..5 {
             assert_eq!(client.get("/api", &[TOKEN]).await.status(), StatusCode::SERVICE_UNAVAILABLE);
         }
         until("the line", || process.said(SAID).len() >= outage).await;
         bad.store(false, Ordering::SeqCst);
-        soon(async { while client.get("/api", &[TOKEN]).await.status() != StatusCode::OK {} }).await;
+        in_time(async { while client.get("/api", &[TOKEN]).await.status() != StatusCode::OK {} }).await;
     }
     let (_, log) = process.end().await;
     assert_eq!(log.matches(SAID).count(), 2, "{log}");
 }
 
-/// Whom a new configuration lets in is not sent to the cluster of the old one, however long the new one takes.
+/// A user whom only the new configuration authenticates is not sent to the cluster of the old one, however long the new one takes.
 #[tokio::test]
 async fn another_cluster_is_not_stood_in_for() {
     let (pki, other) = (Pki::new(), Pki::new());
@@ -400,20 +401,20 @@ async fn another_cluster_is_not_stood_in_for() {
     before.take().unwrap();
 
     let forgetful = |request: &Request<Incoming>| misread(request, |user| user["groups"] = json!([]));
-    let after = Backend::start_saying(&other, H2, forgetful, named("after")).await;
+    let after = Backend::with_self_check(&other, H2, forgetful, named("after")).await;
     let directory: &Path = pki.directory.path();
     let ca = pki.write("other-ca.crt", other.servers.cert_pem());
     let (cert, key) = pki.write_pair("other-front", &other.front.leaf().cn("portcullis").issue());
     replace(&directory.join("tokens.csv"), "good-token,carol,7,\"system:masters\"\n");
     let generation = gateway.generation().await;
     replace(&directory.join("backend.kubeconfig"), kubeconfig(after.address, &ca, &cert, &key));
-    gateway.server.as_ref().unwrap().reload();
+    gateway.server().reload();
     gateway.reloaded(generation).await;
     let checked = format!(
         "portcullis_self_checks_total{{cluster=\"backend\",endpoint=\"{}\",result=\"differs\"}}",
         after.address
     );
-    soon(async { while gateway.count(&checked).await == 0 {} }).await;
+    in_time(async { while gateway.count(&checked).await == 0 {} }).await;
     assert_eq!(client.get("/api", &[TOKEN]).await.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!((before.pending(), after.pending()), (0, 0));
 }
@@ -421,7 +422,7 @@ async fn another_cluster_is_not_stood_in_for() {
 #[tokio::test]
 async fn a_backend_that_comes_later_is_used_then() {
     let pki = Pki::new();
-    // Bound and never listening: nobody else is given the port meanwhile.
+    // Bound and never listening, so that no other process gets the port.
     let unheard = tokio::net::TcpSocket::new_v4().unwrap();
     unheard.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let gateway = Gateway::with(flags(&pki, unheard.local_addr().unwrap()));
@@ -435,8 +436,8 @@ async fn a_backend_that_comes_later_is_used_then() {
     let directory: &Path = pki.directory.path();
     let [ca, cert, key] = ["servers-ca.crt", "front.crt", "front.key"].map(|name| directory.join(name));
     replace(&directory.join("backend.kubeconfig"), kubeconfig(backend.address, &ca, &cert, &key));
-    gateway.server.as_ref().unwrap().reload();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    gateway.server().reload();
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     while client.get("/api", &[TOKEN]).await.status() != StatusCode::OK {
         assert!(tokio::time::Instant::now() < deadline, "it is never used");
     }

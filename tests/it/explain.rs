@@ -11,26 +11,25 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use regex::Regex;
 use serde_json::{Value, json};
-
-use crate::pki::Ca;
-use crate::support::issuer::{Issuer, SigningKey, now};
-use crate::support::{Backend, BoxedBody, H2, Pki, flags, full, questions};
+use testkit::issuer::{Issuer, SigningKey, now};
+use testkit::pki::Ca;
+use testkit::{Backend, BoxedBody, H2, Pki, flags, full, self_check};
 
 const INTRODUCTION: &str = "\
-# Why am I refused?
+# Why was a credential refused?
 
-<!-- Written by tests/it/explain.rs; change it there, or what the command says. -->
+<!-- Written by tests/it/explain.rs; change it there, or the output of the command. -->
 
-`portcullis explain` judges a credential as `serve` would with the same flags, and says what it found: the verdict, why,
-and which claim, flag or key to look at; then what the credential says of itself (verified or not), and each step of the
-authenticators it is for. `--all` shows the steps of the others too, `--output json` and `yaml` are for programs.
-The token is read from standard input, so that it is in no shell history and no list of processes, and no part of it is
-printed. The exit code is 0 for a credential that is accepted, 1 for one that is refused, and 64 for a configuration
-that is bad.
+`portcullis explain` checks a credential as `serve` does with the same flags. It prints the verdict, the reason, and the claim,
+flag or key to change; then the content of the credential (verified or not), and each step of the authenticators that the
+credential is for. `--all` also prints the steps of the others. `--output json` and `yaml` are for programs.
 
-Clients are told nothing but `Unauthorized`, whatever the reason. What stands below is for those who run the gateway.
+The command reads the token from standard input, so that the token appears in no shell history and no process list, and it prints
+no part of the token. The exit code is 0 for an accepted credential, 1 for a refused one, and 64 for an invalid configuration.
 
-All this was said with this configuration:
+Clients see only `Unauthorized`, whatever the reason. The output below is for the operators of the gateway.
+
+All examples use this configuration:
 
 ```yaml
 # gateway.yaml
@@ -42,15 +41,15 @@ GATEWAY
 ISSUERS
 ```
 
-What is good comes last: [an ID token](#a-good-id-token), [a service account](#a-good-token-of-a-service-account),
-[a certificate](#a-good-certificate).
+Accepted credentials come last: [an ID token](#accepted-id-token),
+[a service-account token](#accepted-service-account-token), [a client certificate](#accepted-client-certificate).
 ";
 
 const IDP: &str = "https://idp.example.com";
 const AWAY: &str = "https://away.example.com";
 const CLUSTER: &str = "https://kubernetes.default.svc";
 
-/// The configuration; `PORT` is the issuer's, `NOBODY` one at which nobody listens.
+/// The configuration; `PORT` is the issuer's, `NOBODY` one without a listener.
 const GATEWAY: &str = "\
 apiVersion: portcullis.dev/v1alpha1
 kind: GatewayConfiguration
@@ -106,24 +105,24 @@ struct Case {
     token: Option<(&'static str, String)>,
 }
 
-struct Scene {
+struct ExplainedServers {
     pki: Pki,
     backend: Backend,
     _issuer: Issuer,
-    /// Bound, and nobody listens: nobody else gets it.
+    /// Bound without listening, so that no other process gets the port.
     nobody: tokio::net::TcpSocket,
     idp: SigningKey,
     accounts: SigningKey,
 }
 
-impl Scene {
+impl ExplainedServers {
     async fn new() -> Self {
         let pki = Pki::new();
         let (idp, accounts) = (SigningKey::new("2026-01"), SigningKey::of_service_accounts());
         let issuer = Issuer::start(&pki, &[&idp]).await;
         issuer.is(IDP, &[&idp]);
         let backend =
-            Backend::start_saying(&pki, H2, say, |_| Box::pin(async { Response::new(full("ok")) })).await;
+            Backend::with_self_check(&pki, H2, say, |_| Box::pin(async { Response::new(full("ok")) })).await;
         flags(&pki, backend.address);
         let nobody = tokio::net::TcpSocket::new_v4().unwrap();
         nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -212,9 +211,9 @@ fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
             secret("usages", "2099-01-01T00:00:00Z", "false")
         }
         _ => {
-            return questions::answer(request).map(|answer| match answer.status() {
+            return self_check::answer(request).map(|answer| match answer.status() {
                 // As an API server says that there is none.
-                StatusCode::NOT_FOUND => questions::respond(
+                StatusCode::NOT_FOUND => self_check::respond(
                     StatusCode::NOT_FOUND,
                     &json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound",
                         "message": "not found", "code": 404}),
@@ -223,55 +222,47 @@ fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
             });
         }
     };
-    Some(questions::respond(StatusCode::OK, &object))
+    Some(self_check::respond(StatusCode::OK, &object))
 }
 
-fn cases(scene: &Scene) -> Vec<Case> {
+fn cases(servers: &ExplainedServers) -> Vec<Case> {
     let token = |title, file, token| Case { title, flags: Vec::new(), token: Some((file, token)) };
     let certificate = |title, file: &str, pem: String| {
-        scene.pki.write(file, pem);
+        servers.pki.write(file, pem);
         Case { title, flags: vec!["--certificate".to_owned(), file.to_owned()], token: None }
     };
-    let header = |header: Value| scene.idp.sign_as(&header, &claims(&json!({})));
+    let header = |header: Value| servers.idp.sign_as(&header, &claims(&json!({})));
     let (begun, ended) = (now() - 10 * 86_400 - 3600, now() + 30 * 86_400 + 3600);
     let stranger = Ca::new("strangers").leaf().cn("alice").validity(begun, ended).issue();
-    let leaf = || scene.pki.clients.leaf().cn("alice").org("dev").validity(begun, ended);
-    let id = |changes: &Value| scene.id_token(changes);
-    let account = |changes: &Value, bound: &Value| scene.account_token(changes, bound);
+    let leaf = || servers.pki.clients.leaf().cn("alice").org("dev").validity(begun, ended);
+    let id = |changes: &Value| servers.id_token(changes);
+    let account = |changes: &Value, bound: &Value| servers.account_token(changes, bound);
     let other_audience = Case {
         flags: vec!["--audiences".to_owned(), "vault".to_owned()],
-        ..token(
-            "A token for the API server, asked about for another audience",
-            "pod.token",
-            account(&json!({}), &json!({})),
-        )
+        ..token("Token checked for another audience", "pod.token", account(&json!({}), &json!({})))
     };
     vec![
         token("Wrong audience", "billing.token", id(&json!({"aud": ["billing"]}))),
-        token("Expired", "yesterday.token", id(&json!({"iat": now() - 90000, "exp": now() - 27_000}))),
         token(
-            "Signed by a key that the issuer does not publish",
-            "unknown-kid.token",
-            header(json!({"alg": "ES256", "kid": "2025-12"})),
+            "Expired ID token",
+            "yesterday.token",
+            id(&json!({"iat": now() - 90000, "exp": now() - 27_000})),
         ),
-        token("No claim for the user name", "no-email.token", id(&json!({"email": null}))),
-        token("The address is not verified", "unverified.token", id(&json!({"email_verified": false}))),
-        token("A rule on claims does not hold", "contractor.token", id(&json!({"tier": "contractor"}))),
-        token(
-            "A rule on the user does not hold",
-            "retired.token",
-            id(&json!({"email": "bob@old.example.com"})),
-        ),
+        token("Unknown signing key", "unknown-kid.token", header(json!({"alg": "ES256", "kid": "2025-12"}))),
+        token("Missing username claim", "no-email.token", id(&json!({"email": null}))),
+        token("Email not verified", "unverified.token", id(&json!({"email_verified": false}))),
+        token("Failed claim validation rule", "contractor.token", id(&json!({"tier": "contractor"}))),
+        token("Failed user validation rule", "retired.token", id(&json!({"email": "bob@old.example.com"}))),
         token("Wrong issuer", "wrong-issuer.token", id(&json!({"iss": "https://login.example.com"}))),
-        token("Wrong issuer, by a slash", "slash.token", id(&json!({"iss": format!("{IDP}/")}))),
+        token("Wrong issuer: trailing slash", "slash.token", id(&json!({"iss": format!("{IDP}/")}))),
         token(
-            "An algorithm that is not allowed",
+            "Signing algorithm not allowed",
             "hs256.token",
             header(json!({"alg": "HS256", "kid": "2026-01"})),
         ),
-        token("The issuer is down", "away.token", id(&json!({"iss": AWAY}))),
+        token("Unreachable issuer", "away.token", id(&json!({"iss": AWAY}))),
         token(
-            "The service account is gone",
+            "Deleted service account",
             "gone.token",
             account(
                 &json!({"sub": "system:serviceaccount:ci:gone"}),
@@ -279,57 +270,49 @@ fn cases(scene: &Scene) -> Vec<Case> {
             ),
         ),
         token(
-            "The service account was deleted and made again",
+            "Deleted and recreated service account",
             "again.token",
             account(&json!({}), &json!({"serviceaccount": {"name": "builder", "uid": "builder-0"}})),
         ),
         token(
-            "The pod is gone",
+            "Deleted pod",
             "gone-pod.token",
             account(&json!({}), &json!({"pod": {"name": "build-6", "uid": "pod-6"}})),
         ),
         token(
-            "A service account's token for another audience",
+            "Service-account token for another audience",
             "vault.token",
             account(&json!({"aud": ["vault"]}), &json!({})),
         ),
         other_audience,
+        token("Expired bootstrap token", "expired-bootstrap.token", "expird.0123456789abcdef".to_owned()),
         token(
-            "A bootstrap token that has expired",
-            "expired-bootstrap.token",
-            "expird.0123456789abcdef".to_owned(),
-        ),
-        token(
-            "A bootstrap token that is for something else",
+            "Bootstrap token without the usage authentication",
             "signing-bootstrap.token",
             "usages.0123456789abcdef".to_owned(),
         ),
-        token(
-            "A bootstrap token that is not there",
-            "no-bootstrap.token",
-            "absent.0123456789abcdef".to_owned(),
-        ),
-        token("No token at all", "garbage.token", "c2VjcmV0LWdhcmJhZ2U".to_owned()),
-        certificate("A certificate of an unknown CA", "stranger.crt", stranger.cert_pem()),
+        token("Unknown bootstrap token", "no-bootstrap.token", "absent.0123456789abcdef".to_owned()),
+        token("Not a token", "garbage.token", "c2VjcmV0LWdhcmJhZ2U".to_owned()),
+        certificate("Certificate signed by an unknown CA", "stranger.crt", stranger.cert_pem()),
         certificate(
-            "A certificate for servers",
+            "Server certificate",
             "server.crt",
             leaf().eku(&["1.3.6.1.5.5.7.3.1"]).issue().cert_pem(),
         ),
         certificate(
-            "A certificate that has expired",
+            "Expired certificate",
             "expired.crt",
             leaf().validity(begun, now() - 27_000).issue().cert_pem(),
         ),
-        token("A good ID token", "alice.token", id(&json!({"team": "payments"}))),
-        token("A good token of a service account", "builder.token", account(&json!({}), &json!({}))),
-        certificate("A good certificate", "alice.crt", leaf().issue().cert_pem()),
+        token("Accepted ID token", "alice.token", id(&json!({"team": "payments"}))),
+        token("Accepted service-account token", "builder.token", account(&json!({}), &json!({}))),
+        certificate("Accepted client certificate", "alice.crt", leaf().issue().cert_pem()),
     ]
 }
 
 /// What was printed, and the exit code.
 fn explain(directory: &Path, arguments: &[&str], token: Option<&str>) -> (String, String, i32) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+    let mut child = Command::new(crate::gateway::PORTCULLIS)
         .arg("explain")
         .args(arguments)
         .current_dir(directory)
@@ -374,11 +357,11 @@ fn assert_no_part_of(token: Option<&str>, printed: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_transcript_is_what_is_said() {
-    let scene = Scene::new().await;
-    let directory = scene.pki.directory.path();
+    let servers = ExplainedServers::new().await;
+    let directory = servers.pki.directory.path();
     let issuers = ISSUERS.replace("CA\n", "      …\n").replace("PORT", "8443").replace("NOBODY", "8444");
     let mut text = INTRODUCTION.replace("GATEWAY\n", GATEWAY).replace("ISSUERS\n", &issuers);
-    let cases = cases(&scene);
+    let cases = cases(&servers);
     for Case { title, flags, token } in &cases {
         let mut arguments = vec!["--config", "gateway.yaml"];
         arguments.extend(flags.iter().map(String::as_str));
@@ -405,9 +388,9 @@ async fn the_transcript_is_what_is_said() {
 /// Programs get what people get, and all the steps; no form and no amount of it holds a part of the token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn programs_are_told_the_same() {
-    let scene = Scene::new().await;
-    let directory = scene.pki.directory.path();
-    for Case { title, flags, token } in &cases(&scene) {
+    let servers = ExplainedServers::new().await;
+    let directory = servers.pki.directory.path();
+    for Case { title, flags, token } in &cases(&servers) {
         let told = |further: &[&str]| {
             let mut arguments = vec!["--config", "gateway.yaml"];
             arguments.extend(flags.iter().map(String::as_str));
@@ -449,26 +432,26 @@ async fn programs_are_told_the_same() {
 /// Whatever is away, the answer comes in seconds and says what.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_ends_in_time_whatever_is_away() {
-    let scene = Scene::new().await;
-    let directory = scene.pki.directory.path();
+    let servers = ExplainedServers::new().await;
+    let directory = servers.pki.directory.path();
     // Takes connections and never says a word.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = silent.local_addr().unwrap().to_string();
-    let nobody = scene.nobody.local_addr().unwrap().to_string();
+    let nobody = servers.nobody.local_addr().unwrap().to_string();
     let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
     let (kubeconfig, issuers) = (read("backend.kubeconfig"), read("issuers.yaml"));
-    let backend = scene.backend.address.to_string();
-    let account = scene.account_token(&json!({}), &json!({}));
-    let away = scene.id_token(&json!({"iss": AWAY}));
+    let backend = servers.backend.address.to_string();
+    let account = servers.account_token(&json!({}), &json!({}));
+    let away = servers.id_token(&json!({"iss": AWAY}));
     let cases = [
         ("a silent API server", &account, &backend, &silent, "the API server cannot be asked"),
-        ("no API server", &account, &backend, &nobody, "this API server cannot be reached: "),
+        ("no API server", &account, &backend, &nobody, "self-check failed, endpoint unreachable: "),
         ("a silent issuer", &away, &nobody, &silent, "does not answer; going on without it"),
-        ("no API server, which nobody asks", &scene.id_token(&json!({})), &backend, &nobody, ""),
+        ("no API server, which nobody asks", &servers.id_token(&json!({})), &backend, &nobody, ""),
     ];
     for (name, token, instead, of, expected) in cases {
-        scene.pki.write("backend.kubeconfig", kubeconfig.replace(instead.as_str(), of));
-        scene.pki.write("issuers.yaml", issuers.replace(instead.as_str(), of));
+        servers.pki.write("backend.kubeconfig", kubeconfig.replace(instead.as_str(), of));
+        servers.pki.write("issuers.yaml", issuers.replace(instead.as_str(), of));
         let began = Instant::now();
         let (out, err, code) = explain(directory, &["--config", "gateway.yaml"], Some(token));
         assert!(began.elapsed() < Duration::from_secs(15), "{name} took {:?}", began.elapsed());

@@ -2,17 +2,18 @@
 
 use http::{Response, StatusCode};
 use hyper::body::Frame;
+use testkit::body::fed;
+use testkit::client::Client;
+use testkit::{Backend, Gateway, H1, H2, Pki, full, in_time, status, text};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::support::body::fed;
-use crate::support::client::Client;
-use crate::support::{Backend, Gateway, H1, H2, Pki, full, soon, status, text};
+use crate::gateway::InProcess as _;
 
 #[tokio::test]
 async fn a_backend_that_is_away_is_a_503_with_a_hint_when_to_come_back() {
     let pki = Pki::new();
     let backend = Backend::plain(&pki).await;
-    let flags = crate::support::flags(&pki, backend.address);
+    let flags = testkit::flags(&pki, backend.address);
     drop(backend);
     let gateway = Gateway::with(flags);
     let alice = pki.clients.leaf().cn("alice").issue();
@@ -96,7 +97,7 @@ async fn the_backends_own_504_arrives_whole_though_the_gateways_deadline_has_pas
         // When this one's time is up, so is that of the first.
         let other = gateway.http2(Some(&alice)).await.get("/api/v1/nodes?timeout=1s", &[]).await;
         assert_eq!(other.status(), StatusCode::GATEWAY_TIMEOUT);
-        let feed = soon(feeds.recv()).await.unwrap();
+        let feed = in_time(feeds.recv()).await.unwrap();
         feed.send(Frame::data(bytes::Bytes::from_static(b"the backend's words"))).unwrap();
         drop(feed);
         assert_eq!(text(late).await, "the backend's words", "HTTP/2: {http2}");
@@ -142,13 +143,13 @@ async fn a_response_that_breaks_off_breaks_off_for_the_client_too() {
     .await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
-    let response = gateway.http1(Some(&alice)).await.send(crate::support::get("/api", &[])).await;
+    let response = gateway.http1(Some(&alice)).await.send(testkit::get("/api", &[])).await;
     // Either no response at all, or one whose body does not end well; never a short one that looks whole.
     if let Ok(response) = response {
         use http_body_util::BodyExt as _;
         assert!(
             response.status() == StatusCode::BAD_GATEWAY
-                || soon(response.into_body().collect()).await.is_err()
+                || in_time(response.into_body().collect()).await.is_err()
         );
     }
 }
@@ -160,7 +161,7 @@ async fn raw(gateway: &Gateway, bytes: &[u8]) -> String {
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
     loop {
-        match soon(stream.read(&mut buffer)).await {
+        match in_time(stream.read(&mut buffer)).await {
             Ok(0) | Err(_) => break,
             Ok(read) => answer.extend_from_slice(&buffer[..read]),
         }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{Method, Request, StatusCode};
+use testkit::config_reload::replace;
+use testkit::{Backend, Gateway, H2, Pki, empty, flags, full, in_time, kubeconfig, text};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::generation::replace;
-use crate::support::{Backend, Gateway, H2, Pki, empty, flags, full, kubeconfig, soon, text};
+use crate::gateway::InProcess as _;
 
 /// What the port for metrics answers to a path: its code and its text.
 async fn probe(gateway: &Gateway, path: &str) -> (u16, String) {
@@ -60,7 +61,7 @@ async fn probes_are_answered_without_a_backend_where_it_does_not_matter() {
     // A check that is left out does not count.
     assert_eq!(probe(&gateway, "/readyz?exclude=clusters").await, ok);
 
-    // The same on the main port, for everybody.
+    // The same on the main port, for all clients.
     let response = gateway.http1(None).await.get("/readyz", &[]).await;
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(response.headers()["x-content-type-options"], "nosniff");
@@ -106,18 +107,18 @@ async fn readiness_comes_back_after_a_dial_that_failed_without_another_request()
     let refused = gateway.http1(None).await.get("/api", &[]).await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     hangs_up.store(false, Ordering::SeqCst);
-    soon(async { while probe(&gateway, "/readyz").await.0 != 200 {} }).await;
-    soon(async { while probe(&gateway, "/readyz/cluster-backend").await.0 != 200 {} }).await;
+    in_time(async { while probe(&gateway, "/readyz").await.0 != 200 {} }).await;
+    in_time(async { while probe(&gateway, "/readyz/cluster-backend").await.0 != 200 {} }).await;
     assert_eq!(backend.pending(), 0, "there was no other request");
 }
 
-/// Nobody should be sent here who would be refused for want of an issuer's keys; one who has another credential is served.
+/// Not ready while users of an issuer would be refused for want of its keys; clients with other credentials are served.
 #[tokio::test]
 async fn an_issuer_that_is_not_known_yet_keeps_the_start_from_being_ready() {
     let pki = Pki::new();
     let backend = Backend::plain(&pki).await;
     let mut given = flags(&pki, backend.address);
-    // Nobody listens there.
+    // Without a listener.
     given.push("--oidc-issuer-url=https://127.0.0.1:1".to_owned());
     given.push("--oidc-client-id=kubernetes".to_owned());
     let gateway = Gateway::with(given);
@@ -166,11 +167,11 @@ async fn single_checks_of_the_gateway_are_shown_to_those_whom_the_backend_lets_t
         let response = gateway.http1(Some(&bob)).await.get(path, &[]).await;
         assert_eq!((response.status().as_u16(), text(response).await.as_str()), (403, "forbidden"), "{path}");
     }
-    // Whoever acts as somebody else is judged as that one, and other verbs than get are the backend's to allow.
+    // An impersonated user is authorized, not its impersonator; verbs other than get are for the backend to authorize.
     let response = gateway.http1(Some(&alice)).await.get("/livez", &[("impersonate-user", "bob")]).await;
     assert_eq!(response.status(), StatusCode::NOT_FOUND, "the backend was asked");
     let post = Request::builder().method(Method::POST).uri("/livez").body(empty()).unwrap();
-    let response = soon(gateway.http1(Some(&bob)).await.send(post)).await.unwrap();
+    let response = in_time(gateway.http1(Some(&bob)).await.send(post)).await.unwrap();
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
 }
 
@@ -209,7 +210,7 @@ clusters:
     let ok = (200, "ok".to_owned());
     assert_eq!(probe(&gateway, "/livez").await, ok);
     write("- {name: two, kubeconfig: mute.kubeconfig, match: {pathPrefix: /two}}\n");
-    gateway.server.as_ref().unwrap().reload();
+    gateway.server().reload();
     gateway.reloaded(1).await;
     for path in ["/livez", "/readyz"] {
         assert_eq!(probe(&gateway, path).await, ok, "{path}");

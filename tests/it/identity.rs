@@ -4,14 +4,17 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
+use testkit::wire::head;
+use testkit::{
+    Backend, BoxedError, Gateway, H1, H2, Pki, ReceivedRequest, flags, full, get, in_time, status,
+};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
 
-use crate::support::wire::head;
-use crate::support::{Backend, BoxedError, Gateway, H1, H2, Pki, Seen, flags, full, get, soon, status};
+use crate::gateway::InProcess as _;
 
 /// The identity headers that arrived, sorted by name, values in order.
-fn identity(seen: &Seen) -> Vec<(String, String)> {
+fn identity(seen: &ReceivedRequest) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = seen
         .headers
         .iter()
@@ -281,7 +284,7 @@ async fn trailers_of_a_request_are_not_passed_on() {
             client.write_all(request.as_bytes()).await.unwrap();
             assert!(head(&mut client).await.unwrap().starts_with("HTTP/1.1 200 "), "{alpn:?}");
         }
-        let arrived = soon(seen.recv()).await.unwrap();
+        let arrived = in_time(seen.recv()).await.unwrap();
         assert_eq!(arrived, (false, None, Bytes::from_static(b"{}")), "{alpn:?}, HTTP/{version}");
     }
 }

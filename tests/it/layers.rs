@@ -23,7 +23,7 @@ const ORDER: &[&str] = &[
     "http",
     "pki",
 ];
-const LEAVES: [&str; 6] = ["clock", "go", "input_file", "metrics", "tasks", "user"];
+const LEAVES: [&str; 7] = ["clock", "go", "input_file", "metrics", "sync", "tasks", "user"];
 
 fn rank(module: &str) -> Option<usize> {
     let leaf = LEAVES.contains(&module).then_some(ORDER.len());
@@ -113,7 +113,7 @@ fn pem_has_one_reader() {
     assert!(found.is_empty(), "PEM is read by other means than x509::pem: {found:#?}");
 }
 
-/// `serde_json::Value` gives some names of members a meaning; `authn::json_value` is the reader that does not. Where a
+/// `serde_json::Value` gives some names of members a meaning; `go::json::JsonValue` is the reader that does not. Where a
 /// file has to do with both, each reading says what it reads, so that no value is read by inference.
 #[test]
 fn untrusted_json_is_not_read_as_a_value_of_serde_json() {
@@ -182,7 +182,7 @@ fn the_request_path_is_the_one_that_is_told() {
     );
     // And the path makes each of them, in this order.
     let path = std::fs::read_to_string(root.join("src/pipeline.rs")).unwrap();
-    let answer = path.split("async fn answer").nth(1).unwrap().split("\n    }\n").next().unwrap();
+    let answer = path.split("async fn respond").nth(1).unwrap().split("\n    }\n").next().unwrap();
     let mut at = 0;
     for stage in &told {
         let stage = stage.to_lowercase();

@@ -1,11 +1,11 @@
 //! What clients can make the gateway log at the default verbosity.
 
+use testkit::client::Client;
+use testkit::frames::{ACK, PING, frame, read_frame};
+use testkit::{Backend, Pki, flags, in_time, until};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::support::client::Client;
-use crate::support::frames::{ACK, PING, frame, read_frame};
-use crate::support::process::Process;
-use crate::support::{Backend, Pki, flags, soon, until};
+use crate::gateway::start_process;
 
 const REFUSED: &str = "unable to authenticate the request";
 
@@ -14,7 +14,7 @@ const REFUSED: &str = "unable to authenticate the request";
 async fn one_client_cannot_fill_the_log() {
     let pki = Pki::new();
     let backend = Backend::plain(&pki).await;
-    let process = Process::start(flags(&pki, backend.address)).await;
+    let process = start_process(flags(&pki, backend.address)).await;
     let mut client = Client::connect(&process.gateway, false, None).await;
     for _ in 0..300 {
         assert_eq!(client.code(&[("authorization", "Bearer forged")]).await, 401);
@@ -29,12 +29,12 @@ async fn one_client_cannot_fill_the_log() {
 async fn frames_that_make_no_sense_are_not_logged_one_by_one() {
     let pki = Pki::new();
     let backend = Backend::plain(&pki).await;
-    let process = Process::start(flags(&pki, backend.address)).await;
+    let process = start_process(flags(&pki, backend.address)).await;
     let mut client = process.gateway.frames(None, 65_535).await;
     let pongs = frame(PING, ACK, 0, b"uninvited"[..8].as_ref()).repeat(500);
     client.write_all(&pongs).await.unwrap();
     client.write_all(&frame(PING, 0, 0, b"answered")).await.unwrap();
-    while soon(read_frame(&mut client)).await.unwrap().2 != b"answered" {}
+    while in_time(read_frame(&mut client)).await.unwrap().2 != b"answered" {}
     let (_, log) = process.end().await;
     let lines = log.lines().filter(|line| line.contains("PING")).count();
     assert_eq!(lines, 0, "{log}");
@@ -47,7 +47,7 @@ async fn what_a_client_sends_is_cut_in_the_log() {
     let backend = Backend::plain(&pki).await;
     let mut given = flags(&pki, backend.address);
     given.push("-v=3".to_owned());
-    let process = Process::start(given).await;
+    let process = start_process(given).await;
     let mut client = Client::connect(&process.gateway, false, None).await;
     let path = format!("/api/{}", "x".repeat(60_000));
     assert_eq!(client.code_at(&path, &[("authorization", "Bearer forged")]).await, 401);
@@ -55,7 +55,7 @@ async fn what_a_client_sends_is_cut_in_the_log() {
         .method(http::Method::from_bytes("M".repeat(100_000).as_bytes()).unwrap())
         .uri("/api")
         .header("authorization", "Bearer forged")
-        .body(crate::support::empty())
+        .body(testkit::empty())
         .unwrap();
     assert_eq!(client.send(request).await.unwrap().status(), 401);
     let (_, log) = process.end().await;

@@ -1,37 +1,34 @@
 //! The gateway in-process, small real servers around it.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    missing_debug_implementations,
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::string_slice,
     clippy::many_single_char_names,
+    clippy::print_stderr,
     clippy::explicit_auto_deref,
-    reason = "tests"
+    reason = "a test program: a panic is a failed test"
 )]
 
-mod account_tokens;
-mod authority;
-mod bad_input;
 #[cfg(feature = "dev")]
 mod bootstrap;
-mod bound_tokens;
+mod bound_token_reads;
+mod broken_issuers;
 mod cel;
 mod certs;
 mod chains;
 mod cli;
 mod clusters;
+mod compared_account_tokens;
+mod compared_id_tokens;
 mod configuration;
+mod configuration_reference;
 mod configured_files;
 mod connections;
 mod controllers;
 mod credentials;
-#[path = "../support/csr.rs"]
-mod csr;
 #[cfg(feature = "dev")]
 mod dev_backend;
 mod drain;
@@ -39,29 +36,21 @@ mod early_answers;
 mod endpoints;
 mod explain;
 mod failures;
-mod flood;
+mod fuzz_fixtures;
+mod gateway;
 mod hardening;
+mod header_limits;
 mod health;
-mod id_tokens;
 mod identity;
 mod layers;
-mod limits;
 mod log_lines;
 mod parsers;
-#[path = "../support/pki.rs"]
-mod pki;
-mod prefixes;
+mod path_prefixes;
 mod random_tokens;
-mod reference;
 mod reload;
-mod service_accounts;
-mod stalled;
+mod service_account_flags;
 mod streaming;
-mod support;
 mod threat_model;
 mod token_review;
-mod transcripts;
 mod tunnels;
-#[path = "../support/two_requests.rs"]
-mod two_requests;
 mod webhook;

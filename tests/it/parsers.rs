@@ -1,23 +1,23 @@
 //! What clients send, read by us and by Go's own packages, where a difference would let a client be taken for another
-//! one: PEM, certificate requests, extra keys in header names, request targets.
+//! one: PEM, certificate requests, extra keys in header names, request targets, URLs.
 //!
 //! Inputs are random, made of the parts at which readers part ways, and of the corpus in `fuzz/` with damage. Where we
 //! refuse and Go does not is listed beside each reader; the other way round is never allowed. `PORTCULLIS_SEED` sets
 //! another seed and `PORTCULLIS_INPUTS` how many inputs of each kind are compared.
-#![allow(clippy::print_stderr, reason = "what is compared is told")]
 
 mod extra;
 mod requests;
 mod target;
 mod text;
+mod url;
 
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-
-use crate::support::go::{GoProgram, Rng, inputs, seed};
+use testkit::go_program::GoProgram;
+use testkit::random::{Rng, inputs, seed};
 
 /// What comes of a comparison: a word for the statistics, or what differs.
 type Compared = Result<&'static str, String>;
@@ -184,4 +184,11 @@ fn targets_are_read_as_the_api_server_reads_them() {
         &words,
         &["resource", "other path", "no request info", "refused", "no path", "stricter: characters"],
     );
+}
+
+#[test]
+fn urls_are_read_and_written_as_go_does() {
+    let words =
+        compare("url", 20_000, url::any, |input| whole(input), |input, answer| url::judge(input, answer));
+    occurred(&words, &["as Go", "refused", "not UTF-8"]);
 }

@@ -1,5 +1,4 @@
 //! Random tokens with odd JSON in them: claims that a test chooses, a header of any members, and a good signature.
-#![allow(clippy::print_stderr, reason = "what is compared is told")]
 
 mod parts;
 
@@ -13,35 +12,35 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use portcullis::authn::jwt::keys::VerificationKey;
 use serde_json::{Value, json};
+use testkit::pki::Ca;
+use testkit::random::Rng;
 
-use crate::pki::Ca;
-use crate::support::go::Rng;
-pub use parts::{DATES, VALUES};
+pub(crate) use parts::{DATES, VALUES};
 
 /// What is declared: the ids of `docs/conformance.md`.
-pub const SPELLING: &str = "D-token-spelling";
-pub const HEADER: &str = "D-token-header";
-pub const DATES_BEYOND: &str = "D-token-dates";
+pub(crate) const SPELLING: &str = "D-token-spelling";
+pub(crate) const HEADER: &str = "D-token-header";
+pub(crate) const DATES_BEYOND: &str = "D-token-dates";
 
 /// Makes tokens that one key has signed.
-pub struct TokenMint {
+pub(crate) struct TokenMint {
     key: EcdsaKeyPair,
     key_id: String,
     certificate: String,
-    pub rng: Rng,
+    pub(crate) rng: Rng,
 }
 
-pub struct RandomToken {
-    pub text: String,
+pub(crate) struct RandomToken {
+    pub(crate) text: String,
     /// The header and the claims.
-    pub shown: String,
+    pub(crate) shown: String,
     /// What it may be refused for here alone, by id.
-    pub declared: Vec<&'static str>,
+    pub(crate) declared: Vec<&'static str>,
 }
 
 impl TokenMint {
     /// A new key. Its id is that by which service-account tokens name it.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
         let certificate = STANDARD.encode(Ca::new("some CA").cert);
         let key_id = VerificationKey::from_spki(&spki(&key)).unwrap().id().to_owned();
@@ -49,7 +48,7 @@ impl TokenMint {
     }
 
     /// The public key, as a member of a key set.
-    pub fn jwk(&self) -> Value {
+    pub(crate) fn jwk(&self) -> Value {
         let point = &self.key.public_key().as_ref()[1..];
         let (x, y) = point.split_at(32);
         let [x, y] = [x, y].map(|number| URL_SAFE_NO_PAD.encode(number));
@@ -57,7 +56,7 @@ impl TokenMint {
     }
 
     /// The public key, as DER.
-    pub fn spki(&self) -> Vec<u8> {
+    pub(crate) fn spki(&self) -> Vec<u8> {
         spki(&self.key)
     }
 
@@ -83,7 +82,7 @@ impl TokenMint {
     }
 
     /// The members as an object in any order, or, rarely, something else.
-    pub fn claims(&mut self, members: Vec<String>) -> String {
+    pub(crate) fn claims(&mut self, members: Vec<String>) -> String {
         let members = self.rng.shuffled(members);
         match self.rng.below(60) {
             0 => format!("{{{}}} ", members.join(",\n\t ")),
@@ -97,7 +96,7 @@ impl TokenMint {
     }
 
     /// A token of these claims, which are JSON or not.
-    pub fn token(&mut self, claims: &str) -> RandomToken {
+    pub(crate) fn token(&mut self, claims: &str) -> RandomToken {
         let header = self.header();
         let mut bytes = claims.as_bytes().to_vec();
         if self.rng.one_in(60) {
@@ -166,7 +165,7 @@ fn flip_spare_bit(text: &mut String, part: usize) -> bool {
 
 /// What came of all tokens.
 #[derive(Debug, Default)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     accepted: usize,
     refused: usize,
     /// How many were refused here alone, by the id that declares it.
@@ -176,7 +175,7 @@ pub struct Comparison {
 
 impl Comparison {
     /// Compares our verdict on a token with theirs, which is the identity if they let it in.
-    pub fn add<T: PartialEq + Debug>(
+    pub(crate) fn add<T: PartialEq + Debug>(
         &mut self,
         token: &RandomToken,
         ours: &Result<Option<T>, String>,
@@ -193,13 +192,13 @@ impl Comparison {
         }
     }
 
-    pub fn assert_no_failures(&self, seed: u64) {
+    pub(crate) fn assert_no_failures(&self, seed: u64) {
         let shown = &self.failures[..self.failures.len().min(30)];
         assert!(shown.is_empty(), "seed {seed}: {} differ\n{}", self.failures.len(), shown.join("\n"));
     }
 
     /// Fails unless many were let in, many were refused, and each of the ids has been needed.
-    pub fn assert_meaningful(&self, ids: &[&str]) {
+    pub(crate) fn assert_meaningful(&self, ids: &[&str]) {
         let Self { accepted, refused, declared, .. } = self;
         let all = accepted + refused + declared.values().sum::<usize>();
         eprintln!("{accepted} tokens let in, {refused} refused, stricter here by declaration: {declared:?}");

@@ -5,11 +5,12 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
+use testkit::body::{Frames, fed};
+use testkit::client::Client;
+use testkit::{Backend, Gateway, H2, Pki, full, in_time};
 use tokio::sync::mpsc;
 
-use crate::support::body::{Frames, fed};
-use crate::support::client::Client;
-use crate::support::{Backend, Gateway, H2, Pki, full, soon};
+use crate::gateway::InProcess as _;
 
 mod backends;
 mod credentials;
@@ -22,7 +23,7 @@ async fn reload(gateway: &Gateway) {
     // The first generation to come may be of files that were read before they were all written.
     for _ in 0..2 {
         let before = gateway.generation().await;
-        gateway.server.as_ref().unwrap().reload();
+        gateway.server().reload();
         gateway.reloaded(before).await;
     }
 }
@@ -61,13 +62,13 @@ impl Watch {
     ) -> Self {
         let response = client.get(WATCH, headers).await;
         assert_eq!(response.status(), StatusCode::OK);
-        Self { events: soon(watches.recv()).await.unwrap(), body: response.into_body() }
+        Self { events: in_time(watches.recv()).await.unwrap(), body: response.into_body() }
     }
 
     /// Sends an event that must be the next to arrive.
     async fn passes(&mut self, event: &str) {
         self.events.send(Frame::data(Bytes::from(event.to_owned()))).expect("the backend's stream is open");
-        let frame = soon(self.body.frame()).await.expect("the watch goes on").unwrap();
+        let frame = in_time(self.body.frame()).await.expect("the watch goes on").unwrap();
         assert_eq!(frame.into_data().unwrap(), event);
     }
 }

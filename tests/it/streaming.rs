@@ -7,11 +7,12 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Frame;
+use testkit::body::{Frames, fed, gone, whole};
+use testkit::{Backend, Gateway, H1, H2, Pki, full, get, in_time, text, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
-use crate::support::body::{Frames, fed, gone, whole};
-use crate::support::{Backend, Gateway, H1, H2, Pki, full, get, soon, text, until};
+use crate::gateway::InProcess as _;
 
 const WATCH: &str = "/api/v1/pods?watch=true";
 
@@ -50,11 +51,11 @@ async fn a_watch_shows_its_headers_first_then_each_event_and_ends_with_its_clien
                 "application/json",
                 "headers come before any event"
             );
-            let (events, gone) = soon(watches.recv()).await.unwrap();
+            let (events, gone) = in_time(watches.recv()).await.unwrap();
             let mut body = response.into_body();
             for event in ["{\"a\":1}\n", "{\"b\":2}\n"] {
                 events.send(Frame::data(Bytes::from(event))).unwrap();
-                let frame = soon(body.frame()).await.unwrap().unwrap();
+                let frame = in_time(body.frame()).await.unwrap().unwrap();
                 assert_eq!(frame.into_data().unwrap(), event);
             }
             assert!(!gone.load(Ordering::SeqCst));
@@ -83,7 +84,7 @@ async fn a_client_that_leaves_before_the_answer_cancels_the_request() {
         let alice = pki.clients.leaf().cn("alice").issue();
         let mut client = gateway.http1(Some(&alice)).await;
         let asking = tokio::spawn(async move { client.send(get("/api", &[])).await.map(|_| client) });
-        let cancelled = soon(requests.recv()).await.unwrap();
+        let cancelled = in_time(requests.recv()).await.unwrap();
         asking.abort();
         until("the cancellation", || cancelled.load(Ordering::SeqCst)).await;
     }
@@ -114,13 +115,13 @@ async fn bodies_pass_both_ways_and_trailers_of_answers() {
         sender.send(Frame::data(Bytes::from(payload.clone()))).unwrap();
         drop(sender);
         let response = client.send(request.body(body).unwrap()).await.unwrap();
-        let collected = soon(response.into_body().collect()).await.unwrap();
+        let collected = in_time(response.into_body().collect()).await.unwrap();
         assert_eq!(collected.trailers().unwrap()["x-sum"], "42", "{alpn:?}");
         assert_eq!(collected.to_bytes(), payload);
     }
 }
 
-/// A backend that tells how the body of each request arrived, also when nobody waits for its answer any more. It
+/// A backend that reports how the body of each request arrived, also when no client waits for its answer any more. It
 /// answers at the end of the body, or begins to before.
 async fn collecting(
     pki: &Pki,
@@ -166,11 +167,11 @@ async fn an_http1_body_that_breaks_off_is_never_a_whole_one_to_the_backend() {
             client.write_all(format!("{post}{rest}").as_bytes()).await.unwrap();
             until("the request at the backend", || backend.take().is_some()).await;
             client.shutdown().await.unwrap();
-            let body = soon(bodies.recv()).await.unwrap();
+            let body = in_time(bodies.recv()).await.unwrap();
             assert!(body.is_err(), "{case}, {alpn:?}: {body:?}");
             let mut answer = Vec::new();
             // The gateway need not wait for the client's end of TLS.
-            soon(client.read_to_end(&mut answer)).await.ok();
+            in_time(client.read_to_end(&mut answer)).await.ok();
             let answer = String::from_utf8_lossy(&answer);
             assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400 "), "{case}, {alpn:?}: {answer}");
         }
@@ -193,16 +194,16 @@ async fn an_http2_body_that_is_reset_is_never_a_whole_one_to_the_backend() {
             let (response, mut sending) = client.send_request(request, false).unwrap();
             sending.send_data(Bytes::from_static(b"0123456789"), false).unwrap();
             until("the request at the backend", || backend.take().is_some()).await;
-            let _answered = if early { Some(soon(response).await.unwrap()) } else { None };
+            let _answered = if early { Some(in_time(response).await.unwrap()) } else { None };
             sending.send_reset(reason);
-            let body = soon(bodies.recv()).await.unwrap();
+            let body = in_time(bodies.recv()).await.unwrap();
             assert!(body.is_err(), "{reason:?}, {alpn:?}, answered early {early}: {body:?}");
             connection.abort();
         }
     }
 }
 
-/// What is behind a body that is longer or shorter than it says would be taken for the next request's by somebody.
+/// The bytes behind a body that is longer or shorter than declared could be read as the next request.
 #[tokio::test]
 async fn an_http2_body_of_another_length_than_it_says_is_never_a_whole_one_to_the_backend() {
     for alpn in [H1, H2] {
@@ -234,7 +235,7 @@ async fn an_http2_body_of_another_length_than_it_says_is_never_a_whole_one_to_th
             let (response, mut sending) = client.send_request(request.body(()).unwrap(), false).unwrap();
             // A gateway that has refused it already takes no more.
             sending.send_data(Bytes::from_static(b"0123456789"), true).ok();
-            let answer = soon(response).await;
+            let answer = in_time(response).await;
             assert_eq!(
                 answer.is_ok_and(|answer| answer.status().is_success()),
                 is_true,
@@ -245,7 +246,7 @@ async fn an_http2_body_of_another_length_than_it_says_is_never_a_whole_one_to_th
         }
         drop((gateway, backend));
         let mut arrived = 0;
-        while let Some(body) = soon(bodies.recv()).await {
+        while let Some(body) = in_time(bodies.recv()).await {
             arrived += usize::from(body.is_ok());
         }
         assert_eq!(arrived, whole, "{alpn:?}");
@@ -262,7 +263,7 @@ async fn an_anonymous_or_refused_http2_request_ends_its_connection() {
         let response = client.get("/api", headers).await;
         assert!(!response.headers().contains_key("connection"));
         text(response).await;
-        soon(client.task).await.unwrap();
+        in_time(client.task).await.unwrap();
     }
     // An authenticated one does not; nor does HTTP/1.1.
     let alice = pki.clients.leaf().cn("alice").issue();
@@ -282,8 +283,8 @@ async fn requests_in_progress_finish_after_a_signal_to_end() {
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut client = gateway.http2(Some(&alice)).await;
     let response = client.get("/api/v1/pods", &[]).await;
-    let (events, _) = soon(watches.recv()).await.unwrap();
-    let server = gateway.server.take().unwrap();
+    let (events, _) = in_time(watches.recv()).await.unwrap();
+    let server = gateway.take_server();
     let address = server.address();
     let ending = tokio::task::spawn_blocking(move || server.shut_down());
     // New connections are refused once the listener is gone, and the old one still serves its request.
@@ -291,7 +292,7 @@ async fn requests_in_progress_finish_after_a_signal_to_end() {
     events.send(Frame::data(Bytes::from_static(b"done"))).unwrap();
     drop(events);
     assert_eq!(text(response).await, "done");
-    soon(ending).await.unwrap();
+    in_time(ending).await.unwrap();
 }
 
 // RFC 9110, 9.3.2: Go's client takes DATA for an error there.
@@ -309,7 +310,7 @@ async fn an_answer_to_head_has_no_body_also_if_the_gateway_gives_it() {
         ] {
             assert_eq!(response.status(), expected, "{path}");
             assert!(response.headers().contains_key("content-length"), "{path}: {response:?}");
-            let body = soon(response.into_body().collect()).await.map(http_body_util::Collected::to_bytes);
+            let body = in_time(response.into_body().collect()).await.map(http_body_util::Collected::to_bytes);
             assert!(body.as_ref().is_ok_and(Bytes::is_empty), "{path}: {body:?}");
         }
     }

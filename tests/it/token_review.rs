@@ -7,10 +7,11 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Frame;
 use serde_json::{Value, json};
+use testkit::body::fed;
+use testkit::pki::Issued;
+use testkit::{Backend, Gateway, H2, Pki, flags, full, in_time, status};
 
-use crate::pki::Issued;
-use crate::support::body::fed;
-use crate::support::{Backend, Gateway, H2, Pki, flags, full, soon, status};
+use crate::gateway::InProcess as _;
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const JSON: &str = "application/json";
@@ -49,7 +50,7 @@ impl Fixture {
         let request = Request::post(path).header("content-type", JSON).body(full("{}")).unwrap();
         let answer = self.gateway.http2(Some(&self.alice)).await.send(request).await.unwrap();
         let (head, body) = answer.into_parts();
-        let body = soon(body.collect()).await.unwrap().to_bytes().to_vec();
+        let body = in_time(body.collect()).await.unwrap().to_bytes().to_vec();
         let length = head.headers.get("content-length").map(|length| length.to_str().unwrap().to_owned());
         assert!(length.is_none_or(|length| length == body.len().to_string()));
         assert_eq!(head.headers["x-of-the-backend"], "1");
@@ -237,7 +238,7 @@ async fn protobuf_is_answered_in_protobuf() {
     // Go's encoder writes all fields that are no list, and the last two of what it wraps them in.
     let envelope = |status: &[u8], end: &[u8]| {
         let meta = [field(1, b"authentication.k8s.io/v1"), field(2, b"TokenReview")].concat();
-        // A name, and a field that nobody knows.
+        // A name, and an unknown field.
         let metadata = [field(1, b"n"), field(15, b"unknown")].concat();
         let review = [field(1, &metadata), field(2, &field(1, b"good-token")), field(3, status)].concat();
         [&b"k8s\0"[..], &field(1, &meta), &field(2, &review), end].concat()

@@ -2,11 +2,12 @@
 
 use http::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use testkit::wire::{Socket, bare, head, is_held};
+use testkit::{Backend, BoxedBody, Gateway, H1, H2, Pki, empty, flags, full, get, in_time, text, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::wire::{Socket, bare, head, is_held};
-use crate::support::{Backend, BoxedBody, Gateway, H1, H2, Pki, empty, flags, full, get, soon, text, until};
+use crate::gateway::InProcess as _;
 
 fn upgrade_request(protocol: &str) -> Request<BoxedBody> {
     get(
@@ -56,13 +57,13 @@ async fn a_tunnel_opens_after_an_exact_101_and_carries_bytes_both_ways() {
         let seen = backend.take().unwrap();
         assert_eq!(seen.all("x-remote-user"), ["alice"]);
         assert_eq!(seen.all("upgrade"), [protocol]);
-        let mut tunnel = TokioIo::new(soon(hyper::upgrade::on(response)).await.unwrap());
+        let mut tunnel = TokioIo::new(in_time(hyper::upgrade::on(response)).await.unwrap());
         tunnel.write_all(b"hello").await.unwrap();
         let mut echoed = [0; 5];
-        soon(tunnel.read_exact(&mut echoed)).await.unwrap();
+        in_time(tunnel.read_exact(&mut echoed)).await.unwrap();
         assert_eq!(&echoed, b"hello");
         tunnel.shutdown().await.unwrap();
-        assert_eq!(soon(tunnel.read(&mut echoed)).await.unwrap(), 0, "the end of one side ends the other");
+        assert_eq!(in_time(tunnel.read(&mut echoed)).await.unwrap(), 0, "the end of one side ends the other");
     }
 }
 
@@ -117,7 +118,7 @@ impl Tunnel {
         let asking = "GET /api/v1/namespaces/n/pods/p/exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n\
             Upgrade: websocket\r\n\r\n";
         client.write_all(asking.as_bytes()).await.unwrap();
-        let mut backend = soon(streams.recv()).await.unwrap();
+        let mut backend = in_time(streams.recv()).await.unwrap();
         head(&mut backend).await.unwrap();
         let switching =
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
@@ -144,7 +145,7 @@ async fn a_tunnel_ends_when_the_backend_closes_it() {
     tunnel.backend.shutdown().await.unwrap();
     drop(tunnel.backend);
     let mut rest = Vec::new();
-    soon(tunnel.client.read_to_end(&mut rest)).await.unwrap();
+    in_time(tunnel.client.read_to_end(&mut rest)).await.unwrap();
     assert_eq!(rest, b"bye", "what was under way arrives");
     // The client keeps its socket, silently. The gateway does not.
     let (gateway, client) = tunnel.in_front;
@@ -163,7 +164,7 @@ async fn a_tunnel_whose_client_has_finished_does_not_wait_for_the_backend_for_ev
 }
 
 // Go's listener and dialer keep TCP connections alive (15 s): a peer that vanished without a word is noticed, also
-// under a tunnel or a quiet HTTP/1.1 watch, where nobody pings.
+// under a tunnel or a quiet HTTP/1.1 watch, which has no pings.
 #[tokio::test]
 async fn quiet_connections_are_kept_alive_by_tcp_on_both_sides() {
     let tunnel = Tunnel::open().await;

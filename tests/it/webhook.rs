@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use portcullis::authn::BearerToken;
 use portcullis::authn::webhook::settings::{TokenReviewVersion, WebhookSettings};
+use testkit::{Pki, flags};
 
-use crate::support::{Pki, flags, resolved};
+use crate::gateway::resolved;
 
 const KEY: &str = "--authentication-token-webhook";
 

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
+use testkit::csr::Csr;
+use testkit::pki::{self, Ca, KeyKind, integer, octets, oid, pem, seq, string, tlv};
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-use crate::bed::{Bed, Cluster, Side, eventually};
 use crate::case::{CSRS, Case, Outcome, SERVING, case, is_signed, now, timestamp};
 use crate::certificate::all;
-use crate::csr::Csr;
-use crate::pki::{self, Ca, KeyKind, integer, octets, oid, pem, seq, string, tlv};
+use crate::clusters::{Cluster, Clusters, Side};
 use crate::scenario::Scenario;
+use testkit::real::eventually;
 
 const GROUP: &str = "authorities";
 const SIGNS: &str = "authority_test.go: TestCertificateAuthority; ca_provider.go: currentCA";
@@ -33,8 +34,8 @@ impl Files {
         Self { certificate: ca.cert_pem(), key: ca.key_pem(), ca }
     }
 
-    fn write(&self, bed: &Bed, cluster: &Cluster) -> Result<(), String> {
-        let (certificate, key) = cluster.signing_files(&bed.dir, FLAG);
+    fn write(&self, clusters: &Clusters, cluster: &Cluster) -> Result<(), String> {
+        let (certificate, key) = cluster.signing_files(&clusters.dir, FLAG);
         fs::write(certificate, &self.certificate)
             .and_then(|()| fs::write(key, &self.key))
             .map_err(|e| e.to_string())
@@ -46,60 +47,63 @@ fn asked(name: &str) -> Case {
 }
 
 /// The authorities are the usual ones for as long as this is held.
-pub async fn usual<'a>(bed: &Bed, cluster: &'a Cluster) -> Result<RwLockReadGuard<'a, bool>, String> {
+pub(crate) async fn usual<'a>(
+    clusters: &Clusters,
+    cluster: &'a Cluster,
+) -> Result<RwLockReadGuard<'a, bool>, String> {
     let read = cluster.signing.read().await;
     if !*read {
         return Ok(read);
     }
     drop(read);
     let mut exchanged = cluster.signing.write().await;
-    restore(bed, cluster, &mut exchanged).await?;
+    restore(clusters, cluster, &mut exchanged).await?;
     Ok(exchanged.downgrade())
 }
 
-async fn restore(bed: &Bed, cluster: &Cluster, exchanged: &mut bool) -> Result<(), String> {
+async fn restore(clusters: &Clusters, cluster: &Cluster, exchanged: &mut bool) -> Result<(), String> {
     if *exchanged {
-        let files = Files::of(bed.authorities.signing(SERVING).ok_or("no authority")?.ca.clone());
-        files.write(bed, cluster)?;
+        let files = Files::of(clusters.authorities.signing(SERVING).ok_or("no authority")?.ca.clone());
+        files.write(clusters, cluster)?;
         if cluster.side != Side::Bare {
-            signs(bed, cluster, &files.ca).await?;
+            signs(clusters, cluster, &files.ca).await?;
         }
         *exchanged = false;
     }
     Ok(())
 }
 
-/// Puts an authority in its place, for as long as this is held. Whoever wants the usual one restores it.
+/// Puts an authority in its place, for as long as this is held. The next caller that needs the usual one restores it.
 async fn exchange<'a>(
-    bed: &Bed,
+    clusters: &Clusters,
     cluster: &'a Cluster,
     files: &Files,
 ) -> Result<RwLockWriteGuard<'a, bool>, String> {
     let mut exchanged = cluster.signing.write().await;
     *exchanged = true;
-    files.write(bed, cluster)?;
+    files.write(clusters, cluster)?;
     Ok(exchanged)
 }
 
 /// Until what is signed is signed by this authority. There may be one more by the old one.
-async fn signs(bed: &Bed, cluster: &Cluster, ca: &Ca) -> Result<(), String> {
+async fn signs(clusters: &Clusters, cluster: &Cluster, ca: &Ca) -> Result<(), String> {
     eventually("the other authority", async || {
-        let outcome = asked("probe").play_with(bed, cluster, ca).await?;
+        let outcome = asked("probe").play_with(clusters, cluster, ca).await?;
         Ok(matches!(outcome.certificate, Some(Ok(_))))
     })
     .await
 }
 
 /// What it issues, for a short and for the longest life.
-async fn issues(bed: &Bed, cluster: &Cluster, files: &Files) -> Result<Value, String> {
+async fn issues(clusters: &Clusters, cluster: &Cluster, files: &Files) -> Result<Value, String> {
     if cluster.side == Side::Bare {
         return Ok(Value::Null);
     }
-    let _exchanged = exchange(bed, cluster, files).await?;
-    signs(bed, cluster, &files.ca).await?;
+    let _exchanged = exchange(clusters, cluster, files).await?;
+    signs(clusters, cluster, &files.ca).await?;
     let mut told = Vec::new();
     for case in [asked("n1"), asked("n1").expiration(3600), asked("n1").expiration(86_400)] {
-        let outcome = case.play_with(bed, cluster, &files.ca).await?;
+        let outcome = case.play_with(clusters, cluster, &files.ca).await?;
         let Outcome { conditions, certificate: Some(Ok(certificate)) } = outcome else {
             return Err(format!("{outcome:?}"));
         };
@@ -110,13 +114,13 @@ async fn issues(bed: &Bed, cluster: &Cluster, files: &Files) -> Result<Value, St
 
 /// Makes a request each second until the log has this line, for what was made before the files were read is signed by the old
 /// one; the name of the last.
-async fn refused(bed: &Bed, cluster: &Cluster, told: &str) -> Result<String, String> {
+async fn refused(clusters: &Clusters, cluster: &Cluster, told: &str) -> Result<String, String> {
     let mut waiting = String::new();
     let mut asked_at = None;
     eventually("the refusal", async || {
         if asked_at != Some(now()) {
             asked_at = Some(now());
-            waiting = asked("waits").create(bed, cluster).await?;
+            waiting = asked("waits").create(clusters, cluster).await?;
         }
         let log = fs::read(&cluster.log).map_err(|error| error.to_string())?;
         Ok(String::from_utf8_lossy(&log).contains(told))
@@ -132,7 +136,7 @@ fn printed(time: i64) -> String {
 
 /// An authority that ends while it is used signs nothing more; the log says why in upstream's words, and what was asked for is
 /// signed by the next authority.
-async fn ends(bed: &Bed, cluster: &Cluster) -> Result<Value, String> {
+async fn ends(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String> {
     const TOLD: &str = "refusing to sign a certificate that expired in the past: NotAfter";
     if cluster.side == Side::Bare {
         return Ok(Value::Null);
@@ -143,23 +147,23 @@ async fn ends(bed: &Bed, cluster: &Cluster) -> Result<Value, String> {
         // Long enough for the files to be read.
         let end = now() + 10;
         let files = Files::of(Ca::build("ends").validity(now() - 86_400, end).issue_ca());
-        files.write(bed, cluster)?;
-        signs(bed, cluster, &files.ca).await?;
-        let waiting = refused(bed, cluster, &format!("{TOLD}={}", printed(end))).await?;
+        files.write(clusters, cluster)?;
+        signs(clusters, cluster, &files.ca).await?;
+        let waiting = refused(clusters, cluster, &format!("{TOLD}={}", printed(end))).await?;
         let object = cluster.api.get(&format!("{CSRS}/{waiting}")).await?.ok()?;
         if is_signed(Some(&object)) {
             return Err(format!("signed all the same: {object}"));
         }
         waiting
     };
-    let _usual = usual(bed, cluster).await?;
+    let _usual = usual(clusters, cluster).await?;
     cluster.api.until(CSRS, &waiting, is_signed).await?;
     Ok(json!({"log": TOLD}))
 }
 
-/// An authority that nobody should sign with. Upstream takes it; we keep the one before, and say why.
+/// An authority that is unfit to sign. Kubernetes accepts it; the gateway keeps the one before, and logs why.
 async fn unfit(
-    bed: &Bed,
+    clusters: &Clusters,
     cluster: &Cluster,
     files: &Files,
     upstream: &str,
@@ -170,21 +174,21 @@ async fn unfit(
     }
     let mut exchanged = cluster.signing.write().await;
     // So that it is known which is the one before.
-    restore(bed, cluster, &mut exchanged).await?;
+    restore(clusters, cluster, &mut exchanged).await?;
     *exchanged = true;
-    files.write(bed, cluster)?;
+    files.write(clusters, cluster)?;
     if cluster.side == Side::Gateway {
-        refused(bed, cluster, ours).await?;
-        let before = &bed.authorities.signing(SERVING).ok_or("no authority")?.ca;
-        return signs(bed, cluster, before).await.map(|()| json!("signs with the one before"));
+        refused(clusters, cluster, ours).await?;
+        let before = &clusters.authorities.signing(SERVING).ok_or("no authority")?.ca;
+        return signs(clusters, cluster, before).await.map(|()| json!("signs with the one before"));
     }
     if upstream.is_empty() {
-        return signs(bed, cluster, &files.ca).await.map(|()| json!("signs"));
+        return signs(clusters, cluster, &files.ca).await.map(|()| json!("signs"));
     }
-    refused(bed, cluster, upstream).await.map(|_| json!("signs nothing"))
+    refused(clusters, cluster, upstream).await.map(|_| json!("signs nothing"))
 }
 
-pub fn scenarios() -> Vec<Scenario> {
+pub(crate) fn scenarios() -> Vec<Scenario> {
     let kind = |name: &str, kind| Files::of(Ca::with_key(name, kind));
     let built = |name: &str| Ca::build(name).key(KeyKind::P256);
     let mut rows: Vec<(&str, Files)> = vec![
@@ -236,16 +240,20 @@ pub fn scenarios() -> Vec<Scenario> {
         .into_iter()
         .map(|(name, files)| {
             let files = Arc::new(files);
-            Scenario::new(GROUP, name, SIGNS, None, move |bed, cluster| {
+            Scenario::new(GROUP, name, SIGNS, None, move |clusters, cluster| {
                 let files = Arc::clone(&files);
-                async move { issues(bed, cluster, &files).await }.boxed_local()
+                async move { issues(clusters, cluster, &files).await }.boxed_local()
             })
         })
         .collect();
     let text = json!({"log": "refusing to sign a certificate that expired in the past: NotAfter"});
-    scenarios.push(Scenario::new(GROUP, "ends while it is used", EXPIRED, Some(text), |bed, cluster| {
-        ends(bed, cluster).boxed_local()
-    }));
+    scenarios.push(Scenario::new(
+        GROUP,
+        "ends while it is used",
+        EXPIRED,
+        Some(text),
+        |clusters, cluster| ends(clusters, cluster).boxed_local(),
+    ));
     let ended = now() - 3600;
     let expired = Files::of(built("expired").validity(now() - 86_400, ended).issue_ca());
     let leaf = built("leaf").basic_constraints(false, None).issue_ca();
@@ -287,10 +295,11 @@ pub fn scenarios() -> Vec<Scenario> {
         ),
     ] {
         let files = Arc::new(files);
-        let scenario = Scenario::new(GROUP, name, EXPIRED, Some(reference.into()), move |bed, cluster| {
-            let (files, upstream, ours) = (Arc::clone(&files), upstream.clone(), ours.clone());
-            async move { unfit(bed, cluster, &files, &upstream, &ours).await }.boxed_local()
-        });
+        let scenario =
+            Scenario::new(GROUP, name, EXPIRED, Some(reference.into()), move |clusters, cluster| {
+                let (files, upstream, ours) = (Arc::clone(&files), upstream.clone(), ours.clone());
+                async move { unfit(clusters, cluster, &files, &upstream, &ours).await }.boxed_local()
+            });
         scenarios.push(scenario.declared("D-unfit-authority", "signs with the one before".into()));
     }
     scenarios

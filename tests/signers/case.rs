@@ -5,21 +5,21 @@ use std::path::Path;
 
 use http::Method;
 use serde_json::{Value, json};
+use testkit::csr::Csr;
+use testkit::pki::Ca;
 
-use crate::bed::{Bed, Cluster, Side, unique};
 use crate::certificate::Certificate;
 use crate::client::{Person, escaped};
-use crate::csr::Csr;
-use crate::pki::Ca;
+use crate::clusters::{Cluster, Clusters, Side, unique};
 
-pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-pub const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-pub const SERVING: &str = "kubernetes.io/kubelet-serving";
-pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
+pub(crate) const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+pub(crate) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+pub(crate) const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+pub(crate) const SERVING: &str = "kubernetes.io/kubelet-serving";
+pub(crate) const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
 /// Whether the document explains the difference.
-pub fn explained(id: &str) -> Result<(), String> {
+pub(crate) fn explained(id: &str) -> Result<(), String> {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md");
     let declaration = format!("| {id} |");
     let text = fs::read_to_string(&document).unwrap_or_default();
@@ -31,7 +31,7 @@ pub fn explained(id: &str) -> Result<(), String> {
 
 /// What must come of a case on the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
+pub(crate) enum Expect {
     /// There is a certificate.
     Issued,
     /// There is a condition `Failed` that was not there.
@@ -44,14 +44,14 @@ pub enum Expect {
 
 /// Something that is done to the request after its creation.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// One more condition, by the subresource `approval`.
     Approval(Value),
     /// One more condition, by the subresource `status`.
     Status(Value),
     /// A certificate, by the subresource `status`.
     Certificate(String),
-    /// Wait until it is approved by somebody else.
+    /// Wait until another approver has approved it.
     UntilApproved,
     /// Another right for the requester: a binding of this cluster role.
     Grant(&'static str),
@@ -59,45 +59,45 @@ pub enum Step {
 
 /// A difference between us and upstream that we mean.
 #[derive(Clone, Copy, Debug)]
-pub struct Declared {
+pub(crate) struct Declared {
     /// Its row in `docs/conformance.md`.
-    pub id: &'static str,
+    pub(crate) id: &'static str,
     /// What our side does instead.
-    pub expect: Expect,
+    pub(crate) expect: Expect,
 }
 
 #[derive(Clone, Debug)]
-pub struct Case {
-    pub group: &'static str,
-    pub name: &'static str,
+pub(crate) struct Case {
+    pub(crate) group: &'static str,
+    pub(crate) name: &'static str,
     /// The upstream test or rule that it comes from.
-    pub from: &'static str,
+    pub(crate) from: &'static str,
     /// What the name of the object ends in.
-    pub called: &'static str,
-    pub request: String,
-    pub signer: &'static str,
-    pub usages: Vec<&'static str>,
-    pub expiration: Option<i64>,
-    pub by: Person,
+    pub(crate) called: &'static str,
+    pub(crate) request: String,
+    pub(crate) signer: &'static str,
+    pub(crate) usages: Vec<&'static str>,
+    pub(crate) expiration: Option<i64>,
+    pub(crate) by: Person,
     /// Written into etcd instead of created: what the API would not take.
-    pub stored: bool,
+    pub(crate) stored: bool,
     /// Conditions of a stored request.
-    pub conditions: Vec<Value>,
-    pub steps: Vec<Step>,
-    pub expect: Expect,
-    pub declared: Option<Declared>,
+    pub(crate) conditions: Vec<Value>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) expect: Expect,
+    pub(crate) declared: Option<Declared>,
 }
 
 /// What became of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Without times.
-    pub conditions: Vec<Value>,
-    pub certificate: Option<Result<Certificate, String>>,
+    pub(crate) conditions: Vec<Value>,
+    pub(crate) certificate: Option<Result<Certificate, String>>,
 }
 
 /// Of the signer for API clients, approved.
-pub fn case(group: &'static str, name: &'static str, from: &'static str, csr: &Csr) -> Case {
+pub(crate) fn case(group: &'static str, name: &'static str, from: &'static str, csr: &Csr) -> Case {
     Case {
         group,
         name,
@@ -116,100 +116,100 @@ pub fn case(group: &'static str, name: &'static str, from: &'static str, csr: &C
     }
 }
 
-pub fn condition(kind: &str, status: &str) -> Value {
+pub(crate) fn condition(kind: &str, status: &str) -> Value {
     json!({"type": kind, "status": status, "reason": format!("Test{kind}"), "message": "by the test"})
 }
 
-pub fn approved() -> Step {
+pub(crate) fn approved() -> Step {
     Step::Approval(condition("Approved", "True"))
 }
 
 impl Case {
-    pub fn called(mut self, end: &'static str) -> Self {
+    pub(crate) fn called(mut self, end: &'static str) -> Self {
         self.called = end;
         self
     }
 
     /// As a kubelet asks for a client certificate.
-    pub fn kubelet(mut self) -> Self {
+    pub(crate) fn kubelet(mut self) -> Self {
         self.signer = KUBELET;
         self.usages = vec!["digital signature", "key encipherment", "client auth"];
         self
     }
 
-    pub fn serving(mut self) -> Self {
+    pub(crate) fn serving(mut self) -> Self {
         self.signer = SERVING;
         self.usages = vec!["digital signature", "key encipherment", "server auth"];
         self
     }
 
-    pub fn signer(mut self, signer: &'static str) -> Self {
+    pub(crate) fn signer(mut self, signer: &'static str) -> Self {
         self.signer = signer;
         self
     }
 
-    pub fn usages(mut self, usages: &[&'static str]) -> Self {
+    pub(crate) fn usages(mut self, usages: &[&'static str]) -> Self {
         self.usages = usages.to_vec();
         self
     }
 
-    pub fn expiration(mut self, seconds: i64) -> Self {
+    pub(crate) fn expiration(mut self, seconds: i64) -> Self {
         self.expiration = Some(seconds);
         self
     }
 
-    pub fn by(mut self, person: Person) -> Self {
+    pub(crate) fn by(mut self, person: Person) -> Self {
         self.by = person;
         self
     }
 
-    pub fn stored(mut self) -> Self {
+    pub(crate) fn stored(mut self) -> Self {
         self.stored = true;
         self
     }
 
     /// Of the old signer, which the API no longer takes.
-    pub fn legacy(self) -> Self {
+    pub(crate) fn legacy(self) -> Self {
         self.signer(LEGACY).stored()
     }
 
-    pub fn request(mut self, request: String) -> Self {
+    pub(crate) fn request(mut self, request: String) -> Self {
         self.request = request;
         self
     }
 
-    pub fn steps(mut self, steps: &[Step]) -> Self {
+    pub(crate) fn steps(mut self, steps: &[Step]) -> Self {
         self.steps = steps.to_vec();
         self
     }
 
-    pub fn conditions(mut self, conditions: &[Value]) -> Self {
+    pub(crate) fn conditions(mut self, conditions: &[Value]) -> Self {
         self.conditions = conditions.to_vec();
         self
     }
 
-    pub fn fails(mut self) -> Self {
+    pub(crate) fn fails(mut self) -> Self {
         self.expect = Expect::Failed;
         self
     }
 
-    pub fn nothing(mut self) -> Self {
+    pub(crate) fn nothing(mut self) -> Self {
         self.expect = Expect::Nothing;
         self
     }
 
-    pub fn expect(mut self, expect: Expect) -> Self {
+    pub(crate) fn expect(mut self, expect: Expect) -> Self {
         self.expect = expect;
         self
     }
 
-    pub fn declared(mut self, id: &'static str, expect: Expect) -> Self {
+    pub(crate) fn declared(mut self, id: &'static str, expect: Expect) -> Self {
         self.declared = Some(Declared { id, expect });
         self
     }
 
     /// What the gateway's side is waited for.
-    pub fn expected_on(&self, side: Side) -> Expect {
+    pub(crate) fn expected_on(&self, side: Side) -> Expect {
         self.declared.filter(|_| side == Side::Gateway).map_or(self.expect, |declared| declared.expect)
     }
 
@@ -234,16 +234,24 @@ impl Case {
     }
 
     /// Plays it on one cluster.
-    pub async fn play(&self, bed: &Bed, cluster: &Cluster) -> Result<Outcome, String> {
-        let _signing = crate::authorities::usual(bed, cluster).await?;
-        let ca = bed.authorities.signing(self.signer).map_or(&bed.authorities.clients, |signing| &signing.ca);
-        self.play_with(bed, cluster, ca).await
+    pub(crate) async fn play(&self, clusters: &Clusters, cluster: &Cluster) -> Result<Outcome, String> {
+        let _signing = crate::authorities::usual(clusters, cluster).await?;
+        let ca = clusters
+            .authorities
+            .signing(self.signer)
+            .map_or(&clusters.authorities.clients, |signing| &signing.ca);
+        self.play_with(clusters, cluster, ca).await
     }
 
     /// The same, when the caller holds the lock of the authorities.
-    pub async fn play_with(&self, bed: &Bed, cluster: &Cluster, ca: &Ca) -> Result<Outcome, String> {
+    pub(crate) async fn play_with(
+        &self,
+        clusters: &Clusters,
+        cluster: &Cluster,
+        ca: &Ca,
+    ) -> Result<Outcome, String> {
         let begun = now();
-        let name = self.create(bed, cluster).await?;
+        let name = self.create(clusters, cluster).await?;
         let path = format!("{CSRS}/{}", escaped(&name));
         let expect = self.expected_on(cluster.side);
         if cluster.side != Side::Bare {
@@ -268,11 +276,11 @@ impl Case {
     }
 
     /// Creates it and does what is to be done to it; the name that it got.
-    pub async fn create(&self, bed: &Bed, cluster: &Cluster) -> Result<String, String> {
+    pub(crate) async fn create(&self, clusters: &Clusters, cluster: &Cluster) -> Result<String, String> {
         let name = format!("case-{}{}", unique(), self.called);
         let object = self.object(&name);
         if self.stored {
-            bed.store(cluster.side, &name, &object).await?;
+            clusters.store(cluster.side, &name, &object).await?;
         } else {
             cluster.api.send(Some(&self.by), Method::POST, CSRS, Some(&object)).await?.ok()?;
         }
@@ -348,7 +356,7 @@ fn conditions(object: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Whether an object of a watch or a list has its certificate.
-pub fn is_signed(object: Option<&Value>) -> bool {
+pub(crate) fn is_signed(object: Option<&Value>) -> bool {
     object.is_some_and(|object| object["status"]["certificate"].is_string())
 }
 
@@ -368,7 +376,7 @@ async fn fence(cluster: &Cluster, signer: &str) -> Result<(), String> {
 }
 
 impl Outcome {
-    pub fn of(object: &Value, ca: &Ca, signed: (i64, i64)) -> Self {
+    pub(crate) fn of(object: &Value, ca: &Ca, signed: (i64, i64)) -> Self {
         let conditions = conditions(object)
             .map(|condition| {
                 let mut condition = condition.clone();
@@ -386,7 +394,7 @@ impl Outcome {
     }
 
     /// What has come of the case, in the words of an expectation.
-    pub fn kind(&self, case: &Case) -> Expect {
+    pub(crate) fn kind(&self, case: &Case) -> Expect {
         let has = |kind: &str| self.conditions.iter().any(|condition| condition["type"] == kind);
         let ours = |kind: &str| {
             let ours = case.steps.iter().any(
@@ -407,7 +415,7 @@ impl Outcome {
     }
 
     /// Where the other differs.
-    pub fn differences(&self, other: &Self) -> Vec<String> {
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();
         if self.conditions != other.conditions {
             found.push(format!("conditions:\n    {:?}\n    {:?}", self.conditions, other.conditions));
@@ -430,13 +438,13 @@ impl Outcome {
 }
 
 #[expect(clippy::disallowed_methods, reason = "certificates begin by the servers' real clock")]
-pub fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     i64::try_from(now.as_secs()).unwrap()
 }
 
 /// RFC 3339.
-pub fn timestamp(unix: i64) -> String {
+pub(crate) fn timestamp(unix: i64) -> String {
     let time = time::OffsetDateTime::from_unix_timestamp(unix).unwrap();
     time.format(&time::format_description::well_known::Rfc3339).unwrap()
 }

@@ -6,25 +6,24 @@ use std::fmt::Write as _;
 use aws_lc_rs::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-
-use crate::pki::{Ca, SigAlg, pem};
+use testkit::pki::{Ca, SigAlg, pem};
 
 /// How long before its signing a certificate begins (kube-controller-manager: pkg/controller/certificates/signer/signer.go).
 const BACKDATE: i64 = 300;
 
 /// A certificate without what differs between two signings: lines of `what: value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Certificate {
-    pub lines: Vec<(String, String)>,
-    pub issuer: Vec<u8>,
-    pub spki: Vec<u8>,
-    pub der: Vec<u8>,
+pub(crate) struct Certificate {
+    pub(crate) lines: Vec<(String, String)>,
+    pub(crate) issuer: Vec<u8>,
+    pub(crate) spki: Vec<u8>,
+    pub(crate) der: Vec<u8>,
 }
 
 /// One DER element.
-pub struct Element<'a> {
+pub(crate) struct Element<'a> {
     tag: u8,
-    pub content: &'a [u8],
+    pub(crate) content: &'a [u8],
     whole: &'a [u8],
 }
 
@@ -44,7 +43,7 @@ fn next<'a>(input: &mut &'a [u8]) -> Option<Element<'a>> {
 }
 
 /// The elements that stand one after the other.
-pub fn all(mut input: &[u8]) -> Option<Vec<Element<'_>>> {
+pub(crate) fn all(mut input: &[u8]) -> Option<Vec<Element<'_>>> {
     let mut elements = Vec::new();
     while !input.is_empty() {
         elements.push(next(&mut input)?);
@@ -86,7 +85,7 @@ fn shown(bytes: &[u8]) -> String {
 
 impl Certificate {
     /// Reads what a status holds: base64 of PEM. `signed` are seconds since 1970 between which it was signed.
-    pub fn read(status: &str, ca: &Ca, signed: (i64, i64)) -> Result<Self, String> {
+    pub(crate) fn read(status: &str, ca: &Ca, signed: (i64, i64)) -> Result<Self, String> {
         let text = STANDARD.decode(status).map_err(|error| error.to_string())?;
         let text = String::from_utf8(text).map_err(|error| error.to_string())?;
         let body: String = text

@@ -2,18 +2,16 @@
 //! hundreds of requests of every age. Both see the same objects.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use testkit::csr::Csr;
+use testkit::go_program::GoProgram;
+use testkit::pki::{Ca, pem};
 
-use crate::bed::{Bed, Side, unique};
 use crate::case::{CSRS, now, timestamp};
-use crate::csr::Csr;
-use crate::pki::{Ca, pem};
+use crate::clusters::{Clusters, Side, unique};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
@@ -134,53 +132,30 @@ fn generated(count: usize) -> Vec<Value> {
     objects
 }
 
-/// Builds the Go program.
-fn go_program(dir: &Path) -> Result<PathBuf, String> {
-    let program = dir.join("go-cleaner");
-    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/backend");
-    let mut build = Command::new("go");
-    build.args(["build", "-buildvcs=false", "-trimpath", "-o"]).arg(&program).arg("./cleaner");
-    let status = build.current_dir(module).env("CGO_ENABLED", "0").env("GOWORK", "off").status();
-    match status {
-        Ok(status) if status.success() => Ok(program),
-        Ok(_) => Err("tests/backend/cleaner does not build".to_owned()),
-        Err(error) => Err(format!("Go is required here: {error}")),
-    }
+/// The names that upstream's cleaner deletes of these.
+fn upstream(program: &GoProgram, objects: &Value) -> BTreeSet<String> {
+    let output = program.run(&[], objects.to_string().as_bytes());
+    String::from_utf8_lossy(&output).lines().map(str::to_owned).collect()
 }
 
-/// What upstream deletes of these.
-fn upstream(program: &Path, objects: &Value) -> Result<BTreeSet<String>, String> {
-    let error = |error: std::io::Error| error.to_string();
-    let mut command = Command::new(program);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(error)?;
-    // Dropped at the end of the statement, which closes it.
-    child.stdin.take().ok_or("no pipe")?.write_all(objects.to_string().as_bytes()).map_err(error)?;
-    let output = child.wait_with_output().map_err(error)?;
-    if !output.status.success() {
-        return Err(format!("the cleaner: {}", output.status));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
-}
-
-async fn ours(bed: &Bed) -> Result<BTreeSet<String>, String> {
-    let list = bed.cluster(Side::Bare)?.api.get(CSRS).await?.ok()?;
+async fn ours(clusters: &Clusters) -> Result<BTreeSet<String>, String> {
+    let list = clusters.cluster(Side::Bare)?.api.get(CSRS).await?.ok()?;
     let names = list["items"].as_array().into_iter().flatten();
     let names = names.filter_map(|object| object["metadata"]["name"].as_str());
     Ok(names.filter(|name| name.starts_with("cleaner-")).map(str::to_owned).collect())
 }
 
 /// Plays both on what the cluster without controllers holds.
-pub async fn compare(bed: &Bed) -> Result<(), String> {
-    let program = go_program(&bed.dir)?;
-    let cluster = bed.cluster(Side::Bare)?;
+pub(crate) async fn compare(clusters: &Clusters) -> Result<(), String> {
+    let program = GoProgram::build("cleaner").ok_or("Go is required here")?;
+    let cluster = clusters.cluster(Side::Bare)?;
     let mut objects = table();
     let rows = objects.len();
     objects.extend(generated(600));
     objects.push(object(LAST, Some(2 * DAY), &[], None));
     for some in objects.chunks(50) {
         let storing = some.iter().map(|object| {
-            bed.store(Side::Bare, object["metadata"]["name"].as_str().unwrap_or_default(), object)
+            clusters.store(Side::Bare, object["metadata"]["name"].as_str().unwrap_or_default(), object)
         });
         futures_util::future::try_join_all(storing).await?;
     }
@@ -191,15 +166,15 @@ pub async fn compare(bed: &Bed) -> Result<(), String> {
         .into_iter()
         .filter(|item| item["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("cleaner-")));
     let items = Value::Array(items.collect());
-    let before = ours(bed).await?;
+    let before = ours(clusters).await?;
     if before.len() != objects.len() {
         return Err(format!("{} of {} requests are stored", before.len(), objects.len()));
     }
-    let wanted = upstream(&program, &items)?;
+    let wanted = upstream(&program, &items);
     let flags = ["--leader-elect=false".to_owned(), "--controllers=csrcleaner".to_owned()];
-    let gateway = bed.starter().gateway("gateway-cleaner", cluster.server, &flags).await?;
+    let gateway = clusters.starter().gateway("gateway-cleaner", cluster.server, &flags).await?;
     cluster.api.until(CSRS, LAST, |object| object.is_none()).await?;
-    let after = ours(bed).await?;
+    let after = ours(clusters).await?;
     drop(gateway);
     let deleted: BTreeSet<String> = before.difference(&after).cloned().collect();
     // Each rule has deleted something, and spared something: else the ages are wrong.

@@ -1,4 +1,4 @@
-//! A small client of an API server: JSON in, JSON out, as the administrator or as whom the administrator names.
+//! A small client of an API server: JSON in, JSON out, as the administrator or as a user whom the administrator impersonates.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,60 +12,59 @@ use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
-
-use crate::pki::{Ca, Issued};
+use testkit::pki::{Ca, Issued};
 
 /// How long anything that is waited for may take.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// An API server, with the credentials that are shown to it.
 #[derive(Clone)]
-pub struct Api {
+pub(crate) struct Api {
     address: SocketAddr,
     http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     bearer: Option<String>,
 }
 
-/// Somebody whom the administrator impersonates.
+/// A user whom the administrator impersonates.
 #[derive(Clone, Debug, Default)]
-pub struct Person {
-    pub name: String,
-    pub uid: Option<&'static str>,
-    pub groups: Vec<String>,
-    pub extra: Vec<(&'static str, &'static str)>,
+pub(crate) struct Person {
+    pub(crate) name: String,
+    pub(crate) uid: Option<&'static str>,
+    pub(crate) groups: Vec<String>,
+    pub(crate) extra: Vec<(&'static str, &'static str)>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub body: Value,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Value,
 }
 
 impl Person {
-    pub fn new(name: &str, groups: &[&str]) -> Self {
+    pub(crate) fn new(name: &str, groups: &[&str]) -> Self {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
         Self { name: name.to_owned(), groups, ..Self::default() }
     }
 
-    pub fn bootstrap(id: &str) -> Self {
+    pub(crate) fn bootstrap(id: &str) -> Self {
         Self::new(&format!("system:bootstrap:{id}"), &["system:bootstrappers", "system:authenticated"])
     }
 
-    pub fn node(name: &str) -> Self {
+    pub(crate) fn node(name: &str) -> Self {
         Self::new(&format!("system:node:{name}"), &["system:nodes", "system:authenticated"])
     }
 }
 
 impl Answer {
     /// The body of a success.
-    pub fn ok(self) -> Result<Value, String> {
+    pub(crate) fn ok(self) -> Result<Value, String> {
         if self.status.is_success() { Ok(self.body) } else { Err(format!("{}: {}", self.status, self.body)) }
     }
 }
 
 impl Api {
     /// A client that shows a certificate, or none.
-    pub fn new(address: SocketAddr, servers: &Ca, who: Option<&Issued>) -> Self {
+    pub(crate) fn new(address: SocketAddr, servers: &Ca, who: Option<&Issued>) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(servers.cert.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -84,7 +83,7 @@ impl Api {
     }
 
     /// The same client with a bearer token.
-    pub fn with_token(mut self, token: &str) -> Self {
+    pub(crate) fn with_token(mut self, token: &str) -> Self {
         self.bearer = Some(token.to_owned());
         self
     }
@@ -123,7 +122,7 @@ impl Api {
         self.http.request(request).await.map_err(|error| format!("{path}: {error:?}"))
     }
 
-    pub async fn send(
+    pub(crate) async fn send(
         &self,
         person: Option<&Person>,
         method: Method,
@@ -138,31 +137,31 @@ impl Api {
                 .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
             Ok(Answer { status, body })
         };
-        tokio::time::timeout(PATIENCE, exchange).await.map_err(|_| format!("{path}: no answer"))?
+        tokio::time::timeout(REQUEST_TIMEOUT, exchange).await.map_err(|_| format!("{path}: no answer"))?
     }
 
-    pub async fn get(&self, path: &str) -> Result<Answer, String> {
+    pub(crate) async fn get(&self, path: &str) -> Result<Answer, String> {
         self.send(None, Method::GET, path, None).await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Answer, String> {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Answer, String> {
         self.send(None, Method::POST, path, Some(body)).await
     }
 
-    pub async fn put(&self, path: &str, body: &Value) -> Result<Answer, String> {
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Result<Answer, String> {
         self.send(None, Method::PUT, path, Some(body)).await
     }
 
-    pub async fn patch(&self, path: &str, body: &Value) -> Result<Answer, String> {
+    pub(crate) async fn patch(&self, path: &str, body: &Value) -> Result<Answer, String> {
         self.send(None, Method::PATCH, path, Some(body)).await
     }
 
-    pub async fn delete(&self, path: &str) -> Result<Answer, String> {
+    pub(crate) async fn delete(&self, path: &str) -> Result<Answer, String> {
         self.send(None, Method::DELETE, path, None).await
     }
 
     /// Reads watch events of a collection (`path` has its query already) until `until` has an answer.
-    pub async fn watch<T>(
+    pub(crate) async fn watch<T>(
         &self,
         path: &str,
         mut until: impl FnMut(&str, &Value) -> Option<T>,
@@ -195,7 +194,7 @@ impl Api {
     }
 
     /// Waits until one object is as wanted; the last state of it when patience ends.
-    pub async fn until(
+    pub(crate) async fn until(
         &self,
         collection: &str,
         name: &str,
@@ -224,7 +223,7 @@ impl Api {
                 }
             }
         };
-        match tokio::time::timeout(PATIENCE, waiting).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, waiting).await {
             Ok(Ok(())) => Ok(last),
             Ok(Err(error)) => Err(error),
             Err(_) => {
@@ -235,7 +234,7 @@ impl Api {
 }
 
 /// A name in a path or a query.
-pub fn escaped(name: &str) -> String {
+pub(crate) fn escaped(name: &str) -> String {
     use std::fmt::Write as _;
     let mut out = String::new();
     for byte in name.bytes() {
@@ -248,6 +247,6 @@ pub fn escaped(name: &str) -> String {
     out
 }
 
-pub fn text(error: impl std::fmt::Display) -> String {
+pub(crate) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }

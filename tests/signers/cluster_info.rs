@@ -10,9 +10,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::FutureExt as _;
 use serde_json::{Map, Value, json};
 
-use crate::bed::{Cluster, Side, unique};
 use crate::case::timestamp;
-use crate::client::PATIENCE;
+use crate::client::REQUEST_TIMEOUT;
+use crate::clusters::{Cluster, Side, unique};
 use crate::scenario::Scenario;
 
 const GROUP: &str = "cluster_info";
@@ -189,14 +189,14 @@ async fn settle(cluster: &Cluster) -> Result<(), String> {
             map["data"][&key] == jws(&id, SECRET.as_bytes(), payload)
         })
     };
-    let waited = tokio::time::timeout(PATIENCE, cluster.api.until(MAPS, "cluster-info", signed)).await;
+    let waited = tokio::time::timeout(REQUEST_TIMEOUT, cluster.api.until(MAPS, "cluster-info", signed)).await;
     cluster.api.delete(&path).await?.ok()?;
     waited.map_err(|error| error.to_string())?.map_err(|error| format!("no signature: {error}"))?;
     let gone = |map: Option<&Value>| map.is_some_and(|map| map["data"][&key].is_null());
     cluster.api.until(MAPS, "cluster-info", gone).await.map(drop)
 }
 
-pub fn scenarios() -> Vec<Scenario> {
+pub(crate) fn scenarios() -> Vec<Scenario> {
     let abc = ("abc123", SIGNS);
     let (a, b) = (("abc123", SECRET), ("def456", "fedcba9876543210"));
     let def: (&str, Data) =

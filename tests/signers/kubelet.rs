@@ -12,12 +12,12 @@ use futures_util::FutureExt as _;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
+use testkit::csr::Csr;
+use testkit::pki::{Issued, Key, KeyKind};
 
-use crate::bed::{Bed, Cluster, Side, unique};
 use crate::case::{CSRS, KUBELET, SERVING, is_signed};
 use crate::client::{Api, escaped, text};
-use crate::csr::Csr;
-use crate::pki::{Issued, Key, KeyKind};
+use crate::clusters::{Cluster, Clusters, Side, unique};
 use crate::scenario::Scenario;
 
 const GROUP: &str = "kubelet";
@@ -26,9 +26,9 @@ const ROTATION: &str = "client-go/util/certificate: the manager renews with what
 
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// A node with a name of its own, where it goes, and the bed.
+/// A node with a name of its own, where it goes, and the clusters.
 struct Node<'a> {
-    bed: &'a Bed,
+    clusters: &'a Clusters,
     cluster: &'a Cluster,
     name: String,
     kind: KeyKind,
@@ -38,7 +38,7 @@ impl Node<'_> {
     /// The gateway, or the API server where there is none.
     fn api(&self, who: Option<&Issued>) -> Api {
         let address = self.cluster.gateway.unwrap_or(self.cluster.server);
-        Api::new(address, &self.bed.authorities.servers, who)
+        Api::new(address, &self.clusters.authorities.servers, who)
     }
 
     /// Makes a token of which the authenticator knows, too.
@@ -54,7 +54,7 @@ impl Node<'_> {
         let token = format!("{id}.0123456789abcdef");
         let api = self.api(None).with_token(&token);
         // Its informer hears of it a moment later.
-        crate::bed::eventually("the token", async || Ok(api.get("/api").await?.status != 401)).await?;
+        testkit::real::eventually("the token", async || Ok(api.get("/api").await?.status != 401)).await?;
         Ok(token)
     }
 
@@ -78,7 +78,7 @@ impl Node<'_> {
         });
         let made = api.post(CSRS, &object).await?.ok()?;
         if self.cluster.side == Side::Bare {
-            return Err("nobody signs".to_owned());
+            return Err("no controller signs".to_owned());
         }
         self.cluster.check()?;
         let done = |object: Option<&Value>| {
@@ -105,7 +105,7 @@ impl Node<'_> {
 
     /// Who this is, through the gateway and at the API server itself.
     async fn who(&self, issued: &Issued) -> Result<Value, String> {
-        let direct = Api::new(self.cluster.server, &self.bed.authorities.servers, Some(issued));
+        let direct = Api::new(self.cluster.server, &self.clusters.authorities.servers, Some(issued));
         let mut users = Vec::new();
         for api in [self.api(Some(issued)), direct] {
             let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
@@ -130,8 +130,12 @@ impl Node<'_> {
 }
 
 /// From the token to the second certificate.
-async fn from_token_to_renewal(bed: &Bed, cluster: &Cluster, kind: KeyKind) -> Result<Value, String> {
-    let node = Node { bed, cluster, name: format!("node-{}", unique()), kind };
+async fn from_token_to_renewal(
+    clusters: &Clusters,
+    cluster: &Cluster,
+    kind: KeyKind,
+) -> Result<Value, String> {
+    let node = Node { clusters, cluster, name: format!("node-{}", unique()), kind };
     let token = node.token().await?;
     let bootstrap = node.api(None).with_token(&token);
     let key = Key::generate(kind);
@@ -145,8 +149,8 @@ async fn from_token_to_renewal(bed: &Bed, cluster: &Cluster, kind: KeyKind) -> R
 }
 
 /// A node's serving certificate is approved by hand, and a TLS client that knows the signer's authority takes it.
-async fn serving(bed: &Bed, cluster: &Cluster) -> Result<Value, String> {
-    let node = Node { bed, cluster, name: format!("node-{}", unique()), kind: KeyKind::P256 };
+async fn serving(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String> {
+    let node = Node { clusters, cluster, name: format!("node-{}", unique()), kind: KeyKind::P256 };
     let token = node.token().await?;
     let (issued, _) = node.request(&node.api(None).with_token(&token), &Key::generate(KeyKind::P256)).await?;
     let api = node.api(Some(&issued));
@@ -157,7 +161,7 @@ async fn serving(bed: &Bed, cluster: &Cluster) -> Result<Value, String> {
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
         "spec": {"request": STANDARD.encode(csr.pem()), "signerName": SERVING, "usages": node.usages("server auth")},
     });
-    let _signing = crate::authorities::usual(bed, cluster).await?;
+    let _signing = crate::authorities::usual(clusters, cluster).await?;
     let mut made = api.post(CSRS, &object).await?.ok()?;
     made["status"] =
         json!({"conditions": [{"type": "Approved", "status": "True", "reason": "ByHand", "message": ""}]});
@@ -166,7 +170,7 @@ async fn serving(bed: &Bed, cluster: &Cluster) -> Result<Value, String> {
     let object = api.until(CSRS, &name, is_signed).await?.unwrap_or_default();
     let pem = STANDARD.decode(object["status"]["certificate"].as_str().unwrap_or_default()).map_err(text)?;
     let certificate = CertificateDer::from_pem_slice(&pem).map_err(|error| format!("{error:?}"))?;
-    let authority = &bed.authorities.signing(SERVING).ok_or("no authority")?.ca;
+    let authority = &clusters.authorities.signing(SERVING).ok_or("no authority")?.ca;
     let (mut names, mut refused) = (Vec::new(), Vec::new());
     for name in ["localhost", "127.0.0.1", "other.example", "127.0.0.2"] {
         match shake_hands(&certificate, &key, &authority.cert, name).await {
@@ -208,7 +212,7 @@ async fn shake_hands(
     connected.map(drop).map_err(text)
 }
 
-pub fn scenarios() -> Vec<Scenario> {
+pub(crate) fn scenarios() -> Vec<Scenario> {
     let user = json!({"username": "system:node:NODE", "groups": ["system:nodes", "system:authenticated"], "extra": 1});
     let flow = json!({
         "asked": {
@@ -229,13 +233,17 @@ pub fn scenarios() -> Vec<Scenario> {
         [("from a token to a renewal", KeyKind::P256), ("the same with RSA keys", KeyKind::Rsa2048)]
             .into_iter()
             .map(|(name, kind)| {
-                Scenario::new(GROUP, name, FLOW, Some(flow.clone()), move |bed, cluster| {
-                    from_token_to_renewal(bed, cluster, kind).boxed_local()
+                Scenario::new(GROUP, name, FLOW, Some(flow.clone()), move |clusters, cluster| {
+                    from_token_to_renewal(clusters, cluster, kind).boxed_local()
                 })
             })
             .collect();
-    scenarios.push(Scenario::new(GROUP, "a serving certificate", ROTATION, Some(names), |bed, cluster| {
-        serving(bed, cluster).boxed_local()
-    }));
+    scenarios.push(Scenario::new(
+        GROUP,
+        "a serving certificate",
+        ROTATION,
+        Some(names),
+        |clusters, cluster| serving(clusters, cluster).boxed_local(),
+    ));
     scenarios
 }

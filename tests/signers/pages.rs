@@ -5,31 +5,33 @@ use std::path::Path;
 use std::process::Command;
 
 use portcullis::pki::bootstrap_tokens::pins::PublicKeyPins;
+use testkit::transcript;
 use tokio::task::spawn_blocking;
 
-use crate::bed::{Bed, CONTROLLERS, Side, kubeconfig};
 use crate::client::{Api, text};
-use crate::transcript;
+use crate::clusters::{CONTROLLERS, Clusters, Side, kubeconfig};
 
 /// Everything that the page shows must be what is printed.
-pub async fn replay(bed: &Bed, page: &str) -> Result<(), String> {
-    let (starter, name) = (bed.starter(), format!("page-{page}"));
+pub(crate) async fn replay(clusters: &Clusters, page: &str) -> Result<(), String> {
+    let (starter, name) = (clusters.starter(), format!("page-{page}"));
     let (server, _api_server) = starter.apiserver(&name).await?;
-    starter.grant(&Api::new(server, &bed.authorities.servers, Some(&bed.authorities.admin))).await?;
+    starter
+        .grant(&Api::new(server, &clusters.authorities.servers, Some(&clusters.authorities.admin)))
+        .await?;
     let mut flags = vec![CONTROLLERS.to_owned()];
     flags.extend(starter.signing_flags(Side::Bare));
     let gateway = starter.gateway(&format!("{name}-gateway"), server, &flags).await?;
-    let dir = bed.dir.join(&name);
+    let dir = clusters.dir.join(&name);
     std::fs::create_dir_all(&dir).map_err(text)?;
-    let config = bed.dir.join(format!("{name}-admin.kubeconfig"));
-    let admin = kubeconfig(&bed.dir, gateway.address, "admin.crt", "admin.key");
-    std::fs::write(&config, admin.to_string()).map_err(text)?;
-    let pin = PublicKeyPins::of(&bed.authorities.servers.cert).ok_or("the CA has no key")?;
-    let programs = [Path::new(env!("CARGO_BIN_EXE_portcullis")), &bed.programs.kubectl];
+    let config = clusters.dir.join(format!("{name}-admin.kubeconfig"));
+    let admin = kubeconfig(&clusters.dir, gateway.address, "admin");
+    std::fs::write(&config, admin).map_err(text)?;
+    let pin = PublicKeyPins::of(&clusters.authorities.servers.cert).ok_or("the CA has no key")?;
+    let programs = [Path::new(crate::PORTCULLIS), &clusters.programs.kubectl];
     let programs = programs.iter().filter_map(|program| program.parent());
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(programs.map(Path::to_owned).chain(std::env::split_paths(&path)));
-    let (path, ca) = (path.map_err(text)?, bed.dir.join("servers-ca.crt"));
+    let (path, ca) = (path.map_err(text)?, clusters.dir.join("servers-ca.crt"));
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(format!("{page}.md"));
     let replaying = spawn_blocking(move || {
         transcript::replay(&page, &["cluster", "kubernetes"], &dir, |command: &mut Command| {

@@ -11,18 +11,19 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
+use testkit::csr::Csr;
+use testkit::pki::{Key, KeyKind};
+use testkit::real::ServerProcess;
 
-use crate::bed::{Bed, CONTROLLERS, DURATION, Gateway, Side, Starter, eventually, plainly};
 use crate::case::{CLIENT, CSRS, now};
 use crate::certificate::Certificate;
 use crate::client::Api;
-use crate::csr::Csr;
-use crate::pki::{Key, KeyKind};
-use crate::servers::Process;
+use crate::clusters::{CONTROLLERS, Clusters, DURATION, Gateway, Side, Starter, plainly};
+use testkit::real::eventually;
 
 /// Who signs in this test.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub(crate) enum Who {
     Gateways,
     ControllerManagers,
 }
@@ -37,7 +38,7 @@ const ELECTION: [&str; 4] = [
 
 enum Replica {
     Gateway(Gateway),
-    ControllerManager(Process),
+    ControllerManager { _process: ServerProcess },
 }
 
 /// What a watch has told.
@@ -56,20 +57,20 @@ struct Watched {
     task: tokio::task::JoinHandle<()>,
 }
 
-struct Stage<'a> {
+struct ReplicaCluster<'a> {
     starter: Starter<'a>,
     name: &'static str,
     server: SocketAddr,
     api: Api,
     who: Who,
-    _server: Process,
+    _server: ServerProcess,
 }
 
-impl<'a> Stage<'a> {
-    async fn new(bed: &'a Bed, name: &'static str, who: Who) -> Result<Self, String> {
-        let starter = bed.starter();
+impl<'a> ReplicaCluster<'a> {
+    async fn new(clusters: &'a Clusters, name: &'static str, who: Who) -> Result<Self, String> {
+        let starter = clusters.starter();
         let (server, process) = starter.apiserver(name).await?;
-        let api = Api::new(server, &bed.authorities.servers, Some(&bed.authorities.admin));
+        let api = Api::new(server, &clusters.authorities.servers, Some(&clusters.authorities.admin));
         starter.grant(&api).await?;
         Ok(Self { starter, name, server, api, who, _server: process })
     }
@@ -81,9 +82,9 @@ impl<'a> Stage<'a> {
         let name = format!("{}-{number}", self.name);
         Ok(match self.who {
             Who::Gateways => Replica::Gateway(self.starter.gateway(&name, self.server, &flags).await?),
-            Who::ControllerManagers => {
-                Replica::ControllerManager(self.starter.controller_manager(&name, self.server, &flags)?)
-            }
+            Who::ControllerManagers => Replica::ControllerManager {
+                _process: self.starter.controller_manager(&name, self.server, &flags)?,
+            },
         })
     }
 
@@ -162,8 +163,13 @@ impl Drop for Watched {
     }
 }
 
-fn judge(bed: &Bed, seen: &Seen, keys: &BTreeMap<String, Arc<Key>>, since: i64) -> Result<(), String> {
-    let ca = &bed.authorities.signing(CLIENT).ok_or("no authority")?.ca;
+fn judge(
+    clusters: &Clusters,
+    seen: &Seen,
+    keys: &BTreeMap<String, Arc<Key>>,
+    since: i64,
+) -> Result<(), String> {
+    let ca = &clusters.authorities.signing(CLIENT).ok_or("no authority")?.ca;
     let seen = &seen.lock().unwrap().seen;
     let mut wrong = Vec::new();
     for (name, key) in keys {
@@ -186,53 +192,55 @@ fn judge(bed: &Bed, seen: &Seen, keys: &BTreeMap<String, Arc<Key>>, since: i64) 
     }
 }
 
-/// 500 requests in ten waves; with each wave one of the two replicas is killed while the other or nobody leads.
-pub async fn killed(bed: &Bed, name: &'static str, who: Who) -> Result<(), String> {
+/// 500 requests in ten waves; with each wave one of the two replicas is killed while the other or none leads.
+pub(crate) async fn killed(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
     const WAVES: usize = 10;
     const WAVE: usize = 50;
-    let stage = Stage::new(bed, name, who).await?;
+    let cluster = ReplicaCluster::new(clusters, name, who).await?;
     let since = now();
-    let watched = stage.watch();
-    let mut replicas = [Some(stage.replica(0, &ELECTION).await?), Some(stage.replica(1, &ELECTION).await?)];
+    let watched = cluster.watch();
+    let mut replicas =
+        [Some(cluster.replica(0, &ELECTION).await?), Some(cluster.replica(1, &ELECTION).await?)];
     let keys: BTreeMap<String, Arc<Key>> =
         (0..WAVES * WAVE).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
     let names: Vec<&String> = keys.keys().collect();
     for (wave, names) in names.chunks(WAVE).enumerate() {
-        let objects = all(names, async |name: &&String| stage.create(name, &keys[*name]).await).await?;
-        let approving = all(objects, async |object| stage.approve(object).await);
+        let objects = all(names, async |name: &&String| cluster.create(name, &keys[*name]).await).await?;
+        let approving = all(objects, async |object| cluster.approve(object).await);
         let killing = async {
             // As soon as this wave is being signed; every second time it is the leader that dies.
             if wave % 3 != 0 {
-                stage.signed(names[0]).await?;
+                cluster.signed(names[0]).await?;
             }
             drop(replicas[wave % 2].take());
-            replicas[wave % 2] = Some(stage.replica(wave % 2, &ELECTION).await?);
+            replicas[wave % 2] = Some(cluster.replica(wave % 2, &ELECTION).await?);
             Ok(Vec::<()>::new())
         };
         futures_util::future::try_join(approving, killing).await?;
     }
     watched.all(&keys).await?;
-    let leases = stage.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await?.ok()?;
+    let leases = cluster.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await?.ok()?;
     let leases = leases["items"].as_array().into_iter().flatten();
     let changes =
         leases.filter_map(|lease| lease["spec"]["leaseTransitions"].as_u64()).max().unwrap_or_default();
     if changes < 2 {
         return Err(format!("the leader changed {changes} times: this shows too little"));
     }
-    judge(bed, &watched.seen, &keys, since)
+    judge(clusters, &watched.seen, &keys, since)
 }
 
 /// Two that both sign, because nothing elects one: races are lost, and counted, and no certificate is written twice.
-pub async fn racing(bed: &Bed, name: &'static str, who: Who) -> Result<(), String> {
-    let stage = Stage::new(bed, name, who).await?;
+pub(crate) async fn racing(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
+    let cluster = ReplicaCluster::new(clusters, name, who).await?;
     let since = now();
-    let watched = stage.watch();
+    let watched = cluster.watch();
     let election = ["--leader-elect=false"];
-    let replicas = [stage.replica(0, &election).await?, stage.replica(1, &election).await?];
+    let replicas = [cluster.replica(0, &election).await?, cluster.replica(1, &election).await?];
     let keys: BTreeMap<String, Arc<Key>> =
         (0..200).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
-    let objects = all(&keys, async |(name, key): (&String, &Arc<Key>)| stage.create(name, key).await).await?;
-    all(objects, async |object| stage.approve(object).await).await?;
+    let objects =
+        all(&keys, async |(name, key): (&String, &Arc<Key>)| cluster.create(name, key).await).await?;
+    all(objects, async |object| cluster.approve(object).await).await?;
     watched.all(&keys).await?;
     // The loser of the last race may still be about to write.
     let lost = async || {
@@ -252,5 +260,5 @@ pub async fn racing(bed: &Bed, name: &'static str, who: Who) -> Result<(), Strin
     if who == Who::Gateways {
         eventually("a lost race", async || Ok(lost().await? > 0.0)).await?;
     }
-    judge(bed, &watched.seen, &keys, since)
+    judge(clusters, &watched.seen, &keys, since)
 }

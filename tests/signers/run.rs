@@ -8,8 +8,8 @@ use futures_util::future::LocalBoxFuture;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::sync::OnceCell;
 
-use crate::bed::{Bed, Cluster, Lab, Side};
 use crate::case::{Case, Expect, Outcome, explained};
+use crate::clusters::{Cluster, Clusters, SharedClusters, Side};
 use crate::replicas::Who;
 use crate::scenario::Scenario;
 use crate::{authorities, cases, cleaner, cluster_info, kubelet, pages, replicas, tokens};
@@ -49,20 +49,20 @@ enum Kind {
 
 type Rule = fn() -> Result<(), String>;
 
-type Other = for<'a> fn(&'a Bed) -> LocalBoxFuture<'a, Result<(), String>>;
+type Other = for<'a> fn(&'a Clusters) -> LocalBoxFuture<'a, Result<(), String>>;
 
 struct Planned {
     name: String,
     kind: Kind,
 }
 
-pub struct Plan {
+pub(crate) struct Plan {
     planned: Vec<Planned>,
 }
 
 impl Plan {
     /// The tests that the arguments select.
-    pub fn new(arguments: &Arguments) -> Self {
+    pub(crate) fn new(arguments: &Arguments) -> Self {
         let played: Vec<Arc<Played>> = cases::all()
             .into_iter()
             .map(|case| Arc::new(Played { case, reference: OnceCell::new() }))
@@ -99,7 +99,7 @@ impl Plan {
     }
 
     /// The clusters that the tests need.
-    pub fn sides(&self) -> Vec<Side> {
+    pub(crate) fn sides(&self) -> Vec<Side> {
         let sides = self.planned.iter().flat_map(|test| match &test.kind {
             Kind::Compare { side, .. } | Kind::Scenario { side, .. } => vec![*side],
             Kind::Differs { .. } | Kind::ScenariosDiffer { .. } => vec![Side::Bare],
@@ -109,15 +109,15 @@ impl Plan {
         sides.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    pub fn trials(self, lab: &Arc<Lab>) -> Vec<Trial> {
+    pub(crate) fn trials(self, shared: &Arc<SharedClusters>) -> Vec<Trial> {
         let trial = |test: Planned| {
-            let lab = Arc::clone(lab);
+            let shared = Arc::clone(shared);
             Trial::test(test.name, move || {
                 if let Kind::Rule(rule) = test.kind {
                     return rule().map_err(Failed::from);
                 }
-                let bed = lab.bed().map_err(Failed::from)?;
-                lab.runtime.block_on(run(bed, &test.kind)).map_err(Failed::from)
+                let clusters = shared.clusters().map_err(Failed::from)?;
+                shared.runtime().block_on(run(clusters, &test.kind)).map_err(Failed::from)
             })
         };
         self.planned.into_iter().map(trial).collect()
@@ -144,22 +144,22 @@ fn plan_scenarios(planned: &mut Vec<Planned>) {
 }
 
 /// The filter of libtest-mimic, which it does not export; it is applied here to know which servers to start.
-pub fn selected(arguments: &Arguments, name: &str) -> bool {
+pub(crate) fn selected(arguments: &Arguments, name: &str) -> bool {
     let matches = |filter: &String| {
         if arguments.exact { name == filter } else { name.contains(filter.as_str()) }
     };
     arguments.filter.as_ref().is_none_or(&matches) && !arguments.skip.iter().any(matches)
 }
 
-pub fn test_name(name: &str) -> String {
+pub(crate) fn test_name(name: &str) -> String {
     name.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect()
 }
 
 impl Played {
     /// What becomes of it on the reference: it must be what the case says.
-    async fn on_reference(&self, bed: &Bed) -> Result<&Outcome, String> {
+    async fn on_reference(&self, clusters: &Clusters) -> Result<&Outcome, String> {
         let play = async || {
-            let outcome = self.case.play(bed, bed.cluster(Side::Reference)?).await?;
+            let outcome = self.case.play(clusters, clusters.cluster(Side::Reference)?).await?;
             let kind = outcome.kind(&self.case);
             if kind != self.case.expect {
                 return Err(format!("it is {kind:?}, the case says {:?}: {outcome:?}", self.case.expect));
@@ -175,23 +175,28 @@ impl Played {
         self.reference.get_or_init(play).await.as_ref().map_err(told)
     }
 
-    async fn differences(&self, bed: &Bed, cluster: &Cluster) -> Result<(Vec<String>, Outcome), String> {
-        let (reference, subject) = tokio::join!(self.on_reference(bed), self.case.play(bed, cluster));
+    async fn differences(
+        &self,
+        clusters: &Clusters,
+        cluster: &Cluster,
+    ) -> Result<(Vec<String>, Outcome), String> {
+        let (reference, subject) =
+            tokio::join!(self.on_reference(clusters), self.case.play(clusters, cluster));
         let subject =
             subject.map_err(|error| format!("{} ({}): {error}", cluster.side.name(), self.case.from))?;
         Ok((reference?.differences(&subject), subject))
     }
 }
 
-async fn run(bed: &Bed, kind: &Kind) -> Result<(), String> {
+async fn run(clusters: &Clusters, kind: &Kind) -> Result<(), String> {
     match kind {
         Kind::Rule(_) => Ok(()),
-        Kind::Other { test, .. } => test(bed).await,
-        Kind::Scenario { scenario, side } => scenario.compare(bed, *side).await,
+        Kind::Other { test, .. } => test(clusters).await,
+        Kind::Scenario { scenario, side } => scenario.compare(clusters, *side).await,
         Kind::ScenariosDiffer { scenarios } => {
             let mut equal = Vec::new();
             for scenario in scenarios {
-                if scenario.compare(bed, Side::Bare).await.is_ok() {
+                if scenario.compare(clusters, Side::Bare).await.is_ok() {
                     equal.push(&scenario.name);
                 }
             }
@@ -202,14 +207,14 @@ async fn run(bed: &Bed, kind: &Kind) -> Result<(), String> {
             }
         }
         Kind::Compare { played, side } => {
-            let (differences, subject) = played.differences(bed, bed.cluster(*side)?).await?;
+            let (differences, subject) = played.differences(clusters, clusters.cluster(*side)?).await?;
             judge(&played.case, *side, &differences, &subject)
         }
         Kind::Differs { played } => {
-            let cluster = bed.cluster(Side::Bare)?;
+            let cluster = clusters.cluster(Side::Bare)?;
             let mut equal = Vec::new();
             for played in played.iter().filter(|played| played.case.expect != Expect::Nothing) {
-                let (differences, _) = played.differences(bed, cluster).await?;
+                let (differences, _) = played.differences(clusters, cluster).await?;
                 if differences.is_empty() {
                     equal.push(played.case.name);
                 }
@@ -244,20 +249,24 @@ fn judge(case: &Case, side: Side, differences: &[String], subject: &Outcome) -> 
 
 /// Those that are not a case played on two sides.
 const OTHERS: &[(&str, &[Side], Other)] = &[
-    ("gateway::pages::certificates", &[Side::Bare], |bed| pages::replay(bed, "certificates").boxed_local()),
-    ("gateway::pages::bootstrap", &[Side::Bare], |bed| pages::replay(bed, "bootstrap").boxed_local()),
-    ("gateway::cleaner", &[Side::Bare, Side::Gateway], |bed| cleaner::compare(bed).boxed_local()),
-    ("gateway::replicas::killed_in_turn", &[Side::Gateway], |bed| {
-        replicas::killed(bed, "killed", Who::Gateways).boxed_local()
+    ("gateway::pages::certificates", &[Side::Bare], |clusters| {
+        pages::replay(clusters, "certificates").boxed_local()
     }),
-    ("gateway::replicas::racing", &[Side::Gateway], |bed| {
-        replicas::racing(bed, "racing", Who::Gateways).boxed_local()
+    ("gateway::pages::bootstrap", &[Side::Bare], |clusters| {
+        pages::replay(clusters, "bootstrap").boxed_local()
     }),
-    ("proof::same::replicas::killed_in_turn", &[Side::Second], |bed| {
-        replicas::killed(bed, "proof-killed", Who::ControllerManagers).boxed_local()
+    ("gateway::cleaner", &[Side::Bare, Side::Gateway], |clusters| cleaner::compare(clusters).boxed_local()),
+    ("gateway::replicas::killed_in_turn", &[Side::Gateway], |clusters| {
+        replicas::killed(clusters, "killed", Who::Gateways).boxed_local()
     }),
-    ("proof::same::replicas::racing", &[Side::Second], |bed| {
-        replicas::racing(bed, "proof-racing", Who::ControllerManagers).boxed_local()
+    ("gateway::replicas::racing", &[Side::Gateway], |clusters| {
+        replicas::racing(clusters, "racing", Who::Gateways).boxed_local()
+    }),
+    ("proof::same::replicas::killed_in_turn", &[Side::Second], |clusters| {
+        replicas::killed(clusters, "proof-killed", Who::ControllerManagers).boxed_local()
+    }),
+    ("proof::same::replicas::racing", &[Side::Second], |clusters| {
+        replicas::racing(clusters, "proof-racing", Who::ControllerManagers).boxed_local()
     }),
 ];
 
@@ -276,7 +285,7 @@ const RULES: &[(&str, Rule)] = &[
 ];
 
 fn some() -> Case {
-    crate::case::case("", "", "", &crate::csr::Csr::new())
+    crate::case::case("", "", "", &testkit::csr::Csr::new())
 }
 
 fn nothing() -> Outcome {

@@ -4,15 +4,15 @@ use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use crate::bed::{Bed, Cluster, Side};
 use crate::case::explained;
+use crate::clusters::{Cluster, Clusters, Side};
 
 type Play =
-    Box<dyn for<'a> Fn(&'a Bed, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>> + Send + Sync>;
+    Box<dyn for<'a> Fn(&'a Clusters, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>> + Send + Sync>;
 
-pub struct Scenario {
-    pub group: &'static str,
-    pub name: String,
+pub(crate) struct Scenario {
+    pub(crate) group: &'static str,
+    pub(crate) name: String,
     /// The upstream test or rule that it comes from.
     from: &'static str,
     play: Play,
@@ -21,17 +21,17 @@ pub struct Scenario {
     /// A difference that `docs/conformance.md` explains, and what comes of it on our side.
     declared: Option<(&'static str, Value)>,
     /// Whether controllers change anything: then it must differ where none runs.
-    pub acts: bool,
+    pub(crate) acts: bool,
     reference: OnceCell<Result<Value, String>>,
 }
 
 impl Scenario {
-    pub fn new(
+    pub(crate) fn new(
         group: &'static str,
         name: &str,
         from: &'static str,
         expected: Option<Value>,
-        play: impl for<'a> Fn(&'a Bed, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>>
+        play: impl for<'a> Fn(&'a Clusters, &'a Cluster) -> LocalBoxFuture<'a, Result<Value, String>>
         + Send
         + Sync
         + 'static,
@@ -40,25 +40,25 @@ impl Scenario {
         Self { group, name, from, play, expected, declared: None, acts: true, reference: OnceCell::new() }
     }
 
-    pub fn acts(mut self, acts: bool) -> Self {
+    pub(crate) fn acts(mut self, acts: bool) -> Self {
         self.acts = acts;
         self
     }
 
-    pub fn declared(mut self, id: &'static str, ours: Value) -> Self {
+    pub(crate) fn declared(mut self, id: &'static str, ours: Value) -> Self {
         self.declared = Some((id, ours));
         self
     }
 
     /// Equal on the reference and on another side, or an account of what is not.
-    pub async fn compare(&self, bed: &Bed, side: Side) -> Result<(), String> {
-        let subject = bed.cluster(side)?;
+    pub(crate) async fn compare(&self, clusters: &Clusters, side: Side) -> Result<(), String> {
+        let subject = clusters.cluster(side)?;
         let reference = async {
-            let play = async || (self.play)(bed, bed.cluster(Side::Reference)?).await;
+            let play = async || (self.play)(clusters, clusters.cluster(Side::Reference)?).await;
             let outcome = self.reference.get_or_init(play).await.clone();
             outcome.map_err(|error| format!("reference ({}): {error}", self.from))
         };
-        let (reference, subject) = tokio::join!(reference, (self.play)(bed, subject));
+        let (reference, subject) = tokio::join!(reference, (self.play)(clusters, subject));
         let (reference, subject) =
             (reference?, subject.map_err(|error| format!("{} ({}): {error}", side.name(), self.from))?);
         if let Some(expected) = self.expected.as_ref().filter(|expected| **expected != reference) {

@@ -6,8 +6,8 @@ use futures_util::FutureExt as _;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::bed::{Cluster, Side, unique};
 use crate::case::{now, timestamp};
+use crate::clusters::{Cluster, Side, unique};
 use crate::scenario::Scenario;
 
 const GROUP: &str = "tokens";
@@ -113,7 +113,7 @@ impl Token {
 }
 
 /// A token that ends then: when it is gone, those that ended before it have been looked at.
-pub async fn fence(cluster: &Cluster, expires: i64) -> Result<(), String> {
+pub(crate) async fn fence(cluster: &Cluster, expires: i64) -> Result<(), String> {
     let id = format!("f{:05}", unique());
     let name = format!("bootstrap-token-{id}");
     let secrets = "/api/v1/namespaces/kube-system/secrets";
@@ -126,7 +126,7 @@ pub async fn fence(cluster: &Cluster, expires: i64) -> Result<(), String> {
     gone.map(drop).map_err(|error| format!("the fence: {error}"))
 }
 
-pub fn scenarios() -> Vec<Scenario> {
+pub(crate) fn scenarios() -> Vec<Scenario> {
     let mut rows: Vec<(&str, &'static str, Token)> = vec![
         ("no end", CLEANED, token()),
         ("ended an hour ago", CLEANED, token().expires_in(-3600).gone()),

@@ -6,17 +6,17 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use testkit::pki::pem;
 
 use crate::mint::{Jwt, Mint, Token, jwt};
 use crate::outside::MOVED;
-use crate::pki::pem;
 
 /// Which set of authenticators a case is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Setting {
     /// An `AuthenticationConfiguration`, and the rest as one would wish.
     Config,
-    /// `--oidc-*` flags; API audiences by default; service accounts without lookup; a webhook of v1 that nobody remembers.
+    /// `--oidc-*` flags; API audiences by default; service accounts without lookup; a webhook of v1 without a cache.
     Flags,
 }
 

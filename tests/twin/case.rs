@@ -81,7 +81,7 @@ pub(crate) struct Values {
     /// The continue token of the last list that had one.
     pub(crate) next: String,
     pub(crate) tokens: BTreeMap<&'static str, String>,
-    /// None where there is no bed.
+    /// None where there are no servers.
     pub(crate) mint: Option<Arc<Mint>>,
 }
 
@@ -340,7 +340,7 @@ impl Case {
         self.answers(401).contains(r#""message":"Unauthorized","reason":"Unauthorized","code":401"#)
     }
 
-    /// Anonymous: authenticated as nobody, and so forbidden to review himself.
+    /// Anonymous, and so forbidden to review itself.
     pub(crate) fn anonymous(self) -> Self {
         self.answers(403).contains(r#"User \"system:anonymous\" cannot create resource"#)
     }

@@ -1,4 +1,4 @@
-//! What the cases find in the cluster: namespaces, objects that nobody changes, a node with a fake kubelet, and rights.
+//! What the cases find in the cluster: namespaces, objects that stay unchanged, a node with a fake kubelet, and rights.
 //!
 //! Cases read in `twin-fixed` and write in `twin`, so that reads are the same on every server at any time.
 

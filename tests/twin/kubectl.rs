@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 
-use crate::bed::{Bed, Side};
 use crate::case::{Declared, Values};
 use crate::client::{digest, line_ends};
 use crate::compare;
 use crate::kubelet::noise;
 use crate::run::{Compared, side_of};
+use crate::servers::{Side, TwinServers};
 
 /// How long one command may take.
 const DEADLINE: Duration = Duration::from_secs(90);
@@ -223,18 +223,18 @@ struct Output {
 type Seen = (String, Vec<u8>);
 
 /// Runs the case on both sides and returns the differences.
-pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, Failed> {
+pub(crate) fn run(servers: &TwinServers, case: &Case, side: Side) -> Result<Compared, Failed> {
     if case.controllers {
-        bed.controllers()?;
+        servers.controllers()?;
     }
-    let reference = Home::new(bed, case.who, Side::Reference)?;
-    let subject = Home::new(bed, case.who, side)?;
+    let reference = Home::new(servers, case.who, Side::Reference)?;
+    let subject = Home::new(servers, case.who, side)?;
     let mut found = Vec::new();
     let mut last = 0;
     for command in &case.commands {
         let (left, right) = std::thread::scope(|scope| {
-            let left = scope.spawn(|| reference.run(bed, command));
-            let right = subject.run(bed, command);
+            let left = scope.spawn(|| reference.run(servers, command));
+            let right = subject.run(servers, command);
             (left.join().expect("no panic while kubectl runs"), right)
         });
         let (mut left, mut right) = (left?, right?);
@@ -284,9 +284,9 @@ pub(crate) fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, Failed
     Ok(Compared { differences: found, last })
 }
 
-/// The kubeconfig of somebody with a certificate, for a client that is not kubectl.
-pub(crate) fn kubeconfig_of_alice(bed: &Bed, side: Side) -> Result<PathBuf, Failed> {
-    Ok(Home::new(bed, Who::Certificate("alice"), side)?.dir.join("config"))
+/// The kubeconfig of a user with a certificate, for a client that is not kubectl.
+pub(crate) fn kubeconfig_of_alice(servers: &TwinServers, side: Side) -> Result<PathBuf, Failed> {
+    Ok(Home::new(servers, Who::Certificate("alice"), side)?.dir.join("config"))
 }
 
 /// A home directory with a kubeconfig.
@@ -296,14 +296,14 @@ struct Home {
 }
 
 impl Home {
-    fn new(bed: &Bed, who: Who, side: Side) -> Result<Self, Failed> {
-        let (target, values) = side_of(bed, side)?;
-        let dir = bed.dir.join("kubectl").join(&values.unique);
+    fn new(servers: &TwinServers, who: Who, side: Side) -> Result<Self, Failed> {
+        let (target, values) = side_of(servers, side)?;
+        let dir = servers.dir.join("kubectl").join(&values.unique);
         fs::create_dir_all(&dir)?;
         let user = match who {
             Who::Certificate(name) => {
                 let issued =
-                    bed.issued(name).ok_or_else(|| format!("people.rs has no client called {name}"))?;
+                    servers.issued(name).ok_or_else(|| format!("people.rs has no client called {name}"))?;
                 fs::write(dir.join("client.crt"), issued.cert_pem())?;
                 fs::write(dir.join("client.key"), issued.key_pem())?;
                 serde_json::json!({"client-certificate": dir.join("client.crt"), "client-key": dir.join("client.key")})
@@ -316,14 +316,14 @@ impl Home {
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "twin"}}],
             "clusters": [{"name": "c", "cluster": {
                 "server": format!("https://{}", target.address),
-                "certificate-authority": bed.dir.join("server-ca.crt")}}],
+                "certificate-authority": servers.dir.join("server-ca.crt")}}],
             "users": [{"name": "u", "user": user}],
         });
         fs::write(dir.join("config"), config.to_string())?;
         Ok(Self { dir, values })
     }
 
-    fn run(&self, bed: &Bed, command: &Invocation) -> Result<Output, Failed> {
+    fn run(&self, servers: &TwinServers, command: &Invocation) -> Result<Output, Failed> {
         let (stdout, stderr, stdin) =
             (self.dir.join("stdout"), self.dir.join("stderr"), self.dir.join("stdin"));
         match &command.stdin {
@@ -335,7 +335,7 @@ impl Home {
             fs::create_dir_all(path.parent().ok_or("a file without a directory")?)?;
             fs::write(path, noise(*length))?;
         }
-        let mut child = Command::new(&bed.programs.kubectl)
+        let mut child = Command::new(&servers.programs.kubectl)
             .args(command.arguments.iter().map(|argument| self.values.fill(argument)))
             .env_clear()
             .env("HOME", &self.dir)
@@ -347,7 +347,7 @@ impl Home {
             .stdout(Stdio::from(File::create(&stdout)?))
             .stderr(Stdio::from(File::create(&stderr)?))
             .spawn()?;
-        let watched = self.watch(bed, command, &mut child, &stdout);
+        let watched = self.watch(servers, command, &mut child, &stdout);
         if watched.is_err() {
             child.kill().ok();
             child.wait().ok();
@@ -378,7 +378,7 @@ impl Home {
     /// Waits for the end of the command, or brings it about. What happened meanwhile is returned with its name.
     fn watch(
         &self,
-        bed: &Bed,
+        servers: &TwinServers,
         command: &Invocation,
         child: &mut Child,
         stdout: &Path,
@@ -396,7 +396,7 @@ impl Home {
             }
             if let Some((lines, what)) = next {
                 if printed() >= *lines {
-                    seen.push((format!("{what:?}"), self.play(bed, what, &fs::read(stdout)?)?));
+                    seen.push((format!("{what:?}"), self.play(servers, what, &fs::read(stdout)?)?));
                     next = meanwhile.next();
                     continue;
                 }
@@ -418,7 +418,7 @@ impl Home {
         }
     }
 
-    fn play(&self, bed: &Bed, what: &Meanwhile, printed: &[u8]) -> Result<Vec<u8>, Failed> {
+    fn play(&self, servers: &TwinServers, what: &Meanwhile, printed: &[u8]) -> Result<Vec<u8>, Failed> {
         let dial = || -> Result<TcpStream, Failed> {
             let port = announced_port(printed).ok_or("no port is announced")?;
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
@@ -429,7 +429,7 @@ impl Home {
         let mut answer = Vec::new();
         match what {
             Meanwhile::Kubectl(arguments) => {
-                let done = Command::new(&bed.programs.kubectl)
+                let done = Command::new(&servers.programs.kubectl)
                     .args(self.values.fill(arguments).split(' '))
                     .env_clear()
                     .env("HOME", &self.dir)
@@ -654,7 +654,7 @@ fn streams() -> Vec<Case> {
                 *argument = argument.replace("running", "modern");
             }
             if case.name.starts_with("exec left by the kubelet") {
-                // Nobody translates the end into success; the complaints come in any order.
+                // No side translates the end into success; the messages come in any order.
                 return case.exits(1).unordered().prints("1006");
             }
             case

@@ -28,17 +28,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use testkit::pki::Issued;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::client::digest;
 use crate::listener::{Bound, Listener};
-use crate::pki::Issued;
 use crate::spdy::{self, Frame};
 use crate::websocket::{self, By, Message};
 
 /// How long a session may take to get where a case wants it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How far a session has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ pub(crate) struct Sessions(Arc<watch::Sender<BTreeMap<String, Phase>>>);
 impl Sessions {
     /// False when the session does not get so far in time.
     pub(crate) async fn reaches(&self, key: &str, phase: Phase) -> bool {
-        tokio::time::timeout(PATIENCE, self.reached(key, phase)).await.is_ok()
+        tokio::time::timeout(ARRIVAL_TIMEOUT, self.reached(key, phase)).await.is_ok()
     }
 
     async fn reached(&self, key: &str, phase: Phase) {

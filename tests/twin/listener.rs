@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use rustls::ServerConfig;
+use testkit::pki::Issued;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
-
-use crate::pki::Issued;
 
 /// Listens until it is dropped.
 #[derive(Debug)]

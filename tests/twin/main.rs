@@ -9,26 +9,21 @@
 //!
 //! The servers are built on first use (`tests/backend/README.md`). How it fits together: `case.rs` is what is sent and what the
 //! reference must answer, `cases/` the cases, `people.rs` the client certificates and tokens, `fixtures.rs` the objects and rights,
-//! `bed.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl. `kubelet.rs`
+//! `servers.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl. `kubelet.rs`
 //! is the far end of exec, attach, port-forward and logs; `tunnels.rs` looks at those from both ends. `authenticators.rs` is whose
 //! tokens are taken, `mint.rs` signs them, `outside.rs` are the issuers and the webhook that are asked about them.
-#![allow(
-    clippy::unwrap_used,
+#![expect(
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::string_slice,
     clippy::print_stderr,
     clippy::format_push_string,
-    clippy::exit,
     clippy::needless_pass_by_value,
     reason = "a test program: a panic is a failed test, and its messages go to the terminal"
 )]
 
 mod authenticators;
-mod bed;
-#[path = "../support/build.rs"]
-mod build;
 mod case;
 mod cases;
 mod client;
@@ -40,11 +35,8 @@ mod listener;
 mod mint;
 mod outside;
 mod people;
-#[path = "../support/pki.rs"]
-mod pki;
 mod run;
 mod rust_client;
-#[path = "../support/servers.rs"]
 mod servers;
 mod spdy;
 mod tunnels;
@@ -53,39 +45,34 @@ mod websocket;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
+use testkit::real::{Source, skip_if_absent};
+
+use servers::SharedTwin;
+
+/// The path of the binary.
+const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The cases wait for servers; they do not compute.
     arguments.test_threads.get_or_insert(8);
-    let source = build::look();
-    let required = std::env::var("PORTCULLIS_REQUIRE_TWIN").is_ok_and(|value| value == "1");
-    let absent = match &source {
-        build::Source::Absent(why) => Some(why.clone()),
-        _ => None,
-    };
-    let controllers = source.has_controllers();
+    let source = Source::find();
+    let (absent, controllers) = (source.absent(), source.has_controllers());
     let plan = run::Plan::new(&arguments);
-    let lab = Arc::new(bed::Lab::new(source, plan.sides()));
-    let mut trials = plan.trials(&lab, controllers);
-    if let Some(why) = absent {
-        if required {
-            eprintln!("twin: PORTCULLIS_REQUIRE_TWIN is set, but {why}");
-            return ExitCode::FAILURE;
-        }
-        eprintln!("\ntwin: SKIPPED, all {} tests: {why}\n", trials.len());
-        trials = trials.into_iter().map(|trial: Trial| trial.with_ignored_flag(true)).collect();
-    }
+    let servers = Arc::new(SharedTwin::new(source, plan.sides()));
+    let trials = match skip_if_absent("twin", absent, plan.trials(&servers, controllers)) {
+        Ok(trials) => trials,
+        Err(code) => return code,
+    };
     if !controllers {
         eprintln!(
             "\ntwin: SKIPPED, the cases that need kube-controller-manager: it is not among KUBEBUILDER_ASSETS\n"
         );
     }
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    let keep = conclusion.has_failed() || std::env::var_os("PORTCULLIS_KEEP_TWIN").is_some();
-    if let Some(lab) = Arc::into_inner(lab) {
-        lab.finish(keep);
+    let (conclusion, keep_logs) = testkit::real::run(&arguments, trials);
+    if let Some(servers) = Arc::into_inner(servers) {
+        servers.finish(keep_logs);
     }
     conclusion.exit_code()
 }

@@ -12,10 +12,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Map, Value, json};
+use testkit::pki::{Key, KeyKind, SigAlg};
 
-use crate::pki::{Key, KeyKind, SigAlg};
-
-/// The keys by name. `strange` ones are known to nobody.
+/// The keys by name. `strange` ones are published by no issuer.
 const KEYS: &[(&str, KeyKind)] = &[
     ("accounts", KeyKind::P256),
     ("accounts-rsa", KeyKind::Rsa2048),
@@ -265,7 +264,7 @@ fn sign(key: &Key, algorithm: &str, message: &[u8]) -> Vec<u8> {
             let algorithm = match algorithm {
                 "none" => return Vec::new(),
                 "HS256" => {
-                    let secret = crate::pki::pem("PUBLIC KEY", &key.spki());
+                    let secret = testkit::pki::pem("PUBLIC KEY", &key.spki());
                     let secret = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, secret.as_bytes());
                     return aws_lc_rs::hmac::sign(&secret, message).as_ref().to_vec();
                 }

@@ -11,11 +11,11 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use testkit::pki::Issued;
 
 use crate::fixtures::credentials;
 use crate::listener::{Bound, Listener};
 use crate::mint::Mint;
-use crate::pki::Issued;
 
 pub(crate) use issuers::{MOVED, Rotation};
 pub(crate) use webhook::script;

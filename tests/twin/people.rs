@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::pki::{ANY_EKU, CN, Ca, Issued, KeyKind, O, SERVER_AUTH, UID, attribute, string};
+use testkit::pki::{ANY_EKU, CN, Ca, Issued, KeyKind, O, SERVER_AUTH, UID, attribute, string};
 
 /// The authorities of one run.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct Authorities {
     pub(crate) front: Ca,
     /// `--requestheader-client-ca-file` of the backend: only the gateway has a certificate of it.
     pub(crate) inner: Ca,
-    /// Trusted by nobody.
+    /// Trusted by no server.
     pub(crate) stranger: Ca,
 }
 
@@ -55,7 +55,7 @@ impl Authorities {
         add("server-only", leaf().cn("alice").eku(&[SERVER_AUTH]).issue());
         add("any-usage", leaf().cn("anyone").eku(&[ANY_EKU]).issue());
         add("no-usage", leaf().cn("unlimited").no_eku().issue());
-        add("both-usages", leaf().cn("both").eku(&[SERVER_AUTH, crate::pki::CLIENT_AUTH]).issue());
+        add("both-usages", leaf().cn("both").eku(&[SERVER_AUTH, testkit::pki::CLIENT_AUTH]).issue());
         add("no-key-usage", leaf().cn("no-key-usage").no_key_usage().issue());
         add("no-basic-constraints", leaf().cn("no-bc").no_basic_constraints().issue());
         add("corrupt-signature", leaf().cn("alice").corrupt_signature().issue());

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::bed::{Bed, Lab, Side};
 use crate::case::{Case, Declared, Step, Values, case};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
+use crate::servers::{SharedTwin, Side, TwinServers};
 use crate::{cases, kubectl, rust_client, tunnels};
 
 /// One test by name.
@@ -140,7 +140,7 @@ impl Plan {
             .collect()
     }
 
-    pub(crate) fn trials(self, lab: &Arc<Lab>, controllers: bool) -> Vec<Trial> {
+    pub(crate) fn trials(self, twin: &Arc<SharedTwin>, controllers: bool) -> Vec<Trial> {
         let on_second = |kind: &Kind| match kind {
             Kind::Http { side, .. }
             | Kind::Kubectl { side, .. }
@@ -153,18 +153,18 @@ impl Plan {
         self.planned
             .into_iter()
             .map(|test| {
-                let (lab, left) = (lab.clone(), left.clone());
+                let (twin, left) = (twin.clone(), left.clone());
                 let lacking =
                     !controllers && matches!(&test.kind, Kind::Kubectl { case, .. } if case.controllers);
                 Trial::test(test.name, move || {
                     if let Kind::Rule(rule) = test.kind {
                         return rule().map_err(Failed::from);
                     }
-                    let bed = lab.bed().map_err(Failed::from)?;
-                    let result = run(&lab, bed, &test.kind);
+                    let servers = twin.servers().map_err(Failed::from)?;
+                    let result = run(&twin, servers, &test.kind);
                     if on_second(&test.kind) && left.fetch_sub(1, Ordering::SeqCst) == 1 {
-                        bed.stop(Side::Second);
-                        bed.stop(Side::FlagsSecond);
+                        servers.stop(Side::Second);
+                        servers.stop(Side::FlagsSecond);
                     }
                     result
                 })
@@ -186,23 +186,29 @@ fn test_name(name: &str) -> String {
     name.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect()
 }
 
-fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
+fn run(twin: &SharedTwin, servers: &TwinServers, kind: &Kind) -> Result<(), Failed> {
     match kind {
         Kind::Http { case, version, side } => {
-            let found = lab.runtime.block_on(http(bed, case, *version, *side))?;
+            let found = twin.runtime().block_on(http(servers, case, *version, *side))?;
             judge(&found, case.declared, *side)
         }
-        Kind::Kubectl { case, side } => judge(&kubectl::run(bed, case, *side)?, case.declared, *side),
+        Kind::Kubectl { case, side } => judge(&kubectl::run(servers, case, *side)?, case.declared, *side),
         Kind::Tunnel { case, side } => {
-            judge(&lab.runtime.block_on(tunnels::run(bed, case, *side))?, None, *side)
+            judge(&twin.runtime().block_on(tunnels::run(servers, case, *side))?, None, *side)
         }
-        Kind::RustClient { side } => judge(&lab.runtime.block_on(rust_client::run(bed, *side))?, None, *side),
+        Kind::RustClient { side } => {
+            judge(&twin.runtime().block_on(rust_client::run(servers, *side))?, None, *side)
+        }
         Kind::Rule(rule) => rule().map_err(Failed::from),
         Kind::Differs { http: cases, kubectl, tunnels } => {
             let mut equal = Vec::new();
             for case in cases {
                 for version in case.versions {
-                    if !lab.runtime.block_on(http(bed, case, *version, Side::Backend))?.differences.is_empty()
+                    if !twin
+                        .runtime()
+                        .block_on(http(servers, case, *version, Side::Backend))?
+                        .differences
+                        .is_empty()
                     {
                         return Ok(());
                     }
@@ -210,13 +216,18 @@ fn run(lab: &Lab, bed: &Bed, kind: &Kind) -> Result<(), Failed> {
                 equal.push(case.name.clone());
             }
             for case in kubectl {
-                if !kubectl::run(bed, case, Side::Backend)?.differences.is_empty() {
+                if !kubectl::run(servers, case, Side::Backend)?.differences.is_empty() {
                     return Ok(());
                 }
                 equal.push(case.name.clone());
             }
             for case in tunnels {
-                if !lab.runtime.block_on(tunnels::run(bed, case, Side::Backend))?.differences.is_empty() {
+                if !twin
+                    .runtime()
+                    .block_on(tunnels::run(servers, case, Side::Backend))?
+                    .differences
+                    .is_empty()
+                {
                     return Ok(());
                 }
                 equal.push(case.name.clone());
@@ -259,9 +270,9 @@ fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(),
 }
 
 /// Sends the case to both sides. The differences are returned; a reference that does not do what the case says is a failure.
-async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Compared, Failed> {
-    let (reference, mut reference_values) = side_of(bed, Side::Reference.with(case.setting))?;
-    let (subject, mut subject_values) = side_of(bed, side.with(case.setting))?;
+async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) -> Result<Compared, Failed> {
+    let (reference, mut reference_values) = side_of(servers, Side::Reference.with(case.setting))?;
+    let (subject, mut subject_values) = side_of(servers, side.with(case.setting))?;
     reference_values.mint(&case.tokens);
     subject_values.mint(&case.tokens);
     let mut found = Vec::new();
@@ -270,7 +281,7 @@ async fn http(bed: &Bed, case: &Case, version: Version, side: Side) -> Result<Co
         let identity = match step.who {
             None => None,
             Some(name) => {
-                Some(bed.identity(name).ok_or_else(|| format!("people.rs has no client called {name}"))?)
+                Some(servers.identity(name).ok_or_else(|| format!("people.rs has no client called {name}"))?)
             }
         };
         let send = async |target, values: &Values, patient: bool| -> Outcome {
@@ -342,16 +353,16 @@ fn account(
     )
 }
 
-pub(crate) fn side_of(bed: &Bed, side: Side) -> Result<(&client::Target, Values), Failed> {
-    let target = bed.target(side).map_err(Failed::from)?;
+pub(crate) fn side_of(servers: &TwinServers, side: Side) -> Result<(&client::Target, Values), Failed> {
+    let target = servers.target(side).map_err(Failed::from)?;
     let values = Values {
         unique: unique(),
         side: format!("side-{}", side.name()),
         address: target.address.to_string(),
-        resource_version: bed.resource_version.clone(),
+        resource_version: servers.resource_version.clone(),
         next: String::new(),
         tokens: BTreeMap::new(),
-        mint: Some(Arc::clone(&bed.outside.mint)),
+        mint: Some(Arc::clone(&servers.outside.mint)),
     };
     Ok((target, values))
 }

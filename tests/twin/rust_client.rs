@@ -13,9 +13,9 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Config};
 use libtest_mimic::Failed;
 
-use crate::bed::{Bed, Side};
 use crate::kubectl;
 use crate::run::{Compared, unique};
+use crate::servers::{Side, TwinServers};
 
 /// What a client sees of one side; equal on both.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,9 +28,9 @@ struct Seen {
 }
 
 /// Does the same on the reference and on the subject.
-pub(crate) async fn run(bed: &Bed, side: Side) -> Result<Compared, Failed> {
-    let reference = drive(bed, Side::Reference).await?;
-    let subject = drive(bed, side).await?;
+pub(crate) async fn run(servers: &TwinServers, side: Side) -> Result<Compared, Failed> {
+    let reference = drive(servers, Side::Reference).await?;
+    let subject = drive(servers, side).await?;
     let same = reference == subject;
     let differences =
         if same { vec![] } else { vec![format!("reference {reference:#?}\nsubject {subject:#?}")] };
@@ -43,8 +43,8 @@ async fn client(kubeconfig: &Path) -> Result<Client, Failed> {
     Ok(Client::try_from(config)?)
 }
 
-async fn drive(bed: &Bed, side: Side) -> Result<Seen, Failed> {
-    let client = client(&kubectl::kubeconfig_of_alice(bed, side)?).await?;
+async fn drive(servers: &TwinServers, side: Side) -> Result<Seen, Failed> {
+    let client = client(&kubectl::kubeconfig_of_alice(servers, side)?).await?;
     let fixed: Api<ConfigMap> = Api::namespaced(client.clone(), "twin-fixed");
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "twin");
     let listed = fixed.list(&ListParams::default().labels("parity=even")).await?;

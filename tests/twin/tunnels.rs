@@ -10,11 +10,11 @@ use tokio::io::{AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::bed::{Bed, Side};
 use crate::client::{self, Reader, Request, Until, Version, digest};
 use crate::compare;
 use crate::kubelet::{Phase, noise};
 use crate::run::{Compared, side_of};
+use crate::servers::{Side, TwinServers};
 use crate::spdy::{self, Frame};
 use crate::websocket::{self, By, Message};
 
@@ -119,8 +119,9 @@ pub(crate) fn all() -> Vec<Case> {
 }
 
 /// Plays the case on both sides and returns the differences.
-pub(crate) async fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, Failed> {
-    let (reference, subject) = tokio::join!(account(bed, case, Side::Reference), account(bed, case, side));
+pub(crate) async fn run(servers: &TwinServers, case: &Case, side: Side) -> Result<Compared, Failed> {
+    let (reference, subject) =
+        tokio::join!(account(servers, case, Side::Reference), account(servers, case, side));
     let (reference, subject) = (reference?, subject?);
     for text in case.contains {
         if !reference.contains(text) {
@@ -133,10 +134,15 @@ pub(crate) async fn run(bed: &Bed, case: &Case, side: Side) -> Result<Compared, 
     Ok(Compared { differences, last: 0 })
 }
 
-async fn account(bed: &Bed, case: &Case, side: Side) -> Result<String, Failed> {
-    let (target, values) = side_of(bed, side)?;
-    let client =
-        Client { bed, wire: case.wire, pod: case.pod, target, number: values.unique.replace("uniq", "1") };
+async fn account(servers: &TwinServers, case: &Case, side: Side) -> Result<String, Failed> {
+    let (target, values) = side_of(servers, side)?;
+    let client = Client {
+        servers,
+        wire: case.wire,
+        pod: case.pod,
+        target,
+        number: values.unique.replace("uniq", "1"),
+    };
     let mut lines = Vec::new();
     let played = tokio::time::timeout(DEADLINE, client.play(case.story, &mut lines)).await;
     match played {
@@ -148,7 +154,7 @@ async fn account(bed: &Bed, case: &Case, side: Side) -> Result<String, Failed> {
 }
 
 struct Client<'a> {
-    bed: &'a Bed,
+    servers: &'a TwinServers,
     wire: Wire,
     pod: Pod,
     target: &'a client::Target,
@@ -158,7 +164,7 @@ struct Client<'a> {
 
 impl Client<'_> {
     async fn play(&self, story: Story, lines: &mut Vec<String>) -> Result<(), Failed> {
-        let sessions = &self.bed.kubelet.sessions;
+        let sessions = &self.servers.kubelet.sessions;
         let seen_ending = async |key: &str| {
             if sessions.reaches(key, Phase::Ended).await {
                 "the kubelet sees the end".to_owned()
@@ -277,7 +283,7 @@ impl Client<'_> {
                     frames: Vec::new(),
                     until: Until::Lines(2),
                 };
-                match client::exchange(self.target, self.bed.identity("alice"), &request).await {
+                match client::exchange(self.target, self.servers.identity("alice"), &request).await {
                     Ok(answer) => {
                         lines.push(format!("status: {}", answer.status));
                         lines.push(String::from_utf8_lossy(&answer.body).into_owned());
@@ -355,7 +361,7 @@ impl Client<'_> {
             frames: Vec::new(),
             until: Until::End,
         };
-        let alice = self.bed.identity("alice");
+        let alice = self.servers.identity("alice");
         let stream =
             client::connect(self.target, alice, Version::H1).await.map_err(|broken| broken.0.clone())?;
         let (read, mut write) = tokio::io::split(stream);

@@ -4,7 +4,7 @@ use super::{Ask, Heard, Wire};
 
 const END: &[u8] = b"\r\n\r\n";
 
-pub struct Http1 {
+pub(crate) struct Http1 {
     request: Vec<u8>,
     /// A header that has not come in full.
     head: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct Http1 {
 }
 
 impl Http1 {
-    pub fn new(ask: &Ask) -> Self {
+    pub(crate) fn new(ask: &Ask) -> Self {
         let mut request = format!("GET {} HTTP/1.1\r\nhost: localhost\r\n", ask.path);
         for (name, value) in &ask.headers {
             request.extend([name, ": ", value, "\r\n"]);

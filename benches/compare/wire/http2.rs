@@ -1,9 +1,10 @@
 //! HTTP/2: requests whose headers are all in the compression table after the first, and windows as large as Go's.
 
-use super::{Ask, Heard, Wire};
-use crate::support::frames::{
+use testkit::frames::{
     ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, frame, window_update,
 };
+
+use super::{Ask, Heard, Wire};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER: usize = 9;
@@ -22,7 +23,7 @@ const AUTHORITY: u8 = 1;
 /// The first index of the dynamic table.
 const DYNAMIC: u8 = 62;
 
-pub struct Http2 {
+pub(crate) struct Http2 {
     /// The header block that fills the table, and the one that refers to it.
     first: Option<Vec<u8>>,
     again: Vec<u8>,
@@ -35,7 +36,7 @@ pub struct Http2 {
 }
 
 impl Http2 {
-    pub fn new(ask: &Ask) -> Self {
+    pub(crate) fn new(ask: &Ask) -> Self {
         let mut first = METHOD_AND_SCHEME.to_vec();
         let mut again = METHOD_AND_SCHEME.to_vec();
         let known = [(AUTHORITY, "localhost"), (PATH, ask.path.as_str())];

@@ -4,22 +4,22 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
+use testkit::body::fed;
+use testkit::client::Client;
+use testkit::{frames, in_time};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::{Member, PAUSE};
 use crate::backend::{LIST, WATCH};
-use crate::support::body::fed;
-use crate::support::client::Client;
-use crate::support::{frames, soon};
 
 /// The window of a connection whose frames are written here.
 const WINDOW: u32 = 65_535;
 
 impl Member {
     /// Breaks off in one way after another.
-    pub async fn break_off(self, http2: bool) {
+    pub(crate) async fn break_off(self, http2: bool) {
         while self.goes_on() {
             self.in_a_handshake().await;
             self.in_a_header(http2).await;
@@ -82,7 +82,7 @@ impl Member {
     /// The rest of an answer that has begun.
     pub(super) async fn begin_to_read(&self, client: &mut Client, path: &str) -> Incoming {
         let mut answer = client.get(path, &[]).await.into_body();
-        let first = soon(answer.frame()).await;
+        let first = in_time(answer.frame()).await;
         self.count.request(matches!(first, Some(Ok(_))));
         answer
     }

@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use http::Response;
 use hyper::body::Incoming;
+use testkit::client::Client;
 use tokio::time::timeout;
 
 use super::Member;
 use crate::backend::{FLOOD, LIST};
-use crate::support::client::Client;
 
-/// Watches that nobody reads: on each of so many connections of either version, and on one of HTTP/2.
+/// Unread watches: on each of so many connections of either version, and on one of HTTP/2.
 const WATCHES: usize = 20;
 /// How long a list is left half read.
 const HALF_READ: Duration = Duration::from_secs(5);
 
 /// A client and answers to it, which it never reads.
-pub type Stalled = (Client, Vec<Response<Incoming>>);
+pub(crate) type Stalled = (Client, Vec<Response<Incoming>>);
 
 impl Member {
-    /// Opens watches of which nobody reads an event.
-    pub async fn stall(&self) -> Vec<Stalled> {
+    /// Opens watches without reading an event.
+    pub(crate) async fn stall(&self) -> Vec<Stalled> {
         let mut stalled = vec![self.stall_on_one(true, WATCHES).await];
         for http2 in [false, true] {
             for _ in 0..WATCHES {
@@ -40,7 +40,7 @@ impl Member {
     }
 
     /// Reads the beginning of a large list, waits, and leaves.
-    pub async fn stop_half_way(mut self, http2: bool) {
+    pub(crate) async fn stop_half_way(mut self, http2: bool) {
         while self.goes_on() {
             let mut client = self.connect(http2).await;
             let _rest = self.begin_to_read(&mut client, LIST).await;

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use testkit::frames::{self, CANCEL};
 use tokio::io::{AsyncWriteExt as _, copy, sink, split};
 use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::scene::Scene;
-use crate::support::frames::{self, CANCEL};
+use super::flooded_gateway::FloodedGateway;
 
 /// Requests that are taken back together: fewer than h2 itself takes for abuse.
 const TAKEN_BACK: u32 = 10;
@@ -22,10 +22,10 @@ const SILENT: usize = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Takes requests back as fast as they can be sent, on one connection after another; how many.
-pub async fn take_back(scene: Arc<Scene>, end: watch::Receiver<bool>) -> u64 {
+pub(crate) async fn take_back(subject: Arc<FloodedGateway>, end: watch::Receiver<bool>) -> u64 {
     let mut taken_back = 0;
     while !*end.borrow() {
-        let stream = scene.process.gateway.frames(Some(&scene.alice), 65_535).await;
+        let stream = subject.process.gateway.frames(Some(&subject.alice), 65_535).await;
         let (mut read, mut write) = split(stream);
         let reading = tokio::spawn(async move { copy(&mut read, &mut sink()).await });
         let mut next = 1;
@@ -51,13 +51,14 @@ pub async fn take_back(scene: Arc<Scene>, end: watch::Receiver<bool>) -> u64 {
 }
 
 /// Opens connections and says nothing, not even a handshake; how many.
-pub async fn say_nothing(scene: Arc<Scene>, mut end: watch::Receiver<bool>) -> u64 {
+pub(crate) async fn say_nothing(subject: Arc<FloodedGateway>, mut end: watch::Receiver<bool>) -> u64 {
     let mut opened = 0;
     let mut silent = std::collections::VecDeque::new();
     while timeout(PAUSE, end.wait_for(|ending| *ending)).await.is_err() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(ELSEWHERE).unwrap();
-        let Ok(Ok(stream)) = timeout(10 * PAUSE, socket.connect(scene.process.gateway.address)).await else {
+        let Ok(Ok(stream)) = timeout(10 * PAUSE, socket.connect(subject.process.gateway.address)).await
+        else {
             continue;
         };
         opened += 1;

@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use testkit::gateway_process::GatewayProcess;
+use testkit::large_headers::{forms, with_trailers};
+use testkit::pki::Issued;
+use testkit::{Pki, flags};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -12,10 +16,6 @@ use tokio::time::sleep;
 
 use crate::clients::Crowd;
 use crate::count::Count;
-use crate::pki::Issued;
-use crate::support::large::{forms, with_trailers};
-use crate::support::process::Process;
-use crate::support::{Pki, flags};
 
 const WATCHES: usize = 200;
 /// Clients that flood, each of which keeps a megabyte on its way.
@@ -26,10 +26,10 @@ const PATH: &str = "/api/v1/secrets?watch=1";
 /// How often each form was answered with which code; none for a connection that ended without one.
 type Answers = BTreeMap<(&'static str, Option<u16>), u64>;
 
-pub async fn run(seconds: u64) -> ExitCode {
+pub(crate) async fn run(seconds: u64) -> ExitCode {
     let pki = Arc::new(Pki::new());
     let backend = crate::backend::start(&pki).await;
-    let process = Arc::new(Process::start(flags(&pki, backend.address)).await);
+    let process = Arc::new(GatewayProcess::start(crate::PORTCULLIS, flags(&pki, backend.address)).await);
     let count = Arc::new(Count::default());
     let crowd = Crowd::start(&process, &pki, &count, WATCHES).await;
     println!("{WATCHES} watches are open; {seconds} s of large headers begin");
@@ -66,7 +66,7 @@ pub async fn run(seconds: u64) -> ExitCode {
 }
 
 /// Sends one form after another until the end.
-async fn send(process: Arc<Process>, mallory: Arc<Issued>, end: watch::Receiver<bool>) -> Answers {
+async fn send(process: Arc<GatewayProcess>, mallory: Arc<Issued>, end: watch::Receiver<bool>) -> Answers {
     let mut answers = Answers::new();
     let forms = forms(PATH);
     while !*end.borrow() {

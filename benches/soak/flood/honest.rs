@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use testkit::client::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::scene::Scene;
-use crate::support::client::Client;
+use super::flooded_gateway::FloodedGateway;
 
 /// Between two requests of one client.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const VISIT: usize = 50;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Certificate,
     /// One that was judged a moment ago.
     KnownToken,
@@ -26,9 +26,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 4] = [Self::Certificate, Self::KnownToken, Self::NewBoundToken, Self::NewIdToken];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Certificate, Self::KnownToken, Self::NewBoundToken, Self::NewIdToken];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Certificate => "certificate",
             Self::KnownToken => "cached token",
@@ -40,32 +41,32 @@ impl Kind {
 
 /// How long requests took.
 #[derive(Default)]
-pub struct Times {
+pub(crate) struct Times {
     took: Vec<Duration>,
     failed: usize,
 }
 
 impl Times {
     /// Nothing but one failure.
-    pub fn failure() -> Self {
+    pub(crate) fn failure() -> Self {
         Self { took: Vec::new(), failed: 1 }
     }
 
-    pub fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.took.extend(&other.took);
         self.failed += other.failed;
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.took.len()
     }
 
-    pub fn failed(&self) -> usize {
+    pub(crate) fn failed(&self) -> usize {
         self.failed
     }
 
     /// In which of a hundred requests 99 were answered.
-    pub fn percentile_99(&self) -> Duration {
+    pub(crate) fn percentile_99(&self) -> Duration {
         let mut took = self.took.clone();
         took.sort();
         took.get(took.len() * 99 / 100).copied().unwrap_or_default()
@@ -73,18 +74,23 @@ impl Times {
 }
 
 /// Asks until the end.
-pub async fn go_on(scene: Arc<Scene>, kind: Kind, http2: bool, end: watch::Receiver<bool>) -> Times {
-    let gateway = &scene.process.gateway;
-    let identity = (kind == Kind::Certificate).then_some(&scene.alice);
+pub(crate) async fn go_on(
+    subject: Arc<FloodedGateway>,
+    kind: Kind,
+    http2: bool,
+    end: watch::Receiver<bool>,
+) -> Times {
+    let gateway = &subject.process.gateway;
+    let identity = (kind == Kind::Certificate).then_some(&subject.alice);
     let mut client = Client::connect(gateway, http2, identity).await;
-    let known = scene.accounts.token();
+    let known = subject.accounts.token();
     let mut times = Times::default();
     while !*end.borrow() {
         let token = match kind {
             Kind::Certificate => None,
             Kind::KnownToken => Some(known.clone()),
-            Kind::NewBoundToken => Some(scene.accounts.token()),
-            Kind::NewIdToken => Some(scene.id_token()),
+            Kind::NewBoundToken => Some(subject.accounts.token()),
+            Kind::NewIdToken => Some(subject.id_token()),
         };
         let authorization = token.map(|token| format!("Bearer {token}"));
         let header = authorization.as_deref().map(|value| ("authorization", value));

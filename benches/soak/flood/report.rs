@@ -3,15 +3,15 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use super::flooded_gateway::FloodedGateway;
 use super::honest::{Kind, Times};
-use super::scene::Scene;
 use crate::memory::Memory;
 
 /// As many of the flood's tokens are on their way at the end.
 const IN_PROGRESS: usize = super::CLIENTS * (1 + super::senders::AT_ONCE);
 
 /// What was counted until one time.
-pub struct Moment {
+pub(crate) struct Moment {
     at: Instant,
     rss: u64,
     issuer: usize,
@@ -25,16 +25,16 @@ pub struct Moment {
 }
 
 impl Moment {
-    pub async fn of(scene: &Scene) -> Self {
-        let gateway = &scene.process.gateway;
-        let (_, keys) = scene.accounts.asked();
+    pub(crate) async fn of(subject: &FloodedGateway) -> Self {
+        let gateway = &subject.process.gateway;
+        let (_, keys) = subject.accounts.asked();
         Self {
             at: Instant::now(),
-            rss: Memory::of(scene.process.id()).rss,
-            issuer: scene.issuer.server.pending(),
-            webhook: scene.webhook.pending(),
+            rss: Memory::of(subject.process.id()).rss,
+            issuer: subject.issuer.server.pending(),
+            webhook: subject.webhook.pending(),
             keys,
-            secrets: scene.secret_reads(),
+            secrets: subject.secret_reads(),
             rate_limited: gateway.count_all("portcullis_lookups_total", &["source=\"rate_limited\""]).await,
             taken_back: gateway.count_all("apiserver_request_total", &["code=\"499\""]).await,
             reset_limit_closed: gateway.count("portcullis_reset_limit_closed_connections_total").await,
@@ -43,20 +43,20 @@ impl Moment {
     }
 }
 
-/// A failure if an honest request failed, or somebody was asked more than there is a bound for.
-pub fn print(
+/// A failure if an honest request failed, or a server was asked more often than its bound.
+pub(crate) fn print(
     sent: u64,
     before: &Moment,
     after: &Moment,
     quiet: &[(Kind, Times)],
-    flooded: &[(Kind, Times)],
+    subject: &[(Kind, Times)],
     said: &str,
 ) -> ExitCode {
     // The last clients had to be waited for.
     let lasting = (after.at - before.at).as_secs() + 1;
     let seconds = usize::try_from(lasting).unwrap();
     println!("a flood of {sent}, {} each second", sent / lasting);
-    // Whoever is asked, what bounds it, how often it was asked, and how often it may be.
+    // A server, its bound, how often it was asked, and how often it may be.
     let keys = after.keys - before.keys;
     let rows = [
         ("issuer", "a second between two fetches of keys", after.issuer - before.issuer, seconds + 1),
@@ -88,14 +88,14 @@ pub fn print(
         println!("{what:>24}  {how_many}");
     }
     println!("{:>24}  {} MiB at first, {} MiB at last", "RSS", before.rss / 1024, after.rss / 1024);
-    for ((kind, quiet), (_, flooded)) in quiet.iter().zip(flooded) {
-        let (usual, now) = (quiet.percentile_99(), flooded.percentile_99());
-        good &= quiet.failed() + flooded.failed() == 0;
+    for ((kind, quiet), (_, subject)) in quiet.iter().zip(subject) {
+        let (usual, now) = (quiet.percentile_99(), subject.percentile_99());
+        good &= quiet.failed() + subject.failed() == 0;
         println!(
             "{:>24}  {} requests, {} failed; 99 of 100 within {:.1} ms, {:.1} times as long as without ({} requests, {} failed)",
             kind.name(),
-            flooded.count(),
-            flooded.failed(),
+            subject.count(),
+            subject.failed(),
             now.as_secs_f64() * 1000.0,
             now.as_secs_f64() / usual.as_secs_f64(),
             quiet.count(),

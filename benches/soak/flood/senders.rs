@@ -8,24 +8,23 @@ use http::{Request, Version};
 use http_body_util::BodyExt as _;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use testkit::{BoxedBody, empty, tls_client};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::support::{BoxedBody, empty, tls_client};
-
 /// Requests at once on a connection of HTTP/2, of which each is the last one.
-pub const AT_ONCE: usize = 20;
+pub(crate) const AT_ONCE: usize = 20;
 
 /// Sends requests with whatever `token` makes, or without.
 #[derive(Clone)]
-pub struct Sender<F> {
-    pub gateway: SocketAddr,
-    pub token: F,
+pub(crate) struct Sender<F> {
+    pub(crate) gateway: SocketAddr,
+    pub(crate) token: F,
     /// How they may be answered.
-    pub codes: &'static [u16],
-    pub end: watch::Receiver<bool>,
+    pub(crate) codes: &'static [u16],
+    pub(crate) end: watch::Receiver<bool>,
 }
 
 impl<F: FnMut() -> Option<String>> Sender<F> {
@@ -47,7 +46,7 @@ impl<F: FnMut() -> Option<String>> Sender<F> {
     }
 
     /// One request after another on one connection; how many were answered.
-    pub async fn over_http1(mut self) -> u64 {
+    pub(crate) async fn over_http1(mut self) -> u64 {
         let mut answered = 0;
         while self.goes_on() {
             let Some(stream) = connect(self.gateway, b"http/1.1").await else { continue };
@@ -64,7 +63,7 @@ impl<F: FnMut() -> Option<String>> Sender<F> {
     }
 
     /// Many at once on one connection after another; how many were answered.
-    pub async fn over_http2(mut self) -> u64 {
+    pub(crate) async fn over_http2(mut self) -> u64 {
         let mut answered = 0;
         while self.goes_on() {
             let Some(stream) = connect(self.gateway, b"h2").await else { continue };

@@ -1,40 +1,40 @@
-//! Tokens that nobody has issued.
+//! Made-up tokens.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use testkit::fake_accounts;
+use testkit::issuer::now;
 use uuid::Uuid;
 
-use super::scene::Scene;
-use crate::support::accounts;
-use crate::support::issuer::now;
+use super::flooded_gateway::FloodedGateway;
 
 const LARGE: usize = 64 << 10;
 
 #[derive(Clone)]
-pub struct Forger {
+pub(crate) struct Forger {
     issuer: String,
     made: usize,
 }
 
 impl Forger {
     /// One that begins with the shape of this number.
-    pub fn new(scene: &Scene, first: usize) -> Self {
-        Self { issuer: scene.issuer.url.clone(), made: first }
+    pub(crate) fn new(subject: &FloodedGateway, first: usize) -> Self {
+        Self { issuer: subject.issuer.url.clone(), made: first }
     }
 
     /// A token of the next shape.
-    pub fn token(&mut self) -> String {
+    pub(crate) fn token(&mut self) -> String {
         self.made += 1;
         let id = Uuid::new_v4().simple().to_string();
-        let of = |issuer: &str| json!({"iss": issuer, "aud": "flooded", "sub": id, "exp": now() + 3600});
+        let of = |issuer: &str| json!({"iss": issuer, "aud": "subject", "sub": id, "exp": now() + 3600});
         match self.made % 7 {
             0 => id,
             1 => format!("{}.{}", &id[..6], &id[16..]),
             2 => jwt(&json!({"alg": "ES256", "kid": id}), &of(&self.issuer)),
             3 => jwt(&json!({"alg": "ES256", "kid": "k"}), &of(&self.issuer)),
             4 => jwt(&json!({"alg": "ES256", "kid": "k"}), &of("https://elsewhere.test")),
-            5 => jwt(&json!({"alg": "ES256"}), &of(accounts::ISSUER)),
+            5 => jwt(&json!({"alg": "ES256"}), &of(fake_accounts::ISSUER)),
             _ => id.repeat(LARGE / id.len()),
         }
     }

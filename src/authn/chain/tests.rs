@@ -275,21 +275,33 @@ fn a_user_that_has_the_group_is_not_copied() {
 
 #[test]
 fn only_a_front_proxy_can_assert_the_gateways_user() {
-    for method in
-        ["x509", "static-token", "bootstrap", "jwt", "service-account", "webhook", request_header::METHOD]
-    {
+    use AuthnMethod::{
+        Anonymous, BootstrapToken, Jwt, LegacyServiceAccount, RequestHeader, ServiceAccount, StaticToken,
+        Webhook, X509,
+    };
+    for method in [
+        X509,
+        StaticToken,
+        BootstrapToken,
+        Jwt,
+        ServiceAccount,
+        LegacyServiceAccount,
+        Webhook,
+        Anonymous,
+        RequestHeader,
+    ] {
         let found = Authenticated { method, ..success(GATEWAY, &[]) };
         let verdicts = vec![Ok(Some(found.clone())), Ok(Some(success("other", &[])))];
-        let expected = if method == request_header::METHOD {
+        let expected = if method == RequestHeader {
             Ok(authenticated(GATEWAY))
         } else {
             Err(AuthnError::Reserved(method))
         };
-        assert_eq!(user_of(verdicts, true), expected, "{method}");
+        assert_eq!(user_of(verdicts, true), expected, "{method:?}");
         // The same holds for a TokenReview.
         let tokens = Arc::new(Fixed(Ok(Some(found))));
         let chain = chain(vec![], true).unwrap().with_token_review(tokens);
         let reviewed = chain.review("token", &[], UnixTime::from_secs(0)).now_or_never().unwrap();
-        assert_eq!(reviewed.is_ok(), method == request_header::METHOD, "{method}");
+        assert_eq!(reviewed.is_ok(), method == RequestHeader, "{method:?}");
     }
 }

@@ -21,8 +21,8 @@ use tracing::{info, warn};
 use super::Jwt;
 use super::keys::VerificationKey;
 use crate::authn::BoxFuture;
+use crate::go::json::JsonValue;
 use crate::go::json::Object;
-use crate::go::json_value::JsonValue;
 
 /// Minimum time between two fetches.
 const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(1);

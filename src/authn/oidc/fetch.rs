@@ -62,9 +62,9 @@ mod tests {
     use std::sync::Arc;
 
     use rustls::crypto::aws_lc_rs::default_provider;
+    use testkit::pki::Ca;
 
     use super::*;
-    use crate::http::https_client::testing::pki::Ca;
     use crate::http::https_client::testing::{H2, TestServer, full, trusting};
 
     #[tokio::test]

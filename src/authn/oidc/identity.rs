@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::claims::{self, IdTokenClaims, present};
 use super::settings::{AttributeMapping, ClaimRule, ExpressionRule, JwtAuthenticator};
 use super::steps::StepRecorder;
+use crate::authn::trace::Check;
 use crate::go::quote::{Quoted, QuotedList};
 use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
 use portcullis_cel::{Expression, Value, Variable};
@@ -24,14 +25,14 @@ pub(super) fn identify(
     let mapper = ClaimMapper { claims: all, evaluate: &|expression| evaluate(expression, &variable), steps };
     let user = UserInfo {
         name: steps
-            .check("username", mapper.username(&settings.username), |name| Quoted(name).to_string())?,
-        groups: steps.check("groups", mapper.groups(settings.groups.as_ref()), |groups| {
+            .check(Check::Username, mapper.username(&settings.username), |name| Quoted(name).to_string())?,
+        groups: steps.check(Check::Groups, mapper.groups(settings.groups.as_ref()), |groups| {
             QuotedList(groups).to_string()
         })?,
-        uid: steps.check("uid", mapper.uid(settings.uid.as_ref()), |uid| {
+        uid: steps.check(Check::Uid, mapper.uid(settings.uid.as_ref()), |uid| {
             Quoted(uid.as_deref().unwrap_or_default()).to_string()
         })?,
-        extra: steps.check("extra", mapper.extra(&settings.extra), |extra| {
+        extra: steps.check(Check::Extra, mapper.extra(&settings.extra), |extra| {
             extra
                 .iter()
                 .map(|(key, values)| format!("{key}={}", QuotedList(values)))
@@ -44,14 +45,14 @@ pub(super) fn identify(
         ClaimRule::Expression(rule) => Some(rule),
         ClaimRule::Required { .. } => None,
     });
-    check_rules(expressions, mapper.evaluate, "claim rule", steps)
+    check_rules(expressions, mapper.evaluate, &Check::ClaimRule, steps)
         .map_err(|error| format!("oidc: error evaluating claim validation expression: {error}"))?;
     let uid = user.uid.as_deref().unwrap_or_default();
     let variable = LazyCell::new(|| Variable::user(&user.name, uid, &user.groups, &user.extra));
     check_rules(
         settings.user_rules.iter(),
         &|expression| evaluate(expression, &variable),
-        "user rule",
+        &Check::UserRule,
         steps,
     )
     .map_err(|error| format!("oidc: error evaluating user info validation rule: {error}"))?;
@@ -89,7 +90,7 @@ impl ClaimMapper<'_> {
                 Ok(false) => Err("oidc: email not verified".to_owned()),
                 Err(error) => Err(format!("oidc: parse 'email_verified' claim: {error}")),
             };
-            self.steps.check("email_verified", verified, |()| "true".to_owned())?;
+            self.steps.check(Check::EmailVerified, verified, |()| "true".to_owned())?;
         }
         Ok(format!("{prefix}{name}"))
     }
@@ -144,7 +145,8 @@ impl ClaimMapper<'_> {
         for rule in &settings.claim_rules {
             if let ClaimRule::Required { claim, value } = rule {
                 let found = self.required(claim, value);
-                self.steps.check(format!("required claim {claim}"), found, |()| Quoted(value).to_string())?;
+                self.steps
+                    .check(Check::RequiredClaim(claim.clone()), found, |()| Quoted(value).to_string())?;
             }
         }
         Ok(())
@@ -198,14 +200,14 @@ fn texts(value: Value) -> Result<Vec<String>, &'static str> {
 fn check_rules<'a>(
     rules: impl Iterator<Item = &'a ExpressionRule>,
     evaluate: &dyn Fn(&Expression) -> Result<Value, String>,
-    name: &str,
+    check: &Check,
     steps: StepRecorder<'_>,
 ) -> Result<(), String> {
     let mut values = Vec::new();
     for rule in rules {
         match evaluate(&rule.expression) {
             Ok(value) => values.push((rule, value)),
-            Err(error) => return steps.check(name, Err(error), |()| String::new()),
+            Err(error) => return steps.check(check.clone(), Err(error), |()| String::new()),
         }
     }
     for (rule, value) in values {
@@ -215,7 +217,7 @@ fn check_rules<'a>(
             Value::Bool(false) => Err(format!("validation expression '{text}' failed: {}", rule.message)),
             _ => Err("validation expression must return a boolean".to_owned()),
         };
-        steps.check(name, outcome, |()| text.to_owned())?;
+        steps.check(check.clone(), outcome, |()| text.to_owned())?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use crate::authn::trace::{AuthnTrace, StepOutcome};
+use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
 
 /// Records checks under the label of one authenticator and passes their results on.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ impl StepRecorder<'_> {
     /// Records a check: the error, or the detail of the value. Neither may contain a usable part of a token.
     pub(super) fn check<T, E: Display>(
         self,
-        check: impl Into<String>,
+        check: impl Into<Check>,
         found: Result<T, E>,
         detail: impl FnOnce(&T) -> String,
     ) -> Result<T, E> {
@@ -29,7 +29,7 @@ impl StepRecorder<'_> {
     }
 
     /// Records a check without input.
-    pub(super) fn skip(self, check: &str, why: &str) {
+    pub(super) fn skip(self, check: impl Into<Check>, why: &str) {
         self.trace.step(self.label, check, StepOutcome::NotApplicable, || why.to_owned());
     }
 }

@@ -17,11 +17,12 @@ use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::{KeySet, KeySetError};
 use crate::authn::jwt::keys::VerificationKey;
 use crate::authn::jwt::members;
-use crate::authn::trace::StepOutcome;
+use crate::authn::trace::{Check, StepOutcome};
 use crate::clock::UnixTime;
-use crate::go::json_value::JsonValue;
+use crate::go::json::JsonValue;
 use crate::go::quote::{Quoted, QuotedList};
-use crate::pki::x509::time::{is_after, is_before, rfc3339};
+use crate::go::rfc3339::format_utc;
+use crate::pki::x509::time::{is_after, is_before};
 
 /// Clock skew accepted for `nbf`.
 const NOT_BEFORE_LEEWAY: Duration = Duration::from_mins(1);
@@ -65,11 +66,15 @@ impl<'a> IdToken<'a> {
     ) -> Result<VerifiedIdToken, AuthnError> {
         let malformed = |error| AuthnError::Invalid(format!("oidc: malformed jwt: {error}"));
         let jwt = Jwt::parse(self.token).map_err(malformed);
-        let jwt = steps.check("token", jwt, |_| "well-formed".to_owned())?;
-        steps.check("algorithm", check_algorithm(&jwt, settings), |()| algorithm_of(&jwt).to_owned())?;
+        let jwt = steps.check(Check::Token, jwt, |_| "well-formed".to_owned())?;
+        steps.check(Check::Algorithm, check_algorithm(&jwt, settings), |()| algorithm_of(&jwt).to_owned())?;
         let signed = keys.verify(&jwt).await;
         let outcome = if signed.is_ok() { StepOutcome::Passed } else { StepOutcome::Failed };
-        steps.trace.step(steps.label, "signature", outcome, || match (&signed, jwt.key_id()) {
+        let check = match signed {
+            Err(KeySetError::Unavailable(_)) => Check::KeysFetched,
+            _ => Check::Signature,
+        };
+        steps.trace.step(steps.label, check, outcome, || match (&signed, jwt.key_id()) {
             (Ok(()), Some(id)) => format!("signed by key {}", Quoted(id)),
             (Ok(()), None) => "signed by a key of the issuer; the token has no kid".to_owned(),
             (Err(error), _) => unsigned(error, &jwt, keys),
@@ -202,17 +207,19 @@ impl RegisteredClaims {
 
     fn run(&self, expected: &[String], now: UnixTime, steps: StepRecorder<'_>) -> Result<(), String> {
         let check_audiences = || {
-            steps.check("aud", self.check_audiences(expected), |()| QuotedList(&self.audiences).to_string())
+            steps.check(Check::Audience, self.check_audiences(expected), |()| {
+                QuotedList(&self.audiences).to_string()
+            })
         };
         // go-oidc checks a single audience before the expiry; kube-apiserver itself checks several afterwards.
         let one = expected.len() == 1;
         if one {
             check_audiences()?;
         }
-        steps.check("exp", self.check_expiry(now), |()| go_time(self.expiry))?;
+        steps.check(Check::Expiry, self.check_expiry(now), |()| go_time(self.expiry))?;
         match self.not_before {
-            Some(limit) => steps.check("nbf", check_begun(limit, now), |()| go_time(limit))?,
-            None => steps.skip("nbf", "claim not present"),
+            Some(limit) => steps.check(Check::NotBefore, check_begun(limit, now), |()| go_time(limit))?,
+            None => steps.skip(Check::NotBefore, "claim not present"),
         }
         if one { Ok(()) } else { check_audiences() }
     }
@@ -253,5 +260,5 @@ fn check_begun(limit: i64, now: UnixTime) -> Result<(), String> {
 
 /// Formats a date as Go does, in UTC.
 fn go_time(seconds: i64) -> String {
-    rfc3339(seconds).replace('T', " ").replace('Z', " +0000 UTC")
+    format_utc(seconds).replace('T', " ").replace('Z', " +0000 UTC")
 }

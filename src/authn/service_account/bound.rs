@@ -10,12 +10,14 @@ use super::identity;
 use super::objects::{ObjectLookup, within_timeout};
 use super::verify::{VerifiedClaims, verify};
 use crate::authn::token_getter::{GetResult, ObjectIdentity, ServiceAccount};
+use crate::authn::trace::Check;
 use crate::authn::{
-    Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
+    Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
+    TokenContext,
 };
 use crate::clock::UnixTime;
 
-const METHOD: &str = "service-account";
+const NAME: &str = AuthnMethod::ServiceAccount.name();
 /// Accepted clock skew, and how long a token stays valid after the deletion of a bound object.
 const LEEWAY: Duration = Duration::from_mins(1);
 const INVALIDATED: &str = "service account token has been invalidated";
@@ -35,7 +37,7 @@ impl BoundTokenAuthenticator {
     }
 
     async fn authenticate_token(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
-        let checks = CheckRecorder { name: METHOD, trace: context.trace };
+        let checks = CheckRecorder { name: NAME, trace: context.trace };
         let verified = verify::<BoundClaims>(token, &self.issuers, &self.deps, checks, context).await?;
         let Some(VerifiedClaims { public, private, audiences }) = verified else { return Ok(None) };
         let BoundClaims { kubernetes: claims } = private;
@@ -50,7 +52,7 @@ impl BoundTokenAuthenticator {
         checks.pass("user", || user.name.clone());
         let expires = public.expiry.and_then(|date| u64::try_from(date.0).ok());
         let expires = expires.map(|seconds| UnixTime::from_secs(seconds).saturating_add(LEEWAY));
-        Ok(Some(Authenticated { user: user.into(), audiences, method: METHOD, expires }))
+        Ok(Some(Authenticated { user: user.into(), audiences, method: AuthnMethod::ServiceAccount, expires }))
     }
 
     /// Checks that every bound object exists.
@@ -102,7 +104,7 @@ impl BoundTokenAuthenticator {
 
 impl TokenAuthenticator for BoundTokenAuthenticator {
     fn name(&self) -> &'static str {
-        METHOD
+        NAME
     }
 
     fn authenticate<'a>(
@@ -129,17 +131,18 @@ impl BoundObjectChecks<'_> {
         lookup: BoxFuture<'_, GetResult<ServiceAccount>>,
     ) -> Result<(), AuthnError> {
         let Self { checks, .. } = self;
-        let check = "serviceaccount";
-        let object = ObjectLookup { kind: check, namespace: Some(namespace), name: &claim.name };
-        let found = object.get(lookup, checks).await?.map_err(|problem| checks.invalid(check, problem))?;
+        let check = Check::ServiceAccount;
+        let object = ObjectLookup { kind: "serviceaccount", namespace: Some(namespace), name: &claim.name };
+        let found =
+            object.get(lookup, checks).await?.map_err(|problem| checks.invalid(check.clone(), problem))?;
         let live = &found.identity;
         if live.uid != claim.uid {
             let text = format!("service account UID ({}) does not match claim ({})", live.uid, claim.uid);
-            return Err(checks.invalid(check, text));
+            return Err(checks.invalid(check.clone(), text));
         }
         if self.is_gone(live) {
             let text = format!("service account {namespace}/{} has been deleted", claim.name);
-            return Err(checks.invalid(check, text));
+            return Err(checks.invalid(check.clone(), text));
         }
         checks.pass(check, || format!("{namespace}/{}, uid {}", claim.name, claim.uid));
         Ok(())
@@ -157,19 +160,23 @@ impl BoundObjectChecks<'_> {
         let Self { checks, .. } = self;
         let object = ObjectLookup { kind, namespace, name: &claim.name };
         let found = object.get(lookup, checks).await?;
-        let found = found.map_err(|problem| checks.refuse(kind, problem, INVALIDATED))?;
+        let found = found.map_err(|problem| checks.refuse(Check::BoundObject(kind), problem, INVALIDATED))?;
         let live = identity(&found);
         if live.uid != claim.uid {
             let text = format!(
                 "{kind} UID ({}) does not match service account {kind} ref claim ({})",
                 live.uid, claim.uid
             );
-            return Err(checks.invalid(kind, text));
+            return Err(checks.invalid(Check::BoundObject(kind), text));
         }
         if self.is_gone(live) {
-            return Err(checks.refuse(kind, format_args!("{} has been deleted", claim.name), INVALIDATED));
+            return Err(checks.refuse(
+                Check::BoundObject(kind),
+                format_args!("{} has been deleted", claim.name),
+                INVALIDATED,
+            ));
         }
-        checks.pass(kind, || format!("{}, uid {}", claim.name, claim.uid));
+        checks.pass(Check::BoundObject(kind), || format!("{}, uid {}", claim.name, claim.uid));
         Ok(())
     }
 
@@ -181,10 +188,10 @@ impl BoundObjectChecks<'_> {
 // go-jose v2: jwt/validation.go, ValidateWithLeeway
 fn check_times(claims: &PublicClaims, now: UnixTime, checks: CheckRecorder<'_>) -> Result<(), AuthnError> {
     let leeway = i64::try_from(LEEWAY.as_secs()).unwrap_or_default();
-    let limits: [(&str, Option<NumericDate>, bool, &str); 3] = [
-        ("nbf", claims.not_before, false, "service account token is not valid yet"),
-        ("exp", claims.expiry, true, "service account token has expired"),
-        ("iat", claims.issued_at, false, "service account token is issued in the future"),
+    let limits: [(Check, Option<NumericDate>, bool, &str); 3] = [
+        (Check::NotBefore, claims.not_before, false, "service account token is not valid yet"),
+        (Check::Expiry, claims.expiry, true, "service account token has expired"),
+        (Check::IssuedAt, claims.issued_at, false, "service account token is issued in the future"),
     ];
     for (check, date, is_end, text) in limits {
         let Some(date) = date else {

@@ -7,7 +7,7 @@ use serde::de::{self, Deserializer};
 use serde_json::Value;
 
 use crate::go::json::DistinctObject;
-use crate::go::json_value::JsonValue;
+use crate::go::json::JsonValue;
 
 /// The claims that both kinds of tokens share.
 #[derive(Debug, Default, Deserialize)]

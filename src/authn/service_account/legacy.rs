@@ -14,12 +14,14 @@ use super::identity;
 use super::objects::{ObjectLookup, within_timeout};
 use super::verify::{VerifiedClaims, verify};
 use crate::authn::token_getter::{Secret, ServiceAccount};
+use crate::authn::trace::Check;
 use crate::authn::{
-    Authenticated, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
+    Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
+    TokenContext,
 };
 use crate::clock::UnixTime;
 
-const METHOD: &str = "legacy-service-account";
+const NAME: &str = AuthnMethod::LegacyServiceAccount.name();
 const ISSUER: &str = "kubernetes/serviceaccount";
 const INVALIDATED: &str = "Token has been invalidated";
 /// The key of the token in its secret.
@@ -49,7 +51,7 @@ impl LegacyTokenAuthenticator {
     }
 
     async fn authenticate_token(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
-        let checks = CheckRecorder { name: METHOD, trace: context.trace };
+        let checks = CheckRecorder { name: NAME, trace: context.trace };
         let verified = verify::<LegacyClaims>(token, &self.issuers, &self.deps, checks, context).await?;
         let Some(VerifiedClaims { public, private: claims, audiences }) = verified else { return Ok(None) };
         for (check, value) in [
@@ -70,11 +72,19 @@ impl LegacyTokenAuthenticator {
         if self.lookup {
             within_timeout(checks, self.look_up(token.expose(), &claims, checks, context.now)).await?;
         } else {
-            checks.skip("secret", "not checked, nor the service account (--service-account-lookup=false)");
+            checks.skip(
+                Check::LegacySecret,
+                "not checked, nor the service account (--service-account-lookup=false)",
+            );
         }
         let user = identity::user(&claims.namespace, &claims.name, &claims.uid);
         checks.pass("user", || user.name.clone());
-        Ok(Some(Authenticated { user: user.into(), audiences, method: METHOD, expires: None }))
+        Ok(Some(Authenticated {
+            user: user.into(),
+            audiences,
+            method: AuthnMethod::LegacyServiceAccount,
+            expires: None,
+        }))
     }
 
     async fn look_up(
@@ -120,15 +130,19 @@ impl LegacyTokenAuthenticator {
         let LegacyClaims { namespace, secret: name, .. } = claims;
         let object = ObjectLookup { kind: "secret", namespace: Some(namespace), name };
         let found = object.get(self.deps.lookup.secret(namespace, name), checks).await?;
-        let secret = found.map_err(|problem| checks.refuse("secret", problem, INVALIDATED))?;
+        let secret = found.map_err(|problem| checks.refuse(Check::LegacySecret, problem, INVALIDATED))?;
         if secret.identity.deleted.is_some() {
-            return Err(checks.refuse("secret", format_args!("{name} has been deleted"), INVALIDATED));
+            return Err(checks.refuse(
+                Check::LegacySecret,
+                format_args!("{name} has been deleted"),
+                INVALIDATED,
+            ));
         }
         let copy = secret.data.get(LEGACY_TOKEN_KEY).map_or(&[][..], |copy| copy.expose_secret());
         if verify_slices_are_equal(copy, token.as_bytes()).is_err() {
-            return Err(checks.invalid("secret", "Token does not match server's copy"));
+            return Err(checks.invalid(Check::LegacySecret, "Token does not match server's copy"));
         }
-        checks.pass("secret", || format!("{namespace}/{name}"));
+        checks.pass(Check::LegacySecret, || format!("{namespace}/{name}"));
         Ok(secret)
     }
 
@@ -138,17 +152,19 @@ impl LegacyTokenAuthenticator {
         checks: CheckRecorder<'_>,
     ) -> Result<Arc<ServiceAccount>, AuthnError> {
         let LegacyClaims { namespace, name, uid, .. } = claims;
-        let check = "serviceaccount";
-        let object = ObjectLookup { kind: check, namespace: Some(namespace), name };
+        let check = Check::ServiceAccount;
+        let object = ObjectLookup { kind: "serviceaccount", namespace: Some(namespace), name };
         let found = object.get(self.deps.lookup.service_account(namespace, name), checks).await?;
-        let account = found.map_err(|problem| checks.invalid(check, problem))?;
+        let account = found.map_err(|problem| checks.invalid(check.clone(), problem))?;
         let live = &account.identity;
         if live.deleted.is_some() {
-            return Err(checks.invalid(check, format!("ServiceAccount {namespace}/{name} has been deleted")));
+            return Err(
+                checks.invalid(check.clone(), format!("ServiceAccount {namespace}/{name} has been deleted"))
+            );
         }
         if live.uid != *uid {
             let text = format!("ServiceAccount UID ({}) does not match claim ({uid})", live.uid);
-            return Err(checks.invalid(check, text));
+            return Err(checks.invalid(check.clone(), text));
         }
         checks.pass(check, || format!("{namespace}/{name}, uid {uid}"));
         Ok(account)
@@ -173,7 +189,7 @@ fn days(now: UnixTime) -> Option<[String; 2]> {
 
 impl TokenAuthenticator for LegacyTokenAuthenticator {
     fn name(&self) -> &'static str {
-        METHOD
+        NAME
     }
 
     fn authenticate<'a>(

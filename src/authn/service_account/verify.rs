@@ -9,6 +9,7 @@ use super::{AccountTokenDeps, KeyRing};
 use crate::authn::chain::intersection;
 use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::KeySetError;
+use crate::authn::trace::Check;
 use crate::authn::{Audience, AuthnError, BearerToken, TokenContext};
 use crate::go::json::DistinctObject;
 use crate::go::quote::{Quoted, QuotedList};
@@ -83,7 +84,7 @@ impl KeyRing {
     async fn verify(&self, jwt: &Jwt<'_>, checks: CheckRecorder<'_>) -> Result<(), AuthnError> {
         let alg = Quoted(jwt.algorithm().unwrap_or_default());
         let kid = Quoted(jwt.key_id().unwrap_or_default());
-        let check = "signature";
+        let check = Check::AccountSignature;
         let (signed, keys) = match self {
             Self::Fixed(keys) => (jwt.is_signed_by_one_of(keys), Some(keys.clone())),
             Self::Fetched(set) => {
@@ -131,8 +132,8 @@ fn audiences(
     let [named, wanted] = [&named, &wanted].map(|list| QuotedList(list));
     if common.is_empty() && !own.is_empty() {
         let text = format!("token audiences {named} is invalid for the target audiences {wanted}");
-        return Err(checks.invalid("aud", text));
+        return Err(checks.invalid(Check::AccountAudience, text));
     }
-    checks.pass("aud", || format!("{named}; at least one must be in {wanted}"));
+    checks.pass(Check::AccountAudience, || format!("{named}; at least one must be in {wanted}"));
     Ok(common)
 }

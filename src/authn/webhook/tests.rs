@@ -6,13 +6,13 @@ use futures_util::future::BoxFuture;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use serde_json::{Value, json};
+use testkit::pki::{Ca, Issued};
 
 use super::super::testing::audiences_of;
 use super::*;
 use crate::authn::trace::{AuthnTrace, TraceStep};
 use crate::clock::UnixTime;
 use crate::http::client_tls::ClientTls;
-use crate::http::https_client::testing::pki::{Ca, Issued};
 use crate::http::https_client::testing::{
     H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting,
 };
@@ -269,7 +269,7 @@ async fn users_and_audiences_come_from_the_response() {
             let expected = case.expected.map(|(user, audiences)| Authenticated {
                 user: user.into(),
                 audiences: audiences_of(audiences),
-                method: "webhook",
+                method: AuthnMethod::Webhook,
                 expires: None,
             });
             assert_eq!(verdict, Ok(expected), "{}", case.name);

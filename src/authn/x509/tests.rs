@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls_pki_types::CertificateDer;
+use testkit::pki::{self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv};
 
 use super::{
     FrontProxyVerifier, UnverifiedChain, VerdictMemo, X509Authenticator, parse_chain_for_handshake,
@@ -12,9 +13,6 @@ use super::{
 };
 use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnError, AuthnInput, AuthnVerdict, ConnInfo, RequestAuthenticator};
-use crate::http::https_client::testing::pki::{
-    self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv,
-};
 use crate::pki::x509::{BundleError, CaBundle};
 use crate::request::credentials::Credentials;
 
@@ -69,7 +67,7 @@ fn the_subject_is_the_user() {
     let middle = root.intermediate("middle");
     let user = |issued: Issued| {
         let found = authenticate(&[&root], issued.chain, NOW).unwrap().expect("a user");
-        assert_eq!(found.method, "x509");
+        assert_eq!(found.method, crate::authn::AuthnMethod::X509);
         assert!(found.audiences.is_empty());
         found.user
     };

@@ -1,15 +1,15 @@
-//! What a check knows of an endpoint, and for how long it counts.
+//! The recorded certificate request of an endpoint, and for how long a self-check counts.
 
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, server::danger::ClientCertVerifier};
+use testkit::pki::Ca;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::backend::settings::TrustedRoots;
-use crate::http::https_client::testing::pki::Ca;
 use crate::pki::x509::CertificateKeyPair;
 use crate::user::IdentityMode;
 
@@ -19,7 +19,7 @@ fn roots(ca: &Ca) -> Arc<RootCertStore> {
     Arc::new(roots)
 }
 
-/// An endpoint at `port`, and the authorities of its certificate and of the gateway's.
+/// An endpoint at `port`. `servers` is the CA of its certificate, `front` that of the gateway's.
 fn endpoint(port: u16, servers: &Ca, front: &Ca) -> Endpoint {
     let issued = front.leaf().cn("portcullis").issue();
     let pair =
@@ -37,11 +37,11 @@ fn endpoint(port: u16, servers: &Ca, front: &Ca) -> Endpoint {
         identity: IdentityMode::RequestHeader,
         identity_headers: None,
     };
-    Endpoint::new(&endpoint, &Connectors::new(&backend, &Arc::new(default_provider())).unwrap())
+    Endpoint::new(&endpoint, &EndpointTls::new(&backend, &Arc::new(default_provider())).unwrap())
 }
 
 #[tokio::test]
-async fn how_a_certificate_was_asked_for_is_of_the_last_handshake_of_the_check_alone() {
+async fn the_recorded_certificate_request_is_that_of_the_last_handshake_of_the_self_check() {
     let [servers, front, other] = ["servers", "front", "other"].map(Ca::new);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = endpoint(listener.local_addr().unwrap().port(), &servers, &front);
@@ -55,53 +55,56 @@ async fn how_a_certificate_was_asked_for_is_of_the_last_handshake_of_the_check_a
             .with_single_cert(issued.chain, issued.key)
             .unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        // The gateway's certificate may not please it.
+        // It may refuse the gateway's certificate.
         TlsAcceptor::from(Arc::new(config)).accept(stream).await.ok();
     };
-    let asking = |ca: &Ca| {
+    let requesting = |ca: &Ca| {
         let builder = WebPkiClientVerifier::builder_with_provider(roots(ca), Arc::clone(&provider));
         builder.build().unwrap()
     };
-    let check = endpoint.for_checks();
-    assert_eq!(check.asked(), CertificateRequest::Never);
-    let (stream, ()) = tokio::join!(check.connect(Offer::Either), accept(asking(&front)));
+    let check = endpoint.for_self_check();
+    assert_eq!(check.certificate_request(), ClientCertificateRequest::NotSent);
+    let (stream, ()) = tokio::join!(check.connect(AlpnOffer::Http2OrHttp1), accept(requesting(&front)));
     drop(stream);
-    assert_eq!(check.asked(), CertificateRequest::ForOurs);
-    // A request's connection, and the check of another endpoint, are of no account.
-    let (stream, ()) = tokio::join!(endpoint.connect(Offer::Either), accept(asking(&other)));
+    assert_eq!(check.certificate_request(), ClientCertificateRequest::OurCa);
+    // The connection of a request, and another self-check, do not count.
+    let (stream, ()) = tokio::join!(endpoint.connect(AlpnOffer::Http2OrHttp1), accept(requesting(&other)));
     drop(stream);
-    let another = endpoint.for_checks();
-    let (stream, ()) = tokio::join!(another.connect(Offer::Either), accept(asking(&other)));
+    let another = endpoint.for_self_check();
+    let (stream, ()) = tokio::join!(another.connect(AlpnOffer::Http2OrHttp1), accept(requesting(&other)));
     drop(stream);
     assert_eq!(
-        (check.asked(), another.asked()),
-        (CertificateRequest::ForOurs, CertificateRequest::ForOthers)
+        (check.certificate_request(), another.certificate_request()),
+        (ClientCertificateRequest::OurCa, ClientCertificateRequest::OtherCas)
     );
-    // Started anew, without the flag.
+    // The server restarts without the flag.
     let (stream, ()) =
-        tokio::join!(check.connect(Offer::Either), accept(WebPkiClientVerifier::no_client_auth()));
+        tokio::join!(check.connect(AlpnOffer::Http2OrHttp1), accept(WebPkiClientVerifier::no_client_auth()));
     stream.unwrap();
-    assert_eq!(check.asked(), CertificateRequest::Never);
+    assert_eq!(check.certificate_request(), ClientCertificateRequest::NotSent);
 }
 
 #[tokio::test]
-async fn a_check_counts_for_nothing_if_the_endpoint_went_away_meanwhile() {
+async fn a_self_check_does_not_count_if_the_endpoint_went_away_meanwhile() {
     let [servers, front] = ["servers", "front"].map(Ca::new);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = endpoint(listener.local_addr().unwrap().port(), &servers, &front);
-    let before = endpoint.trust();
+    let before = endpoint.trust_version();
     assert!(endpoint.set_trusted(before) && endpoint.is_trusted());
-    // Another check of one that is trusted.
-    let before = endpoint.trust();
+    // Another self-check of a trusted endpoint.
+    let before = endpoint.trust_version();
     assert!(endpoint.set_trusted(before) && endpoint.is_trusted());
-    // It refuses, and nobody else is given the port meanwhile.
+    // It refuses connections, and the port stays taken.
     SockRef::from(&listener).shutdown(std::net::Shutdown::Both).unwrap();
-    endpoint.connect(Offer::Either).await.unwrap_err();
+    endpoint.connect(AlpnOffer::Http2OrHttp1).await.unwrap_err();
     assert!(!endpoint.is_trusted());
-    assert!(!endpoint.set_trusted(before) && !endpoint.is_trusted(), "that was of the one before");
-    let before = endpoint.trust();
+    assert!(
+        !endpoint.set_trusted(before) && !endpoint.is_trusted(),
+        "the self-check was of the previous process"
+    );
+    let before = endpoint.trust_version();
     endpoint.distrust();
     assert!(!endpoint.set_trusted(before) && !endpoint.is_trusted());
-    let before = endpoint.for_checks().trust();
-    assert!(endpoint.set_trusted(before) && endpoint.for_checks().is_trusted());
+    let before = endpoint.for_self_check().trust_version();
+    assert!(endpoint.set_trusted(before) && endpoint.for_self_check().is_trusted());
 }

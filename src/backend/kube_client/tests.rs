@@ -1,4 +1,4 @@
-//! Far ends that accept and never answer, in every way: each request ends, and the next one has a new connection.
+//! API servers that fall silent at each step: every request ends in time, and the next one gets a new connection.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +14,7 @@ use kube::Api;
 use kube::api::{ListParams, PostParams, WatchParams};
 use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs::default_provider;
+use testkit::pki::Ca;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::error::Elapsed;
@@ -22,28 +23,27 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::backend::probe::ProbeClient;
 use crate::backend::settings::{self, HostPort, TrustedRoots};
-use crate::http::https_client::testing::pki::Ca;
 use crate::http::https_client::testing::{H1, H2, serving};
 
-/// What an API server does with its connections.
+/// How an API server treats its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FarEnd {
-    /// Takes them, and says nothing.
+enum SilentServer {
+    /// Accepts them, and sends nothing.
     Tcp,
-    /// Says nothing after the TLS handshake.
+    /// Sends nothing after the TLS handshake.
     Tls,
-    /// Answers the first request of all, and no other.
+    /// Answers the very first request, and no other.
     Http,
-    /// The same, but answers the others with a head, and nothing after it.
+    /// The same, but answers the others with a head and no body.
     Head,
-    /// Answers one request on its first connection and none there later; all on others.
+    /// Answers one request on its first connection, and all requests on other connections.
     FrozenFirst,
 }
 
-type Answered = Result<Response<UnsyncBoxBody<Bytes, Infallible>>, Infallible>;
+type Answer = Result<Response<UnsyncBoxBody<Bytes, Infallible>>, Infallible>;
 
-impl FarEnd {
-    async fn answer(self, connection: usize, earlier: usize) -> Answered {
+impl SilentServer {
+    async fn answer(self, connection: usize, earlier: usize) -> Answer {
         let object = Full::from(r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}"#);
         match self {
             Self::Http | Self::Head if earlier == 0 => Ok(Response::new(object.boxed_unsync())),
@@ -80,12 +80,12 @@ impl FarEnd {
         }
     }
 
-    /// Whether it answers requests before it falls silent.
+    /// Whether it answers a request before it falls silent.
     fn answers_first(self) -> bool {
         matches!(self, Self::Http | Self::Head)
     }
 
-    /// Such an API server, which is trusted, and its task.
+    /// Starts the server; returns a backend that trusts it, and the server's task.
     async fn start(self, alpn: &[&[u8]]) -> (Arc<Backend>, JoinHandle<()>) {
         let ca = Ca::new("servers");
         let acceptor = TlsAcceptor::from(Arc::new(serving(&ca.server(&["backend.test"]), None, alpn)));
@@ -115,21 +115,21 @@ impl FarEnd {
         };
         let backend = Backend::new(&settings, &Arc::new(default_provider())).unwrap();
         let endpoint = &backend.endpoints()[0];
-        assert!(endpoint.set_trusted(endpoint.trust()));
+        assert!(endpoint.set_trusted(endpoint.trust_version()));
         (Arc::new(backend), task)
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Asks {
+enum Operation {
     Read,
     List,
     Watch,
     Write,
 }
 
-impl Asks {
-    async fn ask(self, client: kube::Client) -> Result<(), kube::Error> {
+impl Operation {
+    async fn run(self, client: kube::Client) -> Result<(), kube::Error> {
         let api = Api::<ConfigMap>::namespaced(client, "default");
         match self {
             Self::Read => api.get("x").await.map(drop),
@@ -139,45 +139,45 @@ impl Asks {
         }
     }
 
-    fn bound(self, far_end: FarEnd) -> Duration {
-        match (self, far_end) {
-            (_, FarEnd::Head) => ANSWER_TIMEOUT,
+    fn bound(self, server: SilentServer) -> Duration {
+        match (self, server) {
+            (_, SilentServer::Head) => RESPONSE_TIMEOUT,
             (Self::Read | Self::Watch, _) => PROMPT_HEAD_TIMEOUT,
             (Self::List | Self::Write, _) => HEAD_TIMEOUT,
         }
     }
 }
 
-/// What comes of something while nothing arrives from anywhere, so that only the clock can end it; and how long it takes.
-async fn in_silence<T>(doing: impl Future<Output = T>) -> (Result<T, Elapsed>, Duration) {
+/// Runs `future` on a paused clock, so that only timeouts can end it; returns its output and the time it took.
+async fn in_silence<T>(future: impl Future<Output = T>) -> (Result<T, Elapsed>, Duration) {
     tokio::time::pause();
     let began = Instant::now();
-    let done = timeout(Duration::from_mins(30), doing).await;
+    let done = timeout(Duration::from_mins(30), future).await;
     let took = began.elapsed();
     tokio::time::resume();
     (done, took)
 }
 
 #[tokio::test]
-async fn every_request_ends_whose_api_server_accepts_and_never_answers() {
+async fn every_request_to_a_silent_api_server_ends() {
     let mut failures = Vec::new();
     for alpn in [H1, H2] {
-        for far_end in [FarEnd::Tcp, FarEnd::Tls, FarEnd::Http, FarEnd::Head] {
-            for asks in [Asks::Read, Asks::List, Asks::Watch, Asks::Write] {
-                // The head of a watch is an answer; what comes after it is its reader's business.
-                if matches!((asks, far_end), (Asks::Watch, FarEnd::Head)) {
+        for server in [SilentServer::Tcp, SilentServer::Tls, SilentServer::Http, SilentServer::Head] {
+            for operation in [Operation::Read, Operation::List, Operation::Watch, Operation::Write] {
+                // The head is a valid response to a watch; its reader has deadlines of its own.
+                if matches!((operation, server), (Operation::Watch, SilentServer::Head)) {
                     continue;
                 }
-                let (backend, task) = far_end.start(alpn).await;
+                let (backend, task) = server.start(alpn).await;
                 let client = client(&backend);
-                if far_end.answers_first() {
-                    asks.ask(client.clone()).await.ok();
+                if server.answers_first() {
+                    operation.run(client.clone()).await.ok();
                 }
-                let (asked, took) = in_silence(asks.ask(client)).await;
-                let bound = asks.bound(far_end) + Duration::from_millis(100);
-                if !matches!(asked, Ok(Err(_))) || took > bound {
+                let (outcome, took) = in_silence(operation.run(client)).await;
+                let bound = operation.bound(server) + Duration::from_millis(100);
+                if !matches!(outcome, Ok(Err(_))) || took > bound {
                     failures.push(format!(
-                        "{far_end:?}, {asks:?}, {} protocols: {asked:?} after {took:?}",
+                        "{server:?}, {operation:?}, {} protocols: {outcome:?} after {took:?}",
                         alpn.len()
                     ));
                 }
@@ -191,43 +191,45 @@ async fn every_request_ends_whose_api_server_accepts_and_never_answers() {
 #[tokio::test]
 async fn a_frozen_connection_is_not_used_again() {
     for alpn in [H1, H2] {
-        let (backend, _task) = FarEnd::FrozenFirst.start(alpn).await;
+        let (backend, _task) = SilentServer::FrozenFirst.start(alpn).await;
         let client = client(&backend);
-        Asks::Read.ask(client.clone()).await.unwrap();
-        // The connection goes back to where the next request finds it.
+        Operation::Read.run(client.clone()).await.unwrap();
+        // Until the connection is back in the pool.
         for _ in 0..1000 {
             tokio::task::yield_now().await;
         }
-        let (silent, _) = in_silence(Asks::Read.ask(client.clone())).await;
-        assert!(silent.unwrap().unwrap_err().to_string().contains("no answer of the API server within 10s"));
-        Asks::Read.ask(client).await.unwrap();
+        let (silent, _) = in_silence(Operation::Read.run(client.clone())).await;
+        assert!(
+            silent.unwrap().unwrap_err().to_string().contains("no response from the API server within 10s")
+        );
+        Operation::Read.run(client).await.unwrap();
     }
 }
 
-/// The elector gives its renewals up sooner than they are given up here.
+/// Leader election gives up its renewals before this client's deadline.
 #[tokio::test]
-async fn a_connection_on_which_a_request_was_given_up_from_outside_is_not_used_again() {
-    let (backend, _task) = FarEnd::FrozenFirst.start(H2).await;
+async fn a_connection_whose_request_the_caller_gave_up_is_not_used_again() {
+    let (backend, _task) = SilentServer::FrozenFirst.start(H2).await;
     let client = client(&backend);
-    Asks::Read.ask(client.clone()).await.unwrap();
-    let given_up = timeout(Duration::from_secs(5), Asks::Write.ask(client.clone()));
+    Operation::Read.run(client.clone()).await.unwrap();
+    let given_up = timeout(Duration::from_secs(5), Operation::Write.run(client.clone()));
     assert!(in_silence(given_up).await.0.unwrap().is_err());
-    Asks::Read.ask(client).await.unwrap();
+    Operation::Read.run(client).await.unwrap();
 }
 
-/// The check of an endpoint has a connection of its own.
+/// The self-check of an endpoint has a connection of its own.
 #[tokio::test]
-async fn every_check_ends_whose_api_server_accepts_and_never_answers() {
+async fn every_self_check_of_a_silent_api_server_ends() {
     for alpn in [H1, H2] {
-        for far_end in [FarEnd::Tcp, FarEnd::Tls, FarEnd::Http, FarEnd::Head] {
-            let (backend, task) = far_end.start(alpn).await;
-            let line = ProbeClient::new(Arc::clone(&backend), &backend.endpoints()[0]);
-            if far_end.answers_first() {
-                line.ask(None, "/x", None).await.unwrap();
+        for server in [SilentServer::Tcp, SilentServer::Tls, SilentServer::Http, SilentServer::Head] {
+            let (backend, task) = server.start(alpn).await;
+            let probe = ProbeClient::new(Arc::clone(&backend), &backend.endpoints()[0]);
+            if server.answers_first() {
+                probe.send(None, "/x", None).await.unwrap();
             }
-            let (asked, took) = in_silence(line.ask(None, "/x", None)).await;
-            assert!(matches!(asked, Ok(Err(_))), "{far_end:?}: {asked:?}");
-            assert!(took <= Duration::from_millis(10_100), "{far_end:?}: {took:?}");
+            let (outcome, took) = in_silence(probe.send(None, "/x", None)).await;
+            assert!(matches!(outcome, Ok(Err(_))), "{server:?}: {outcome:?}");
+            assert!(took <= Duration::from_millis(10_100), "{server:?}: {took:?}");
             task.abort();
         }
     }

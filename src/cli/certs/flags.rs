@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::go::duration::parse_duration;
 use crate::pki::issuance::alt_names::AltNames;
 use crate::pki::issuance::dns;
 use crate::pki::issuance::signer::KeyKind;
 use crate::pki::issuance::subject::{self, Subject};
-use crate::request::deadline::parse_duration;
 
 const DAY: u64 = 86_400;
 

@@ -5,8 +5,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use rcgen::Issuer;
-use secrecy::SecretString;
 use serde::Serialize;
 
 use super::super::check::{Output, print};
@@ -15,10 +13,13 @@ use super::error::CommandError;
 use super::files::{NewFiles, make_directory};
 use super::flags::{KeyType, life, name};
 use super::index::IssuanceIndex;
-use super::making::{COLUMNS, CaPlan, CreatedCa, entry, failed, new_key, staggered};
+use super::making::{COLUMNS, CaPlan, CreatedCa, entry, new_key, staggered};
 use super::passphrase::{KeyProtection, NewKeyPassphraseFlags};
 use super::table;
 use crate::clock::{Clock, UnixTime};
+use crate::pki::issuance::ca::CaIssuer;
+use crate::pki::issuance::signer::{PemKey, Signer as _};
+use crate::pki::x509::certificate::Certificate;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -88,26 +89,25 @@ fn make(flags: &InitFlags, protection: &KeyProtection, now: UnixTime) -> Result<
     let index = IssuanceIndex::beside(&flags.dir.join(ROOT).with_extension("crt"));
     let mut authorities = Vec::new();
     let key_type = flags.key_type.to_string();
-    let mut keep = |plan: &CaPlan, certificate: &rcgen::Certificate, key: &SecretString| {
+    let mut keep = |plan: &CaPlan, certificate: &Certificate, key: &PemKey| {
         let key = (key, protection.of(plan.role));
         authorities.push(CreatedCa::stage(plan, &flags.dir, certificate, &key_type, Some(key), &mut files)?);
         Ok::<_, CommandError>(())
     };
 
     let plan = CaPlan::new(None, &flags.name, flags.validity, now);
-    let (root_pem, root_key) = new_key(flags.key_type)?;
-    let params = plan.params()?;
-    let root = params.self_signed(&root_key).map_err(failed)?;
-    keep(&plan, &root, &root_pem)?;
-    let (end, issuer) = (plan.not_after, Issuer::new(params, root_key));
+    let root_key = new_key(flags.key_type)?;
+    let root = plan.self_signed(&root_key)?;
+    keep(&plan, &root, &root_key)?;
+    let (end, issuer) = (plan.not_after, CaIssuer { certificate: &root, key: &root_key });
     let mut entries = Vec::new();
     for role in CaRole::ALL {
         let life = staggered(role, flags.intermediate_validity.min(flags.validity));
         let plan = CaPlan::new(Some(role), &flags.name, life, now).until(end);
-        let (pem, key) = new_key(flags.key_type)?;
-        let certificate = plan.signed_by(&key, &issuer)?;
-        keep(&plan, &certificate, &pem)?;
-        entries.push(entry(&plan, &certificate, root.der(), now)?);
+        let key = new_key(flags.key_type)?;
+        let certificate = plan.signed_by(key.public_key(), issuer)?;
+        keep(&plan, &certificate, &key)?;
+        entries.push(entry(&plan, &certificate, &root.der, now));
     }
     // The index before the files, as for every certificate: an entry without a certificate does no harm.
     index.record(&entries)?;

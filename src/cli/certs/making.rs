@@ -4,13 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
-    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData, SerialNumber,
-};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
-use time::OffsetDateTime;
 
 use super::authority::{CaRole, ROOT};
 use super::error::CommandError;
@@ -18,10 +13,15 @@ use super::files::NewFiles;
 use super::flags::KeyType;
 use super::index::IndexEntry;
 use super::progress::with_spinner;
-use super::{fingerprint, serial};
+use super::{fingerprint, hex};
 use crate::clock::{self, UnixTime};
-use crate::pki::issuance::issue::new_serial;
-use crate::pki::issuance::signer::{PemKey, PrivateKeyError};
+use crate::pki::issuance::ca::{CaCertificate, CaIssuer};
+use crate::pki::issuance::issue::IssueError;
+use crate::pki::issuance::request::encode_pem;
+use crate::pki::issuance::signer::PemKey;
+use crate::pki::issuance::usage::CertificateUsage;
+use crate::pki::issuance::validity::Validity;
+use crate::pki::x509::certificate::Certificate;
 
 /// Tolerance for slow clocks, which would see a new certificate as not yet valid.
 const BACKDATED: Duration = Duration::from_mins(5);
@@ -59,39 +59,27 @@ impl CaPlan {
         self
     }
 
-    pub(super) fn params(&self) -> Result<CertificateParams, CommandError> {
-        let mut params = CertificateParams::new(Vec::new()).map_err(failed)?;
-        // rcgen derives the serial number from the key, which a renewed CA keeps.
-        let serial = new_serial().map_err(failed)?;
-        params.serial_number = Some(SerialNumber::from_slice(&serial));
-        params.not_before = date(self.not_before);
-        params.not_after = date(self.not_after);
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, self.common_name.as_str());
-        let below = u8::from(self.role.is_none());
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(below));
-        // RFC 5280 section 4.2.1.3: the usages of a CA only.
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        if let Some(role) = self.role {
-            params.use_authority_key_identifier_extension = true;
-            params.extended_key_usages = vec![match role {
-                CaRole::Client | CaRole::FrontProxy => ExtendedKeyUsagePurpose::ClientAuth,
-                CaRole::Serving => ExtendedKeyUsagePurpose::ServerAuth,
-            }];
+    pub(super) fn certificate(&self) -> CaCertificate<'_> {
+        let whole = |time: UnixTime| UnixTime::from_secs(time.as_secs());
+        CaCertificate {
+            common_name: &self.common_name,
+            validity: Validity { not_before: whole(self.not_before), not_after: whole(self.not_after) },
+            path_length: u8::from(self.role.is_none()),
+            purpose: self.role.map(|role| match role {
+                CaRole::Client | CaRole::FrontProxy => CertificateUsage::ClientAuth,
+                CaRole::Serving => CertificateUsage::ServerAuth,
+            }),
+            key_id: (!self.key_id.is_empty()).then_some(&self.key_id),
         }
-        if !self.key_id.is_empty() {
-            params.key_identifier_method = KeyIdMethod::PreSpecified(self.key_id.clone());
-        }
-        Ok(params)
     }
 
-    /// Signs the certificate for `key`.
-    pub(super) fn signed_by(
-        &self,
-        key: &impl PublicKeyData,
-        issuer: &Issuer<'_, KeyPair>,
-    ) -> Result<Certificate, CommandError> {
-        self.params()?.signed_by(key, issuer).map_err(failed)
+    pub(super) fn self_signed(&self, key: &PemKey) -> Result<Certificate, CommandError> {
+        self.certificate().self_signed(key).map_err(failed)
+    }
+
+    /// Signs the certificate for the key in `spki`.
+    pub(super) fn signed_by(&self, spki: &[u8], issuer: CaIssuer<'_>) -> Result<Certificate, CommandError> {
+        self.certificate().signed_by(spki, issuer).map_err(failed)
     }
 }
 
@@ -102,17 +90,14 @@ pub(super) fn staggered(role: CaRole, life: Duration) -> Duration {
     life.saturating_sub(step * u32::try_from(place).unwrap_or_default())
 }
 
-pub(super) fn failed(error: impl std::fmt::Display) -> CommandError {
+fn failed(error: IssueError) -> CommandError {
     CommandError::about("creating a CA", error)
 }
 
-/// Generates a key: as PEM, and for `rcgen`.
-pub(super) fn new_key(kind: KeyType) -> Result<(SecretString, KeyPair), CommandError> {
-    let failed = |problem: String| CommandError::about("generating a key", problem);
+/// Generates a key.
+pub(super) fn new_key(kind: KeyType) -> Result<PemKey, CommandError> {
     let key = with_spinner(&format!("generating a key ({kind})"), || PemKey::generate(kind.kind()));
-    let pem = key.map_err(|error: PrivateKeyError| failed(error.to_string()))?.to_pem();
-    let pair = KeyPair::from_pem(pem.expose_secret()).map_err(|error| failed(error.to_string()))?;
-    Ok((pem, pair))
+    key.map_err(|error| CommandError::about("generating a key", error))
 }
 
 /// A created CA, for the output.
@@ -138,7 +123,7 @@ impl CreatedCa {
         directory: &Path,
         certificate: &Certificate,
         key: &str,
-        new_key: Option<(&SecretString, Option<&SecretString>)>,
+        new_key: Option<(&PemKey, Option<&SecretString>)>,
         files: &mut NewFiles,
     ) -> Result<Self, CommandError> {
         let name = plan.role.map_or(ROOT, CaRole::file);
@@ -148,15 +133,19 @@ impl CreatedCa {
             subject: format!("CN={}", plan.common_name),
             key: key.to_owned(),
             not_after: clock::rfc3339(plan.not_after),
-            sha256: fingerprint(certificate.der()),
+            sha256: fingerprint(&certificate.der),
             certificate_file: path.with_extension("crt"),
             key_file: new_key.map(|_| path.with_extension("key")),
             key_encrypted: new_key.map(|(_, passphrase)| passphrase.is_some()),
         };
-        files.stage_public(&made.certificate_file, certificate.pem().as_bytes())?;
+        files.stage_public(&made.certificate_file, encode_pem("CERTIFICATE", &certificate.der).as_bytes())?;
         if let (Some((key, passphrase)), Some(file)) = (new_key, &made.key_file) {
-            let encrypted = passphrase.map(|passphrase| encrypted(key, passphrase)).transpose()?;
-            files.stage(file, encrypted.as_ref().unwrap_or(key).expose_secret().as_bytes())?;
+            let pem = match passphrase {
+                Some(passphrase) => key.to_encrypted_pem(passphrase),
+                None => Ok(key.to_pem()),
+            };
+            let pem = pem.map_err(|error| CommandError::about("encrypting a key", error))?;
+            files.stage(file, pem.expose_secret().as_bytes())?;
         }
         Ok(made)
     }
@@ -170,37 +159,16 @@ impl CreatedCa {
 /// The column headings of [`CreatedCa::row`].
 pub(super) const COLUMNS: [&str; 5] = ["AUTHORITY", "SUBJECT", "KEY", "UNTIL", "CERTIFICATE"];
 
-fn encrypted(key: &SecretString, passphrase: &SecretString) -> Result<SecretString, CommandError> {
-    PemKey::from_pem(key.expose_secret().as_bytes())
-        .and_then(|key| key.to_encrypted_pem(passphrase))
-        .map_err(|error| CommandError::about("encrypting a key", error))
-}
-
 /// The entry in the index of the root that signed the certificate.
-pub(super) fn entry(
-    plan: &CaPlan,
-    certificate: &Certificate,
-    root: &[u8],
-    now: UnixTime,
-) -> Result<IndexEntry, CommandError> {
-    use x509_parser::prelude::FromDer as _;
-    let (_, read) = x509_parser::certificate::X509Certificate::from_der(certificate.der())
-        .map_err(|error| CommandError::about("parsing the new CA certificate", error))?;
-    Ok(IndexEntry {
-        serial: serial(&read),
+pub(super) fn entry(plan: &CaPlan, certificate: &Certificate, root: &[u8], now: UnixTime) -> IndexEntry {
+    IndexEntry {
+        serial: hex(&certificate.serial),
         subject: format!("CN={}", plan.common_name),
         alt_names: Vec::new(),
         profile: plan.role.map_or("root", |_| "intermediate").to_owned(),
         issued_at: clock::rfc3339(now),
         not_after: clock::rfc3339(plan.not_after),
-        sha256: fingerprint(certificate.der()),
+        sha256: fingerprint(&certificate.der),
         issuer_sha256: Some(fingerprint(root)),
-    })
-}
-
-fn date(time: UnixTime) -> OffsetDateTime {
-    let seconds = i64::try_from(time.as_secs()).ok();
-    seconds
-        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
-        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    }
 }

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use rcgen::{Certificate, Issuer, KeyPair, SubjectPublicKeyInfo};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use serde::Serialize;
 
 use super::super::check::{Output, print};
@@ -16,14 +15,15 @@ use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::{KeyType, life};
 use super::index::IssuanceIndex;
-use super::making::{COLUMNS, CaPlan, CreatedCa, entry, failed, new_key, staggered};
+use super::making::{COLUMNS, CaPlan, CreatedCa, entry, new_key, staggered};
 use super::passphrase::PassphraseFlags;
 use super::table;
 use crate::clock::{self, Clock, UnixTime};
+use crate::pki::issuance::ca::CaIssuer;
 use crate::pki::issuance::request::encode_pem;
 use crate::pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
 use crate::pki::x509::CaBundle;
-use crate::pki::x509::certificate::Certificate as Parsed;
+use crate::pki::x509::certificate::Certificate;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -95,7 +95,7 @@ struct RenewalReport {
 
 /// The root CA with its key.
 struct RootCa {
-    certificate: Parsed,
+    certificate: Certificate,
     key: PemKey,
     /// `None` if the key is not encrypted.
     passphrase: Option<SecretString>,
@@ -165,10 +165,6 @@ impl RootCa {
         Ok(Self { certificate, key, passphrase, index: IssuanceIndex::beside(&certificate_file) })
     }
 
-    fn pair(&self) -> Result<KeyPair, CommandError> {
-        KeyPair::from_pem(self.key.to_pem().expose_secret()).map_err(failed)
-    }
-
     /// Its name without `root CA`.
     fn name(&self) -> &str {
         let name = self.certificate.subject.name.common_name.as_str();
@@ -180,13 +176,12 @@ fn renew_root(flags: &RenewFlags, root: &RootCa, now: UnixTime) -> Result<Renewa
     let directory = flags.root_dir.as_ref().unwrap_or(&flags.dir);
     let life = flags.validity.unwrap_or(10 * YEAR);
     let plan = like(CaPlan::new(None, root.name(), life, now), &root.certificate);
-    let pair = root.pair()?;
-    let certificate = plan.params()?.self_signed(&pair).map_err(failed)?;
+    let certificate = plan.self_signed(&root.key)?;
     must_be_like(&certificate, &root.certificate, &directory.join(ROOT).with_extension("crt"))?;
     let mut files = NewFiles::new(true);
     let key = root.certificate.public_key.to_string();
     let authority = CreatedCa::stage(&plan, directory, &certificate, &key, None, &mut files)?;
-    root.index.record(&[entry(&plan, &certificate, certificate.der(), now)?])?;
+    root.index.record(&[entry(&plan, &certificate, &certificate.der, now)])?;
     files.commit()?;
     Ok(RenewalReport {
         authority,
@@ -207,17 +202,20 @@ fn renew_intermediate(
     let before = parsed(&file)?;
     let life = staggered(role, flags.validity.unwrap_or(5 * YEAR));
     let mut plan = CaPlan::new(Some(role), root.name(), life, now).until(end(&root.certificate));
-    let issuer =
-        Issuer::new(like(CaPlan::new(None, "", life, now), &root.certificate).params()?, root.pair()?);
+    let expected = like(CaPlan::new(None, "", life, now), &root.certificate).certificate().name();
+    if !expected.is_ok_and(|name| name == root.certificate.raw_subject) {
+        return Err(CommandError::about(ROOT, NOT_OF_INIT));
+    }
+    let issuer = CaIssuer { certificate: &root.certificate, key: &root.key };
     let mut files = NewFiles::new(true);
     let (certificate, authority) = if flags.new_key {
         if let Some(before) = &before {
             plan.common_name.clone_from(&before.subject.name.common_name);
         }
-        let (pem, key) = new_key(flags.key_type)?;
+        let key = new_key(flags.key_type)?;
         let passphrase = new_passphrase(flags, root, role)?;
-        let certificate = plan.signed_by(&key, &issuer)?;
-        let new_key = Some((&pem, passphrase.as_ref()));
+        let certificate = plan.signed_by(key.public_key(), issuer)?;
+        let new_key = Some((&key, passphrase.as_ref()));
         let kind = flags.key_type.to_string();
         let made = CreatedCa::stage(&plan, &flags.dir, &certificate, &kind, new_key, &mut files)?;
         (certificate, made)
@@ -227,8 +225,7 @@ fn renew_intermediate(
             return Err(CommandError::about(file.display(), hint));
         };
         plan = like(plan, before);
-        let key = SubjectPublicKeyInfo::from_der(&before.spki).map_err(failed)?;
-        let certificate = plan.signed_by(&key, &issuer)?;
+        let certificate = plan.signed_by(&before.spki, issuer)?;
         let kind = before.public_key.to_string();
         let made = CreatedCa::stage(&plan, &flags.dir, &certificate, &kind, None, &mut files)?;
         (certificate, made)
@@ -236,16 +233,11 @@ fn renew_intermediate(
     if let Some(before) = &before {
         must_be_like(&certificate, before, &file)?;
     }
-    let new = Parsed::parse(certificate.der().clone())
-        .map_err(|error| CommandError::about("parsing the new CA certificate", error))?;
-    if new.issuer != root.certificate.raw_subject {
-        return Err(CommandError::about(ROOT, NOT_OF_INIT));
-    }
     let bundle_file = match &before {
         Some(before) if flags.new_key => Some(stage_bundle(&file, &certificate, before, now, &mut files)?),
         _ => None,
     };
-    root.index.record(&[entry(&plan, &certificate, &root.certificate.der, now)?])?;
+    root.index.record(&[entry(&plan, &certificate, &root.certificate.der, now)])?;
     files.commit()?;
     Ok(RenewalReport {
         authority,
@@ -277,7 +269,7 @@ fn new_passphrase(
 fn stage_bundle(
     certificate_file: &Path,
     new: &Certificate,
-    before: &Parsed,
+    before: &Certificate,
     now: UnixTime,
     files: &mut NewFiles,
 ) -> Result<PathBuf, CommandError> {
@@ -290,7 +282,7 @@ fn stage_bundle(
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(CommandError::about(file.display(), error)),
     };
-    let mut ders = vec![new.der().as_ref()];
+    let mut ders = vec![new.der.as_ref()];
     for certificate in std::iter::once(before).chain(&earlier) {
         if end(certificate) > now && !ders.contains(&certificate.der.as_ref()) {
             ders.push(&certificate.der);
@@ -302,7 +294,7 @@ fn stage_bundle(
 }
 
 /// Reads the certificate of a file; `None` if the file does not exist.
-fn parsed(file: &Path) -> Result<Option<Parsed>, CommandError> {
+fn parsed(file: &Path) -> Result<Option<Certificate>, CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
     let pem = match std::fs::read(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -316,7 +308,7 @@ fn parsed(file: &Path) -> Result<Option<Parsed>, CommandError> {
 }
 
 /// Copies the name and key identifier of the old certificate to a plan.
-fn like(mut plan: CaPlan, before: &Parsed) -> CaPlan {
+fn like(mut plan: CaPlan, before: &Certificate) -> CaPlan {
     plan.common_name.clone_from(&before.subject.name.common_name);
     plan.key_id.clone_from(&before.extensions.subject_key_id);
     plan
@@ -326,10 +318,9 @@ const NOT_OF_INIT: &str = "it is not a CA of `certs init`: its subject, purpose,
                            and renewal would change them; renew it with the tool that created it";
 
 /// Fails if the new certificate differs from the old one in subject, usages or constraints.
-fn must_be_like(new: &Certificate, before: &Parsed, file: &Path) -> Result<(), CommandError> {
+fn must_be_like(new: &Certificate, before: &Certificate, file: &Path) -> Result<(), CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
-    let new = Parsed::parse(new.der().clone()).map_err(|error| about(&error))?;
-    let of = |certificate: &Parsed| {
+    let of = |certificate: &Certificate| {
         let extensions = &certificate.extensions;
         let below =
             extensions.basic_constraints.map(|constraints| (constraints.is_ca, constraints.path_length));
@@ -343,10 +334,10 @@ fn must_be_like(new: &Certificate, before: &Parsed, file: &Path) -> Result<(), C
             extensions.unhandled_critical,
         )
     };
-    if of(&new) == of(before) { Ok(()) } else { Err(about(&NOT_OF_INIT)) }
+    if of(new) == of(before) { Ok(()) } else { Err(about(&NOT_OF_INIT)) }
 }
 
-fn end(certificate: &Parsed) -> UnixTime {
+fn end(certificate: &Certificate) -> UnixTime {
     UnixTime::from_secs(u64::try_from(certificate.not_after).unwrap_or_default())
 }
 

@@ -22,7 +22,7 @@ use super::super::terminal::age;
 use super::error::CommandError;
 use super::signing::in_words;
 use crate::clock::UnixTime;
-use crate::go::escape::path_segment;
+use crate::go::url::path_segment;
 use crate::pki::issuance::request::CertificateRequest;
 
 const NONE: &str = "<none>";

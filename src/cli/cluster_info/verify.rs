@@ -66,7 +66,7 @@ pub(super) async fn run(flags: &ClusterInfoVerifyFlags) -> Result<(), BootstrapE
         let data = unverified.cluster_info().await?;
         match verified_kubeconfig(&data, &token) {
             Err(ClusterInfoError::NotSigned(_)) if Instant::now() < until => {
-                sleep(SIGNATURE_POLL_INTERVAL).await
+                sleep(SIGNATURE_POLL_INTERVAL).await;
             }
             found => break found.map_err(BootstrapError::cluster)?.to_owned(),
         }

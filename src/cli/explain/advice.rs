@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::credential::Kind;
 use super::report::Row;
 use crate::authn::settings::Authentication;
+use crate::authn::trace::{Check, StepOutcome};
 use crate::go::quote::{Quoted, QuotedList};
 
 /// The issuer of tokens in secrets.
@@ -14,7 +15,7 @@ pub(super) const LEGACY: &str = "kubernetes/serviceaccount";
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Reason {
-    /// Who refuses it; nobody, if no authenticator knows it.
+    /// The authenticator that refuses it; `None` if no authenticator knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) authenticator: Option<String>,
     /// What was looked at.
@@ -25,7 +26,7 @@ pub(super) struct Reason {
     pub(super) fix: Option<String>,
 }
 
-/// The first obstacle at each authenticator whose credential it is; why it is nobody's, if there is none.
+/// The first obstacle at each authenticator whose credential it is; without one, why no authenticator knows it.
 pub(super) fn reasons(rows: &[Row], kind: &Kind, settings: &Authentication) -> Vec<Reason> {
     let mut reasons: Vec<Reason> = Vec::new();
     for row in rows.iter().filter(|row| row.is_obstacle()) {
@@ -41,9 +42,9 @@ pub(super) fn reasons(rows: &[Row], kind: &Kind, settings: &Authentication) -> V
     reasons
 }
 
-/// Why nobody knows it.
+/// Why no authenticator knows it.
 fn stranger(rows: &[Row], kind: &Kind, settings: &Authentication) -> Reason {
-    if let Some(row) = rows.iter().find(|row| row.check == "audiences") {
+    if let Some(row) = rows.iter().find(|row| row.kind == Check::RequestedAudiences) {
         let fix = "ask for another audience, or add it to --api-audiences".to_owned();
         let (check, detail) = (row.check.clone(), row.detail.clone());
         return Reason { authenticator: Some(row.authenticator.clone()), check, detail, fix: Some(fix) };
@@ -62,7 +63,7 @@ fn stranger(rows: &[Row], kind: &Kind, settings: &Authentication) -> Reason {
         ),
         Kind::Opaque => (
             "form",
-            "no JSON Web Token and no bootstrap token, and nobody knows it".to_owned(),
+            "no JSON Web Token and no bootstrap token, and no authenticator knows it".to_owned(),
             "see whether all of it was copied; what has no form must stand in --token-auth-file, or be known to the \
              webhook"
                 .to_owned(),
@@ -81,7 +82,7 @@ fn of_no_issuer(issuer: &str, settings: &Authentication) -> (&'static str, Strin
     if let Some(accounts) = &settings.service_accounts {
         known.extend(accounts.issuers.iter().map(String::as_str));
     }
-    let detail = format!("nobody takes tokens of the issuer {}", Quoted(issuer));
+    let detail = format!("no authenticator takes tokens of the issuer {}", Quoted(issuer));
     let plain = |url: &str| {
         let url = url.trim_end_matches('/').to_ascii_lowercase();
         url.strip_prefix("http://").map_or(url.clone(), |rest| format!("https://{rest}"))
@@ -112,95 +113,84 @@ fn of_no_issuer(issuer: &str, settings: &Authentication) -> (&'static str, Strin
 
 /// What to do about a check that failed.
 fn fix(row: &Row) -> Option<&'static str> {
-    let method = row.authenticator.split(' ').next().unwrap_or_default();
-    let check = row.check.as_str();
-    if row.detail.starts_with("could not be checked") {
+    if row.outcome == StepOutcome::Unavailable {
         return Some(
             "the API server did not say: see that the gateway reaches it, and that system:portcullis may read this",
         );
     }
-    Some(match (method, check) {
-        ("jwt", "initialized") => {
+    Some(match &row.kind {
+        Check::IssuerInitialized => {
             "see that the gateway reaches the issuer, and trusts its certificate: issuer.url, discoveryURL, \
              certificateAuthority (--oidc-issuer-url, --oidc-ca-file)"
         }
-        (_, "token") => "copy the token anew: a part of it is missing or changed",
-        ("jwt", "algorithm") => {
+        Check::Token => "copy the token anew: a part of it is missing or changed",
+        Check::Algorithm => {
             "have the issuer sign by one of these; --oidc-signing-algs says which (RS256, if not given), an \
              AuthenticationConfiguration takes all of them"
         }
-        ("jwt", "signature") if row.detail.contains("fetching keys") => {
-            "see that the gateway reaches the jwks_uri of the issuer"
+        Check::KeysFetched => "see that the gateway reaches the jwks_uri of the issuer",
+        Check::Signature => {
+            "get a new token: this one is older than the issuer's keys, or another issuer of the same name signed it"
         }
-        ("jwt", "signature") => {
-            "get a new token: this one is from before the keys were changed, or from somebody else with this issuer's \
-             name"
-        }
-        ("jwt", "aud") => {
+        Check::Audience => {
             "get a token for the audience that is expected, or add the token's: issuer.audiences (--oidc-client-id)"
         }
-        (_, "exp") => "get a new token; if it is new, compare the clocks",
-        (_, "nbf" | "iat") => "compare the clocks of the issuer and of the gateway",
-        ("jwt", "username") => {
+        Check::Expiry => "get a new token; if it is new, compare the clocks",
+        Check::NotBefore | Check::IssuedAt => "compare the clocks of the issuer and of the gateway",
+        Check::Username => {
             "have the issuer put the claim into its tokens (a scope that is not asked for?), or use another: \
              claimMappings.username (--oidc-username-claim)"
         }
-        ("jwt", "email_verified") => {
+        Check::EmailVerified => {
             "have the issuer verify the address, or take another claim than email: claimMappings.username \
              (--oidc-username-claim)"
         }
-        ("jwt", "groups") => "see claimMappings.groups (--oidc-groups-claim), and what the issuer puts there",
-        ("jwt", "uid") => "see claimMappings.uid, and what the issuer puts there",
-        ("jwt", "extra") => "see claimMappings.extra, and what the issuer puts there",
-        ("jwt", "claim rule") => "the token must fulfil claimValidationRules: see its claims, or the rule",
-        ("jwt", "user rule") => "the user must fulfil userValidationRules: see claimMappings, or the rule",
-        ("jwt", check) if check.starts_with("required claim") => {
+        Check::Groups => "see claimMappings.groups (--oidc-groups-claim), and what the issuer puts there",
+        Check::Uid => "see claimMappings.uid, and what the issuer puts there",
+        Check::Extra => "see claimMappings.extra, and what the issuer puts there",
+        Check::ClaimRule => "the token must fulfil claimValidationRules: see its claims, or the rule",
+        Check::UserRule => "the user must fulfil userValidationRules: see claimMappings, or the rule",
+        Check::RequiredClaim(_) => {
             "the token must have this claim: claimValidationRules (--oidc-required-claim)"
         }
-        ("service-account" | "legacy-service-account", "signature") => {
+        Check::AccountSignature => {
             "a token of another cluster, or signed by a key that is no longer there: --service-account-key-file, or \
              what the API server publishes at /openid/v1/jwks"
         }
-        ("service-account" | "legacy-service-account", "aud") => {
+        Check::AccountAudience => {
             "get a token for it: kubectl create token NAME --audience AUDIENCE; what is taken is --api-audiences"
         }
-        ("service-account" | "legacy-service-account", "serviceaccount") => {
+        Check::ServiceAccount => {
             "the token ends with the service account it was made for, even if there is a new one of this name: get a \
              new token"
         }
-        ("service-account", "pod" | "node" | "secret") => {
+        Check::BoundObject(_) => {
             "the token ends with the object it is bound to: get a new one, in the pod that uses it"
         }
-        ("legacy-service-account", "secret") => {
-            "the token ends with its secret: get a new one (kubectl create token)"
-        }
-        ("bootstrap-token", "secret") => "see kubeadm token list; make one: kubeadm token create",
-        ("bootstrap-token", "token-secret") => "the part behind the dot is wrong: see kubeadm token list",
-        ("bootstrap-token", "expiration") => "make a new one: kubeadm token create",
-        ("bootstrap-token", "usage-bootstrap-authentication") => {
+        Check::LegacySecret => "the token ends with its secret: get a new one (kubectl create token)",
+        Check::BootstrapSecret => "see kubeadm token list; make one: kubeadm token create",
+        Check::BootstrapTokenSecret => "the part behind the dot is wrong: see kubeadm token list",
+        Check::BootstrapExpiration => "make a new one: kubeadm token create",
+        Check::BootstrapUsage(_) => {
             "make one for authentication (kubeadm token create --usages authentication), or set this key of the secret \
              to \"true\""
         }
-        ("bootstrap-token", _) => "see the secret in kube-system, and kubeadm token list",
-        ("webhook", "answer") => {
+        Check::BootstrapField(_) => "see the secret in kube-system, and kubeadm token list",
+        Check::WebhookAnswer => {
             "see that the gateway reaches the webhook, and what it answers: --authentication-token-webhook-config-file"
         }
-        ("webhook", "audiences") => "the webhook knows it for other audiences: --api-audiences",
-        ("webhook", _) => "the webhook itself refuses it: see its own log",
-        ("x509", "chain") if row.detail.contains("unknown authority") => {
+        Check::RequestedAudiences => "the webhook knows it for other audiences: --api-audiences",
+        Check::WebhookVerdict => "the webhook itself refuses it: see its own log",
+        Check::ChainAuthority => {
             "add the CA that is its issuer to --client-ca-file, send the intermediates, or get a certificate of a CA \
              that is there"
         }
-        ("x509", "chain") if row.detail.contains("key usage") => {
-            "get a certificate for clients: its extended key usage must have clientAuth"
-        }
-        ("x509", "chain") if row.detail.contains("expired") => {
-            "get a new certificate; if it is new, compare the clocks"
-        }
-        ("forwarding", _) => {
+        Check::ChainUsage => "get a certificate for clients: its extended key usage must have clientAuth",
+        Check::ChainValidity => "get a new certificate; if it is new, compare the clocks",
+        Check::Identity => {
             "get a credential for a name without blanks at its ends and without control characters: a header would \
              not carry this one as it is"
         }
-        _ => return None,
+        Check::Chain | Check::Verdict | Check::Other(_) => return None,
     })
 }

@@ -1,5 +1,5 @@
-//! What a credential says of itself, verified or not: what somebody compares with the configuration. Never the
-//! credential, nor a part that could be used.
+//! Claims and fields of a credential, verified or not, for comparison with the configuration. Never the credential, nor
+//! a part that could be used.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(in crate::cli) enum Credential {
     Certificate(Vec<CertificateDer<'static>>),
 }
 
-/// What kind of credential it is, as its form says.
+/// The kind of a credential, by its form.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A JSON Web Token, and the issuer it names.

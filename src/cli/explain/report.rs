@@ -1,4 +1,4 @@
-//! What came of a credential, for people and for programs: the verdict first, then why and what to do, then the steps.
+//! The report on a credential, as text and as data: the verdict first, then why and what to do, then the steps.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,10 @@ use serde::{Serialize, Serializer};
 
 use super::super::terminal::{plain, sanitized};
 use super::advice::Reason;
-use crate::authn::trace::{StepOutcome, TraceStep};
+use crate::authn::trace::{Check, StepOutcome, TraceStep};
 use crate::user::UnencodableIdentity;
 
-/// What an authenticator said in the end. What it looked at before says more.
-const VERDICT: &str = "verdict";
-
-/// What came of it.
+/// The verdict on a credential, and what led to it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::cli) struct Explanation {
@@ -22,11 +19,11 @@ pub(in crate::cli) struct Explanation {
     pub(super) authenticator: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<User>,
-    /// What the log of `serve` has.
+    /// The error as the log of `serve` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
     pub(super) reasons: Vec<Reason>,
-    /// What the credential says of itself.
+    /// Claims or fields of the credential, verified or not.
     #[serde(serialize_with = "in_order")]
     pub(super) credential: Vec<(&'static str, String)>,
     pub(super) steps: Vec<Row>,
@@ -48,41 +45,52 @@ pub(super) struct User {
     pub(super) extra: BTreeMap<String, Vec<String>>,
 }
 
-/// One thing that was looked at.
+/// One check of an authenticator.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) authenticator: String,
     pub(super) check: String,
     pub(super) result: &'static str,
     pub(super) detail: String,
+    /// What `check` and `result` are the words of.
+    #[serde(skip)]
+    pub(super) kind: Check,
+    #[serde(skip)]
+    pub(super) outcome: StepOutcome,
 }
 
 impl From<TraceStep> for Row {
     fn from(step: TraceStep) -> Self {
         let result = match step.outcome {
             StepOutcome::Passed => "ok",
-            StepOutcome::Failed => "failed",
+            StepOutcome::Failed | StepOutcome::Unavailable => "failed",
             StepOutcome::NotApplicable => "-",
         };
-        Self { authenticator: step.authenticator, check: step.check, result, detail: step.detail }
+        let TraceStep { authenticator, check: kind, outcome, detail } = step;
+        Self { authenticator, check: kind.to_string(), result, detail, kind, outcome }
     }
 }
 
 impl Row {
     /// Why forwarding refuses a user that an authenticator accepted.
     pub(super) fn of_unencodable_identity(unfit: &UnencodableIdentity) -> Self {
-        let (check, detail) = ("identity".to_owned(), unfit.to_string());
-        Self { authenticator: "forwarding".to_owned(), check, result: "failed", detail }
+        let (authenticator, detail) = ("forwarding".to_owned(), unfit.to_string());
+        TraceStep { authenticator, check: Check::Identity, outcome: StepOutcome::Failed, detail }.into()
     }
 
     /// Whether a credential is refused for it.
     pub(super) fn is_obstacle(&self) -> bool {
-        self.result == "failed" && self.check != VERDICT
+        matches!(self.outcome, StepOutcome::Failed | StepOutcome::Unavailable) && !self.is_verdict()
+    }
+
+    /// Whether it is all that an authenticator said. The checks before it say more.
+    fn is_verdict(&self) -> bool {
+        self.kind == Check::Verdict
     }
 }
 
 impl Explanation {
-    /// As people read it; of the steps those of authenticators whose credential it is, unless all are wanted.
+    /// The text form: of the steps those of authenticators whose credential it is, unless `all` is set.
     pub(in crate::cli) fn text(&self, all: bool) -> String {
         let mut lines = self.verdict();
         let facts = self.credential.iter();
@@ -91,9 +99,10 @@ impl Explanation {
             format!("  {title:8}  {name:7}  {value}")
         }));
         let concerned = |row: &&Row| {
-            all || row.check != VERDICT
+            all || !row.is_verdict()
                 && self.steps.iter().any(|other| {
-                    other.authenticator == row.authenticator && other.check != VERDICT && other.result != "-"
+                    let is_same = other.authenticator == row.authenticator;
+                    is_same && !other.is_verdict() && other.outcome != StepOutcome::NotApplicable
                 })
         };
         let rows: Vec<_> = self.steps.iter().filter(concerned).collect();
@@ -134,14 +143,14 @@ impl Explanation {
         lines
     }
 
-    /// Names those whose credential it is not.
+    /// The authenticators whose credential it is not.
     fn others(&self) -> Vec<String> {
-        let looked = |row: &&Row| row.check != VERDICT;
+        let looked = |row: &&Row| !row.is_verdict();
         let mut names: Vec<&str> = Vec::new();
         for row in self.steps.iter().filter(looked) {
             let of_it =
                 self.steps.iter().filter(looked).filter(|other| other.authenticator == row.authenticator);
-            if of_it.into_iter().all(|other| other.result == "-")
+            if of_it.into_iter().all(|other| other.outcome == StepOutcome::NotApplicable)
                 && !names.contains(&row.authenticator.as_str())
             {
                 names.push(&row.authenticator);

@@ -4,6 +4,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
+use testkit::pki::Ca;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -12,28 +13,27 @@ use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::AttributeMapping;
 use crate::authn::testing::TestRequest;
 use crate::authn::{AuthnError, BearerToken};
-use crate::http::https_client::testing::pki::Ca;
 use crate::http::https_client::testing::{H2, TestServer, reply};
 use crate::metrics::Metrics;
 use crate::pki::x509::CaBundle;
 
-/// Nobody is there.
+/// Refuses connections.
 const NOWHERE: &str = "https://127.0.0.1:1/";
 
-/// Issuers at one address, each with a path of its own.
-struct Bed {
+/// A server with several issuers, each at its own path.
+struct Fixture {
     ca: Ca,
-    peer: TestServer,
+    server: TestServer,
     deps: AuthnDeps,
 }
 
-impl Bed {
+impl Fixture {
     async fn new() -> Self {
         let ca = Ca::new("issuers");
         let address = Arc::new(OnceLock::new());
         let own = Arc::clone(&address);
-        let peer = TestServer::of(&ca, H2, move |asked| {
-            let Some((path, _)) = asked.target.split_once("/.well-known") else {
+        let server = TestServer::of(&ca, H2, move |request| {
+            let Some((path, _)) = request.target.split_once("/.well-known") else {
                 return reply(200, json!({"keys": []}).to_string());
             };
             let url = |path: &str| format!("https://{}{path}", own.get().unwrap());
@@ -41,17 +41,17 @@ impl Bed {
             reply(200, json!({"issuer": issuer, "jwks_uri": url(path) + "/keys"}).to_string())
         })
         .await;
-        address.set(peer.address).unwrap();
+        address.set(server.address).unwrap();
         let deps = AuthnDeps::new(Handle::current(), Arc::new(Metrics::new()));
-        Self { ca, peer, deps }
+        Self { ca, server, deps }
     }
 
-    /// An issuer that takes tokens of one algorithm.
+    /// An issuer that accepts one signature algorithm.
     fn issuer(&self, path: &str, algorithm: JwsAlgorithm) -> JwtAuthenticator {
         let bundle = CaBundle::from_pem(self.ca.cert_pem().as_bytes()).unwrap();
         JwtAuthenticator {
             issuer: IssuerSettings {
-                url: self.peer.url(path),
+                url: self.server.url(path),
                 discovery_url: None,
                 certificate_authority: Some(TrustedRoots::from_bundle(&bundle).unwrap()),
                 audiences: vec!["client".to_owned()],
@@ -71,43 +71,48 @@ impl Bed {
         JwtIssuers::new(&settings, Some(before), &self.deps).unwrap()
     }
 
-    /// Issuers of which everything is known.
-    async fn known(&self, settings: &[JwtAuthenticator]) -> JwtIssuers {
+    /// Issuers that are initialized.
+    async fn initialized(&self, settings: &[JwtAuthenticator]) -> JwtIssuers {
         let issuers = self.after(&JwtIssuers::default(), settings);
         timeout(Duration::from_secs(10), self.deps.reload.notified()).await.unwrap();
         for settings in settings {
             issuers.try_initialize(&settings.issuer.url).await;
         }
-        assert_eq!(issuers.waiting().count(), 0);
+        assert_eq!(issuers.uninitialized().count(), 0);
         issuers
     }
 
-    /// What is said of an unsigned token of an issuer; it tells the algorithms that are in force.
-    async fn said(&self, issuers: &JwtIssuers, path: &str) -> Vec<String> {
-        self.said_by(&issuers.authenticators(), "none", path).await
+    /// The errors about an unsigned token of an issuer, which name the algorithm in force.
+    async fn errors(&self, issuers: &JwtIssuers, path: &str) -> Vec<String> {
+        self.errors_of(&issuers.authenticators(), "none", path).await
     }
 
-    async fn said_by(&self, all: &[Box<dyn TokenAuthenticator>], algorithm: &str, path: &str) -> Vec<String> {
+    async fn errors_of(
+        &self,
+        all: &[Box<dyn TokenAuthenticator>],
+        algorithm: &str,
+        path: &str,
+    ) -> Vec<String> {
         let part = |json: serde_json::Value| URL_SAFE_NO_PAD.encode(json.to_string());
         let token =
-            [part(json!({"alg": algorithm})), part(json!({"iss": self.peer.url(path)})), part(json!(0))];
+            [part(json!({"alg": algorithm})), part(json!({"iss": self.server.url(path)})), part(json!(0))];
         let token = BearerToken::new(token.join("."));
         let request = TestRequest::new();
         let input = request.input();
-        let mut said = Vec::new();
+        let mut errors = Vec::new();
         for authenticator in all {
             match authenticator.authenticate(&token, input.for_tokens()).await {
                 Ok(found) => assert_eq!(found, None),
-                Err(AuthnError::Invalid(text) | AuthnError::Unavailable(text)) => said.push(text),
+                Err(AuthnError::Invalid(text) | AuthnError::Unavailable(text)) => errors.push(text),
                 Err(error) => panic!("{error}"),
             }
         }
-        said
+        errors
     }
 }
 
-fn waiting(issuers: &JwtIssuers) -> Vec<String> {
-    issuers.waiting().map(|(issuer, _)| issuer.rsplit_once('/').unwrap().1.to_owned()).collect()
+fn uninitialized(issuers: &JwtIssuers) -> Vec<String> {
+    issuers.uninitialized().map(|(issuer, _)| issuer.rsplit_once('/').unwrap().1.to_owned()).collect()
 }
 
 fn expected(algorithm: &str) -> Vec<String> {
@@ -117,74 +122,75 @@ fn expected(algorithm: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_issuer_that_is_removed_is_not_believed_while_another_is_away() {
-    let bed = Bed::new().await;
-    let before =
-        bed.known(&[bed.issuer("/a", JwsAlgorithm::RS256), bed.issuer("/b", JwsAlgorithm::RS256)]).await;
-    assert_eq!(bed.said(&before, "/b").await, expected("RS256"));
-    let mut away = bed.issuer("/c", JwsAlgorithm::RS256);
-    away.issuer.discovery_url = Some(NOWHERE.to_owned());
-    let after = bed.after(&before, &[bed.issuer("/a", JwsAlgorithm::RS256), away]);
-    assert_eq!(waiting(&after), ["c"]);
-    assert_eq!(bed.said(&after, "/a").await, expected("RS256"), "the other one is");
-    assert_eq!(bed.said(&after, "/b").await, [""; 0]);
+async fn a_removed_issuer_is_not_trusted_while_another_is_unavailable() {
+    let fixture = Fixture::new().await;
+    let before = fixture
+        .initialized(&[fixture.issuer("/a", JwsAlgorithm::RS256), fixture.issuer("/b", JwsAlgorithm::RS256)])
+        .await;
+    assert_eq!(fixture.errors(&before, "/b").await, expected("RS256"));
+    let mut unavailable = fixture.issuer("/c", JwsAlgorithm::RS256);
+    unavailable.issuer.discovery_url = Some(NOWHERE.to_owned());
+    let after = fixture.after(&before, &[fixture.issuer("/a", JwsAlgorithm::RS256), unavailable]);
+    assert_eq!(uninitialized(&after), ["c"]);
+    assert_eq!(fixture.errors(&after, "/a").await, expected("RS256"), "the other one stays");
+    assert_eq!(fixture.errors(&after, "/b").await, [""; 0]);
 }
 
 #[tokio::test]
-async fn new_rules_count_at_once_wherever_the_issuer_is() {
-    let bed = Bed::new().await;
-    let before = bed.known(&[bed.issuer("/a", JwsAlgorithm::RS256)]).await;
-    bed.peer.take();
-    let same = bed.after(&before, &[bed.issuer("/a", JwsAlgorithm::RS384)]);
-    assert_eq!(waiting(&same), [""; 0]);
-    assert_eq!(bed.said(&same, "/a").await, expected("RS384"));
+async fn new_rules_take_effect_at_once_wherever_the_issuer_is() {
+    let fixture = Fixture::new().await;
+    let before = fixture.initialized(&[fixture.issuer("/a", JwsAlgorithm::RS256)]).await;
+    fixture.server.take();
+    let same = fixture.after(&before, &[fixture.issuer("/a", JwsAlgorithm::RS384)]);
+    assert_eq!(uninitialized(&same), [""; 0]);
+    assert_eq!(fixture.errors(&same, "/a").await, expected("RS384"));
 
-    let mut moved = bed.issuer("/a", JwsAlgorithm::RS512);
+    let mut moved = fixture.issuer("/a", JwsAlgorithm::RS512);
     moved.issuer.discovery_url = Some(NOWHERE.to_owned());
-    let moving = bed.after(&same, &[moved.clone()]);
-    assert_eq!(waiting(&moving), ["a"]);
-    assert_eq!(bed.said(&moving, "/a").await, expected("RS512"));
-    let again = bed.after(&moving, &[moved]);
-    assert_eq!(bed.said(&again, "/a").await, expected("RS512"), "still");
-    assert_eq!(waiting(&again), ["a"]);
-    assert!(bed.peer.take().is_empty(), "what is known is not asked for again");
+    let moving = fixture.after(&same, &[moved.clone()]);
+    assert_eq!(uninitialized(&moving), ["a"]);
+    assert_eq!(fixture.errors(&moving, "/a").await, expected("RS512"));
+    let again = fixture.after(&moving, &[moved]);
+    assert_eq!(fixture.errors(&again, "/a").await, expected("RS512"), "still");
+    assert_eq!(uninitialized(&again), ["a"]);
+    assert!(fixture.server.take().is_empty(), "keys are not fetched again");
 
-    let settings = bed.issuer("/a", JwsAlgorithm::RS384);
-    let back = bed.after(&again, std::slice::from_ref(&settings));
+    let settings = fixture.issuer("/a", JwsAlgorithm::RS384);
+    let back = fixture.after(&again, std::slice::from_ref(&settings));
     timeout(Duration::from_secs(10), back.try_initialize(&settings.issuer.url)).await.unwrap();
-    assert_eq!(waiting(&back), [""; 0]);
-    assert_eq!(bed.said(&back, "/a").await, expected("RS384"));
+    assert_eq!(uninitialized(&back), [""; 0]);
+    assert_eq!(fixture.errors(&back, "/a").await, expected("RS384"));
 }
 
 #[tokio::test]
-async fn an_issuer_that_is_found_where_it_has_moved_to_is_not_believed_by_its_old_keys() {
-    let bed = Bed::new().await;
-    let before = bed.known(&[bed.issuer("/a", JwsAlgorithm::RS256)]).await;
-    let mut moved = bed.issuer("/a", JwsAlgorithm::RS256);
-    moved.issuer.discovery_url = Some(bed.peer.url("/a/moved/.well-known/configuration"));
-    let moving = bed.after(&before, std::slice::from_ref(&moved));
-    // As the chain of a generation has them: no reload follows.
+async fn the_old_keys_of_a_moved_issuer_do_not_count_after_its_discovery() {
+    let fixture = Fixture::new().await;
+    let before = fixture.initialized(&[fixture.issuer("/a", JwsAlgorithm::RS256)]).await;
+    let mut moved = fixture.issuer("/a", JwsAlgorithm::RS256);
+    moved.issuer.discovery_url = Some(fixture.server.url("/a/moved/.well-known/configuration"));
+    let moving = fixture.after(&before, std::slice::from_ref(&moved));
+    // As in the chain of a generation: no reload follows.
     let all = moving.authenticators();
     let keys_of = || {
-        let asked = bed.peer.take().into_iter().map(|asked| asked.target);
-        asked.filter(|target| target.ends_with("/keys")).collect::<Vec<_>>()
+        let requests = fixture.server.take().into_iter().map(|request| request.target);
+        requests.filter(|target| target.ends_with("/keys")).collect::<Vec<_>>()
     };
     let not_signed = ["oidc: verify token: failed to verify signature: failed to verify id token signature"];
-    assert_eq!(bed.said_by(&all, "RS256", "/a").await, not_signed);
-    assert_eq!(keys_of(), ["/a/keys"], "it was not found yet");
+    assert_eq!(fixture.errors_of(&all, "RS256", "/a").await, not_signed);
+    assert_eq!(keys_of(), ["/a/keys"], "discovery has not succeeded yet");
     moving.try_initialize(&moved.issuer.url).await;
-    assert_eq!(bed.said_by(&all, "RS256", "/a").await, not_signed);
+    assert_eq!(fixture.errors_of(&all, "RS256", "/a").await, not_signed);
     assert_eq!(keys_of(), ["/a/moved/keys"]);
 }
 
 #[tokio::test]
-async fn nobody_looks_for_an_issuer_that_is_removed() {
-    let bed = Bed::new().await;
-    let mut away = bed.issuer("/a", JwsAlgorithm::RS256);
-    away.issuer.discovery_url = Some(NOWHERE.to_owned());
-    let before = bed.after(&JwtIssuers::default(), &[away.clone()]);
-    let searched: Weak<_> = Arc::downgrade(&before.0[0].judge.authenticator);
-    let same = bed.after(&before, &[away]);
+async fn discovery_of_a_removed_issuer_ends() {
+    let fixture = Fixture::new().await;
+    let mut unavailable = fixture.issuer("/a", JwsAlgorithm::RS256);
+    unavailable.issuer.discovery_url = Some(NOWHERE.to_owned());
+    let before = fixture.after(&JwtIssuers::default(), &[unavailable.clone()]);
+    let searched: Weak<_> = Arc::downgrade(&before.0[0].current.authenticator);
+    let same = fixture.after(&before, &[unavailable]);
     drop(before);
     assert!(searched.upgrade().is_some(), "it is still configured");
     drop(same);

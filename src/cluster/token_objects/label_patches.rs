@@ -1,32 +1,32 @@
-//! Which secrets a label is written to: what many tokens of one secret ask for is done once.
+//! Deduplicates label patches: many tokens of one secret cause one patch.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Namespaces and names of the secrets.
+/// The secrets with a patch in progress, by namespace and name.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LabelPatches(Arc<Mutex<HashSet<(String, String)>>>);
 
-/// One of them, until this is dropped.
+/// Marks a secret until it is dropped.
 pub(super) struct PatchInFlight {
-    all: LabelPatches,
+    patches: LabelPatches,
     secret: (String, String),
 }
 
 impl LabelPatches {
-    /// Begins to write to a secret, unless somebody does.
+    /// Marks a secret; `None` if it is marked already.
     pub(super) fn begin(&self, namespace: &str, name: &str) -> Option<PatchInFlight> {
         let secret = (namespace.to_owned(), name.to_owned());
-        self.all().insert(secret.clone()).then(|| PatchInFlight { all: self.clone(), secret })
+        self.secrets().insert(secret.clone()).then(|| PatchInFlight { patches: self.clone(), secret })
     }
 
-    fn all(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
+    fn secrets(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for PatchInFlight {
     fn drop(&mut self) {
-        self.all.all().remove(&self.secret);
+        self.patches.secrets().remove(&self.secret);
     }
 }

@@ -1,4 +1,4 @@
-//! The key set that an API server publishes for its own service-account tokens.
+//! Fetches the key set that an API server publishes for its own service-account tokens.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,13 +15,12 @@ use crate::authn::BoxFuture;
 use crate::authn::jwt::key_set::JwksSource;
 use crate::metrics::Metrics;
 
-const PATH: &str = "/openid/v1/jwks";
-/// How long an answer may take, and how large it may be. Longer than the client itself waits for its head: the client then
-/// gives up the connection too.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
-const MAX_ANSWER_BYTES: usize = 1 << 20;
+const JWKS_PATH: &str = "/openid/v1/jwks";
+/// Longer than the client's own timeout for the head, after which the client abandons the connection, too.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(12);
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
-/// Asks for it.
+/// The JWKS endpoint of an API server.
 pub(super) struct PublishedKeys {
     client: Client,
     cluster: String,
@@ -33,14 +32,14 @@ impl PublishedKeys {
         Self { client, cluster: cluster.to_owned(), metrics: Arc::clone(metrics) }
     }
 
-    async fn ask(&self) -> Result<Vec<u8>, String> {
-        let request = Request::get(PATH).header(ACCEPT, "application/jwk-set+json, application/json");
+    async fn get(&self) -> Result<Vec<u8>, String> {
+        let request = Request::get(JWKS_PATH).header(ACCEPT, "application/jwk-set+json, application/json");
         let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
         let response = self.client.send(request).await.map_err(|error| error.to_string())?;
         if response.status() != StatusCode::OK {
             return Err(response.status().to_string());
         }
-        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         Ok(body.map_err(|error| error.to_string())?.to_bytes().to_vec())
     }
 }
@@ -48,11 +47,11 @@ impl PublishedKeys {
 impl JwksSource for PublishedKeys {
     fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
         Box::pin(async move {
-            let late = |_| Err(format!("no answer within {ANSWER_TIMEOUT:?}"));
-            let answer = timeout(ANSWER_TIMEOUT, self.ask()).await.unwrap_or_else(late);
-            let result = if answer.is_ok() { "success" } else { "failure" };
+            let late = |_| Err(format!("no response within {RESPONSE_TIMEOUT:?}"));
+            let keys = timeout(RESPONSE_TIMEOUT, self.get()).await.unwrap_or_else(late);
+            let result = if keys.is_ok() { "success" } else { "failure" };
             self.metrics.token_objects.key_fetches.with_label_values(&[self.cluster.as_str(), result]).inc();
-            answer.map_err(|error| format!("cannot read {PATH}: {error}"))
+            keys.map_err(|error| format!("cannot read {JWKS_PATH}: {error}"))
         })
     }
 
@@ -76,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// What is made of an answer of this status and length, after this time.
+    /// The outcome for a response of this status and length, after this time.
     async fn fetched(status: u16, length: usize, after: Duration) -> Result<usize, String> {
         let service = service_fn(move |request: Request<Body>| async move {
             assert_eq!(request.uri().path(), "/openid/v1/jwks");
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_neither_late_nor_large() {
+    async fn responses_of_limited_size_are_accepted() {
         let soon = Duration::from_secs(9);
         assert_eq!(fetched(200, 1 << 20, soon).await, Ok(1 << 20));
         let cannot = |why: &str| Err(format!("cannot read /openid/v1/jwks: {why}"));
@@ -102,8 +101,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_does_not_come_is_not_waited_for() {
+    async fn a_fetch_times_out() {
         let found = fetched(200, 10, Duration::from_hours(1)).await;
-        assert_eq!(found, Err("cannot read /openid/v1/jwks: no answer within 12s".to_owned()));
+        assert_eq!(found, Err("cannot read /openid/v1/jwks: no response within 12s".to_owned()));
     }
 }

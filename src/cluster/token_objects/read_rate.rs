@@ -1,43 +1,43 @@
-//! How many live reads somebody who makes tokens up can cause.
+//! The rate limit on live reads that unauthenticated clients can cause with made-up tokens.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// One read is gained in this time.
+/// The time in which one read is added.
 const READ_INTERVAL: Duration = Duration::from_millis(100);
-/// This many are there at most.
+/// The size of the burst.
 const MAX_READS: u32 = 20;
 
-/// A number of reads that grows with time and is used up.
+/// A token bucket of reads.
 #[derive(Debug)]
-pub(super) struct ReadRateLimiter(Mutex<State>);
+pub(super) struct ReadRateLimiter(Mutex<Bucket>);
 
 #[derive(Debug)]
-struct State {
+struct Bucket {
     left: u32,
     since: Instant,
 }
 
 impl ReadRateLimiter {
-    /// A full one.
+    /// A full bucket.
     pub(super) fn new() -> Self {
-        Self(Mutex::new(State { left: MAX_READS, since: Instant::now() }))
+        Self(Mutex::new(Bucket { left: MAX_READS, since: Instant::now() }))
     }
 
-    /// Uses up a read, if there is one.
+    /// Takes a read from the bucket; `false` if it is empty.
     pub(super) fn take(&self) -> bool {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let gained = state.since.elapsed().as_millis() / READ_INTERVAL.as_millis();
+        let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let gained = bucket.since.elapsed().as_millis() / READ_INTERVAL.as_millis();
         if gained > 0 {
             let gained = u32::try_from(gained).unwrap_or(MAX_READS);
-            state.left = state.left.saturating_add(gained).min(MAX_READS);
-            state.since = Instant::now();
+            bucket.left = bucket.left.saturating_add(gained).min(MAX_READS);
+            bucket.since = Instant::now();
         }
-        let some = state.left > 0;
-        state.left = state.left.saturating_sub(1);
-        some
+        let is_allowed = bucket.left > 0;
+        bucket.left = bucket.left.saturating_sub(1);
+        is_allowed
     }
 }
 
@@ -46,12 +46,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn reads_are_used_up_and_come_back_with_time() {
-        let budget = ReadRateLimiter::new();
-        assert_eq!((0..1000).filter(|_| budget.take()).count(), 20);
+    async fn the_bucket_empties_and_refills() {
+        let limiter = ReadRateLimiter::new();
+        assert_eq!((0..1000).filter(|_| limiter.take()).count(), 20);
         tokio::time::advance(Duration::from_millis(350)).await;
-        assert_eq!((0..1000).filter(|_| budget.take()).count(), 3);
+        assert_eq!((0..1000).filter(|_| limiter.take()).count(), 3);
         tokio::time::advance(Duration::from_hours(1)).await;
-        assert_eq!((0..1000).filter(|_| budget.take()).count(), 20);
+        assert_eq!((0..1000).filter(|_| limiter.take()).count(), 20);
     }
 }

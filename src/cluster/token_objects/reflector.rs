@@ -1,11 +1,10 @@
-//! Keeps a [`WatchCache`] store up to date: a list, and then watches, one after the other.
+//! Keeps a [`WatchCache`] up to date: a list, and then one watch after the other.
 //!
-//! Follows `k8s.io/client-go/tools/cache/reflector.go`, with watches that are short: each lasts [`WATCH_TIME`]. Two seconds
-//! before its end the API server says how far it is (a bookmark) if there is anything new to it. So a watch proves several
-//! times a minute that all changes before it was asked for were told, and nothing else has to be guessed: a bookmark is
-//! sent after that moment, however long it takes to come. After a watch without a bookmark the API server is asked for its
-//! version: a version below the one that is known is that of a cluster restored from a backup, which watches pass over in
-//! silence. Every request has a deadline.
+//! Follows `k8s.io/client-go/tools/cache/reflector.go`, with short watches: each lasts [`WATCH_TIME`]. Two seconds
+//! before its end the API server sends a bookmark if there is anything new. A bookmark proves that all changes before
+//! the request were reported, however long it is on its way. After a watch without a bookmark the reflector reads the
+//! current resourceVersion: one below the last known is that of a cluster restored from a backup, which watches do not
+//! report. Every request has a deadline.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -23,26 +22,27 @@ use tracing::{debug, info, warn};
 
 use crate::cluster::token_objects::watch_cache::{FRESH_FOR, Key, WatchCache};
 
-/// How long a watch lasts, in the seconds of `timeoutSeconds`.
+/// How long a watch lasts; the value of `timeoutSeconds`.
 const WATCH_SECONDS: u32 = 7;
 const WATCH_TIME: Duration = Duration::from_secs(7);
-/// How much sooner than that a watch may end and still have lasted its time: the API server's clock began before ours.
+/// How much earlier a watch may end and still count as complete: the API server's clock starts before ours.
 const EARLY_END_TOLERANCE: Duration = Duration::from_secs(1);
-/// How much later a watch may end: one that goes on is broken.
+/// How much later a watch may end before it counts as broken.
 const WATCH_GRACE: Duration = Duration::from_secs(5);
-/// How long a watch without a bookmark must have told nothing at some time, because there was no more to tell: an API
-/// server that sends what is behind may end the watch in the middle of it. An event alone, whenever it comes, leaves more.
+/// How long a pause between events a watch without a bookmark needs, to show that no events were queued: the API server
+/// may end a watch in the middle of a backlog.
 const QUIET_INTERVAL: Duration = Duration::from_secs(3);
-/// How long a watch and a version may take to be answered, and a page of a list to come. Longer than the client itself
-/// waits for a watch: the client then gives up the connection too.
-const WATCH_ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
+/// How long the response to a watch or a version read may take. Longer than the client's own timeout, after which the
+/// client abandons the connection, too.
+const WATCH_RESPONSE_TIMEOUT: Duration = Duration::from_secs(12);
+/// How long a page of a list may take.
 const PAGE_TIMEOUT: Duration = Duration::from_mins(1);
-/// The pause after the first failure, and the longest.
+/// The back-off after the first failure, and its limit.
 const FIRST_BACKOFF: Duration = Duration::from_millis(800);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
-/// Forgets the objects of a watch when the watch ends.
-struct EndOnDrop<'a, V>(&'a WatchCache<V>);
+/// Clears the cache when the reflector ends.
+pub(super) struct EndOnDrop<'a, V>(pub(super) &'a WatchCache<V>);
 
 impl<V> Drop for EndOnDrop<'_, V> {
     fn drop(&mut self) {
@@ -50,33 +50,33 @@ impl<V> Drop for EndOnDrop<'_, V> {
     }
 }
 
-/// Why a list or a watch is not there.
+/// Why a list or a watch failed.
 #[derive(Debug, thiserror::Error)]
 enum WatchError {
     #[error("the list failed: {0}")]
     List(#[source] kube::Error),
-    #[error("a page of the list did not come within {PAGE_TIMEOUT:?}")]
+    #[error("a page of the list did not arrive within {PAGE_TIMEOUT:?}")]
     ListTimeout,
     #[error("the list has no resourceVersion")]
     NoResourceVersion,
     #[error("the watch failed: {0}")]
     Watch(#[source] kube::Error),
-    #[error("the watch was not answered within {WATCH_ANSWER_TIMEOUT:?}")]
-    NotAnswered,
+    #[error("no response to the watch within {WATCH_RESPONSE_TIMEOUT:?}")]
+    NoResponse,
     #[error("the watch ended with {0}")]
     Refused(String),
     #[error("the resourceVersion of the watch is too old")]
     Expired,
     #[error("the watch ended before its time")]
     EndedEarly,
-    #[error("the watch of {WATCH_TIME:?} had not ended {WATCH_GRACE:?} later")]
+    #[error("the watch of {WATCH_TIME:?} did not end, even {WATCH_GRACE:?} later")]
     Overdue,
-    #[error("the watch sent events all the time, and no bookmark")]
+    #[error("the watch sent events without a pause, and no bookmark")]
     NotCaughtUp,
     #[error("the version could not be read: {0}")]
     Version(#[source] kube::Error),
-    #[error("the API server is at resourceVersion {found:?}, before {known:?}, which it has told")]
-    WentBack { known: String, found: String },
+    #[error("the API server is at resourceVersion {found:?}, before {known:?}, which it reported earlier")]
+    VersionWentBack { known: String, found: String },
 }
 
 impl WatchError {
@@ -94,53 +94,53 @@ impl WatchError {
             error if error.is_forbidden() => {
                 "grant system:portcullis the verbs list and watch (deploy/rbac.yaml)"
             }
-            Self::EndedEarly | Self::Overdue | Self::NotAnswered | Self::ListTimeout => {
-                "look for a proxy or load balancer before the API server that holds back or cuts off watches"
+            Self::EndedEarly | Self::Overdue | Self::NoResponse | Self::ListTimeout => {
+                "look for a proxy or load balancer in front of the API server that buffers or cuts off watches"
             }
-            Self::NotCaughtUp => "leave the watch cache of the API server on (--watch-cache)",
-            Self::WentBack { .. } => {
-                "everything is listed anew; if etcd was not restored from a backup, look for API servers of different \
-                 clusters behind one address"
+            Self::NotCaughtUp => "enable the watch cache of the API server (--watch-cache)",
+            Self::VersionWentBack { .. } => {
+                "all objects are listed again; if etcd was not restored from a backup, look for API servers of \
+                 different clusters behind one address"
             }
-            _ => "look at the API server and at the network to it",
+            _ => "check the API server and the network to it",
         }
     }
 }
 
-/// Watches the objects of one kind.
+/// Watches one resource.
 pub(super) struct Reflector<K, V> {
     pub(super) cluster: String,
     pub(super) resource: &'static str,
     pub(super) api: Api<K>,
-    /// Which objects, as a field selector.
+    /// The field selector.
     pub(super) fields: Option<&'static str>,
     pub(super) project: fn(&K) -> V,
-    /// How many objects a page of a list holds.
+    /// Objects per page of a list.
     pub(super) page_size: u32,
-    pub(super) store: Arc<WatchCache<V>>,
-    /// How many watches of the resource are stale.
+    pub(super) cache: Arc<WatchCache<V>>,
+    /// Counts the stale watches of the resource.
     pub(super) stale: IntGauge,
     pub(super) last_error: Mutex<Option<WatchFailure>>,
 }
 
-/// The last failure, as it is told.
+/// The last failure, for the log.
 #[derive(Debug, Clone)]
 pub(super) struct WatchFailure {
     cause: String,
     fix: &'static str,
 }
 
-/// A count that is taken back when this is dropped.
-struct Counted<'a>(&'a IntGauge);
+/// Counts a stale watch until it is dropped.
+struct StaleWatchCount<'a>(&'a IntGauge);
 
-impl<'a> Counted<'a> {
+impl<'a> StaleWatchCount<'a> {
     fn new(gauge: &'a IntGauge) -> Self {
         gauge.inc();
         Self(gauge)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for StaleWatchCount<'_> {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -150,10 +150,10 @@ impl<K, V> Reflector<K, V>
 where
     K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
-    /// Never ends.
+    /// Follows the resource. Never returns.
     pub(super) async fn run(&self) {
-        // Also when it panics: the objects of a watch that has ended must not verify a token.
-        let _ended = EndOnDrop(&self.store);
+        // Also on a panic: objects that are no longer watched must not verify a token.
+        let _ended = EndOnDrop(&self.cache);
         tokio::join!(self.follow(), self.report_staleness());
     }
 
@@ -162,12 +162,12 @@ where
         let mut version = None;
         loop {
             match self.next_watch(&mut version).await {
-                // Not after a list alone: it costs more than the watch that fails after it.
+                // A list alone does not reset the back-off: it costs more than the watch that fails after it.
                 Ok(()) => {
                     backoff = FIRST_BACKOFF;
                     *self.last_error() = None;
                 }
-                // It has lasted its time: where there are no bookmarks it can be no better.
+                // No back-off: the watch was complete, and an API server without bookmarks can do no better.
                 Err(error @ WatchError::NotCaughtUp) => self.report_failure(&error),
                 Err(error) => {
                     self.report_failure(&error);
@@ -178,22 +178,22 @@ where
         }
     }
 
-    /// One watch to its end, with a list before it if there is no version to watch from.
+    /// Runs one watch to its end, after a list if there is no version to watch from.
     async fn next_watch(&self, version: &mut Option<String>) -> Result<(), WatchError> {
         let from = match version {
             Some(version) => version,
             None => version.insert(self.list().await?),
         };
         let watched = self.watch(from).await;
-        if matches!(watched, Err(WatchError::Expired | WatchError::WentBack { .. })) {
+        if matches!(watched, Err(WatchError::Expired | WatchError::VersionWentBack { .. })) {
             *version = None;
         }
         watched
     }
 
-    /// Lists everything; returns the version of the list.
+    /// Lists all objects; returns the version of the list.
     async fn list(&self) -> Result<String, WatchError> {
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let mut objects = HashMap::new();
         let mut params =
             ListParams { field_selector: self.fields.map(str::to_owned), ..ListParams::default() };
@@ -206,20 +206,20 @@ where
             if params.continue_token.is_none() {
                 let version = page.metadata.resource_version.filter(|version| !version.is_empty());
                 let version = version.ok_or(WatchError::NoResourceVersion)?;
-                self.store.replace(objects, asked);
+                self.cache.replace(objects, requested_at);
                 return Ok(version);
             }
         }
     }
 
-    /// Watches from `version` on, which goes along.
+    /// Watches from `version`, which advances with the events.
     // threat: deleted-account
     async fn watch(&self, version: &mut String) -> Result<(), WatchError> {
         let began = Instant::now();
         let params = WatchParams { field_selector: self.fields.map(str::to_owned), ..WatchParams::default() };
         let params = params.timeout(WATCH_SECONDS);
-        let answered = timeout(WATCH_ANSWER_TIMEOUT, self.api.watch(&params, version)).await;
-        let events = answered.map_err(|_| WatchError::NotAnswered)?.map_err(watch_error)?;
+        let response = timeout(WATCH_RESPONSE_TIMEOUT, self.api.watch(&params, version)).await;
+        let events = response.map_err(|_| WatchError::NoResponse)?.map_err(watch_error)?;
         let mut events = pin!(events);
         let (mut has_bookmark, mut was_quiet, mut last) = (false, false, Instant::now());
         let deadline = began + WATCH_TIME + WATCH_GRACE;
@@ -231,7 +231,7 @@ where
                 WatchEvent::Deleted(object) => (object, true),
                 WatchEvent::Bookmark(bookmark) => {
                     advance(version, bookmark.metadata.resource_version)?;
-                    self.store.confirm(began);
+                    self.cache.confirm(began);
                     has_bookmark = true;
                     continue;
                 }
@@ -239,9 +239,9 @@ where
                 WatchEvent::Error(status) => return Err(WatchError::Refused(status.message)),
             };
             advance(version, object.resource_version().unwrap_or_default())?;
-            self.store.apply(key(&object), (!is_deleted).then(|| (self.project)(&object)));
+            self.cache.apply(key(&object), (!is_deleted).then(|| (self.project)(&object)));
         }
-        // An end before its time is no evidence: whoever ended it may have held events back.
+        // An early end is not evidence: a proxy that ended the watch may have held events back.
         if began.elapsed() + EARLY_END_TOLERANCE < WATCH_TIME {
             return Err(WatchError::EndedEarly);
         }
@@ -252,24 +252,24 @@ where
             return Err(WatchError::NotCaughtUp);
         }
         self.check_version(version).await?;
-        self.store.confirm(began);
+        self.cache.confirm(began);
         Ok(())
     }
 
-    /// Asks the API server for its version, which must not be below the one that it has told. Without the field selector,
-    /// by which etcd would be searched for one object that it fits; and without the data of the one object.
+    /// Reads the current version, which must not be below the known one. Without the field selector, for which etcd
+    /// would be searched until an object matches, and as metadata only.
     async fn check_version(&self, known: &str) -> Result<(), WatchError> {
         let params = ListParams::default().limit(1);
-        let list = timeout(WATCH_ANSWER_TIMEOUT, self.api.list_metadata(&params)).await;
-        let list = list.map_err(|_| WatchError::NotAnswered)?.map_err(WatchError::Version)?;
+        let list = timeout(WATCH_RESPONSE_TIMEOUT, self.api.list_metadata(&params)).await;
+        let list = list.map_err(|_| WatchError::NoResponse)?.map_err(WatchError::Version)?;
         let found = list.metadata.resource_version.unwrap_or_default();
         if is_before(&found, known) {
-            return Err(WatchError::WentBack { known: known.to_owned(), found });
+            return Err(WatchError::VersionWentBack { known: known.to_owned(), found });
         }
         Ok(())
     }
 
-    /// Logs a failure, if it is another than the last one.
+    /// Logs a failure, unless it has the same cause as the last one.
     fn report_failure(&self, error: &WatchError) {
         let (cluster, resource) = (&self.cluster, self.resource);
         let failure = WatchFailure { cause: error.to_string(), fix: error.fix() };
@@ -277,12 +277,12 @@ where
         let is_new = last.as_ref().is_none_or(|last| last.cause != failure.cause);
         if is_new && error.is_forbidden() {
             let WatchFailure { cause, fix } = &failure;
-            warn!(cluster, resource, "cannot watch, each token costs a read: {cause}; {fix}");
-        } else if is_new && matches!(error, WatchError::WentBack { .. }) {
+            warn!(cluster, resource, "watch failed, falling back to one GET per token: {cause}; {fix}");
+        } else if is_new && matches!(error, WatchError::VersionWentBack { .. }) {
             let WatchFailure { cause, fix } = &failure;
-            warn!(cluster, resource, "watching anew: {cause}; {fix}");
+            warn!(cluster, resource, "restarting the watch: {cause}; {fix}");
         } else {
-            debug!(cluster, resource, "cannot watch: {}", failure.cause);
+            debug!(cluster, resource, "watch failed: {}", failure.cause);
         }
         *last = Some(failure);
     }
@@ -291,35 +291,32 @@ where
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Logs and counts once each time the store is no longer good, and logs when it is good again.
+    /// Logs and counts each time the cache becomes stale, and logs when it is fresh again.
     async fn report_staleness(&self) {
         let (cluster, resource) = (&self.cluster, self.resource);
         let began = Instant::now();
         loop {
-            self.store.until_stale(began).await;
-            let counted = Counted::new(&self.stale);
-            let silence = || {
-                let cause = "the API server says nothing".to_owned();
-                WatchFailure {
-                    cause,
-                    fix: "look at the API server, at the network to it, and at proxies between",
-                }
+            self.cache.until_stale(began).await;
+            let count = StaleWatchCount::new(&self.stale);
+            let no_response = || {
+                let cause = "no response from the API server".to_owned();
+                WatchFailure { cause, fix: "check the API server, the network to it, and proxies between" }
             };
             let last = self.last_error().clone();
-            let WatchFailure { cause, fix } = last.unwrap_or_else(silence);
+            let WatchFailure { cause, fix } = last.unwrap_or_else(no_response);
             warn!(
                 cluster,
                 resource,
-                "the watch is stale, each token costs a read: nothing was heard of it for {FRESH_FOR:?}; {cause}; {fix}"
+                "watch stale, falling back to one GET per token: not confirmed for {FRESH_FOR:?}; {cause}; {fix}"
             );
-            self.store.until_fresh().await;
-            drop(counted);
-            info!(cluster, resource, "watching again");
+            self.cache.until_fresh().await;
+            drop(count);
+            info!(cluster, resource, "watch recovered");
         }
     }
 }
 
-/// The next event of a watch, unless its time is over: also if events never cease to be there.
+/// The next event of a watch before `deadline`, even if events are always ready.
 async fn next_before<T>(
     deadline: Instant,
     mut events: impl Stream<Item = Result<T, kube::Error>> + Unpin,
@@ -331,19 +328,19 @@ async fn next_before<T>(
     next.map_err(|_| WatchError::Overdue)?.map_err(watch_error)
 }
 
-/// Goes on to the version that was told, which never goes back.
+/// Advances to the version of an event, which must not go back.
 fn advance(version: &mut String, reached: String) -> Result<(), WatchError> {
     if reached.is_empty() {
         return Err(WatchError::NoResourceVersion);
     }
     if is_before(&reached, version) {
-        return Err(WatchError::WentBack { known: version.clone(), found: reached });
+        return Err(WatchError::VersionWentBack { known: version.clone(), found: reached });
     }
     *version = reached;
     Ok(())
 }
 
-/// Whether a version is before another one, or cannot be compared with it.
+/// Whether a version is before another one, or not comparable with it.
 // apimachinery: pkg/util/resourceversion, CompareResourceVersion
 fn is_before(version: &str, other: &str) -> bool {
     let [version, other] = [version, other].map(|version| version.parse::<u128>().ok());
@@ -361,10 +358,10 @@ fn key(object: &impl kube::ResourceExt) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Up to a fifth longer, so that the watches of many gateways do not come at once.
+/// Adds up to a fifth, so that many gateways do not retry at once.
 fn jittered(pause: Duration) -> Duration {
     let mut byte = [0; 1];
-    // Without randomness there is no jitter, and nothing else is lost.
+    // Without randomness only the jitter is lost.
     rand::fill(&mut byte).ok();
     pause + pause.mul_f64(f64::from(byte[0]) / 255.0 / 5.0)
 }
@@ -376,7 +373,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_that_always_has_an_event_comes_to_its_end() {
+    async fn a_watch_with_an_event_always_ready_ends_at_its_deadline() {
         let mut events = stream::repeat_with(|| Ok(()));
         let deadline = Instant::now() + Duration::from_secs(1);
         assert!(matches!(next_before(deadline, &mut events).await, Ok(Some(()))));

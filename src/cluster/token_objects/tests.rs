@@ -1,4 +1,4 @@
-//! What is believed of a cluster's objects while its API server is well, away, silent or half there.
+//! Reads of a cluster's objects, label patches, and the caches while the API server fails in different ways.
 
 mod freshness;
 
@@ -14,9 +14,9 @@ use super::*;
 use crate::backend::testing::backend;
 
 #[tokio::test(start_paused = true)]
-async fn a_label_is_written_once_however_often_a_token_asks() {
+async fn a_label_is_patched_once_however_often_its_token_is_used() {
     let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
-    let mut lookups =
+    let mut cache =
         TokenObjectCache::start("c", &backend, TokenObjectKinds::default(), &Handle::current(), &metrics);
     let writes = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&writes);
@@ -25,27 +25,26 @@ async fn a_label_is_written_once_however_often_a_token_asks() {
         counted.fetch_add(1, Ordering::Relaxed);
         std::future::ready(Ok::<_, Infallible>(Response::builder().status(403).body(Body::empty()).unwrap()))
     });
-    lookups.client = Client::new(service, "default");
-    let written = async || {
+    cache.client = Client::new(service, "default");
+    let patches = async || {
         for name in ["a", "b"] {
             for _ in 0..100 {
-                lookups.label_secret("test", name, "label", "today".to_owned());
+                cache.label_secret("test", name, "label", "today".to_owned());
                 tokio::task::yield_now().await;
             }
         }
         sleep(LABEL_PATCH_INTERVAL * 2).await;
         writes.load(Ordering::Relaxed)
     };
-    assert_eq!(written().await, 2, "one for each secret");
-    assert_eq!(written().await, 4, "and another later");
+    assert_eq!(patches().await, 2, "one patch per secret");
+    assert_eq!(patches().await, 4, "and another one later");
 }
 
-/// Each name, and what the answer about it is worth; the API server answers every read with the service account
-/// `victim`.
+/// The API server answers every read with the service account `victim`.
 #[tokio::test]
 async fn an_object_of_another_name_proves_nothing() {
     let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
-    let mut lookups =
+    let mut cache =
         TokenObjectCache::start("c", &backend, TokenObjectKinds::default(), &Handle::current(), &metrics);
     let paths = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&paths);
@@ -54,14 +53,14 @@ async fn an_object_of_another_name_proves_nothing() {
         let victim = json!({"metadata": {"name": "victim", "namespace": "test", "uid": "1"}}).to_string();
         std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(victim.into_bytes()))))
     });
-    lookups.client = Client::new(service, "default");
+    cache.client = Client::new(service, "default");
     let found = async |namespace: &str, name: &str| {
-        let found = TokenGetter::service_account(&lookups, namespace, name).await;
+        let found = TokenGetter::service_account(&cache, namespace, name).await;
         (found.map(|account| account.is_some()).map_err(drop), std::mem::take(&mut *paths.lock().unwrap()))
     };
     let read = vec!["/api/v1/namespaces/test/serviceaccounts/victim".to_owned()];
     assert_eq!(found("test", "victim").await, (Ok(true), read));
-    assert_eq!(found("test", "other").await.0, Err(()), "another object was answered with");
+    assert_eq!(found("test", "other").await.0, Err(()), "the API server returned another object");
     for (namespace, name) in [
         ("test", "victim?x"),
         ("test", "victim#x"),
@@ -76,11 +75,10 @@ async fn an_object_of_another_name_proves_nothing() {
     }
 }
 
-/// Of a secret only that is kept which a token is compared with.
 #[tokio::test]
 async fn a_secret_is_reduced_to_its_token_and_two_labels() {
     let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
-    let mut lookups =
+    let mut cache =
         TokenObjectCache::start("c", &backend, TokenObjectKinds::default(), &Handle::current(), &metrics);
     let service = service_fn(move |_: Request<Body>| {
         let secret = json!({
@@ -94,8 +92,8 @@ async fn a_secret_is_reduced_to_its_token_and_two_labels() {
         });
         std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(secret.to_string().into_bytes()))))
     });
-    lookups.client = Client::new(service, "default");
-    let secret = TokenGetter::secret(&lookups, "test", "s").await.unwrap().unwrap();
+    cache.client = Client::new(service, "default");
+    let secret = TokenGetter::secret(&cache, "test", "s").await.unwrap().unwrap();
     assert_eq!(secret.identity.uid, "1");
     assert_eq!(secret.data.keys().collect::<Vec<_>>(), ["token"]);
     let labels: Vec<_> = secret.labels.keys().collect();
@@ -103,19 +101,33 @@ async fn a_secret_is_reduced_to_its_token_and_two_labels() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_never_there_is_forgotten_with_its_lookups() {
+async fn dropping_the_cache_ends_all_tasks_of_an_unavailable_api_server() {
     let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
-    let needs = TokenObjectKinds { bootstrap_tokens: true, service_accounts: true };
-    let lookups = TokenObjectCache::start("c", &backend, needs, &Handle::current(), &metrics);
+    let kinds = TokenObjectKinds { bootstrap_tokens: true, service_accounts: true };
+    let cache = TokenObjectCache::start("c", &backend, kinds, &Handle::current(), &metrics);
     for _ in 0..3 {
-        lookups.service_account_keys();
+        cache.service_account_keys();
     }
     tokio::task::yield_now().await;
-    drop(lookups);
-    let forgotten = async {
+    drop(cache);
+    let released = async {
         while Arc::strong_count(&backend) > 1 {
             tokio::task::yield_now().await;
         }
     };
-    timeout(Duration::from_secs(10), forgotten).await.unwrap();
+    timeout(Duration::from_secs(10), released).await.unwrap();
+}
+
+#[test]
+fn the_objects_of_a_watch_that_panics_are_forgotten() {
+    let cache = WatchCache::<u8>::default();
+    let key = (String::new(), "a".to_owned());
+    cache.replace([(key, Arc::new(1))].into(), tokio::time::Instant::now());
+    assert!(cache.is_fresh());
+    let watch = std::panic::AssertUnwindSafe(|| {
+        let _ended = reflector::EndOnDrop(&cache);
+        panic!("the watch panics");
+    });
+    assert!(std::panic::catch_unwind(watch).is_err());
+    assert!(!cache.is_fresh() && cache.get("", "a").is_none());
 }

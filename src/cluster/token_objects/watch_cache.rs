@@ -1,10 +1,10 @@
-//! Objects as watches report them, reduced to the parts that tokens are judged by.
+//! A cache of the objects that watches report, reduced to the parts that tokens are verified against.
 //!
-//! A store counts only as long as there is positive evidence that it was up to date at a known time: a whole list, a
-//! bookmark, or a quiet watch that ended in good order. What is told may have been on its way for long, so each is evidence
-//! for the moment at which the list or the watch was asked for, and not for the one at which it came. An event is none: it
-//! says nothing of the events behind it. Neither are silence and failures: [`FRESH_FOR`] after the last evidence the store
-//! knows nothing until there is some again.
+//! The cache is used only while positive evidence shows that it was up to date at a recent time: a complete list, a
+//! bookmark, or a quiet watch that ended regularly. Data may be delayed on its way, so each is evidence for the time at
+//! which the list or watch was requested, and not for the time at which it arrived. An event is not evidence: more
+//! events may be queued behind it. Silence and failures are not evidence either: [`FRESH_FOR`] after the last evidence
+//! the cache returns nothing until there is new evidence.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,34 +16,34 @@ use tokio::time::{Instant, sleep_until};
 /// Namespace and name; objects without a namespace have an empty one.
 pub(super) type Key = (String, String);
 
-/// How long a store counts after the moment that there is evidence for. With the 10 s that a lookup may take, and for which
-/// verdicts are remembered from its beginning, a token is believed for 30 s at most after its object is deleted. Longer
-/// than two quiet watches last.
+/// How long the cache is fresh after the time of the last evidence; longer than two quiet watches. A read may take 10
+/// s, and a verdict is cached for 10 s from the start of its read, so a token is accepted for at most 30 s after its
+/// object was deleted.
 pub(super) const FRESH_FOR: Duration = Duration::from_secs(20);
 
-/// The known objects of one kind.
+/// The cached objects of one resource.
 #[derive(Debug)]
 pub(super) struct WatchCache<V> {
-    state: Mutex<State<V>>,
+    state: Mutex<CacheState<V>>,
     confirmed: Notify,
 }
 
 #[derive(Debug)]
-struct State<V> {
+struct CacheState<V> {
     objects: HashMap<Key, Arc<V>>,
-    /// For when there is evidence; `None` before the first list and after the watch has ended for good.
+    /// The time of the last evidence; `None` before the first list and after the end of the reflector.
     confirmed: Option<Instant>,
 }
 
 impl<V> Default for WatchCache<V> {
     fn default() -> Self {
-        let state = State { objects: HashMap::new(), confirmed: None };
+        let state = CacheState { objects: HashMap::new(), confirmed: None };
         Self { state: Mutex::new(state), confirmed: Notify::new() }
     }
 }
 
 impl<V> WatchCache<V> {
-    /// The object of this name, if the watch has reported it and the store is fresh.
+    /// The object of this name, if the cache has it and is fresh.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
         let state = self.state();
         if !state.is_fresh() {
@@ -52,27 +52,27 @@ impl<V> WatchCache<V> {
         state.objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Whether all objects are known, and changes to them.
+    /// Whether the cache has recent evidence that it was complete.
     // threat: deleted-account
     pub(super) fn is_fresh(&self) -> bool {
         self.state().is_fresh()
     }
 
-    /// When the store was last known to be up to date.
+    /// When the cache was last known to be up to date.
     pub(super) fn confirmed_at(&self) -> Option<Instant> {
         self.state().confirmed
     }
 
-    /// Takes the objects of a whole list, which was asked for at `asked`.
-    pub(super) fn replace(&self, objects: HashMap<Key, Arc<V>>, asked: Instant) {
+    /// Replaces all objects by those of a complete list that was requested at `requested_at`.
+    pub(super) fn replace(&self, objects: HashMap<Key, Arc<V>>, requested_at: Instant) {
         let mut state = self.state();
-        let confirmed = state.confirmed.max(Some(asked));
-        *state = State { objects, confirmed };
+        let confirmed = state.confirmed.max(Some(requested_at));
+        *state = CacheState { objects, confirmed };
         drop(state);
         self.confirmed.notify_waiters();
     }
 
-    /// Takes an event: an object as it became, or none if it was deleted.
+    /// Applies a watch event; `object` is `None` if it was deleted.
     pub(super) fn apply(&self, key: Key, object: Option<V>) {
         let mut state = self.state();
         match object {
@@ -81,20 +81,20 @@ impl<V> WatchCache<V> {
         };
     }
 
-    /// Notes evidence that all changes before `asked` were reported.
-    pub(super) fn confirm(&self, asked: Instant) {
+    /// Records evidence that all changes before `requested_at` were reported.
+    pub(super) fn confirm(&self, requested_at: Instant) {
         let mut state = self.state();
-        state.confirmed = state.confirmed.max(Some(asked));
+        state.confirmed = state.confirmed.max(Some(requested_at));
         drop(state);
         self.confirmed.notify_waiters();
     }
 
-    /// Forgets everything: there will be no further report.
+    /// Removes everything: no further events will follow.
     pub(super) fn end(&self) {
-        *self.state() = State { objects: HashMap::new(), confirmed: None };
+        *self.state() = CacheState { objects: HashMap::new(), confirmed: None };
     }
 
-    /// Waits until there is no recent evidence, in a watch that began at `began`.
+    /// Waits until the cache is stale. Before the first list, time counts from `began`.
     pub(super) async fn until_stale(&self, began: Instant) {
         loop {
             let stale_at = self.confirmed_at().unwrap_or(began) + FRESH_FOR;
@@ -105,7 +105,7 @@ impl<V> WatchCache<V> {
         }
     }
 
-    /// Waits until there is recent evidence.
+    /// Waits until the cache is fresh.
     pub(super) async fn until_fresh(&self) {
         loop {
             let confirmed = self.confirmed.notified();
@@ -116,13 +116,13 @@ impl<V> WatchCache<V> {
         }
     }
 
-    /// Held for a moment, by threads that carry no requests.
-    fn state(&self) -> MutexGuard<'_, State<V>> {
+    /// Held briefly, and never on a worker thread.
+    fn state(&self) -> MutexGuard<'_, CacheState<V>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<V> State<V> {
+impl<V> CacheState<V> {
     fn is_fresh(&self) -> bool {
         self.confirmed.is_some_and(|confirmed| confirmed.elapsed() < FRESH_FOR)
     }

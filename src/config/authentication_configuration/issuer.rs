@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::Issuer;
 use super::field::FieldError;
-use super::url;
+use crate::go::url::Url;
 use crate::http::client_tls::TrustedRoots;
 use crate::pki::x509::CaBundle;
 
@@ -99,14 +99,14 @@ fn url_problems(url: &str, field: &str, disallowed: &[String]) -> Vec<FieldError
         refuse(&problem, "remove this issuer: it issues service account tokens");
     }
     let fix = "give the https URL of the issuer, such as https://idp.example.com";
-    match url::parse(url) {
-        Err(problem) => refuse(&problem, fix),
-        Ok(parts) => {
+    match Url::parse(url) {
+        Err(problem) => refuse(&problem.to_string(), fix),
+        Ok(url) => {
             let rules = [
-                (!parts.https, "URL scheme must be https"),
-                (parts.user, "URL must not contain a username or password"),
-                (parts.query, "URL must not contain a query"),
-                (parts.fragment, "URL must not contain a fragment"),
+                (url.scheme != "https", "URL scheme must be https"),
+                (url.user.is_some(), "URL must not contain a username or password"),
+                (url.query.is_some_and(|query| !query.is_empty()), "URL must not contain a query"),
+                (!url.fragment.is_empty(), "URL must not contain a fragment"),
             ];
             let broken = rules.into_iter().filter(|(broken, _)| *broken);
             broken.for_each(|(_, problem)| refuse(problem, fix));

@@ -1,7 +1,8 @@
 //! Tests of single kubeconfig rules. `tests/it` covers whole configurations through `resolve`.
 
+use testkit::pki::Ca;
+
 use super::*;
-use crate::http::https_client::testing::pki::Ca;
 
 #[test]
 fn servers_are_https_urls_with_a_host() {

@@ -12,7 +12,7 @@ use crate::backend::settings::Backend;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::error::ConfigError;
 use crate::config::file::FileSections;
-use crate::config::flags::{BackendFlags, ClusterKeys, ImpersonationMode, MatchKeys, ServeFlags};
+use crate::config::flags::{BackendFlags, ClusterKeys, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
 use crate::config::sections::{ConfigLayer, MergedSection};
 use crate::http::identity_headers::RequestHeaderNames;
@@ -179,10 +179,6 @@ impl ConfigResolver<'_> {
 
     fn backend(&mut self, given: &MergedSection<ClusterKeys>, with_file: bool) -> Option<Backend> {
         let ClusterKeys { backend, context, endpoints, .. } = &given.values;
-        if backend.impersonation == ImpersonationMode::Gateway {
-            let error = ConfigError::new(given.key("impersonation"), "gateway is not available yet");
-            self.errors.push(error.fix("use backend, with identity requestHeader"));
-        }
         let identity_headers = self.identity_headers(given);
         let place = given.place("backend-kubeconfig");
         let Some(file) = &backend.backend_kubeconfig else {

@@ -12,12 +12,12 @@ use super::{ConfigResolver, listed};
 use crate::config::error::ConfigError;
 use crate::config::flags::ServingFlags;
 use crate::config::sections::{KeyLocation, MergedSection};
-use crate::listener::settings::{Limits, Serving, ServingCertificate};
+use crate::listener::settings::{ClientLimits, ServingCertificate, ServingSettings};
 use crate::pki::x509::certificate::Certificate;
 use crate::pki::x509::{CertificateKeyPair, KeyPairError};
 
 impl ConfigResolver<'_> {
-    pub(super) fn serving(&mut self, given: &MergedSection<ServingFlags>) -> Option<Serving> {
+    pub(super) fn serving(&mut self, given: &MergedSection<ServingFlags>) -> Option<ServingSettings> {
         let flags = &given.values;
         let (cert_place, key_place) = (given.place("tls-cert-file"), given.place("tls-private-key-file"));
         let certificate = match (&flags.tls_cert_file, &flags.tls_private_key_file) {
@@ -43,7 +43,7 @@ impl ConfigResolver<'_> {
             &given.key("strict-transport-security-directives"),
             &listed(&flags.strict_transport_security_directives),
         );
-        Some(Serving {
+        Some(ServingSettings {
             address: SocketAddr::new(flags.bind_address, flags.secure_port),
             permit_port_sharing: flags.permit_port_sharing,
             certificate: certificate?,
@@ -187,9 +187,9 @@ impl ConfigResolver<'_> {
 }
 
 /// The limits on clients; 0 stands for the default.
-fn limits(flags: &ServingFlags) -> Limits {
-    let defaults = Limits::default();
-    Limits {
+fn limits(flags: &ServingFlags) -> ClientLimits {
+    let defaults = ClientLimits::default();
+    ClientLimits {
         max_connections: NonZeroUsize::new(flags.max_connections),
         http2_max_streams: match flags.http2_max_streams_per_connection {
             0 => defaults.http2_max_streams,

@@ -10,7 +10,7 @@ use tracing::{error, info, warn};
 
 use super::{Csr, WriteOutcome, usages};
 use crate::clock::rfc3339;
-use crate::go::escape::hex;
+use crate::go::hex::hex;
 use crate::pki::issuance::alt_names::AltNames;
 use crate::pki::issuance::issue::IssuedCertificate;
 

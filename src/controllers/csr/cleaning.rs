@@ -23,8 +23,8 @@ use crate::controllers::ControllerContext;
 use crate::controllers::client::send;
 use crate::controllers::settings::ControllerName;
 use crate::controllers::worker::ATTEMPT_TIMEOUT;
-use crate::go::escape::path_segment;
 use crate::go::pem;
+use crate::go::url::path_segment;
 use crate::pki::x509::certificate::Certificate;
 use crate::pki::x509::der::{DerReader, tag};
 

@@ -13,17 +13,14 @@ use hyper_util::rt::TokioIo;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use testkit::pki::{Ca, Issued};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
-#[path = "../../../tests/support/pki.rs"]
-pub(crate) mod pki;
-
 use super::*;
 use crate::http::client_tls::TrustedRoots;
 use crate::pki::x509::CertificateKeyPair;
-use pki::{Ca, Issued};
 
 pub(crate) const H2: &[&[u8]] = &[b"h2", b"http/1.1"];
 pub(crate) const H1: &[&[u8]] = &[b"http/1.1"];
@@ -63,12 +60,12 @@ pub(crate) fn reply(status: u16, body: impl Into<Bytes>) -> Reply {
     Ok(http::Response::builder().status(status).body(full(body)).unwrap())
 }
 
-/// HttpsClient settings that trust `ca`.
+/// `HttpsClient` settings that trust `ca`.
 pub(crate) fn trusting(ca: &Ca) -> ClientTls {
     ClientTls { roots: TrustedRoots(Arc::new(roots(ca))), client_certificate: None, server_name: None }
 }
 
-/// HttpsClient settings that trust `ca` and present a certificate.
+/// `HttpsClient` settings that trust `ca` and present a certificate.
 pub(crate) fn showing(own: &Issued, ca: &Ca) -> ClientTls {
     let pair = CertificateKeyPair::from_pem(own.cert_pem().as_bytes(), own.key_pem().as_bytes()).unwrap();
     ClientTls { client_certificate: Some(pair), ..trusting(ca) }

@@ -5,8 +5,8 @@ use futures_util::stream::{iter, pending};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use rustls::crypto::aws_lc_rs::default_provider;
+use testkit::pki::Ca;
 
-use super::testing::pki::Ca;
 use super::testing::{H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting};
 use super::*;
 

@@ -6,15 +6,16 @@
 //! every response (`Audit-Id`, `Cache-Control`, …) is the pipeline's.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use bytes::Bytes;
 use http::Response;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use prost::Message;
+use serde::Serialize;
 
-use super::yaml::Yaml;
 use super::{Details, Form, Status};
-use crate::go::query;
+use crate::go::url::query;
+use crate::http::encoding::{self, Envelope};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const YAML: HeaderValue = HeaderValue::from_static("application/yaml");
@@ -90,16 +91,22 @@ enum Encoding {
 pub fn render(status: &Status, negotiation: &Negotiation<'_>) -> Response<Bytes> {
     let (body, content_type) = match status.form {
         Form::Negotiated => match negotiation.encoding() {
-            Encoding::Json => (format!("{}\n", json(status, true, Layout::Compact)).into(), JSON),
-            Encoding::PrettyJson | Encoding::RawJson => (json(status, true, Layout::Indented).into(), JSON),
-            Encoding::Yaml => (yaml(status).into(), YAML),
-            Encoding::Protobuf => (protobuf(status).into(), PROTOBUF),
+            Encoding::Json => (line(&Typed::from(status)), JSON),
+            Encoding::PrettyJson | Encoding::RawJson => {
+                (encoding::pretty_json(&Typed::from(status)).unwrap_or_default().into(), JSON)
+            }
+            Encoding::Yaml => {
+                let status = Typed::from(status);
+                // JSON is YAML too.
+                (encoding::yaml(&status).map_or_else(|| line(&status), Bytes::from), YAML)
+            }
+            Encoding::Protobuf => {
+                (Envelope::of("v1", "Status", &StatusObject::from(status)).to_bytes().into(), PROTOBUF)
+            }
         },
-        Form::PlainJson => (format!("{}\n\n", json(status, true, Layout::Compact)).into(), JSON),
-        Form::Untyped => (format!("{}\n", json(status, false, Layout::Compact)).into(), TEXT),
+        Form::Untyped => (line(&StatusObject::from(status)), TEXT),
         Form::Text => (format!("{}\n", status.message).into(), TEXT),
     };
-    let body: Bytes = body;
     let mut response = Response::new(body);
     *response.status_mut() = status.code;
     let headers = response.headers_mut();
@@ -165,7 +172,7 @@ fn best(header: &str) -> Option<(Clause<'_>, Encoding)> {
     let mut few: Vec<_> = clauses().take(MOST_INSERTED + 1).collect();
     if few.len() > MOST_INSERTED {
         // Go's result depends on its sorting algorithm here. We take the best by quality, wildcards last, the earliest
-        // of equals; without a list, since anybody can send a long header.
+        // of equals; without a list, since any client can send a long header.
         return clauses().filter_map(|clause| clause.encoding().map(|encoding| (clause, encoding))).min_by(
             |(a, _), (b, _)| {
                 let wild = |clause: &Clause<'_>| (clause.main == "*", clause.sub == "*");
@@ -239,277 +246,74 @@ struct Parameters<'a> {
     pretty: &'a str,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Layout {
-    Compact,
-    Indented,
+fn line(object: &impl Serialize) -> Bytes {
+    // Text and numbers can always be written.
+    let mut line = encoding::json(object).unwrap_or_default();
+    line.push('\n');
+    line.into()
 }
 
-/// Writes the Status as Go does: the fields in the order of the struct, empty ones left out.
-fn json(status: &Status, typed: bool, layout: Layout) -> String {
-    let mut json = Json::new(layout);
-    json.open('{');
-    if typed {
-        json.string("kind", "Status");
-        json.string("apiVersion", "v1");
-    }
-    json.key("metadata");
-    json.open('{');
-    json.close('}');
-    json.string("status", "Failure");
-    json.string("message", &status.message);
-    json.string("reason", status.reason.as_str());
-    if let Some(details) = &status.details {
-        json.key("details");
-        json.open('{');
-        json.string("name", &details.name);
-        json.string("group", &details.group);
-        json.string("kind", &details.kind);
-        json.string("uid", &details.uid);
-        if !details.causes.is_empty() {
-            json.key("causes");
-            json.open('[');
-            for cause in &details.causes {
-                json.item();
-                json.open('{');
-                json.string("reason", &cause.kind);
-                json.string("message", &cause.message);
-                json.string("field", &cause.field);
-                json.close('}');
-            }
-            json.close(']');
-        }
-        json.number("retryAfterSeconds", details.retry_after_seconds);
-        json.close('}');
-    }
-    json.number("code", u32::from(status.code.as_u16()));
-    json.close('}');
-    json.out
+/// `Status` with its kind and version, which JSON has among its fields and protobuf has around it.
+#[derive(Serialize)]
+struct Typed {
+    kind: &'static str,
+    #[serde(rename = "apiVersion")]
+    api_version: &'static str,
+    #[serde(flatten)]
+    status: StatusObject,
 }
 
-/// A JSON text in the making, in Go's dialect.
-struct Json {
-    out: String,
-    layout: Layout,
-    depth: usize,
-    /// Whether the innermost object or list has nothing in it yet.
-    empty: bool,
+/// Fields are in the order of kube-apiserver's JSON.
+// apimachinery: pkg/apis/meta/v1/generated.proto, Status
+#[derive(Clone, PartialEq, Message, Serialize)]
+struct StatusObject {
+    #[prost(message, required, tag = "1")]
+    metadata: ListMeta,
+    #[prost(string, required, tag = "2")]
+    status: String,
+    #[prost(string, required, tag = "3")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+    #[prost(string, required, tag = "4")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+    #[prost(message, optional, tag = "5")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
+    #[prost(uint32, required, tag = "6")]
+    code: u32,
 }
 
-impl Json {
-    fn new(layout: Layout) -> Self {
-        Self { out: String::with_capacity(256), layout, depth: 0, empty: true }
-    }
+/// Empty in every `Status`.
+#[derive(Clone, PartialEq, Message, Serialize)]
+struct ListMeta {
+    #[prost(string, required, tag = "1")]
+    #[serde(skip)]
+    self_link: String,
+    #[prost(string, required, tag = "2")]
+    #[serde(skip)]
+    resource_version: String,
+    #[prost(string, required, tag = "3")]
+    #[serde(skip)]
+    continue_token: String,
+}
 
-    fn open(&mut self, bracket: char) {
-        self.out.push(bracket);
-        self.depth += 1;
-        self.empty = true;
-    }
-
-    fn close(&mut self, bracket: char) {
-        self.depth = self.depth.saturating_sub(1);
-        if !self.empty {
-            self.line();
-        }
-        self.out.push(bracket);
-        self.empty = false;
-    }
-
-    /// Starts the next element.
-    fn item(&mut self) {
-        if !self.empty {
-            self.out.push(',');
-        }
-        self.line();
-        self.empty = false;
-    }
-
-    fn line(&mut self) {
-        if self.layout == Layout::Indented {
-            self.out.push('\n');
-            for _ in 0..self.depth {
-                self.out.push_str("  ");
-            }
-        }
-    }
-
-    fn key(&mut self, key: &str) {
-        self.item();
-        self.out.push('"');
-        self.out.push_str(key);
-        self.out.push_str(if self.layout == Layout::Indented { "\": " } else { "\":" });
-    }
-
-    fn string(&mut self, key: &str, value: &str) {
-        if !value.is_empty() {
-            self.key(key);
-            push_json_string(&mut self.out, value);
-        }
-    }
-
-    fn number(&mut self, key: &str, value: u32) {
-        if value != 0 {
-            self.key(key);
-            self.out.push_str(&value.to_string());
+impl From<&Status> for StatusObject {
+    fn from(status: &Status) -> Self {
+        Self {
+            metadata: ListMeta::default(),
+            status: "Failure".to_owned(),
+            message: status.message.clone(),
+            reason: status.reason.as_str().to_owned(),
+            details: status.details.clone(),
+            code: status.code.as_u16().into(),
         }
     }
 }
 
-/// Writes a string as Go's `encoding/json` does, which also escapes what a browser would read as HTML.
-fn push_json_string(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                // A String takes every write.
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-}
-
-/// Writes the Status as YAML: made from the JSON, so the keys are sorted.
-fn yaml(status: &Status) -> String {
-    let mut yaml = Yaml::default();
-    yaml.raw("apiVersion: v1\ncode: ");
-    yaml.raw(&status.code.as_u16().to_string());
-    if let Some(details) = &status.details {
-        yaml.line(0);
-        if *details == Details::default() {
-            yaml.raw("details: {}");
-        } else {
-            yaml.raw("details:");
-            yaml_details(&mut yaml, details);
-        }
-    }
-    yaml.line(0);
-    yaml.raw("kind: Status");
-    yaml_field(&mut yaml, 0, "message", &status.message);
-    yaml.line(0);
-    yaml.raw("metadata: {}");
-    yaml_field(&mut yaml, 0, "reason", status.reason.as_str());
-    yaml.line(0);
-    yaml.raw("status: Failure");
-    yaml.line(0);
-    yaml.finish()
-}
-
-fn yaml_details(yaml: &mut Yaml, details: &Details) {
-    if !details.causes.is_empty() {
-        yaml.line(2);
-        yaml.raw("causes:");
-        for cause in &details.causes {
-            yaml.line(2);
-            yaml.raw("- ");
-            let fields = [("field", &cause.field), ("message", &cause.message), ("reason", &cause.kind)];
-            let mut written = false;
-            for (key, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
-                if written {
-                    yaml.line(4);
-                }
-                yaml.raw(key);
-                yaml.raw(": ");
-                yaml.string(6, value);
-                written = true;
-            }
-            if !written {
-                yaml.raw("{}");
-            }
-        }
-    }
-    yaml_field(yaml, 2, "group", &details.group);
-    yaml_field(yaml, 2, "kind", &details.kind);
-    yaml_field(yaml, 2, "name", &details.name);
-    if details.retry_after_seconds != 0 {
-        yaml.line(2);
-        yaml.raw("retryAfterSeconds: ");
-        yaml.raw(&details.retry_after_seconds.to_string());
-    }
-    yaml_field(yaml, 2, "uid", &details.uid);
-}
-
-fn yaml_field(yaml: &mut Yaml, indent: usize, key: &str, value: &str) {
-    if !value.is_empty() {
-        yaml.line(indent);
-        yaml.raw(key);
-        yaml.raw(": ");
-        yaml.string(indent + 2, value);
-    }
-}
-
-/// Writes the Status as `runtime.Unknown` with the magic number in front. Strings are written even when empty.
-// apimachinery: pkg/runtime/serializer/protobuf; pkg/apis/meta/v1/generated.proto
-fn protobuf(status: &Status) -> Vec<u8> {
-    let mut list_meta = Message::default();
-    for field in 1..=3 {
-        list_meta.bytes(field, b"");
-    }
-    let mut body = Message::default();
-    body.bytes(1, &list_meta.0);
-    body.bytes(2, b"Failure");
-    body.bytes(3, status.message.as_bytes());
-    body.bytes(4, status.reason.as_str().as_bytes());
-    if let Some(details) = &status.details {
-        let mut message = Message::default();
-        message.bytes(1, details.name.as_bytes());
-        message.bytes(2, details.group.as_bytes());
-        message.bytes(3, details.kind.as_bytes());
-        for cause in &details.causes {
-            let mut each = Message::default();
-            each.bytes(1, cause.kind.as_bytes());
-            each.bytes(2, cause.message.as_bytes());
-            each.bytes(3, cause.field.as_bytes());
-            message.bytes(4, &each.0);
-        }
-        message.number(5, u64::from(details.retry_after_seconds));
-        message.bytes(6, details.uid.as_bytes());
-        body.bytes(5, &message.0);
-    }
-    body.number(6, u64::from(status.code.as_u16()));
-
-    let mut type_meta = Message::default();
-    type_meta.bytes(1, b"v1");
-    type_meta.bytes(2, b"Status");
-    let mut unknown = Message(b"k8s\0".to_vec());
-    unknown.bytes(1, &type_meta.0);
-    unknown.bytes(2, &body.0);
-    unknown.bytes(3, b"");
-    unknown.bytes(4, b"");
-    unknown.0
-}
-
-/// A protobuf message in the making. Field numbers are below sixteen, so that a tag is one byte.
-#[derive(Default)]
-struct Message(Vec<u8>);
-
-impl Message {
-    fn bytes(&mut self, field: u8, value: &[u8]) {
-        self.0.push(field << 3 | 2);
-        self.varint(u64::try_from(value.len()).unwrap_or_default());
-        self.0.extend_from_slice(value);
-    }
-
-    fn number(&mut self, field: u8, value: u64) {
-        self.0.push(field << 3);
-        self.varint(value);
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(u8::try_from(value & 0x7f).unwrap_or_default() | 0x80);
-            value >>= 7;
-        }
-        self.0.push(u8::try_from(value).unwrap_or_default());
+impl From<&Status> for Typed {
+    fn from(status: &Status) -> Self {
+        Self { kind: "Status", api_version: "v1", status: status.into() }
     }
 }
 

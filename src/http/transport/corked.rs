@@ -8,12 +8,14 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
+
+use crate::sync::lock;
 
 /// The size of the buffer; a writer waits when it is full.
 const MAX_BUFFERED_BYTES: usize = 64 * 1024;
@@ -71,7 +73,7 @@ impl<S> CorkedStream<S> {
     }
 
     fn state(&self) -> MutexGuard<'_, CorkState<S>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

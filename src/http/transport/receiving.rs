@@ -70,7 +70,7 @@ impl Http2Body {
     }
 
     /// The error of a reset stream, or `None` if the body is complete. A server that has answered resets the stream
-    /// with NO_ERROR to refuse the rest of an upload; h2 then reports the end of the body before the reset. In any
+    /// with `NO_ERROR` to refuse the rest of an upload; h2 then reports the end of the body before the reset. In any
     /// other case only an announced length shows whether data is missing.
     // RFC 9113, section 8.1; h2: src/proto/streams/state.rs, recv_reset
     fn reset_error(&self, error: h2::Error) -> Option<BodyError> {

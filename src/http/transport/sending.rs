@@ -113,7 +113,7 @@ async fn wait_for_capacity(stream: &mut SendStream<Bytes>) -> Result<(), SendBod
     .await
 }
 
-/// The reset reason for a failed body. Never NO_ERROR, nor REFUSED_STREAM, which would make the receiver retry.
+/// The reset reason for a failed body. Never `NO_ERROR`, nor `REFUSED_STREAM`, which would make the receiver retry.
 fn reset_reason(error: &BodyError) -> Reason {
     let reason = match error {
         BodyError::Transport(TransportError::Http2(error)) => error.reason(),

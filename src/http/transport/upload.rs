@@ -2,7 +2,7 @@
 // threat: unread-request-bodies
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::timeout;
+
+use crate::sync::lock;
 
 /// How much of an unread body is discarded before the response, and for how long. hyper closes the connection if the
 /// body was not read, and a client that is still sending may lose the response to the following TCP reset.
@@ -97,8 +99,4 @@ async fn discard(mut body: Incoming) -> bool {
         left = rest;
     }
     true
-}
-
-fn lock(rest: &Mutex<UnreadState>) -> MutexGuard<'_, UnreadState> {
-    rest.lock().unwrap_or_else(PoisonError::into_inner)
 }

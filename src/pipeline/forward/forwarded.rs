@@ -1,4 +1,4 @@
-//! The headers that tell the backend where a request came from.
+//! The headers with the client's address and the audit ID.
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
@@ -9,11 +9,15 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 
-/// Tells the backend where the request came from. What the client says of it is believed from front proxies alone.
+/// Sets `X-Forwarded-For` and `Audit-Id`. Addresses in the client's headers are kept only if a front proxy sent them.
 // apimachinery: pkg/util/net/http.go, SourceIPs — the first X-Forwarded-For line counts
 // threat: forged-sender
-pub(super) fn set_forwarded_headers(headers: &mut HeaderMap, context: &ForwardContext, by_front_proxy: bool) {
-    let before: Vec<u8> = if by_front_proxy {
+pub(super) fn set_forwarded_headers(
+    headers: &mut HeaderMap,
+    context: &ForwardContext,
+    is_from_front_proxy: bool,
+) {
+    let before: Vec<u8> = if is_from_front_proxy {
         let lines: Vec<&[u8]> = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
         lines.join(b", ".as_slice())
     } else {
@@ -38,7 +42,7 @@ pub(super) fn set_forwarded_headers(headers: &mut HeaderMap, context: &ForwardCo
 mod tests {
     use super::*;
 
-    fn noted(peer: &str, by_front_proxy: bool, lines: &[(&'static str, &'static str)]) -> HeaderMap {
+    fn forwarded(peer: &str, is_from_front_proxy: bool, lines: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static(value));
@@ -51,7 +55,7 @@ mod tests {
                 client: peer.parse().unwrap(),
                 audit_id,
             },
-            by_front_proxy,
+            is_from_front_proxy,
         );
         headers
     }
@@ -61,9 +65,9 @@ mod tests {
     }
 
     #[test]
-    fn the_word_of_a_client_is_not_passed_on() {
+    fn forwarding_headers_of_a_client_are_replaced() {
         for peer in ["0.0.0.0", "10.9.100.255", "255.255.255.255", "::1", "2001:db8::a:0"] {
-            let headers = noted(
+            let headers = forwarded(
                 peer,
                 false,
                 &[
@@ -85,15 +89,15 @@ mod tests {
     }
 
     #[test]
-    fn a_front_proxy_is_believed() {
+    fn forwarding_headers_of_a_front_proxy_are_kept() {
         let sent = [
             ("X-Forwarded-For", "1.1.1.1, 2.2.2.2"),
             ("X-Forwarded-For", "3.3.3.3"),
             ("X-Real-Ip", "1.1.1.1"),
         ];
-        let headers = noted("10.0.0.1", true, &sent);
+        let headers = forwarded("10.0.0.1", true, &sent);
         assert_eq!(lines(&headers, "x-forwarded-for"), ["1.1.1.1, 2.2.2.2, 3.3.3.3, 10.0.0.1"]);
         assert_eq!(lines(&headers, "x-real-ip"), ["1.1.1.1"]);
-        assert_eq!(lines(&noted("10.0.0.1", true, &[]), "x-forwarded-for"), ["10.0.0.1"]);
+        assert_eq!(lines(&forwarded("10.0.0.1", true, &[]), "x-forwarded-for"), ["10.0.0.1"]);
     }
 }

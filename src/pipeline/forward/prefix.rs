@@ -1,5 +1,5 @@
-//! What the prefix of a path means on the way to an API server that has one, and back through a gateway that cut one off.
-
+//! Path prefixes: the one in the backend's URL, and the one that the gateway cuts off the client's path. Finds paths
+//! that could escape the first, and rewrites redirects for the client.
 // threat: backend-path-prefix
 
 use http::header::{HeaderValue, LOCATION};
@@ -9,8 +9,8 @@ use http::{HeaderMap, Request};
 use crate::backend::Backend;
 use crate::http::body::Body;
 
-/// Whether a path, decoded, has a segment that a server might resolve to a path above. A backslash counts as a slash,
-/// and what follows a semicolon is no part of a segment: some servers read them so.
+/// Whether a decoded path has a dot segment. A backslash counts as a slash, and a segment ends at a semicolon, as in
+/// some servers.
 // RFC 3986, section 5.2.4
 pub(super) fn has_dot_segment(decoded_path: &str) -> bool {
     decoded_path
@@ -19,19 +19,19 @@ pub(super) fn has_dot_segment(decoded_path: &str) -> bool {
         .any(|segment| segment == "." || segment == "..")
 }
 
-/// How paths of the backend and of the client differ.
+/// The difference between the paths of the client and of the backend.
 #[derive(Debug)]
-pub(super) struct Prefixes {
-    /// How the backend was addressed.
+pub(super) struct PathPrefixes {
+    /// The authority of the forwarded request.
     pub(super) authority: Authority,
-    /// What precedes every path there.
+    /// The path prefix of the backend's URL.
     pub(super) backend: String,
-    /// What was cut off the client's path, if anything.
+    /// The prefix that was cut off the client's path.
     pub(super) client: Option<Box<str>>,
 }
 
-impl Prefixes {
-    /// How the paths of client and backend differ; `None` if they do not.
+impl PathPrefixes {
+    /// The prefixes of a request; `None` if it has none.
     pub(super) fn between(
         backend: &Backend,
         request: &Request<Body>,
@@ -44,7 +44,7 @@ impl Prefixes {
         Some(Self { authority, backend: backend.path_prefix().to_owned(), client: cut_prefix })
     }
 
-    /// Makes a redirect to a path of the same server lead the client there through the gateway. Any other stays as it is.
+    /// Rewrites a redirect to the same server, so that it leads through the gateway. Any other stays unchanged.
     pub(super) fn restore_location(&self, headers: &mut HeaderMap) {
         let location = headers.get(LOCATION).and_then(|location| location.to_str().ok());
         let Some(restored) = location.and_then(|location| self.restored(location)) else { return };
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_to_paths_of_the_server_lead_through_the_gateway() {
+    fn redirects_to_the_same_server_lead_through_the_gateway() {
         let cases = [
             ("", Some("/clusters/a"), "/api/v1/x/proxy/", Some("/clusters/a/api/v1/x/proxy/")),
             ("", Some("/clusters/a"), "https://api.test/x?y#z", Some("/clusters/a/x?y#z")),
@@ -102,7 +102,7 @@ mod tests {
             ("/k8s/c-1", None, "/login", None),
         ];
         for (backend, client, location, expected) in cases {
-            let prefixes = Prefixes {
+            let prefixes = PathPrefixes {
                 authority: Authority::from_static("api.test"),
                 backend: backend.to_owned(),
                 client: client.map(Into::into),

@@ -1,5 +1,5 @@
-//! From an admitted request to the one that the backend receives. Every fault of the client that the final header shows
-//! is found here, before anything is sent.
+//! Turns an admitted request into the one that the backend receives, and refuses it if the resulting header is invalid.
+//! Nothing is sent here.
 
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRAILER};
 use http::uri::{Authority, PathAndQuery};
@@ -9,7 +9,7 @@ use hyper::upgrade::OnUpgrade;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-use super::prefix::{self, Prefixes};
+use super::prefix::{self, PathPrefixes};
 use super::{ForwardContext, forwarded};
 use crate::backend::Backend;
 use crate::backend::sharing;
@@ -22,18 +22,18 @@ use crate::pipeline::stages::{Admitted, ForwardParts};
 use crate::request::info::RequestInfo;
 use crate::user::{EncodedIdentity, IdentityMode};
 
-/// Why a request cannot be made into one for the backend. The client's fault, all of it.
+/// The reason why a request cannot be forwarded; always the client's fault.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrepareError {
-    /// With the identity the header is larger than the backend accepts.
+    /// With the identity headers, the header is larger than the backend accepts.
     #[error("the request header is larger than the backend accepts")]
     HeaderTooLarge,
-    /// The path might lead out of the backend's path prefix.
-    #[error("the path has a dot segment, and the backend's URL has a path that it might lead out of")]
+    /// The path could escape the backend's path prefix.
+    #[error("the path has a dot segment, which could escape the path prefix of the backend's URL")]
     DotSegment,
 }
 
-/// A request as the backend receives it, and what is needed to handle its answer.
+/// A request as the backend receives it, and the data to handle its response.
 pub(crate) struct Prepared {
     pub(super) backend: Arc<Backend>,
     pub(super) request: Box<Request<Body>>,
@@ -42,10 +42,10 @@ pub(crate) struct Prepared {
     pub(super) info: RequestInfo,
     pub(super) identity: EncodedIdentity,
     pub(super) deadline: Option<Instant>,
-    /// The protocol of an upgrade, and the client's side of it.
+    /// The protocol of a requested upgrade, and the client's side of the connection.
     pub(super) upgrade: Option<(HeaderValue, OnUpgrade)>,
-    /// How the paths of client and backend differ, if they do.
-    pub(super) prefixes: Option<Prefixes>,
+    /// The path prefixes, if the paths of client and backend differ.
+    pub(super) prefixes: Option<PathPrefixes>,
 }
 
 /// Writes the header that the backend receives: trusted headers, the gateway's credential, the backend's address.
@@ -78,12 +78,12 @@ pub(crate) fn prepare(admitted: Admitted, context: &ForwardContext) -> Result<Pr
     if header_size > MAX_HEADER_LIST_SIZE {
         return Err(PrepareError::HeaderTooLarge);
     }
-    let prefixes = Prefixes::between(&backend, &request, cut_prefix);
+    let prefixes = PathPrefixes::between(&backend, &request, cut_prefix);
     Ok(Prepared { backend, request, header_size, info, identity, deadline, upgrade, prefixes })
 }
 
-/// Replaces everything in a client's header that a backend trusts: hop-by-hop headers, the addresses of the client, the
-/// identity. `further_names` are headers from which the backend reads identities beside the standard ones.
+/// Replaces everything that a backend trusts in a client's header: hop-by-hop headers, the client's address, the
+/// identity. `further_names` are non-standard headers from which the backend reads identities.
 // threat: connection-nomination
 pub(crate) fn write_trusted_headers(
     headers: &mut HeaderMap,
@@ -92,9 +92,9 @@ pub(crate) fn write_trusted_headers(
     context: &ForwardContext,
     is_from_front_proxy: bool,
 ) {
-    // First, or a client could nominate the gateway's own headers in Connection.
+    // First: otherwise a client could nominate the gateway's headers in Connection.
     hop_by_hop::strip_hop_by_hop(headers);
-    // Trailers of requests are not forwarded.
+    // The trailers of requests are not forwarded.
     headers.remove(TRAILER);
     forwarded::set_forwarded_headers(headers, context, is_from_front_proxy);
     if let Some(names) = further_names {
@@ -103,8 +103,8 @@ pub(crate) fn write_trusted_headers(
     identity_headers::write_identity(headers, identity);
 }
 
-/// Addresses the request to the backend. The bytes of path and query stay as they are. So does the client's host, except
-/// in identity mode `impersonate`, in which the backend is reached by its own name.
+/// Addresses the request to the backend. The bytes of path and query stay unchanged. The client's host is kept, except
+/// with `--identity=impersonate`, which sends the backend's own host.
 fn address_to_backend(
     request: Box<Request<Incoming>>,
     backend: &Backend,
@@ -120,12 +120,12 @@ fn address_to_backend(
             .or_else(|| client_host.and_then(|host| Authority::try_from(host.as_bytes()).ok())),
     };
     let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    // Each part is valid by itself: only the length of the path with its prefix can be wrong.
+    // Each part is valid by itself, so only the length of the path with its prefix can be at fault.
     head.uri = backend.uri(authority, path).map_err(|_| PrepareError::HeaderTooLarge)?;
     head.version = Version::HTTP_11;
     let body = if incoming.is_end_stream() { Body::empty() } else { Body::from_client(incoming) };
     if body.is_end_stream() && !head.method.is_safe() {
-        // A receiver of HTTP/1.1 cannot tell an empty body from none without it.
+        // Without it, an HTTP/1.1 server cannot distinguish an empty body from none.
         head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));
     }
     head.extensions.clear();

@@ -1,5 +1,5 @@
-//! Upgrades (exec, attach, port-forward): a tunnel opens only after the backend's exact 101 for the protocol that was
-//! asked for. Any other answer is relayed as an answer, and the connection is used for nothing else.
+//! Upgrades (exec, attach, port-forward): a tunnel opens only after a 101 from the backend for exactly the requested
+//! protocol. Any other response is returned as a response, and the connection is not reused.
 //!
 //! A raw pipe after a failed upgrade would hand the client the gateway's own credential (CVE-2018-1002105).
 
@@ -15,19 +15,19 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
 use super::ForwardError;
-use crate::backend::pool::Upgrading;
+use crate::backend::pool::UpgradeConnection;
 use crate::http::body::{Body, EndGuard};
 use crate::http::hop_by_hop::strip_hop_by_hop;
 use crate::http::transport::Incoming;
 
-/// How long what is still under way one way may take once the other way has ended.
-const LAST_BYTES: Duration = Duration::from_secs(1);
+/// How long one direction may still deliver bytes after the other one has ended.
+const HALF_CLOSE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Sends an upgrade request and, on a 101, joins both sides, until `deadline` if there is one. `request` has no
+/// Sends an upgrade request and, after a 101, tunnels until either side ends or `deadline` expires. `request` has no
 /// hop-by-hop headers; `guard` is dropped when the tunnel ends.
 // threat: raw-pipe
 pub(super) async fn tunnel(
-    connection: Upgrading,
+    connection: UpgradeConnection,
     mut request: Request<Body>,
     protocol: HeaderValue,
     client: OnUpgrade,
@@ -39,15 +39,15 @@ pub(super) async fn tunnel(
     let (mut response, permit) = connection.send(request).await?;
     let guard: EndGuard = Box::new((guard, permit));
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    let answered = response.headers().get(UPGRADE);
-    if !switched || !answered.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(protocol.as_bytes()))
+    let received = response.headers().get(UPGRADE);
+    if !switched || !received.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(protocol.as_bytes()))
     {
         if switched {
-            warn!(asked = ?protocol, got = ?answered, "the backend switched to another protocol, tunnel refused");
+            warn!(requested = ?protocol, ?received, "the backend switched to another protocol, tunnel refused");
             return Err(ForwardError::UnaskedSwitch);
         }
         strip_hop_by_hop(response.headers_mut());
-        // Whoever was told to switch and is not answered so has no more to say on this connection.
+        // The client may already have sent bytes of the other protocol, so its connection cannot be reused.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return Ok(response.map(|body| Body::from_backend(Incoming::Http1(body), guard)));
     }
@@ -56,7 +56,7 @@ pub(super) async fn tunnel(
         let _guard = guard;
         let tunnel = async {
             match tokio::try_join!(client, backend) {
-                Ok((client, backend)) => join(client, backend).await,
+                Ok((client, backend)) => copy_both_ways(client, backend).await,
                 Err(error) => debug!(%error, "the tunnel did not open"),
             }
         };
@@ -72,21 +72,21 @@ pub(super) async fn tunnel(
     Ok(Response::from_parts(head, Body::empty()))
 }
 
-/// Carries bytes both ways until either side ends; then what is under way to the other may still arrive, and both are
-/// closed. Waiting for both to end would keep a tunnel whose far end has forgotten it.
+/// Copies bytes both ways until either side ends, then drains the other direction for a short time and closes both.
+/// Waiting for both sides would keep a tunnel whose far end is gone.
 // apimachinery: pkg/util/proxy/upgradeaware.go, tryUpgrade
-async fn join(client: Upgraded, backend: Upgraded) {
+async fn copy_both_ways(client: Upgraded, backend: Upgraded) {
     let (from_client, to_client) = split(TokioIo::new(client));
     let (from_backend, to_backend) = split(TokioIo::new(backend));
-    let mut out = Box::pin(carry(from_client, to_backend));
-    let mut back = Box::pin(carry(from_backend, to_client));
+    let mut out = Box::pin(copy_one_way(from_client, to_backend));
+    let mut back = Box::pin(copy_one_way(from_backend, to_client));
     let ended = tokio::select! {
         ended = &mut out => {
-            timeout(LAST_BYTES, back).await.ok();
+            timeout(HALF_CLOSE_DRAIN_TIMEOUT, back).await.ok();
             ended
         }
         ended = &mut back => {
-            timeout(LAST_BYTES, out).await.ok();
+            timeout(HALF_CLOSE_DRAIN_TIMEOUT, out).await.ok();
             ended
         }
     };
@@ -95,8 +95,8 @@ async fn join(client: Upgraded, backend: Upgraded) {
     }
 }
 
-/// Copies one way to its end, and passes the end on.
-async fn carry<T>(mut from: ReadHalf<T>, mut to: WriteHalf<T>) -> io::Result<()>
+/// Copies one direction to its end, then shuts down the writer.
+async fn copy_one_way<T>(mut from: ReadHalf<T>, mut to: WriteHalf<T>) -> io::Result<()>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {

@@ -1,22 +1,19 @@
-//! A `TokenReview` in the encodings that API servers answer with. What is not looked at stays as it is.
+//! A `TokenReview` in the encodings of kube-apiserver's responses. Everything but the status stays unchanged.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use prost::{Message, encoding};
+use prost::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::authn::Authenticated;
-use crate::http::status::yaml;
+use crate::http::encoding::{self, Envelope};
 
-/// Before an object in protobuf.
-// apimachinery: pkg/runtime/serializer/protobuf/protobuf.go
-const MAGIC: &[u8] = b"k8s\0";
 const KIND: &str = "TokenReview";
 
-/// A review, taken out of an answer.
+/// A review from a response.
 pub(super) struct Document {
     form: Form,
     spec: Spec,
@@ -29,7 +26,7 @@ enum Form {
     Protobuf(Box<(Envelope, Review)>),
 }
 
-/// In the order of the fields, which is that of kube-apiserver's JSON. What is not read is kept as it was written.
+/// Fields are in the order of kube-apiserver's JSON. Raw values keep the text of fields that are not read.
 #[derive(Deserialize)]
 struct JsonReview {
     kind: String,
@@ -41,7 +38,7 @@ struct JsonReview {
     status: Status,
 }
 
-/// Keys are in the order of the alphabet: the status is the last.
+/// Keys are sorted, so the status is the last.
 #[derive(Deserialize)]
 struct YamlReview {
     kind: String,
@@ -50,96 +47,96 @@ struct YamlReview {
     status: Status,
 }
 
-/// What is asked.
+/// The token and the audiences to review.
 // k8s.io/api: authentication/v1/generated.proto
-#[derive(Clone, PartialEq, Message, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[prost(skip_debug)]
 #[serde(default)]
 pub(super) struct Spec {
-    #[prost(string, tag = "1")]
+    #[prost(string, required, tag = "1")]
     pub(super) token: String,
     #[prost(string, repeated, tag = "2")]
     pub(super) audiences: Vec<String>,
 }
 
-/// What is answered. Fields are in the order of kube-apiserver's JSON.
-#[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
+/// The result of the review. Fields are in the order of kube-apiserver's JSON.
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Status {
-    #[prost(bool, tag = "1")]
+    #[prost(bool, required, tag = "1")]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     authenticated: bool,
-    #[prost(message, optional, tag = "2")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<User>,
+    #[prost(message, required, tag = "2")]
+    user: User,
     #[prost(string, repeated, tag = "4")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     audiences: Vec<String>,
-    #[prost(string, tag = "3")]
+    #[prost(string, required, tag = "3")]
     #[serde(skip_serializing_if = "String::is_empty")]
     error: String,
 }
 
-#[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
 #[serde(default)]
 struct User {
-    #[prost(string, tag = "1")]
+    #[prost(string, required, tag = "1")]
     #[serde(skip_serializing_if = "String::is_empty")]
     username: String,
-    #[prost(string, tag = "2")]
+    #[prost(string, required, tag = "2")]
     #[serde(skip_serializing_if = "String::is_empty")]
     uid: String,
     #[prost(string, repeated, tag = "3")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<String>,
-    #[prost(btree_map = "string, message", tag = "4")]
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    extra: BTreeMap<String, Values>,
+    #[prost(message, repeated, tag = "4")]
+    #[serde(with = "extra", skip_serializing_if = "Vec::is_empty")]
+    extra: Vec<Extra>,
 }
 
-#[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
+/// An entry of a map. `prost` has maps, but leaves empty keys and values out, which Go writes.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct Extra {
+    #[prost(string, required, tag = "1")]
+    key: String,
+    #[prost(message, required, tag = "2")]
+    values: Values,
+}
+
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Values {
     #[prost(string, repeated, tag = "1")]
     items: Vec<String>,
 }
 
-/// Around every object in protobuf.
-// apimachinery: pkg/runtime/generated.proto, Unknown
-#[derive(Clone, PartialEq, Message)]
-#[prost(skip_debug)]
-struct Envelope {
-    #[prost(message, optional, tag = "1")]
-    meta: Option<TypeMeta>,
-    #[prost(bytes = "vec", tag = "2")]
-    raw: Vec<u8>,
-    #[prost(string, tag = "3")]
-    content_encoding: String,
-    #[prost(string, tag = "4")]
-    content_type: String,
-}
+/// The entries as a map, which they are in JSON and YAML.
+mod extra {
+    use super::{BTreeMap, Deserialize as _, Extra, Values};
+    use serde::{Deserializer, Serializer};
 
-#[derive(Clone, PartialEq, Message)]
-struct TypeMeta {
-    #[prost(string, tag = "1")]
-    api_version: String,
-    #[prost(string, tag = "2")]
-    kind: String,
+    pub(super) fn serialize<S: Serializer>(extra: &[Extra], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(extra.iter().map(|Extra { key, values }| (key, values)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Extra>, D::Error> {
+        let map = BTreeMap::<String, Values>::deserialize(deserializer)?;
+        Ok(map.into_iter().map(|(key, values)| Extra { key, values }).collect())
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 struct Review {
-    #[prost(bytes = "vec", tag = "1")]
+    #[prost(bytes = "vec", required, tag = "1")]
     metadata: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
+    #[prost(bytes = "vec", required, tag = "2")]
     spec: Vec<u8>,
-    #[prost(bytes = "vec", tag = "3")]
-    status: Vec<u8>,
+    #[prost(message, required, tag = "3")]
+    status: Status,
 }
 
 impl Document {
-    /// Reads an answer; `None` if it is no review, or in no known encoding.
+    /// Parses a response; `None` if it is not a review or the encoding is unknown.
     pub(super) fn read(content_type: &[u8], bytes: &[u8]) -> Option<Self> {
         let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         match media_type {
@@ -159,85 +156,45 @@ impl Document {
                 (kind == KIND).then_some(Self { form, spec, status })
             }
             b"application/vnd.kubernetes.protobuf" => {
-                let envelope = Envelope::decode(bytes.strip_prefix(MAGIC)?).ok()?;
-                envelope.meta.as_ref().filter(|meta| meta.kind == KIND)?;
-                let review = Review::decode(envelope.raw.as_slice()).ok()?;
+                let envelope = Envelope::read(bytes).filter(|envelope| envelope.meta.kind == KIND)?;
+                let mut review = Review::decode(envelope.raw.as_slice()).ok()?;
                 let spec = Spec::decode(review.spec.as_slice()).ok()?;
-                let status = Status::decode(review.status.as_slice()).ok()?;
+                let status = std::mem::take(&mut review.status);
                 Some(Self { form: Form::Protobuf(Box::new((envelope, review))), spec, status })
             }
             _ => None,
         }
     }
 
-    /// What is asked.
+    /// The token and the audiences to review.
     pub(super) fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// What is answered so far.
+    /// The backend's result.
     pub(super) fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Whether nobody has vouched for the token.
+    /// Whether the backend has not authenticated the token.
     pub(super) fn is_refused(&self) -> bool {
         !self.status.authenticated
     }
 
-    /// The same document with another status; `None` if it cannot be written.
+    /// Encodes the document with another status; `None` if that fails.
     pub(super) fn answered(self, status: &Status) -> Option<Vec<u8>> {
         match self.form {
             Form::Json { review, is_pretty } => review.with(status, is_pretty),
             Form::Yaml { before_status } => {
-                let status = yaml::of_value(&json!({ "status": status }));
+                let status = encoding::yaml(&json!({ "status": status }))?;
                 Some(format!("{before_status}\n{status}").into_bytes())
             }
             Form::Protobuf(parts) => {
-                let (envelope, review) = *parts;
-                Some(envelope.around(&Review { status: status.as_go_encodes(), ..review }))
+                let (mut envelope, review) = *parts;
+                envelope.raw = Review { status: status.clone(), ..review }.encode_to_vec();
+                Some(envelope.to_bytes())
             }
         }
-    }
-}
-
-// Go writes fields that are not optional even if they are empty; `prost` leaves them out.
-impl Envelope {
-    fn around(&self, review: &Review) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        encoding::message::encode(1, &self.meta.clone().unwrap_or_default(), &mut bytes);
-        encoding::bytes::encode(2, &review.encode_to_vec(), &mut bytes);
-        encoding::string::encode(3, &self.content_encoding, &mut bytes);
-        encoding::string::encode(4, &self.content_type, &mut bytes);
-        bytes
-    }
-}
-
-impl Status {
-    fn as_go_encodes(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        encoding::bool::encode(1, &self.authenticated, &mut bytes);
-        let user = self.user.as_ref().map(User::as_go_encodes).unwrap_or_default();
-        encoding::bytes::encode(2, &user, &mut bytes);
-        encoding::string::encode(3, &self.error, &mut bytes);
-        encoding::string::encode_repeated(4, &self.audiences, &mut bytes);
-        bytes
-    }
-}
-
-impl User {
-    fn as_go_encodes(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        encoding::string::encode(1, &self.username, &mut bytes);
-        encoding::string::encode(2, &self.uid, &mut bytes);
-        encoding::string::encode_repeated(3, &self.groups, &mut bytes);
-        for (key, values) in &self.extra {
-            let mut entry = Vec::new();
-            encoding::string::encode(1, key, &mut entry);
-            encoding::message::encode(2, values, &mut entry);
-            encoding::bytes::encode(4, &entry, &mut bytes);
-        }
-        bytes
     }
 }
 
@@ -246,60 +203,44 @@ impl JsonReview {
         let [kind, version] = [&self.kind, &self.api_version].map(|text| Value::from(text.as_str()));
         let (metadata, spec) = (&self.metadata, &self.spec);
         let text = if is_pretty {
-            let status = serde_json::to_string_pretty(status).ok()?.replace('\n', "\n  ");
+            let status = encoding::pretty_json(status).ok()?.replace('\n', "\n  ");
             format!(
                 "{{\n  \"kind\": {kind},\n  \"apiVersion\": {version},\n  \"metadata\": {metadata},\n  \"spec\": {spec},\n  \
-                 \"status\": {}\n}}",
-                as_go_escapes(&status)
+                 \"status\": {status}\n}}"
             )
         } else {
-            let status = serde_json::to_string(status).ok()?;
+            let status = encoding::json(status).ok()?;
             format!(
-                "{{\"kind\":{kind},\"apiVersion\":{version},\"metadata\":{metadata},\"spec\":{spec},\"status\":{}}}\n",
-                as_go_escapes(&status)
+                "{{\"kind\":{kind},\"apiVersion\":{version},\"metadata\":{metadata},\"spec\":{spec},\"status\":{status}}}\n"
             )
         };
         Some(text.into_bytes())
     }
 }
 
-/// JSON with the characters escaped that Go escapes beside the necessary ones; they stand in strings alone.
-// Go: encoding/json, HTMLEscape
-fn as_go_escapes(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    for c in json.chars() {
-        match c {
-            '<' => out.push_str("\\u003c"),
-            '>' => out.push_str("\\u003e"),
-            '&' => out.push_str("\\u0026"),
-            '\u{2028}' => out.push_str("\\u2028"),
-            '\u{2029}' => out.push_str("\\u2029"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 impl Status {
-    /// A token that somebody vouched for.
+    /// The status of an authenticated token.
     // kubernetes: pkg/registry/authentication/tokenreview/storage.go
     pub(super) fn of(found: &Authenticated) -> Self {
         let user = &found.user;
-        let extra = user.extra.iter().map(|(key, items)| (key.clone(), Values { items: items.clone() }));
+        let extra = user.extra.iter();
+        let extra =
+            extra.map(|(key, items)| Extra { key: key.clone(), values: Values { items: items.clone() } });
         Self {
             authenticated: true,
-            user: Some(User {
+            user: User {
                 username: user.name.clone(),
                 uid: user.uid.clone().unwrap_or_default(),
                 groups: user.groups.clone(),
                 extra: extra.collect(),
-            }),
+            },
             error: String::new(),
             audiences: found.audiences.iter().map(|audience| audience.0.clone()).collect(),
         }
     }
 
-    /// A token that nobody vouched for, for another reason too: in one list, as a server that knows both would have it.
+    /// The status of a token that is not authenticated, with the gateway's errors added to the backend's, as one server
+    /// would list all of them.
     // apimachinery: pkg/util/errors/errors.go, aggregate.Error
     pub(super) fn with_errors(&self, ours: &[&str]) -> Self {
         let before = self.error.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
@@ -322,12 +263,6 @@ impl Status {
 impl fmt::Debug for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Spec")
-    }
-}
-
-impl fmt::Debug for Envelope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Envelope")
     }
 }
 
@@ -357,14 +292,14 @@ mod tests {
         let extra = [b"\x22\x0d\x0a\x03a/b\x12\x06", &values[..]].concat();
         let bytes =
             [b"\x08\x01\x12\x18\x0a\x05alice\x12\x00", extra.as_slice(), b"\x1a\x00\x22\x03api"].concat();
-        assert_eq!(status.as_go_encodes(), bytes);
+        assert_eq!(status.encode_to_vec(), bytes);
     }
 
     #[test]
     fn nothing_of_a_token_is_shown() {
         let spec = Spec { token: "secret".to_owned(), audiences: Vec::new() };
         let review = Review { spec: spec.encode_to_vec(), ..Review::default() };
-        let envelope = Envelope { raw: review.encode_to_vec(), ..Envelope::default() };
+        let envelope = Envelope::of("v1", KIND, &review);
         assert_eq!(format!("{spec:?} {review:?} {envelope:?}"), "Spec Review Envelope");
     }
 }

@@ -1,4 +1,4 @@
-//! Public key pins, by which a joining node trusts a cluster CA: `sha256:` and the hash of the SubjectPublicKeyInfo.
+//! Public key pins, by which a joining node trusts a cluster CA: `sha256:` and the hash of the `SubjectPublicKeyInfo`.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::go::escape::hex;
+use crate::go::hex::hex;
 
 const FORMAT: &str = "sha256";
 

@@ -7,9 +7,9 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::expiration::{InvalidTimestamp, TokenExpiration};
 use super::token::{BootstrapToken, TokenId};
 use crate::clock::{self, UnixTime};
+use crate::go::rfc3339::{InvalidTimestamp, Rfc3339Time};
 
 /// The type of the Secrets that hold bootstrap tokens.
 pub const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -96,13 +96,12 @@ impl<'a> TokenData<'a> {
 
     /// The expiration; `None` if the token never expires.
     // cluster-bootstrap: util/secrets/secrets.go, GetExpiration
-    pub fn expiration(&self) -> Result<Option<TokenExpiration>, InvalidTimestamp> {
+    pub fn expiration(&self) -> Result<Option<Rfc3339Time>, InvalidTimestamp> {
         match self.get(EXPIRATION) {
             [] => Ok(None),
-            text => std::str::from_utf8(text)
-                .map_err(|_| InvalidTimestamp)
-                .and_then(TokenExpiration::parse)
-                .map(Some),
+            text => {
+                std::str::from_utf8(text).map_err(|_| InvalidTimestamp).and_then(Rfc3339Time::parse).map(Some)
+            }
         }
     }
 
@@ -188,7 +187,7 @@ pub struct TokenDescription {
     /// The free-text description.
     pub description: String,
     /// The expiration; `None` if the token never expires.
-    pub expires: Option<TokenExpiration>,
+    pub expires: Option<Rfc3339Time>,
     /// The usages, sorted.
     pub usages: Vec<String>,
     /// The extra groups, as written in the Secret.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::expiration::TokenExpiration;
 use super::secret::TokenData;
 use crate::clock::UnixTime;
+use crate::go::rfc3339::Rfc3339Time;
 
 /// The action of the token cleaner for a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum CleanupAction {
 /// The action for a token. Considers the expiration alone, even if the Secret is otherwise invalid.
 // kube-controller-manager: pkg/controller/bootstrap/tokencleaner.go, evalSecret
 pub fn cleanup_action(token: &TokenData<'_>, now: UnixTime) -> CleanupAction {
-    match token.expiration().map(|end| end.map(|end: TokenExpiration| end.remaining(now))) {
+    match token.expiration().map(|end| end.map(|end: Rfc3339Time| end.remaining(now))) {
         Ok(None) => CleanupAction::Keep,
         Ok(Some(Some(remaining))) => CleanupAction::KeepFor(remaining),
         Ok(Some(None)) | Err(_) => CleanupAction::Delete,

@@ -32,7 +32,7 @@ impl AltNames {
             dns: names.dns,
             emails: names.emails,
             ips: names.ips.iter().filter_map(|octets| address(octets)).collect(),
-            uris: names.uris.into_iter().map(|(_, uri)| uri.text).collect(),
+            uris: names.uris.into_iter().map(|(_, uri)| uri.to_string()).collect(),
         }
     }
 

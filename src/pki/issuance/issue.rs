@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use aws_lc_rs::rand;
+use x509_cert::ext::pkix::BasicConstraints;
 
 use super::limits::{self, AuthorityLimit};
 use super::lint::{self, ExpectedCertificate, LintError};
@@ -15,10 +16,10 @@ use super::tbs::{self, TbsFields};
 use super::usage::{CertificateUsages, UnknownUsages};
 use super::validity::{self, AuthorityNotValid, Validity};
 use crate::clock::UnixTime;
-use crate::go::escape::hex;
+use crate::go::hex::hex;
 use crate::pki::x509::certificate::Certificate;
 
-/// A certificate request, with the parameters of its CertificateSigningRequest.
+/// A certificate request, with the parameters of its `CertificateSigningRequest`.
 #[derive(Debug, Clone, Copy)]
 pub struct IssuanceRequest<'a> {
     /// The certificate request.
@@ -73,7 +74,7 @@ pub struct IssuanceRequest<'a> {
 #[must_use = "nothing has been signed yet"]
 #[derive(Debug)]
 pub struct PreparedCertificate {
-    /// The encoded TBSCertificate.
+    /// The encoded `TBSCertificate`.
     encoded: Vec<u8>,
     /// The CA that prepared it.
     authority: CertificateFingerprint,
@@ -163,6 +164,8 @@ impl CertificateIssuer {
             subject: &subject,
             spki: request.public_key().spki(),
             usages: &usages,
+            basic_constraints: BasicConstraints { ca: false, path_len_constraint: None },
+            key_id: &[],
             authority_key_id,
             alt_names: request.alt_names(),
         }
@@ -200,17 +203,27 @@ impl CertificateIssuer {
         if authority != self.fingerprint {
             return Err(IssueError::OtherAuthority);
         }
-        let signature = key.sign(self.algorithm, &encoded)?;
-        // A faulty signature can reveal the private key (Boneh, DeMillo, Lipton 1997).
-        self.key
-            .key()
-            .verify(self.algorithm.verified_as(), &encoded, &signature)
-            .map_err(|error| SignError::Wrong(error.to_string()))?;
-        let algorithm = self.algorithm.identifier().map_err(lint::unencodable)?;
-        let der = tbs::signed(&encoded, algorithm, &signature).map_err(lint::unencodable)?;
+        let der = sign(&encoded, self.algorithm, key, &self.key)?;
         let pem = encode_pem("CERTIFICATE", &der);
         Ok(IssuedCertificate { der, pem, serial, subject, validity })
     }
+}
+
+/// Signs an encoded `TBSCertificate` and verifies the signature.
+pub(super) fn sign(
+    encoded: &[u8],
+    algorithm: SigningAlgorithm,
+    key: &dyn Signer,
+    public: &StrongPublicKey,
+) -> Result<Vec<u8>, IssueError> {
+    let signature = key.sign(algorithm, encoded)?;
+    // A faulty signature can reveal the private key (Boneh, DeMillo, Lipton 1997).
+    public
+        .key()
+        .verify(algorithm.verified_as(), encoded, &signature)
+        .map_err(|error| SignError::Wrong(error.to_string()))?;
+    let algorithm = algorithm.identifier().map_err(lint::unencodable)?;
+    Ok(tbs::signed(encoded, algorithm, &signature).map_err(lint::unencodable)?)
 }
 
 /// A random serial number. Serial numbers of one issuer must be unique.

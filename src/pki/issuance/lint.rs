@@ -69,7 +69,7 @@ struct Lint {
     check: fn(&TbsCertificate<'_>, &ExpectedCertificate<'_>) -> Result<(), String>,
 }
 
-/// Runs every lint on an encoded TBSCertificate, and returns the certificate as verifiers will parse it.
+/// Runs every lint on an encoded `TBSCertificate`, and returns the certificate as verifiers will parse it.
 // threat: request-beyond-rules
 pub(super) fn check(encoded: &[u8], expected: &ExpectedCertificate<'_>) -> Result<Certificate, LintError> {
     let unparsable = |found: String| LintError { lint: "encoding", citation: "X.690 §10", found };

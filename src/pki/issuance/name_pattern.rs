@@ -12,7 +12,7 @@ use super::pattern::NamePattern;
 use super::profile::SYSTEM_MASTERS;
 use super::subject::{self, InvalidIdentityName};
 
-/// Prefixes that Kubernetes reserves; kubeadm binds `kubeadm:cluster-admins` to the ClusterRole cluster-admin.
+/// Prefixes that Kubernetes reserves; kubeadm binds `kubeadm:cluster-admins` to the `ClusterRole` cluster-admin.
 const RESERVED: [&str; 2] = ["system:", "kubeadm:"];
 
 /// Why a name that matches a pattern is not signed.
@@ -220,8 +220,8 @@ fn split(uri: &str) -> Option<UriParts<'_>> {
 pub(super) fn uri(text: &str) -> Result<(), RejectedName> {
     let parts = split(text).ok_or(RejectedName::Uri)?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
-    // Normalization removes an empty port.
-    let is_host = |host: &str| !(host.is_empty() || host.contains('@') || host.ends_with(':'));
+    // Normalization removes an empty port, and some parsers decode escapes in a host.
+    let is_host = |host: &str| !(host.is_empty() || host.contains(['@', '%']) || host.ends_with(':'));
     let host = parts.authority.is_none_or(is_host);
     let path = parts.path.unwrap_or_default();
     // Normalization inserts a `/` before the query or fragment.

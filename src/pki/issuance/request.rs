@@ -171,7 +171,7 @@ impl From<ParseError> for RequestError {
 
 /// The parts of an encoded request.
 pub(crate) struct RequestParts<'a> {
-    /// The encoded CertificationRequestInfo, which the signature covers.
+    /// The encoded `CertificationRequestInfo`, which the signature covers.
     signed: &'a [u8],
     pub(crate) subject: &'a [u8],
     spki: &'a [u8],

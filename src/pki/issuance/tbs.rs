@@ -1,4 +1,4 @@
-//! Encodes TBSCertificates and signed certificates in DER.
+//! Encodes `TBSCertificates` and signed certificates in DER.
 //!
 //! General-purpose builders lose repeated organizations, and so groups; hence a builder of our own.
 
@@ -28,6 +28,9 @@ pub(super) struct TbsFields<'a> {
     pub(super) subject: &'a [u8],
     pub(super) spki: &'a [u8],
     pub(super) usages: &'a CertificateUsages,
+    pub(super) basic_constraints: BasicConstraints,
+    /// The subject key identifier; empty if absent.
+    pub(super) key_id: &'a [u8],
     /// The subject key identifier of the CA certificate; empty if absent.
     pub(super) authority_key_id: &'a [u8],
     pub(super) alt_names: &'a AltNames,
@@ -62,7 +65,7 @@ struct SignedSequence {
 }
 
 impl TbsFields<'_> {
-    /// Encodes the TBSCertificate.
+    /// Encodes the `TBSCertificate`.
     pub(super) fn to_der(&self) -> Result<Vec<u8>, der::Error> {
         TbsCertificate {
             // Version 3, counted from zero.
@@ -98,7 +101,10 @@ impl TbsFields<'_> {
             let purposes = purposes.into_iter().map(ObjectIdentifier::new_unwrap).collect();
             add("2.5.29.37", false, ExtendedKeyUsage(purposes).to_der()?)?;
         }
-        add("2.5.29.19", true, BasicConstraints { ca: false, path_len_constraint: None }.to_der()?)?;
+        add("2.5.29.19", true, self.basic_constraints.to_der()?)?;
+        if !self.key_id.is_empty() {
+            add("2.5.29.14", false, OctetString::new(self.key_id)?.to_der()?)?;
+        }
         if !self.authority_key_id.is_empty() {
             let key_identifier = Some(OctetString::new(self.authority_key_id)?);
             let id = AuthorityKeyIdentifier { key_identifier, ..AuthorityKeyIdentifier::default() };

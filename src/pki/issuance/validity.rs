@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::UnixTime;
-use crate::pki::x509::time::rfc3339;
+use crate::go::rfc3339::format_utc;
 
 /// The time by which notBefore precedes the issuance, for clients with slow clocks.
 // kubernetes: pkg/controller/certificates/signer/signer.go, sign
@@ -86,7 +86,7 @@ impl Validity {
 /// Formats a time like Go's `time.Time`.
 fn go_format(time: UnixTime) -> String {
     let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-    rfc3339(seconds).replace('T', " ").replace('Z', " +0000 UTC")
+    format_utc(seconds).replace('T', " ").replace('Z', " +0000 UTC")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::certificate::ParseError;
 use super::der::{DerReader, tag};
-use crate::go::uri::{self, Uri};
+use crate::go::url::Url;
 
 /// The names of a subject alternative name extension, of the four kinds that Go parses.
 #[derive(Debug, Clone, Default)]
@@ -10,7 +10,7 @@ pub(crate) struct SubjectAltNames {
     pub(crate) dns: Vec<String>,
     pub(crate) emails: Vec<String>,
     /// Each URI as encoded, and as Go parses it.
-    pub(crate) uris: Vec<(String, Uri)>,
+    pub(crate) uris: Vec<(String, Url)>,
     /// Four or sixteen octets each.
     pub(crate) ips: Vec<Vec<u8>>,
 }
@@ -33,7 +33,7 @@ impl SubjectAltNames {
                 0x86 => {
                     let text = ia5(name.content)
                         .ok_or(ParseError("x509: SAN uniformResourceIdentifier is malformed"))?;
-                    let uri = uri::parse(&text).ok_or(ParseError("x509: cannot parse URI"))?;
+                    let uri = Url::parse(&text).map_err(|_| ParseError("x509: cannot parse URI"))?;
                     if !domain_valid(&uri.host, false) {
                         return Err(ParseError("x509: cannot parse URI: invalid domain"));
                     }

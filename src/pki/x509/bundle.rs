@@ -53,7 +53,7 @@ impl CaBundle {
         Ok(Self { certificates, fingerprint })
     }
 
-    /// The `certificate_authorities` of a TLS CertificateRequest, by which clients select their certificate.
+    /// The `certificate_authorities` of a TLS `CertificateRequest`, by which clients select their certificate.
     pub fn subjects(&self) -> Vec<DistinguishedName> {
         let mut seen = HashSet::new();
         self.certificates

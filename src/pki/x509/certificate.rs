@@ -22,7 +22,7 @@ pub struct ParseError(pub(crate) &'static str);
 #[derive(Debug, Clone)]
 pub(crate) struct Certificate {
     pub(crate) der: CertificateDer<'static>,
-    /// The encoded TBSCertificate, which the signature covers.
+    /// The encoded `TBSCertificate`, which the signature covers.
     pub(crate) tbs: Vec<u8>,
     /// 1, 2 or 3.
     pub(crate) version: i64,

@@ -9,8 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::alt_names::{SubjectAltNames, domain_valid, ia5};
 use super::certificate::{Certificate, ParseError};
 use super::der::{DerReader, MalformedDer, tag};
-use crate::go::escape::hex;
-use crate::go::uri;
+use crate::go::hex::hex;
 
 /// Limit on the comparisons of names with constraints for one path. Not in Go, which does not compare pairwise.
 const MAX_COMPARISONS: usize = 250_000;
@@ -298,6 +297,31 @@ fn unmapped(ip: &[u8]) -> &[u8] {
     }
 }
 
+/// The domain a URI's host stands for under name constraints; the error is the reason it cannot be compared.
+// go: crypto/x509/constraints.go, parseURIs
+fn constrained_domain(uri: &str, host: &str) -> Result<String, String> {
+    let unmatchable = |what: &str| format!("URI with {what} ({uri:?}) cannot be matched against constraints");
+    let lower = host.to_ascii_lowercase();
+    if lower.is_empty() {
+        return Err(unmatchable("empty host"));
+    }
+    if lower.starts_with('[') {
+        return Err(unmatchable("IP"));
+    }
+    let mut domain = lower;
+    if domain.contains(':') && !domain.ends_with(']') {
+        let (name, _port) = domain.rsplit_once(':').unwrap_or_default();
+        if name.contains([':', '[', ']']) {
+            return Err(format!("cannot parse URI host {host:?}"));
+        }
+        domain = name.to_owned();
+    }
+    if domain.parse::<IpAddr>().is_ok() {
+        return Err(unmatchable("IP"));
+    }
+    Ok(domain)
+}
+
 fn show_ip(ip: &[u8]) -> String {
     if let Ok(v4) = <[u8; 4]>::try_from(unmapped(ip)) {
         return Ipv4Addr::from(v4).to_string();
@@ -325,7 +349,7 @@ impl<'a> ComparableNames<'a> {
         let uris = names
             .uris
             .iter()
-            .map(|(text, uri)| Ok((text.as_str(), uri::constrained_domain(text, &uri.host)?)))
+            .map(|(text, uri)| Ok((text.as_str(), constrained_domain(text, &uri.host)?)))
             .collect::<Result<_, String>>()?;
         let mailboxes = names
             .emails
@@ -407,7 +431,7 @@ fn is_atom(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{IpSubtree, Mailbox, covers, domain_valid, permits_ip};
+    use super::{IpSubtree, Mailbox, constrained_domain, covers, domain_valid, permits_ip};
 
     #[test]
     fn subtrees_cover_whole_labels() {
@@ -469,5 +493,13 @@ mod tests {
         assert!(IpSubtree::parse(&[10, 0, 0, 0, 255, 0, 255, 0]).is_err());
         assert!(IpSubtree::parse(&[10, 0, 0, 0, 254, 128, 0, 0]).is_err());
         assert!(IpSubtree::parse(&[10, 0, 0, 0]).is_err());
+    }
+
+    #[test]
+    fn addresses_cannot_be_constrained() {
+        assert_eq!(constrained_domain("u", "Example.com:80").as_deref(), Ok("example.com"));
+        for host in ["", "1.2.3.4", "[::1]", "[::1]:80", "1.2.3.4:80", "a:1:2"] {
+            assert!(constrained_domain("u", host).is_err(), "{host}");
+        }
     }
 }

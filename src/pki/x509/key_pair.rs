@@ -180,8 +180,9 @@ pub(crate) fn certificate_blocks(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
 
 #[cfg(test)]
 mod tests {
+    use testkit::pki::{Ca, KeyKind};
+
     use super::*;
-    use crate::http::https_client::testing::pki::{Ca, KeyKind};
     use crate::pki::issuance::testing::openssl;
 
     fn read(certificate: &str, key: &str) -> Result<CertificateKeyPair, String> {

@@ -97,26 +97,10 @@ pub(crate) fn is_after(now: UnixTime, limit: i64) -> bool {
     u64::try_from(limit).map_or(true, |limit| now > UnixTime::from_secs(limit))
 }
 
-/// Formats as RFC 3339, in UTC and whole seconds.
-pub(crate) fn rfc3339(seconds: i64) -> String {
-    let days = seconds.div_euclid(86_400);
-    let second = seconds.rem_euclid(86_400);
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{generalized_time, is_after, is_before, rfc3339, utc_time};
+    use super::{generalized_time, is_after, is_before, utc_time};
+    use crate::go::rfc3339::format_utc;
     use std::time::Duration;
 
     #[test]
@@ -150,10 +134,10 @@ mod tests {
             ("20990101000000.5Z", None),
         ];
         for (text, want) in UTC {
-            assert_eq!(utc_time(text.as_bytes()).map(rfc3339).as_deref(), *want, "{text}");
+            assert_eq!(utc_time(text.as_bytes()).map(format_utc).as_deref(), *want, "{text}");
         }
         for (text, want) in GENERALIZED {
-            assert_eq!(generalized_time(text.as_bytes()).map(rfc3339).as_deref(), *want, "{text}");
+            assert_eq!(generalized_time(text.as_bytes()).map(format_utc).as_deref(), *want, "{text}");
         }
     }
 

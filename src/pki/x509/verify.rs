@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 
 use crate::clock::UnixTime;
+use crate::go::rfc3339::format_utc;
 
 use super::bundle::CaBundle;
 use super::certificate::{Certificate, KEY_CERT_SIGN, ParseError};
@@ -311,12 +312,12 @@ fn check_place(
     if extensions.unhandled_critical {
         return Err(VerifyError::UnhandledCriticalExtension);
     }
-    let shown = || time::rfc3339(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    let shown = || format_utc(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     if time::is_before(now, certificate.not_before) {
-        return Err(VerifyError::NotYetValid { now: shown(), limit: time::rfc3339(certificate.not_before) });
+        return Err(VerifyError::NotYetValid { now: shown(), limit: format_utc(certificate.not_before) });
     }
     if time::is_after(now, certificate.not_after) {
-        return Err(VerifyError::Expired { now: shown(), limit: time::rfc3339(certificate.not_after) });
+        return Err(VerifyError::Expired { now: shown(), limit: format_utc(certificate.not_after) });
     }
     let constraints = extensions.basic_constraints;
     if place == PathPosition::Intermediate && !constraints.is_some_and(|constraints| constraints.is_ca) {

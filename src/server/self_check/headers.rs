@@ -1,5 +1,5 @@
-//! From which headers an API server reads identities: it says so itself, to those who may read a config map of it.
-//! They are taken out of every request, since it may believe one of them before the gateway's own.
+//! Reads the names of the headers from which an API server takes identities, which it publishes in a ConfigMap. The
+//! gateway removes these headers from every request, because the API server may prefer one to the gateway's own.
 // kubernetes: pkg/controlplane/controller/clusterauthenticationtrust/cluster_authentication_trust_controller.go
 
 use std::collections::BTreeMap;
@@ -13,14 +13,14 @@ use crate::user::{IdentityMode, UserInfo};
 
 const CONFIG_MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 
-/// What an API server says of its identity headers.
+/// The identity headers that an API server publishes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// These are all of them.
-    Names(RequestHeaderNames),
-    /// It has no such config map: it is not one of Kubernetes' own.
-    Unknown,
-    /// The gateway may not know.
+pub(super) enum PublishedHeaderNames {
+    /// All names.
+    All(RequestHeaderNames),
+    /// The ConfigMap does not exist: the server is not kube-apiserver.
+    NotFound,
+    /// The gateway is not permitted to read the ConfigMap.
     Forbidden,
 }
 
@@ -30,23 +30,29 @@ struct ConfigMap {
     data: BTreeMap<String, String>,
 }
 
-/// Asks for them. An error says why there is no answer; there may be one later.
+/// Reads the names. After an error, a later attempt may succeed.
 // threat: further-identity-headers
-pub(super) async fn ask(line: &ProbeClient, identity: IdentityMode) -> Result<Answer, String> {
-    // As all that the gateway reads for itself: where identities are impersonated, as what its credential is.
+pub(super) async fn read(
+    client: &ProbeClient,
+    identity: IdentityMode,
+) -> Result<PublishedHeaderNames, String> {
+    // Like all of the gateway's own reads: in identity mode `impersonate`, as the user of its credential.
     let portcullis = UserInfo::portcullis();
     let user = (identity == IdentityMode::RequestHeader).then_some(&portcullis);
-    let answer = line.ask(user, CONFIG_MAP, None).await;
-    let (status, body) = answer.map_err(|error| error.to_string())?;
-    judge(status, &body)
+    let response = client.send(user, CONFIG_MAP, None).await;
+    let (status, body) = response.map_err(|error| error.to_string())?;
+    parse(status, &body)
 }
 
-fn judge(status: StatusCode, body: &[u8]) -> Result<Answer, String> {
+fn parse(status: StatusCode, body: &[u8]) -> Result<PublishedHeaderNames, String> {
     match status {
-        StatusCode::OK => names(body).map(Answer::Names).ok_or_else(|| "it is not understood".to_owned()),
-        StatusCode::NOT_FOUND => Ok(Answer::Unknown),
-        StatusCode::FORBIDDEN => Ok(Answer::Forbidden),
-        status => Err(format!("it answered {status}")),
+        StatusCode::OK => {
+            let names = names(body).ok_or_else(|| format!("{CONFIG_MAP} cannot be parsed"))?;
+            Ok(PublishedHeaderNames::All(names))
+        }
+        StatusCode::NOT_FOUND => Ok(PublishedHeaderNames::NotFound),
+        StatusCode::FORBIDDEN => Ok(PublishedHeaderNames::Forbidden),
+        status => Err(format!("HTTP status {status}")),
     }
 }
 
@@ -55,9 +61,9 @@ fn names(body: &[u8]) -> Option<RequestHeaderNames> {
     let list = |key: &str| -> Option<Vec<String>> {
         let json = map.data.get(key).map(String::as_str).filter(|json| !json.is_empty());
         let names: Option<Vec<String>> = serde_json::from_str(json.unwrap_or("null")).ok()?;
-        // What cannot be the name of a header does not arrive as one.
-        let can_be = |name: &String| HeaderName::try_from(name.trim()).is_ok();
-        Some(names.unwrap_or_default().into_iter().filter(can_be).collect())
+        // A value that is not a header name cannot arrive as one.
+        let is_header_name = |name: &String| HeaderName::try_from(name.trim()).is_ok();
+        Some(names.unwrap_or_default().into_iter().filter(is_header_name).collect())
     };
     RequestHeaderNames::new(
         &list("requestheader-username-headers")?,
@@ -72,13 +78,13 @@ fn names(body: &[u8]) -> Option<RequestHeaderNames> {
 mod tests {
     use super::*;
 
-    fn names(users: &[&str], groups: &[&str]) -> Answer {
+    fn names(users: &[&str], groups: &[&str]) -> PublishedHeaderNames {
         let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        Answer::Names(RequestHeaderNames::new(&owned(users), &[], &owned(groups), &[]).unwrap())
+        PublishedHeaderNames::All(RequestHeaderNames::new(&owned(users), &[], &owned(groups), &[]).unwrap())
     }
 
     #[test]
-    fn only_an_answer_says_which_headers_there_are() {
+    fn only_a_valid_response_names_the_headers() {
         let map = |data: &str| format!(r#"{{"kind":"ConfigMap","data":{data}}}"#);
         let users =
             r#""requestheader-username-headers":"[\"X-Remote-User\",\"X-Corp-User\",\"no header\",\"\"]""#;
@@ -97,16 +103,16 @@ mod tests {
             (200, map(&format!(r#"{{{users},"requestheader-group-headers":"X-Corp-Group"}}"#)), None),
             (200, map(r#"{"requestheader-username-headers":"{}"}"#), None),
             (200, "<html>".to_owned(), None),
-            (404, String::new(), Some(Answer::Unknown)),
-            (403, String::new(), Some(Answer::Forbidden)),
+            (404, String::new(), Some(PublishedHeaderNames::NotFound)),
+            (403, String::new(), Some(PublishedHeaderNames::Forbidden)),
             (401, String::new(), None),
             (429, String::new(), None),
             (500, String::new(), None),
             (302, String::new(), None),
         ];
         for (code, body, expected) in cases {
-            let answer = judge(StatusCode::from_u16(code).unwrap(), body.as_bytes());
-            assert_eq!(answer.ok(), expected, "{code} {body}");
+            let published = parse(StatusCode::from_u16(code).unwrap(), body.as_bytes());
+            assert_eq!(published.ok(), expected, "{code} {body}");
         }
     }
 }

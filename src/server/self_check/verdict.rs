@@ -1,4 +1,4 @@
-//! What an answer to the self-check says of an endpoint, and what an operator can do about it.
+//! Evaluates the response to the self-check, and describes each failure with its cause and fix.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,77 +6,77 @@ use std::fmt;
 use http::StatusCode;
 use serde::Deserialize;
 
-use crate::backend::endpoint::CertificateRequest;
+use crate::backend::endpoint::ClientCertificateRequest;
 use crate::user::IdentityMode;
 use crate::user::{ANONYMOUS, GATEWAY, UserInfo};
 
-/// An endpoint that can be used.
+/// How an endpoint accepts identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Accepted {
-    /// Every part of an identity arrives as it is.
-    Whole,
-    /// Uids do not arrive.
+pub(super) enum AcceptedIdentity {
+    /// Every part arrives unchanged.
+    Complete,
+    /// Every part except the UID arrives.
     WithoutUid,
 }
 
-/// Why an endpoint must not be used.
+/// Why an endpoint failed its self-check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// It does not accept the gateway's credential.
-    Unauthorized(Certificate),
-    /// It takes the gateway's requests for another user's: nobody's, or the gateway's own.
-    SomeoneElse(String, Certificate),
-    /// The gateway may not impersonate.
-    MayNotImpersonate(String),
-    /// The user was understood, but it may not ask.
-    Forbidden,
-    /// A part of the identity arrives as something else.
-    Differs(Vec<&'static str>),
-    /// It does not know the question.
-    TooOld,
-    /// It answered with something else.
-    Odd(u16),
-    /// This user may not read from which headers it reads identities.
+pub(super) enum SelfCheckFailure {
+    /// The API server rejects the gateway's credential.
+    Unauthorized(CertificateFinding),
+    /// Requests run as this other user: anonymous, or the gateway's own.
+    OtherUser(String, CertificateFinding),
+    /// The gateway's user, of this name, is not permitted to impersonate.
+    ImpersonationForbidden(String),
+    /// The API server accepts the identity, but its RBAC forbids the review.
+    ReviewForbidden,
+    /// These parts of the identity arrive changed.
+    IdentityChanged(Vec<&'static str>),
+    /// The API server does not serve the review API.
+    ReviewNotFound,
+    /// The response, of this status, is not a review.
+    UnexpectedResponse(u16),
+    /// This user is not permitted to read the names of the identity headers.
     HeaderNamesForbidden(Option<String>),
 }
 
-/// What the endpoint said of client certificates in the handshake.
+/// What the TLS handshake reveals about the gateway's client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Certificate {
-    /// It was shown nothing that could be wrong: the gateway speaks with a token.
-    None,
-    /// It asked for none.
-    NotAsked,
-    /// It named CAs, and none of them has signed the gateway's.
+pub(super) enum CertificateFinding {
+    /// The gateway has no client certificate: it uses a token.
+    NotUsed,
+    /// The API server did not request a client certificate.
+    NotRequested,
+    /// The API server named CAs, and this issuer of the gateway's certificate is not among them.
     UnknownCa(String),
-    /// Nothing is known to be wrong with it.
-    Known(String),
+    /// The handshake shows no fault of the certificate with this common name.
+    Plausible(String),
 }
 
-impl Certificate {
-    pub(super) fn of(asked: CertificateRequest, subject: Option<(&str, &str)>) -> Self {
-        match (asked, subject) {
-            (_, None) => Self::None,
-            (CertificateRequest::Never, Some(_)) => Self::NotAsked,
-            (CertificateRequest::ForOthers, Some((_, issuer))) => Self::UnknownCa(issuer.to_owned()),
-            (CertificateRequest::ForOurs, Some((name, _))) => Self::Known(name.to_owned()),
+impl CertificateFinding {
+    pub(super) fn of(request: ClientCertificateRequest, subject: Option<(&str, &str)>) -> Self {
+        match (request, subject) {
+            (_, None) => Self::NotUsed,
+            (ClientCertificateRequest::NotSent, Some(_)) => Self::NotRequested,
+            (ClientCertificateRequest::OtherCas, Some((_, issuer))) => Self::UnknownCa(issuer.to_owned()),
+            (ClientCertificateRequest::OurCa, Some((name, _))) => Self::Plausible(name.to_owned()),
         }
     }
 }
 
 #[derive(Deserialize)]
-struct Review {
-    status: ReviewStatus,
+struct SelfSubjectReview {
+    status: SelfSubjectReviewStatus,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ReviewStatus {
-    user_info: Answered,
+struct SelfSubjectReviewStatus {
+    user_info: ReviewedUser,
 }
 
 #[derive(Deserialize)]
-struct Answered {
+struct ReviewedUser {
     #[serde(default)]
     username: String,
     #[serde(default)]
@@ -88,94 +88,98 @@ struct Answered {
 }
 
 #[derive(Deserialize)]
-struct Refused {
+struct StatusMessage {
     #[serde(default)]
     message: String,
 }
 
-/// Judges the answer to a `SelfSubjectReview` that was asked as `sent`; `None` if it says nothing either way.
-pub(super) fn judge(
+/// Evaluates the response to a `SelfSubjectReview` as `sent`; `None` if it proves nothing either way.
+pub(super) fn evaluate(
     sent: &UserInfo,
     status: StatusCode,
     body: &[u8],
-    certificate: Certificate,
-) -> Option<Result<Accepted, Fault>> {
-    let fault = match status {
-        StatusCode::CREATED | StatusCode::OK => match serde_json::from_slice::<Review>(body) {
+    certificate: CertificateFinding,
+) -> Option<Result<AcceptedIdentity, SelfCheckFailure>> {
+    let failure = match status {
+        StatusCode::CREATED | StatusCode::OK => match serde_json::from_slice::<SelfSubjectReview>(body) {
             Ok(review) => return Some(compare(sent, &review.status.user_info, certificate)),
-            Err(_) => Fault::Odd(status.as_u16()),
+            Err(_) => SelfCheckFailure::UnexpectedResponse(status.as_u16()),
         },
-        StatusCode::UNAUTHORIZED => Fault::Unauthorized(certificate),
+        StatusCode::UNAUTHORIZED => SelfCheckFailure::Unauthorized(certificate),
         StatusCode::FORBIDDEN => {
-            let message =
-                serde_json::from_slice::<Refused>(body).map(|refused| refused.message).unwrap_or_default();
+            let message = serde_json::from_slice::<StatusMessage>(body)
+                .map(|refused| refused.message)
+                .unwrap_or_default();
             match quoted_user(&message) {
-                _ if message.contains("cannot impersonate") => {
-                    Fault::MayNotImpersonate(quoted_user(&message).unwrap_or_default().to_owned())
-                }
-                Some(user) if user == sent.name => Fault::Forbidden,
-                Some(user) => Fault::SomeoneElse(user.to_owned(), certificate),
-                None => Fault::Odd(status.as_u16()),
+                _ if message.contains("cannot impersonate") => SelfCheckFailure::ImpersonationForbidden(
+                    quoted_user(&message).unwrap_or_default().to_owned(),
+                ),
+                Some(user) if user == sent.name => SelfCheckFailure::ReviewForbidden,
+                Some(user) => SelfCheckFailure::OtherUser(user.to_owned(), certificate),
+                None => SelfCheckFailure::UnexpectedResponse(status.as_u16()),
             }
         }
-        StatusCode::NOT_FOUND => Fault::TooOld,
-        // It is starting, overloaded or ending.
+        StatusCode::NOT_FOUND => SelfCheckFailure::ReviewNotFound,
+        // The API server is starting, overloaded or shutting down.
         StatusCode::TOO_MANY_REQUESTS => return None,
         status if status.is_server_error() => return None,
-        status => Fault::Odd(status.as_u16()),
+        status => SelfCheckFailure::UnexpectedResponse(status.as_u16()),
     };
-    Some(Err(fault))
+    Some(Err(failure))
 }
 
-fn compare(sent: &UserInfo, answered: &Answered, certificate: Certificate) -> Result<Accepted, Fault> {
-    if answered.username != sent.name {
-        return Err(Fault::SomeoneElse(answered.username.clone(), certificate));
+fn compare(
+    sent: &UserInfo,
+    received: &ReviewedUser,
+    certificate: CertificateFinding,
+) -> Result<AcceptedIdentity, SelfCheckFailure> {
+    if received.username != sent.name {
+        return Err(SelfCheckFailure::OtherUser(received.username.clone(), certificate));
     }
     let uid = sent.uid.as_deref().unwrap_or_default();
     let differing: Vec<&'static str> = [
-        ("groups", answered.groups != sent.groups),
-        ("extra", answered.extra != sent.extra),
-        ("uid", answered.uid != uid && !answered.uid.is_empty()),
+        ("groups", received.groups != sent.groups),
+        ("extra", received.extra != sent.extra),
+        ("uid", received.uid != uid && !received.uid.is_empty()),
     ]
     .into_iter()
     .filter_map(|(part, differs)| differs.then_some(part))
     .collect();
     match differing.as_slice() {
-        [] if answered.uid == uid => Ok(Accepted::Whole),
-        [] => Ok(Accepted::WithoutUid),
-        _ => Err(Fault::Differs(differing)),
+        [] if received.uid == uid => Ok(AcceptedIdentity::Complete),
+        [] => Ok(AcceptedIdentity::WithoutUid),
+        _ => Err(SelfCheckFailure::IdentityChanged(differing)),
     }
 }
 
-/// The user that a refusal names: `… is forbidden: User "eve" cannot create resource …`.
+/// The user that a 403 names: `… is forbidden: User "eve" cannot create resource …`.
 fn quoted_user(message: &str) -> Option<&str> {
     Some(message.split_once("User \"")?.1.split_once("\" cannot")?.0)
 }
 
-impl Fault {
-    /// The label of the metric.
+impl SelfCheckFailure {
+    /// The value of the metric's `result` label.
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Unauthorized(_) => "unauthorized",
-            Self::SomeoneElse(..) => "someone_else",
-            Self::MayNotImpersonate(_) => "may_not_impersonate",
-            Self::Forbidden => "forbidden",
-            Self::Differs(_) => "differs",
-            Self::TooOld => "too_old",
-            Self::Odd(_) => "odd",
+            Self::OtherUser(..) => "someone_else",
+            Self::ImpersonationForbidden(_) => "may_not_impersonate",
+            Self::ReviewForbidden => "forbidden",
+            Self::IdentityChanged(_) => "differs",
+            Self::ReviewNotFound => "too_old",
+            Self::UnexpectedResponse(_) => "odd",
             Self::HeaderNamesForbidden(_) => "header_names_forbidden",
         }
     }
 
-    /// What is wrong and what to do about it.
-    pub(super) fn advice(&self, identity: IdentityMode) -> String {
-        let advice = Advice { fault: self, identity };
-        advice.to_string()
+    /// The cause and the fix, for the log.
+    pub(super) fn diagnosis(&self, identity: IdentityMode) -> String {
+        Diagnosis { failure: self, identity }.to_string()
     }
 }
 
-struct Advice<'a> {
-    fault: &'a Fault,
+struct Diagnosis<'a> {
+    failure: &'a SelfCheckFailure,
     identity: IdentityMode,
 }
 
@@ -183,84 +187,94 @@ const HEADER_FLAGS: &str = "--requestheader-username-headers=X-Remote-User --req
                             --requestheader-group-headers=X-Remote-Group \
                             --requestheader-extra-headers-prefix=X-Remote-Extra-";
 
-impl fmt::Display for Advice<'_> {
+impl fmt::Display for Diagnosis<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by_headers = self.identity == IdentityMode::RequestHeader;
-        match self.fault {
-            Fault::Unauthorized(certificate) if by_headers => {
-                f.write_str("it does not accept the gateway (401). ")?;
-                certificate_advice(f, certificate)
+        match self.failure {
+            SelfCheckFailure::Unauthorized(certificate) if by_headers => {
+                f.write_str("the API server does not accept the gateway's client certificate (401). ")?;
+                certificate_diagnosis(f, certificate)
             }
-            Fault::Unauthorized(_) => f.write_str(
-                "it does not accept the gateway's credential (401): give the kubeconfig's user a valid certificate or \
-                 token",
+            SelfCheckFailure::Unauthorized(_) => f.write_str(
+                "the API server does not accept the gateway's credential (401). Fix: give the kubeconfig's user a \
+                 valid certificate or token",
             ),
-            Fault::SomeoneElse(name, certificate) if by_headers => {
+            SelfCheckFailure::OtherUser(name, certificate) if by_headers => {
                 if name == ANONYMOUS {
-                    f.write_str("it takes the gateway's requests for anonymous ones. ")?;
+                    f.write_str("the API server treats the gateway's requests as anonymous. ")?;
                 } else {
                     write!(
                         f,
-                        "it takes every request for one of {name:?}: the gateway's certificate is accepted as that of a \
-                         client, and the identity headers are not read. "
+                        "every request runs as user {name:?}: the API server accepts the gateway's certificate as that \
+                         of a client, and ignores the identity headers. "
                     )?;
                 }
-                certificate_advice(f, certificate)
+                certificate_diagnosis(f, certificate)
             }
-            Fault::SomeoneElse(name, _) => {
-                write!(f, "it takes every request for one of {name:?}: the Impersonate-* headers do not reach it")
-            }
-            Fault::MayNotImpersonate(name) => write!(
+            SelfCheckFailure::OtherUser(name, _) => write!(
                 f,
-                "the gateway's user {name:?} may not impersonate. Fix: kubectl create clusterrole portcullis-impersonator \
-                 --verb=impersonate --resource=users,groups,serviceaccounts,uids.authentication.k8s.io,\
+                "every request runs as user {name:?}: the Impersonate-* headers do not reach the API server. Fix: look \
+                 for a proxy in between that removes them"
+            ),
+            SelfCheckFailure::ImpersonationForbidden(name) => write!(
+                f,
+                "the gateway's user {name:?} is not permitted to impersonate. Fix: kubectl create clusterrole \
+                 portcullis-impersonator --verb=impersonate \
+                 --resource=users,groups,serviceaccounts,uids.authentication.k8s.io,\
                  userextras.authentication.k8s.io/* && kubectl create clusterrolebinding portcullis-impersonator \
                  --clusterrole=portcullis-impersonator --user={name}"
             ),
-            Fault::Forbidden => f.write_str(
-                "it understands the gateway but its RBAC forbids SelfSubjectReviews (a young API server says so for a \
-                 moment). Fix, if it stays: kubectl create clusterrolebinding portcullis-self-check \
+            SelfCheckFailure::ReviewForbidden => f.write_str(
+                "the API server accepts the identity, but its RBAC forbids SelfSubjectReviews (normal for a moment \
+                 after its start). Fix, if it persists: kubectl create clusterrolebinding portcullis-self-check \
                  --clusterrole=system:basic-user --group=system:authenticated",
             ),
-            Fault::Differs(parts) => {
+            SelfCheckFailure::IdentityChanged(parts) => {
                 write!(f, "identities arrive changed: {} not as sent. ", parts.join(" and "))?;
-                if by_headers { write!(f, "Set {HEADER_FLAGS} on it") } else { f.write_str("Is there a proxy between?") }
+                if by_headers {
+                    write!(f, "Fix: set {HEADER_FLAGS} on the API server")
+                } else {
+                    f.write_str("Fix: look for a proxy in between that changes the Impersonate-* headers")
+                }
             }
-            Fault::TooOld => f.write_str(
-                "it knows no SelfSubjectReview of authentication.k8s.io/v1 (404): Kubernetes 1.28 or newer is needed, \
-                 and the path of the kubeconfig's server must be right",
+            SelfCheckFailure::ReviewNotFound => f.write_str(
+                "the API server has no SelfSubjectReview of authentication.k8s.io/v1 (404). Fix: use Kubernetes 1.28 \
+                 or newer, and check the path of the kubeconfig's server",
             ),
-            Fault::HeaderNamesForbidden(user) => write!(
+            SelfCheckFailure::HeaderNamesForbidden(user) => write!(
                 f,
-                "the gateway may not read from which headers it reads identities, so clients could write one of them. \
-                 Fix: kubectl create rolebinding portcullis-authentication-reader -n kube-system \
+                "the gateway is not permitted to read the names of the API server's identity headers, so clients could \
+                 set one of them. Fix: kubectl create rolebinding portcullis-authentication-reader -n kube-system \
                  --role=extension-apiserver-authentication-reader --user={} (or apply deploy/rbac.yaml); or name them: \
-                 --backend-requestheader-username-headers and so on, with the values of its --requestheader-*-headers",
+                 --backend-requestheader-username-headers and so on, with the values of the API server's \
+                 --requestheader-*-headers",
                 user.as_deref().unwrap_or(GATEWAY)
             ),
-            Fault::Odd(code) => write!(
+            SelfCheckFailure::UnexpectedResponse(code) => write!(
                 f,
-                "it answered a SelfSubjectReview with {code} and no review: is it a Kubernetes API server?"
+                "the response to a SelfSubjectReview has HTTP status {code} and is not a review. Fix: check that the \
+                 kubeconfig's server is a Kubernetes API server"
             ),
         }
     }
 }
 
-fn certificate_advice(f: &mut fmt::Formatter<'_>, certificate: &Certificate) -> fmt::Result {
+fn certificate_diagnosis(f: &mut fmt::Formatter<'_>, certificate: &CertificateFinding) -> fmt::Result {
     match certificate {
-        Certificate::None | Certificate::NotAsked => f.write_str(
-            "It asks for no client certificate: set --requestheader-client-ca-file on it to the CA of the gateway's \
-             certificate",
+        CertificateFinding::NotUsed | CertificateFinding::NotRequested => f.write_str(
+            "It requests no client certificate. Fix: set --requestheader-client-ca-file on the API server to the CA of \
+             the gateway's certificate",
         ),
-        Certificate::UnknownCa(issuer) => write!(
+        CertificateFinding::UnknownCa(issuer) => write!(
             f,
-            "It knows no CA {issuer:?}, which signed the gateway's certificate: set --requestheader-client-ca-file on it"
+            "It does not trust CA {issuer:?}, the issuer of the gateway's certificate. Fix: set \
+             --requestheader-client-ca-file on the API server to that CA"
         ),
-        Certificate::Known(name) => write!(
+        CertificateFinding::Plausible(name) => write!(
             f,
-            "Check on it that --requestheader-allowed-names contains {name:?}, that --requestheader-client-ca-file (not \
-             only --client-ca-file) has the CA of the gateway's certificate, which must be in its time and good for \
-             client authentication, and {HEADER_FLAGS}"
+            "Fix: check on the API server that --requestheader-allowed-names contains {name:?}, that \
+             --requestheader-client-ca-file (not only --client-ca-file) has the CA of the gateway's certificate, that \
+             the certificate has not expired and permits client authentication, and {HEADER_FLAGS}"
         ),
     }
 }

@@ -26,7 +26,7 @@ import (
 )
 
 type question struct {
-	// Kind is "pem", "csr", "extra" or "target".
+	// Kind is "pem", "csr", "extra", "target" or "url".
 	Kind string `json:"kind"`
 	Data []byte `json:"data"`
 	// Method is that of a request to a target.
@@ -50,9 +50,33 @@ func answer(q question) any {
 		return extra(q.Data)
 	case "target":
 		return target(q.Method, q.Data)
+	case "url":
+		return wholeURL(string(q.Data))
 	}
 	log.Fatalf("no such kind: %q", q.Kind)
 	return nil
+}
+
+type parsedURL struct {
+	Error string `json:"error"`
+	// What validation asks for, and the URL as Go writes it again.
+	Scheme   string `json:"scheme"`
+	User     bool   `json:"user"`
+	Host     []byte `json:"host"`
+	Query    string `json:"query"`
+	Fragment bool   `json:"fragment"`
+	Text     []byte `json:"text"`
+}
+
+func wholeURL(text string) parsedURL {
+	u, err := url.Parse(text)
+	if err != nil {
+		return parsedURL{Error: err.Error()}
+	}
+	return parsedURL{
+		Scheme: u.Scheme, User: u.User != nil, Host: []byte(u.Host), Query: u.RawQuery,
+		Fragment: u.Fragment != "", Text: []byte(u.String()),
+	}
 }
 
 type block struct {

@@ -5,9 +5,10 @@ mod parts;
 
 use portcullis_cel::{pattern_characters, pattern_matches, read_double};
 use serde_json::{Value, json};
+use testkit::go_program::GoProgram;
+use testkit::random::{Rng, inputs, seed};
 
 use self::parts::{CLASS_PARTS, GROUPS, PARTS, REPEATS, TEXTS};
-use crate::support::go::{GoProgram, Rng, inputs, seed};
 
 /// What is refused here and not there: patterns that are too large for our limits, and halves of surrogate pairs, which
 /// Go takes for U+FFFD in some patterns and for nothing in others.
@@ -275,9 +276,9 @@ fn doubles_in_text_are_those_of_go() {
         .collect();
     // Doubles and what is half-way between two of them.
     texts.extend((0..rounds / 4).map(|_| {
-        let digits = rng.next() >> rng.below(64);
+        let digits = rng.next_u64() >> rng.below(64);
         let exponent = i64::try_from(rng.below(2300)).unwrap() - 1200;
-        format!("0x{digits:x}.{:x}p{exponent}", rng.next() >> rng.below(64))
+        format!("0x{digits:x}.{:x}p{exponent}", rng.next_u64() >> rng.below(64))
     }));
     let questions: Vec<Value> = texts.iter().map(|text| json!({"number": text})).collect();
     let (mut failures, mut read) = (Vec::new(), 0);

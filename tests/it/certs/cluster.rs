@@ -13,16 +13,16 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use testkit::ambiguous_pem::ambiguous;
+use testkit::body::{Frames, fed};
+use testkit::transcript;
+use testkit::{Backend, BoxedBody, Pki, full, in_time, until};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Child;
 use tokio::task::spawn_blocking;
 
 use super::{Said, certs, command, mode, names, normal, shell};
-use crate::support::body::{Frames, fed};
-use crate::support::{Backend, BoxedBody, Pki, full, soon, until};
-use crate::transcripts::transcript;
-use crate::two_requests::ambiguous;
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
@@ -38,9 +38,9 @@ struct Store {
     requests: Vec<Value>,
     version: u64,
     watchers: Vec<Frames>,
-    /// How often a decision still meets somebody else's change.
+    /// How many more decisions meet a concurrent change.
     conflicts: usize,
-    /// What takes the place of a request, by somebody else's hand, when it is decided on.
+    /// The request that another client puts in the place of one, while it is decided on.
     replacement: Option<Value>,
     /// The one object that every request is answered with.
     answers_with: Option<String>,
@@ -195,7 +195,7 @@ async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<Bo
 
 /// What a command says to its end.
 async fn said(child: Child) -> Said {
-    Said::of(soon(child.wait_with_output()).await.unwrap())
+    Said::of(in_time(child.wait_with_output()).await.unwrap())
 }
 
 /// As Ctrl-C does.
@@ -221,7 +221,7 @@ impl Cluster {
         let store = Arc::new(Mutex::new(Store::default()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let shared = Arc::clone(&store);
-        let server = Backend::of_everybody(&pki, listener, move |request| {
+        let server = Backend::without_client_auth(&pki, listener, move |request| {
             let store = Arc::clone(&shared);
             Box::pin(async move { answer(&store, request).await })
         });
@@ -258,7 +258,7 @@ impl Cluster {
         self.store.lock().unwrap().find(name)
     }
 
-    /// Adds a request that somebody made by other means.
+    /// Adds a request that another client made.
     pub(super) fn add(&self, name: &str, subject: &str) {
         self.add_with(name, subject, "");
     }
@@ -383,7 +383,7 @@ async fn somebody_who_keeps_changing_a_request_is_told_of() {
         .bad(1, &["alice: other clients keep updating the request"]);
 }
 
-/// What somebody else makes of a request.
+/// Changes of a request by another client.
 type Change = fn(&mut Value);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -439,7 +439,7 @@ async fn a_kubeconfig_is_written_for_the_cluster_that_was_asked() {
         "alice.kubeconfig",
     ]);
     until("the request", || cluster.found("alice").is_some()).await;
-    // The key is safe before anybody is asked to sign for it.
+    // The key is stored before the request is sent.
     assert_eq!(mode(&cluster.dir().join("alice.kubeconfig.key")), 0o600);
     cluster.sign("alice").await;
     let said = said(child).await;
@@ -493,7 +493,7 @@ async fn a_wait_that_was_interrupted_is_taken_up_again() {
     assert!(!names(cluster.dir()).iter().any(|name| name.starts_with("b.")));
 }
 
-/// What becomes of a request, by somebody else's hand.
+/// What another client does to a request.
 type End = fn(&Cluster);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -508,7 +508,7 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
                         "message": "not\u{1b}[31m you"}]});
                 });
             },
-            // In the words of whoever denied it, and not in his colours.
+            // With the message of the approver, and without its terminal colours.
             "denied: the request was denied: No: not\u{fffd}[31m you",
         ),
         (
@@ -607,11 +607,11 @@ async fn changes_are_told_as_they_come() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut told = String::new();
     for _ in 0..5 {
-        told += &(soon(lines.next_line()).await.unwrap().unwrap() + "\n");
+        told += &(in_time(lines.next_line()).await.unwrap().unwrap() + "\n");
     }
     insta::assert_snapshot!("certs_watch", normal(&told));
     interrupt(&child);
-    let ended = soon(child.wait()).await.unwrap();
+    let ended = in_time(child.wait()).await.unwrap();
     assert_eq!((ended.code(), ended.signal()), (Some(0), None));
 }
 
@@ -620,7 +620,7 @@ async fn changes_are_told_as_they_come() {
 fn the_page_on_certificates_is_what_is_printed() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/certificates.md");
     let directory = tempfile::tempdir().unwrap();
-    let programs = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().unwrap().display().to_string();
+    let programs = Path::new(crate::gateway::PORTCULLIS).parent().unwrap().display().to_string();
     let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
     let commands = transcript::replay(Path::new(page), &[], directory.path(), |command| {
         command.env("PATH", &path).env_remove("KUBECONFIG").env("HOME", directory.path());

@@ -160,13 +160,13 @@ fn keys_are_encrypted_with_a_passphrase_that_is_on_no_command_line() {
     certs(dir, &[&issue[..], &["--passphrase-file", "passphrase"]].concat()).good();
 
     // From a descriptor, which the shell opens.
-    let portcullis = env!("CARGO_BIN_EXE_portcullis");
+    let portcullis = crate::gateway::PORTCULLIS;
     let rest = "certs issue client --cn bob --out bob --passphrase-fd 3 3<passphrase";
     shell(dir, &format!("{portcullis} {rest}"));
     certs(dir, &[&issue[..], &["--passphrase-fd", "97"]].concat()).bad(1, &["--passphrase-fd /dev/fd/97"]);
     // And never from an argument.
     certs(dir, &[&issue[..], &["--passphrase", "correct horse"]].concat()).bad(64, &["--passphrase"]);
-    // A prompt needs somebody to answer.
+    // A prompt needs a terminal.
     certs(dir, &["init", "--dir", "third", "--passphrase"]).bad(1, &["there is no terminal"]);
 }
 

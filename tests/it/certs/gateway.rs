@@ -1,7 +1,9 @@
-//! Whom the gateway takes the certificates for, asked beforehand and in earnest.
+//! The users that the gateway authenticates by the certificates: as `verify` predicts, and in requests.
+
+use testkit::{Backend, Gateway, H2, Pki, flags, full};
 
 use super::{authorities, certs, command};
-use crate::support::{Backend, Gateway, H2, Pki, flags, full};
+use crate::gateway::InProcess as _;
 
 const LIST: &str = r#"{"kind":"CertificateSigningRequestList","apiVersion":"certificates.k8s.io/v1","metadata":{},"items":[]}"#;
 

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use serde_json::Value;
+use testkit::issuer::now;
+use testkit::pki::{Ca, KeyKind};
+use testkit::{Backend, Pki, full};
 
 use super::{authorities, certs, shell};
-use crate::pki::{Ca, KeyKind};
-use crate::support::issuer::now;
-use crate::support::{Backend, Pki, full};
 
 const DAY: i64 = 86_400;
 
@@ -189,7 +189,7 @@ async fn a_server_shows_its_chain_and_what_a_client_makes_of_it() {
     let pki = Pki::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server =
-        Backend::of_everybody(&pki, listener, |_| Box::pin(async { http::Response::new(full("ok")) }));
+        Backend::without_client_auth(&pki, listener, |_| Box::pin(async { http::Response::new(full("ok")) }));
     let closed = Backend::plain(&pki).await;
     let dir = pki.directory.path().to_owned();
     pki.write("servers.crt", pki.servers.cert_pem());
@@ -273,7 +273,7 @@ fn an_encrypted_key_is_compared_if_its_passphrase_is_given() {
 #[test]
 fn the_standard_input_is_inspected() {
     let directory = authorities();
-    let portcullis = env!("CARGO_BIN_EXE_portcullis");
+    let portcullis = crate::gateway::PORTCULLIS;
     let said = shell(directory.path(), &format!("cat pki/ca.crt | {portcullis} certs inspect -"));
     assert!(said.contains("CN=portcullis root CA") && said.contains("no problems found"), "{said}");
 }

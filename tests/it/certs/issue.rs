@@ -5,9 +5,9 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use testkit::ambiguous_pem::ambiguous;
 
 use super::{authorities, certs, mode, names, normal, shell};
-use crate::two_requests::ambiguous;
 
 /// A request made by openssl, with this subject and more of its flags.
 fn request(directory: &Path, name: &str, subject: &str, more: &str) {

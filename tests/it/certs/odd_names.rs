@@ -60,11 +60,11 @@ async fn a_request_whose_name_reads_as_a_selector_is_waited_for() {
     let name = "a,metadata.name=b\\c";
     let request = ["request", "--cn", "a", "--name", name, "--out-cert", "a.crt", "--out-key", "a.key"];
     let child = cluster.begin(&request);
-    crate::support::until("the request", || cluster.found(name).is_some()).await;
+    testkit::until("the request", || cluster.found(name).is_some()).await;
     cluster.change(name, |request| {
         request["status"] = json!({"conditions": [{"type": "Denied", "status": "True", "reason": "No"}]});
     });
-    let output = crate::support::soon(child.wait_with_output()).await.unwrap();
+    let output = testkit::in_time(child.wait_with_output()).await.unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("the request was denied: No"), "{said}");
 }

@@ -11,8 +11,10 @@ use portcullis::pki::issuance::request::CertificateRequest;
 use serde_json::Value;
 
 use super::{Said, certs, names, shell};
-use crate::support::{Pki, flags, resolved};
-use crate::transcripts::transcript;
+use testkit::{Pki, flags};
+
+use crate::gateway::resolved;
+use testkit::transcript;
 
 const CERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/certs");
 

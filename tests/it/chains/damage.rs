@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use rustls_pki_types::CertificateDer;
+use testkit::pki::{CN, Ca, Issued, KeyKind, O, OU, oid, seq, string, tlv};
+use testkit::random::Rng;
 
 use super::{Case, NOW};
-use crate::pki::{CN, Ca, Issued, KeyKind, O, OU, oid, seq, string, tlv};
-use crate::support::go::Rng;
 
 /// P-256 twice, since it is what most clients have.
 const KINDS: [KeyKind; 4] = [KeyKind::P256, KeyKind::P256, KeyKind::Ed25519, KeyKind::Rsa2048];

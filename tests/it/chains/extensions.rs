@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use testkit::pki::{Builder, Ca, Key, KeyKind, integer, oid, seq, tlv};
+use testkit::random::Rng;
+
 use super::Case;
-use crate::pki::{Builder, Ca, Key, KeyKind, integer, oid, seq, tlv};
-use crate::support::go::Rng;
 
 pub(super) fn name_constraints(rng: &mut Rng) -> Vec<Case> {
     const TREES: &[(u8, &[u8])] = &[
@@ -112,7 +113,7 @@ pub(super) fn name_constraints(rng: &mut Rng) -> Vec<Case> {
             add(format!("excluded {t}, name {n}"), &[], &[*tree], &[*name]);
         }
     }
-    // More than anybody compares.
+    // More than verifiers compare.
     for count in [499_usize, 501] {
         let texts: Vec<String> = (0..count).map(|index| format!("n{index}.example")).collect();
         let list: Vec<(u8, &[u8])> = texts.iter().map(|text| (2, text.as_bytes())).collect();
@@ -184,7 +185,7 @@ pub(super) fn policies(rng: &mut Rng) -> Vec<Case> {
                 builder = builder.extension("2.5.29.36", true, seq(&[explicit, mapping]));
             }
             if rng.one_in(4) {
-                let skip = if rng.one_in(9) { tlv(2, &[0xff]) } else { integer(rng.next() % 3) };
+                let skip = if rng.one_in(9) { tlv(2, &[0xff]) } else { integer(rng.next_u64() % 3) };
                 builder = builder.extension("2.5.29.54", true, skip);
             }
             builder

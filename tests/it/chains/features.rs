@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
-use super::{Case, NOW};
-use crate::pki::{
+use testkit::pki::{
     self, ANY_EKU, Builder, CLIENT_AUTH, CN, Ca, Issued, Key, KeyKind, O, OU, SERVER_AUTH, SigAlg, UID,
     attribute, bits, boolean, integer, null, octets, oid, seq, string, time, tlv, usage,
 };
-use crate::support::go::Rng;
+use testkit::random::Rng;
+
+use super::{Case, NOW};
 
 type Change = fn(Builder) -> Builder;
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use rustls_pki_types::CertificateDer;
+use testkit::pki::{Ca, Key, KeyKind, SERVER_AUTH};
+use testkit::random::Rng;
 
 use super::{Case, NOW};
-use crate::pki::{Ca, Key, KeyKind, SERVER_AUTH};
-use crate::support::go::Rng;
 
 /// Several ways to a root, circles, same names, long chains, and the limit on signature checks.
 pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {

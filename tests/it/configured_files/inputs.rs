@@ -4,8 +4,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use base64::Engine as _;
-
-use crate::pki::{Ca, Issued, pem};
+use testkit::pki::{Ca, Issued, pem};
 
 /// What a file is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,27 +7,27 @@ use rustix::process::Signal;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
+use testkit::until;
 
 use super::*;
-use crate::support::process::Process;
-use crate::support::until;
+use crate::gateway::start_process;
 
 const REQUESTS: usize = 200;
 
 /// The serial numbers of the certificates in the API, and the lines of a gateway that got a signal while it signed.
 async fn ended_by(signal: Signal) -> (BTreeSet<String>, Vec<Value>) {
-    let scene = Scene::new().await;
+    let setup = ControllerGateway::new().await;
     let spec = Asked::node("one").spec;
     for number in 0..REQUESTS {
-        scene.cluster.request(&format!("csr-{number:03}"), &spec, &approved());
+        setup.cluster.request(&format!("csr-{number:03}"), &spec, &approved());
     }
     // Always some that are written and not yet answered.
-    scene.cluster.late.store(true, Ordering::SeqCst);
-    let process = Process::start(scene.flags("csrsigning", &["--shutdown-grace-period=10s"])).await;
-    until("certificates", || scene.cluster.certificates().len() >= 20).await;
+    setup.cluster.late.store(true, Ordering::SeqCst);
+    let process = start_process(setup.flags("csrsigning", &["--shutdown-grace-period=10s"])).await;
+    until("certificates", || setup.cluster.certificates().len() >= 20).await;
     process.signal(signal);
     let (_, log) = process.end().await;
-    let written = scene.cluster.certificates();
+    let written = setup.cluster.certificates();
     assert!(written.len() < REQUESTS, "it ended too late for this to show anything");
     let serial = |pem: &str| {
         let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use testkit::until;
+
 use super::*;
-use crate::support::until;
 
 /// A lease that ends soon.
 const SHORT: [&str; 3] = [
@@ -26,41 +27,41 @@ async fn leads(gateway: &Gateway) {
 
 #[tokio::test]
 async fn a_gateway_that_is_killed_is_followed_by_another() {
-    let scene = Scene::new().await;
-    let first = scene.gateway("csrsigning", &STEADY);
+    let setup = ControllerGateway::new().await;
+    let first = setup.gateway("csrsigning", &STEADY);
     leads(&first).await;
-    let holder = scene.cluster.holder(LEASE);
-    let second = scene.gateway("csrsigning", &STEADY);
+    let holder = setup.cluster.holder(LEASE);
+    let second = setup.gateway("csrsigning", &STEADY);
     second.checked().await;
-    scene.cluster.request("first", &Asked::node("first").spec, &approved());
-    scene.cluster.until_status("first", is_issued).await;
+    setup.cluster.request("first", &Asked::node("first").spec, &approved());
+    setup.cluster.until_status("first", is_issued).await;
     assert_eq!(second.count(LEADS).await, 0, "one works");
     // Without a word, as a process that is killed: the lease has to end by itself.
     drop(first);
-    scene.cluster.request("second", &Asked::node("second").spec, &approved());
-    assert_eq!(scene.cluster.holder(LEASE), holder);
-    scene.cluster.until_status("second", is_issued).await;
+    setup.cluster.request("second", &Asked::node("second").spec, &approved());
+    assert_eq!(setup.cluster.holder(LEASE), holder);
+    setup.cluster.until_status("second", is_issued).await;
     leads(&second).await;
-    assert_ne!(scene.cluster.holder(LEASE), holder);
-    let lease = scene.cluster.get(&format!("{}/{LEASE}", crate::support::cluster::LEASES)).unwrap();
+    assert_ne!(setup.cluster.holder(LEASE), holder);
+    let lease = setup.cluster.get(&format!("{}/{LEASE}", testkit::fake_cluster::LEASES)).unwrap();
     assert_eq!(lease["spec"]["leaseTransitions"], 1, "{lease}");
 }
 
 #[tokio::test]
 async fn a_gateway_that_drains_gives_its_lease_up() {
-    let scene = Scene::new().await;
-    // A lease that nobody could wait for.
-    let mut first = scene.gateway("csrsigning", &["--leader-elect-lease-duration=1h"]);
+    let setup = ControllerGateway::new().await;
+    // A lease that ends long after the test.
+    let mut first = setup.gateway("csrsigning", &["--leader-elect-lease-duration=1h"]);
     leads(&first).await;
-    let holder = scene.cluster.holder(LEASE).unwrap();
-    let server = first.server.take().unwrap();
+    let holder = setup.cluster.holder(LEASE).unwrap();
+    let server = first.take_server();
     tokio::task::spawn_blocking(move || server.shut_down()).await.unwrap();
-    assert_eq!(scene.cluster.holder(LEASE).as_deref(), Some(""), "given up before it ended");
-    let second = scene.gateway("csrsigning", &["--leader-elect-lease-duration=1h"]);
+    assert_eq!(setup.cluster.holder(LEASE).as_deref(), Some(""), "given up before it ended");
+    let second = setup.gateway("csrsigning", &["--leader-elect-lease-duration=1h"]);
     leads(&second).await;
     let wanted = [format!("{holder} became leader"), format!("{holder} stopped leading")];
     until("the events", || {
-        let events = scene.cluster.events();
+        let events = setup.cluster.events();
         wanted.iter().all(|note| events.contains(note))
     })
     .await;
@@ -68,51 +69,51 @@ async fn a_gateway_that_drains_gives_its_lease_up() {
 
 #[tokio::test]
 async fn what_a_reload_ended_gives_its_lease_up_though_the_gateway_drains_at_once() {
-    let scene = Scene::new().await;
+    let setup = ControllerGateway::new().await;
     let head = "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\n";
-    let config = scene.pki.write(
+    let config = setup.pki.write(
         "gateway.yaml",
         format!(
             "{head}controllerManager: {{controllers: [csrcleaner], leaderElectLeaseDuration: 1h, leaderElectRetryPeriod: 1s}}\n"
         ),
     );
-    let mut flags = flags(&scene.pki, scene.backend.address);
+    let mut flags = flags(&setup.pki, setup.backend.address);
     flags.push(format!("--config={}", config.display()));
     let mut gateway = Gateway::with(flags);
     leads(&gateway).await;
-    scene.cluster.slow.store(true, Ordering::SeqCst);
+    setup.cluster.slow.store(true, Ordering::SeqCst);
     let generation = gateway.generation().await;
     replace(&config, head);
-    gateway.server.as_ref().unwrap().reload();
+    gateway.server().reload();
     gateway.reloaded(generation).await;
-    let server = gateway.server.take().unwrap();
+    let server = gateway.take_server();
     tokio::task::spawn_blocking(move || server.shut_down()).await.unwrap();
-    assert_eq!(scene.cluster.holder(LEASE).as_deref(), Some(""));
+    assert_eq!(setup.cluster.holder(LEASE).as_deref(), Some(""));
 }
 
 #[tokio::test]
 async fn who_cannot_renew_the_lease_stops_before_it_ends() {
-    let scene = Scene::new().await;
-    let gateway = scene.gateway("csrsigning", &SHORT);
+    let setup = ControllerGateway::new().await;
+    let gateway = setup.gateway("csrsigning", &SHORT);
     leads(&gateway).await;
-    scene.cluster.leases.store(false, Ordering::SeqCst);
+    setup.cluster.leases.store(false, Ordering::SeqCst);
     gateway.until_counted(&format!("{LEADS} 0")).await;
-    scene.cluster.request("late", &Asked::node("late").spec, &approved());
-    // Nobody leads, so nobody has looked at it.
+    setup.cluster.request("late", &Asked::node("late").spec, &approved());
+    // No replica leads, so none has processed it.
     assert_eq!(gateway.count("workqueue_adds_total{cluster=\"backend\",name=\"csrsigning\"}").await, 0);
-    assert!(!is_issued(&scene.cluster.status("late")));
-    scene.cluster.leases.store(true, Ordering::SeqCst);
+    assert!(!is_issued(&setup.cluster.status("late")));
+    setup.cluster.leases.store(true, Ordering::SeqCst);
     leads(&gateway).await;
-    scene.cluster.until_status("late", is_issued).await;
+    setup.cluster.until_status("late", is_issued).await;
 }
 
 #[tokio::test]
 async fn without_election_there_is_no_lease() {
-    let scene = Scene::new().await;
-    let _gateway = scene.gateway("csrsigning", &["--leader-elect=false"]);
-    scene.cluster.request("one", &Asked::node("one").spec, &approved());
-    scene.cluster.until_status("one", is_issued).await;
-    assert_eq!(scene.cluster.holder(LEASE), None);
+    let setup = ControllerGateway::new().await;
+    let _gateway = setup.gateway("csrsigning", &["--leader-elect=false"]);
+    setup.cluster.request("one", &Asked::node("one").spec, &approved());
+    setup.cluster.until_status("one", is_issued).await;
+    assert_eq!(setup.cluster.holder(LEASE), None);
 }
 
 /// How many requests come while gateways come and go.
@@ -120,27 +121,27 @@ const REQUESTS: usize = 500;
 
 #[tokio::test]
 async fn requests_get_one_certificate_each_while_gateways_come_and_go() {
-    let scene = Scene::new().await;
+    let setup = ControllerGateway::new().await;
     let controllers = "csrsigning,csrapproving";
-    let mut gateways = vec![scene.gateway(controllers, &SHORT), scene.gateway(controllers, &SHORT)];
-    until("a leader", || scene.cluster.holder(LEASE).is_some()).await;
+    let mut gateways = vec![setup.gateway(controllers, &SHORT), setup.gateway(controllers, &SHORT)];
+    until("a leader", || setup.cluster.holder(LEASE).is_some()).await;
     // One request is enough for all: what it asks for does not matter here.
     let spec = Asked::node("one").spec;
     for number in 0..REQUESTS {
-        scene.cluster.request(&format!("csr-{number}"), &spec, &serde_json::json!({}));
+        setup.cluster.request(&format!("csr-{number}"), &spec, &serde_json::json!({}));
         if number % 100 == 50 {
             // The one that leads, most likely, is killed in the middle of it.
-            let holder = scene.cluster.holder(LEASE);
+            let holder = setup.cluster.holder(LEASE);
             drop(gateways.remove(0));
-            gateways.push(scene.gateway(controllers, &SHORT));
-            until("another leader", || scene.cluster.holder(LEASE) != holder).await;
+            gateways.push(setup.gateway(controllers, &SHORT));
+            until("another leader", || setup.cluster.holder(LEASE) != holder).await;
         }
         tokio::task::yield_now().await;
     }
     let issued =
-        || (0..REQUESTS).filter(|number| is_issued(&scene.cluster.status(&format!("csr-{number}")))).count();
+        || (0..REQUESTS).filter(|number| is_issued(&setup.cluster.status(&format!("csr-{number}")))).count();
     until("every certificate", || issued() == REQUESTS).await;
-    let written = scene.cluster.certificates();
+    let written = setup.cluster.certificates();
     assert_eq!(written.len(), REQUESTS, "each was written once");
     let names: std::collections::BTreeSet<_> = written.iter().map(|(name, _)| name).collect();
     assert_eq!(names.len(), REQUESTS);

@@ -4,14 +4,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::Parser as _;
 use portcullis::clock::Clock;
 use portcullis::config::inputs::ConfigInputs;
 use portcullis::config::resolve::resolve;
+use testkit::pki::Ca;
 
 use super::*;
-use crate::pki::Ca;
-use crate::support::{Flags, resolved};
+use crate::gateway::resolved;
 
 /// What the flags of controllers are refused for; `DIR` is the directory of the files.
 fn refused(pki: &Pki, further: &[&str]) -> String {
@@ -163,9 +162,9 @@ fn an_authority_is_made_anew_only_when_its_files_have_changed() {
     let further = ["--controllers=csrsigning", CERT, KEY].map(|flag| flag.replace("DIR", &directory));
     let all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443))).into_iter().chain(further);
     let mut inputs = ConfigInputs::default();
-    let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(all));
+    let parsed = crate::gateway::parse(all);
     let mut authority = || {
-        let settings = resolve(&parsed.serve, &mut inputs).unwrap().settings;
+        let settings = resolve(&parsed, &mut inputs).unwrap().settings;
         Arc::clone(&settings.clusters[0].controllers.as_ref().unwrap().signers[0].authority)
     };
     let first = authority();
@@ -185,7 +184,7 @@ fn an_authority_that_expires_while_it_is_in_force_holds_up_no_other_change() {
     let directory = pki.directory.path().display().to_string();
     let further = ["--controllers=csrsigning", CERT, KEY].map(|flag| flag.replace("DIR", &directory));
     let all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443))).into_iter().chain(further);
-    let parsed = Flags::parse_from(std::iter::once("serve".to_owned()).chain(all));
+    let parsed = crate::gateway::parse(all);
     let late = Arc::new(AtomicBool::new(false));
     let is_late = Arc::clone(&late);
     let clock = Clock::from_fn(move || {
@@ -197,11 +196,11 @@ fn an_authority_that_expires_while_it_is_in_force_holds_up_no_other_change() {
     let told = |warnings: &[String]| {
         warnings.iter().any(|warning| warning.contains("the CA certificate has expired"))
     };
-    assert!(!told(&resolve(&parsed.serve, &mut inputs).unwrap().warnings));
+    assert!(!told(&resolve(&parsed, &mut inputs).unwrap().warnings));
     late.store(true, Ordering::Relaxed);
-    assert!(told(&resolve(&parsed.serve, &mut inputs).unwrap().warnings));
+    assert!(told(&resolve(&parsed, &mut inputs).unwrap().warnings));
     // A start with it is another matter.
-    let refused = resolve(&parsed.serve, &mut ConfigInputs::new(clock)).unwrap_err().to_string();
+    let refused = resolve(&parsed, &mut ConfigInputs::new(clock)).unwrap_err().to_string();
     assert!(refused.contains("the CA certificate has expired"), "{refused}");
 }
 
@@ -252,7 +251,7 @@ fn check_tells_what_would_run() {
     let directory = pki.directory.path().display().to_string();
     let all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
     let further = ["--controllers=*,-csrcleaner", CERT, KEY].map(|flag| flag.replace("DIR", &directory));
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_portcullis"))
+    let output = std::process::Command::new(crate::gateway::PORTCULLIS)
         .arg("check")
         .args(all.into_iter().chain(further))
         .output()

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
+use testkit::ambiguous_pem::ambiguous;
+use testkit::client::Client;
+use testkit::pki::Issued;
+use testkit::until;
 
 use super::*;
-use crate::pki::Issued;
-use crate::support::client::Client;
-use crate::support::until;
-use crate::two_requests::ambiguous;
 
 /// What a client shows who has got this certificate.
 fn identity(asked: &Asked, pem: &str) -> Issued {
@@ -20,22 +20,22 @@ fn identity(asked: &Asked, pem: &str) -> Issued {
 
 #[tokio::test]
 async fn a_kubelet_gets_a_certificate_by_which_it_is_its_node() {
-    let scene = Scene::new().await;
-    let gateway = scene.gateway("csrsigning,csrapproving", &[]);
+    let setup = ControllerGateway::new().await;
+    let gateway = setup.gateway("csrsigning,csrapproving", &[]);
     let asked = Asked::node("one");
-    scene.cluster.request("one", &asked.spec, &json!({}));
-    let status = scene.cluster.until_status("one", is_issued).await;
+    setup.cluster.request("one", &asked.spec, &json!({}));
+    let status = setup.cluster.until_status("one", is_issued).await;
     let approval = condition(&status, "Approved").unwrap();
     assert_eq!(approval["reason"], "AutoApproved");
     assert_eq!(
         approval["message"],
         "Auto approving self kubelet client certificate after SubjectAccessReview."
     );
-    // It is somebody at once.
+    // The certificate is accepted at once.
     let mut client = Client::connect(&gateway, true, Some(&identity(&asked, &certificate(&status)))).await;
-    while scene.backend.take().is_some() {}
+    while setup.backend.take().is_some() {}
     assert_eq!(client.code(&[]).await, 200);
-    let forwarded = std::iter::from_fn(|| scene.backend.take())
+    let forwarded = std::iter::from_fn(|| setup.backend.take())
         .find(|seen| seen.target == "/api")
         .expect("the request was forwarded");
     assert_eq!(forwarded.all("x-remote-user"), ["system:node:one"]);
@@ -49,29 +49,29 @@ async fn a_kubelet_gets_a_certificate_by_which_it_is_its_node() {
 
 #[tokio::test]
 async fn a_request_that_breaks_a_rule_fails_and_others_are_left_alone() {
-    let scene = Scene::new().await;
-    let gateway = scene.gateway("csrsigning", &[]);
+    let setup = ControllerGateway::new().await;
+    let gateway = setup.gateway("csrsigning", &[]);
     let kubelet = "kubernetes.io/kube-apiserver-client-kubelet";
     let denied =
         json!({"conditions": [{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True"}]});
-    scene.cluster.request("pending", &Asked::node("pending").spec, &json!({}));
-    scene.cluster.request("denied", &Asked::node("denied").spec, &denied);
-    scene.cluster.request("other", &Asked::of("example.com/other", "x", &[], &[]).spec, &approved());
+    setup.cluster.request("pending", &Asked::node("pending").spec, &json!({}));
+    setup.cluster.request("denied", &Asked::node("denied").spec, &denied);
+    setup.cluster.request("other", &Asked::of("example.com/other", "x", &[], &[]).spec, &approved());
     let asked = Asked::of(kubelet, "system:node:bad", &["system:masters"], &[]);
-    scene.cluster.request("bad", &asked.spec, &approved());
-    let status = scene.cluster.until_status("bad", |status| condition(status, "Failed").is_some()).await;
+    setup.cluster.request("bad", &asked.spec, &approved());
+    let status = setup.cluster.until_status("bad", |status| condition(status, "Failed").is_some()).await;
     let failed = condition(&status, "Failed").unwrap();
     assert_eq!(failed["reason"], "SignerValidationFailure");
     assert_eq!(failed["message"], "subject organization is not system:nodes");
     assert_eq!(failed["status"], "True");
     assert!(failed["lastUpdateTime"].is_string(), "{failed}");
     // A later one is signed, so those before were looked at.
-    scene.cluster.request("good", &Asked::node("good").spec, &approved());
-    scene.cluster.until_status("good", is_issued).await;
+    setup.cluster.request("good", &Asked::node("good").spec, &approved());
+    setup.cluster.until_status("good", is_issued).await;
     for name in ["pending", "denied", "other", "bad"] {
-        assert!(!is_issued(&scene.cluster.status(name)), "{name}");
+        assert!(!is_issued(&setup.cluster.status(name)), "{name}");
     }
-    assert_eq!(condition(&scene.cluster.status("denied"), "Failed"), None);
+    assert_eq!(condition(&setup.cluster.status("denied"), "Failed"), None);
     let refused =
         format!("portcullis_certificates_refused_total{{cluster=\"backend\",signer=\"{kubelet}\"}} 1");
     gateway.until_counted(&refused).await;
@@ -81,8 +81,8 @@ async fn a_request_that_breaks_a_rule_fails_and_others_are_left_alone() {
 /// Go reads, and people approve, is harmless in each of these.
 #[tokio::test]
 async fn a_request_that_can_be_read_in_two_ways_is_never_approved_or_signed() {
-    let scene = Scene::new().await;
-    let gateway = scene.gateway("csrsigning,csrapproving", &[]);
+    let setup = ControllerGateway::new().await;
+    let gateway = setup.gateway("csrsigning,csrapproving", &[]);
     let kubelet = "kubernetes.io/kube-apiserver-client-kubelet";
     let client = "kubernetes.io/kube-apiserver-client";
     let text = |asked: &Asked| {
@@ -96,7 +96,7 @@ async fn a_request_that_can_be_read_in_two_ways_is_never_approved_or_signed() {
         let name = format!("ambiguous-{}", texts.len());
         let mut spec = spec.clone();
         spec["request"] = BASE64_STANDARD.encode(request).into();
-        scene.cluster.request(&name, &spec, status);
+        setup.cluster.request(&name, &spec, status);
         texts.push(name);
     };
     // Approved by a person, or by an approver that reads with Go.
@@ -109,7 +109,7 @@ async fn a_request_that_can_be_read_in_two_ways_is_never_approved_or_signed() {
         write(&own.spec, &request, &approved());
     }
     for name in &texts {
-        let status = scene
+        let status = setup
             .cluster
             .until_status(name, |status| condition(status, "Failed").is_some() || is_issued(status));
         let status = status.await;
@@ -126,52 +126,52 @@ async fn a_request_that_can_be_read_in_two_ways_is_never_approved_or_signed() {
         let mut spec = own.spec.clone();
         spec["request"] = BASE64_STANDARD.encode(request).into();
         pending.push(format!("pending-{place}"));
-        scene.cluster.request(&pending[place], &spec, &json!({}));
+        setup.cluster.request(&pending[place], &spec, &json!({}));
     }
-    scene.cluster.request("good", &Asked::node("good").spec, &json!({}));
-    scene.cluster.until_status("good", is_issued).await;
+    setup.cluster.request("good", &Asked::node("good").spec, &json!({}));
+    setup.cluster.until_status("good", is_issued).await;
     for name in &pending {
-        assert_eq!(condition(&scene.cluster.status(name), "Approved"), None, "{name}");
+        assert_eq!(condition(&setup.cluster.status(name), "Approved"), None, "{name}");
     }
-    assert_eq!(scene.cluster.certificates().len(), 1, "the kubelet's alone");
+    assert_eq!(setup.cluster.certificates().len(), 1, "the kubelet's alone");
     drop(gateway);
 }
 
 #[tokio::test]
 async fn a_lost_race_is_counted_and_tried_again() {
-    let scene = Scene::new().await;
-    let gateway = scene.gateway("csrsigning,csrapproving", &[]);
+    let setup = ControllerGateway::new().await;
+    let gateway = setup.gateway("csrsigning,csrapproving", &[]);
     for name in ["signed", "approved"] {
-        scene.cluster.conflict_once(name);
+        setup.cluster.conflict_once(name);
     }
-    scene.cluster.request("signed", &Asked::node("signed").spec, &approved());
-    scene.cluster.until_status("signed", is_issued).await;
+    setup.cluster.request("signed", &Asked::node("signed").spec, &approved());
+    setup.cluster.until_status("signed", is_issued).await;
     gateway
         .until_counted("portcullis_status_conflicts_total{cluster=\"backend\",controller=\"csrsigning\"} 1")
         .await;
-    scene.cluster.request("approved", &Asked::node("approved").spec, &json!({}));
-    scene.cluster.until_status("approved", is_issued).await;
+    setup.cluster.request("approved", &Asked::node("approved").spec, &json!({}));
+    setup.cluster.until_status("approved", is_issued).await;
     gateway
         .until_counted("portcullis_status_conflicts_total{cluster=\"backend\",controller=\"csrapproving\"} 1")
         .await;
-    assert_eq!(scene.cluster.refused(), 2);
-    assert_eq!(scene.cluster.certificates().len(), 2, "each has one certificate");
+    assert_eq!(setup.cluster.refused(), 2);
+    assert_eq!(setup.cluster.certificates().len(), 2, "each has one certificate");
     assert!(gateway.count("workqueue_retries_total{cluster=\"backend\",name=\"csrsigning\"}").await >= 1);
 }
 
 #[tokio::test]
 async fn who_may_not_have_a_certificate_waits_until_he_may() {
-    let scene = Scene::new().await;
-    scene.cluster.allows.store(false, Ordering::SeqCst);
-    let gateway = scene.gateway("csrapproving", &[]);
+    let setup = ControllerGateway::new().await;
+    setup.cluster.allows.store(false, Ordering::SeqCst);
+    let gateway = setup.gateway("csrapproving", &[]);
     let mut asked = Asked::node("one");
     asked.spec["username"] = json!("system:bootstrap:abcdef");
-    scene.cluster.request("one", &asked.spec, &json!({}));
+    setup.cluster.request("one", &asked.spec, &json!({}));
     let retries = "workqueue_retries_total{cluster=\"backend\",name=\"csrapproving\"}";
     gateway.until_counted(&format!("{retries} 2")).await;
-    assert_eq!(condition(&scene.cluster.status("one"), "Denied"), None, "nobody is ever denied");
-    scene.cluster.allows.store(true, Ordering::SeqCst);
-    let status = scene.cluster.until_status("one", |status| condition(status, "Approved").is_some()).await;
+    assert_eq!(condition(&setup.cluster.status("one"), "Denied"), None, "no request is ever denied");
+    setup.cluster.allows.store(true, Ordering::SeqCst);
+    let status = setup.cluster.until_status("one", |status| condition(status, "Approved").is_some()).await;
     assert_eq!(
         condition(&status, "Approved").unwrap()["message"],
         "Auto approving kubelet client certificate after SubjectAccessReview."
@@ -180,71 +180,71 @@ async fn who_may_not_have_a_certificate_waits_until_he_may() {
 
 #[tokio::test]
 async fn what_is_over_is_deleted_and_what_is_not_stays() {
-    let scene = Scene::new().await;
-    // Created long ago, and nobody has looked at it; the name must not lead to another request.
+    let setup = ControllerGateway::new().await;
+    // Created long ago, and not processed yet; the name must not lead to another request.
     let spec = Asked::node("old").spec;
-    scene.cluster.request("old", &spec, &json!({}));
-    scene.cluster.request("new", &spec, &json!({"conditions": [{"type": "Looked", "status": "True"}]}));
-    let _gateway = scene.gateway("csrcleaner", &[]);
-    let path = format!("{}/old", crate::support::cluster::CSRS);
-    until("the end of the old one", || scene.cluster.get(&path).is_none()).await;
-    assert!(scene.cluster.get(&path.replace("old", "new")).is_some());
+    setup.cluster.request("old", &spec, &json!({}));
+    setup.cluster.request("new", &spec, &json!({"conditions": [{"type": "Looked", "status": "True"}]}));
+    let _gateway = setup.gateway("csrcleaner", &[]);
+    let path = format!("{}/old", testkit::fake_cluster::CSRS);
+    until("the end of the old one", || setup.cluster.get(&path).is_none()).await;
+    assert!(setup.cluster.get(&path.replace("old", "new")).is_some());
 }
 
 #[tokio::test]
 async fn a_signer_of_an_operators_own_signs_what_its_profile_says() {
-    let scene = Scene::new().await;
-    scene.pki.write("own.crt", scene.pki.servers.cert_pem());
-    scene.pki.write("own.key", scene.pki.servers.key_pem());
-    scene.pki.write(
+    let setup = ControllerGateway::new().await;
+    setup.pki.write("own.crt", setup.pki.servers.cert_pem());
+    setup.pki.write("own.key", setup.pki.servers.key_pem());
+    setup.pki.write(
         "profiles.yaml",
         "apiVersion: portcullis.dev/v1alpha1\nkind: SignerProfiles\nsigners:\n\
          - signerName: example.com/service\n  certFile: own.crt\n  keyFile: own.key\n  commonNames: ['service-*']\n  \
          dnsNames: ['*.svc.example.com']\n  allowedUsages: [digital signature, client auth]\n  maxDuration: 1h\n",
     );
-    let _gateway = scene.gateway("csrsigning", &["--signer-profiles=DIR/profiles.yaml"]);
+    let _gateway = setup.gateway("csrsigning", &["--signer-profiles=DIR/profiles.yaml"]);
     let good = Asked::of("example.com/service", "service-a", &[], &["a.svc.example.com"]);
     let bad = Asked::of("example.com/service", "service-a", &["system:masters"], &["a.svc.example.com"]);
-    scene.cluster.request("good", &good.spec, &approved());
-    scene.cluster.request("bad", &bad.spec, &approved());
-    let status = scene.cluster.until_status("good", is_issued).await;
+    setup.cluster.request("good", &good.spec, &approved());
+    setup.cluster.request("bad", &bad.spec, &approved());
+    let status = setup.cluster.until_status("good", is_issued).await;
     let pem = CertificateDer::from_pem_slice(certificate(&status).as_bytes()).unwrap();
     let (_, parsed) = x509_parser::parse_x509_certificate(&pem).unwrap();
     assert_eq!(parsed.issuer().iter_common_name().next().unwrap().as_str().unwrap(), "servers");
     let life = parsed.validity().not_after.timestamp() - parsed.validity().not_before.timestamp();
     assert_eq!(life, 3600 + 300, "an hour, and five minutes before");
-    scene.cluster.until_status("bad", |status| condition(status, "Failed").is_some()).await;
-    assert_eq!(scene.cluster.certificates().len(), 1);
+    setup.cluster.until_status("bad", |status| condition(status, "Failed").is_some()).await;
+    assert_eq!(setup.cluster.certificates().len(), 1);
 }
 
 #[tokio::test]
 async fn another_authority_signs_once_it_is_in_the_files() {
-    let scene = Scene::new().await;
-    let gateway = scene.gateway("csrsigning", &[]);
+    let setup = ControllerGateway::new().await;
+    let gateway = setup.gateway("csrsigning", &[]);
     let issuer = |status: &Value| {
         let pem = CertificateDer::from_pem_slice(certificate(status).as_bytes()).unwrap();
         let (_, parsed) = x509_parser::parse_x509_certificate(&pem).unwrap();
         parsed.issuer().iter_common_name().next().unwrap().as_str().unwrap().to_owned()
     };
-    scene.cluster.request("before", &Asked::node("before").spec, &approved());
-    assert_eq!(issuer(&scene.cluster.until_status("before", is_issued).await), "clients");
+    setup.cluster.request("before", &Asked::node("before").spec, &approved());
+    assert_eq!(issuer(&setup.cluster.until_status("before", is_issued).await), "clients");
     // Half of a pair is refused, and the old one signs on.
-    let next = crate::pki::Ca::new("next");
+    let next = testkit::pki::Ca::new("next");
     let refused = gateway.count("portcullis_config_reloads_total{result=\"failure\"}").await;
-    replace(&scene.path().join("ca.crt"), next.cert_pem());
-    gateway.server.as_ref().unwrap().reload();
+    replace(&setup.path().join("ca.crt"), next.cert_pem());
+    gateway.server().reload();
     gateway
         .until_counted(&format!("portcullis_config_reloads_total{{result=\"failure\"}} {}", refused + 1))
         .await;
-    scene.cluster.request("meanwhile", &Asked::node("meanwhile").spec, &approved());
-    assert_eq!(issuer(&scene.cluster.until_status("meanwhile", is_issued).await), "clients");
-    let (generation, holder) = (gateway.generation().await, scene.cluster.holder(LEASE));
-    replace(&scene.path().join("ca.key"), next.key_pem());
-    gateway.server.as_ref().unwrap().reload();
+    setup.cluster.request("meanwhile", &Asked::node("meanwhile").spec, &approved());
+    assert_eq!(issuer(&setup.cluster.until_status("meanwhile", is_issued).await), "clients");
+    let (generation, holder) = (gateway.generation().await, setup.cluster.holder(LEASE));
+    replace(&setup.path().join("ca.key"), next.key_pem());
+    gateway.server().reload();
     gateway.reloaded(generation).await;
     // The controllers are replaced a moment after the configuration.
-    until("the next controllers", || scene.cluster.holder(LEASE) != holder).await;
-    until("the next lease", || scene.cluster.holder(LEASE).is_some_and(|holder| !holder.is_empty())).await;
-    scene.cluster.request("after", &Asked::node("after").spec, &approved());
-    assert_eq!(issuer(&scene.cluster.until_status("after", is_issued).await), "next");
+    until("the next controllers", || setup.cluster.holder(LEASE) != holder).await;
+    until("the next lease", || setup.cluster.holder(LEASE).is_some_and(|holder| !holder.is_empty())).await;
+    setup.cluster.request("after", &Asked::node("after").spec, &approved());
+    assert_eq!(issuer(&setup.cluster.until_status("after", is_issued).await), "next");
 }

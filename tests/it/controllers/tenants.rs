@@ -1,11 +1,13 @@
 //! Signing authorities of several clusters: what one cluster approves must be nothing to another.
 
+use testkit::kubeconfig;
+use testkit::pki::Ca;
+
 use super::*;
-use crate::pki::Ca;
-use crate::support::{kubeconfig, resolved};
+use crate::gateway::resolved;
 
 /// Files of two clusters; `a-ca` signs for A and is believed there, `b-ca` is B's.
-struct Two {
+struct TwoTenants {
     pki: Pki,
 }
 
@@ -14,13 +16,13 @@ kind: GatewayConfiguration
 serving: {bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}
 ";
 
-impl Two {
+impl TwoTenants {
     fn new() -> Self {
         let pki = Pki::new();
         let front = pki.front.leaf().cn("portcullis").issue();
         let (cert, key) = pki.write_pair("front", &front);
         let server_ca = pki.write("servers-ca.crt", pki.servers.cert_pem());
-        pki.write("backend.kubeconfig", kubeconfig(([127, 0, 0, 1], 6443).into(), &server_ca, &cert, &key));
+        pki.write("backend.kubeconfig", kubeconfig("127.0.0.1:6443", &server_ca, &cert, &key));
         pki.write_pair("gateway", &pki.servers.server(&["a.example.com"]));
         let (a, root) = (Ca::new("a"), Ca::new("root"));
         for (name, ca) in [
@@ -76,7 +78,7 @@ fn believes(ca: &str) -> String {
 
 #[test]
 fn an_authority_that_signs_for_one_cluster_is_believed_by_no_other() {
-    let two = Two::new();
+    let two = TwoTenants::new();
     let global = "controllerManager: {controllers: [csrsigning], clusterSigningCertFile: a-ca.crt, clusterSigningKeyFile: a-ca.key}\n";
     let proxies = "  authentication: {tokenAuthFile: tokens.csv, requestheaderClientCAFile: a-ca.crt, requestheaderAllowedNames: [p], requestheaderUsernameHeaders: [X-Remote-User]}\n";
     two.pki.write("tokens.csv", "good-token,carol,7\n");
@@ -152,7 +154,7 @@ fn an_authority_that_signs_for_one_cluster_is_believed_by_no_other() {
 
 #[test]
 fn authorities_that_only_their_own_cluster_believes_are_good() {
-    let two = Two::new();
+    let two = TwoTenants::new();
     let own = [signs("a-ca") + &believes("a-ca"), signs("b-ca") + &believes("b-ca")];
     assert_eq!(two.judged("", [&own[0], &own[1]]), Ok(()));
     // What certificates for signers of one's own are good for is not the gateway's to know.

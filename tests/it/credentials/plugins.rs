@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use testkit::pki::Issued;
+
 use super::{Case, IMPERSONATE, NOW, REQUEST_HEADER, base64, credential, exec, token};
-use crate::pki::Issued;
 
 /// As a JSON string.
 fn json(text: &str) -> String {

@@ -8,18 +8,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
+use testkit::body::fed;
+use testkit::frames::{
+    self, CONTINUATION, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, ok, reset,
+};
+use testkit::gateway_process::GatewayProcess;
+use testkit::pki::{Ca, Issued};
+use testkit::wire::{acceptor_with, bare, bare_with, head};
+use testkit::{Gateway, H1, H2, Pki, ResponseFuture, flags, full, get, in_time, status, until};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpSocket};
 
-use super::Scene;
-use crate::pki::{Ca, Issued};
-use crate::support::body::fed;
-use crate::support::frames::{
-    self, CONTINUATION, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, ok, reset,
-};
-use crate::support::process::Process;
-use crate::support::wire::{acceptor_with, bare, bare_with, head};
-use crate::support::{Answering, Gateway, H1, H2, Pki, flags, full, get, soon, status, until};
+use super::GatewayWithBystanders;
+use crate::gateway::InProcess as _;
 
 /// RFC 9113, section 6.5.2
 const MAX_CONCURRENT_STREAMS: u16 = 3;
@@ -46,10 +47,10 @@ async fn uploads_that_go_on_after_their_answer_do_not_take_the_streams_of_others
         uploads.push(upload);
     }
     let mut other = gateway.http1(Some(&alice)).await;
-    assert_eq!(soon(other.send(get("/api/v1/x", &[]))).await.unwrap().status(), StatusCode::OK);
+    assert_eq!(in_time(other.send(get("/api/v1/x", &[]))).await.unwrap().status(), StatusCode::OK);
 }
 
-/// A listener that does this to whoever connects.
+/// A listener that does this to every connection.
 async fn tcp(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -94,9 +95,9 @@ async fn http2(pki: &Pki, answer: fn(u32) -> Vec<u8>) -> SocketAddr {
 
 /// How a gateway process with this backend answers, and that its log says why.
 async fn refused(name: &str, pki: &Pki, backend: SocketAddr, code: StatusCode, why: &str) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    let mut command = Command::new(crate::gateway::PORTCULLIS);
     command.arg("serve").args(flags(pki, backend));
-    let process = Process::serve(command).await;
+    let process = GatewayProcess::serve(command).await;
     let gateway = &process.gateway;
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut client = gateway.http2(Some(&alice)).await;
@@ -117,7 +118,7 @@ async fn a_backend_that_cannot_be_reached_is_a_503_and_a_line_that_says_why() {
     let pki = Pki::new();
     let now = 1_700_000_000;
     let expired = pki.servers.leaf().san_dns("backend.test").expired(now).issue();
-    // Bound and never listening: connections are refused, and nobody else is given the port meanwhile.
+    // Bound and never listening: connections are refused, and no other process gets the port.
     let unheard = TcpSocket::new_v4().unwrap();
     unheard.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let nobody = unheard.local_addr().unwrap();
@@ -164,13 +165,13 @@ async fn a_backend_that_does_not_answer_as_it_should_is_a_502_and_a_line_that_sa
 }
 
 /// What a backend does with every other request than those of the others.
-type Misbehaviour = fn(Request<Incoming>) -> Answering;
+type Misbehaviour = fn(Request<Incoming>) -> ResponseFuture;
 
-fn breaking_off() -> Answering {
+fn breaking_off() -> ResponseFuture {
     Box::pin(async {
         let broken = futures_util::stream::iter([
             Ok(Frame::data(bytes::Bytes::from_static(b"part"))),
-            Err(crate::support::BoxedError::from("broken")),
+            Err(testkit::BoxedError::from("broken")),
         ]);
         Response::new(http_body_util::StreamBody::new(broken).boxed())
     })
@@ -217,23 +218,23 @@ async fn requests_that_a_backend_mishandles_disturb_no_others() {
         ),
     ];
     for (name, misbehave, expected) in cases {
-        let scene = Scene::with(&[], |_| {}, misbehave).await;
+        let setup = GatewayWithBystanders::with(&[], |_| {}, misbehave).await;
         for _ in 0..5 {
-            let mut client = scene.gateway.http2(Some(&scene.alice)).await;
+            let mut client = setup.gateway.http2(Some(&setup.alice)).await;
             let late = expected.contains(&Some(StatusCode::GATEWAY_TIMEOUT));
             let path = if late { "/api/v1/x?timeout=300ms" } else { "/api/v1/x" };
             let request = Request::post(path).body(full(vec![b'x'; 1 << 20])).unwrap();
             let answered = match client.send(request).await {
                 Ok(response) => {
                     let code = response.status();
-                    soon(response.into_body().collect()).await.ok().map(|_| code)
+                    in_time(response.into_body().collect()).await.ok().map(|_| code)
                 }
                 Err(_) => None,
             };
             assert!(expected.contains(&answered), "{name}: {answered:?}");
-            scene.others.go_on().await;
+            setup.others.go_on().await;
         }
-        scene.others.were_undisturbed().await;
+        setup.others.were_undisturbed().await;
     }
 }
 
@@ -337,7 +338,7 @@ async fn a_backend_that_takes_one_stream_or_none_is_slow_and_nothing_worse() {
             ));
         }
         for answer in asking {
-            let answered = soon(answer).await.unwrap();
+            let answered = in_time(answer).await.unwrap();
             assert!(expected.contains(&answered), "{most} streams: {answered}");
         }
         let dialled = dialled.load(Ordering::SeqCst);
@@ -375,5 +376,5 @@ async fn an_answer_whose_header_has_millions_of_lines_is_a_502_and_ends_no_other
     assert_eq!(large.status(), StatusCode::BAD_GATEWAY);
     let mut client = gateway.http1(Some(&alice)).await;
     assert_eq!(client.get("/api/v1/pods", &[]).await.status(), StatusCode::OK);
-    assert_eq!(soon(waiting).await.unwrap(), StatusCode::OK);
+    assert_eq!(in_time(waiting).await.unwrap(), StatusCode::OK);
 }

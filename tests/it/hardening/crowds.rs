@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::Response;
+use testkit::pki::Issued;
+use testkit::wire::{handshake_over, head, held};
+use testkit::{Gateway, Http1, ResponseFuture, full, get, in_time, text, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::Scene;
-use crate::pki::Issued;
-use crate::support::wire::{handshake_over, head, held};
-use crate::support::{Answering, Gateway, Http1, full, get, soon, text, until};
+use super::GatewayWithBystanders;
 
-fn ok() -> Answering {
+fn ok() -> ResponseFuture {
     Box::pin(async { Response::new(full("ok")) })
 }
 
@@ -20,13 +20,13 @@ fn ok() -> Answering {
 async fn from_elsewhere(gateway: &Gateway) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, 66], 0))).unwrap();
-    soon(socket.connect(gateway.address)).await.unwrap()
+    in_time(socket.connect(gateway.address)).await.unwrap()
 }
 
 /// Reads to the end of a connection that the gateway closes.
 async fn closed(stream: &mut TcpStream) {
     let mut rest = Vec::new();
-    soon(stream.read_to_end(&mut rest)).await.ok();
+    in_time(stream.read_to_end(&mut rest)).await.ok();
     assert!(rest.is_empty(), "{rest:?}");
 }
 
@@ -42,17 +42,17 @@ const BEGINNINGS: [&[u8]; 3] = [b"", &[22], &[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3
 #[tokio::test]
 async fn one_peer_with_many_connections_that_say_nothing_does_not_keep_others_out() {
     for beginning in BEGINNINGS {
-        let scene = Scene::with(&["--max-connections=40"], |_| {}, |_| ok()).await;
+        let setup = GatewayWithBystanders::with(&["--max-connections=40"], |_| {}, |_| ok()).await;
         let mut silent = Vec::new();
         for _ in 0..200 {
-            let mut stream = from_elsewhere(&scene.gateway).await;
+            let mut stream = from_elsewhere(&setup.gateway).await;
             stream.write_all(beginning).await.ok();
             silent.push(stream);
         }
-        scene.others.go_on().await;
-        until("the end of what is too much", || open(&scene.gateway, silent.iter()) <= 16).await;
-        scene.others.were_undisturbed().await;
-        let metrics = scene.gateway.metrics("/metrics").await;
+        setup.others.go_on().await;
+        until("the end of what is too much", || open(&setup.gateway, silent.iter()) <= 16).await;
+        setup.others.were_undisturbed().await;
+        let metrics = setup.gateway.metrics("/metrics").await;
         let refused = "portcullis_refused_connections_total{reason=\"unauthenticated_limit\"} ";
         assert!(metrics.contains(refused), "{metrics}");
     }
@@ -61,10 +61,10 @@ async fn one_peer_with_many_connections_that_say_nothing_does_not_keep_others_ou
 // A handshake without a certificate costs nothing, and an anonymous request next to nothing.
 #[tokio::test]
 async fn nor_does_one_whose_connections_are_anonymous() {
-    let scene = Scene::with(&["--max-connections=40"], |_| {}, |_| ok()).await;
+    let setup = GatewayWithBystanders::with(&["--max-connections=40"], |_| {}, |_| ok()).await;
     let mut anonymous = Vec::new();
     for index in 0..60 {
-        let stream = from_elsewhere(&scene.gateway).await;
+        let stream = from_elsewhere(&setup.gateway).await;
         // One that is too much ends before its handshake does.
         let Ok(mut stream) = handshake_over("localhost".try_into().unwrap(), stream, b"http/1.1", None).await
         else {
@@ -76,15 +76,15 @@ async fn nor_does_one_whose_connections_are_anonymous() {
         }
         anonymous.push(stream);
     }
-    scene.others.go_on().await;
+    setup.others.go_on().await;
     let streams = || anonymous.iter().map(|stream| stream.get_ref().0);
-    until("the end of what is too much", || open(&scene.gateway, streams()) <= 16).await;
-    scene.others.were_undisturbed().await;
+    until("the end of what is too much", || open(&setup.gateway, streams()) <= 16).await;
+    setup.others.were_undisturbed().await;
 }
 
 /// A connection on which alice has been answered, as soon as there is room for it.
 async fn known(gateway: &Gateway, identity: &Issued) -> Http1 {
-    soon(async {
+    in_time(async {
         loop {
             let stream = TcpStream::connect(gateway.address).await.unwrap();
             if let Ok(stream) =
@@ -104,8 +104,8 @@ async fn known(gateway: &Gateway, identity: &Issued) -> Http1 {
 
 #[tokio::test]
 async fn connections_past_the_limit_are_closed_and_those_before_it_go_on() {
-    let scene = Scene::with(&["--max-connections=20"], |_| {}, |_| ok()).await;
-    let Scene { gateway, alice, others, .. } = scene;
+    let setup = GatewayWithBystanders::with(&["--max-connections=20"], |_| {}, |_| ok()).await;
+    let GatewayWithBystanders { gateway, alice, others, .. } = setup;
     others.were_undisturbed().await;
     let mut clients = Vec::new();
     for _ in 0..20 {

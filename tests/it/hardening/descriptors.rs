@@ -4,10 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use http::StatusCode;
+use testkit::gateway_process::GatewayProcess;
+use testkit::{Backend, Pki, flags, in_time, until};
 use tokio::net::TcpStream;
-
-use crate::support::process::Process;
-use crate::support::{Backend, Pki, flags, soon, until};
 
 /// The time that a process has used of the processor, in hundredths of a second.
 fn processor_time(process: u32) -> u64 {
@@ -28,11 +27,11 @@ async fn without_file_descriptors_the_gateway_waits_and_then_goes_on() {
     let backend = Backend::plain(&pki).await;
     let mut command = Command::new("sh");
     command
-        .args(["-c", &format!("ulimit -n {LIMIT} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_portcullis")])
+        .args(["-c", &format!("ulimit -n {LIMIT} && exec \"$0\" \"$@\""), crate::gateway::PORTCULLIS])
         .arg("serve")
         .args(flags(&pki, backend.address))
         .arg("--max-connections=1000");
-    let process = Process::serve(command).await;
+    let process = GatewayProcess::serve(command).await;
     let gateway = &process.gateway;
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut known = gateway.http2(Some(&alice)).await;
@@ -57,7 +56,7 @@ async fn without_file_descriptors_the_gateway_waits_and_then_goes_on() {
     );
 
     drop(silent);
-    let mut new = soon(gateway.http1(Some(&alice))).await;
+    let mut new = in_time(gateway.http1(Some(&alice))).await;
     assert_eq!(new.get("/api", &[]).await.status(), StatusCode::OK);
     let (ended, log) = process.end().await;
     assert!(ended.success());

@@ -3,24 +3,24 @@
 use std::time::Duration;
 
 use http::Response;
-use portcullis::config::settings::Limits;
+use portcullis::config::settings::ClientLimits;
+use testkit::{ResponseFuture, full, in_time};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::Scene;
-use crate::support::{Answering, full, soon};
+use super::GatewayWithBystanders;
 
-fn ok() -> Answering {
+fn ok() -> ResponseFuture {
     Box::pin(async { Response::new(full("ok")) })
 }
 
 // Go: net/http server.go, tlsRecordHeaderLooksLikeHTTP
 #[tokio::test]
 async fn plain_http_is_told_that_this_is_https() {
-    let scene = Scene::with(&[], |_| {}, |_| ok()).await;
+    let setup = GatewayWithBystanders::with(&[], |_| {}, |_| ok()).await;
     for request in ["GET /api", "HEAD /api", "POST /api", "PUT /api", "OPTIONS /api"] {
         for parts in [1, 3] {
-            let mut stream = TcpStream::connect(scene.gateway.address).await.unwrap();
+            let mut stream = TcpStream::connect(setup.gateway.address).await.unwrap();
             stream.set_nodelay(true).unwrap();
             let request = format!("{request} HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nsomething");
             for part in request.as_bytes().chunks(request.len() / parts) {
@@ -28,21 +28,21 @@ async fn plain_http_is_told_that_this_is_https() {
                 tokio::task::yield_now().await;
             }
             let mut answer = String::new();
-            soon(stream.read_to_string(&mut answer)).await.unwrap();
+            in_time(stream.read_to_string(&mut answer)).await.unwrap();
             assert_eq!(
                 answer, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n",
                 "{request}"
             );
         }
     }
-    scene.gateway.until_counted("apiserver_tls_handshake_errors_total 10").await;
-    scene.others.were_undisturbed().await;
+    setup.gateway.until_counted("apiserver_tls_handshake_errors_total 10").await;
+    setup.others.were_undisturbed().await;
 }
 
 #[tokio::test]
 async fn what_is_no_handshake_or_only_a_part_of_one_ends_in_time() {
-    let limit = |limits: &mut Limits| limits.header_timeout = Duration::from_millis(300);
-    let scene = Scene::with(&[], limit, |_| ok()).await;
+    let limit = |limits: &mut ClientLimits| limits.header_timeout = Duration::from_millis(300);
+    let setup = GatewayWithBystanders::with(&[], limit, |_| ok()).await;
     let cases: [(&str, &[u8]); 8] = [
         ("nothing", b""),
         ("a method that Go does not know", b"DELETE /api HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -54,13 +54,13 @@ async fn what_is_no_handshake_or_only_a_part_of_one_ends_in_time() {
         ("nonsense in a record", &[22, 3, 1, 0, 4, 255, 255, 255, 255]),
     ];
     for (name, bytes) in cases {
-        let mut stream = TcpStream::connect(scene.gateway.address).await.unwrap();
+        let mut stream = TcpStream::connect(setup.gateway.address).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
-        soon(stream.read_to_end(&mut answer)).await.ok();
+        in_time(stream.read_to_end(&mut answer)).await.ok();
         // At most an alert.
         assert!(answer.len() < 16, "{name}: {answer:?}");
     }
-    scene.gateway.until_counted(&format!("apiserver_tls_handshake_errors_total {}", cases.len())).await;
-    scene.others.were_undisturbed().await;
+    setup.gateway.until_counted(&format!("apiserver_tls_handshake_errors_total {}", cases.len())).await;
+    setup.others.were_undisturbed().await;
 }

@@ -7,24 +7,25 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
+use testkit::body::{Frames, fed, whole};
+use testkit::frames::{self, CONTINUATION, END_HEADERS, HEADERS, frame, ok};
+use testkit::large_headers::{forms, longest, with_trailers};
+use testkit::{
+    BoxedBody, Gateway, Http2, Pki, ResponseFuture, empty, flags, full, get, in_time, status, text, until,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::Scene;
-use crate::support::body::{Frames, fed, whole};
-use crate::support::frames::{self, CONTINUATION, END_HEADERS, HEADERS, frame, ok};
-use crate::support::large::{forms, longest, with_trailers};
-use crate::support::{
-    Answering, BoxedBody, Gateway, Http2, Pki, empty, flags, full, get, soon, status, text, until,
-};
+use super::GatewayWithBystanders;
+use crate::gateway::InProcess as _;
 
 const WATCH: &str = "/api/v1/pods?watch=true";
 /// What the attacker may not see: the request reaches the backend, which says so.
 const FORBIDDEN: &str = "/api/v1/secrets?watch=1";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// A scene with watches of another client that the test feeds.
+/// A setup with watches of another client that the test feeds.
 struct Watched {
-    scene: Scene,
+    setup: GatewayWithBystanders,
     feeds: Arc<Mutex<Vec<Frames>>>,
     watches: Vec<Response<Incoming>>,
     _watcher: Http2,
@@ -34,7 +35,7 @@ impl Watched {
     async fn start(count: usize) -> Self {
         let feeds = Arc::new(Mutex::new(Vec::new()));
         let fed_by = Arc::clone(&feeds);
-        let answer = move |request: Request<Incoming>| -> Answering {
+        let answer = move |request: Request<Incoming>| -> ResponseFuture {
             match request.uri().path_and_query().map(http::uri::PathAndQuery::as_str) {
                 Some(WATCH) => {
                     let (feed, body, _) = fed();
@@ -48,14 +49,14 @@ impl Watched {
                 _ => Box::pin(async { Response::builder().status(403).body(full("no")).unwrap() }),
             }
         };
-        let scene = Scene::with(&[], |_| {}, answer).await;
-        let bob = scene.pki.clients.leaf().cn("bob").issue();
-        let mut watcher = scene.gateway.http2(Some(&bob)).await;
+        let setup = GatewayWithBystanders::with(&[], |_| {}, answer).await;
+        let bob = setup.pki.clients.leaf().cn("bob").issue();
+        let mut watcher = setup.gateway.http2(Some(&bob)).await;
         let mut watches = Vec::new();
         for _ in 0..count {
             watches.push(watcher.get(WATCH, &[]).await);
         }
-        Self { scene, feeds, watches, _watcher: watcher }
+        Self { setup, feeds, watches, _watcher: watcher }
     }
 
     /// Every watch tells what happens next, and no connection was ended.
@@ -65,12 +66,12 @@ impl Watched {
                 .unwrap_or_else(|_| panic!("{after}: a watch is gone"));
         }
         for watch in &mut self.watches {
-            let event = soon(watch.body_mut().frame()).await;
+            let event = in_time(watch.body_mut().frame()).await;
             let event = event.and_then(Result::ok).and_then(|frame| frame.into_data().ok());
             assert_eq!(event.as_deref(), Some(&b"event"[..]), "{after}");
         }
-        assert_eq!(self.scene.backend.ended(), 0, "{after}");
-        self.scene.others.go_on().await;
+        assert_eq!(self.setup.backend.ended(), 0, "{after}");
+        self.setup.others.go_on().await;
     }
 }
 
@@ -79,14 +80,14 @@ impl Watched {
 async fn no_header_of_one_client_ends_the_watches_of_another() {
     let mut watched = Watched::start(4).await;
     for (name, request, expected) in forms(FORBIDDEN) {
-        let mut client = watched.scene.gateway.tls(b"http/1.1", Some(&watched.scene.alice)).await;
-        soon(client.write_all(&request)).await.unwrap();
+        let mut client = watched.setup.gateway.tls(b"http/1.1", Some(&watched.setup.alice)).await;
+        in_time(client.write_all(&request)).await.unwrap();
         let mut answer = [0; 12];
-        soon(client.read_exact(&mut answer)).await.unwrap();
+        in_time(client.read_exact(&mut answer)).await.unwrap();
         watched.are_undisturbed(name).await;
         assert_eq!(answer[9..], *expected.to_string().as_bytes(), "{name}");
     }
-    watched.scene.others.were_undisturbed().await;
+    watched.setup.others.were_undisturbed().await;
 }
 
 // Go ends the stream of a wrong header without opening it. What follows there, if only one byte of a body, ends the
@@ -94,7 +95,7 @@ async fn no_header_of_one_client_ends_the_watches_of_another() {
 #[tokio::test]
 async fn nothing_wrong_with_a_header_ends_the_watches_of_another() {
     let mut watched = Watched::start(2).await;
-    let mut client = watched.scene.gateway.http2(Some(&watched.scene.alice)).await;
+    let mut client = watched.setup.gateway.http2(Some(&watched.setup.alice)).await;
     let wrong_name = |length: usize| {
         let mut request = get(FORBIDDEN, &[]);
         let name = HeaderName::from_lowercase(b"x\"y").unwrap();
@@ -124,7 +125,7 @@ async fn nothing_wrong_with_a_header_ends_the_watches_of_another() {
 #[tokio::test]
 async fn no_trailers_of_one_client_end_the_watches_or_the_writes_of_another() {
     let mut watched = Watched::start(2).await;
-    let mut client = watched.scene.gateway.http2(Some(&watched.scene.alice)).await;
+    let mut client = watched.setup.gateway.http2(Some(&watched.setup.alice)).await;
     // One that is answered when it was read, and one that is answered at once.
     for (path, expected) in [(REVIEWS, StatusCode::OK), (FORBIDDEN, StatusCode::FORBIDDEN)] {
         for large in [false, true] {
@@ -133,7 +134,7 @@ async fn no_trailers_of_one_client_end_the_watches_or_the_writes_of_another() {
             assert_eq!(response.status(), expected);
         }
     }
-    watched.scene.others.were_undisturbed().await;
+    watched.setup.others.were_undisturbed().await;
 }
 
 /// More than may share a connection, and the eighth part of a user's share of such headers.
@@ -143,7 +144,7 @@ const LARGE: usize = 1_000_000;
 async fn a_read_with_a_large_header_is_not_sent_again_when_its_connection_broke() {
     let sent = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&sent);
-    let scene = Scene::with(
+    let setup = GatewayWithBystanders::with(
         &[],
         |_| {},
         move |_| {
@@ -153,7 +154,7 @@ async fn a_read_with_a_large_header_is_not_sent_again_when_its_connection_broke(
         },
     )
     .await;
-    let mut client = scene.gateway.http2(Some(&scene.alice)).await;
+    let mut client = setup.gateway.http2(Some(&setup.alice)).await;
     let large = "x".repeat(LARGE);
     let response = client.get("/api/v1/pods", &[("x-large", &large)]).await;
     assert_eq!(status(response).await.0, StatusCode::BAD_GATEWAY);
@@ -164,7 +165,7 @@ async fn a_read_with_a_large_header_is_not_sent_again_when_its_connection_broke(
 async fn a_client_with_many_large_headers_gets_its_share_of_connections_and_leaves_the_others_theirs() {
     let open = Arc::new(Mutex::new(Vec::new()));
     let opened = Arc::clone(&open);
-    let scene = Scene::with(
+    let setup = GatewayWithBystanders::with(
         &[],
         |_| {},
         move |_| {
@@ -174,7 +175,7 @@ async fn a_client_with_many_large_headers_gets_its_share_of_connections_and_leav
         },
     )
     .await;
-    let mut client = scene.gateway.http2(Some(&scene.alice)).await;
+    let mut client = setup.gateway.http2(Some(&setup.alice)).await;
     let large = "x".repeat(LARGE);
     let mut watches = Vec::new();
     for _ in 0..8 {
@@ -185,14 +186,14 @@ async fn a_client_with_many_large_headers_gets_its_share_of_connections_and_leav
     let refused = client.get(WATCH, &[("x-large", &large)]).await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     // Another client's are answered, and so is what is not large.
-    let bob = scene.pki.clients.leaf().cn("bob").issue();
-    let mut other = scene.gateway.http2(Some(&bob)).await;
+    let bob = setup.pki.clients.leaf().cn("bob").issue();
+    let mut other = setup.gateway.http2(Some(&bob)).await;
     assert_eq!(other.get(WATCH, &[("x-large", &large)]).await.status(), StatusCode::OK);
     assert_eq!(client.get(WATCH, &[]).await.status(), StatusCode::OK);
     // One that ends makes room.
     drop(watches.pop());
     assert_eq!(client.get(WATCH, &[("x-large", &large)]).await.status(), StatusCode::OK);
-    scene.others.were_undisturbed().await;
+    setup.others.were_undisturbed().await;
 }
 
 /// An answer with a header name that h2 ends the connection for. Go sends names of any length.
@@ -253,7 +254,7 @@ async fn an_answer_from_behind_the_api_server_ends_no_request_of_a_client_that_d
         assert_eq!(code, StatusCode::BAD_GATEWAY, "{attack}");
         let again = gateway.http1(Some(&bob)).await.get(honest, &[]).await;
         assert_eq!(again.status(), StatusCode::OK, "{attack}, {honest}");
-        assert_eq!(soon(waiting).await.unwrap(), StatusCode::OK, "{attack}, {honest}");
+        assert_eq!(in_time(waiting).await.unwrap(), StatusCode::OK, "{attack}, {honest}");
         let by = by.lock().unwrap();
         assert_eq!(by[0], by[2], "{attack}: bob's connection went, {honest}");
     }

@@ -1,11 +1,11 @@
 //! Extra keys: what stands behind `X-Remote-Extra-` in the name of a header.
 
 use http::HeaderName;
-use portcullis::go::escape::{decode_extra_key, encode_extra_key};
+use portcullis::go::extra_key::{decode_extra_key, encode_extra_key};
 use serde_json::Value;
+use testkit::random::Rng;
 
 use super::{Compared, lists, soup};
-use crate::support::go::Rng;
 
 const WORDS: &[&str] = &[
     "a", "K", "Z", "scopes", "%41", "%4b", "%4B", "%2F", "%2f", "%25", "%", "%4", "%zz", "%C3%A9", "%ff",

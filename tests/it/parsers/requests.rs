@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use portcullis::go::pem::decode;
 use portcullis::pki::issuance::request::{CertificateRequest, RequestError};
 use serde_json::Value;
+use testkit::ambiguous_pem::ambiguous;
+use testkit::csr::Csr;
+use testkit::pki::{CN, Key, KeyKind, O, OU, attribute, pem, string, tlv};
+use testkit::random::Rng;
 
 use super::{Compared, lists, octets, text};
 use crate::chains::damage::Node;
-use crate::csr::Csr;
-use crate::pki::{CN, Key, KeyKind, O, OU, attribute, pem, string, tlv};
-use crate::support::go::Rng;
-use crate::two_requests::ambiguous;
 
 const KINDS: [KeyKind; 8] = [
     KeyKind::P256,

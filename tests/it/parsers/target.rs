@@ -2,14 +2,14 @@
 
 use http::header::HOST;
 use http::{Method, Request};
-use portcullis::go::escape::decode_path;
-use portcullis::go::query;
+use portcullis::go::url::decode_path;
+use portcullis::go::url::query;
 use portcullis::request::info::RequestInfo;
 use portcullis::request::wellformed::check;
 use serde_json::Value;
+use testkit::random::Rng;
 
 use super::{Compared, lists, octets, soup};
-use crate::support::go::Rng;
 
 const METHODS: &[&str] =
     &["GET", "GET", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "get", "X"];
@@ -269,7 +269,7 @@ fn info(request: &Request<()>, path: &str, answer: &Value) -> Compared {
                     resource.namespace,
                     resource.resource,
                     resource.subresource,
-                    resource.name,
+                    info.object_name(),
                     resource.field_selector,
                     resource.label_selector,
                 ]

@@ -1,6 +1,6 @@
 //! Texts with PEM in them: whole blocks with damaged lines, and parts of blocks in any order.
 
-use crate::support::go::Rng;
+use testkit::random::Rng;
 
 const PARTS: &[&str] = &[
     "-----BEGIN A-----\n",

@@ -1,6 +1,6 @@
 //! Parts of any token, as they are written in JSON.
 
-pub const VALUES: &[&str] = &[
+pub(crate) const VALUES: &[&str] = &[
     "null",
     "true",
     "false",
@@ -59,7 +59,7 @@ pub const VALUES: &[&str] = &[
     "[{\"$serde_json::private::RawValue\": \"\\\"client\\\"\"}]",
 ];
 
-pub const DATES: &[&str] = &[
+pub(crate) const DATES: &[&str] = &[
     "4000000000",
     "4e9",
     "4000000000.0",
@@ -104,7 +104,7 @@ pub const DATES: &[&str] = &[
 ];
 
 /// Members of the header. `{kid}` stands for the id of the key, `{jwk}` for the key, `{x5c}` for a certificate.
-pub const HEADER_MEMBERS: &[&str] = &[
+pub(crate) const HEADER_MEMBERS: &[&str] = &[
     "\"typ\": \"JWT\"",
     "\"typ\": 5",
     "\"cty\": null",

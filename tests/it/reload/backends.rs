@@ -3,13 +3,14 @@
 
 use std::time::Instant;
 
+use testkit::body::Frames;
+use testkit::client::Client;
+use testkit::config_reload::replace;
+use testkit::{Backend, Gateway, Pki, TEST_TIMEOUT, flags, kubeconfig};
 use tokio::sync::mpsc;
 
 use super::{Watch, reload, watched};
-use crate::support::body::Frames;
-use crate::support::client::Client;
-use crate::support::generation::replace;
-use crate::support::{Backend, Gateway, PATIENCE, Pki, flags, kubeconfig};
+use crate::gateway::InProcess as _;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 
@@ -43,7 +44,7 @@ impl Setup {
         replace(&self.pki.directory.path().join(name), content);
     }
 
-    /// Requests of somebody and of nobody in particular, on each version.
+    /// Authenticated and anonymous requests, on each version.
     async fn ask(&mut self) {
         for client in &mut self.clients {
             assert_eq!(client.code(&[TOKEN]).await, 200);
@@ -55,7 +56,7 @@ impl Setup {
     }
 
     async fn ask_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while !holds(self) {
             assert!(Instant::now() < deadline, "{what} never happened");
             self.ask().await;

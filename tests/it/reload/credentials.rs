@@ -7,12 +7,13 @@ use std::sync::Arc;
 use rustls::HandshakeKind;
 use rustls::version::{TLS12, TLS13};
 use rustls_pki_types::ServerName;
+use testkit::client::Client;
+use testkit::config_reload::replace;
+use testkit::pki::Ca;
+use testkit::{Backend, Gateway, Pki, flags, tls_client};
 
 use super::reload;
-use crate::pki::Ca;
-use crate::support::client::Client;
-use crate::support::generation::replace;
-use crate::support::{Backend, Gateway, Pki, flags, tls_client};
+use crate::gateway::InProcess as _;
 
 /// Both versions of HTTP, by whether it is the second.
 const VERSIONS: [bool; 2] = [false, true];
@@ -80,7 +81,7 @@ async fn anonymous_requests_are_let_in_where_the_file_says() {
         let codes = async |paths: [&str; 4]| {
             let mut codes = Vec::new();
             for path in paths {
-                // A refusal of nobody ends an HTTP/2 connection.
+                // The refusal of an anonymous request ends an HTTP/2 connection.
                 let mut client = Client::connect(&setup.gateway, http2, None).await;
                 codes.push(client.code_at(path, &[]).await.as_u16());
             }

@@ -1,4 +1,4 @@
-//! How files change: the way a mounted Secret does, and as fast as somebody likes under load.
+//! How files change: the way a mounted Secret does, and many times in a row under load.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::process::Signal;
+use testkit::client::Client;
+use testkit::config_reload::replace;
+use testkit::pki::Issued;
+use testkit::{Backend, Gateway, Pki, flags, until};
 
-use crate::pki::Issued;
-use crate::support::client::Client;
-use crate::support::generation::replace;
-use crate::support::process::Process;
-use crate::support::{Backend, Gateway, Pki, flags, until};
+use crate::gateway::InProcess as _;
+use crate::gateway::start_process;
 
 const GOOD: (&str, &str) = ("authorization", "Bearer good-token");
 
@@ -76,7 +77,7 @@ async fn no_request_fails_while_signals_reload_under_load() {
     let backend = Backend::plain(&pki).await;
     let files = pki.directory.path();
     let process =
-        Process::start(flags(&pki, backend.address).into_iter().chain(["--workers=2".to_owned()])).await;
+        start_process(flags(&pki, backend.address).into_iter().chain(["--workers=2".to_owned()])).await;
     let process = Arc::new(process);
     let alice = Arc::new(pki.clients.leaf().cn("alice").issue());
     let (done, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use rustix::process::Signal;
+use testkit::client::Client;
+use testkit::config_reload::replace;
+use testkit::pki::Ca;
+use testkit::{Backend, Gateway, Pki, flags, until};
 
-use crate::pki::Ca;
-use crate::support::client::Client;
-use crate::support::generation::replace;
-use crate::support::process::Process;
-use crate::support::{Backend, Gateway, Pki, flags, until};
+use crate::gateway::InProcess as _;
+use crate::gateway::start_process;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 const REFUSED: &str = "the configuration is not reloaded";
@@ -56,7 +57,7 @@ impl Setup {
     }
 
     fn reload(&self) {
-        self.gateway.server.as_ref().unwrap().reload();
+        self.gateway.server().reload();
     }
 
     /// Requests are answered, on connections old and new.
@@ -117,7 +118,7 @@ clusters: [{{name: c, kubeconfig: backend.kubeconfig}}]
         replace(&file, content);
         format!("--config={}", file.display())
     };
-    let process = Process::start([write("VersionTLS10", 1)]).await;
+    let process = start_process([write("VersionTLS10", 1)]).await;
     let steps = [
         ("VersionTLS10", 1, [1, 0]),
         ("VersionTLS10", 2, [1, 1]),
@@ -143,7 +144,7 @@ async fn a_certificate_that_precedes_its_key_is_no_mistake() {
     let mut setup = Setup::start().await;
     let next = setup.pki.servers.leaf().cn("next").issue();
     replace(&setup.file("gateway.crt"), next.cert_pem());
-    // However often somebody asks for a reload meanwhile.
+    // However often a reload is requested meanwhile.
     let written = Instant::now();
     while written.elapsed() < Duration::from_millis(300) {
         setup.reload();
@@ -161,7 +162,7 @@ async fn a_certificate_that_precedes_its_key_is_no_mistake() {
 async fn a_mistake_is_logged_once_however_long_it_lasts() {
     let pki = Pki::new();
     let backend = Backend::plain(&pki).await;
-    let process = Process::start(flags(&pki, backend.address)).await;
+    let process = start_process(flags(&pki, backend.address)).await;
     let mut client = Client::connect(&process.gateway, true, None).await;
     let tokens = pki.write("tokens.csv", "only,two\n");
     until("a word of the mistake", || !process.said(REFUSED).is_empty()).await;

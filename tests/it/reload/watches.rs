@@ -1,12 +1,13 @@
 //! Open watches do not notice a reload.
 
 use rustls_pki_types::CertificateDer;
+use testkit::client::Client;
+use testkit::config_reload::replace;
+use testkit::pki::Ca;
+use testkit::{Gateway, Pki, flags};
 
 use super::{Watch, reload, watched};
-use crate::pki::Ca;
-use crate::support::client::Client;
-use crate::support::generation::replace;
-use crate::support::{Gateway, Pki, flags};
+use crate::gateway::InProcess as _;
 
 const CONNECTIONS: usize = 10;
 /// Watches on one connection of HTTP/2; as many are on connections of their own.

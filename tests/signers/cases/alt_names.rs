@@ -1,14 +1,15 @@
 //! Subject alternative names: which kinds survive, in which order, written how (Go: crypto/x509, `marshalSANs`).
 
+use testkit::csr::Csr;
+use testkit::pki::{oid, seq, tlv};
+
 use crate::case::{Case, case};
-use crate::csr::Csr;
-use crate::pki::{oid, seq, tlv};
 
 const GROUP: &str = "alt_names";
 const KINDS: &str = "x509.CreateCertificate: names by kind, in the order of the request";
 const URIS: &str = "net/url: a URI is written as Go writes what it has read";
 
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let named = |name, csr: &Csr| case(GROUP, name, KINDS, csr);
     let a = || Csr::new().cn("names");
     let other = tlv(0xa0, &[oid("1.3.6.1.4.1.311.20.2.3"), tlv(0xa0, &tlv(0x0c, b"upn@example"))].concat());

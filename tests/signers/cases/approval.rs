@@ -1,9 +1,10 @@
 //! Which requests are approved by themselves: the recognisers, and the rights of who asks (approver/sarapprove.go).
 
+use testkit::csr::Csr;
+use testkit::pki::{Key, KeyKind};
+
 use crate::case::{CLIENT, Case, Expect, Step, approved, case, condition};
 use crate::client::Person;
-use crate::csr::Csr;
-use crate::pki::{Key, KeyKind};
 
 const GROUP: &str = "approval";
 const FLOW: &str = "sarapprove_test.go: TestHandle";
@@ -14,7 +15,7 @@ const NODES: &str = "sarapprove_test.go: TestRecognizers";
 type Bad = (&'static str, &'static str, fn() -> Csr, &'static [&'static str]);
 const USAGES: &[&str] = &["digital signature", "key encipherment", "client auth"];
 
-/// Somebody whose groups may ask for kubelets' certificates.
+/// A user whose groups may ask for kubelets' certificates.
 fn person(name: &str, group: &str) -> Person {
     Person::new(name, &[group])
 }
@@ -23,7 +24,7 @@ fn asks(name: &'static str, from: &'static str, csr: &Csr, by: Person) -> Case {
     case(GROUP, name, from, csr).kubelet().steps(&[]).by(by)
 }
 
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let node = || Csr::node("n1");
     let myself = |group| person("system:node:n1", group);
     let other = |group| person("someone-else", group);

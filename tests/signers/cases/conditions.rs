@@ -1,12 +1,12 @@
 //! What a signer waits for, and what it leaves alone (`certificate_controller.go`, `certificate_controller_utils.go`, `signer.go`).
 
 use serde_json::{Value, json};
+use testkit::csr::Csr;
+use testkit::pki::Ca;
 
 use crate::case::{
     CLIENT, Case, Expect, KUBELET, LEGACY, SERVING, Step, approved, case, condition, now, timestamp,
 };
-use crate::csr::Csr;
-use crate::pki::Ca;
 
 const GROUP: &str = "conditions";
 const HANDLE: &str = "signer_test.go: TestHandle";
@@ -15,14 +15,14 @@ const UTILS: &str =
 const FRAME: &str = "certificate_controller_test.go: TestCertificateController";
 
 /// As the API would have stored it.
-pub fn stored(kind: &str, status: &str) -> Value {
+pub(crate) fn stored(kind: &str, status: &str) -> Value {
     let mut condition = condition(kind, status);
     condition["lastUpdateTime"] = timestamp(now()).into();
     condition["lastTransitionTime"] = timestamp(now()).into();
     condition
 }
 
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let alice = || Csr::new().cn("alice");
     let of = |name, from| case(GROUP, name, from, &alice());
     let node = |name| case(GROUP, name, HANDLE, &Csr::node("n1"));
@@ -111,7 +111,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Whoever has a certificate keeps it.
+/// A request that has a certificate keeps it.
 fn with_certificates() -> Vec<Case> {
     let of = |name, csr: &Csr| case(GROUP, name, FRAME, csr);
     let other = Ca::new("other").leaf().cn("other").issue().cert_pem();
@@ -133,7 +133,7 @@ fn with_certificates() -> Vec<Case> {
     ]
 }
 
-/// What the API would not let anybody create.
+/// Objects that the API refuses to create.
 fn stored_ones() -> Vec<Case> {
     let of = |name, conditions: &[Value]| {
         case(GROUP, name, UTILS, &Csr::new().cn("alice")).legacy().steps(&[]).conditions(conditions)
@@ -186,7 +186,7 @@ fn stored_ones() -> Vec<Case> {
     ]
 }
 
-pub fn base64(text: &str) -> String {
+pub(crate) fn base64(text: &str) -> String {
     use ::base64::Engine as _;
     ::base64::engine::general_purpose::STANDARD.encode(text)
 }

@@ -1,9 +1,10 @@
 //! Keys and signatures of requests (authority.go verifies them again; Go: crypto/x509, `CheckSignature`).
 
+use testkit::ambiguous_pem::ambiguous;
+use testkit::csr::Csr;
+use testkit::pki::{KeyKind, SigAlg, boolean, oid, seq, tlv};
+
 use crate::case::{Case, Expect, case};
-use crate::csr::Csr;
-use crate::pki::{KeyKind, SigAlg, boolean, oid, seq, tlv};
-use crate::two_requests::ambiguous;
 
 const GROUP: &str = "keys";
 const KEYS: &str = "authority.go: the request's signature is verified, its key copied";
@@ -14,7 +15,7 @@ macro_rules! requests {
     ($($name:literal),* $(,)?) => { [$(($name, include_str!(concat!("../requests/", $name, ".pem")))),*] };
 }
 
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, kind) in [
         ("RSA 2048", KeyKind::Rsa2048),

@@ -9,7 +9,7 @@ mod usages;
 
 use crate::case::Case;
 
-pub fn all() -> Vec<Case> {
+pub(crate) fn all() -> Vec<Case> {
     [
         subjects::cases(),
         alt_names::cases(),

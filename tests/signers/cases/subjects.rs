@@ -1,9 +1,10 @@
 //! Subjects: which attributes survive, in which order, as which strings (Go: crypto/x509/pkix, `Name.ToRDNSequence`).
 
+use testkit::csr::Csr;
+use testkit::pki::string::{BMP, IA5, NUMERIC, PRINTABLE, T61, UNIVERSAL, UTF8, VISIBLE};
+use testkit::pki::{CN, O, OU, UID, attribute, oid, seq, set, tlv};
+
 use crate::case::{Case, case};
-use crate::csr::Csr;
-use crate::pki::string::{BMP, IA5, NUMERIC, PRINTABLE, T61, UNIVERSAL, UTF8, VISIBLE};
-use crate::pki::{CN, O, OU, UID, attribute, oid, seq, set, tlv};
 
 const GROUP: &str = "subjects";
 const ORDER: &str = "pkix.Name.ToRDNSequence: attributes and their order";
@@ -19,7 +20,7 @@ const EMAIL: &str = "1.2.840.113549.1.9.1";
 const DC: &str = "0.9.2342.19200300.100.1.25";
 const UID_LDAP: &str = "0.9.2342.19200300.100.1.1";
 
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let all = || {
         Csr::new()
             .text(SERIAL, "42")

@@ -1,8 +1,9 @@
 //! Usages, durations, and the rules of the signers (pkg/controller/certificates/signer, authority/policies, pkg/apis/certificates).
 
+use testkit::csr::Csr;
+use testkit::pki::{Key, KeyKind};
+
 use crate::case::{CLIENT, Case, KUBELET, SERVING, case};
-use crate::csr::Csr;
-use crate::pki::{Key, KeyKind};
 
 const GROUP: &str = "usages";
 const RULES: &str = "rules";
@@ -40,7 +41,7 @@ const ALL: [&str; 23] = [
     "netscape sgc",
 ];
 
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let alice = Csr::new().cn("alice");
     for usage in ALL {
@@ -133,7 +134,7 @@ fn kubelets() -> Vec<Case> {
             .usages(&["digital signature", "key encipherment"])
             .fails(),
         kubelet("kubelet: the organization as IA5", &{
-            Csr::new().attr(crate::pki::O, crate::pki::string::IA5, b"system:nodes").cn("system:node:n1")
+            Csr::new().attr(testkit::pki::O, testkit::pki::string::IA5, b"system:nodes").cn("system:node:n1")
         }),
         kubelet("kubelet: with an RSA key", &node().with_key(Key::pooled(KeyKind::Rsa2048, 100))),
         kubelet("kubelet: another signer's name", &node()).signer(SERVING).fails(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::case::{Case, H1, whoami};
 use crate::mint::Token;
 
-/// In the groups of everybody who is somebody.
+/// In the groups of every authenticated user.
 pub(super) const ALL: &str = "system:authenticated";
 
 /// Why a review of a service account's token is left out of the comparison with `--oidc-*` flags.
@@ -58,7 +58,7 @@ impl Case {
             .lacks(r#""authenticated":true"#)
     }
 
-    /// 401, and a review has nothing to say but that nobody takes the token.
+    /// 401, and a review says only that no authenticator accepts the token.
     pub(super) fn unknown(self) -> Self {
         self.refused("invalid bearer token").contains(r#""error":"invalid bearer token"#)
     }

@@ -1,4 +1,4 @@
-//! Identity in request headers: what a front proxy may say, and that nobody else may.
+//! Identity in request headers: accepted from front proxies, and from no other client.
 
 use crate::case::{Case, H1, case, get, whoami};
 

@@ -1,4 +1,4 @@
-//! Reviews of tokens that the server itself answers: of tokens of every kind, for audiences, and by whom; and the same tokens in
+//! Reviews of tokens that the server itself answers: of tokens of every kind, for audiences, by several users; and the same tokens in
 //! the other forms in which a client may send them.
 
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Tokens that nobody knows but the TokenReview webhook: what it may answer, how often it is asked, and what is remembered.
+//! Tokens that only the TokenReview webhook authenticates: its answers, how often it is called, and what is cached.
 
 use serde_json::{Value, json};
 
@@ -199,7 +199,7 @@ fn memory() -> Vec<Case> {
     cases
 }
 
-/// What a webhook says counts, whoever refused the token before it.
+/// The answer of the webhook counts, whichever authenticator refused the token before it.
 fn after_others() -> Vec<Case> {
     let hooked = |issuer: &str| token(issuer).with(json!({"hook": [jane()]}));
     vec![

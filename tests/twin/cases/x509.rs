@@ -1,4 +1,4 @@
-//! Client certificates: whom a chain makes, and which chains make nobody .
+//! Client certificates: the user of a chain, and the chains that are refused.
 //!
 //! What Go's parser refuses breaks the connection at the reference: its TLS library parses the certificate before anyone may judge it.
 

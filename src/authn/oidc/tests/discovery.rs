@@ -11,7 +11,7 @@ use super::support::{
 };
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::testing::TestRequest;
-use crate::authn::trace::{AuthnTrace, StepOutcome};
+use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
 use crate::authn::{AuthnError, BearerToken, TokenAuthenticator as _};
 use crate::metrics::Metrics;
 
@@ -288,7 +288,7 @@ async fn every_check_is_traced_without_the_token() {
         noted
     };
     let noted = steps(&good).await;
-    let names: Vec<_> = noted.iter().map(|step| step.check.as_str()).collect();
+    let names: Vec<_> = noted.iter().map(|step| step.check.to_string()).collect();
     assert_eq!(
         names,
         [
@@ -312,10 +312,10 @@ async fn every_check_is_traced_without_the_token() {
 
     let noted = steps(&claims(&json!({"aud": "other"}))).await;
     let last = noted.last().unwrap();
-    assert_eq!((last.check.as_str(), last.outcome), ("aud", StepOutcome::Failed));
+    assert_eq!((&last.check, last.outcome), (&Check::Audience, StepOutcome::Failed));
     assert_eq!(last.detail, "oidc: expected audience \"my-client\" got [\"other\"]");
 
     let noted = steps(&claims(&json!({"iss": "https://example.com"}))).await;
     assert_eq!(noted.len(), 1);
-    assert_eq!((noted[0].check.as_str(), noted[0].outcome), ("iss", StepOutcome::NotApplicable));
+    assert_eq!((noted[0].check.to_string().as_str(), noted[0].outcome), ("iss", StepOutcome::NotApplicable));
 }

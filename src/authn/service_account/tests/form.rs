@@ -296,8 +296,13 @@ fn every_refusal_has_a_distinct_reason() {
     reasons.sort();
     reasons.dedup();
     assert_eq!(reasons.len(), all, "{reasons:#?}");
-    let checks: Vec<_> =
-        bed.authenticate(&bed.bound(), &token).noted.steps.into_iter().map(|step| step.check).collect();
+    let checks: Vec<_> = bed
+        .authenticate(&bed.bound(), &token)
+        .noted
+        .steps
+        .into_iter()
+        .map(|step| step.check.to_string())
+        .collect();
     assert_eq!(checks, ["iss", "signature", "aud", "nbf", "exp", "iat", "serviceaccount", "user"]);
 }
 

@@ -2,7 +2,7 @@
 //! certificate, so no data is ever sent over the connection.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -23,6 +23,7 @@ use super::certificate::IntendedUse;
 use super::{Facts, Findings, InspectedItem, material};
 use crate::clock::UnixTime;
 use crate::go::pem;
+use crate::sync::lock;
 
 const SERVER_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -109,7 +110,7 @@ async fn shake(host: &str, port: u16, name: &ServerName<'static>) -> Result<Obse
     let (_, session) = stream.get_ref();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let protocol = session.protocol_version().and_then(|version| version.as_str());
-    let client_authorities = asked.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let client_authorities = lock(&asked.0).take();
     Ok(ObservedHandshake {
         chain: session.peer_certificates().unwrap_or_default().to_vec(),
         protocol: protocol.unwrap_or("unknown").replace("TLSv", "TLS ").replace('_', "."),
@@ -210,7 +211,7 @@ impl ResolvesClientCert for ClientCaRecorder {
     fn resolve(&self, hints: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let names = hints.iter().filter_map(|name| X509Name::from_der(name).ok());
         let names = names.map(|(_, name)| name.to_string()).collect();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(names);
+        *lock(&self.0) = Some(names);
         None
     }
 

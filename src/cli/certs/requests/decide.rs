@@ -237,7 +237,7 @@ fn shown(rows: &[RequestRow]) -> String {
                 facts.push(("key", key.clone()));
             }
             RequestedContent::Unreadable(problem) => {
-                facts.push(("WARNING", format!("malformed request: {problem}")))
+                facts.push(("WARNING", format!("malformed request: {problem}")));
             }
         }
         facts.extend(row.also_asks_for.iter().map(|also| ("also", also.clone())));

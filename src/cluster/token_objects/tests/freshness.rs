@@ -1,4 +1,4 @@
-//! An API server that can fall silent in every way, and an account that is deleted while it does.
+//! How long a deleted service account stays trusted while its API server fails in every way that watches can.
 
 use std::convert::Infallible;
 use std::sync::Mutex;
@@ -22,57 +22,59 @@ use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnError, AuthnVerdict, BearerToken, TokenAuthenticator, TokenContext};
 use crate::backend::testing::backend;
 
-/// The bound that docs/authentication.md states, without the 10 s for which verdicts are remembered.
+/// The bound that docs/authentication.md states, without the 10 s for which verdicts are cached.
 const BOUND: Duration = Duration::from_secs(20);
 
-/// How the API server treats a kind of request.
+/// How the API server answers one type of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answers {
-    /// As kube-apiserver does.
+enum AnswerMode {
+    /// Like kube-apiserver.
     Well,
-    /// Well, but it sends no bookmarks.
+    /// Like kube-apiserver, without bookmarks.
     WithoutBookmarks,
-    /// 502, at once.
+    /// 502.
     BadGateway,
-    /// It accepts the request and never answers.
+    /// No response.
     Never,
-    /// A good head, and nothing after it.
+    /// A head without a body.
     OnlyHead,
-    /// A good head, and the end at once.
+    /// A head and an empty body.
     Empty,
-    /// A good head, and then the connection is lost.
+    /// A head, and then the connection breaks.
     Lost,
-    /// 410, and for a watch that was answered well the same as an event.
+    /// 410.
     Gone,
-    /// An event each half second of what was long ago; the deletion comes far behind. It ends when it is asked to.
+    /// An old event every half second; the deletion is far behind in the backlog. The watch ends at its timeout.
     Backlog,
-    /// As [`Answers::Well`], but a bookmark is 10 s on its way, and so is the end.
+    /// As [`AnswerMode::Well`], but the bookmark and the end of the watch are delayed by 10 s.
     LateBookmark,
-    /// As [`Answers::Well`], but 25 s pass until the body of a single object: a backend, or a proxy, that is slow.
+    /// As [`AnswerMode::Well`], but the body of a single object takes 25 s.
     SlowBody,
-    /// As [`Answers::Well`], after this time.
+    /// As [`AnswerMode::Well`], after this time.
     After(Duration),
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Behaviour {
-    lists: Answers,
-    watches: Answers,
-    reads: Answers,
+    lists: AnswerMode,
+    watches: AnswerMode,
+    reads: AnswerMode,
 }
 
 struct ApiServer {
     behaviour: Mutex<Behaviour>,
-    /// The version of everything, and with which version the account was deleted.
+    /// The current resourceVersion.
     version: Mutex<u64>,
+    /// The version at which the account was deleted.
     deleted: Mutex<Option<u64>>,
-    /// With which version another account was changed.
+    /// The version at which another account was changed.
     touched: Mutex<u64>,
-    /// Of each request, its path and query.
+    /// The path and query of each request.
     requests: Mutex<Vec<String>>,
 }
 
-const WELL: Behaviour = Behaviour { lists: Answers::Well, watches: Answers::Well, reads: Answers::Well };
+const WELL: Behaviour =
+    Behaviour { lists: AnswerMode::Well, watches: AnswerMode::Well, reads: AnswerMode::Well };
 
 impl ApiServer {
     fn set(&self, behaviour: Behaviour) {
@@ -99,14 +101,14 @@ impl ApiServer {
         *self.version.lock().unwrap()
     }
 
-    /// Goes back to a backup from before the account was there.
+    /// Restores a backup from before the account was created.
     fn restore(&self) {
         *self.version.lock().unwrap() = 2;
         *self.deleted.lock().unwrap() = Some(1);
     }
 
-    /// Whether a watch from this version is told of the deletion.
-    fn tells_of_deletion(&self, from: u64) -> bool {
+    /// Whether a watch from this version reports the deletion.
+    fn reports_deletion(&self, from: u64) -> bool {
         self.deleted.lock().unwrap().is_some_and(|deleted| deleted > from)
     }
 
@@ -140,26 +142,26 @@ impl ApiServer {
             Ok(Response::builder().status(status).body(body).unwrap())
         };
         match answers {
-            Answers::BadGateway => return plain(502, &json!({"kind": "Status", "code": 502})),
-            Answers::Never => std::future::pending().await,
-            Answers::OnlyHead => return Ok(Response::new(body(stream::pending()))),
-            Answers::Empty => return Ok(Response::new(body(stream::empty()))),
-            Answers::Lost => {
+            AnswerMode::BadGateway => return plain(502, &json!({"kind": "Status", "code": 502})),
+            AnswerMode::Never => std::future::pending().await,
+            AnswerMode::OnlyHead => return Ok(Response::new(body(stream::pending()))),
+            AnswerMode::Empty => return Ok(Response::new(body(stream::empty()))),
+            AnswerMode::Lost => {
                 let lost = stream::once(async { Err(std::io::Error::other("the connection was lost")) });
                 return Ok(Response::new(body(lost)));
             }
-            Answers::Gone => {
+            AnswerMode::Gone => {
                 return plain(
                     410,
                     &json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410}),
                 );
             }
-            Answers::After(time) => sleep(time).await,
-            Answers::Well
-            | Answers::WithoutBookmarks
-            | Answers::Backlog
-            | Answers::LateBookmark
-            | Answers::SlowBody => {}
+            AnswerMode::After(time) => sleep(time).await,
+            AnswerMode::Well
+            | AnswerMode::WithoutBookmarks
+            | AnswerMode::Backlog
+            | AnswerMode::LateBookmark
+            | AnswerMode::SlowBody => {}
         }
         let is_accounts = path.ends_with("/serviceaccounts");
         if is_watch {
@@ -168,8 +170,8 @@ impl ApiServer {
             let from = query.split('&').find_map(|pair| pair.strip_prefix("resourceVersion=")).unwrap();
             let from = from.parse().unwrap();
             return Ok(Response::new(match answers {
-                Answers::Backlog => backlog(seconds, from),
-                Answers::LateBookmark => self.late_bookmark(from),
+                AnswerMode::Backlog => backlog(seconds, from),
+                AnswerMode::LateBookmark => self.late_bookmark(from),
                 _ => self.watch(seconds, from, is_accounts),
             }));
         }
@@ -180,7 +182,7 @@ impl ApiServer {
             return plain(200, &list);
         }
         if let Some(account) = self.account().filter(|_| path.ends_with("/serviceaccounts/builder")) {
-            if answers == Answers::SlowBody {
+            if answers == AnswerMode::SlowBody {
                 let bytes = Bytes::from(account.to_string());
                 let slowly = stream::once(async move {
                     sleep(Duration::from_secs(25)).await;
@@ -193,15 +195,14 @@ impl ApiServer {
         plain(404, &json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}))
     }
 
-    /// A watch that lasts as long as it was asked to, and sends a bookmark two seconds before its end if there is anything
-    /// to tell: what is not newer than `start` is not told. Once watches are not answered well, those that are open say
-    /// nothing more: their connection is frozen.
+    /// A watch that ends at its timeout, and sends a bookmark two seconds before if anything is newer than `start`.
+    /// Once the behaviour of watches is no longer good, open watches fall silent: their connection is frozen.
     fn watch(self: Arc<Self>, seconds: Duration, start: u64, is_accounts: bool) -> AnswerBody {
         let began = Instant::now();
         let frozen = {
             let server = Arc::clone(&self);
             async move || {
-                if !matches!(server.behaviour().watches, Answers::Well | Answers::WithoutBookmarks) {
+                if !matches!(server.behaviour().watches, AnswerMode::Well | AnswerMode::WithoutBookmarks) {
                     std::future::pending::<()>().await;
                 }
             }
@@ -212,8 +213,8 @@ impl ApiServer {
                 loop {
                     frozen().await;
                     let version = server.version();
-                    // Deletions are told within a second.
-                    if is_accounts && server.tells_of_deletion(from) {
+                    // Deletions are reported within a second.
+                    if is_accounts && server.reports_deletion(from) {
                         let object = json!({
                             "apiVersion": "v1", "kind": "ServiceAccount",
                             "metadata": {"namespace": "team", "name": "builder", "uid": "1", "resourceVersion": version.to_string()},
@@ -228,7 +229,7 @@ impl ApiServer {
                     if left.is_zero() {
                         return None;
                     }
-                    let has_news = server.behaviour().watches == Answers::Well && version > start;
+                    let has_news = server.behaviour().watches == AnswerMode::Well && version > start;
                     if has_news && !has_bookmark && left <= Duration::from_secs(2) {
                         return Some((line("BOOKMARK", &bookmark(version)), (true, version)));
                     }
@@ -239,21 +240,21 @@ impl ApiServer {
         body(steps)
     }
 
-    /// A bookmark that is sent after a second and comes 10 s later, and the end of the watch with it. What is sent after
-    /// watches are no longer answered does not come.
+    /// A bookmark that is sent after a second and arrives 10 s later, with the end of the watch. Nothing arrives that
+    /// is sent after the behaviour of watches has changed.
     fn late_bookmark(self: Arc<Self>, from: u64) -> AnswerBody {
         let steps = stream::unfold(0, move |step| {
             let server = Arc::clone(&self);
             async move {
                 if step == 0 {
                     sleep(Duration::from_secs(1)).await;
-                    if server.behaviour().watches == Answers::LateBookmark {
+                    if server.behaviour().watches == AnswerMode::LateBookmark {
                         let version = server.version().max(from + 1);
                         sleep(Duration::from_secs(10)).await;
                         return Some((line("BOOKMARK", &bookmark(version)), 1));
                     }
                 }
-                if server.behaviour().watches != Answers::LateBookmark {
+                if server.behaviour().watches != AnswerMode::LateBookmark {
                     std::future::pending::<()>().await;
                 }
                 None
@@ -275,7 +276,7 @@ fn bookmark(version: u64) -> Value {
     json!({"kind": "X", "apiVersion": "v1", "metadata": {"resourceVersion": version.to_string()}})
 }
 
-/// See [`Answers::Backlog`].
+/// See [`AnswerMode::Backlog`].
 fn backlog(seconds: Duration, from: u64) -> AnswerBody {
     let began = Instant::now();
     body(stream::unfold(from, move |version| async move {
@@ -288,7 +289,7 @@ fn backlog(seconds: Duration, from: u64) -> AnswerBody {
     }))
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "what a body is made of")]
+#[expect(clippy::unnecessary_wraps, reason = "the item type of a body")]
 fn line(kind: &str, object: &Value) -> Result<Frame<Bytes>, std::io::Error> {
     let mut line = json!({"type": kind, "object": object}).to_string();
     line.push('\n');
@@ -305,17 +306,17 @@ where
 type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 type AnswerBody = UnsyncBoxBody<Bytes, BoxedError>;
 
-struct Scene {
+struct Fixture {
     server: Arc<ApiServer>,
-    lookups: TokenObjectCache,
+    cache: TokenObjectCache,
     metrics: Arc<Metrics>,
 }
 
-impl Scene {
+impl Fixture {
     fn start(behaviour: Behaviour) -> Self {
         let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
         let endpoint = &backend.endpoints()[0];
-        assert!(endpoint.set_trusted(endpoint.trust()));
+        assert!(endpoint.set_trusted(endpoint.trust_version()));
         let server = Arc::new(ApiServer {
             behaviour: Mutex::new(behaviour),
             version: Mutex::new(5),
@@ -323,46 +324,46 @@ impl Scene {
             touched: Mutex::new(0),
             requests: Mutex::default(),
         });
-        let asked = Arc::clone(&server);
-        let client = Client::new(service_fn(move |request| Arc::clone(&asked).answer(request)), "default");
-        let needs = TokenObjectKinds { bootstrap_tokens: false, service_accounts: true };
-        let lookups = TokenObjectCache::asking(client, "c", &backend, needs, &Handle::current(), &metrics);
-        Self { server, lookups, metrics }
+        let answering = Arc::clone(&server);
+        let client =
+            Client::new(service_fn(move |request| Arc::clone(&answering).answer(request)), "default");
+        let kinds = TokenObjectKinds { bootstrap_tokens: false, service_accounts: true };
+        let cache = TokenObjectCache::with_client(client, "c", &backend, kinds, &Handle::current(), &metrics);
+        Self { server, cache, metrics }
     }
 
-    /// One whose watches have told of the account.
+    /// A fixture whose watches have reported the account.
     async fn watching() -> Self {
-        let scene = Self::start(WELL);
+        let fixture = Self::start(WELL);
         sleep(Duration::from_secs(5)).await;
-        assert!(scene.is_known_without_a_read().await, "the watch has told of the account");
-        scene
+        assert!(fixture.exists_without_a_read().await, "the watch has reported the account");
+        fixture
     }
 
-    /// Whether the account is vouched for; an error says that this could not be found out.
-    async fn is_known(&self) -> Result<bool, TokenGetterError> {
+    /// Whether the account exists; an error if that could not be determined.
+    async fn exists(&self) -> Result<bool, TokenGetterError> {
         let began = Instant::now();
-        let found = self.lookups.service_account("team", "builder").await;
+        let found = self.cache.service_account("team", "builder").await;
         assert!(began.elapsed() <= READ_TIMEOUT, "a read took {:?}", began.elapsed());
         Ok(found?.is_some())
     }
 
-    async fn is_known_without_a_read(&self) -> bool {
+    async fn exists_without_a_read(&self) -> bool {
         let before = self.live_reads();
-        self.is_known().await == Ok(true) && self.live_reads() == before
+        self.exists().await == Ok(true) && self.live_reads() == before
     }
 
     fn live_reads(&self) -> u64 {
         self.metrics.token_objects.lookups.with_label_values(&["c", "serviceaccounts", "live"]).get()
     }
 
-    /// How long the account is vouched for, when looked at each second for so long: from now until the last time that it
-    /// was.
-    async fn believed(&self, during: Duration) -> Option<Duration> {
+    /// When the account was last found to exist, checked every second of `during`.
+    async fn last_found(&self, during: Duration) -> Option<Duration> {
         let began = Instant::now();
         let mut last = None;
         while began.elapsed() < during {
             let at = began.elapsed();
-            if self.is_known().await.is_ok_and(|known| known) {
+            if self.exists().await.is_ok_and(|known| known) {
                 last = Some(at);
             }
             sleep(Duration::from_secs(1)).await;
@@ -371,105 +372,114 @@ impl Scene {
     }
 }
 
-const FAULTS: [Answers; 6] =
-    [Answers::BadGateway, Answers::Never, Answers::OnlyHead, Answers::Empty, Answers::Lost, Answers::Gone];
+const FAULTS: [AnswerMode; 6] = [
+    AnswerMode::BadGateway,
+    AnswerMode::Never,
+    AnswerMode::OnlyHead,
+    AnswerMode::Empty,
+    AnswerMode::Lost,
+    AnswerMode::Gone,
+];
 
-/// How long a read of a single object may take as a whole.
+/// How long a live read may take in total.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_account_is_not_believed_for_longer_than_stated_however_watches_fail() {
+async fn a_deleted_account_is_not_trusted_for_longer_than_documented_however_watches_fail() {
     let mut failures = Vec::new();
-    for lists in [Answers::Well, Answers::BadGateway, Answers::Never, Answers::OnlyHead, Answers::Lost] {
-        for watches in FAULTS.into_iter().chain([Answers::Backlog]) {
-            for reads in [Answers::Well, Answers::Never] {
-                let scene = Scene::watching().await;
+    for lists in
+        [AnswerMode::Well, AnswerMode::BadGateway, AnswerMode::Never, AnswerMode::OnlyHead, AnswerMode::Lost]
+    {
+        for watches in FAULTS.into_iter().chain([AnswerMode::Backlog]) {
+            for reads in [AnswerMode::Well, AnswerMode::Never] {
+                let fixture = Fixture::watching().await;
                 sleep(Duration::from_secs(40)).await;
-                // A list that is answered well tells of the deletion, so that one comes after it only.
-                scene.server.set(Behaviour { lists, watches, reads });
-                scene.server.delete();
-                let believed = scene.believed(Duration::from_mins(4)).await;
-                if believed.is_some_and(|believed| believed > BOUND) {
-                    failures
-                        .push(format!("lists {lists:?}, watches {watches:?}, reads {reads:?}: {believed:?}"));
+                // First the behaviour: a successful list would report the deletion.
+                fixture.server.set(Behaviour { lists, watches, reads });
+                fixture.server.delete();
+                let last_found = fixture.last_found(Duration::from_mins(4)).await;
+                if last_found.is_some_and(|after| after > BOUND) {
+                    failures.push(format!(
+                        "lists {lists:?}, watches {watches:?}, reads {reads:?}: {last_found:?}"
+                    ));
                 }
             }
         }
     }
-    assert!(failures.is_empty(), "believed for too long:\n{}", failures.join("\n"));
+    assert!(failures.is_empty(), "trusted for too long:\n{}", failures.join("\n"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_that_is_refused_is_not_accepted_again_because_failures_turn_to_silence() {
-    let scene = Scene::watching().await;
-    let reads = Answers::Well;
-    scene.server.set(Behaviour { lists: Answers::BadGateway, watches: Answers::BadGateway, reads });
-    scene.server.delete();
+async fn a_refused_account_is_not_accepted_again_when_failures_turn_to_silence() {
+    let fixture = Fixture::watching().await;
+    let reads = AnswerMode::Well;
+    fixture.server.set(Behaviour { lists: AnswerMode::BadGateway, watches: AnswerMode::BadGateway, reads });
+    fixture.server.delete();
     sleep(Duration::from_secs(12)).await;
-    scene.server.set(Behaviour { lists: Answers::Never, watches: Answers::Never, reads });
-    let believed = scene.believed(Duration::from_mins(10)).await;
-    assert!(believed.is_none_or(|believed| believed <= BOUND), "{believed:?}");
+    fixture.server.set(Behaviour { lists: AnswerMode::Never, watches: AnswerMode::Never, reads });
+    let last_found = fixture.last_found(Duration::from_mins(10)).await;
+    assert!(last_found.is_none_or(|after| after <= BOUND), "{last_found:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_nothing_happens_on_is_good_and_costs_no_reads() {
-    for watches in [Answers::Well, Answers::WithoutBookmarks] {
-        let scene = Scene::start(Behaviour { watches, ..WELL });
+async fn a_watch_without_events_is_fresh_and_costs_no_reads() {
+    for watches in [AnswerMode::Well, AnswerMode::WithoutBookmarks] {
+        let fixture = Fixture::start(Behaviour { watches, ..WELL });
         sleep(Duration::from_secs(5)).await;
         for second in 0..1800 {
-            assert!(scene.is_known_without_a_read().await, "{watches:?}, after {second} s");
+            assert!(fixture.exists_without_a_read().await, "{watches:?}, after {second} s");
             sleep(Duration::from_secs(1)).await;
         }
     }
 }
 
-/// Now and then something happens, at any time of a watch.
+/// An event now and then, at any time of a watch.
 #[tokio::test(start_paused = true)]
-async fn a_watch_with_a_few_events_is_good_and_costs_no_reads() {
-    let scene = Scene::watching().await;
+async fn a_watch_with_a_few_events_is_fresh_and_costs_no_reads() {
+    let fixture = Fixture::watching().await;
     for round in 0..200 {
-        scene.server.touch();
+        fixture.server.touch();
         for _ in 0..round % 12 {
-            assert!(scene.is_known_without_a_read().await, "in round {round}");
+            assert!(fixture.exists_without_a_read().await, "in round {round}");
             sleep(Duration::from_millis(900)).await;
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_a_watch_tells_of_counts_at_once() {
-    let scene = Scene::watching().await;
-    scene.server.delete();
+async fn a_reported_deletion_counts_at_once() {
+    let fixture = Fixture::watching().await;
+    fixture.server.delete();
     sleep(Duration::from_secs(2)).await;
-    assert_eq!(scene.is_known().await, Ok(false));
+    assert_eq!(fixture.exists().await, Ok(false));
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_are_good_again_once_they_are_answered_well() {
+async fn watches_recover_with_the_api_server() {
     for watches in FAULTS {
-        let scene = Scene::watching().await;
-        scene.server.set(Behaviour { watches, ..WELL });
+        let fixture = Fixture::watching().await;
+        fixture.server.set(Behaviour { watches, ..WELL });
         sleep(Duration::from_mins(3)).await;
-        // Lists are good, though, and come often enough.
-        let is_known = watches == Answers::Gone;
-        assert_eq!(scene.is_known_without_a_read().await, is_known, "{watches:?}");
-        scene.server.set(WELL);
+        // Lists succeed, and are frequent enough.
+        let exists = watches == AnswerMode::Gone;
+        assert_eq!(fixture.exists_without_a_read().await, exists, "{watches:?}");
+        fixture.server.set(WELL);
         sleep(Duration::from_mins(1)).await;
-        assert!(scene.is_known_without_a_read().await, "{watches:?}");
+        assert!(fixture.exists_without_a_read().await, "{watches:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_fails_is_not_asked_in_a_loop() {
+async fn requests_to_a_failing_api_server_back_off() {
     for watches in FAULTS {
-        for lists in [Answers::Well, watches] {
-            let scene = Scene::watching().await;
-            scene.server.set(Behaviour { lists, watches, reads: Answers::Well });
+        for lists in [AnswerMode::Well, watches] {
+            let fixture = Fixture::watching().await;
+            fixture.server.set(Behaviour { lists, watches, reads: AnswerMode::Well });
             sleep(Duration::from_secs(30)).await;
-            scene.server.requests();
+            fixture.server.requests();
             sleep(Duration::from_mins(10)).await;
-            let requests = scene.server.requests().len();
-            // Four watches, each tried again after some 15 s with a list before it at most.
+            let requests = fixture.server.requests().len();
+            // Four watches, each retried after about 15 s, with at most one list before it.
             assert!(
                 (4..=480).contains(&requests),
                 "lists {lists:?}, watches {watches:?}: {requests} requests"
@@ -478,73 +488,77 @@ async fn an_api_server_that_fails_is_not_asked_in_a_loop() {
     }
 }
 
-/// The deletion is far behind what the watches are told, one after the other.
+/// The deletion is far behind in the backlog of events.
 #[tokio::test(start_paused = true)]
-async fn events_of_long_ago_are_no_evidence_for_now() {
-    let scene = Scene::watching().await;
-    *scene.server.version.lock().unwrap() = 10_000;
-    scene.server.set(Behaviour { watches: Answers::Backlog, ..WELL });
-    scene.server.delete();
-    let believed = scene.believed(Duration::from_mins(10)).await;
-    assert!(believed.is_none_or(|believed| believed <= BOUND), "{believed:?}");
+async fn old_events_are_not_evidence() {
+    let fixture = Fixture::watching().await;
+    *fixture.server.version.lock().unwrap() = 10_000;
+    fixture.server.set(Behaviour { watches: AnswerMode::Backlog, ..WELL });
+    fixture.server.delete();
+    let last_found = fixture.last_found(Duration::from_mins(10)).await;
+    assert!(last_found.is_none_or(|after| after <= BOUND), "{last_found:?}");
 }
 
-/// The account is deleted after a bookmark was sent and before it has come.
+/// The account is deleted after a bookmark was sent and before it arrives.
 #[tokio::test(start_paused = true)]
-async fn a_bookmark_that_comes_late_is_evidence_for_when_it_was_sent() {
+async fn a_late_bookmark_is_evidence_for_the_time_of_its_request() {
     let mut failures = Vec::new();
     for second in 0..20 {
-        let scene = Scene::watching().await;
-        scene.server.set(Behaviour { watches: Answers::LateBookmark, ..WELL });
+        let fixture = Fixture::watching().await;
+        fixture.server.set(Behaviour { watches: AnswerMode::LateBookmark, ..WELL });
         sleep(Duration::from_secs(60 + second)).await;
-        scene.server.set(Behaviour { lists: Answers::Never, watches: Answers::Never, reads: Answers::Well });
-        scene.server.delete();
-        let believed = scene.believed(Duration::from_mins(2)).await;
-        if believed.is_some_and(|believed| believed > BOUND) {
-            failures.push(format!("after {second} s: {believed:?}"));
+        fixture.server.set(Behaviour {
+            lists: AnswerMode::Never,
+            watches: AnswerMode::Never,
+            reads: AnswerMode::Well,
+        });
+        fixture.server.delete();
+        let last_found = fixture.last_found(Duration::from_mins(2)).await;
+        if last_found.is_some_and(|after| after > BOUND) {
+            failures.push(format!("after {second} s: {last_found:?}"));
         }
     }
-    assert!(failures.is_empty(), "believed for too long:\n{}", failures.join("\n"));
+    assert!(failures.is_empty(), "trusted for too long:\n{}", failures.join("\n"));
 }
 
-/// After a restore from a backup a watch from the version that is known is silent and ends in good order.
+/// After a restore from a backup, a watch from the known version is silent and ends regularly.
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_went_back_is_listed_anew() {
-    for watches in [Answers::Well, Answers::WithoutBookmarks] {
-        let scene = Scene::watching().await;
-        scene.server.set(Behaviour { watches, ..WELL });
+async fn a_restored_api_server_is_listed_again() {
+    for watches in [AnswerMode::Well, AnswerMode::WithoutBookmarks] {
+        let fixture = Fixture::watching().await;
+        fixture.server.set(Behaviour { watches, ..WELL });
         sleep(Duration::from_mins(1)).await;
-        scene.server.restore();
-        let believed = scene.believed(Duration::from_mins(3)).await;
-        assert!(believed.is_none_or(|believed| believed <= BOUND), "{watches:?}: {believed:?}");
-        // The watches go on from the version of the restored API server.
-        scene.server.requests();
+        fixture.server.restore();
+        let last_found = fixture.last_found(Duration::from_mins(3)).await;
+        assert!(last_found.is_none_or(|after| after <= BOUND), "{watches:?}: {last_found:?}");
+        // The watches continue from the version of the restored API server.
+        fixture.server.requests();
         sleep(Duration::from_mins(1)).await;
-        let watched = scene.server.requests();
+        let watched = fixture.server.requests();
         let watched: Vec<_> = watched.iter().filter(|path| path.contains("watch=true")).collect();
         assert!(watched.iter().all(|path| path.ends_with("resourceVersion=2")), "{watched:?}");
         assert!(!watched.is_empty());
     }
 }
 
-/// Each list is followed by a watch that is refused because of its version.
+/// Every watch after a list is refused because of its version.
 #[tokio::test(start_paused = true)]
-async fn watches_that_always_expire_do_not_list_everything_in_a_loop() {
-    let scene = Scene::watching().await;
-    scene.server.set(Behaviour { watches: Answers::Gone, ..WELL });
+async fn watches_that_always_expire_do_not_cause_lists_in_a_loop() {
+    let fixture = Fixture::watching().await;
+    fixture.server.set(Behaviour { watches: AnswerMode::Gone, ..WELL });
     sleep(Duration::from_mins(1)).await;
-    scene.server.requests();
+    fixture.server.requests();
     sleep(Duration::from_mins(10)).await;
-    let requests = scene.server.requests();
+    let requests = fixture.server.requests();
     let lists = requests.iter().filter(|path| path.contains("/serviceaccounts?") && path.contains("limit="));
     let lists = lists.count();
     assert!((1..=40).contains(&lists), "{lists} lists in ten minutes");
 }
 
 #[tokio::test(start_paused = true)]
-async fn secrets_come_in_small_pages() {
-    let scene = Scene::watching().await;
-    let requests = scene.server.requests();
+async fn secrets_are_listed_in_small_pages() {
+    let fixture = Fixture::watching().await;
+    let requests = fixture.server.requests();
     let limit = |resource: &str| {
         let (path, start) = (format!("/api/v1/{resource}?"), "limit=");
         let of_list = |request: &String| {
@@ -556,11 +570,11 @@ async fn secrets_come_in_small_pages() {
     assert_eq!([limit("secrets"), limit("pods")], ["50", "500"]);
 }
 
-/// Vouches for a token while its account is there.
+/// Accepts any token while the account exists.
 #[derive(Debug)]
-struct OfAccount(Arc<TokenObjectCache>);
+struct AccountTokens(Arc<TokenObjectCache>);
 
-impl TokenAuthenticator for OfAccount {
+impl TokenAuthenticator for AccountTokens {
     fn name(&self) -> &'static str {
         "account"
     }
@@ -574,28 +588,30 @@ impl TokenAuthenticator for OfAccount {
     }
 }
 
-/// The bound of docs/authentication.md as a whole: 20 s for a watch that says nothing, and 10 s for a read or for a verdict
-/// that is remembered, both of which begin with the lookup.
+/// The whole bound of docs/authentication.md: 20 s for a silent watch, and 10 s for a read or a cached verdict, both of
+/// which count from the start of the read.
 #[tokio::test(start_paused = true)]
-async fn a_token_is_not_let_in_for_longer_than_stated_however_slow_reads_are() {
+async fn a_token_is_not_accepted_for_longer_than_documented_however_slow_reads_are() {
     const SUM: Duration = Duration::from_secs(30);
     let mut failures = Vec::new();
-    let late = [2, 9, 11, 29].map(|seconds| Answers::After(Duration::from_secs(seconds)));
-    for reads in [Answers::Well, Answers::Never, Answers::OnlyHead, Answers::SlowBody].into_iter().chain(late)
+    let late = [2, 9, 11, 29].map(|seconds| AnswerMode::After(Duration::from_secs(seconds)));
+    for reads in [AnswerMode::Well, AnswerMode::Never, AnswerMode::OnlyHead, AnswerMode::SlowBody]
+        .into_iter()
+        .chain(late)
     {
-        // A slow read and what is remembered of it take 35 s: the account is deleted at any time of that.
+        // A slow read and its cached verdict take 35 s; the account is deleted at any time in between.
         for second in (20..56).step_by(3) {
-            let Scene { server, lookups, metrics } = Scene::watching().await;
-            let lookups = Arc::new(lookups);
+            let Fixture { server, cache, metrics } = Fixture::watching().await;
+            let objects = Arc::new(cache);
             let cache = CachedTokens::new(
-                Arc::new(OfAccount(Arc::clone(&lookups))),
+                Arc::new(AccountTokens(Arc::clone(&objects))),
                 CachePolicy::TOKENS,
                 Handle::current(),
                 &metrics.token_cache,
                 CacheLimits::CLUSTER,
             );
             let cache = Arc::new(cache);
-            server.set(Behaviour { lists: Answers::Never, watches: Answers::Never, reads });
+            server.set(Behaviour { lists: AnswerMode::Never, watches: AnswerMode::Never, reads });
             let deleted = Arc::new(Mutex::new(None::<Instant>));
             let last = Arc::new(Mutex::new(Duration::ZERO));
             for step in 0..2 * second + 100 {
@@ -605,8 +621,8 @@ async fn a_token_is_not_let_in_for_longer_than_stated_however_slow_reads_are() {
                 }
                 let (cache, deleted, last) = (Arc::clone(&cache), Arc::clone(&deleted), Arc::clone(&last));
                 tokio::spawn(async move {
-                    let (token, remarks) = (BearerToken::new("token"), AuthnTrace::default());
-                    let context = TokenContext { audiences: &[], now: UnixTime::ZERO, trace: &remarks };
+                    let (token, trace) = (BearerToken::new("token"), AuthnTrace::default());
+                    let context = TokenContext { audiences: &[], now: UnixTime::ZERO, trace: &trace };
                     let verdict = cache.authenticate(&token, context).await;
                     let deleted = *deleted.lock().unwrap();
                     if let (Ok(Some(_)), Some(deleted)) = (verdict, deleted) {
@@ -622,5 +638,5 @@ async fn a_token_is_not_let_in_for_longer_than_stated_however_slow_reads_are() {
             }
         }
     }
-    assert!(failures.is_empty(), "let in for too long:\n{}", failures.join("\n"));
+    assert!(failures.is_empty(), "accepted for too long:\n{}", failures.join("\n"));
 }

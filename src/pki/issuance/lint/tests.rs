@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use x509_cert::der::Encode as _;
+use x509_cert::ext::pkix::BasicConstraints;
 
 use super::{ExpectedCertificate, check, rules};
 use crate::pki::issuance::alt_names::AltNames;
@@ -15,7 +16,7 @@ use crate::pki::issuance::usage::{CertificateUsage, CertificateUsages};
 use crate::pki::issuance::validity::{BACKDATE, Validity};
 use crate::pki::x509::der::{DerReader, tag};
 
-/// The elements of a TBSCertificate, and of its extensions.
+/// The elements of a `TBSCertificate`, and of its extensions.
 struct TbsParts {
     fields: Vec<Vec<u8>>,
     extensions: Vec<Vec<u8>>,
@@ -104,6 +105,8 @@ impl Good {
             subject: &self.subject,
             spki: &self.spki,
             usages: &self.usages,
+            basic_constraints: BasicConstraints { ca: false, path_len_constraint: None },
+            key_id: &[],
             authority_key_id: &self.key_id,
             alt_names: &self.alt_names,
         };

@@ -155,6 +155,7 @@ fn a_star_covers_no_other_host_and_no_way_out_of_a_path() {
         ("https://a/?b", "https://a/?b", true),
         ("*", "https://evil.org/?x", true),
         ("*", "https://user@host/", false),
+        ("*", "https://%C3%A9/a", false),
         ("*", "https://urn:", false),
         ("*", "https://example.com?", false),
         ("*", "https://example.com#a", false),

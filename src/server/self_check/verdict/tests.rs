@@ -9,104 +9,144 @@ fn sent() -> UserInfo {
     user
 }
 
-fn known() -> Certificate {
-    Certificate::Known("gateway".to_owned())
+fn plausible() -> CertificateFinding {
+    CertificateFinding::Plausible("gateway".to_owned())
 }
 
-fn judged(status: u16, body: &str) -> Option<Result<Accepted, Fault>> {
-    judge(&sent(), StatusCode::from_u16(status).unwrap(), body.as_bytes(), known())
+fn evaluated(status: u16, body: &str) -> Option<Result<AcceptedIdentity, SelfCheckFailure>> {
+    evaluate(&sent(), StatusCode::from_u16(status).unwrap(), body.as_bytes(), plausible())
 }
 
 #[test]
-fn a_review_must_come_back_as_it_was_sent() {
+fn a_review_must_return_the_user_as_sent() {
     let review = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut user = json!({"username": "check", "uid": "7", "groups": ["a", "b"], "extra": {"k": ["v"]}});
         change(&mut user);
-        judged(201, &json!({"status": {"userInfo": user}}).to_string())
+        evaluated(201, &json!({"status": {"userInfo": user}}).to_string())
     };
     let set = |field: &'static str, value: serde_json::Value| {
         review(&move |user: &mut serde_json::Value| user[field] = value.clone())
     };
-    assert_eq!(review(&|_| {}), Some(Ok(Accepted::Whole)));
-    assert_eq!(set("uid", json!("")), Some(Ok(Accepted::WithoutUid)));
-    assert_eq!(set("uid", json!("8")), Some(Err(Fault::Differs(vec!["uid"]))));
-    assert_eq!(set("groups", json!(["b", "a"])), Some(Err(Fault::Differs(vec!["groups"]))), "in order");
-    assert_eq!(set("groups", json!(["a", "b", "c"])), Some(Err(Fault::Differs(vec!["groups"]))));
-    assert_eq!(set("extra", json!({})), Some(Err(Fault::Differs(vec!["extra"]))));
-    assert_eq!(set("extra", json!({"k": ["v"], "more": ["x"]})), Some(Err(Fault::Differs(vec!["extra"]))));
-    assert_eq!(set("username", json!("eve")), Some(Err(Fault::SomeoneElse("eve".to_owned(), known()))));
+    assert_eq!(review(&|_| {}), Some(Ok(AcceptedIdentity::Complete)));
+    assert_eq!(set("uid", json!("")), Some(Ok(AcceptedIdentity::WithoutUid)));
+    assert_eq!(set("uid", json!("8")), Some(Err(SelfCheckFailure::IdentityChanged(vec!["uid"]))));
+    assert_eq!(
+        set("groups", json!(["b", "a"])),
+        Some(Err(SelfCheckFailure::IdentityChanged(vec!["groups"]))),
+        "in order"
+    );
+    assert_eq!(
+        set("groups", json!(["a", "b", "c"])),
+        Some(Err(SelfCheckFailure::IdentityChanged(vec!["groups"])))
+    );
+    assert_eq!(set("extra", json!({})), Some(Err(SelfCheckFailure::IdentityChanged(vec!["extra"]))));
+    assert_eq!(
+        set("extra", json!({"k": ["v"], "more": ["x"]})),
+        Some(Err(SelfCheckFailure::IdentityChanged(vec!["extra"])))
+    );
+    assert_eq!(
+        set("username", json!("eve")),
+        Some(Err(SelfCheckFailure::OtherUser("eve".to_owned(), plausible())))
+    );
     assert_eq!(
         review(&|user| *user = json!({"username": "check"})),
-        Some(Err(Fault::Differs(vec!["groups", "extra"])))
+        Some(Err(SelfCheckFailure::IdentityChanged(vec!["groups", "extra"])))
     );
 }
 
 #[test]
-fn other_answers_say_what_is_wrong() {
+fn other_responses_are_failures_with_a_cause() {
     let forbidden =
         |user: &str, what: &str| json!({"message": format!("x is forbidden: User \"{user}\" cannot {what}")});
     let cases = [
-        (401, json!({}), Some(Fault::Unauthorized(known()))),
-        (403, forbidden("check", "create resource"), Some(Fault::Forbidden)),
-        (403, forbidden("eve", "create resource"), Some(Fault::SomeoneElse("eve".to_owned(), known()))),
+        (401, json!({}), Some(SelfCheckFailure::Unauthorized(plausible()))),
+        (403, forbidden("check", "create resource"), Some(SelfCheckFailure::ReviewForbidden)),
+        (
+            403,
+            forbidden("eve", "create resource"),
+            Some(SelfCheckFailure::OtherUser("eve".to_owned(), plausible())),
+        ),
         (
             403,
             forbidden("eve", "impersonate resource \"users\""),
-            Some(Fault::MayNotImpersonate("eve".to_owned())),
+            Some(SelfCheckFailure::ImpersonationForbidden("eve".to_owned())),
         ),
-        (403, json!({"message": "no"}), Some(Fault::Odd(403))),
-        (404, json!({}), Some(Fault::TooOld)),
-        (302, json!({}), Some(Fault::Odd(302))),
-        (201, json!({"kind": "Pod"}), Some(Fault::Odd(201))),
-        // Neither good nor bad: it is starting, overloaded or ending.
+        (403, json!({"message": "no"}), Some(SelfCheckFailure::UnexpectedResponse(403))),
+        (404, json!({}), Some(SelfCheckFailure::ReviewNotFound)),
+        (302, json!({}), Some(SelfCheckFailure::UnexpectedResponse(302))),
+        (201, json!({"kind": "Pod"}), Some(SelfCheckFailure::UnexpectedResponse(201))),
+        // Inconclusive: it is starting, overloaded or shutting down.
         (429, json!({}), None),
         (500, json!({}), None),
         (503, json!({}), None),
     ];
     for (status, body, expected) in cases {
-        assert_eq!(judged(status, &body.to_string()), expected.map(Err), "{status} {body}");
+        assert_eq!(evaluated(status, &body.to_string()), expected.map(Err), "{status} {body}");
     }
 }
 
 #[test]
-fn the_advice_names_what_to_change() {
+fn the_diagnosis_names_the_fix() {
     let headers = IdentityMode::RequestHeader;
     let impersonate = IdentityMode::Impersonate;
-    let unknown = Certificate::of(CertificateRequest::ForOthers, Some(("gateway", "CN=front")));
-    let cases: &[(Fault, IdentityMode, &[&str])] = &[
-        (Fault::Unauthorized(known()), headers, &["--requestheader-allowed-names contains \"gateway\""]),
+    let other_ca = CertificateFinding::of(ClientCertificateRequest::OtherCas, Some(("gateway", "CN=front")));
+    let cases: &[(SelfCheckFailure, IdentityMode, &[&str])] = &[
         (
-            Fault::Unauthorized(unknown),
+            SelfCheckFailure::Unauthorized(plausible()),
             headers,
-            &["knows no CA \"CN=front\"", "--requestheader-client-ca-file"],
+            &["--requestheader-allowed-names contains \"gateway\""],
         ),
         (
-            Fault::Unauthorized(Certificate::of(CertificateRequest::Never, Some(("gateway", "CN=front")))),
+            SelfCheckFailure::Unauthorized(other_ca),
             headers,
-            &["asks for no client certificate", "--requestheader-client-ca-file"],
+            &["does not trust CA \"CN=front\"", "--requestheader-client-ca-file"],
         ),
-        (Fault::Unauthorized(Certificate::None), impersonate, &["kubeconfig's user"]),
-        (Fault::SomeoneElse(ANONYMOUS.to_owned(), known()), headers, &["anonymous", "X-Remote-User"]),
-        (Fault::SomeoneElse("eve".to_owned(), known()), headers, &["every request for one of \"eve\""]),
-        (Fault::SomeoneElse("eve".to_owned(), Certificate::None), impersonate, &["Impersonate-*"]),
         (
-            Fault::MayNotImpersonate("eve".to_owned()),
+            SelfCheckFailure::Unauthorized(CertificateFinding::of(
+                ClientCertificateRequest::NotSent,
+                Some(("gateway", "CN=front")),
+            )),
+            headers,
+            &["requests no client certificate", "--requestheader-client-ca-file"],
+        ),
+        (SelfCheckFailure::Unauthorized(CertificateFinding::NotUsed), impersonate, &["kubeconfig's user"]),
+        (
+            SelfCheckFailure::OtherUser(ANONYMOUS.to_owned(), plausible()),
+            headers,
+            &["anonymous", "X-Remote-User"],
+        ),
+        (
+            SelfCheckFailure::OtherUser("eve".to_owned(), plausible()),
+            headers,
+            &["every request runs as user \"eve\""],
+        ),
+        (
+            SelfCheckFailure::OtherUser("eve".to_owned(), CertificateFinding::NotUsed),
+            impersonate,
+            &["Impersonate-*"],
+        ),
+        (
+            SelfCheckFailure::ImpersonationForbidden("eve".to_owned()),
             impersonate,
             &["kubectl create clusterrole", "--user=eve"],
         ),
-        (Fault::Forbidden, headers, &["kubectl create clusterrolebinding", "system:basic-user"]),
         (
-            Fault::Differs(vec!["groups", "extra"]),
+            SelfCheckFailure::ReviewForbidden,
+            headers,
+            &["kubectl create clusterrolebinding", "system:basic-user"],
+        ),
+        (
+            SelfCheckFailure::IdentityChanged(vec!["groups", "extra"]),
             headers,
             &["groups and extra not as sent", "X-Remote-Group"],
         ),
-        (Fault::TooOld, headers, &["1.28"]),
-        (Fault::Odd(302), headers, &["302"]),
+        (SelfCheckFailure::ReviewNotFound, headers, &["1.28"]),
+        (SelfCheckFailure::UnexpectedResponse(302), headers, &["302"]),
     ];
-    for (fault, identity, words) in cases {
-        let advice = fault.advice(*identity);
+    for (failure, identity, words) in cases {
+        let diagnosis = failure.diagnosis(*identity);
         for word in *words {
-            assert!(advice.contains(word), "{word:?} is not in {advice:?}");
+            assert!(diagnosis.contains(word), "{word:?} is not in {diagnosis:?}");
         }
     }
 }

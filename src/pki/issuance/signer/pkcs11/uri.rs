@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::go::escape::{Mode, unescape_bytes};
+use crate::go::url::{Part, unescape_bytes};
 use crate::pki::issuance::signer::PrivateKeyError;
 
 /// A parsed URI: the module, the token, the key, and the file of the PIN.
@@ -91,7 +91,7 @@ impl Pkcs11Uri {
 }
 
 fn octets(name: &str, value: &str) -> Result<Vec<u8>, PrivateKeyError> {
-    match unescape_bytes(value, Mode::Path) {
+    match unescape_bytes(value, Part::Path) {
         Ok(decoded) => Ok(decoded.unwrap_or_else(|| value.as_bytes().to_vec())),
         Err(_) => Err(wrong(&format!("{name} has a percent sign without two hexadecimal digits"))),
     }

@@ -1,0 +1,232 @@
+//! Finds or builds the real programs: kube-apiserver, etcd, kubectl, kube-controller-manager.
+//!
+//! `KUBEBUILDER_ASSETS` wins; else they are built once with Go from `tests/backend/go.mod` into a directory of cargo's target
+//! directory that is named after the hash of `go.mod` and `go.sum`. A file lock keeps two test binaries from building twice, and
+//! a finished build is renamed into place, so a directory that exists is complete.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, IsTerminal, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::paths;
+
+/// Where the programs are.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// `kube-apiserver`.
+    pub kube_apiserver: PathBuf,
+    /// `etcd`.
+    pub etcd: PathBuf,
+    /// `kubectl`.
+    pub kubectl: PathBuf,
+    /// `kube-controller-manager`, which may be absent from `KUBEBUILDER_ASSETS`.
+    pub kube_controller_manager: PathBuf,
+}
+
+/// Where the programs come from; finding this out is cheap, building is not.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// They exist.
+    Present(Programs),
+    /// They can be built with Go into this directory.
+    Buildable(PathBuf),
+    /// They are absent and cannot be built, for this reason.
+    Absent(String),
+}
+
+impl Source {
+    /// Looks for the programs without building them.
+    pub fn find() -> Self {
+        if let Some(dir) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|dir| !dir.is_empty()) {
+            let programs = programs_in(Path::new(&dir), "etcd");
+            return match missing(&programs) {
+                None => Self::Present(programs),
+                Some(path) => {
+                    Self::Absent(format!("KUBEBUILDER_ASSETS is set, but there is no {}", path.display()))
+                }
+            };
+        }
+        let module = paths::go_module();
+        let dir = paths::cache_dir("backend", [&*module.join("go.mod"), &*module.join("go.sum")]);
+        let programs = programs_in(&dir, "server");
+        if missing(&programs).is_none() {
+            return Self::Present(programs);
+        }
+        match Command::new("go").arg("version").stdout(Stdio::null()).stderr(Stdio::null()).status() {
+            Ok(status) if status.success() => Self::Buildable(dir),
+            _ => Self::Absent("Go is not installed, and KUBEBUILDER_ASSETS is not set".to_owned()),
+        }
+    }
+
+    /// Why the programs are absent, if they are.
+    pub fn absent(&self) -> Option<String> {
+        match self {
+            Self::Present(_) | Self::Buildable(_) => None,
+            Self::Absent(reason) => Some(reason.clone()),
+        }
+    }
+
+    /// The programs, built first where that is necessary.
+    pub fn programs(&self) -> Result<Programs, String> {
+        match self {
+            Self::Present(programs) => Ok(programs.clone()),
+            Self::Buildable(dir) => build(dir),
+            Self::Absent(reason) => Err(reason.clone()),
+        }
+    }
+
+    /// Whether kube-controller-manager is, or will be, among them.
+    pub fn has_controllers(&self) -> bool {
+        match self {
+            Self::Present(programs) => programs.kube_controller_manager.is_file(),
+            Self::Buildable(_) | Self::Absent(_) => true,
+        }
+    }
+}
+
+/// Builds into `dir`, unless another process has done so meanwhile.
+fn build(dir: &Path) -> Result<Programs, String> {
+    let parent = dir.parent().ok_or("the cache directory has no parent")?;
+    fs::create_dir_all(parent).map_err(|error| error.to_string())?;
+    let lock = File::create(dir.with_extension("lock")).map_err(|error| error.to_string())?;
+    if lock.try_lock().is_err() {
+        note("another test run is building the real servers; waiting for it");
+        lock.lock().map_err(|error| error.to_string())?;
+    }
+    let programs = programs_in(dir, "server");
+    if missing(&programs).is_some() {
+        compile(dir)?;
+    }
+    match missing(&programs) {
+        None => Ok(programs),
+        Some(path) => Err(format!("the Go build ended well but made no {}", path.display())),
+    }
+}
+
+fn compile(dir: &Path) -> Result<(), String> {
+    let module = paths::go_module();
+    let partial = dir.with_extension("partial");
+    if partial.exists() {
+        fs::remove_dir_all(&partial).map_err(|error| error.to_string())?;
+    }
+    fs::create_dir_all(&partial).map_err(|error| error.to_string())?;
+    let started = Instant::now();
+    let mut child = Command::new("go")
+        .args(["build", "-v", "-buildvcs=false", "-trimpath"])
+        .arg(format!("-ldflags={}", ldflags(&fs::read_to_string(module.join("go.mod")).unwrap_or_default())?))
+        .arg("-o")
+        .arg(format!("{}/", partial.display()))
+        .arg("tool")
+        .current_dir(&module)
+        .env("CGO_ENABLED", "0")
+        .env("GOWORK", "off")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cannot start go: {error}"))?;
+    let mut progress = Progress::new(started);
+    let mut tail = Vec::new();
+    if let Some(output) = child.stderr.take() {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            progress.step();
+            tail.push(line);
+            if tail.len() > 40 {
+                tail.remove(0);
+            }
+        }
+    }
+    progress.end();
+    let status = child.wait().map_err(|error| error.to_string())?;
+    if !status.success() {
+        return Err(format!("go build failed ({status}); its last lines:\n{}", tail.join("\n")));
+    }
+    fs::rename(&partial, dir).map_err(|error| error.to_string())?;
+    note(&format!("the real servers are built ({} s)", started.elapsed().as_secs()));
+    Ok(())
+}
+
+/// The version flags, without which the servers call themselves `v0.0.0-master+$Format:%H$`.
+fn ldflags(go_mod: &str) -> Result<String, String> {
+    let version = go_mod
+        .lines()
+        .find_map(|line| {
+            line.trim().trim_start_matches("require ").trim_start().strip_prefix("k8s.io/kubernetes ")
+        })
+        .map(|rest| rest.split_whitespace().next().unwrap_or_default().to_owned())
+        .ok_or("tests/backend/go.mod does not require k8s.io/kubernetes")?;
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let mut flags = "-s -w".to_owned();
+    for (name, value) in [
+        ("k8s.io/component-base/version.gitVersion", version.as_str()),
+        ("k8s.io/component-base/version.gitMajor", major),
+        ("k8s.io/component-base/version.gitMinor", minor),
+        ("k8s.io/component-base/version.gitTreeState", "clean"),
+        ("k8s.io/client-go/pkg/version.gitVersion", version.as_str()),
+    ] {
+        let _ = write!(flags, " -X {name}={value}");
+    }
+    Ok(flags)
+}
+
+fn programs_in(dir: &Path, etcd: &str) -> Programs {
+    Programs {
+        kube_apiserver: dir.join("kube-apiserver"),
+        etcd: dir.join(etcd),
+        kubectl: dir.join("kubectl"),
+        kube_controller_manager: dir.join("kube-controller-manager"),
+    }
+}
+
+fn missing(programs: &Programs) -> Option<&Path> {
+    [&programs.kube_apiserver, &programs.etcd, &programs.kubectl]
+        .into_iter()
+        .map(PathBuf::as_path)
+        .find(|path| !path.is_file())
+}
+
+fn note(text: &str) {
+    writeln!(std::io::stderr(), "tests: {text}").ok();
+}
+
+/// One line that counts up on a terminal; elsewhere a line every half minute.
+struct Progress {
+    started: Instant,
+    terminal: bool,
+    packages: usize,
+    shown: Option<Instant>,
+}
+
+impl Progress {
+    fn new(started: Instant) -> Self {
+        note(
+            "building kube-apiserver, kube-controller-manager, kubectl and etcd with Go (once, about five minutes)",
+        );
+        Self { started, terminal: std::io::stderr().is_terminal(), packages: 0, shown: None }
+    }
+
+    fn step(&mut self) {
+        self.packages += 1;
+        let every = if self.terminal { Duration::from_millis(250) } else { Duration::from_secs(30) };
+        if self.shown.is_some_and(|shown| shown.elapsed() < every) {
+            return;
+        }
+        self.shown = Some(Instant::now());
+        let seconds = self.started.elapsed().as_secs();
+        let text = format!("building: {} packages, {}:{:02}", self.packages, seconds / 60, seconds % 60);
+        if self.terminal {
+            write!(std::io::stderr(), "\r\x1b[2Ktests: {text}").ok();
+        } else {
+            note(&text);
+        }
+    }
+
+    fn end(&self) {
+        if self.terminal {
+            write!(std::io::stderr(), "\r\x1b[2K").ok();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Child processes that never outlive the test run: they end on drop, on a panic, on Ctrl-C and even when the test is killed.
+//!
+//! Each runs under a small shell that holds the read end of a pipe of ours. When the pipe closes, for whatever reason, the shell
+//! kills its child. `PR_SET_PDEATHSIG` would need unsafe code, which this crate forbids.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+/// `$@` in the background without our pipe; a watcher that kills it when the pipe closes; the exit code passed on.
+const GUARD: &str = r#"exec 3<&0
+"$@" </dev/null 3<&- &
+server=$!
+( read -r _ <&3; kill -KILL "$server" 2>/dev/null ) >/dev/null 2>&1 &
+exec 3<&-
+wait "$server""#;
+
+/// A running server with its log file.
+#[derive(Debug)]
+pub struct ServerProcess {
+    name: String,
+    child: Child,
+    pipe: Option<ChildStdin>,
+    log: PathBuf,
+}
+
+impl ServerProcess {
+    /// Starts `program` with its output in `<dir>/<name>.log`.
+    pub fn start<S: AsRef<OsStr>>(
+        dir: &Path,
+        name: &str,
+        program: &Path,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Result<Self, String> {
+        let log = dir.join(format!("{name}.log"));
+        let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let errors = output.try_clone().map_err(|error| error.to_string())?;
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", GUARD, name])
+            .arg(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(output)
+            .stderr(errors)
+            // A group of its own: Ctrl-C reaches only us, and the pipe ends the servers after us.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| format!("cannot start {name}: {error}"))?;
+        let pipe = child.stdin.take();
+        Ok(Self { name: name.to_owned(), child, pipe, log })
+    }
+
+    /// An error with the end of the log when the server has ended by itself.
+    pub fn check(&mut self) -> Result<(), String> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(format!("{} ended ({status}):\n{}", self.name, self.log_tail())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The last lines of the log.
+    pub fn log_tail(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = lines.iter().skip(lines.len().saturating_sub(15)).copied().collect::<Vec<_>>();
+        format!("{}\n(log: {})", tail.join("\n"), self.log.display())
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        drop(self.pipe.take());
+        self.child.wait().ok();
+    }
+}
+
+/// Distinct ports that were free a moment ago. Another process may take one before the server binds it, so starting is retried.
+pub fn free_ports<const N: usize>() -> Result<[u16; N], String> {
+    let mut held = Vec::with_capacity(N);
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
+        *port = listener.local_addr().map_err(|error| error.to_string())?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}

@@ -1,0 +1,72 @@
+//! The answers of a good API server to the gateway's self-check.
+
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use serde_json::{Map, Value, json};
+
+use crate::messages::{BoxedBody, full};
+
+const HEADER_NAMES: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+
+/// The answer to a request of the gateway's own; `None` for forwarded ones.
+pub fn answer<B>(request: &Request<B>) -> Option<Response<BoxedBody>> {
+    let headers = request.headers();
+    let is_for_a_user = headers.contains_key("x-remote-user") || headers.contains_key("impersonate-user");
+    if !is_for_a_user && request.uri().path() == HEADER_NAMES {
+        // In impersonation mode, the gateway sends these with its own credential alone.
+        return Some(not_found());
+    }
+    let prefix = if headers.contains_key("x-remote-user") { "x-remote-" } else { "impersonate-" };
+    let name = headers.get(format!("{prefix}user"))?.to_str().ok()?;
+    if !name.starts_with("system:portcullis") {
+        return None;
+    }
+    if request.method() == Method::POST && request.uri().path() == REVIEWS {
+        let review = json!({"status": {"userInfo": user_info(headers, prefix)}});
+        return Some(respond(StatusCode::CREATED, &review));
+    }
+    Some(not_found())
+}
+
+fn not_found() -> Response<BoxedBody> {
+    respond(StatusCode::NOT_FOUND, &json!({"kind": "Status", "message": "not found"}))
+}
+
+/// A response with this JSON.
+pub fn respond(status: StatusCode, body: &Value) -> Response<BoxedBody> {
+    Response::builder()
+        .status(status)
+        .header("content-type", "application/json")
+        .body(full(body.to_string()))
+        .unwrap()
+}
+
+/// The user that headers name which begin with `prefix`.
+pub fn user_info(headers: &HeaderMap, prefix: &str) -> Value {
+    let all = |name: &str| -> Vec<String> {
+        let values = headers.get_all(format!("{prefix}{name}"));
+        values.iter().map(|value| value.to_str().unwrap().to_owned()).collect()
+    };
+    let extra: Map<String, Value> = headers
+        .keys()
+        .filter_map(|name| {
+            let name = name.as_str().strip_prefix(prefix)?;
+            let key = name.strip_prefix("extra-")?;
+            Some((percent_decoded(key), json!(all(name))))
+        })
+        .collect();
+    json!({"username": all("user").first(), "uid": all("uid").first(), "groups": all("group"), "extra": extra})
+}
+
+/// The key of an extra value, as its header name encodes it.
+fn percent_decoded(name: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), name.as_bytes());
+    while let [first, tail @ ..] = rest {
+        let code =
+            (*first == b'%').then(|| tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok()));
+        let byte = code.flatten().and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8(bytes).unwrap()
+}

@@ -1,0 +1,279 @@
+//! A proxy under attack: a recording API server behind it, clients in front of it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response};
+use rustls_pki_types::ServerName;
+use testkit::pki::Issued;
+use testkit::wire::handshake_over;
+use testkit::{
+    Backend, Gateway, H1, H2, Pki, ReceivedRequest, ResponseFuture, TEST_TIMEOUT, cluster_flags, empty,
+    flags, full,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
+
+use crate::naive;
+
+/// A request that should have arrived did not.
+pub(crate) const LOST: &str = "nothing reached the API server";
+
+/// What is attacked.
+#[derive(Clone)]
+pub(crate) enum Proxy {
+    Gateway,
+    Naive,
+    /// A command, with `{port}`, `{backend}` and `{dir}` in it.
+    Other(String),
+}
+
+/// How the proxy and the API server are set up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// An API server of HTTP/2.
+    Nothing,
+    /// One of HTTP/1.1.
+    Http1,
+    /// A gateway that tells identities by impersonation.
+    Impersonation,
+    /// A gateway with a second cluster under `/clusters/other` and `other.example`, beside `/clusters/own`.
+    Clusters,
+}
+
+pub(crate) struct AttackEnvironment {
+    pub(crate) pki: Pki,
+    pub(crate) backend: Backend,
+    /// The API server of the second cluster.
+    pub(crate) other: Option<Backend>,
+    pub(crate) address: SocketAddr,
+    /// A server that must get no connection, and how many it got.
+    pub(crate) trap: SocketAddr,
+    pub(crate) trapped: Arc<AtomicUsize>,
+    pub(crate) alice: Issued,
+    child: Option<Child>,
+}
+
+impl Drop for AttackEnvironment {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+/// An answer as a client reads it.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl AttackEnvironment {
+    pub(crate) async fn start(proxy: &Proxy, needs: Needs) -> Self {
+        let pki = Pki::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let trap = listener.local_addr().unwrap();
+        let trapped = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&trapped);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\ntrapped").await.ok();
+            }
+        });
+        let alpn = if needs == Needs::Http1 { H1 } else { H2 };
+        let backend = Backend::start(&pki, alpn, move |request| scripted(&request, trap)).await;
+        let mut given = flags(&pki, backend.address);
+        if needs == Needs::Impersonation {
+            given.push("--identity=impersonate".to_owned());
+        }
+        let mut other = None;
+        if needs == Needs::Clusters {
+            let second = Backend::start(&pki, H2, move |request| scripted(&request, trap)).await;
+            given = clusters(&pki, backend.address, second.address);
+            other = Some(second);
+        }
+        let alice = pki.clients.leaf().cn("alice").issue();
+        let (address, child) = match proxy {
+            Proxy::Naive => (naive::start(&pki, backend.address, needs).await, None),
+            Proxy::Gateway => {
+                let (address, child) = serve(given).await;
+                (address, Some(child))
+            }
+            Proxy::Other(command) => {
+                let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+                let command = command
+                    .replace("{port}", &port.port().to_string())
+                    .replace("{backend}", &backend.address.to_string())
+                    .replace("{dir}", &pki.directory.path().display().to_string());
+                let child = Command::new("sh").args(["-c", &format!("exec {command}")]).spawn().unwrap();
+                (port, Some(child))
+            }
+        };
+        let environment = Self { pki, backend, other, address, trap, trapped, alice, child };
+        environment.ready().await;
+        environment
+    }
+
+    /// Waits until a plain request passes.
+    async fn ready(&self) {
+        let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
+        let several = [("/clusters/own/ready", "good-token"), ("/clusters/other/ready", "other-token")];
+        let plain = if self.other.is_some() { &several[..] } else { &[("/ready", "good-token")] };
+        for (path, token) in plain {
+            let request = format!(
+                "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
+            );
+            while self.ask(&request).await.code != 200 {
+                assert!(tokio::time::Instant::now() < deadline, "the proxy is not ready");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        for backend in [&self.backend].into_iter().chain(&self.other) {
+            while backend.take().is_some() {}
+        }
+    }
+
+    pub(crate) async fn connect(&self, identity: Option<&Issued>) -> Option<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.address).await.ok()?;
+        let name = ServerName::try_from("localhost").unwrap();
+        handshake_over(name, stream, b"http/1.1", identity).await.ok()
+    }
+
+    /// The answer to a request, byte for byte as given, without a certificate.
+    pub(crate) async fn ask(&self, request: &str) -> Answer {
+        self.ask_as(None, request).await
+    }
+
+    pub(crate) async fn ask_as(&self, identity: Option<&Issued>, request: &str) -> Answer {
+        match self.connect(identity).await {
+            Some(mut stream) => exchange(&mut stream, request).await,
+            None => Answer::default(),
+        }
+    }
+
+    /// The one request that the API server received, if there was just one.
+    pub(crate) fn only(&self) -> Result<ReceivedRequest, String> {
+        match (self.backend.take(), self.backend.pending()) {
+            (Some(seen), 0) => Ok(seen),
+            (None, _) => Err(LOST.to_owned()),
+            (Some(_), more) => Err(format!("{more} more requests reached the API server")),
+        }
+    }
+
+    /// That nothing reached the API server.
+    pub(crate) fn nothing(&self) -> Result<(), String> {
+        match self.backend.take() {
+            None => Ok(()),
+            Some(seen) => Err(format!("{} reached the API server as {:?}", seen.target, identity(&seen))),
+        }
+    }
+
+    /// The proxy, for ordinary clients.
+    pub(crate) fn gateway(&self) -> Gateway {
+        Gateway::at(self.address, None)
+    }
+}
+
+/// The flags of a gateway with two clusters, each with tokens and clients of its own. The files are those of [`flags`].
+fn clusters(pki: &Pki, own: SocketAddr, other: SocketAddr) -> Vec<String> {
+    pki.write("other-tokens.csv", "other-token,mallory,1,system:masters\n");
+    pki.write("other-clients.crt", pki.client_front.cert_pem());
+    let clusters = "
+- name: own
+  kubeconfig: own.kubeconfig
+  match: {serverNames: [own.example], pathPrefix: /clusters/own}
+  authentication: {clientCAFile: clients-ca.crt, tokenAuthFile: tokens.csv, anonymousAuth: false}
+- name: other
+  kubeconfig: other.kubeconfig
+  match: {serverNames: [other.example], pathPrefix: /clusters/other}
+  authentication: {clientCAFile: other-clients.crt, tokenAuthFile: other-tokens.csv, anonymousAuth: false}
+";
+    let backends = [("own", own.to_string()), ("other", other.to_string())];
+    cluster_flags(pki, &["localhost"], &backends, clusters)
+}
+
+/// The real binary; ready when it says so.
+async fn serve(flags: Vec<String>) -> (SocketAddr, Child) {
+    let mut child = Command::new(crate::PORTCULLIS)
+        .arg("serve")
+        .args(flags)
+        .arg("--logging-format=json")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let log = child.stderr.take().unwrap();
+    let (told, address) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        use std::io::BufRead as _;
+        let mut told = Some(told);
+        for line in std::io::BufReader::new(log).lines().map_while(Result::ok) {
+            let event: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+            if event["message"] == "serving"
+                && let Some(told) = told.take()
+            {
+                told.send(event["address"].as_str().unwrap().parse().unwrap()).ok();
+            }
+        }
+    });
+    (tokio::time::timeout(TEST_TIMEOUT, address).await.unwrap().unwrap(), child)
+}
+
+/// What the API server answers, by path.
+fn scripted(request: &Request<hyper::body::Incoming>, trap: SocketAddr) -> ResponseFuture {
+    let upgrade = request.headers().contains_key("upgrade");
+    let answer = match request.uri().path() {
+        "/redirect" => Response::builder().status(302).header("location", format!("http://{trap}/")),
+        "/switch" => {
+            Response::builder().status(101).header("connection", "Upgrade").header("upgrade", "other")
+        }
+        _ if upgrade => Response::builder().status(403),
+        _ => Response::builder().status(200),
+    };
+    let body = if request.uri().path() == "/switch" { empty() } else { full("ok") };
+    Box::pin(async move { answer.body(body).unwrap() })
+}
+
+/// Sends bytes and reads one answer.
+pub(crate) async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -> Answer {
+    let asking = async {
+        stream.write_all(request.as_bytes()).await.ok();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let Ok(byte) = stream.read_u8().await else { break };
+            head.push(byte);
+        }
+        let head = String::from_utf8_lossy(&head).into_owned();
+        let code = head.get(9..12).and_then(|code| code.parse().ok()).unwrap_or(0);
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+        });
+        let mut body = vec![0; length.unwrap_or(0)];
+        stream.read_exact(&mut body).await.ok();
+        Answer { code, head, body: String::from_utf8_lossy(&body).into_owned() }
+    };
+    tokio::time::timeout(Duration::from_secs(10), asking).await.unwrap_or_default()
+}
+
+/// Every header that a receiver might read an identity from, whatever its spelling, sorted.
+pub(crate) fn identity(seen: &ReceivedRequest) -> BTreeMap<String, Vec<String>> {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, value) in &seen.headers {
+        let folded = name.as_str().replace(['_', '.'], "-").trim().to_lowercase();
+        let namespaces = ["x-remote-", "impersonate-", "authorization"];
+        if namespaces.iter().any(|namespace| folded.starts_with(namespace)) {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            found.entry(name.to_string()).or_default().push(value);
+        }
+    }
+    found
+}

@@ -1,0 +1,186 @@
+//! `docs/configuration.md` is generated from the definition that flags and file share.
+
+use std::fmt::Write as _;
+
+use clap::{Arg, Args, Command};
+use portcullis::config::flags::{
+    AuthenticationFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags, RESTART, ServeFlags,
+    ServingFlags, SignerProfileKeys,
+};
+use portcullis::config::sections::key_of;
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+<!-- Written by tests/it/configuration_reference.rs; change it there, or the help of the flag. -->
+
+The gateway takes its configuration from flags, which are kube-apiserver's own, from a file, or from both:
+
+```sh
+portcullis serve --config gateway.yaml
+```
+
+```yaml
+apiVersion: portcullis.dev/v1alpha1
+kind: GatewayConfiguration
+serving:
+  tlsCertFile: gateway.crt
+  tlsPrivateKeyFile: gateway.key
+authentication:              # for every cluster
+  clientCAFile: clients-ca.crt
+clusters:
+- name: prod
+  kubeconfig: prod.kubeconfig
+  match: {serverNames: [prod.example.com]}
+- name: staging
+  kubeconfig: staging.kubeconfig
+  match: {pathPrefix: /clusters/staging}
+  authentication: {anonymousAuth: false}   # replaces the key for this cluster
+```
+
+Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`, `ingress.yaml`,
+`controllers.yaml`.
+
+- **Keys**: every flag has a key, its words in camel case, with CA, SNI and UID in capitals as in Kubernetes.
+  `--client-ca-file` is `clientCAFile`. A comma-separated flag is a list in the file.
+- **Precedence**, from lowest to highest: the default; the section of the file; for authentication and controllers, the
+  cluster's own section; a flag, which applies to every cluster. Each key is replaced as a whole. `null` restores the default.
+- **One cluster** can be given by `--backend-kubeconfig` and `--identity`, beside a file without `clusters`. It gets every
+  request.
+- **Relative paths** in the file start at the file's directory, on the command line at the working directory.
+- **Errors** are reported all at once, each with its file, line, key and fix. An unknown key is an error. A file that is not
+  YAML, has a duplicate key, or is not a `GatewayConfiguration` is reported alone. The exit code is 64. `portcullis check`
+  prints the errors of `serve`, or the effective configuration; `--output json` and `yaml` are for programs.
+- **Files** that the configuration names must be regular files of at most 16 MiB, or symbolic links to one; a FIFO, a device
+  or a directory is an error. The gateway parses every certificate in every file, and checks that it matches its key. A
+  certificate that is expired or not yet valid is a warning.
+- **Reload**: the gateway applies changes of the file, and of the files it names, while it runs, unless the table says
+  *at the next start*. An invalid change has no effect.
+";
+
+const AUTHENTICATION: &str = "\
+`authenticationConfig` names kube-apiserver's own file, an `AuthenticationConfiguration` of
+`apiserver.config.k8s.io/v1`, `v1beta1` or `v1alpha1`, YAML or JSON, with up to 64 issuers. Errors in it have
+kube-apiserver's text, and the line. It excludes the `oidc` keys, and also `anonymousAuth` if the file has `anonymous`; a
+cluster unsets a key of the top-level section with `null`. Differences from kube-apiserver:
+
+- `anonymous` is reloaded with the rest of the file; kube-apiserver rejects a file in which it has changed.
+- `egressSelectorType` is an error, as for a kube-apiserver without egress selectors: the gateway connects to issuers from its
+  own network.
+- An empty `oidcCAFile` is an error; kube-apiserver trusts the system's CAs instead.
+
+";
+
+const CONTROLLERS: &str = "\
+The controllers that run in the gateway, for every cluster or, in a cluster's own `controllerManager`, for that one;
+[docs/controllers.md](controllers.md) describes them. The flags are kube-controller-manager's. With several clusters, each
+needs its own signing CAs: a signing CA that two clusters share, or that another cluster trusts, is an error.
+
+";
+
+const PROFILES: &str = "\
+A file begins with `apiVersion: portcullis.dev/v1alpha1` and `kind: SignerProfiles`, and lists its signers in `signers`.
+Relative paths in it start at its own directory.
+
+";
+
+const CLUSTERS: &str = "\
+The clusters behind the gateway. The flags describe one cluster. The file lists any number of clusters, and then excludes
+these flags. With several clusters each needs a `match`. A cluster's own `authentication` has the keys of
+[the section](#authentication), and replaces them for this cluster; `controllerManager` works the same way.
+
+";
+
+const MATCH: &str = "\
+The requests for the cluster: those for one of the server names, and those under the path prefix. At least one of the two
+is required. Two clusters must not have the same name or the same path. An exact name wins over one with `*`, and a longer
+path over a shorter one. A path prefix must not begin with a path that API servers serve at their root, such as `/api` or
+`/healthz`.
+
+";
+
+#[test]
+fn configuration_reference_is_up_to_date() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+    let reference = reference();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, &reference).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == reference,
+        "docs/configuration.md is out of date; write it anew with: UPDATE_DOCS=1 cargo test --test it configuration_reference"
+    );
+}
+
+#[test]
+fn every_flag_that_needs_a_restart_is_a_flag() {
+    let command = ServeFlags::augment_args(Command::new("serve"));
+    let flags: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
+    for flag in RESTART {
+        assert!(flags.contains(&flag), "--{flag}");
+    }
+}
+
+fn reference() -> String {
+    let command = ServeFlags::augment_args(Command::new("serve"));
+    let [config, ignore] = ["config", "ignore_unknown_apiserver_flags"]
+        .map(|id| command.get_arguments().find(|argument| argument.get_id() == id).unwrap());
+    let mut text = INTRODUCTION.to_owned();
+    let mut section = |title: &str, introduction: &str, rows: String| {
+        let table = "| key | flag | default | meaning | reloaded |\n|---|---|---|---|---|\n";
+        write!(text, "\n{title}\n\n{introduction}{table}{rows}").unwrap();
+    };
+    section("## `serving`", "", rows::<ServingFlags>());
+    section("## `authentication`", AUTHENTICATION, rows::<AuthenticationFlags>());
+    section("## `clusters[]`", CLUSTERS, rows::<ClusterKeys>());
+    section("### `clusters[].match`", MATCH, rows::<MatchKeys>());
+    section("## `controllerManager`", CONTROLLERS, rows::<ControllerFlags>());
+    section("### Signer profiles", PROFILES, rows::<SignerProfileKeys>());
+    section("## `operation`", "", rows::<OperationFlags>());
+    text += "\n## On the command line alone\n\n| flag | meaning |\n|---|---|\n";
+    for argument in [config, ignore] {
+        writeln!(text, "| {} | {} |", flag(argument), meaning(argument)).unwrap();
+    }
+    text
+}
+
+/// One row for each key of a section.
+fn rows<T: Args>() -> String {
+    let command = T::augment_args(Command::new("section"));
+    let served = ServeFlags::augment_args(Command::new("serve"));
+    let row = |argument: &Arg| {
+        let long = argument.get_long().unwrap();
+        let is_flag = served.get_arguments().any(|flag| flag.get_long() == Some(long));
+        let defaults: Vec<_> =
+            argument.get_default_values().iter().map(|value| value.to_str().unwrap()).collect();
+        format!(
+            "| `{}` | {} | {} | {} | {} |\n",
+            key_of(long),
+            if is_flag { flag(argument) } else { String::new() },
+            if defaults.is_empty() { String::new() } else { format!("`{}`", defaults.join(",")) },
+            meaning(argument),
+            if RESTART.contains(&long) { "at the next start" } else { "yes" },
+        )
+    };
+    command.get_arguments().map(row).collect()
+}
+
+fn flag(argument: &Arg) -> String {
+    let long = argument.get_long().unwrap();
+    let value = argument.get_value_names().unwrap_or_default();
+    let value = value.iter().find(|name| argument.get_action().takes_values() || *name == "BOOL");
+    match value {
+        Some(value) => format!("`--{long} {value}`"),
+        None => format!("`--{long}`"),
+    }
+}
+
+fn meaning(argument: &Arg) -> String {
+    let help = argument.get_help().unwrap().to_string().replace('|', "\\|");
+    let help = help.trim_end_matches('…').trim_end_matches([',', ' ']);
+    let values =
+        if argument.get_action().takes_values() { argument.get_possible_values() } else { Vec::new() };
+    let values: Vec<String> = values.iter().map(|value| format!("`{}`", value.get_name())).collect();
+    if values.is_empty() { format!("{help}.") } else { format!("{help}. One of {}.", values.join(", ")) }
+}

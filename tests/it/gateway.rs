@@ -1,0 +1,77 @@
+//! The gateway under test: in this process, and as a process of its own.
+
+use std::ffi::OsStr;
+
+use clap::Parser;
+use portcullis::config::ConfigErrors;
+use portcullis::config::flags::ServeFlags;
+use portcullis::config::resolve::{ResolvedConfig, resolve};
+use portcullis::config::settings::ClientLimits;
+use portcullis::config::source::ConfigSource;
+use portcullis::server::Server;
+use testkit::gateway_process::GatewayProcess;
+use testkit::{Backend, Gateway, Pki, flags};
+
+/// The path of the binary.
+pub(crate) const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    serve: ServeFlags,
+}
+
+/// The flags of a command line.
+pub(crate) fn parse(flags: impl IntoIterator<Item = String>) -> ServeFlags {
+    CommandLine::parse_from(std::iter::once("serve".to_owned()).chain(flags)).serve
+}
+
+/// Starts gateways in this process.
+pub(crate) trait InProcess: Sized {
+    /// A gateway in front of `backend`, with [`flags`].
+    fn start(pki: &Pki, backend: &Backend) -> Self {
+        Self::with(flags(pki, backend.address))
+    }
+
+    /// A gateway with these flags.
+    fn with(flags: Vec<String>) -> Self {
+        Self::limited(flags, |_| {})
+    }
+
+    /// A gateway whose limits are changed to ones that a test can reach.
+    fn limited(flags: Vec<String>, limit: impl FnOnce(&mut ClientLimits)) -> Self;
+
+    /// What runs it.
+    fn server(&self) -> &Server;
+
+    /// What runs it, to be ended by the test.
+    fn take_server(&mut self) -> Server;
+}
+
+impl InProcess for Gateway {
+    fn limited(flags: Vec<String>, limit: impl FnOnce(&mut ClientLimits)) -> Self {
+        let mut source = ConfigSource::new(parse(flags));
+        let mut resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
+        limit(&mut resolved.settings.serving.limits);
+        let server = Server::start(&resolved.settings, source).unwrap();
+        Self::in_process(server.address(), server.metrics_address(), server)
+    }
+
+    fn server(&self) -> &Server {
+        self.running().unwrap()
+    }
+
+    fn take_server(&mut self) -> Server {
+        self.take_running().unwrap()
+    }
+}
+
+/// Starts the binary with these flags.
+pub(crate) async fn start_process(flags: impl IntoIterator<Item = String>) -> GatewayProcess {
+    GatewayProcess::start(OsStr::new(PORTCULLIS), flags).await
+}
+
+/// The settings that a command line resolves to.
+pub(crate) fn resolved(flags: impl IntoIterator<Item = String>) -> Result<ResolvedConfig, ConfigErrors> {
+    resolve(&parse(flags), &mut portcullis::config::inputs::ConfigInputs::default())
+}

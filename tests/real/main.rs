@@ -1,0 +1,69 @@
+//! The gateway in front of real API servers that are configured in several ways.
+//!
+//! ```text
+//! cargo test --test real                                 all groups
+//! cargo test --test real -- misconfigured::              servers that do not accept the gateway's headers
+//! cargo test --test real -- openid::                     users of a real OpenID provider
+//! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
+//! ```
+//!
+//! The servers are built on first use, see `tests/backend/README.md`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test program: a panic is a failed test, and its messages go to the terminal"
+)]
+
+mod misconfigured;
+mod openid;
+mod servers;
+mod service_account_tokens;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Trial};
+use testkit::real::{Source, run, skip_if_absent};
+
+use servers::RealServers;
+
+/// The path of the binary.
+const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
+
+/// A test, given the servers of the run.
+type Test = Box<dyn FnOnce(&RealServers) -> Result<(), String> + Send>;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Tests wait for servers, some of which they share.
+    arguments.test_threads.get_or_insert(4);
+    let source = Source::find();
+    let absent = source.absent();
+    let servers = Arc::new(RealServers::new(source));
+    let trial_of = |group: &'static str| {
+        let servers = Arc::clone(&servers);
+        move |name: &str, test: Test| {
+            let servers = Arc::clone(&servers);
+            Trial::test(format!("{group}::{name}"), move || test(&servers).map_err(Into::into))
+        }
+    };
+    let groups = [
+        (misconfigured::trials(&trial_of("misconfigured")), absent.clone()),
+        (openid::trials(&trial_of("openid")), absent.clone().or_else(openid::absent)),
+        (service_account_tokens::trials(&trial_of("service_account_tokens")), absent),
+    ];
+    let mut trials = Vec::new();
+    for (group, absent) in groups {
+        match skip_if_absent("real", absent, group) {
+            Ok(group) => trials.extend(group),
+            Err(code) => return code,
+        }
+    }
+    let (conclusion, keep_logs) = run(&arguments, trials);
+    if let Some(servers) = Arc::into_inner(servers) {
+        servers.finish(keep_logs);
+    }
+    conclusion.exit_code()
+}

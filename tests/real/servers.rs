@@ -1,0 +1,347 @@
+//! etcd, API servers that are configured in several ways, and gateways in front of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use http::{Method, Request};
+use serde_json::json;
+use testkit::issuer::now;
+use testkit::pki::{Ca, Issued, Key, KeyKind, pem};
+use testkit::real::{
+    self, Programs, ServerProcess, SharedServers, Source, certificate_user, eventually, free_ports,
+    start_etcd,
+};
+use testkit::{BoxedBody, Gateway, full, tls_client};
+use tokio::runtime::{Handle, Runtime};
+
+pub(crate) const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+pub(crate) const REVIEW: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
+
+/// How an API server is configured to read identities from headers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum HeaderFlags {
+    Good,
+    NoFrontProxies,
+    OtherUserHeader,
+    OtherGroupHeaders,
+    NoUids,
+}
+
+/// The credential of a gateway at its API server.
+pub(crate) enum Credential {
+    /// A certificate with this common name, signed by this authority.
+    Certificate { ca: &'static str, name: &'static str },
+    /// A certificate that has expired.
+    Expired,
+    /// A good certificate, and no flags that name the headers that the server reads identities from.
+    WithoutHeaderFlags,
+    /// A token, for impersonation.
+    Token(&'static str),
+}
+
+/// The certificate that the API servers accept as that of a front proxy.
+pub(crate) const FRONT_PROXY: Credential = Credential::Certificate { ca: "inner", name: "front-proxy" };
+
+/// The servers of one run, each of which starts when the first test needs it.
+pub(crate) struct RealServers {
+    shared: SharedServers<Environment>,
+    servers: Mutex<BTreeMap<HeaderFlags, StartedServer>>,
+}
+
+/// A server, once a test has started it.
+type StartedServer = Arc<OnceLock<Result<Arc<ApiServer>, String>>>;
+
+/// What all servers share.
+struct Environment {
+    programs: Programs,
+    dir: PathBuf,
+    authorities: BTreeMap<&'static str, Ca>,
+    alice: Issued,
+    bob: Issued,
+    etcd_port: u16,
+    _etcd: ServerProcess,
+}
+
+/// A running kube-apiserver.
+pub(crate) struct ApiServer {
+    pub(crate) address: SocketAddr,
+    process: Mutex<ServerProcess>,
+}
+
+/// A running gateway; its log is JSON.
+pub(crate) struct RealGateway {
+    pub(crate) address: SocketAddr,
+    log: PathBuf,
+    process: Mutex<ServerProcess>,
+    runtime: Handle,
+}
+
+impl RealServers {
+    pub(crate) fn new(source: Source) -> Self {
+        Self { shared: SharedServers::new("real", source), servers: Mutex::default() }
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        self.shared.runtime()
+    }
+
+    fn environment(&self) -> Result<&Environment, String> {
+        self.shared.get_or_start(|runtime, programs, dir| runtime.block_on(Environment::start(programs, dir)))
+    }
+
+    /// Ends all servers; the logs stay if they may be wanted.
+    pub(crate) fn finish(self, keep_logs: bool) {
+        drop(self.servers);
+        self.shared.finish(keep_logs);
+    }
+
+    pub(crate) fn alice(&self) -> &Issued {
+        &self.environment().unwrap().alice
+    }
+
+    pub(crate) fn bob(&self) -> &Issued {
+        &self.environment().unwrap().bob
+    }
+
+    /// The server with these flags, which is started when the first test needs it.
+    pub(crate) fn server(&self, flags: HeaderFlags) -> Result<Arc<ApiServer>, String> {
+        let cell = Arc::clone(self.servers.lock().unwrap().entry(flags).or_default());
+        cell.get_or_init(|| self.own_server(flags, flags.name()).map(Arc::new)).clone()
+    }
+
+    /// A server of this test alone.
+    pub(crate) fn own_server(&self, flags: HeaderFlags, name: &str) -> Result<ApiServer, String> {
+        // Its roles must exist, too: some reviews are about them.
+        const LAST_ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:basic-user";
+        self.environment()?;
+        self.runtime().block_on(real::retry_on_collision(async || {
+            let [port] = free_ports()?;
+            let server = self.start_at(flags, name, port)?;
+            eventually(name, async || {
+                server.process.lock().unwrap().check()?;
+                Ok(self.exists(server.address, LAST_ROLE).await == Ok(true))
+            })
+            .await?;
+            Ok(server)
+        }))
+    }
+
+    /// Starts a server, and does not wait until it is ready.
+    pub(crate) fn start_at(&self, flags: HeaderFlags, name: &str, port: u16) -> Result<ApiServer, String> {
+        let environment = self.environment()?;
+        let file = |name: &str| environment.dir.join(name).display().to_string();
+        let mut arguments = vec![
+            format!("--etcd-servers=http://127.0.0.1:{}", environment.etcd_port),
+            format!("--etcd-prefix=/{name}"),
+            format!("--secure-port={port}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--cert-dir={}", file(name)),
+            format!("--tls-cert-file={}", file("server.crt")),
+            format!("--tls-private-key-file={}", file("server.key")),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+            "--authorization-mode=RBAC".to_owned(),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-signing-key-file={}", file("sa.key")),
+            format!("--service-account-key-file={}", file("sa.pub")),
+            "--endpoint-reconciler-type=none".to_owned(),
+            format!("--client-ca-file={}", file("clients-ca.crt")),
+            format!("--token-auth-file={}", file("tokens.csv")),
+        ];
+        let (user, group, extra) = match flags {
+            HeaderFlags::OtherUserHeader => ("X-Other-User", "X-Remote-Group", "X-Remote-Extra-"),
+            HeaderFlags::OtherGroupHeaders => ("X-Remote-User", "X-Other-Group", "X-Other-Extra-"),
+            _ => ("X-Remote-User", "X-Remote-Group", "X-Remote-Extra-"),
+        };
+        if flags != HeaderFlags::NoFrontProxies {
+            arguments.extend([
+                format!("--requestheader-client-ca-file={}", file("inner-ca.crt")),
+                "--requestheader-allowed-names=front-proxy".to_owned(),
+                format!("--requestheader-username-headers={user}"),
+                format!("--requestheader-group-headers={group}"),
+                format!("--requestheader-extra-headers-prefix={extra}"),
+            ]);
+        }
+        if flags != HeaderFlags::NoFrontProxies && flags != HeaderFlags::NoUids {
+            arguments.push("--requestheader-uid-headers=X-Remote-Uid".to_owned());
+        }
+        let process =
+            ServerProcess::start(&environment.dir, name, &environment.programs.kube_apiserver, &arguments)?;
+        Ok(ApiServer { address: ([127, 0, 0, 1], port).into(), process: Mutex::new(process) })
+    }
+
+    /// Whether the server has this object, asked directly as its administrator.
+    pub(crate) async fn exists(&self, server: SocketAddr, path: &str) -> Result<bool, String> {
+        let direct = Gateway::at(server, None);
+        let Ok(stream) = tokio::net::TcpStream::connect(server).await else { return Ok(false) };
+        let alice = self.alice();
+        let mut config = tls_client(rustls::DEFAULT_VERSIONS)
+            .with_client_auth_cert(alice.chain.clone(), alice.key.clone_key())
+            .unwrap();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let name = "localhost".try_into().unwrap();
+        let connected = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+        let Ok(stream) = connected else { return Ok(false) };
+        let answer = direct.http1_over(stream).await.get(path, &[]).await;
+        Ok(answer.status() == http::StatusCode::OK)
+    }
+
+    /// A file in the directory that all servers share.
+    pub(crate) fn file(&self, name: &str) -> Result<PathBuf, String> {
+        Ok(self.environment()?.dir.join(name))
+    }
+
+    pub(crate) fn kubectl(&self) -> Result<&Path, String> {
+        Ok(&self.environment()?.programs.kubectl)
+    }
+
+    /// Starts a gateway, and does not wait until it is ready.
+    pub(crate) fn gateway(
+        &self,
+        name: &str,
+        server: SocketAddr,
+        credential: &Credential,
+    ) -> Result<RealGateway, String> {
+        self.gateway_with(name, server, credential, &[])
+    }
+
+    /// Starts a gateway with further flags.
+    pub(crate) fn gateway_with(
+        &self,
+        name: &str,
+        server: SocketAddr,
+        credential: &Credential,
+        more: &[String],
+    ) -> Result<RealGateway, String> {
+        let environment = self.environment()?;
+        let name = format!("gateway {name}").replace(' ', "-");
+        let file = |part: &str| environment.dir.join(format!("{name}-{part}"));
+        let user = match credential {
+            Credential::Token(token) => json!({"token": token}),
+            Credential::Certificate { .. } | Credential::Expired | Credential::WithoutHeaderFlags => {
+                let front = match credential {
+                    Credential::Certificate { ca, name } => {
+                        environment.authorities[ca].leaf().cn(name).issue()
+                    }
+                    Credential::WithoutHeaderFlags => {
+                        environment.authorities["inner"].leaf().cn("front-proxy").issue()
+                    }
+                    _ => environment.authorities["inner"].leaf().cn("front-proxy").expired(now()).issue(),
+                };
+                fs::write(file("front.crt"), front.cert_pem()).unwrap();
+                fs::write(file("front.key"), front.key_pem()).unwrap();
+                certificate_user(&file("front.crt"), &file("front.key"))
+            }
+        };
+        let kubeconfig = real::kubeconfig(server, &environment.dir.join("servers-ca.crt"), &user);
+        fs::write(file("kubeconfig"), kubeconfig).unwrap();
+        let [port] = free_ports()?;
+        let shared = |name: &str| environment.dir.join(name).display().to_string();
+        let mut flags = vec![
+            "serve".to_owned(),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={port}"),
+            "--metrics-bind-address=0".to_owned(),
+            "--workers=1".to_owned(),
+            "--logging-format=json".to_owned(),
+            format!("--tls-cert-file={}", shared("server.crt")),
+            format!("--tls-private-key-file={}", shared("server.key")),
+            format!("--client-ca-file={}", shared("clients-ca.crt")),
+            format!("--backend-kubeconfig={}", file("kubeconfig").display()),
+        ];
+        if !matches!(credential, Credential::WithoutHeaderFlags) {
+            flags.extend(
+                [
+                    "--backend-requestheader-username-headers=X-Remote-User",
+                    "--backend-requestheader-uid-headers=X-Remote-Uid",
+                    "--backend-requestheader-group-headers=X-Remote-Group",
+                    "--backend-requestheader-extra-headers-prefix=X-Remote-Extra-",
+                ]
+                .map(str::to_owned),
+            );
+        }
+        if matches!(credential, Credential::Token(_)) {
+            flags.push("--identity=impersonate".to_owned());
+        }
+        flags.extend_from_slice(more);
+        let program = Path::new(crate::PORTCULLIS);
+        let process = ServerProcess::start(&environment.dir, &name, program, &flags)?;
+        let log = environment.dir.join(format!("{name}.log"));
+        let runtime = self.runtime().handle().clone();
+        Ok(RealGateway { address: ([127, 0, 0, 1], port).into(), log, process: Mutex::new(process), runtime })
+    }
+}
+
+impl RealGateway {
+    /// Waits for a line of the log with all these words.
+    pub(crate) fn line_with(&self, words: &[&str]) -> Result<String, String> {
+        let mut found = None;
+        let waited = self.runtime.block_on(eventually("the line of the log", async || {
+            self.process.lock().unwrap().check()?;
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            found = log.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned);
+            Ok(found.is_some())
+        }));
+        waited.map_err(|error| format!("{words:?}: {error}\n{}", self.process.lock().unwrap().log_tail()))?;
+        Ok(found.unwrap_or_default())
+    }
+
+    /// Whether the log has a line with all these words by now.
+    pub(crate) fn line_with_now(&self, words: &[&str]) -> bool {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        log.lines().any(|line| words.iter().all(|word| line.contains(word)))
+    }
+
+    pub(crate) fn client(&self) -> Gateway {
+        Gateway::at(self.address, None)
+    }
+}
+
+impl HeaderFlags {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::NoFrontProxies => "no-front-proxies",
+            Self::OtherUserHeader => "other-user-header",
+            Self::OtherGroupHeaders => "other-group-headers",
+            Self::NoUids => "no-uids",
+        }
+    }
+}
+
+impl Environment {
+    async fn start(programs: Programs, dir: &Path) -> Result<Self, String> {
+        let authorities: BTreeMap<_, _> = ["servers", "clients", "inner", "unknown"]
+            .into_iter()
+            .map(|name| (name, Ca::new(name)))
+            .collect();
+        let server = authorities["servers"].server(&["127.0.0.1", "localhost"]);
+        let accounts = Key::generate(KeyKind::P256);
+        for (name, content) in [
+            ("servers-ca.crt", authorities["servers"].cert_pem()),
+            ("clients-ca.crt", authorities["clients"].cert_pem()),
+            ("inner-ca.crt", authorities["inner"].cert_pem()),
+            ("server.crt", server.cert_pem()),
+            ("server.key", server.key_pem()),
+            ("sa.key", accounts.pem()),
+            ("sa.pub", pem("PUBLIC KEY", &accounts.spki())),
+            ("tokens.csv", "weak-token,weak,1\nstrong-token,strong,2,system:masters\n".to_owned()),
+        ] {
+            fs::write(dir.join(name), content).unwrap();
+        }
+        let (etcd_port, etcd) = start_etcd(&programs, dir).await?;
+        let clients = &authorities["clients"];
+        let alice = clients.leaf().cn("alice").org("system:masters").issue();
+        let bob = clients.leaf().cn("bob").issue();
+        Ok(Self { programs, dir: dir.to_owned(), authorities, alice, bob, etcd_port, _etcd: etcd })
+    }
+}
+
+/// A request that sends JSON and asks for JSON.
+pub(crate) fn post(path: &str, body: &str) -> Request<BoxedBody> {
+    let request =
+        Request::builder().method(Method::POST).uri(path).header("content-type", "application/json");
+    request.header("accept", "application/json").body(full(body.to_owned())).unwrap()
+}

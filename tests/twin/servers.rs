@@ -1,0 +1,255 @@
+//! The servers of one run: a directory, a PKI, etcd, kube-apiservers, the gateway.
+//!
+//! `reference` has every authenticator of the present stage; `second` is the same once more, for the harness to prove itself;
+//! `backend` trusts only the request headers of the gateway's certificate; `gateway` is the real binary in front of `backend`.
+//! All share one etcd, so they see the same objects. Everything starts in parallel, once, when the first case wants it.
+
+mod starter;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use rustls::RootCertStore;
+use testkit::issuer::now;
+use testkit::pki::Issued;
+use testkit::real::{self, Programs, ServerProcess, SharedServers, Source, certificate_user, start_etcd};
+use tokio::runtime::Runtime;
+
+use crate::authenticators::{self, Setting};
+use crate::client::{Identity, Target};
+use crate::kubelet::Kubelet;
+use crate::outside::Outside;
+use crate::people::{Authorities, TOKENS};
+use starter::Starter;
+
+/// The sides that a case can be sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Side {
+    Reference,
+    Second,
+    Backend,
+    Gateway,
+    /// The same three with the authenticators of [`Setting::Flags`], before the same backend.
+    FlagsReference,
+    FlagsSecond,
+    FlagsGateway,
+}
+
+impl Side {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Reference => "reference",
+            Self::Second => "second",
+            Self::Backend => "backend",
+            Self::Gateway => "gateway",
+            Self::FlagsReference => "flags-reference",
+            Self::FlagsSecond => "flags-second",
+            Self::FlagsGateway => "flags-gateway",
+        }
+    }
+
+    /// The side that has this set of authenticators.
+    pub(crate) fn with(self, setting: Setting) -> Self {
+        match (setting, self) {
+            (Setting::Flags, Self::Reference) => Self::FlagsReference,
+            (Setting::Flags, Self::Second) => Self::FlagsSecond,
+            (Setting::Flags, Self::Gateway) => Self::FlagsGateway,
+            (_, side) => side,
+        }
+    }
+
+    fn setting(self) -> Setting {
+        match self {
+            Self::FlagsReference | Self::FlagsSecond | Self::FlagsGateway => Setting::Flags,
+            _ => Setting::Config,
+        }
+    }
+
+    fn is_gateway(self) -> bool {
+        matches!(self, Self::Gateway | Self::FlagsGateway)
+    }
+}
+
+/// The servers, which start when the first test needs them.
+#[derive(Debug)]
+pub(crate) struct SharedTwin {
+    shared: SharedServers<TwinServers>,
+    wanted: Vec<Side>,
+}
+
+/// The running servers.
+#[derive(Debug)]
+pub(crate) struct TwinServers {
+    pub(crate) programs: Programs,
+    pub(crate) dir: PathBuf,
+    people: BTreeMap<&'static str, Issued>,
+    identities: BTreeMap<&'static str, Identity>,
+    sides: BTreeMap<Side, Result<Server, String>>,
+    /// The resource version at which all fixtures exist, and nothing else of ours.
+    pub(crate) resource_version: String,
+    /// Started for the cases that need it.
+    controllers: OnceLock<Result<ServerProcess, String>>,
+    _etcd: ServerProcess,
+    pub(crate) kubelet: Kubelet,
+    pub(crate) outside: Outside,
+}
+
+/// One API server, or the gateway.
+#[derive(Debug)]
+struct Server {
+    target: Target,
+    process: Mutex<Option<ServerProcess>>,
+}
+
+impl SharedTwin {
+    pub(crate) fn new(source: Source, wanted: Vec<Side>) -> Self {
+        Self { shared: SharedServers::new("twin", source), wanted }
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        self.shared.runtime()
+    }
+
+    /// Starts everything on the first call; the others wait for it.
+    pub(crate) fn servers(&self) -> Result<&TwinServers, String> {
+        self.shared.get_or_start(|runtime, programs, dir| {
+            TwinServers::start(programs, dir.to_owned(), &self.wanted, runtime)
+        })
+    }
+
+    /// Ends the servers; the directory with their logs stays if it may be wanted.
+    pub(crate) fn finish(self, keep_logs: bool) {
+        self.shared.finish(keep_logs);
+    }
+}
+
+impl TwinServers {
+    fn start(programs: Programs, dir: PathBuf, wanted: &[Side], runtime: &Runtime) -> Result<Self, String> {
+        let authorities = Authorities::new();
+        let people = authorities.people(now());
+        let identities = people.iter().map(|(name, issued)| (*name, identity(issued))).collect();
+        let local = authorities.server.server(&["127.0.0.1"]);
+        let outside = Outside::start(runtime, &local)?;
+        write_pki(&dir, &authorities).map_err(text)?;
+        authenticators::write(&dir, &outside.mint, &authorities.server.cert_pem()).map_err(text)?;
+        let mut roots = RootCertStore::empty();
+        roots.add(authorities.server.cert.clone()).map_err(text)?;
+        let roots = Arc::new(roots);
+
+        let (etcd_port, etcd) = runtime.block_on(start_etcd(&programs, &dir))?;
+        let kubelet = Kubelet::start(runtime, &local)?;
+        let admin = identity(&authorities.client.leaf().cn("admin").org("system:masters").issue());
+        let inner = identity(&authorities.inner.leaf().cn("front-proxy").issue());
+        let mint = &outside.mint;
+        let starter = Starter { programs: &programs, dir: &dir, roots, etcd_port, admin, inner, mint };
+
+        let mut sides: Vec<Side> = wanted.to_vec();
+        sides.push(Side::Reference);
+        sides.sort_unstable();
+        sides.dedup();
+        let behind = wanted.iter().any(|side| side.is_gateway() || *side == Side::Backend);
+        if behind && !sides.contains(&Side::Backend) {
+            sides.push(Side::Backend);
+        }
+        let (sides, resource_version) = runtime.block_on(starter.all(&sides, kubelet.port()))?;
+        // From here on, what has cached the keys must fetch them again.
+        outside.rotation.rotate();
+        Ok(Self {
+            programs,
+            dir,
+            people,
+            identities,
+            sides,
+            resource_version,
+            controllers: OnceLock::new(),
+            _etcd: etcd,
+            kubelet,
+            outside,
+        })
+    }
+
+    /// Where a side listens.
+    pub(crate) fn target(&self, side: Side) -> Result<&Target, String> {
+        match self.sides.get(&side) {
+            Some(Ok(server)) => Ok(&server.target),
+            Some(Err(why)) => Err(why.clone()),
+            None => Err(format!("the {} was not started", side.name())),
+        }
+    }
+
+    pub(crate) fn identity(&self, name: &str) -> Option<&Identity> {
+        self.identities.get(name)
+    }
+
+    pub(crate) fn issued(&self, name: &str) -> Option<&Issued> {
+        self.people.get(name)
+    }
+
+    /// Starts kube-controller-manager, with the two controllers that make namespaces whole and delete them.
+    pub(crate) fn controllers(&self) -> Result<(), String> {
+        let start = || {
+            let side = if self.sides.contains_key(&Side::Gateway) { Side::Gateway } else { Side::Reference };
+            let file = |name: &str| self.dir.join(name).display().to_string();
+            let admin = self.issued("admin").ok_or("people.rs has no admin")?;
+            fs::write(file("admin.crt"), admin.cert_pem()).map_err(text)?;
+            fs::write(file("admin.key"), admin.key_pem()).map_err(text)?;
+            let config = kubeconfig(&self.dir, self.target(side)?.address, "admin");
+            fs::write(file("controllers.kubeconfig"), config).map_err(text)?;
+            let flags = [
+                format!("--kubeconfig={}", file("controllers.kubeconfig")),
+                "--controllers=namespace-controller,serviceaccount-controller".to_owned(),
+                "--leader-elect=false".to_owned(),
+                "--secure-port=0".to_owned(),
+                "--kube-api-qps=1000".to_owned(),
+                "--kube-api-burst=1000".to_owned(),
+            ];
+            let program = &self.programs.kube_controller_manager;
+            ServerProcess::start(&self.dir, "controllers", program, flags)
+        };
+        self.controllers.get_or_init(start).as_ref().map(|_| ()).map_err(Clone::clone)
+    }
+
+    /// Ends a server that no further test needs.
+    pub(crate) fn stop(&self, side: Side) {
+        if let Some(Ok(server)) = self.sides.get(&side) {
+            drop(server.process.lock().map(|mut process| process.take()));
+        }
+    }
+}
+
+/// The kubeconfig of a user whose certificate is in the directory of the run.
+fn kubeconfig(dir: &Path, server: SocketAddr, name: &str) -> String {
+    let user = certificate_user(&dir.join(format!("{name}.crt")), &dir.join(format!("{name}.key")));
+    real::kubeconfig(server, &dir.join("server-ca.crt"), &user)
+}
+
+fn write_pki(dir: &Path, authorities: &Authorities) -> std::io::Result<()> {
+    let server = authorities.server.server(&["127.0.0.1", "localhost"]);
+    let inner = authorities.inner.leaf().cn("front-proxy").issue();
+    for (name, content) in [
+        ("server-ca.crt", authorities.server.cert_pem()),
+        ("client-ca.crt", authorities.client.cert_pem()),
+        ("front-ca.crt", authorities.front.cert_pem()),
+        ("inner-ca.crt", authorities.inner.cert_pem()),
+        ("server.crt", server.cert_pem()),
+        ("server.key", server.key_pem()),
+        ("inner.crt", inner.cert_pem()),
+        ("inner.key", inner.key_pem()),
+        ("tokens.csv", TOKENS.to_owned()),
+    ] {
+        fs::write(dir.join(name), content)?;
+    }
+    Ok(())
+}
+
+fn identity(issued: &Issued) -> Identity {
+    let chain = issued.chain.iter().map(|certificate| certificate.to_vec()).collect();
+    Identity::new(chain, &issued.key)
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

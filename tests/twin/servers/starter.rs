@@ -1,0 +1,321 @@
+//! How the servers are started, and when each is ready for the cases.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use rustls::RootCertStore;
+use testkit::real::{Programs, ServerProcess, eventually, free_ports, retry_on_collision};
+
+use super::{Server, Side, kubeconfig, text};
+use crate::authenticators;
+use crate::client::{self, Identity, Request, Target, Until, Version};
+use crate::fixtures;
+use crate::mint::Mint;
+
+/// How long all issuers may take to be found: another attempt comes after ten seconds.
+const ISSUER_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// What is needed to start a server.
+pub(super) struct Starter<'a> {
+    pub(super) programs: &'a Programs,
+    pub(super) dir: &'a Path,
+    pub(super) roots: Arc<RootCertStore>,
+    pub(super) etcd_port: u16,
+    pub(super) admin: Identity,
+    pub(super) inner: Identity,
+    pub(super) mint: &'a Mint,
+}
+
+impl Starter<'_> {
+    /// Starts these sides, the reference among them, and the fixtures; the resource version at which all fixtures exist.
+    pub(super) async fn all(
+        &self,
+        sides: &[Side],
+        kubelet_port: u16,
+    ) -> Result<(BTreeMap<Side, Result<Server, String>>, String), String> {
+        let servers = sides.iter().filter(|side| !side.is_gateway());
+        let starting = servers.map(async |side| Ok::<_, String>((*side, self.apiserver(*side).await?)));
+        let servers = try_join_all(starting).await?;
+        let reference = servers.iter().find(|(side, _)| *side == Side::Reference).ok_or("no reference")?;
+        let resource_version = self.post_fixtures(&reference.1.target, kubelet_port).await?;
+        for (side, server) in &servers {
+            self.wait_for_rights(*side, server).await?;
+        }
+        let backend = servers.iter().find(|(side, _)| *side == Side::Backend);
+        let backend = backend.map(|(_, server)| server.target.address);
+        let mut running: BTreeMap<_, _> =
+            servers.into_iter().map(|(side, server)| (side, Ok(server))).collect();
+        if let Some(backend) = backend {
+            for side in sides.iter().filter(|side| side.is_gateway()) {
+                running.insert(*side, self.gateway(*side, backend).await);
+            }
+        }
+        for (side, server) in &running {
+            if let (Ok(server), true) = (server, *side != Side::Backend) {
+                self.wait_for_tokens(*side, server).await?;
+            }
+        }
+        Ok((running, resource_version))
+    }
+
+    async fn apiserver(&self, side: Side) -> Result<Server, String> {
+        let file = |name: &str| self.dir.join(name).display().to_string();
+        retry_on_collision(async || {
+            let [port] = free_ports()?;
+            let mut flags = vec![
+                format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
+                format!("--secure-port={port}"),
+                "--bind-address=127.0.0.1".to_owned(),
+                format!("--cert-dir={}", file(side.name())),
+                format!("--tls-cert-file={}", file("server.crt")),
+                format!("--tls-private-key-file={}", file("server.key")),
+                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+                "--authorization-mode=Node,RBAC".to_owned(),
+                format!("--service-account-signing-key-file={}", file("sa.key")),
+                "--requestheader-allowed-names=front-proxy".to_owned(),
+                "--requestheader-username-headers=X-Remote-User".to_owned(),
+                "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
+                "--requestheader-group-headers=X-Remote-Group".to_owned(),
+                "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+                // Old resource versions must stay readable for as long as a run takes.
+                "--etcd-compaction-interval=0".to_owned(),
+                "--endpoint-reconciler-type=none".to_owned(),
+            ];
+            flags.extend(authenticators::accounts(self.dir));
+            if side == Side::Backend {
+                flags.push(format!("--requestheader-client-ca-file={}", file("inner-ca.crt")));
+                flags.push(authenticators::AUDIENCES.to_owned());
+            } else {
+                flags.extend(authenticators::flags(self.dir, self.mint, side.setting()));
+                flags.push(format!("--requestheader-client-ca-file={}", file("front-ca.crt")));
+                flags.push(format!("--client-ca-file={}", file("client-ca.crt")));
+                flags.push(format!("--token-auth-file={}", file("tokens.csv")));
+            }
+            let mut process =
+                ServerProcess::start(self.dir, side.name(), &self.programs.kube_apiserver, &flags)?;
+            let target = self.target(port);
+            eventually(side.name(), async || {
+                process.check()?;
+                Ok(self.get(side, &target, "admin", "system:masters", "/readyz").await == 200
+                    && self
+                        .get(
+                            side,
+                            &target,
+                            "admin",
+                            "system:masters",
+                            "/apis/rbac.authorization.k8s.io/v1/clusterroles/view",
+                        )
+                        .await
+                        == 200)
+            })
+            .await
+            .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
+            Ok(Server { target, process: Mutex::new(Some(process)) })
+        })
+        .await
+    }
+
+    async fn gateway(&self, side: Side, backend: SocketAddr) -> Result<Server, String> {
+        let file = |name: &str| self.dir.join(name).display().to_string();
+        let kubeconfig = kubeconfig(self.dir, backend, "inner");
+        fs::write(file("backend.kubeconfig"), kubeconfig).map_err(text)?;
+        retry_on_collision(async || {
+            let [port, metrics] = free_ports()?;
+            let mut flags = vec![
+                "serve".to_owned(),
+                "--bind-address=127.0.0.1".to_owned(),
+                format!("--secure-port={port}"),
+                format!("--metrics-bind-address=127.0.0.1:{metrics}"),
+                format!("--tls-cert-file={}", file("server.crt")),
+                format!("--tls-private-key-file={}", file("server.key")),
+                format!("--client-ca-file={}", file("client-ca.crt")),
+                format!("--token-auth-file={}", file("tokens.csv")),
+                format!("--requestheader-client-ca-file={}", file("front-ca.crt")),
+                "--requestheader-allowed-names=front-proxy".to_owned(),
+                "--requestheader-username-headers=X-Remote-User".to_owned(),
+                "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
+                "--requestheader-group-headers=X-Remote-Group".to_owned(),
+                "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+                format!("--backend-kubeconfig={}", file("backend.kubeconfig")),
+                // It is ready before it is given any right.
+                "--backend-requestheader-username-headers=X-Remote-User".to_owned(),
+                "--backend-requestheader-uid-headers=X-Remote-Uid".to_owned(),
+                "--backend-requestheader-group-headers=X-Remote-Group".to_owned(),
+                "--backend-requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            ];
+            flags.extend(authenticators::accounts(self.dir));
+            flags.extend(authenticators::flags(self.dir, self.mint, side.setting()));
+            let program = Path::new(crate::PORTCULLIS);
+            let mut process = ServerProcess::start(self.dir, side.name(), program, &flags)?;
+            let target = self.target(port);
+            eventually(side.name(), async || {
+                process.check()?;
+                Ok(self.get(side, &target, "admin", "system:masters", "/readyz").await == 200)
+            })
+            .await
+            .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
+            Ok(Server { target, process: Mutex::new(Some(process)) })
+        })
+        .await
+        .map_err(|error| format!("the {} does not start: {error}", side.name()))
+    }
+
+    /// Creates the fixtures and returns the resource version of the last.
+    async fn post_fixtures(&self, reference: &Target, kubelet_port: u16) -> Result<String, String> {
+        let mut last = String::new();
+        for (path, object) in fixtures::objects(kubelet_port) {
+            let (method, content): (_, &[u8]) = if path.ends_with("/status") {
+                ("PATCH", b"application/merge-patch+json")
+            } else if object.is_null() {
+                ("DELETE", b"application/json")
+            } else {
+                ("POST", b"application/json")
+            };
+            let body = if object.is_null() { String::new() } else { self.mint.fill(&object.to_string()) };
+            let request = Request {
+                version: Version::H1,
+                method: method.to_owned(),
+                target: path.clone(),
+                headers: vec![("Content-Type".to_owned(), content.to_vec())],
+                body: Bytes::from(body),
+                raw: None,
+                frames: Vec::new(),
+                until: Until::End,
+            };
+            // RBAC checks escalation against its informers, which may lag a moment behind the roles just made.
+            let mut answer = String::new();
+            eventually("fixtures", async || {
+                let sent = client::exchange(reference, Some(&self.admin), &request);
+                let got = sent.await.map_err(|broken| broken.0)?;
+                answer = String::from_utf8_lossy(&got.body).into_owned();
+                match got.status {
+                    200 | 201 => Ok(true),
+                    403 => Ok(false),
+                    // The system's namespaces come after the server's start.
+                    404 if path.contains("/kube-system/") => Ok(false),
+                    status => Err(format!("fixture for {path}: {status} {answer}")),
+                }
+            })
+            .await?;
+            let made: serde_json::Value = serde_json::from_str(&answer).map_err(text)?;
+            if method == "POST" {
+                let resource = path.rsplit('/').next().unwrap_or_default();
+                let name = made["metadata"]["name"].as_str().unwrap_or_default();
+                let uid = made["metadata"]["uid"].as_str().unwrap_or_default();
+                self.mint.remember(&format!("{resource}/{name}"), uid);
+            }
+            if let Some(version) = made["metadata"]["resourceVersion"].as_str() {
+                version.clone_into(&mut last);
+            }
+        }
+        Ok(last)
+    }
+
+    /// Until the last binding of the fixtures works on this server.
+    async fn wait_for_rights(&self, side: Side, server: &Server) -> Result<(), String> {
+        for (group, path) in [
+            ("devs", "/api/v1/namespaces/twin-fixed/pods/placed"),
+            ("viewers", "/api/v1/namespaces/twin/configmaps"),
+            ("probers", "/livez/ping"),
+        ] {
+            let mut last = 0;
+            eventually("", async || {
+                last = self.get(side, &server.target, "someone", group, path).await;
+                Ok(last == 200)
+            })
+            .await
+            .map_err(|error| format!("{}: rights of {group} on {path}: {last}{error}", side.name()))?;
+        }
+        // The last binding is about impersonation; ask the server itself.
+        let review = r#"{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{"user":"legacy-impersonator",
+            "resourceAttributes":{"verb":"impersonate","resource":"users","name":"bob"}}}"#;
+        eventually(&format!("{} rights", side.name()), async || {
+            let mut request = self.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews");
+            request.body = Bytes::from_static(review.as_bytes());
+            request.headers.push(("Content-Type".to_owned(), b"application/json".to_vec()));
+            let answer = self.send(side, &server.target, "admin", "system:masters", request).await;
+            Ok(answer
+                .is_some_and(|answer| String::from_utf8_lossy(&answer.body).contains(r#""allowed":true"#)))
+        })
+        .await
+    }
+
+    /// Until the server takes the tokens that show that it is ready.
+    async fn wait_for_tokens(&self, side: Side, server: &Server) -> Result<(), String> {
+        let started = Instant::now();
+        for probe in authenticators::probes(side.setting()) {
+            let mut request = self.request("GET", "/api");
+            let token = self.mint.mint(&probe, "", "");
+            request.headers.push(("Authorization".to_owned(), format!("Bearer {token}").into_bytes()));
+            eventually(side.name(), async || {
+                let sent = client::exchange(&server.target, None, &request);
+                let answer = sent.await.map_err(|broken| broken.0)?;
+                // A gateway that is not ready for a token fails the cases of such tokens, and no others.
+                match (answer.status, started.elapsed() > ISSUER_TIMEOUT) {
+                    (200, _) => Ok(true),
+                    (_, true) if side.is_gateway() => Ok(true),
+                    (status, true) => Err(format!("it answers {status} to {}", probe.name())),
+                    (_, false) => Ok(false),
+                }
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    fn target(&self, port: u16) -> Target {
+        Target { address: SocketAddr::from(([127, 0, 0, 1], port)), roots: self.roots.clone() }
+    }
+
+    async fn get(&self, side: Side, target: &Target, user: &str, group: &str, path: &str) -> u16 {
+        self.send(side, target, user, group, self.request("GET", path))
+            .await
+            .map_or(0, |answer| answer.status)
+    }
+
+    #[expect(clippy::unused_self, reason = "reads better beside `send`")]
+    fn request(&self, method: &str, path: &str) -> Request {
+        Request {
+            version: Version::H1,
+            method: method.to_owned(),
+            target: path.to_owned(),
+            headers: Vec::new(),
+            body: Bytes::new(),
+            raw: None,
+            frames: Vec::new(),
+            until: Until::End,
+        }
+    }
+
+    /// As this user: by the gateway's certificate on the backend, elsewhere as admin who impersonates.
+    async fn send(
+        &self,
+        side: Side,
+        target: &Target,
+        user: &str,
+        group: &str,
+        mut request: Request,
+    ) -> Option<client::Answer> {
+        let mut header = |name: &str, value: &str| {
+            request.headers.push((name.to_owned(), value.as_bytes().to_vec()));
+        };
+        let identity = if side == Side::Backend {
+            header("X-Remote-User", user);
+            header("X-Remote-Group", group);
+            &self.inner
+        } else {
+            if user != "admin" {
+                header("Impersonate-User", user);
+                header("Impersonate-Group", group);
+            }
+            &self.admin
+        };
+        client::exchange(target, Some(identity), &request).await.ok()
+    }
+}
