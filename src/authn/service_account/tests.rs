@@ -165,6 +165,7 @@ impl TestBed {
         let expected = match &verdict {
             Ok(Some(_)) => StepOutcome::Passed,
             Ok(None) => StepOutcome::NotApplicable,
+            Err(AuthnError::Unavailable(_)) => StepOutcome::Unavailable,
             Err(_) => StepOutcome::Failed,
         };
         assert_eq!(last.outcome, expected, "{last:?}");
