@@ -1,6 +1,6 @@
 //! One cluster behind the gateway: its routes, the authentication of its clients, its backend and its controllers.
 //!
-//! Every decision about a request uses the one [`Cluster`] that it was routed to. No part of one cluster may be used
+//! Every decision about a request uses the one `Cluster` that it was routed to. No part of one cluster may be used
 //! for another.
 
 pub(crate) mod authenticators;

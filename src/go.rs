@@ -2,11 +2,11 @@
 //!
 //! | file | Go | compared with Go by |
 //! |---|---|---|
-//! | [`csv`] | `encoding/csv` | tables that Go printed; twin group `token_file` |
+//! | `csv` | `encoding/csv` | tables that Go printed; twin group `token_file` |
 //! | [`duration`] | `time.ParseDuration` | a table that Go printed; twin group `paths` |
 //! | [`extra_key`] | `headerrequest` and `transport` of Kubernetes | `tests/it/parsers` |
-//! | [`hex`] | `encoding/hex` | – |
-//! | [`json`] | `encoding/json`, the decoder of go-jose | `tests/it/compared_id_tokens.rs`, `tests/it/compared_account_tokens.rs` |
+//! | `hex` | `encoding/hex` | – |
+//! | `json` | `encoding/json`, the decoder of go-jose | `tests/it/compared_id_tokens.rs`, `tests/it/compared_account_tokens.rs` |
 //! | [`pem`] | `encoding/pem` | `tests/it/parsers` |
 //! | [`quote`] | `strconv.Quote` | twin groups whose messages quote |
 //! | [`rfc3339`] | `time.RFC3339` | a table that Go printed; `tests/signers` |

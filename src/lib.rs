@@ -11,13 +11,13 @@
 //!    yields requests. Limits on connections, streams and time hold here, before anything is known of the client.
 //! 2. `pipeline` takes each request through stages, one type each, in an order that the compiler holds:
 //!    - `Received`: the request is well-formed, so that every receiver reads it the same way ([`request::wellformed`]).
-//!    - `Routed`: the [`cluster::router`] has found its cluster, [`request::info`] its meaning, [`request::deadline`] its
+//!    - `Routed`: the `cluster::router` has found its cluster, [`request::info`] its meaning, [`request::deadline`] its
 //!      deadline. Then every credential is taken out of it: what is forwarded cannot carry one.
 //!    - `Identified`: the cluster's chain of authenticators ([`authn`]) has authenticated the client.
 //!    - `Authorized`: the identity under which the request is made is decided, and headers carry it byte for byte.
 //!    - `Admitted`: the request may be forwarded.
 //! 3. `pipeline::forward` prepares the request for the backend: hop-by-hop headers go, the identity is written last by
-//!    the one function that does so ([`http::identity_headers`]). A fault of the client that shows only now ends here.
+//!    the one function that does so (`http::identity_headers`). A fault of the client that shows only now ends here.
 //! 4. [`backend`] sends it to an endpoint that has passed the identity self-check, over connections that no client can
 //!    break for another, and the answer streams back. A few answers are post-processed (health checks, `TokenReview`,
 //!    the end of watches at a shutdown).

@@ -1,4 +1,4 @@
-//! ClientLimits of the request header and the request target.
+//! Limits of the request header and the request target.
 
 use http::{HeaderMap, StatusCode};
 use testkit::frames;
