@@ -8,7 +8,7 @@ mod shutdown;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -39,6 +39,7 @@ use crate::pipeline::{Gateway, LogThrottle};
 use crate::state::reload::Reloader;
 use crate::state::snapshot::SnapshotError;
 use crate::state::{Live, Snapshot};
+use crate::sync::lock;
 use crate::tasks::{RuntimeThread, Supervisor};
 
 /// How often the acceptor checks whether it can stop, while it tells clients to retry elsewhere.
@@ -153,7 +154,7 @@ impl Server {
     pub fn shut_down(self) {
         let Shared { live, metrics, shutdown, .. } = &self.shared;
         let settings = live.peek().shutdown;
-        let shutdown_handles = self.shutdown_handles.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let shutdown_handles = lock(&self.shutdown_handles).take();
         if let Some(shutdown_handles) = shutdown_handles {
             shutdown::run(settings, &self.phase, &shutdown.watches, shutdown_handles, metrics);
         }

@@ -10,7 +10,7 @@ mod key;
 mod shard;
 
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -23,6 +23,7 @@ use super::{Audience, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAut
 use crate::authn::trace::AuthnTrace;
 use crate::clock::UnixTime;
 use crate::metrics::{GaugeGuard, TokenCacheMetrics};
+use crate::sync::lock;
 use key::{CacheKey, CacheKeyHasher};
 use shard::{CacheEntry, CacheShard, LookupOutcome, PendingLookup};
 
@@ -214,7 +215,7 @@ impl CacheState {
     fn shard(&self, key: CacheKey) -> MutexGuard<'_, CacheShard> {
         let (first, others) = &self.shards;
         let shard = others.get(key.spread() % SHARDS).unwrap_or(first);
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(shard)
     }
 
     /// Starts a lookup as soon as a slot is free.

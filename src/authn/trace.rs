@@ -4,7 +4,9 @@
 mod check;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::sync::lock;
 
 pub use check::Check;
 
@@ -106,6 +108,6 @@ impl AuthnTrace {
     }
 
     fn record(&self) -> MutexGuard<'_, TraceRecord> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.record)
     }
 }

@@ -11,7 +11,7 @@
 pub(crate) mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use aws_lc_rs::digest;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
@@ -26,6 +26,7 @@ use crate::go::quote::Quoted;
 use crate::pki::x509::certificate::{self, Certificate};
 use crate::pki::x509::name::CertificateSubject;
 use crate::pki::x509::{CaBundle, ParseError, VerifyError, bundle, verify};
+use crate::sync::lock;
 use crate::user::{CREDENTIAL_ID_KEY, Identity, UserInfo};
 
 /// Maximum length of a client's chain. Go limits only the size of the message.
@@ -314,7 +315,7 @@ impl VerdictMemo {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<MemoizedVerdict>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustls::ClientConfig;
@@ -19,6 +19,7 @@ use tokio_rustls::client::TlsStream;
 use super::settings::{self, HostPort};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
 use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
+use crate::sync::lock;
 
 const TCP_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -278,7 +279,7 @@ impl Endpoint {
     }
 
     fn failure(&self) -> MutexGuard<'_, Option<ConnectFailure>> {
-        self.health.failure.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.health.failure)
     }
 
     /// Connects, and records whether that succeeded.

@@ -19,13 +19,14 @@ use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::pool::{SendError, SendOutcome, lock};
+use super::pool::{SendError, SendOutcome};
 use crate::backend::endpoint::{ConnectError, Endpoint};
 use crate::http::body::{Body, EndGuard};
 use crate::http::transport::{
     CorkedStream, Http2Body, Http2KeepAlive, Incoming, TransportError, UncorkOnPoll, send_body,
     set_content_length,
 };
+use crate::sync::lock;
 
 /// How full a connection is, in percent of its streams, when another one is opened.
 const FILL_PERCENT: usize = 80;

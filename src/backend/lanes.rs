@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::http2::Lane;
-use super::pool::lock;
 use super::sharing::SharingClass;
+use crate::sync::lock;
 
 /// Flow-control windows of a short response and of a long stream, in bytes.
 const SHORT_WINDOW: u32 = 256 * 1024;

@@ -2,7 +2,7 @@
 //! [`SharingClass`] decides which requests may share a connection.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -23,6 +23,7 @@ use crate::http::body::{Body, EndGuard};
 use crate::http::hop_by_hop;
 use crate::http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
 use crate::http::transport::{self, TransportError};
+use crate::sync::lock;
 
 /// How long idle HTTP/1.1 connections are kept: less than the 90 s after which kube-apiserver closes them.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
@@ -389,11 +390,6 @@ fn http1_builder() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.max_headers(MAX_HEADER_LINES).max_buf_size(MAX_HEADER_BYTES);
     builder
-}
-
-/// Ignores poisoning: each change is a single step, so a panic leaves no half-done one.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl std::fmt::Debug for IdleHttp1 {

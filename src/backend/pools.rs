@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -15,6 +15,7 @@ use super::sharing::SharingClass;
 use crate::backend::Backend;
 use crate::backend::endpoint::Endpoint;
 use crate::http::body::Body;
+use crate::sync::lock;
 
 /// Bodies of anonymous requests, which are read completely before they are sent, in KiB.
 const BODY_BUFFER_LIMITS: ShareLimits = ShareLimits {
@@ -63,7 +64,7 @@ impl Pools {
         if generation <= self.generation.load(Ordering::Acquire) {
             return;
         }
-        let mut known = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.current);
         // Never back to an older generation.
         if generation <= known.generation {
             return;
@@ -76,7 +77,7 @@ impl Pools {
     }
 
     fn of(&self, endpoint: &Arc<Endpoint>) -> Arc<Pool> {
-        let mut known = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.current);
         if let Some(pool) = known.pools.iter().find(|pool| Arc::ptr_eq(pool.endpoint(), endpoint)) {
             return Arc::clone(pool);
         }

@@ -6,11 +6,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+
+use crate::sync::lock;
 
 /// The limits of a [`FairShares`].
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +86,7 @@ impl<K: Hash + Eq> FairShares<K> {
     }
 
     fn share_of(&self, client: K) -> Arc<ClientShare> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = lock(&self.clients);
         if let Some(share) = clients.get(&client) {
             return Arc::clone(share);
         }

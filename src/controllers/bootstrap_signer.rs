@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, PoisonError};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::select;
@@ -21,6 +21,7 @@ use super::queue::{AttemptOutcome, RetryPolicy, WorkItem};
 use super::worker;
 use crate::pki::bootstrap_tokens::cluster_info;
 use crate::pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
+use crate::sync::lock;
 
 const NAME: ControllerName = ControllerName::BootstrapSigner;
 
@@ -66,7 +67,7 @@ async fn sign(
     let one = ObjectRef::new(cluster_info::NAME).within(cluster_info::NAMESPACE);
     let Some(map) = found.get(&one) else { return AttemptOutcome::Done };
     // The watch has not delivered our own last write yet.
-    if map.resource_version() == *replaced.lock().unwrap_or_else(PoisonError::into_inner) {
+    if map.resource_version() == *lock(replaced) {
         return AttemptOutcome::Done;
     }
     let now = context.clock.now();
@@ -83,7 +84,7 @@ async fn sign(
     match maps.replace(cluster_info::NAME, &PostParams::default(), &signed).await {
         Ok(_) => {
             info!(cluster, signatures = keys.len(), "cluster-info signed");
-            *replaced.lock().unwrap_or_else(PoisonError::into_inner) = map.resource_version();
+            *lock(replaced) = map.resource_version();
             AttemptOutcome::Done
         }
         Err(kube::Error::Api(status)) if status.is_not_found() => AttemptOutcome::Done,

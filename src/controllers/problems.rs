@@ -1,7 +1,9 @@
 //! Logs a persistent problem once, when it begins.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use crate::sync::lock;
 
 /// Causes are few: a missing permission, a signer that cannot sign. Beyond the limit the log forgets all, and logs them
 /// again.
@@ -14,7 +16,7 @@ pub(crate) struct ProblemLog(Mutex<BTreeSet<String>>);
 impl ProblemLog {
     /// Records a problem; returns whether it is new, so that the caller logs it.
     pub(crate) fn begins(&self, cause: &str) -> bool {
-        let mut causes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut causes = lock(&self.0);
         if causes.len() >= MAX_CAUSES {
             causes.clear();
         }
@@ -23,6 +25,6 @@ impl ProblemLog {
 
     /// Records the end of a problem; returns whether there was one.
     pub(crate) fn ends(&self, cause: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(cause)
+        lock(&self.0).remove(cause)
     }
 }

@@ -10,7 +10,7 @@ use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::linger::LingeringClose;
 use super::settings::ClientLimits;
 use crate::listener::reset_limiter::StreamResetLimiter;
+use crate::sync::lock;
 
 /// How long a connection stays open after GOAWAY and its last response, and after each write that follows.
 // Go: net/http/h2_bundle.go, goAwayTimeout
@@ -189,7 +190,7 @@ impl ConnectionActivity {
 
     /// Records the end of a request. Only over HTTP/2 can a client cancel a request and keep the connection.
     fn note_request_end(&self, has_response: bool) {
-        let mut resets = self.resets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut resets = lock(&self.resets);
         if has_response {
             resets.record_response();
         } else if resets.record_reset(self.opened.elapsed(), self.reset_burst) {

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -31,6 +31,7 @@ use crate::http::transport::{CorkedStream, UncorkOnPoll};
 use crate::listener::http_on_tls_port::expect_tls;
 use crate::listener::unauthenticated_quota::QuotaSlot;
 use crate::metrics::Metrics;
+use crate::sync::lock;
 
 /// The phase of the server's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +98,7 @@ impl Connection {
 
     /// Records that a request has authenticated, and returns the slot in the unauthenticated-connection quota.
     pub(crate) fn note_authenticated(&self) {
-        let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let slot = lock(&self.slot).take();
         drop(slot);
     }
 

@@ -5,11 +5,13 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use crate::sync::lock;
 
 /// The age at which a connection may be evicted for another one from the same network: most handshakes are over by
 /// then. Without it, clients that reconnect at the same time would all evict each other.
@@ -73,7 +75,7 @@ impl UnauthenticatedQuota {
 
     /// Ignores poisoning: the state stays consistent even if a holder panicked.
     fn lock(&self) -> MutexGuard<'_, QuotaState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -4,12 +4,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::listener::source_network;
+use crate::sync::lock;
 
 /// The burst of lines, and the interval after which one more is permitted.
 const MAX_LINES: u32 = 20;
@@ -47,7 +48,7 @@ impl LogThrottle {
     /// Permits a line about `peer` unless its budget is exhausted.
     pub(super) fn permit(&self, peer: IpAddr) -> Option<LogPermit> {
         let now = Instant::now();
-        let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sources = lock(&self.0);
         sources.of(source_network(peer), now).take(now)
     }
 }

@@ -7,7 +7,7 @@ mod pace;
 mod verdict;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
@@ -23,6 +23,7 @@ use crate::backend::pool::SendError;
 use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::metrics::Metrics;
 use crate::state::{Live, Snapshot};
+use crate::sync::lock;
 use crate::tasks::{MAX_RESTART_BACKOFF, OnPanic, Supervisor};
 use crate::user::IdentityMode;
 use crate::user::{ALL_AUTHENTICATED, GATEWAY, UserInfo};
@@ -153,7 +154,7 @@ impl EndpointCheck {
             self.endpoint.distrust();
             self.export_trust(&self.live.peek());
         });
-        *self.last_log.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.last_log) = None;
         let mut schedule = CheckSchedule::default();
         loop {
             let before = self.endpoint.trust_version();
@@ -278,7 +279,7 @@ impl EndpointCheck {
 
     /// Logs an outcome, unless it was the last one logged.
     fn log_once(&self, outcome: &str, log: impl FnOnce(&str)) {
-        let mut last = self.last_log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last_log);
         if last.as_deref() != Some(outcome) {
             log(&self.cluster);
             *last = Some(outcome.to_owned());

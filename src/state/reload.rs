@@ -2,7 +2,7 @@
 //! change it builds a whole new snapshot, in the same way as at the start, and swaps it in. On an error the old
 //! snapshot stays in force, and the reloader logs and counts the error once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -14,6 +14,7 @@ use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
+use crate::sync::lock;
 
 /// How often the files are compared with the content in force.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -117,7 +118,7 @@ impl Reloader {
         let source = Arc::clone(&self.source);
         // Files may be slow, and a credential may come from a program.
         let reading = tokio::task::spawn_blocking(move || {
-            let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut source = lock(&source);
             if trigger == ReloadTrigger::CredentialRefused {
                 source.expire_credentials();
             }
@@ -185,6 +186,6 @@ impl Reloader {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, ReloadState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

@@ -2,13 +2,14 @@
 //! limited; issuers without a verified token are evicted first.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use super::provider::{DISCOVERY_BACKOFF, OidcProvider};
 use crate::authn::jwt::key_set::REFRESH_INTERVAL;
+use crate::sync::lock;
 
 /// Maximum number of cached issuers of distributed claims.
 pub(super) const MAX_ISSUERS: usize = 64;
@@ -72,7 +73,7 @@ impl ClaimIssuers {
     }
 
     fn others(&self) -> MutexGuard<'_, BTreeMap<String, ClaimIssuer>> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.others)
     }
 }
 

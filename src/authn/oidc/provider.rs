@@ -3,7 +3,7 @@
 //! Follows `NewProvider` of `github.com/coreos/go-oidc`, which reads two members of the discovery document and ignores
 //! the others; the types of the `openidconnect` crate would require every member that the standard does.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -15,6 +15,7 @@ use crate::authn::jwt::key_set::{self, JwksSource, KeySet};
 use crate::go::json::Object;
 use crate::go::quote::Quoted;
 use crate::metrics::jwt::JwtIssuerMetrics;
+use crate::sync::lock;
 
 /// Path of the discovery document below the issuer URL.
 const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
@@ -73,7 +74,7 @@ impl OidcProvider {
 
     /// The last discovery error, until discovery succeeds.
     pub(super) fn problem(&self) -> Option<String> {
-        let problem = || self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let problem = || lock(&self.problem).clone();
         self.keys.get().is_none().then(problem)
     }
 
@@ -93,7 +94,7 @@ impl OidcProvider {
                 }
                 Err(error) => {
                     tracing::error!(issuer = %self.issuer, %error, "OIDC discovery failed");
-                    *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = error;
+                    *lock(&self.problem) = error;
                 }
             }
         }

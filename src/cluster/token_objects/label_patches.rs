@@ -1,7 +1,9 @@
 //! Deduplicates label patches: many tokens of one secret cause one patch.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::sync::lock;
 
 /// The secrets with a patch in progress, by namespace and name.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +23,7 @@ impl LabelPatches {
     }
 
     fn secrets(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

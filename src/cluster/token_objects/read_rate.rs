@@ -1,9 +1,11 @@
 //! The rate limit on live reads that unauthenticated clients can cause with made-up tokens.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::sync::lock;
 
 /// The time in which one read is added.
 const READ_INTERVAL: Duration = Duration::from_millis(100);
@@ -28,7 +30,7 @@ impl ReadRateLimiter {
 
     /// Takes a read from the bucket; `false` if it is empty.
     pub(super) fn take(&self) -> bool {
-        let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bucket = lock(&self.0);
         let gained = bucket.since.elapsed().as_millis() / READ_INTERVAL.as_millis();
         if gained > 0 {
             let gained = u32::try_from(gained).unwrap_or(MAX_READS);

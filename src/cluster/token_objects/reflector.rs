@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use aws_lc_rs::rand;
@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, info, warn};
 
 use crate::cluster::token_objects::watch_cache::{FRESH_FOR, Key, WatchCache};
+use crate::sync::lock;
 
 /// How long a watch lasts; the value of `timeoutSeconds`.
 const WATCH_SECONDS: u32 = 7;
@@ -288,7 +289,7 @@ where
     }
 
     fn last_error(&self) -> MutexGuard<'_, Option<WatchFailure>> {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.last_error)
     }
 
     /// Logs and counts each time the cache becomes stale, and logs when it is fresh again.

@@ -7,11 +7,13 @@
 //! the cache returns nothing until there is new evidence.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+
+use crate::sync::lock;
 
 /// Namespace and name; objects without a namespace have an empty one.
 pub(super) type Key = (String, String);
@@ -118,7 +120,7 @@ impl<V> WatchCache<V> {
 
     /// Held briefly, and never on a worker thread.
     fn state(&self) -> MutexGuard<'_, CacheState<V>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -8,7 +8,7 @@ mod uri;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::{digest, hmac};
@@ -27,6 +27,7 @@ use super::{PrivateKeyError, SignError, Signer, SigningAlgorithm};
 use crate::input_file;
 use crate::pki::issuance::public_key;
 use crate::pki::x509::signature::{self, EllipticCurve};
+use crate::sync::lock;
 use uri::Pkcs11Uri;
 
 /// A private key in a PKCS#11 token, identified by an RFC 7512 URI.
@@ -84,7 +85,7 @@ impl Signer for Pkcs11Key {
         if algorithm != self.algorithm {
             return Err(SignError::Algorithm(algorithm));
         }
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         if let Some(session) = open.as_ref()
             && let Ok(signature) = session.sign(algorithm, message)
         {
@@ -109,7 +110,7 @@ impl TokenSession {
         if let Some(file) = &uri.pin_source {
             let pin = pin(file)?;
             let token = Pkcs11Uri { object: None, id: None, ..uri.clone() };
-            let mut refused = REFUSED_PINS.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut refused = lock(&REFUSED_PINS);
             let key =
                 REFUSED_PINS_KEY.as_ref().ok_or_else(|| failed("the random number generator failed"))?;
             let tag = hmac::sign(key, pin.expose_secret().as_bytes());
@@ -226,7 +227,7 @@ fn curve(parameters: &[u8]) -> Option<EllipticCurve> {
 
 /// Loads and initializes a module, once.
 fn module(path: &Path) -> Result<Pkcs11, PrivateKeyError> {
-    let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut modules = lock(&MODULES);
     if let Some((_, module)) = modules.iter().find(|(known, _)| known == path) {
         return Ok(module.clone());
     }
