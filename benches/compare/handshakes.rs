@@ -33,7 +33,7 @@ pub(crate) async fn measure(
         let (kind, proxy) = &proxies[turn];
         let made = rate(options, proxy, setup.by_certificate(proxy.address())).await;
         figures.add(Measure::Handshakes, CASE, kind.name(), made);
-        if *kind == Kind::Gateway {
+        if kind.is_gateway() {
             let made = rate(options, proxy, setup.post_quantum(proxy.address())).await;
             figures.add(Measure::Handshakes, POST_QUANTUM, kind.name(), made);
         }

@@ -50,6 +50,7 @@ const EXAMPLES: &str = "\
 Examples:
   cargo bench --bench compare
   cargo bench --bench compare -- --only rates --case 'HTTP/2, 1 KiB' --seconds 5
+  cargo bench --bench compare -- --baseline /tmp/portcullis-before
   cargo bench --bench compare -- --output json --svg compare.svg > compare.json";
 
 /// The gateway beside HAProxy and nginx at the same work: what each of its CPU-seconds brings, what time it adds, and
@@ -86,6 +87,9 @@ struct Options {
     /// Also draws the figures as bars.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Another build of the gateway, measured in the same turns; a change is compared with the one before it.
+    #[arg(long, value_name = "PROGRAM")]
+    baseline: Option<PathBuf>,
     /// Installs HAProxy and nginx first, from Debian's packages, where they are missing.
     #[arg(long)]
     install: bool,
@@ -138,7 +142,8 @@ async fn main() -> ExitCode {
     if options.install && Kind::missing().next().is_some() {
         proxies::install();
     }
-    let kinds = Kind::present();
+    let mut kinds = Kind::present();
+    kinds.extend(options.baseline.as_ref().map(|_| Kind::Baseline));
     let mut told_to_end = signal(SignalKind::terminate()).unwrap();
     // What is dropped here removes its files.
     let figures = tokio::select! {
@@ -159,7 +164,7 @@ async fn main() -> ExitCode {
 }
 
 async fn measure(options: &Options, kinds: &[Kind]) -> Figures {
-    let setup = CommonSetup::new(options.threads);
+    let setup = CommonSetup::new(options.threads, options.baseline.clone());
     let mut proxies = Vec::new();
     for kind in kinds.iter().copied() {
         let proxy = Proxy::start(kind, &setup).await;
@@ -171,7 +176,7 @@ async fn measure(options: &Options, kinds: &[Kind]) -> Figures {
         if options.only.is_empty() || options.only.contains(part) {
             match part {
                 Part::Rates => rates::measure(options, &setup, &proxies, &mut figures).await,
-                Part::Senders => senders::measure(options, &setup, &proxies[0].1, &mut figures).await,
+                Part::Senders => senders::measure(options, &setup, &proxies, &mut figures).await,
                 Part::Handshakes => handshakes::measure(options, &setup, &proxies, &mut figures).await,
                 Part::Latency => latency::measure(options, &setup, &proxies, &mut figures).await,
                 Part::Watches => watches::measure(options, &setup, kinds, &mut figures).await,

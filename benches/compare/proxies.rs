@@ -21,6 +21,8 @@ const INSTALL: [&str; 5] = ["apt-get", "install", "-y", "haproxy", "nginx-light"
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Gateway,
+    /// Another build of the gateway, given with `--baseline`.
+    Baseline,
     /// With HTTP/1.1 to the backend.
     HaproxyHttp1,
     /// With HTTP/2 to the backend.
@@ -29,21 +31,28 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [Self::Gateway, Self::HaproxyHttp1, Self::HaproxyHttp2, Self::Nginx];
+    /// Those that are always compared, if they are installed.
+    const ALWAYS: [Self; 4] = [Self::Gateway, Self::HaproxyHttp1, Self::HaproxyHttp2, Self::Nginx];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Gateway => "portcullis",
+            Self::Baseline => "baseline",
             Self::HaproxyHttp1 => "haproxy-http1",
             Self::HaproxyHttp2 => "haproxy-http2",
             Self::Nginx => "nginx",
         }
     }
 
-    /// Its program, where it is; the gateway's is built with this.
+    pub(crate) fn is_gateway(self) -> bool {
+        matches!(self, Self::Gateway | Self::Baseline)
+    }
+
+    /// Its program, where it is; the gateway's is built with this, and the baseline's is an option.
     fn program(self) -> Option<String> {
         let name = match self {
             Self::Gateway => return Some(env!("CARGO_BIN_EXE_portcullis").to_owned()),
+            Self::Baseline => return None,
             Self::HaproxyHttp1 | Self::HaproxyHttp2 => "haproxy",
             Self::Nginx => "nginx",
         };
@@ -70,7 +79,7 @@ impl Kind {
 
     /// Those whose programs are not there.
     pub(crate) fn missing() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|kind| kind.version().is_none())
+        Self::ALWAYS.into_iter().filter(|kind| kind.version().is_none())
     }
 
     /// The others; who is left out is said.
@@ -82,7 +91,7 @@ impl Kind {
         if !missing.is_empty() {
             eprintln!("To compare with all proxies: {}, or run this with --install", INSTALL.join(" "));
         }
-        Self::ALL.into_iter().filter(|kind| !missing.contains(kind)).collect()
+        Self::ALWAYS.into_iter().filter(|kind| !missing.contains(kind)).collect()
     }
 }
 
@@ -101,9 +110,13 @@ pub(crate) enum Proxy {
 impl Proxy {
     pub(crate) async fn start(kind: Kind, setup: &CommonSetup) -> Self {
         let directory = setup.pki.directory.path().display().to_string();
-        let mut command = child::command(&kind.program().unwrap());
+        let program = match (kind, &setup.baseline) {
+            (Kind::Baseline, Some(baseline)) => baseline.display().to_string(),
+            _ => kind.program().unwrap(),
+        };
+        let mut command = child::command(&program);
         let (name, template) = match kind {
-            Kind::Gateway => {
+            Kind::Gateway | Kind::Baseline => {
                 command.arg("serve").args(&setup.flags);
                 return Self::Gateway(Box::new(GatewayProcess::serve(command).await));
             }

@@ -2,7 +2,7 @@
 
 use crate::Options;
 use crate::figures::{Figures, Measure};
-use crate::proxies::Proxy;
+use crate::proxies::{Kind, Proxy};
 use crate::rates::{SHAPES, rate};
 use crate::setup::{CommonSetup, SMALL};
 use crate::wire::Ask;
@@ -13,7 +13,13 @@ pub(crate) const CERTIFICATE: &str = "certificate";
 pub(crate) const STATIC_TOKEN: &str = "static-token";
 pub(crate) const BOUND_TOKEN: &str = "bound-token";
 
-pub(crate) async fn measure(options: &Options, setup: &CommonSetup, gateway: &Proxy, figures: &mut Figures) {
+pub(crate) async fn measure(
+    options: &Options,
+    setup: &CommonSetup,
+    proxies: &[(Kind, Proxy)],
+    figures: &mut Figures,
+) {
+    let gateways: Vec<_> = proxies.iter().filter(|(kind, _)| kind.is_gateway()).collect();
     let tokens = &setup.tokens;
     let senders = [
         (CERTIFICATE, None),
@@ -22,14 +28,19 @@ pub(crate) async fn measure(options: &Options, setup: &CommonSetup, gateway: &Pr
         (BOUND_TOKEN, Some(&tokens.bound)),
     ];
     for (version, shape) in SHAPES.into_iter().filter(|(version, _)| options.wants(version)) {
-        for turn in options.turns(senders.len()) {
-            let (name, token) = senders[turn];
+        for turn in options.turns(senders.len() * gateways.len()) {
+            let (kind, gateway) = gateways[turn % gateways.len()];
+            let (sender, token) = senders[turn / gateways.len()];
+            let name = match kind {
+                Kind::Baseline => format!("{}, {sender}", kind.name()),
+                _ => sender.to_owned(),
+            };
             let (door, ask) = match token {
                 None => (setup.by_certificate(gateway.address()), Ask::of(SMALL)),
                 Some(token) => (CommonSetup::by_token(gateway.address()), Ask::of(SMALL).with_token(token)),
             };
             let rate = rate(options, gateway, &door, &ask, shape).await;
-            figures.add(Measure::Senders, version, name, rate);
+            figures.add(Measure::Senders, version, &name, rate);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::future::ready;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub(crate) struct CommonSetup {
     pub(crate) threads: NonZeroUsize,
     /// The gateway's.
     pub(crate) flags: Vec<String>,
+    /// The program of another build of the gateway.
+    pub(crate) baseline: Option<PathBuf>,
     pub(crate) tokens: Tokens,
     alice: Issued,
     front: Issued,
@@ -57,7 +60,7 @@ pub(crate) struct Tokens {
 }
 
 impl CommonSetup {
-    pub(crate) fn new(threads: NonZeroUsize) -> Self {
+    pub(crate) fn new(threads: NonZeroUsize, baseline: Option<PathBuf>) -> Self {
         let (pki, accounts) = (Arc::new(Pki::new()), FakeAccounts::new());
         let backend = start_backend(Arc::clone(&pki), Arc::clone(&accounts));
         let keys = pki.write("accounts.pub", accounts.key.public_pem());
@@ -82,7 +85,7 @@ impl CommonSetup {
         }
         let alice = pki.clients.leaf().cn("alice").org("a").org("b").issue();
         let front = pki.front.leaf().cn("direct").issue();
-        Self { pki, backend, threads, flags, tokens, alice, front }
+        Self { pki, backend, threads, flags, baseline, tokens, alice, front }
     }
 
     /// What alice sees of a proxy.

@@ -43,7 +43,7 @@ pub(crate) async fn run(seconds: u64) -> ExitCode {
     ending.send_replace(true);
     let mut answers = Answers::new();
     while let Some(sent) = flood.join_next().await {
-        // A client that could not connect in time has panicked; that is no failure of the gateway.
+        // A client that could not connect in time has panicked; that is not a failure of the gateway.
         for (answer, times) in sent.unwrap_or_default() {
             *answers.entry(answer).or_default() += times;
         }
