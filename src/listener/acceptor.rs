@@ -94,15 +94,14 @@ impl ConnectionLimiter {
         Self { max_connections, quota: UnauthenticatedQuota::new(quota), metrics }
     }
 
-    /// Takes a quota slot for a new connection; `None` if the connection must be refused.
-    fn admit(&self, peer: IpAddr, workers: &[Worker]) -> Option<QuotaSlot> {
+    /// Takes a quota slot for a new connection. The error is the limit that refuses it, as the metric names it.
+    fn admit(&self, peer: IpAddr, workers: &[Worker]) -> Result<QuotaSlot, &'static str> {
         let full = workers.iter().map(Worker::open_connections).sum::<usize>() >= self.max_connections;
-        let admitted = self.quota.admit(peer, full);
-        if admitted.is_none() {
-            let reason = if full { "max_connections" } else { "unauthenticated_limit" };
-            self.metrics.connections.refused.with_label_values(&[reason]).inc();
-        }
-        admitted
+        self.quota.admit(peer, full).ok_or_else(|| {
+            let limit = if full { "max_connections" } else { "unauthenticated_limit" };
+            self.metrics.connections.refused.with_label_values(&[limit]).inc();
+            limit
+        })
     }
 }
 
@@ -114,26 +113,26 @@ pub(crate) fn drain_backlog(listener: TcpListener, workers: &[Worker], limiter: 
     let deadline = Instant::now() + BACKLOG_TIMEOUT;
     while let (Ok((stream, peer)), true) = (listener.accept(), Instant::now() < deadline) {
         if stream.set_nonblocking(true).is_ok() {
-            hand_over(stream, peer, workers, limiter);
+            hand_over(stream, peer, workers, limiter).ok();
         }
     }
 }
 
-/// Passes a connection to the worker with the fewest. Returns false if a limit refuses it.
+/// Passes a connection to the worker with the fewest. The error is the limit that refuses it.
 fn hand_over(
     stream: std::net::TcpStream,
     peer: SocketAddr,
     workers: &[Worker],
     limiter: &ConnectionLimiter,
-) -> bool {
-    let Some(slot) = limiter.admit(peer.ip(), workers) else { return false };
+) -> Result<(), &'static str> {
+    let slot = limiter.admit(peer.ip(), workers)?;
     // The latency of small frames matters more than the number of packets.
     stream.set_nodelay(true).ok();
     enable_tcp_keep_alive(&stream);
     if let Some(worker) = workers.iter().min_by_key(|worker| worker.open_connections()) {
         worker.hand_over(stream, peer, slot);
     }
-    true
+    Ok(())
 }
 
 /// Accepts connections and passes them to workers until the future is dropped.
@@ -148,10 +147,10 @@ pub(crate) async fn accept_into(
         match listener.accept().await {
             Ok((stream, peer)) => {
                 if let Ok(stream) = stream.into_std()
-                    && !hand_over(stream, peer, workers, limiter)
+                    && let Err(limit) = hand_over(stream, peer, workers, limiter)
                     && let Some(times) = refused.record()
                 {
-                    warn!(%peer, times, max_connections = limiter.max_connections, "too many connections, refused");
+                    warn!(%peer, times, limit, "too many connections, refused");
                 }
             }
             Err(error) if is_connection_error(&error) => {}
