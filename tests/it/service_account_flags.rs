@@ -22,7 +22,7 @@ fn authentication(pki: &Pki, further: &[&str]) -> Result<Authentication, String>
     Ok(settings.clusters.remove(0).authentication)
 }
 
-/// Files with one key, with two, with a certificate; and with what is no key.
+/// Files with one key, two keys, a certificate, and without a key.
 fn pki() -> Pki {
     let pki = Pki::new();
     let key = || rcgen::KeyPair::generate().unwrap();
@@ -122,12 +122,13 @@ fn mistakes_name_the_flag_and_the_file() {
         ),
         (
             &["--service-account-issuer=http://[::1"],
-            "service-account-issuer \"http://[::1\" contained a ':' but was not a valid URL: ",
+            "service-account-issuer \"http://[::1\" contained a ':' but was not a valid URL: parse \"http://[::1\": \
+             missing ']' in host",
         ),
         (
             &["--service-account-issuer=1:b"],
-            "service-account-issuer \"1:b\" contained a ':' but was not a valid URL: first path segment in URL \
-             cannot contain colon",
+            "service-account-issuer \"1:b\" contained a ':' but was not a valid URL: parse \"1:b\": first path \
+             segment in URL cannot contain colon",
         ),
         (&["--service-account-key-file=DIR/none.pem"], "--service-account-key-file: DIR/none.pem: "),
         (&["--service-account-key-file=DIR/empty.pem"], "DIR/empty.pem: data does not contain any"),

@@ -5,8 +5,6 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use url::{ParseError, Url};
-
 use super::ConfigResolver;
 use crate::authn::jwt::key_file;
 use crate::authn::jwt::keys::VerificationKey;
@@ -15,6 +13,7 @@ use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::sections::{KeyLocation, MergedSection};
 use crate::go::quote::Quoted;
+use crate::go::url::{Url, UrlError};
 
 impl ConfigResolver<'_> {
     /// The settings; `None` without an issuer and a key.
@@ -83,17 +82,7 @@ impl ConfigResolver<'_> {
 }
 
 /// The error if an issuer with a colon is not a URL.
-// Go: net/url, Parse — also accepts a reference without a scheme, unless its first segment has a colon
-fn url_problem(issuer: &str) -> Option<String> {
-    if !issuer.contains(':') {
-        return None;
-    }
-    match Url::parse(issuer) {
-        Ok(_) => None,
-        Err(ParseError::RelativeUrlWithoutBase) => {
-            let first = issuer.split('/').next().unwrap_or_default();
-            first.contains(':').then(|| "first path segment in URL cannot contain colon".to_owned())
-        }
-        Err(error) => Some(error.to_string()),
-    }
+// kubernetes: pkg/kubeapiserver/options/authentication.go, BuiltInAuthenticationOptions.Validate
+fn url_problem(issuer: &str) -> Option<UrlError> {
+    if issuer.contains(':') { Url::parse(issuer).err() } else { None }
 }
