@@ -181,7 +181,7 @@ where
                 AttemptOutcome::Retry
             }
             Err(_) => {
-                warn!(cluster, controller, item = item(), "the API server does not answer in time");
+                warn!(cluster, controller, item = item(), "the attempt took too long, will retry");
                 AttemptOutcome::Retry
             }
         };

@@ -70,7 +70,7 @@ impl<'a> AuditLine<'a> {
                 csr = csr.name_any(),
                 signer = csr.spec.signer_name,
                 serial = issued.serial_hex(),
-                "certificate not issued: the API server refused it"
+                "certificate not issued: it was not written to the request"
             ),
             WriteOutcome::Unknown => self.unknown("the API server has not answered"),
         }

@@ -223,11 +223,7 @@ impl CertificateAuthority {
         let certificate = Certificate::parse(first)?;
         let public = StrongPublicKey::from_spki(&certificate.spki).map_err(|bad| match bad {
             PublicKeyError::Malformed(error) => AuthorityKeyPairError::Malformed(error),
-            PublicKeyError::Unsupported => {
-                AuthorityKeyPairError::WeakKey("tls: unknown public key algorithm".to_owned())
-            }
-            PublicKeyError::Weak(reason) => AuthorityKeyPairError::WeakKey(reason),
-            PublicKeyError::Encode(error) => AuthorityKeyPairError::WeakKey(error.to_string()),
+            bad => AuthorityKeyPairError::WeakKey(bad.to_string()),
         })?;
         let key = key()?;
         // Compares parsed keys: one key may have several encodings.

@@ -64,8 +64,7 @@ impl CaCertificate<'_> {
         key: &dyn Signer,
     ) -> Result<Certificate, IssueError> {
         let failed = |reason: &str| SignError::Failed(reason.to_owned());
-        let public =
-            StrongPublicKey::from_spki(key.public_key()).map_err(|_| failed("the key cannot be used"))?;
+        let public = StrongPublicKey::from_spki(key.public_key()).map_err(|bad| failed(&bad.to_string()))?;
         let algorithm = SigningAlgorithm::of(public.key()).ok_or_else(|| failed("the key cannot sign"))?;
         // RFC 5280 section 4.2.1.3: what an authority does, and nothing else.
         let usages: Vec<_> =

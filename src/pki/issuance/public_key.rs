@@ -26,14 +26,18 @@ pub struct StrongPublicKey {
 }
 
 /// Why a public key is rejected.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PublicKeyError {
     /// Go does not parse the key.
+    #[error(transparent)]
     Malformed(ParseError),
     /// The key parses, but is of a kind that cannot verify signatures.
+    #[error("tls: unknown public key algorithm")]
     Unsupported,
     /// The key violates our key policy.
+    #[error("{0}")]
     Weak(String),
+    #[error(transparent)]
     Encode(der::Error),
 }
 

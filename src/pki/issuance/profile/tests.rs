@@ -179,7 +179,7 @@ fn kubelets_as_servers() {
                 NOT_NODES,
             ),
             case("no names", node(), nothing(), SERVING, REQUIRED),
-            case("a URI is no name", node(), uris(&["urn:a"]), SERVING, REQUIRED),
+            case("a URI is not a name", node(), uris(&["urn:a"]), SERVING, REQUIRED),
             case(
                 "email",
                 node(),
