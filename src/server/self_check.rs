@@ -61,7 +61,7 @@ impl SelfCheck {
         }
     }
 
-    /// Ends the checks of endpoints that are no longer configured, and starts the missing ones.
+    /// Ends the checks of endpoints that a reload has removed, and starts the missing ones.
     fn follow(&self, snapshot: &Snapshot, running: &mut Vec<RunningCheck>) {
         let mut wanted = Vec::new();
         for cluster in snapshot.clusters() {
@@ -202,8 +202,8 @@ impl EndpointCheck {
             CheckOutcome::Passed(AcceptedIdentity::Complete) => "ok",
             CheckOutcome::Passed(AcceptedIdentity::WithoutUid) => "uid_missing",
             CheckOutcome::Failed(failure) => failure.label(),
-            CheckOutcome::Unreachable(_) => "away",
-            CheckOutcome::Inconclusive(_) => "unknown",
+            CheckOutcome::Unreachable(_) => "unreachable",
+            CheckOutcome::Inconclusive(_) => "inconclusive",
         };
         self.metrics.backend.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
         match outcome {

@@ -331,8 +331,8 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     // The new one waits at the same address; what is shown is the one in force.
     let endpoint = format!("endpoint=\"{}\"", backend.address);
     let labels = format!("cluster=\"backend\",{endpoint}");
-    let away = format!("portcullis_self_checks_total{{{labels},result=\"away\"}}");
-    in_time(async { while gateway.count(&away).await == 0 {} }).await;
+    let unreachable = format!("portcullis_self_checks_total{{{labels},result=\"unreachable\"}}");
+    in_time(async { while gateway.count(&unreachable).await == 0 {} }).await;
     let trusted = format!("portcullis_endpoint_trusted{{{labels}}}");
     assert_eq!(gateway.count(&trusted).await, 1);
 
@@ -389,7 +389,7 @@ async fn an_outage_is_logged_once() {
     assert_eq!(log.matches(SAID).count(), 2, "{log}");
 }
 
-/// A user whom only the new configuration authenticates is not sent to the cluster of the old one, however long the new one takes.
+/// A user that only the new configuration authenticates is not sent to the cluster of the old one, however long the new one takes.
 #[tokio::test]
 async fn another_cluster_is_not_stood_in_for() {
     let (pki, other) = (Pki::new(), Pki::new());
@@ -411,7 +411,7 @@ async fn another_cluster_is_not_stood_in_for() {
     gateway.server().reload();
     gateway.reloaded(generation).await;
     let checked = format!(
-        "portcullis_self_checks_total{{cluster=\"backend\",endpoint=\"{}\",result=\"differs\"}}",
+        "portcullis_self_checks_total{{cluster=\"backend\",endpoint=\"{}\",result=\"identity_changed\"}}",
         after.address
     );
     in_time(async { while gateway.count(&checked).await == 0 {} }).await;

@@ -162,12 +162,12 @@ impl SelfCheckFailure {
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Unauthorized(_) => "unauthorized",
-            Self::OtherUser(..) => "someone_else",
-            Self::ImpersonationForbidden(_) => "may_not_impersonate",
+            Self::OtherUser(..) => "other_user",
+            Self::ImpersonationForbidden(_) => "impersonation_forbidden",
             Self::ReviewForbidden => "forbidden",
-            Self::IdentityChanged(_) => "differs",
-            Self::ReviewNotFound => "too_old",
-            Self::UnexpectedResponse(_) => "odd",
+            Self::IdentityChanged(_) => "identity_changed",
+            Self::ReviewNotFound => "review_not_found",
+            Self::UnexpectedResponse(_) => "unexpected_response",
             Self::HeaderNamesForbidden(_) => "header_names_forbidden",
         }
     }
