@@ -19,7 +19,7 @@ use crate::go::url::{self, query};
 use crate::http::status::{Attempt, AttemptTarget};
 
 /// Verb and resource of a request, or its non-resource path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct RequestInfo {
     path: Box<str>,
     verb: Cow<'static, str>,
@@ -67,7 +67,7 @@ pub struct RequestResource<'a> {
 pub struct RequestInfoError;
 
 /// Positions of a resource's parts in the path, and values from the query.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 struct Spans {
     api_prefix: Range<usize>,
     group: Range<usize>,

@@ -137,13 +137,13 @@ async fn an_identity_that_would_not_arrive_whole_is_refused() {
     let padded = pki.clients.leaf().cn("mallory").org("system:masters ").issue();
     let tabbed = pki.clients.leaf().cn("\tmallory").issue();
     for http2 in [false, true] {
-        for issued in [&padded, &tabbed] {
+        for (issued, path) in [(&padded, "/api"), (&tabbed, "/api"), (&padded, "/livez")] {
             let response = if http2 {
-                gateway.http2(Some(issued)).await.get("/api", &[]).await
+                gateway.http2(Some(issued)).await.get(path, &[]).await
             } else {
-                gateway.http1(Some(issued)).await.get("/api", &[]).await
+                gateway.http1(Some(issued)).await.get(path, &[]).await
             };
-            assert_eq!(status(response).await.0, StatusCode::UNAUTHORIZED);
+            assert_eq!(status(response).await.0, StatusCode::UNAUTHORIZED, "{path}");
         }
         for token in ["Bearer nameless", "Bearer masters"] {
             let response = gateway.http1(None).await.get("/api", &[("authorization", token)]).await;

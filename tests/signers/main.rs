@@ -51,11 +51,7 @@ fn main() -> ExitCode {
     // The cases wait for servers; they do not compute.
     arguments.test_threads.get_or_insert(16);
     let source = Source::find();
-    let without_controllers = || {
-        let absent = !source.has_controllers();
-        absent.then(|| "there is no kube-controller-manager among KUBEBUILDER_ASSETS".to_owned())
-    };
-    let absent = source.absent().or_else(without_controllers);
+    let absent = source.absent().or_else(|| source.without_controllers());
     let plan = run::Plan::new(&arguments);
     let clusters = Arc::new(SharedClusters::new(source, plan.sides()));
     let trials = match skip_if_absent("signers", absent, plan.trials(&clusters)) {

@@ -46,7 +46,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::Arguments;
-use testkit::real::{Source, skip_if_absent};
+use testkit::real::{Source, is_required, skip_if_absent};
 
 use servers::SharedTwin;
 
@@ -58,7 +58,10 @@ fn main() -> ExitCode {
     // The cases wait for servers; they do not compute.
     arguments.test_threads.get_or_insert(8);
     let source = Source::find();
-    let (absent, controllers) = (source.absent(), source.has_controllers());
+    let without_controllers = source.without_controllers();
+    let controllers = without_controllers.is_none();
+    // A few cases need kube-controller-manager; without it these are skipped, unless none may be.
+    let absent = source.absent().or_else(|| without_controllers.filter(|_| is_required()));
     let plan = run::Plan::new(&arguments);
     let servers = Arc::new(SharedTwin::new(source, plan.sides()));
     let trials = match skip_if_absent("twin", absent, plan.trials(&servers, controllers)) {

@@ -78,12 +78,11 @@ impl Source {
         }
     }
 
-    /// Whether kube-controller-manager is, or will be, among them.
-    pub fn has_controllers(&self) -> bool {
-        match self {
-            Self::Present(programs) => programs.kube_controller_manager.is_file(),
-            Self::Buildable(_) | Self::Absent(_) => true,
-        }
+    /// Why kube-controller-manager is absent, if the other programs exist without it.
+    pub fn without_controllers(&self) -> Option<String> {
+        let Self::Present(Programs { kube_controller_manager, .. }) = self else { return None };
+        let absent = !kube_controller_manager.is_file();
+        absent.then(|| "there is no kube-controller-manager among KUBEBUILDER_ASSETS".to_owned())
     }
 }
 
