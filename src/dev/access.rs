@@ -4,7 +4,7 @@
 //! 2. Everybody may read `/version`, the health checks, and by its name `kube-public/cluster-info`.
 //! 3. Everybody authenticated may do everything else, except impersonate, decide over signing requests, write to
 //!    `kube-system`, and see the Secrets there (or in all namespaces at once).
-//! 4. Nobody else may do anything.
+//! 4. All other requests are forbidden.
 
 use super::resources::SIGNING_REQUESTS;
 use crate::http::status::{Attempt, AttemptTarget, Status};

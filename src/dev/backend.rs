@@ -1,5 +1,5 @@
 //! The embedded backend of `portcullis dev`: a small, in-memory server in the shape of kube-apiserver, good enough for
-//! kubectl, so that the gateway can be tried on a machine with nothing else. For trying only: it is no reference for
+//! kubectl, so that the gateway can be tried on a machine with nothing else. For trying only: it is not a reference for
 //! anything, and stores nothing.
 //!
 //! It trusts the gateway alone: the TLS handshake demands a certificate of the front-proxy authority, and the identity
@@ -250,7 +250,7 @@ fn served(resource: &Resource, asked: &info::RequestResource<'_>) -> bool {
             || (resource.plural == SIGNING_REQUESTS && asked.subresource == "approval"))
 }
 
-/// Paths that are no resource.
+/// Paths that are not resources.
 fn outside(path: &str) -> Result<Response<Body>, Status> {
     let rest = ["/healthz", "/livez", "/readyz"].iter().find_map(|root| path.strip_prefix(root));
     if rest.is_some_and(|rest| ["", "/", "/ping"].contains(&rest)) {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::json::set;
 use super::resources::{Does, GROUPS, RESOURCES};
 
-/// The document at a path that is no resource.
+/// The document at a path that is not a resource.
 pub(super) fn document(path: &str) -> Option<Value> {
     let parts = path.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>();
     let known = |group: &&str| !group.is_empty() && GROUPS.contains(group);

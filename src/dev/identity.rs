@@ -26,7 +26,7 @@ pub(super) struct Identities {
 }
 
 impl Identities {
-    /// Believes the gateway alone; `None` if the names below are no headers, which cannot be.
+    /// Trusts the gateway alone; `None` if the names below are not header names, which cannot happen.
     pub(super) fn new(front_proxies: &Arc<CaBundle>) -> Option<Self> {
         let chain = |prefix: &str| {
             let [user, uid, group, extra] =

@@ -12,7 +12,7 @@ pub(super) fn text<'a>(value: &'a Value, path: &str) -> &'a str {
     at(value, path).as_str().unwrap_or_default()
 }
 
-/// Writes at a JSON pointer; what is on the way and is no object becomes one.
+/// Writes at a JSON pointer; values on the way that are not objects become objects.
 pub(super) fn set(value: &mut Value, path: &str, new: impl Into<Value>) {
     let mut place = value;
     for part in path.split('/').skip(1) {

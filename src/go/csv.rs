@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// Where and why a text is no CSV.
+/// An error of the CSV parser, with its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CsvError {
     start_line: usize,

@@ -13,30 +13,30 @@ use super::quote::Quoted;
 
 pub mod query;
 
-/// Why a text is no URL, in Go's words.
+/// An error of the URL parser, with Go's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// A percent sign without two hexadecimal digits behind it, or an octet that may not be escaped here.
+    /// A percent sign that two hexadecimal digits do not follow, or an octet that may not be escaped here.
     #[error("invalid URL escape {}", Quoted(.0))]
     Escape(String),
-    /// A character that no host holds.
+    /// A character that a host cannot contain.
     #[error("invalid character {} in host name", Quoted(.0))]
     HostCharacter(String),
-    /// What stands behind the host is no port.
+    /// The text after the host is not a port.
     #[error("invalid port {} after host", Quoted(.0))]
     Port(String),
-    /// What stands in brackets is no IPv6 address.
+    /// The text in brackets is not an IPv6 address.
     #[error("invalid host: ParseAddr({}): unable to parse IP", Quoted(.0))]
     Address(String),
-    /// Any other mistake.
+    /// Any other error.
     #[error("{0}")]
     Form(&'static str),
-    /// Some mistake, with the URL that has it.
+    /// An error, with the URL.
     #[error("parse {}: {problem}", Quoted(.url))]
     Parse {
-        /// The URL, as far as it was read.
+        /// The URL, as far as it was parsed.
         url: String,
-        /// The mistake.
+        /// The error.
         problem: Box<Self>,
     },
 }
@@ -161,33 +161,33 @@ pub(crate) fn escape(bytes: &[u8], stays: impl Fn(u8) -> bool) -> String {
 /// A path that can be decoded as Go prints it: as it was sent if all of it may stand in a path, else escaped anew.
 // Go: net/url/url.go, EscapedPath
 pub(crate) fn escaped_path(raw: &str) -> Cow<'_, str> {
-    // The one path that is no path.
+    // `*`, the target of OPTIONS, is the one target that is not a path.
     if raw == "%2A" { Cow::Borrowed("*") } else { Part::Path.rewrite(raw) }
 }
 
 /// A URL that Go parses; `Display` writes it as Go writes it again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Url {
-    /// In lower case; empty if there is none.
+    /// In lower case; empty if absent.
     pub scheme: String,
-    /// What stands behind the scheme if no slash does: `urn:…`, `mailto:…`.
+    /// The text after the scheme if no slash follows it: `urn:…`, `mailto:…`.
     opaque: String,
     /// User and password as Go writes them again.
     pub user: Option<String>,
-    /// The host with its port, decoded; empty if there is none.
+    /// The host with its port, decoded; empty if absent.
     pub host: String,
     /// Whether there is a scheme and a path, and no authority between them.
     omits_host: bool,
     /// As it was written.
     path: String,
-    /// As it was written; empty if only its mark is there.
+    /// As it was written; empty if the URL ends with the question mark.
     pub query: Option<String>,
     /// As it was written.
     pub fragment: String,
 }
 
 impl Url {
-    /// Reads a URL; the error is Go's.
+    /// Parses a URL; the error has Go's text.
     // Go: net/url/url.go, Parse
     pub fn parse(url: &str) -> Result<Self, UrlError> {
         let (rest, fragment) = url.split_once('#').unwrap_or((url, ""));

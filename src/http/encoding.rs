@@ -51,7 +51,7 @@ pub(crate) fn yaml(object: &impl Serialize) -> Option<String> {
     serde_saphyr::to_string_with_options(&value, options).ok()
 }
 
-/// Wraps every object in protobuf. Go writes each field that is no list, map or pointer, even if it is empty: in
+/// Wraps every object in protobuf. Go writes each field that is not a list, map or pointer, even if it is empty: in
 /// `prost` such a field is `required`.
 // apimachinery: pkg/runtime/generated.proto, Unknown
 #[derive(Clone, PartialEq, Message)]
@@ -81,7 +81,7 @@ impl Envelope {
         Self { meta, raw: object.encode_to_vec(), ..Self::default() }
     }
 
-    /// `None` if the bytes are no object in protobuf.
+    /// `None` if the bytes are not a protobuf object.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         Self::decode(bytes.strip_prefix(MAGIC)?).ok()
     }

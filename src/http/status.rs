@@ -215,7 +215,7 @@ pub struct Attempt<'a> {
 /// The object of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptTarget<'a> {
-    /// A path that is no resource.
+    /// A path that is not a resource.
     Path(&'a str),
     /// A resource. Empty strings stand for what is absent.
     Resource {

@@ -42,7 +42,7 @@ impl BackendMetrics {
         })
     }
 
-    /// Removes the gauge of an endpoint that is no longer configured.
+    /// Removes the gauge of an endpoint that was removed from the configuration.
     pub(crate) fn forget_endpoint(&self, labels: &[String; 2]) {
         // An endpoint that was never checked has no gauge.
         self.endpoint_trusted.remove_label_values(labels).ok();

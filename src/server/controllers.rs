@@ -1,4 +1,4 @@
-//! Runs the controllers of the snapshot in force, and stops those that are no longer configured.
+//! Runs the controllers of the snapshot in force, and stops those that a reload has removed.
 //!
 //! Leader election has a thread of its own, so that no amount of work loses a lease. The threads of the controllers
 //! have a lower priority than all others: thousands of pending CSRs in one cluster must not slow down requests.

@@ -344,7 +344,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
     Attack {
         row: 11,
-        name: "a switch to a protocol nobody asked for",
+        name: "a switch to a protocol that the client did not request",
         case: "CVE-2018-1002105",
         needs: Needs::Http1,
         naive: Ok(()),

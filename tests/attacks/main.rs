@@ -60,7 +60,7 @@ fn main() {
                 format!("naive {:>2}: {}", attack.row, attack.name),
                 move || match attempt(attack, &Proxy::Naive) {
                     Ok(()) => Err("it fails even there, and so shows nothing".into()),
-                    // That a proxy breaks down is no success.
+                    // A proxy that breaks down has not withstood the attack.
                     Err(got) if [environment::LOST, HANGS].iter().any(|broken| got.contains(broken)) => {
                         Err(got.into())
                     }

@@ -160,7 +160,7 @@ async fn what_goes_wrong_is_told_with_what_to_do() {
         ("token list (none there)", nobody(&["token", "list", "--kubeconfig", "none"])),
         ("token list --context=nowhere", running.run(Some("nowhere"), "", &["token", "list"])),
         ("token list (no current context)", with("empty", empty)),
-        ("token list (nobody listens)", with("stale", stale)),
+        ("token list (no listener)", with("stale", stale)),
         ("token list (not YAML)", with("secret", secret)),
         (
             "cluster-info create (a kubeconfig without a CA)",

@@ -259,7 +259,7 @@ fn mistakes_are_told_in_words_that_help() {
             full("clusters: []\n"),
             &["--request-timeout=soon", "--client-ca-file=none.crt"],
         ),
-        ("nobody let in", only("authentication: {anonymousAuth: false}"), &[]),
+        ("anonymous off", only("authentication: {anonymousAuth: false}"), &[]),
         (
             "overlapping CAs, one from the template",
             full(
@@ -325,7 +325,7 @@ fn mistakes_are_told_in_words_that_help() {
             only("authentication: {authenticationConfig: egress.yaml}"),
             &[],
         ),
-        ("nobody let in, by file", only("authentication: {authenticationConfig: nobody.yaml}"), &[]),
+        ("anonymous off, by file", only("authentication: {authenticationConfig: nobody.yaml}"), &[]),
         (
             "what has no effect",
             only("authentication: {requestheaderAllowedNames: [a], serviceAccountLookup: true}"),

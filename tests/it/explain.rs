@@ -447,7 +447,7 @@ async fn it_ends_in_time_whatever_is_away() {
         ("a silent API server", &account, &backend, &silent, "the API server cannot be asked"),
         ("no API server", &account, &backend, &nobody, "self-check failed, endpoint unreachable: "),
         ("a silent issuer", &away, &nobody, &silent, "does not answer; going on without it"),
-        ("no API server, which nobody asks", &servers.id_token(&json!({})), &backend, &nobody, ""),
+        ("an unreachable API server that is not asked", &servers.id_token(&json!({})), &backend, &nobody, ""),
     ];
     for (name, token, instead, of, expected) in cases {
         servers.pki.write("backend.kubeconfig", kubeconfig.replace(instead.as_str(), of));

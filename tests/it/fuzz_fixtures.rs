@@ -64,7 +64,7 @@ fn makes_a_new_authority() {
     for (name, builder) in bad {
         write("fuzz/corpus/x509", name, &presented(&builder.issue()));
     }
-    // Signed by a key that is no authority's.
+    // Signed by a key that is not an authority's.
     let by_alice = main.leaf().cn("eve").raw_issuer(Vec::new()).with_key(other.key.clone()).issue();
     write("fuzz/corpus/x509", "bad_issuer", &[presented(&by_alice), presented(&good[0].1)].concat());
     write("fuzz/corpus/x509", "root", &main.cert);

@@ -235,7 +235,7 @@ async fn protobuf_is_answered_in_protobuf() {
     let field = |number: u8, bytes: &[u8]| -> Vec<u8> {
         [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
     };
-    // Go's encoder writes all fields that are no list, and the last two of what it wraps them in.
+    // Go's encoder writes all fields that are not lists, and the last two of what it wraps them in.
     let envelope = |status: &[u8], end: &[u8]| {
         let meta = [field(1, b"authentication.k8s.io/v1"), field(2, b"TokenReview")].concat();
         // A name, and an unknown field.

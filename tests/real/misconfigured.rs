@@ -133,7 +133,7 @@ fn attempt(servers: &RealServers, row: &Row) -> Result<(), String> {
     };
     let line = gateway.line_with(words)?;
     if line.contains("\"ERROR\"") == used {
-        return Err(format!("that is no error, or one: {line}"));
+        return Err(format!("that is not an error, or one: {line}"));
     }
     servers.runtime().block_on(async {
         let marker = format!("made-by-{}", row.name.replace(|letter: char| !letter.is_alphanumeric(), "-"));

@@ -155,7 +155,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         ("never ends, then at once", LATER, {
             token().then(json!({"stringData": {"expiration": "2020-01-01T00:00:00Z"}})).gone()
         }),
-        ("ends far away, then nobody knows when", LATER, {
+        ("expires far away, then at an unknown time", LATER, {
             token().at("2099-01-01T00:00:00Z").then(json!({"stringData": {"expiration": "soon"}})).gone()
         }),
         ("an ended one of another type", WHICH, {

@@ -26,7 +26,7 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
                 }
             }
             ("_[_]" | "_[?_]", Some(index)) if !is_index(index) => {
-                return fault(format!("a value of type {} is no index", index.type_name()));
+                return fault(format!("a value of type {} is not an index", index.type_name()));
             }
             _ => {}
         }

@@ -140,17 +140,17 @@ mod tests {
                 Conditions { is_any: true, ..none },
             ),
             (
-                "an empty status is true, and null is no time",
+                "an empty status is true, and null is not a time",
                 json!([condition(DENIED, "", json!(null))]),
                 Conditions { is_any: true, denied: kind(true, None), ..none },
             ),
             (
-                "Go's zero time is no time",
+                "Go's zero time is not a time",
                 json!([condition(FAILED, "Unknown", json!("0001-01-01T00:00:00Z"))]),
                 Conditions { is_any: true, failed: kind(false, None), ..none },
             ),
             (
-                "a time that only Go can represent is no time, nor is other text",
+                "a time that only Go can represent is not a time, nor is other text",
                 json!([
                     condition(DENIED, "True", json!("9999-12-31T23:59:59Z")),
                     condition(FAILED, "True", json!("later")),

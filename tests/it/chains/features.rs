@@ -253,7 +253,7 @@ fn subjects() -> Vec<(&'static str, Change)> {
         ("utf8 broken", |b| b.attr(CN, string::UTF8, b"\xff")),
         ("utf8 with NUL and newline", |b| b.attr(CN, string::UTF8, b"a\0\nb")),
         ("utf8 beyond the BMP", |b| b.attr(CN, string::UTF8, "\u{1f600}".as_bytes())),
-        ("a name that is no sequence", |b| b.raw_subject(null())),
+        ("a name that is not a sequence", |b| b.raw_subject(null())),
         ("attribute without value", |b| b.rdn(&[seq(&[oid(CN)])])),
         ("attribute with more than a value", |b| b.rdn(&[seq(&[oid(CN), tlv(0x0c, b"u"), null()])])),
         ("attribute with a huge arc", |b| b.cn("u").attr("1.2.4294967296", string::UTF8, b"x")),

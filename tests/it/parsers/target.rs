@@ -292,7 +292,7 @@ fn info(request: &Request<()>, path: &str, answer: &Value) -> Compared {
     Err(format!("{fields:?}, Go {expected:?}"))
 }
 
-/// As Go's JSON has bytes that are no text.
+/// Bytes that are not UTF-8, as Go's JSON encodes them.
 fn with_one_mark_per_byte(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {

@@ -112,7 +112,7 @@ pub(super) fn judge(input: &[u8], answer: &Value) -> Compared {
     };
     let host = octets(&answer["host"]);
     let Ok(host) = String::from_utf8(host) else {
-        // Bytes that are no text are no part of any name: certificates with them are refused.
+        // A name cannot contain bytes that are not UTF-8: certificates with them are refused.
         return if url.host.contains(char::REPLACEMENT_CHARACTER) {
             Ok("not UTF-8")
         } else {

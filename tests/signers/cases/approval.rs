@@ -84,7 +84,7 @@ pub(crate) fn cases() -> Vec<Case> {
             .steps(&[Step::Status(condition("Failed", "True")), Step::Grant("nodeclient")])
             .expect(Expect::Approved),
         asks(
-            "somebody else's condition before the right comes",
+            "another controller's condition before the right comes",
             FLOW,
             &node(),
             person("late-custom", "none"),
@@ -92,7 +92,7 @@ pub(crate) fn cases() -> Vec<Case> {
         .steps(&[Step::Status(condition("Checked", "False")), Step::Grant("nodeclient")]),
         asks("approved by hand before the right comes", FLOW, &node(), person("late-approved", "none"))
             .steps(&[approved(), Step::Grant("nodeclient")]),
-        asks("approved by itself, then by nobody else", FLOW, &node(), other("may-node"))
+        asks("approved by its requester, then by no other user", FLOW, &node(), other("may-node"))
             .steps(&[Step::UntilApproved]),
         asks("stored", FLOW, &node(), other("may-node")).stored(),
         asks("stored: no request", FLOW, &node(), other("may-node"))

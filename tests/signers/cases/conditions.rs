@@ -84,19 +84,19 @@ pub(crate) fn cases() -> Vec<Case> {
             .usages(&["server auth"])
             .steps(std::slice::from_ref(&denied))
             .nothing(),
-        of("a condition of somebody else's, then approved", UTILS)
+        of("a condition of another controller, then approved", UTILS)
             .steps(&[custom("Checked", "True"), approved()]),
-        of("a condition of somebody else's that is false", UTILS)
+        of("a condition of another controller that is false", UTILS)
             .steps(&[custom("Checked", "False"), approved()]),
-        of("a condition of somebody else's that is unknown", UTILS)
+        of("a condition of another controller that is unknown", UTILS)
             .steps(&[custom("Checked", "Unknown"), approved()]),
-        of("two conditions of somebody else's", UTILS).steps(&[
+        of("two conditions of other controllers", UTILS).steps(&[
             custom("A", "True"),
             custom("B", "False"),
             approved(),
         ]),
-        of("only a condition of somebody else's", UTILS).steps(&[custom("Checked", "True")]).nothing(),
-        of("somebody else's condition in the approval", UTILS)
+        of("only a condition of another controller", UTILS).steps(&[custom("Checked", "True")]).nothing(),
+        of("another controller's condition in the approval", UTILS)
             .steps(&[Step::Approval(condition("Checked", "True")), approved()]),
         of("failed by the approval, then approved", HANDLE)
             .steps(&[Step::Approval(condition("Failed", "True")), approved()])

@@ -32,8 +32,8 @@ fn accepted() -> Vec<Case> {
 /// All of these say nothing but that the token is none.
 fn refused() -> Vec<Case> {
     [
-        ("foreig", "a group that is no bootstrap group"),
-        ("mixgrp", "a good group and one that is no bootstrap group"),
+        ("foreig", "a group that is not a bootstrap group"),
+        ("mixgrp", "a good group and one that is not a bootstrap group"),
         ("trailg", "comma after the last group"),
         ("spaceg", "space after a comma"),
         ("basegr", "the base group as an extra group"),

@@ -129,7 +129,7 @@ fn told() -> Vec<Case> {
     .collect()
 }
 
-/// The same headers by people who are no front proxy: they change nothing.
+/// The same headers from clients that are not front proxies: they change nothing.
 fn spoofed() -> Vec<Case> {
     let alice = |name: &str| whoami("spoofing", name).cert("alice");
     let unchanged =

@@ -43,7 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
             .answers(404)
             .declared("D-own-checks", 200),
         all("a check of the gateway's own by nobody", "/readyz/cluster-backend").answers(403),
-        prober("a cluster is no check of livez", "/livez/cluster-backend").answers(404),
+        prober("a cluster is not a check of livez", "/livez/cluster-backend").answers(404),
         all("a check that only the server has is not excluded", "/livez?exclude=etcd&verbose")
             .answers(200)
             .contains("livez check passed")

@@ -35,7 +35,7 @@ fn secrets() -> Vec<Case> {
         good("audience of ours", "legacy-audience"),
         bad("foreign audience", "legacy-foreign-audience", r#"token audiences ["elsewhere"] is invalid"#),
         good("RS256", "legacy-rsa"),
-        good("token id is no credential id", "legacy-jti"),
+        good("token id is not a credential id", "legacy-jti"),
         good("secret of another type", "legacy-opaque"),
         kept("listed in the account, with a warning", "legacy-auto")
             .is(ROBOT, &GROUPS)

@@ -101,7 +101,7 @@ fn issuers() -> Vec<Case> {
         by(GROUP, "issuer that ends with a slash", token("slash/")).accepted("slash/:jane", &[ALL]),
         unknown("issuer that should end with a slash", token("slash")),
         by(GROUP, "discovery elsewhere", token(MOVED)).accepted("moved:jane", &[ALL]),
-        unknown("the address of discovery is no issuer", token("moved")),
+        unknown("the address of discovery is not an issuer", token("moved")),
         bad("issuer is down", token("down"), "oidc: authenticator not initialized"),
         bad("issuer names no keys", token("silent"), "oidc: authenticator not initialized"),
         bad("issuer calls itself another", token("liar"), "oidc: authenticator not initialized"),
@@ -169,9 +169,13 @@ fn times_and_audiences() -> Vec<Case> {
             r#"oidc: expected audience "portcullis" got ["Portcullis"]"#,
         ),
         bad("audience is a number", aud(json!(5)), "oidc: failed to unmarshal claims").any_body(GO),
-        bad("API audience is no audience", aud(json!("https://api.twin.example")), "oidc: expected audience"),
         bad(
-            "authorised party is no audience",
+            "API audience is not an audience",
+            aud(json!("https://api.twin.example")),
+            "oidc: expected audience",
+        ),
+        bad(
+            "authorised party is not an audience",
             aud(json!("other")).with(json!({"azp": "portcullis"})),
             "oidc: expected audience",
         ),
@@ -395,7 +399,7 @@ fn spelling() -> Vec<Case> {
         by(GROUP, "header with a broken certificate", plain().head("x5c", json!(["e30="])))
             .refused("")
             .any_body(GO),
-        by(GROUP, "header with a certificate that is no list", plain().head("x5c", json!("e30=")))
+        by(GROUP, "header with a certificate that is not a list", plain().head("x5c", json!("e30=")))
             .refused("")
             .any_body(GO),
     ]

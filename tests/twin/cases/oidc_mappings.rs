@@ -329,9 +329,9 @@ fn distributed() -> Vec<Case> {
             at("unknown-issuer"),
             r#"verifying untrusted issuer {issuer}/down failed: verifier not initialized for issuer: "{issuer}/down""#,
         ),
-        bad("nobody listens", source(json!({"endpoint": "https://127.0.0.1:1/claims"})), getting)
+        bad("no listener", source(json!({"endpoint": "https://127.0.0.1:1/claims"})), getting)
             .any_body("the words of Go's HTTP client"),
-        bad("endpoint is no address", source(json!({"endpoint": "nowhere"})), getting)
+        bad("endpoint is not an address", source(json!({"endpoint": "nowhere"})), getting)
             .any_body("the words of Go's HTTP client"),
         by(GROUP, "distributed no sources", with(json!({"_claim_names": {"groups": "src"}})))
             .refused("oidc: verify token: oidc: source does not exist"),

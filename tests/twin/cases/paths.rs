@@ -30,7 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
         alice("escaped newline", "/api/v1/namespaces/twin-fixed/configmaps/al%0apha").answers(404),
         alice("escaped percent", "/api/v1/namespaces/twin-fixed/configmaps/al%25pha").answers(400),
         alice("escaped unicode", "/api/v1/namespaces/twin-fixed/configmaps/%E2%98%83").answers(404),
-        alice("escaped bytes that are no UTF-8", "/api/v1/namespaces/twin-fixed/configmaps/%ff").answers(404),
+        alice("escaped bytes that are not UTF-8", "/api/v1/namespaces/twin-fixed/configmaps/%ff").answers(404),
         alice("plus", "/api/v1/namespaces/twin-fixed/configmaps/al+pha").answers(404),
         alice("escaped question mark", "/api/v1/namespaces/twin-fixed/configmaps/alpha%3Fwatch=1").answers(404),
         alice("characters that need no escape", "/api/v1/namespaces/twin-fixed/configmaps/a!$&'()*,:@=~_-.").answers(404),

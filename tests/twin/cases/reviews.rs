@@ -146,7 +146,7 @@ fn requests() -> Vec<Case> {
         raw("token null", &format!(r#"{{{version},"spec":{{"token":null}}}}"#)).answers(400).contains(required),
         raw("token is a number", &format!(r#"{{{version},"spec":{{"token":5}}}}"#)).answers(400),
         raw("audiences are a string", &format!(r#"{{{version},"spec":{{"token":"tok-alice","audiences":"x"}}}}"#)).answers(400),
-        raw("body is no JSON", "token").answers(400),
+        raw("body is not JSON", "token").answers(400),
         raw("body is empty", "").answers(400),
         raw("body is a list", "[]").answers(400),
         raw("no version and kind", r#"{"spec":{"token":"tok-alice"}}"#).answers(201),
@@ -187,7 +187,7 @@ fn requests() -> Vec<Case> {
         case(GROUP, "PUT", "PUT", REVIEWS).only(H1).cert("admin").json(&good).answers(405),
         at("answer in YAML", REVIEWS).header("Accept", "application/yaml").answers(201).contains("username: alice"),
         at("answer as a table", REVIEWS).header("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").answers(406),
-        at("answer in what nobody speaks", REVIEWS).header("Accept", "text/html").answers(406),
+        at("an unsupported media type", REVIEWS).header("Accept", "text/html").answers(406),
         at("answer in protobuf", REVIEWS).header("Accept", "application/vnd.kubernetes.protobuf").answers(201),
         case(GROUP, "request in YAML", "POST", REVIEWS).only(H1).cert("admin")
             .body("application/yaml", b"apiVersion: authentication.k8s.io/v1\nkind: TokenReview\nspec:\n  token: tok-alice\n")
@@ -211,7 +211,7 @@ fn reviewers() -> Vec<Case> {
         ))
     };
     vec![
-        forbidden(by("by somebody without rights").cert("alice"), "alice"),
+        forbidden(by("by a user without rights").cert("alice"), "alice"),
         forbidden(by("by nobody"), "system:anonymous"),
         forbidden(by("by the user of the token").bearer("tok-alice"), "alice"),
         forbidden(by("by a service account").token("r", robot()).bearer("{token:r}"), ROBOT),
@@ -235,7 +235,7 @@ fn reviewers() -> Vec<Case> {
             .answers(201)
             .contains(r#""username":"alice""#),
         by("of one's own token").bearer("tok-admin").answers(201),
-        forbidden(posted("without a token, by somebody without rights", &json!({})).cert("alice"), "alice"),
+        forbidden(posted("without a token, by a user without rights", &json!({})).cert("alice"), "alice"),
     ]
 }
 

@@ -136,11 +136,11 @@ fn shapes() -> Vec<Case> {
             parts[1] = "eyJpc3MiOiJodHRwczovL2t1YmVybmV0ZXMuZGVmYXVsdC5zdmMifQ";
             parts.join(".")
         }), crypto),
-        foreign("payload is no JSON", robot().raw("iss")),
+        foreign("payload is not JSON", robot().raw("iss")),
         foreign("payload is an array", robot().raw("[]")),
         foreign("payload is null", robot().raw("null")),
         foreign("empty payload", robot().raw("")),
-        foreign("header is no base64", robot().twist(|text| format!("!{text}"))),
+        foreign("header is not base64", robot().twist(|text| format!("!{text}"))),
         bad("unknown critical header", robot().head("crit", json!(["x"])).head("x", json!(1)), crypto),
         good("another type in the header", robot().head("typ", json!("at+jwt"))),
         good("key in the header is ignored", robot().head("x5u", json!("https://evil.example"))),

@@ -44,7 +44,7 @@ fn rows() -> Vec<Case> {
         by("authenticated group is not added twice", "tok-authenticated").is("auth", &[ALL, "x"]),
         by("unauthenticated group", "tok-unauthenticated").answers(403).contains(r#"User \"unauth\""#),
         by("control byte in the name", "tok-control").answers(201).declared("D-identity-bytes", 401),
-        by("hash is no comment", "#tok-hash").is("hash", &[ALL]),
+        by("hash is not a comment", "#tok-hash").is("hash", &[ALL]),
         by("leading blank belongs to the token", "tok-blank").unauthorized(),
         by("duplicate groups", "tok-duplicate-groups").is("dup", &["a", "b", "a", ALL]),
         by("unknown token", "tok-none").unauthorized(),
@@ -96,7 +96,7 @@ fn shapes() -> Vec<Case> {
         whoami("authorization", "bytes beyond ASCII")
             .header_bytes("Authorization", b"Bearer caf\xc3\xa9")
             .unauthorized(),
-        whoami("authorization", "bytes that are no UTF-8")
+        whoami("authorization", "bytes that are not UTF-8")
             .header_bytes("Authorization", b"Bearer caf\xe9")
             .unauthorized(),
         with("long token", &format!("Bearer {}", "x".repeat(20_000))).unauthorized(),

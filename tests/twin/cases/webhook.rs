@@ -130,7 +130,7 @@ fn refusals() -> Vec<Case> {
             .refused("[invalid bearer token, the moon is full]"),
         by(GROUP, "not asked by name", "tok-none").unknown(),
         hook("authenticated is a string", &json!([{"status": {"authenticated": "true", "user": {"username": "jane"}}}])).refused("").any_body(GO),
-        hook("answer is no JSON", &json!([{"code": 200, "body": "garbage"}])).refused("").any_body(GO),
+        hook("answer is not JSON", &json!([{"code": 200, "body": "garbage"}])).refused("").any_body(GO),
         hook("answer is empty", &json!([{"code": 200, "body": ""}])).refused("").any_body(GO),
         hook("answer is another kind", &json!([{"code": 200, "body": {"apiVersion": "v1", "kind": "Pod"}}])).refused("").any_body(GO),
         hook("answer is a Status", &json!([{"code": 200, "body": {"apiVersion": "v1", "kind": "Status", "status": "Failure", "message": "no"}}])).refused("").any_body(GO),

@@ -123,7 +123,7 @@ pub(crate) fn cases() -> Vec<Case> {
         post("junk protobuf", MAPS).body("application/vnd.kubernetes.protobuf", b"k8s\0\xff\xff").answers(400),
         post("unparsable content type", MAPS).body(";", MAP.as_bytes()).answers(415),
         post("forbidden", MAPS).cert("nobody").json(MAP).answers(403),
-        post("forbidden with a body that is no JSON", MAPS).cert("nobody").json("{").answers(403),
+        post("forbidden with a body that is not JSON", MAPS).cert("nobody").json("{").answers(403),
         post("unauthorized with a body", MAPS).cert("expired").json(MAP).unauthorized(),
         post("two mebibytes", MAPS).json(&large(2 << 20)).answers(422),
         post("four mebibytes", MAPS).json(&large(4 << 20)).answers(413),

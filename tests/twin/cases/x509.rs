@@ -42,7 +42,7 @@ pub(crate) fn cases() -> Vec<Case> {
         by("expired intermediate", "expired-intermediate").unauthorized(),
         by("path length kept", "path-length-kept").is("flat", &[ALL]),
         by("path length broken", "path-length-broken").unauthorized(),
-        by("issued by a certificate that is no authority", "issued-by-a-leaf").unauthorized(),
+        by("issued by a certificate that is not an authority", "issued-by-a-leaf").unauthorized(),
         by("chain out of order", "reordered-chain").is("reordered", &[ALL]),
         by("root sent too", "root-sent-too").is("rooted", &[ALL]),
         by("unrelated certificate sent too", "unrelated-certificate-sent-too").is("padded", &[ALL]),
@@ -59,7 +59,7 @@ pub(crate) fn cases() -> Vec<Case> {
         by("certificate that says anonymous", "named-anonymous").answers(403),
         by("certificate that says service account", "named-service-account")
             .is("system:serviceaccount:twin:default", &[ALL]),
-        by("unit is no group", "ou-is-no-group").is("ou", &["org", ALL]),
+        by("unit is not a group", "ou-is-no-group").is("ou", &["org", ALL]),
         by("empty group", "empty-group").is("empty-group", &["", "g", ALL]).declared("D-empty-group", 201),
         by("group with a comma", "group-with-comma").is("comma", &["a,b", ALL]),
         by("no common name", "no-cn").unauthorized(),
@@ -115,7 +115,7 @@ pub(crate) fn cases() -> Vec<Case> {
         by("uid", "uid").is("ursula", &["devs", ALL]).contains(r#""uid":"u-1""#),
         by("two uids", "uid-twice").unauthorized(),
         by("empty uid", "uid-empty").unauthorized(),
-        by("uid that is no string", "uid-not-a-string").breaks(),
+        by("uid that is not a string", "uid-not-a-string").breaks(),
         by("PrintableString uid", "uid-printable").answers(201).contains(r#""uid":"u-3""#),
         by("blank before the uid", "uid-outer-blank")
             .answers(201)

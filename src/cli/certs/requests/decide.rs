@@ -101,8 +101,8 @@ pub(in crate::cli::certs) fn deny(flags: &DenyFlags) -> Result<ExitCode, Command
     decision.run(&flags.decision)
 }
 
-/// Fails for a request in which another signer may read something other than the output shows, or that is too large to
-/// check.
+/// Fails for a request that is not one bare PEM block, which another signer may parse differently, or that is too large
+/// to check.
 fn refuse_ambiguous(requests: &[CertificateSigningRequest]) -> Result<(), CommandError> {
     for request in requests {
         let read = CertificateRequest::from_pem(&request.spec.request.0);

@@ -196,7 +196,7 @@ impl ApiServer {
     }
 
     /// A watch that ends at its timeout, and sends a bookmark two seconds before if anything is newer than `start`.
-    /// Once the behaviour of watches is no longer good, open watches fall silent: their connection is frozen.
+    /// When the fake API server stops behaving well, open watches freeze: their connections carry no more data.
     fn watch(self: Arc<Self>, seconds: Duration, start: u64, is_accounts: bool) -> AnswerBody {
         let began = Instant::now();
         let frozen = {

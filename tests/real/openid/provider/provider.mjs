@@ -30,7 +30,7 @@ function newKey() {
   return { ...privateKey.export({ format: 'jwk' }), kid: randomBytes(8).toString('hex'), use: 'sig', alg: 'RS256' };
 }
 
-// Says of everybody what a company's directory would.
+// Claims about each user, as a company's directory has them.
 const account = (id) => ({
   accountId: id,
   claims: () => ({
