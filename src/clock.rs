@@ -4,8 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::go::rfc3339;
-
 /// Seconds and nanoseconds since 1970-01-01T00:00:00Z.
 pub type UnixTime = Duration;
 
@@ -29,11 +27,6 @@ impl Clock {
     pub fn now(&self) -> UnixTime {
         (self.0)()
     }
-}
-
-/// Formats a time for logs and output: RFC 3339, UTC, whole seconds.
-pub(crate) fn rfc3339(time: UnixTime) -> String {
-    rfc3339::format_utc(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))
 }
 
 impl fmt::Debug for Clock {

@@ -1,4 +1,4 @@
-//! What must equal Go's library, in one place. Each file says in detail what it follows.
+//! Functions that must equal Go's library. Each file names the code that it follows.
 //!
 //! | file | Go | compared with Go by |
 //! |---|---|---|

@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn errors_are_those_of_go() {
-        // What is on the right was printed by Go.
+        // Go printed the texts on the right.
         const CASES: &[(&str, &str)] = &[
             ("a\"b", "parse error on line 1, column 2: bare \" in non-quoted-field"),
             ("a,b\nc,d \"e\"", "parse error on line 2, column 5: bare \" in non-quoted-field"),

@@ -1,7 +1,7 @@
-//! Extra keys of a user, which travel in header *names*.
+//! Extra keys of a user, which are parts of header *names*.
 //!
-//! The receiver lowers the case of the name before it decodes, so capital letters must travel as escapes, and so must
-//! every byte that a header name cannot hold.
+//! The receiver lowers the case of the name before it decodes it, so capital letters are escaped, and so is every byte
+//! that a header name cannot contain.
 
 use super::url::{self, Part};
 
@@ -10,8 +10,8 @@ use super::url::{self, Part};
 #[error("the key of an extra header is not UTF-8")]
 pub struct KeyNotText;
 
-/// The key of an extra header, from what is behind the prefix in its name. A malformed escape leaves it as it is. A
-/// key that is not UTF-8 is refused: it could not be passed on byte for byte.
+/// Decodes the key of an extra header from the part of the header name after the prefix. With a malformed escape, that
+/// part is the key. A key that is not UTF-8 is refused: it could not be forwarded byte for byte.
 // apiserver: headerrequest/requestheader.go, newExtra and unescapeExtraKey
 pub fn decode_extra_key(name: &str) -> Result<String, KeyNotText> {
     let lower = name.to_ascii_lowercase();
@@ -21,7 +21,7 @@ pub fn decode_extra_key(name: &str) -> Result<String, KeyNotText> {
     }
 }
 
-/// What to write behind the prefix in a header's name so that exactly `key` arrives.
+/// Encodes `key` for the part of a header name after the prefix.
 // client-go: transport/round_trippers.go, headerKeyEscape — and capital letters, see the head of this file
 pub fn encode_extra_key(key: &str) -> String {
     url::escape(key.as_bytes(), |byte| {

@@ -1,10 +1,9 @@
 //! JSON as Go reads it: into structures, and any value of untrusted origin.
 //!
-//! [`JsonValue`] is the one way in which such a value is read without a type. [`serde_json::Value`] must not be read
-//! from untrusted text directly. Where the feature `raw_value` is on, it takes an object whose first member is
-//! `$serde_json::private::RawValue` for the JSON in that member's text, so that
-//! `{"$serde_json::private::RawValue": "[\"admins\"]"}` is a list, which it is for no other reader. Here no name of a
-//! member has a meaning.
+//! [`JsonValue`] is the only type for such a value. [`serde_json::Value`] must not be deserialized from untrusted text:
+//! with the feature `raw_value` it replaces an object whose first member is `$serde_json::private::RawValue` by the JSON
+//! in that member's text, so that `{"$serde_json::private::RawValue": "[\"admins\"]"}` becomes a list, which it is for no
+//! other parser. Here no member name has a meaning.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,7 +15,7 @@ use serde::de::{
 };
 use serde_json::{Map, Number, Value};
 
-/// A structure that is written as an object and never as a list of its members, which what is derived for it takes too.
+/// Deserializes a struct from a JSON object only. A derived `Deserialize` also accepts an array of its fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Object<T>(pub(crate) T);
 
@@ -40,8 +39,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
     }
 }
 
-/// The same, as go-jose reads it: no name comes twice, not even one that stands for nothing in the structure. What such a
-/// name has as its value may be of any form.
+/// The same by go-jose's rules: duplicate member names are errors, also of unknown members, whose values may have any
+/// type.
 // go-jose v2: json/decode.go, decodeState.object
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct DistinctObject<T>(pub(crate) T);
@@ -78,7 +77,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for DistinctMembers<A> {
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
         let Some(name) = self.members.next_key::<String>()? else { return Ok(None) };
         if self.names.contains(&name) {
-            // The words of what is derived for a field.
+            // The message of serde's derived code.
             return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
         }
         let key = seed.deserialize(name.as_str().into_deserializer())?;
@@ -91,11 +90,11 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for DistinctMembers<A> {
     }
 }
 
-/// A value as it is written.
+/// Any JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct JsonValue(pub(crate) Value);
 
-/// An object as it is written; of a name that comes twice the last value counts.
+/// Any JSON object; the last of several members with one name counts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct JsonObject(pub(crate) Map<String, Value>);
 

@@ -1,4 +1,4 @@
-//! PEM blocks, read by the algorithm of Go's `encoding/pem`, step by step.
+//! PEM blocks, encoded, and parsed by the algorithm of Go's `encoding/pem`, step by step.
 //!
 //! This is the only PEM reader of the program. Kubernetes' components read PEM with Go's package; a reader that takes
 //! another block of the same text lets a client have one request approved and another one signed. Go's reader differs
@@ -7,8 +7,10 @@
 
 use base64::Engine as _;
 use base64::alphabet;
+use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use secrecy::zeroize::Zeroizing;
 
 /// A PEM block.
 #[derive(Clone, PartialEq, Eq)]
@@ -97,7 +99,7 @@ pub fn private_key(data: &[u8]) -> Option<PrivateKeyDer<'static>> {
     PrivateKeyDer::try_from(private_key_block(data).ok()?.content).ok()
 }
 
-/// The first block, and what follows its END line.
+/// The first block, and the text after its END line.
 // go: encoding/pem/pem.go, Decode
 // threat: csr-other-reading
 pub fn decode(data: &[u8]) -> Option<(Block, &[u8])> {
@@ -109,14 +111,14 @@ pub fn decode(data: &[u8]) -> Option<(Block, &[u8])> {
                 let end_line = data.get(end + END.len() - 1..)?;
                 return Some((block, line(end_line).1));
             }
-            Reading::PassedOver => from = end + END.len(),
+            Reading::Skipped => from = end + END.len(),
         }
     }
 }
 
 enum Reading {
     Block(Block),
-    PassedOver,
+    Skipped,
 }
 
 /// Reads the block that ends at the line feed at `end`, the first one before an END at or after `from`; `None` if no
@@ -124,25 +126,27 @@ enum Reading {
 fn read(data: &[u8], from: usize, end: usize) -> Option<Reading> {
     let before = data.get(from..end)?;
     let Some(begin) = before.windows(BEGIN.len()).rposition(|window| window == BEGIN) else {
-        return Some(Reading::PassedOver);
+        return Some(Reading::Skipped);
     };
     if begin.checked_sub(1).is_some_and(|previous| before.get(previous) != Some(&b'\n')) {
-        return Some(Reading::PassedOver);
+        return Some(Reading::Skipped);
     }
     let (begin_line, body) = line(data.get(from + begin + BEGIN.len()..)?);
-    let Some(kind) = begin_line.strip_suffix(DASHES) else { return Some(Reading::PassedOver) };
+    let Some(kind) = begin_line.strip_suffix(DASHES) else { return Some(Reading::Skipped) };
     let (headers, body) = after_headers(body)?;
     let start = data.len() - body.len();
     // Go gives up on the whole input, not on this block alone, if the END line itself was taken for a header.
     if start > end + END.len() {
         return None;
     }
-    Some(content(data, kind, headers, start, end).map_or(Reading::PassedOver, |content| {
-        Reading::Block(Block { kind: kind.to_vec(), headers, content })
-    }))
+    Some(
+        content(data, kind, headers, start, end).map_or(Reading::Skipped, |content| {
+            Reading::Block(Block { kind: kind.to_vec(), headers, content })
+        }),
+    )
 }
 
-/// Whether there are headers, and what follows them; `None` if the data ends there. Each line with a colon is one,
+/// Whether there are headers, and the text after them; `None` if the data ends there. Each line with a colon is a header,
 /// wherever the colon is; no empty line is needed.
 fn after_headers(mut data: &[u8]) -> Option<(bool, &[u8])> {
     let mut headers = false;
@@ -210,6 +214,21 @@ fn trimmed(data: &[u8]) -> &[u8] {
 
 fn find(data: &[u8], wanted: &[u8]) -> Option<usize> {
     data.windows(wanted.len()).position(|window| window == wanted)
+}
+
+/// Encodes a PEM block with lines of 64 characters.
+// Go: encoding/pem, Encode
+pub(crate) fn encode_pem(kind: &str, content: &[u8]) -> String {
+    // The content may be a private key: wipes the copy, and allocates once so that growing leaves no copy behind.
+    let text = Zeroizing::new(STANDARD.encode(content));
+    let lines = text.len() / 64 + 1;
+    let mut pem = String::with_capacity(text.len() + lines + 2 * kind.len() + 40);
+    pem = pem + "-----BEGIN " + kind + "-----\n";
+    for line in text.as_bytes().chunks(64) {
+        pem.extend(line.iter().copied().map(char::from));
+        pem.push('\n');
+    }
+    pem + "-----END " + kind + "-----\n"
 }
 
 #[cfg(test)]

@@ -48,9 +48,9 @@ impl<T: AsRef<str>> fmt::Display for QuotedList<'_, T> {
     }
 }
 
-/// Whether Go prints the character as it is.
+/// Whether Go prints the character unescaped.
 fn is_printable(c: char) -> bool {
-    // Within a text, and not at its start, Rust escapes exactly what is not printable; combining marks stay.
+    // Except at the start of a text, Rust escapes exactly the characters that are not printable; combining marks stay.
     let mut text = [0; 5];
     text[0] = b'a';
     let Some(rest) = text.get_mut(1..) else {

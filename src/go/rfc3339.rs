@@ -21,6 +21,11 @@ pub struct Rfc3339Time {
 #[error("not an RFC 3339 time")]
 pub struct InvalidTimestamp;
 
+/// Formats a time for logs and output: RFC 3339, UTC, whole seconds.
+pub(crate) fn format(time: UnixTime) -> String {
+    format_utc(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))
+}
+
 /// A time in seconds since 1970 as Go prints it, in UTC and whole seconds.
 pub(crate) fn format_utc(seconds: i64) -> String {
     let civil = EPOCH.saturating_add(SignedDuration::from_secs(seconds));

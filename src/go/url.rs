@@ -1,8 +1,8 @@
-//! URLs as Go's `net/url` reads and writes them: whole URLs, escapes, and query strings.
+//! URLs as Go's `net/url` parses and prints them: whole URLs, escapes, and query strings.
 //!
-//! Text that decodes to something else than UTF-8 is given with U+FFFD in place of each bad byte. That is what
-//! kube-apiserver itself makes of it wherever it leaves the process as JSON (reviews, audit), so a rule sees the same
-//! text on both sides. It is a reading of the request, never what is forwarded: the target goes on byte for byte.
+//! Text that does not decode to UTF-8 has U+FFFD in place of each invalid byte, as in the JSON that kube-apiserver writes
+//! (reviews, audit), so a rule sees the same text on both sides. Only decisions use the decoded text; the target is
+//! forwarded byte for byte.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -60,7 +60,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Whether Go's encoder leaves an octet as it is.
+    /// Whether Go's encoder leaves an octet unescaped.
     // Go: net/url/gen_encoding_table.go, shouldEscape
     fn keeps(self, byte: u8) -> bool {
         let more: &[u8] = match self {
@@ -82,7 +82,7 @@ impl Part {
         }
     }
 
-    /// A text that can be decoded as Go writes it: as it is if it was written validly, else decoded and encoded.
+    /// A decodable text as Go prints it: unchanged if valid, else decoded and encoded again.
     // Go: net/url/url.go, EscapedPath, EscapedFragment, validEncoded
     fn rewrite(self, text: &str) -> Cow<'_, str> {
         let valid = |byte: u8| self.keeps(byte) || b"!$&'()*+,;=:@[]%".contains(&byte);
@@ -144,7 +144,7 @@ fn escaped_octet(after_percent: &[u8]) -> Option<u8> {
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// Writes each byte that does not stay as it is as `%XX`.
+/// Escapes each byte for which `stays` is false as `%XX`.
 pub(crate) fn escape(bytes: &[u8], stays: impl Fn(u8) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {
@@ -158,7 +158,7 @@ pub(crate) fn escape(bytes: &[u8], stays: impl Fn(u8) -> bool) -> String {
     text
 }
 
-/// A path that can be decoded as Go prints it: as it was sent if all of it may stand in a path, else escaped anew.
+/// A decodable path as Go prints it: unchanged if valid, else decoded and escaped again.
 // Go: net/url/url.go, EscapedPath
 pub(crate) fn escaped_path(raw: &str) -> Cow<'_, str> {
     // `*`, the target of OPTIONS, is the one target that is not a path.
@@ -341,10 +341,10 @@ fn check_port(port: &str) -> Result<(), UrlError> {
 
 /// The name of an object as one segment of a path: `victim?x` must not become the path of `victim`.
 ///
-/// A name that the path could carry only as another one is an error. No object has it.
+/// A name that cannot be one path segment is an error. No object has such a name.
 // client-go: rest/request.go, Name, with apimachinery: pkg/api/validation/path/name.go, IsValidPathSegmentName
 // threat: object-name-escape
-// RFC 3986, section 3.3: what a segment may hold as it is
+// RFC 3986, section 3.3: the characters of a segment
 pub(crate) fn path_segment(name: &str) -> Result<String, InvalidName> {
     if name.is_empty() {
         return Err(InvalidName::Empty);
@@ -363,18 +363,18 @@ pub(crate) fn path_segment(name: &str) -> Result<String, InvalidName> {
     Ok(escape(name.as_bytes(), |byte| byte.is_ascii_alphanumeric() || b"-._~:@".contains(&byte)))
 }
 
-/// Text that no object is named by.
+/// A text that cannot be the name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidName {
-    /// There is no text.
+    /// Empty.
     #[error("resource name may not be empty")]
     Empty,
-    /// A path would not carry it as one segment.
+    /// It is not one path segment.
     #[error("invalid resource name {name:?}: [{problems}]")]
     NotASegment {
         /// The text.
         name: String,
-        /// What is wrong with it, in apimachinery's words.
+        /// The problems, with apimachinery's texts.
         problems: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Query strings by the rules of Go's `net/url`, which decide what kube-apiserver sees in a request.
+//! Query strings by the rules of Go's `net/url`, with which kube-apiserver parses requests.
 //!
 //! Follows `url.ParseQuery` as `URL.Query()` uses it: a pair that cannot be read is left out without a word, a `;`
 //! makes its pair unreadable, keys are compared after decoding, and a query of too many pairs is empty. Values that
