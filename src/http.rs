@@ -9,5 +9,6 @@ pub(crate) mod hop_by_hop;
 pub mod https_client;
 pub(crate) mod identity_headers;
 pub(crate) mod limits;
+pub(crate) mod peer;
 pub mod status;
 pub(crate) mod transport;

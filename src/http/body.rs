@@ -181,7 +181,13 @@ impl HttpBody for Body {
         let polled = match &mut this.kind {
             BodyKind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             BodyKind::Read(read) => match (read.data.take(), &mut read.rest) {
-                (Some(data), _) => Poll::Ready(Some(Ok(Frame::data(data)))),
+                (Some(data), rest) => {
+                    // The rest is polled only once the client has read this.
+                    if let Some(Self { kind: BodyKind::Response { source, deadline }, .. }) = rest {
+                        source.watch(deadline, &mut this.guard);
+                    }
+                    Poll::Ready(Some(Ok(Frame::data(data))))
+                }
                 (None, Some(rest)) => Pin::new(rest).poll_frame(cx),
                 (None, None) => {
                     Poll::Ready(read.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))

@@ -206,7 +206,26 @@ mod tests {
             let (yaml, read) = read_back(text);
             assert_eq!(read, Some(json!({"a": {"m": text}, "z": [text]})), "{text:?}: {yaml}");
         }
-        for text in ["yes", "n", "0777", "1:30", "2001-01-01", "1_000", "=", "<<", "0b1"] {
+        // A YAML 1.1 parser, such as kubectl's, gives the plain form another type.
+        for text in [
+            "yes",
+            "no",
+            "on",
+            "off",
+            "y",
+            "n",
+            "0777",
+            "089",
+            "1:30",
+            "190:20:30",
+            "2001-01-01",
+            "2001-1-1 01:2:3",
+            "2001-1-1T01:02:03Z",
+            "1_000",
+            "=",
+            "<<",
+            "0b1",
+        ] {
             let (yaml, _) = read_back(text);
             assert!(
                 yaml.contains(&format!("m: \"{text}\"\n")) || yaml.contains(&format!("m: '{text}'\n")),

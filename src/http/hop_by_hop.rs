@@ -58,12 +58,6 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The size of the headers as HTTP/2 counts it against `SETTINGS_MAX_HEADER_LIST_SIZE`.
-// RFC 9113, section 6.5.2
-pub(crate) fn header_list_size(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
-}
-
 /// Joins several `Cookie` lines into one: HTTP/2 allows several, HTTP/1.1 does not.
 // RFC 9113, section 8.2.3
 pub(crate) fn join_cookies(headers: &mut HeaderMap) {

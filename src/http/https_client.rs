@@ -34,7 +34,7 @@ const MAX_HEADERS: usize = 128;
 const MAX_HEADER_BYTES: usize = 64 << 10;
 const MAX_HEADER_LIST_BYTES: u32 = 64 << 10;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const GATEWAY_USER_AGENT: HeaderValue =
+pub(crate) const GATEWAY_USER_AGENT: HeaderValue =
     HeaderValue::from_static(concat!("portcullis/", env!("CARGO_PKG_VERSION")));
 
 /// A client with its connection pool. The connections belong to the runtime that sends the requests.

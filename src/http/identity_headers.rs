@@ -1,5 +1,8 @@
-//! Identity headers: the single list of their names, and the single function that writes them. Must remove every header
-//! that a backend could read as an identity before it writes one.
+//! Identity headers: removes every header that a backend could read as an identity, then writes the identity. No other
+//! function writes one.
+//!
+//! The gateway removes whole namespaces (`X-Remote-*`, `Impersonate-*`) and the names that the configuration or the
+//! backend adds ([`RequestHeaderNames`]). `pipeline::forward::prepare` has the table of all headers that it removes.
 
 use http::{HeaderMap, HeaderName};
 

@@ -1,11 +1,11 @@
-//! The answers the gateway gives itself, in the shape kube-apiserver gives them.
+//! Responses that the gateway sends itself, as kube-apiserver sends them.
 //!
-//! A [`Status`] is data: the fields of `meta/v1 Status`, and how upstream happens to write this particular answer
-//! (negotiated, bare JSON, plain text, with or without `nosniff`). Turning it into bytes is [`render`]. Bodies of the
-//! backend are never parsed into a `Status`: they pass as they are.
+//! A [`Status`] is data: the fields of `meta/v1 Status`, and the form in which kube-apiserver writes this response
+//! (negotiated, bare JSON, plain text, with or without `nosniff`). [`render`] encodes it. Bodies of the backend are
+//! never parsed into a `Status`: they pass unchanged.
 //!
 //! Follows `k8s.io/apimachinery/pkg/api/errors/errors.go` and
-//! `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`. The text of an answer must never carry a
+//! `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`. The text of a response must never contain a
 //! credential, nor the cause of a failure between the gateway and the backend.
 
 pub mod render;
@@ -16,11 +16,11 @@ use serde::Serialize;
 
 use crate::go::quote::Quoted;
 
-/// Why a request failed, for programs. Closed: these are the reasons kube-apiserver knows.
+/// The reason of a failure, for programs: the closed set of kube-apiserver.
 // apimachinery: pkg/apis/meta/v1/types.go, StatusReason
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// No reason is given; the field is left out.
+    /// No reason; the field is omitted.
     Unknown,
     /// 401
     Unauthorized,
@@ -28,7 +28,7 @@ pub enum Reason {
     Forbidden,
     /// 404
     NotFound,
-    /// 409, a create of something that is there
+    /// 409, the object to create exists
     AlreadyExists,
     /// 409
     Conflict,
@@ -36,7 +36,7 @@ pub enum Reason {
     Gone,
     /// 422
     Invalid,
-    /// 500, the server asks the client to come back
+    /// 500, the client should retry
     ServerTimeout,
     /// 500, an object in storage cannot be read
     StorageReadError,
@@ -63,7 +63,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Every reason, in upstream's order.
+    /// Every reason, in kube-apiserver's order.
     pub const ALL: [Self; 20] = [
         Self::Unknown,
         Self::Unauthorized,
@@ -87,7 +87,7 @@ impl Reason {
         Self::ServiceUnavailable,
     ];
 
-    /// The word on the wire; empty for [`Reason::Unknown`].
+    /// The text in the JSON; empty for [`Reason::Unknown`].
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "",
@@ -113,7 +113,7 @@ impl Reason {
         }
     }
 
-    /// The code an answer with this reason has unless its constructor says otherwise.
+    /// The default status code of a response with this reason.
     pub const fn default_code(self) -> StatusCode {
         match self {
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -137,12 +137,12 @@ impl Reason {
     }
 }
 
-/// How an answer is written.
+/// The form of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As JSON, YAML or protobuf, by the request's `Accept`.
+    /// JSON, YAML or protobuf, by the request's `Accept`.
     Negotiated,
-    /// As JSON without kind and apiVersion, typed as text.
+    /// JSON without kind and apiVersion, with a text content type.
     // apiserver: pkg/server/filters/timeout.go — the bare Go struct is encoded, net/http guesses the type
     Untyped,
     /// The message and a newline as plain text.
@@ -150,7 +150,7 @@ pub enum Form {
     Text,
 }
 
-/// What the answer is about, beside its message. Fields are in the order of kube-apiserver's JSON.
+/// The details of a `Status`. Fields are in the order of kube-apiserver's JSON.
 // apimachinery: pkg/apis/meta/v1/generated.proto, StatusDetails
 #[derive(Clone, PartialEq, Eq, Message, Serialize)]
 pub struct Details {
@@ -170,7 +170,7 @@ pub struct Details {
     #[prost(string, required, tag = "6")]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// The seconds after which the client may come back; zero is left out. Also sent as `Retry-After`.
+    /// The seconds after which the client may retry; zero is omitted. Also sent as `Retry-After`.
     // int32 there: the same bytes.
     #[prost(uint32, required, tag = "5")]
     #[serde(rename = "retryAfterSeconds", skip_serializing_if = "is_zero")]
@@ -182,42 +182,42 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// An answer to a request that ends at the gateway.
+/// The response to a request that ends at the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The HTTP status code.
     pub code: StatusCode,
     /// The reason, for programs.
     pub reason: Reason,
-    /// The message, for people. In the form [`Form::Text`] the whole body.
+    /// The message, for people. With [`Form::Text`] it is the whole body.
     pub message: String,
-    /// What the answer is about; `Some` of an empty value is written as `{}`, as upstream does.
+    /// The details; `Some` of an empty value is written as `{}`, as kube-apiserver does.
     pub details: Option<Details>,
-    /// `Retry-After` without a word about it in the body; the value of `details` comes first.
+    /// `Retry-After` that is not in the body; the value of `details` wins.
     pub retry_after: Option<u32>,
-    /// How the answer is written.
+    /// The form.
     pub form: Form,
-    /// Whether `X-Content-Type-Options: nosniff` goes with it; it always does with text.
+    /// Whether to send `X-Content-Type-Options: nosniff`; text always has it.
     pub nosniff: bool,
 }
 
-/// What a user was not allowed to do.
+/// An action that a user was not allowed to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt<'a> {
     /// The user name.
     pub user: &'a str,
-    /// The verb, in Kubernetes' sense.
+    /// The Kubernetes verb.
     pub verb: &'a str,
-    /// On what.
+    /// The target.
     pub on: AttemptTarget<'a>,
 }
 
-/// The object of an attempt.
+/// The target of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptTarget<'a> {
     /// A path that is not a resource.
     Path(&'a str),
-    /// A resource. Empty strings stand for what is absent.
+    /// A resource. Absent fields are empty.
     Resource {
         /// The API group.
         group: &'a str,
@@ -233,7 +233,7 @@ pub enum AttemptTarget<'a> {
 }
 
 impl Status {
-    /// A negotiated answer with the reason's own code.
+    /// A negotiated response with the reason's default code.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             code: reason.default_code(),
@@ -246,7 +246,7 @@ impl Status {
         }
     }
 
-    /// 401. The text is fixed: why a credential was refused is for the log alone.
+    /// 401. The text is fixed: only the log has the reason of a refusal.
     // apiserver: pkg/endpoints/filters/authentication.go, Unauthorized
     pub fn unauthorized() -> Self {
         Self::new(Reason::Unauthorized, "Unauthorized")
@@ -257,16 +257,16 @@ impl Status {
         Self::new(Reason::BadRequest, message)
     }
 
-    /// 400 with `nosniff`, as impersonation answers it.
+    /// 400 with `nosniff`, for invalid `Impersonate-*` headers.
     // apiserver: pkg/endpoints/filters/impersonation — RespondWithError
     pub fn bad_impersonation(message: impl Into<String>) -> Self {
         Self { nosniff: true, ..Self::bad_request(message) }
     }
 
-    /// 403. `reason` is what the authorizer said; empty when it said nothing.
+    /// 403. `reason` is the text of the authorizer; it may be empty.
     // apiserver: responsewriters/errors.go, ForbiddenStatusError; apimachinery: api/errors, NewForbidden
     pub fn forbidden(attempt: &Attempt<'_>, reason: &str) -> Self {
-        // Only the attempt is made safe against HTML: the reason and the name in front of it are not.
+        // kube-apiserver escapes only the attempt, not the reason, nor the name before it.
         let mut said = sanitize(&attempt.to_string());
         if !reason.is_empty() {
             said.push_str(": ");
@@ -290,7 +290,7 @@ impl Status {
         }
     }
 
-    /// 404 for a path that nothing serves.
+    /// 404 for a path that no handler serves.
     // apimachinery: api/errors, NewGenericServerResponse
     pub fn not_found() -> Self {
         let message = "the server could not find the requested resource";
@@ -427,7 +427,7 @@ fn about(group: &str, resource: &str, name: &str) -> Details {
     }
 }
 
-/// Takes from a text what a browser would read as HTML.
+/// Escapes HTML characters in a text.
 // apiserver: responsewriters/errors.go, sanitizer
 fn sanitize(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());

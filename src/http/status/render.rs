@@ -1,9 +1,9 @@
-//! From a [`Status`] to a response: which encoding the client takes, and the bytes of each.
+//! Renders a [`Status`] as a response: negotiates the encoding, and encodes.
 //!
 //! Follows `k8s.io/apiserver/pkg/endpoints/handlers/{negotiation,responsewriters}` with the serializers of
-//! `apimachinery/pkg/runtime/serializer`: JSON is the default, an `Accept` that fits nothing never changes the code.
-//! Sets the headers that belong to the body, `Retry-After` and `X-Content-Type-Options`; everything that belongs to
-//! every response (`Audit-Id`, `Cache-Control`, …) is the pipeline's.
+//! `apimachinery/pkg/runtime/serializer`: JSON is the default, and an `Accept` without a match never changes the code.
+//! Sets the headers of the body, `Retry-After` and `X-Content-Type-Options`; `pipeline::respond` sets the headers of
+//! every response (`Audit-Id`, `Cache-Control`, …).
 
 use std::borrow::Cow;
 
@@ -23,19 +23,19 @@ const PROTOBUF: HeaderValue = HeaderValue::from_static("application/vnd.kubernet
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
-/// What decides how an answer is written.
+/// The parts of a request that select the encoding.
 #[derive(Debug, Clone, Default)]
 pub struct Negotiation<'a> {
-    /// The first `Accept` header; empty when there is none.
+    /// The first `Accept` header; empty if absent.
     pub accept: Cow<'a, str>,
     /// The raw query of the request.
     pub query: Option<&'a str>,
-    /// The first `User-Agent` header; empty when there is none.
+    /// The first `User-Agent` header; empty if absent.
     pub user_agent: Cow<'a, str>,
 }
 
 impl<'a> Negotiation<'a> {
-    /// Takes what decides from a request.
+    /// Reads them from a request.
     pub fn of(headers: &'a HeaderMap, query: Option<&'a str>) -> Self {
         let first = |name: HeaderName| {
             headers.get(name).map_or(Cow::Borrowed(""), |value| String::from_utf8_lossy(value.as_bytes()))
@@ -55,7 +55,7 @@ impl<'a> Negotiation<'a> {
         }
     }
 
-    /// Whether a person is to read the answer.
+    /// Whether the response is indented for a person.
     // apiserver: negotiation/negotiate.go, isPrettyPrint
     fn human(&self) -> bool {
         if let Some(raw) = self.query
@@ -120,7 +120,7 @@ pub fn render(status: &Status, negotiation: &Negotiation<'_>) -> Response<Bytes>
     response
 }
 
-/// One clause of an `Accept` header, as far as it matters to an error.
+/// One clause of an `Accept` header.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Clause<'a> {
     main: &'a str,
@@ -128,12 +128,12 @@ struct Clause<'a> {
     quality: f64,
     pretty: bool,
     stream: bool,
-    /// False if a parameter asks for what an error cannot be: another kind, another server version.
+    /// False if a parameter requests another kind or server version, which an error does not have.
     allowed: bool,
 }
 
 impl Clause<'_> {
-    /// Not an order: a clause without a wildcard comes before one with, whatever their qualities.
+    /// Not an order: a clause without a wildcard precedes a clause with one, whatever their qualities.
     // goautoneg: acceptSlice.Less
     fn before(&self, other: &Self) -> bool {
         self.quality > other.quality
@@ -141,7 +141,7 @@ impl Clause<'_> {
             || self.sub != "*" && other.sub == "*"
     }
 
-    /// What we offer that the clause takes.
+    /// The first offered encoding that the clause accepts.
     fn encoding(&self) -> Option<Encoding> {
         if !self.allowed {
             return None;
@@ -154,7 +154,7 @@ impl Clause<'_> {
                     ("application", sub) => sub == *subtype,
                     _ => false,
                 };
-                // A watch can be asked for in JSON and protobuf only; YAML has no stream.
+                // A watch is JSON or protobuf; YAML has no stream.
                 fits && !(self.stream && *encoding == Encoding::Yaml)
             })
             .map(|(_, encoding)| encoding)
@@ -162,15 +162,15 @@ impl Clause<'_> {
 }
 
 /// More clauses than this are not sorted by insertion in Go.
-const MOST_INSERTED: usize = 12;
+const MAX_INSERTION_SORT: usize = 12;
 
 /// The first clause of an `Accept` header that we can answer, in Go's order. Malformed clauses are left out; a quality
 /// of zero is a quality like another.
 // goautoneg: ParseAccept; apiserver: negotiation/negotiate.go, NegotiateMediaTypeOptions
 fn best(header: &str) -> Option<(Clause<'_>, Encoding)> {
     let clauses = || header.split(',').filter_map(parse_clause);
-    let mut few: Vec<_> = clauses().take(MOST_INSERTED + 1).collect();
-    if few.len() > MOST_INSERTED {
+    let mut few: Vec<_> = clauses().take(MAX_INSERTION_SORT + 1).collect();
+    if few.len() > MAX_INSERTION_SORT {
         // Go's result depends on its sorting algorithm here. We take the best by quality, wildcards last, the earliest
         // of equals; without a list, since any client can send a long header.
         return clauses().filter_map(|clause| clause.encoding().map(|encoding| (clause, encoding))).min_by(

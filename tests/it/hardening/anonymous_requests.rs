@@ -1,4 +1,4 @@
-//! Requests without a credential have a share of the connections to the backend, and of the time.
+//! Requests without a credential have a limited share of the backend connections and a limited duration.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use tokio::sync::watch;
 
 use crate::gateway::InProcess as _;
 
-/// A backend of HTTP/1.1 that answers once it is told to, whether it has read a request whole or not.
-struct Holding {
+/// An HTTP/1.1 backend that holds its responses until `release`, and does not read request bodies.
+struct HeldBackend {
     address: SocketAddr,
-    /// Connections that are open, and the most there were at once.
+    /// The number of open connections, and its maximum.
     open: watch::Receiver<usize>,
     most: Arc<AtomicUsize>,
     release: watch::Sender<bool>,
 }
 
-impl Holding {
+impl HeldBackend {
     async fn start(pki: &Pki) -> Self {
         let (address, mut streams) = bare(pki, H1).await;
         let (opening, open) = watch::channel(0);
@@ -51,19 +51,19 @@ impl Holding {
     }
 }
 
-// One TLS connection of an anonymous client must not cost the gateway and the backend a mutually authenticated connection for each
-// of its streams, also not by bodies that go on when their answer has ended. Go's client closes such a connection.
+// An anonymous client's TLS connection must not cause a mutually authenticated backend connection per stream, not even
+// by request bodies that continue after their response has ended. Go's client closes a connection with such a body.
 #[tokio::test]
-async fn anonymous_streams_share_a_few_connections_and_all_get_their_turn() {
+async fn anonymous_streams_share_a_few_connections_and_are_all_answered() {
     for (kind, method) in [("readOnly", "GET"), ("mutating", "POST")] {
         let pki = Pki::new();
-        let mut backend = Holding::start(&pki).await;
+        let mut backend = HeldBackend::start(&pki).await;
         let gateway = Gateway::with(flags(&pki, backend.address));
         let mut clients = Vec::new();
         for host in 1..=5 {
             clients.push(gateway.http2_from(host).await);
         }
-        let (mut asking, mut uploads) = (Vec::new(), Vec::new());
+        let (mut responses, mut uploads) = (Vec::new(), Vec::new());
         for number in 0..90 {
             let mut sender = clients[number % 5].sender.clone();
             let (upload, unfinished, _) = fed();
@@ -72,11 +72,11 @@ async fn anonymous_streams_share_a_few_connections_and_all_get_their_turn() {
             let mut request =
                 Request::builder().method(method).uri(format!("https://{}/api", gateway.address));
             if method == "POST" {
-                // More than is waited for.
+                // More than the gateway buffers.
                 request = request.header("content-length", "1000000");
             }
             let request = request.body(body).unwrap();
-            asking.push(tokio::spawn(async move {
+            responses.push(tokio::spawn(async move {
                 sender.ready().await.unwrap();
                 sender.send_request(request).await.unwrap().status()
             }));
@@ -85,18 +85,18 @@ async fn anonymous_streams_share_a_few_connections_and_all_get_their_turn() {
         gateway.until_counted(&waiting).await;
         in_time(backend.open.wait_for(|open| *open >= 32)).await.unwrap();
         backend.release.send_replace(true);
-        for answer in asking {
+        for answer in responses {
             assert_eq!(in_time(answer).await.unwrap(), StatusCode::OK, "{method}");
         }
         assert_eq!(backend.most.load(Ordering::SeqCst), 32, "{method}");
     }
 }
 
-// A few connections of anonymous clients can carry hundreds of streams each.
+// A few anonymous connections can carry hundreds of streams.
 #[tokio::test]
-async fn more_anonymous_requests_than_may_wait_are_refused_at_once() {
+async fn anonymous_requests_beyond_the_queue_are_refused_at_once() {
     let pki = Pki::new();
-    let backend = Holding::start(&pki).await;
+    let backend = HeldBackend::start(&pki).await;
     let gateway = Gateway::with(flags(&pki, backend.address));
     let started = Instant::now();
     let mut clients = Vec::new();
@@ -112,12 +112,12 @@ async fn more_anonymous_requests_than_may_wait_are_refused_at_once() {
         }
         clients.push(client);
     }
-    // 32 are sent and 512 wait.
+    // The gateway sends 32 and queues 512.
     gateway.until_counted("apiserver_request_total{code=\"429\",verb=\"GET\"} 176").await;
-    assert!(started.elapsed() < Duration::from_secs(5), "they had to wait");
+    assert!(started.elapsed() < Duration::from_secs(5), "the refused requests had to wait");
 }
 
-/// A backend of HTTP/1.1 that answers what is not proxied, and never what is.
+/// An HTTP/1.1 backend that never responds to proxy requests, but to all others.
 async fn stalled_pods(pki: &Pki) -> (SocketAddr, Arc<AtomicUsize>) {
     let (address, mut streams) = bare(pki, H1).await;
     let stalled = Arc::new(AtomicUsize::new(0));
@@ -135,9 +135,10 @@ async fn stalled_pods(pki: &Pki) -> (SocketAddr, Arc<AtomicUsize>) {
                     } else if head.contains("/large") {
                         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n{:60000}", "");
                         stream.write_all(answer.as_bytes()).await.unwrap();
-                    } else if head.contains("/chunked") {
+                    } else if head.contains("/chunked") || head.contains("/long") {
+                        let length = if head.contains("/long") { 400_000 } else { 60_000 };
                         let answer = format!(
-                            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nea60\r\n{:60000}\r\n0\r\n\r\n",
+                            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{length:x}\r\n{:length$}\r\n0\r\n\r\n",
                             ""
                         );
                         stream.write_all(answer.as_bytes()).await.unwrap();
@@ -155,9 +156,10 @@ async fn stalled_pods(pki: &Pki) -> (SocketAddr, Arc<AtomicUsize>) {
 
 const STALLED: &str = "/api/v1/namespaces/x/pods/y/proxy/";
 
-// Go's server reads on in a body before it sends an answer that is ready, so kube-apiserver would never answer these.
+// Go's server reads the rest of a request body before it sends the response, so kube-apiserver would never answer
+// these.
 #[tokio::test]
-async fn anonymous_requests_whose_body_does_not_come_lock_out_nobody() {
+async fn anonymous_requests_with_stalled_bodies_do_not_block_others() {
     let pki = Pki::new();
     let (address, stalled) = stalled_pods(&pki).await;
     let gateway = Gateway::with(flags(&pki, address));
@@ -196,16 +198,16 @@ async fn anonymous_requests_whose_body_does_not_come_lock_out_nobody() {
         assert_eq!(response.status(), StatusCode::OK);
     }
     assert_eq!(stalled.load(Ordering::SeqCst), 0);
-    // Those that come are sent.
+    // Complete bodies are forwarded.
     for upload in &uploads {
         upload.send(Frame::data("}".into())).ok();
     }
     drop(uploads);
-    until("the first ones", || stalled.load(Ordering::SeqCst) == 32).await;
+    until("the first requests", || stalled.load(Ordering::SeqCst) == 32).await;
 }
 
 #[tokio::test]
-async fn anonymous_answers_that_are_not_read_lock_out_nobody() {
+async fn unread_anonymous_responses_do_not_block_others() {
     let pki = Pki::new();
     let (address, _) = stalled_pods(&pki).await;
     let gateway = Gateway::with(flags(&pki, address));
@@ -218,12 +220,30 @@ async fn anonymous_answers_that_are_not_read_lock_out_nobody() {
             attackers.push(attacker);
         }
         let response = gateway.http2_from(1).await.get("/version", &[]).await;
-        assert_eq!(response.status(), StatusCode::OK, "{path}: the places of this address are free");
+        assert_eq!(response.status(), StatusCode::OK, "{path}: the slots of this address are free");
     }
 }
 
+/// A response that is too long to be buffered holds its slot no longer than the request timeout, although the client
+/// never opens its window.
 #[tokio::test]
-async fn stalled_anonymous_requests_of_one_client_lock_out_no_other() {
+async fn long_anonymous_responses_that_are_not_read_end_with_the_request_timeout() {
+    let pki = Pki::new();
+    let (address, _) = stalled_pods(&pki).await;
+    let gateway = Gateway::with([flags(&pki, address), vec!["--request-timeout=1s".to_owned()]].concat());
+    let mut attackers = Vec::new();
+    for _ in 0..8 {
+        let mut attacker = gateway.frames(None, 0).await;
+        attacker.write_all(&frames::request(1, "/long")).await.unwrap();
+        while in_time(frames::read_frame(&mut attacker)).await.unwrap().0 != frames::HEADERS {}
+        attackers.push(attacker);
+    }
+    let code = async || gateway.http2_from(1).await.get("/version", &[]).await.status();
+    in_time(async { while code().await != StatusCode::OK {} }).await;
+}
+
+#[tokio::test]
+async fn stalled_anonymous_requests_do_not_block_other_clients() {
     let pki = Pki::new();
     let (address, stalled) = stalled_pods(&pki).await;
     let gateway = Gateway::with(flags(&pki, address));
@@ -236,19 +256,19 @@ async fn stalled_anonymous_requests_of_one_client_lock_out_no_other() {
             sender.send_request(Request::post(uri).body(empty()).unwrap()).await.map(drop)
         });
     }
-    until("its share", || stalled.load(Ordering::SeqCst) >= 8).await;
-    // Behind all of them on their connection, and by a client with a credential.
+    until("the client's share", || stalled.load(Ordering::SeqCst) >= 8).await;
+    // The last request on the attacker's connection, which has a credential.
     let last = attacker.get("/api", &[("authorization", "Bearer good-token")]).await;
     assert_eq!(last.status(), StatusCode::OK);
     for host in 2..6 {
         let response = gateway.http2_from(host).await.get("/version", &[]).await;
         assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!(stalled.load(Ordering::SeqCst), 8, "no more than its share");
+        assert_eq!(stalled.load(Ordering::SeqCst), 8, "the client exceeds its share");
     }
 }
 
 #[tokio::test]
-async fn an_anonymous_request_ends_with_the_request_timeout_though_it_may_run_long() {
+async fn an_anonymous_long_running_request_ends_with_the_request_timeout() {
     let pki = Pki::new();
     let (address, _) = stalled_pods(&pki).await;
     let gateway = Gateway::with([flags(&pki, address), vec!["--request-timeout=1s".to_owned()]].concat());
@@ -259,6 +279,6 @@ async fn an_anonymous_request_ends_with_the_request_timeout_though_it_may_run_lo
     assert_eq!(answered.status(), StatusCode::GATEWAY_TIMEOUT);
     let watch = gateway.http2_from(1).await.get("/api/v1/pods?watch=1", &[]).await;
     assert_eq!(watch.status(), StatusCode::OK);
-    assert!(in_time(watch.into_body().collect()).await.is_err(), "it goes on");
+    assert!(in_time(watch.into_body().collect()).await.is_err(), "the watch continues");
     assert!(!patient.is_finished(), "a client with a credential may wait");
 }

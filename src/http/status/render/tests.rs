@@ -162,7 +162,7 @@ fn golden() -> Vec<(Status, &'static str, &'static str, &'static str)> {
 }
 
 #[test]
-fn every_encoding_is_that_of_kube_apiserver() {
+fn json_and_protobuf_have_kube_apiservers_bytes_and_yaml_its_value() {
     let value = |yaml: &str| serde_saphyr::from_str::<serde_json::Value>(yaml).expect("YAML");
     for (status, json, yaml, protobuf) in golden() {
         assert_eq!(body(&status, &accept("application/json")), format!("{json}\n"));
