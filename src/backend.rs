@@ -12,7 +12,7 @@ pub(crate) mod pool;
 pub(crate) mod pools;
 pub(crate) mod probe;
 pub mod settings;
-mod shares;
+pub(crate) mod shares;
 pub(crate) mod sharing;
 
 use std::sync::Arc;
@@ -110,7 +110,8 @@ impl Backend {
         &self.endpoints
     }
 
-    /// The trusted endpoints; those that recently failed to connect come last.
+    /// The trusted endpoints, in the order of the configuration; those that recently failed to connect come last. There
+    /// is no load balancing.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
         let is_last = |endpoint: &&Arc<Endpoint>| self.endpoints.len() > 1 && endpoint.is_unreachable();
         let trusted = || self.endpoints.iter().filter(|endpoint| endpoint.is_trusted());
@@ -196,8 +197,8 @@ pub(crate) mod testing {
     /// A backend whose endpoint has not been checked.
     pub(crate) fn backend() -> Backend {
         let endpoint = settings::Endpoint {
-            address: HostPort { host: "settings.test".to_owned(), port: 6443 },
-            server_name: "settings.test".try_into().unwrap(),
+            address: HostPort { host: "backend.test".to_owned(), port: 6443 },
+            server_name: "backend.test".try_into().unwrap(),
         };
         let settings = settings::Backend {
             endpoints: vec![endpoint],

@@ -9,6 +9,7 @@ mod cached_vec;
 mod config;
 mod connections;
 pub(crate) mod controllers;
+mod gauge_guard;
 pub(crate) mod jwt;
 mod registrar;
 mod requests;
@@ -24,12 +25,13 @@ use backend::BackendMetrics;
 use config::ConfigMetrics;
 use connections::ConnectionMetrics;
 use controllers::ControllerMetrics;
+pub(crate) use gauge_guard::GaugeGuard;
 use jwt::JwtMetrics;
 use registrar::Registrar;
 use requests::RequestMetrics;
 pub(crate) use requests::verb_label;
 use service_accounts::ServiceAccountMetrics;
-pub(crate) use token_cache::{GaugeGuard, TokenCacheMetrics};
+pub(crate) use token_cache::TokenCacheMetrics;
 use token_objects::TokenObjectMetrics;
 
 /// All metrics of the process.

@@ -9,6 +9,7 @@ pub(crate) mod forward;
 pub(crate) mod health;
 mod log_throttle;
 mod post_process;
+mod respond;
 mod stages;
 mod token_review;
 
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::poll_immediate;
-use http::header::{HOST, HeaderValue, USER_AGENT};
+use http::header::{HOST, HeaderName, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery};
 use http::{Request, Response};
 use tokio::time::{Instant, timeout_at};
@@ -45,6 +46,9 @@ use crate::request::deadline;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::MalformedRequest;
 use crate::state::{Live, Snapshot};
+
+/// The ID that the gateway's log and the backend's audit log share. A client may choose it.
+pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 /// The gateway of one worker thread: shared state, and its own connections to the backends.
 pub(crate) struct Gateway {
@@ -75,13 +79,15 @@ impl RequestHandler for Gateway {
         async move {
             // One snapshot for the whole request, released before the response body streams.
             let snapshot = gateway.live.snapshot();
-            // A task does this after each reload; a request may come first.
-            gateway.pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
             let handling = gateway.respond(&snapshot, &connection, &mut log, request);
             let result = AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|_| {
                 gateway.metrics.panics.inc();
                 Err(Refusal::Panic)
             });
+            if connection.http2 && log.is_unauthenticated() {
+                // apiserver: pkg/endpoints/filters/authentication.go — one request per unauthenticated connection
+                connection.close_gracefully();
+            }
             log.finish(result, &connection, snapshot.strict_transport_security.as_ref())
         }
     }
@@ -96,15 +102,17 @@ impl Gateway {
         log: &mut AccessLog,
         request: Box<Request<Incoming>>,
     ) -> Result<Response<Body>, Refusal> {
+        // A task does this after each reload; a request may come first.
+        self.pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
         let mut received = Received::accept(request)?;
         refuse_while_draining(snapshot, connection, &received)?;
         let route = route(snapshot, connection, log, &mut received)?;
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
         let identified = self.authenticate(snapshot, connection, log, routed).await?;
-        let authorized = authorize(identified)?;
+        let authorized = identified.authorize()?;
         if let Some(response) = self.health.respond(&authorized) {
-            return Ok(log.with_common_headers(response));
+            return Ok(respond::with_common_headers(response, log.audit_id()));
         }
         let admitted = admit(authorized);
         let post_process = PostProcess::of(&admitted);
@@ -225,16 +233,6 @@ async fn within_deadline(
     timeout_at(deadline, verdict).await.unwrap_or_else(|_| {
         Err(AuthnError::Unavailable("authentication did not finish before the request's deadline".to_owned()))
     })
-}
-
-/// Decides the identity under which the request is made. The backend authorizes the client's `Impersonate-*` headers.
-/// With `--identity=impersonate` the gateway itself sends such headers, and refuses the client's.
-fn authorize(identified: Identified) -> Result<Authorized, Refusal> {
-    identified.impersonate().check_known()?;
-    if identified.impersonate().is_empty() {
-        return Ok(identified.authorize()?);
-    }
-    identified.authorize_impersonation_by_backend()
 }
 
 /// Admission: there are no webhooks yet.

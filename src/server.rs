@@ -76,12 +76,12 @@ pub struct Server {
     phase: watch::Sender<ShutdownPhase>,
     force_shutdown: ForceShutdown,
     shutdown_handles: Mutex<Option<ShutdownHandles>>,
-    shared: Shared,
+    shared: ProcessState,
 }
 
 /// The state that the threads of the process share.
 #[derive(Debug, Clone)]
-struct Shared {
+struct ProcessState {
     live: Arc<Live>,
     metrics: Arc<Metrics>,
     health: Arc<HealthChecks>,
@@ -104,7 +104,7 @@ impl Server {
         let address = listener.address();
         let metrics_address = metrics_listener.as_ref().map(Listener::address);
 
-        let shared = Shared {
+        let shared = ProcessState {
             health: Arc::new(HealthChecks::new(Arc::clone(&live), shutdown.phase.clone())),
             throttle: Arc::default(),
             clock: Clock::system(),
@@ -152,7 +152,7 @@ impl Server {
     /// Shuts down gracefully: fails `/readyz`, keeps serving for the delay, stops accepting, ends watches one after the
     /// other, lets requests finish for the grace period, aborts the rest. Blocks.
     pub fn shut_down(self) {
-        let Shared { live, metrics, shutdown, .. } = &self.shared;
+        let ProcessState { live, metrics, shutdown, .. } = &self.shared;
         let settings = live.peek().shutdown;
         let shutdown_handles = lock(&self.shutdown_handles).take();
         if let Some(shutdown_handles) = shutdown_handles {
@@ -199,7 +199,7 @@ async fn aborted(mut phase: watch::Receiver<ShutdownPhase>) {
     phase.wait_for(|phase| *phase == ShutdownPhase::Abort).await.ok();
 }
 
-impl Shared {
+impl ProcessState {
     /// Starts the worker threads, each with its own connections to the backends.
     fn start_workers(&self, count: usize) -> io::Result<Vec<Worker>> {
         (0..count).map(|index| self.start_worker(index)).collect()

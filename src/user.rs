@@ -2,7 +2,7 @@
 //!
 //! The fields are those of `user.Info` in kube-apiserver (`k8s.io/apiserver/pkg/authentication/user`).
 
-mod lines;
+mod encode;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 use http::header::{HeaderName, HeaderValue};
 
-pub use lines::IdentityMode;
-pub(crate) use lines::{IdentityHeaderLines, UnencodableIdentity};
+pub use encode::IdentityMode;
+pub(crate) use encode::{IdentityHeaderLines, UnencodableIdentity};
 
 /// The name of a client that presented no credential.
 pub const ANONYMOUS: &str = "system:anonymous";
@@ -102,7 +102,7 @@ impl Identity {
             IdentityMode::RequestHeader => &shared.by_request_header,
             IdentityMode::Impersonate => &shared.by_impersonation,
         };
-        lines.get_or_init(|| lines::lines(&shared.user, mode)).as_ref().map_err(UnencodableIdentity::clone)
+        lines.get_or_init(|| encode::encode(&shared.user, mode)).as_ref().map_err(UnencodableIdentity::clone)
     }
 
     /// Whether both share one allocation.

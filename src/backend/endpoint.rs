@@ -1,6 +1,5 @@
 //! One endpoint: how to connect to it (address, TLS, the gateway's client certificate), and whether it is trusted.
 
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -9,7 +8,6 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls_pki_types::ServerName;
-use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -19,9 +17,9 @@ use tokio_rustls::client::TlsStream;
 use super::settings::{self, HostPort};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
 use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
+use crate::http::peer::enable_tcp_keep_alive;
 use crate::sync::lock;
 
-const TCP_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long other endpoints are preferred to one that could not be reached.
@@ -350,16 +348,6 @@ impl Endpoint {
         *self.failure() = Some(ConnectFailure::new(error.clone()));
         self.request_recheck();
         error
-    }
-}
-
-/// Enables TCP keep-alive, without which a quiet watch or tunnel to a vanished peer would stay open for ever.
-// Go: net.ListenConfig and net.Dialer, KeepAlive
-pub(crate) fn enable_tcp_keep_alive(stream: &impl AsFd) {
-    let period =
-        TcpKeepalive::new().with_time(TCP_KEEP_ALIVE_INTERVAL).with_interval(TCP_KEEP_ALIVE_INTERVAL);
-    if let Err(error) = SockRef::from(stream).set_tcp_keepalive(&period) {
-        tracing::debug!(%error, "cannot enable TCP keep-alive");
     }
 }
 

@@ -22,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::pool::{SendError, SendOutcome};
 use crate::backend::endpoint::{ConnectError, Endpoint};
 use crate::http::body::{Body, EndGuard};
+use crate::http::limits::MAX_BACKEND_HEADER_LIST_SIZE;
 use crate::http::transport::{
     CorkedStream, Http2Body, Http2KeepAlive, Incoming, TransportError, UncorkOnPoll, send_body,
     set_content_length,
@@ -37,9 +38,6 @@ const MAX_STREAMS: usize = 256;
 const INITIAL_MAX_STREAMS: usize = 100;
 /// How long the backend's first SETTINGS frame may take. Shorter than the timeout of the self-check.
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Far more than the gateway forwards: h2 ends the shared connection when a response header exceeds this several times.
-/// Any workload behind `services/proxy` can send one: 10 MiB in lines of four bytes, each of which counts as 35.
-const MAX_RESPONSE_HEADER_BYTES: u32 = 32 << 20;
 /// Bytes of one upload that wait to be sent.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 
@@ -122,7 +120,7 @@ impl Lane {
             .initial_max_send_streams(INITIAL_MAX_STREAMS)
             .initial_window_size(self.window)
             .initial_connection_window_size(self.window.saturating_mul(WINDOW_STREAMS))
-            .max_header_list_size(MAX_RESPONSE_HEADER_BYTES)
+            .max_header_list_size(MAX_BACKEND_HEADER_LIST_SIZE)
             .max_send_buffer_size(SEND_BUFFER_BYTES)
             // h2 counts a response to a cancelled request as an error of the backend.
             .max_local_error_reset_streams(None)

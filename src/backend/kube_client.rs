@@ -21,8 +21,8 @@ use tower::{BoxError, Service};
 use super::pool::SharingClass;
 use super::pools::Pools;
 use crate::backend::Backend;
-use crate::backend::probe::GATEWAY_USER_AGENT;
 use crate::http::body::Body;
+use crate::http::https_client::GATEWAY_USER_AGENT;
 use crate::http::identity_headers::write_identity;
 use crate::user::{Identity, IdentityMode, UserInfo};
 
@@ -30,7 +30,7 @@ use crate::user::{Identity, IdentityMode, UserInfo};
 const PROMPT_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same for all other requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// A request that is dropped after this long without any response data condemns its connection.
+/// If a request is dropped after this long without response data, its connection gets no further requests.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a whole response may take, unless it is a watch.
 // apiserver: pkg/server/options/server_run_options.go, RequestTimeout — kube-apiserver itself gives up then

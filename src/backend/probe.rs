@@ -13,6 +13,7 @@ use super::pool::{Pool, SendError, SendOutcome, SharingClass};
 use crate::backend::Backend;
 use crate::backend::endpoint::{ClientCertificateRequest, Endpoint};
 use crate::http::body::Body;
+use crate::http::https_client::GATEWAY_USER_AGENT;
 use crate::http::identity_headers::write_identity;
 use crate::user::{Identity, UnencodableIdentity, UserInfo};
 
@@ -20,8 +21,6 @@ use crate::user::{Identity, UnencodableIdentity, UserInfo};
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-pub(crate) const GATEWAY_USER_AGENT: HeaderValue =
-    HeaderValue::from_static(concat!("portcullis/", env!("CARGO_PKG_VERSION")));
 
 /// Why a request has no response.
 #[derive(Debug, thiserror::Error)]

@@ -21,22 +21,20 @@
 // threat: shared-connection-requests
 // threat: shared-connection-answers
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use http::Request;
 use http::uri::{Authority, PathAndQuery};
 
 use crate::http::body::Body;
-use crate::http::hop_by_hop;
+use crate::http::limits::{FIELD_OVERHEAD, header_list_size};
+use crate::http::peer::client_network;
 use crate::request::info::RequestInfo;
 
 /// The largest header on a shared connection, as HTTP/2 counts it. HPACK turns a byte into 28 bits at worst, so it has
 /// at most 224 KiB on the wire; kube-apiserver accepts frames of 256 KiB, Go's server 1 MiB.
 // apiserver: pkg/server/secure_serving.go, resourceBody99Percentile; RFC 7541, appendix B; RFC 9113, section 6.5.2
 pub(crate) const MAX_SHARED_HEADER: usize = 64 << 10;
-/// The size of a field in a header list beyond its name and value.
-// RFC 9113, section 6.5.2
-const FIELD_OVERHEAD: usize = 32;
 
 /// Which connections a request may share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +74,7 @@ impl<'a> SharingClass<'a> {
     // threat: floods
     pub(crate) fn of(info: &'a RequestInfo, user: Option<&'a str>, client: IpAddr, header: usize) -> Self {
         let Some(user) = user else {
-            return Self::Anonymous { client: network_of(client) };
+            return Self::Anonymous { client: client_network(client) };
         };
         if header > MAX_SHARED_HEADER {
             return Self::Alone { user, header };
@@ -102,7 +100,7 @@ pub(crate) fn header_size(request: &Request<Body>) -> usize {
         uri.path_and_query().map_or(0, |path: &PathAndQuery| path.as_str().len()) + ":path".len(),
     ];
     let pseudo: usize = pseudo.iter().map(|length| length + FIELD_OVERHEAD).sum();
-    hop_by_hop::header_list_size(request.headers()).saturating_add(pseudo)
+    header_list_size(request.headers()).saturating_add(pseudo)
 }
 
 /// The API group of a path, unless kube-apiserver serves the group itself.
@@ -141,17 +139,6 @@ fn is_built_in(group: &str) -> bool {
             | "storage.k8s.io"
             | "storagemigration.k8s.io"
     )
-}
-
-/// The network that counts as one client: an IPv4 address, or the /64 of an IPv6 address.
-fn network_of(client: IpAddr) -> IpAddr {
-    match client.to_canonical() {
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-        }
-        address @ IpAddr::V4(_) => address,
-    }
 }
 
 #[cfg(test)]
@@ -229,7 +216,11 @@ mod tests {
             ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
         ];
         for (client, expected) in cases {
-            assert_eq!(network_of(client.parse().unwrap()), expected.parse::<IpAddr>().unwrap(), "{client}");
+            assert_eq!(
+                client_network(client.parse().unwrap()),
+                expected.parse::<IpAddr>().unwrap(),
+                "{client}"
+            );
         }
     }
 }

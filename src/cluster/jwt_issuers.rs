@@ -3,7 +3,7 @@
 //! A reload applies new rules and removes issuers at once. Only a new discovery URL or CA waits for the first
 //! successful OIDC discovery: until then the keys from the old location stay in use, under the new rules.
 // kubernetes: pkg/kubeapiserver/authenticator/config.go, NewJWTAuthenticator… — there a whole set of issuers waits for
-// the last of them, and one that was removed is believed meanwhile
+// the last of them, and a removed issuer stays trusted until then
 
 use std::sync::Arc;
 

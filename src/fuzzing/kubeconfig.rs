@@ -5,11 +5,13 @@ use std::io::Write as _;
 
 use kube::config::{Kubeconfig, NamedAuthInfo};
 
-use crate::config::load_kubeconfig;
+use crate::config::inputs::ConfigInputs;
+use crate::config::kubeconfig::load;
 use crate::user::IdentityMode;
 
 /// A token that must not occur in messages.
 const TOKEN: &str = "token-that-nobody-may-see";
+const KEY: &str = "--backend-kubeconfig";
 
 /// The input is a kubeconfig. Skips inputs that may name a device, which would be read, or an exec plugin, which would
 /// be run.
@@ -30,7 +32,7 @@ pub fn kubeconfig(data: &[u8]) {
     let secret = text.split(TOKEN).count() == 2 && text.contains(&format!("\n    token: {TOKEN}\n"));
     for identity in [IdentityMode::RequestHeader, IdentityMode::Impersonate] {
         let mut errors = Vec::new();
-        let backend = load_kubeconfig(file.path(), identity, &mut errors);
+        let backend = load(KEY, file.path(), None, &[], identity, &mut ConfigInputs::default(), &mut errors);
         assert_eq!(backend.is_none(), !errors.is_empty(), "{errors:?}");
         for error in &errors {
             assert_eq!(error.file.as_deref(), Some(file.path()));

@@ -9,9 +9,11 @@ use super::escape::{model as unescaped, one_mark_per_byte};
 use crate::go::url::decode_path;
 use crate::go::url::query;
 use crate::http::status::Status;
-use crate::request::deadline::{DEFAULT_REQUEST_TIMEOUT, deadline};
+use crate::request::deadline::deadline;
 use crate::request::info::{RequestInfo, RequestKind};
 use crate::request::selector::{LabelOperator, LabelRequirement, parse_fields, parse_labels};
+
+const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The input is a method and a request target: `GET /api/v1/pods?watch=1`.
 pub fn request_info(data: &[u8]) {
@@ -71,13 +73,13 @@ fn matches_the_model(info: &RequestInfo, verb: &str, fields: Option<&ModelFields
 }
 
 fn ends_in_time(info: &RequestInfo, query: Option<&str>) {
-    let Ok(deadline) = deadline(info, query, DEFAULT_REQUEST_TIMEOUT) else {
+    let Ok(deadline) = deadline(info, query, REQUEST_TIMEOUT) else {
         assert!(!info.is_long_running() && query.is_some(), "{info:?}");
         return;
     };
     match deadline {
         None => assert!(info.is_long_running(), "{info:?}"),
-        Some(time) => assert!(Duration::ZERO < time && time <= DEFAULT_REQUEST_TIMEOUT, "{info:?}: {time:?}"),
+        Some(time) => assert!(Duration::ZERO < time && time <= REQUEST_TIMEOUT, "{info:?}: {time:?}"),
     }
 }
 

@@ -8,11 +8,12 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer as _;
 
+use crate::go::pem::encode_pem;
 use crate::pki::issuance::authority::CertificateAuthority;
 use crate::pki::issuance::ca::CaCertificate;
 use crate::pki::issuance::issue::{IssuanceRequest, IssueError};
 use crate::pki::issuance::profile::CertificateProfile;
-use crate::pki::issuance::request::{CertificateRequest, encode_pem};
+use crate::pki::issuance::request::CertificateRequest;
 use crate::pki::issuance::signer::{KeyKind, PemKey};
 use crate::pki::issuance::validity::Validity;
 use crate::pki::x509::name::{CertificateSubject, NameDecoder};

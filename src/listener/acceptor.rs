@@ -16,12 +16,12 @@ use tracing::{info, warn};
 
 use super::settings::ClientLimits;
 use super::worker::Worker;
-use crate::backend::endpoint::enable_tcp_keep_alive;
+use crate::http::peer::enable_tcp_keep_alive;
 use crate::listener::unauthenticated_quota::{QuotaSlot, UnauthenticatedQuota};
 use crate::metrics::Metrics;
 
-/// Unauthenticated connections get one in so many of all connections, within two bounds: each may cost the memory of a
-/// handshake and 1 MiB of request header, but some must be possible.
+/// The quota of unauthenticated connections is this fraction of all connections, within the two limits below: each may
+/// cost the memory of a handshake and 1 MiB of request header, but some must be possible.
 const UNAUTHENTICATED_SHARE: usize = 4;
 const MAX_UNAUTHENTICATED: usize = 2048;
 const MIN_UNAUTHENTICATED: usize = 16;

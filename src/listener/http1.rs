@@ -17,9 +17,8 @@ use super::RequestHandler;
 use super::connection::Connection;
 use super::driver::{ClientStream, HttpConnection};
 use crate::http::body::Body;
-use crate::http::limits::MAX_HEADER_BYTES;
+use crate::http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
 use crate::http::transport::{Http1Upload, Incoming, TransportError};
-use crate::request::wellformed::MAX_HEADER_LINES;
 
 /// Serves the requests of a connection.
 // threat: floods

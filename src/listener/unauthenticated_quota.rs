@@ -4,13 +4,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::http::peer::client_network;
 use crate::sync::lock;
 
 /// The age at which a connection may be evicted for another one from the same network: most handshakes are over by
@@ -58,7 +59,7 @@ impl UnauthenticatedQuota {
     /// the server has reached `--max-connections`. `None` if none can be evicted: the new connection must be refused.
     // threat: floods
     pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, full: bool) -> Option<QuotaSlot> {
-        let source = source_network(peer);
+        let source = client_network(peer);
         let mut state = self.lock();
         if (full || state.count >= self.limit) && !state.evict_for(source) {
             return None;
@@ -124,14 +125,6 @@ impl Drop for QuotaSlot {
     }
 }
 
-/// The network that a peer is counted by: its IPv4 address, or the /64 of its IPv6 address.
-pub(crate) fn source_network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,7 +172,7 @@ mod tests {
             ("::ffff:10.0.0.1", "10.0.0.1", true),
             ("10.0.0.1", "10.0.0.2", false),
         ] {
-            assert_eq!(source_network(peer(one)) == source_network(peer(other)), same, "{one} and {other}");
+            assert_eq!(client_network(peer(one)) == client_network(peer(other)), same, "{one} and {other}");
         }
     }
 }

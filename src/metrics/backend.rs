@@ -7,7 +7,7 @@ use super::registrar::Registrar;
 /// Metrics of API servers as backends.
 #[derive(Debug)]
 pub(crate) struct BackendMetrics {
-    /// By `cause`: connect, broken, timeout, `refused_identity`, `unasked_switch`, `answer_too_large`.
+    /// By `cause`, see `ForwardError::backend_cause`.
     pub(crate) errors: IntCounterVec,
     /// Requests refused because no header can carry their identity.
     pub(crate) unencodable_identities: IntCounter,

@@ -90,7 +90,7 @@ impl JwtMetrics {
 
 impl JwtIssuerMetrics {
     /// Records the validation of a token of this issuer.
-    pub(crate) fn judged(&self, success: bool, took: Duration) {
+    pub(crate) fn validated(&self, success: bool, took: Duration) {
         let IssuerSeries { all, hash, .. } = &*self.0;
         all.latency.with_label_values(&[result(success), hash]).observe(took.as_secs_f64());
     }

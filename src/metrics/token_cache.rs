@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntGauge};
 
+use super::gauge_guard::GaugeGuard;
 use super::registrar::Registrar;
 
 /// The series, resolved once: a cache hit must cost next to nothing. Cheap to clone.
@@ -20,10 +21,6 @@ pub(crate) struct TokenCacheMetrics {
     blocked: IntGauge,
     panics: IntCounter,
 }
-
-/// Increments a gauge until dropped.
-#[derive(Debug)]
-pub(crate) struct GaugeGuard(IntGauge);
 
 impl TokenCacheMetrics {
     pub(super) fn new(registrar: &Registrar, panics: &IntCounter) -> prometheus::Result<Self> {
@@ -91,18 +88,5 @@ impl TokenCacheMetrics {
     /// Counts an authentication in progress.
     pub(crate) fn in_flight(&self) -> GaugeGuard {
         GaugeGuard::new(&self.in_flight)
-    }
-}
-
-impl GaugeGuard {
-    fn new(gauge: &IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-}
-
-impl Drop for GaugeGuard {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }

@@ -1,5 +1,4 @@
-//! The log line and the metrics of each request, until the end of its response body. Also the audit ID, the headers
-//! that every response has, and the responses to refused requests.
+//! The log line, the metrics and the audit ID of each request, until the end of its response body.
 //!
 //! Queries are never logged: they may carry secrets.
 
@@ -8,30 +7,26 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{
-    ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
-    STRICT_TRANSPORT_SECURITY, USER_AGENT, WARNING,
-};
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::header::{CONNECTION, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use super::LogThrottle;
+use super::respond::{self, RefusalRenderer};
+use super::{AUDIT_ID, LogThrottle};
 use crate::authn::{AuthnError, ProvenIdentity};
 use crate::backend::pool::SendError;
 use crate::clock::UnixTime;
 use crate::cluster::Cluster;
 use crate::http::body::Body;
-use crate::http::status::render::{Negotiation, render};
 use crate::http::transport::Incoming;
 use crate::listener::{Connection, RequestGuard};
 use crate::metrics::{Metrics, compressed_username, verb_label};
 use crate::pipeline::error_map::Refusal;
-use crate::pipeline::forward::{AUDIT_ID, ForwardError, PrepareError};
+use crate::pipeline::forward::ForwardError;
 use crate::pipeline::log_throttle::LogPermit;
 use crate::request::info::RequestInfo;
-use crate::request::wellformed::MalformedRequest;
 use crate::telemetry::{REQUEST_LOG, cut, error_chain};
 use crate::user::Identity;
 
@@ -42,15 +37,11 @@ const CLIENT_CLOSED_REQUEST: u16 = 499;
 /// The length of a client's audit ID in log lines.
 // apiserver: pkg/audit/context.go
 const MAX_LOGGED_AUDIT_ID: usize = 64;
-const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 
 /// The facts about a request that its log line, its metrics and its response need.
 pub(super) struct AccessLog {
-    started: Instant,
     http2: bool,
-    uri: Uri,
-    /// The request headers by which a `Status` is rendered.
-    negotiation_headers: [(HeaderName, Option<HeaderValue>); 2],
+    renderer: RefusalRenderer,
     cluster: Option<Arc<Cluster>>,
     guard: AccessLogGuard,
     warnings: Vec<String>,
@@ -102,7 +93,7 @@ impl LogLine {
     }
 
     fn audit_id(&self) -> String {
-        String::from_utf8_lossy(self.audit_id.as_bytes()).chars().take(MAX_LOGGED_AUDIT_ID).collect()
+        shown_audit_id(&self.audit_id)
     }
 
     /// Logs the reason of a refusal. Warnings and errors beyond the client's budget get the level `Request`.
@@ -149,16 +140,11 @@ impl AccessLog {
         metrics: &Arc<Metrics>,
         throttle: &Arc<LogThrottle>,
     ) -> Self {
-        let started = Instant::now();
         let client_id = request.headers().get(AUDIT_ID).filter(|id| !id.is_empty());
         // apiserver: pkg/endpoints/filters/audit_init.go
         let mut audit_id = client_id.cloned().unwrap_or_else(new_audit_id);
         // It is unique, so HPACK should not evict repeated headers for it.
         audit_id.set_sensitive(true);
-        let negotiation_headers = [ACCEPT, USER_AGENT].map(|name| {
-            let value = request.headers().get(&name).cloned();
-            (name, value)
-        });
         let line = LogLine {
             audit_id,
             peer: connection.info.peer,
@@ -170,7 +156,7 @@ impl AccessLog {
             throttle: Arc::clone(throttle),
         };
         let guard = AccessLogGuard {
-            started,
+            started: Instant::now(),
             metrics: Arc::clone(metrics),
             verb: "other",
             kind: InflightKind::Unknown,
@@ -179,10 +165,8 @@ impl AccessLog {
             request: connection.begin_request(),
         };
         Self {
-            started,
             http2: connection.http2,
-            uri: request.uri().clone(),
-            negotiation_headers,
+            renderer: RefusalRenderer::of(request, connection.http2),
             cluster: None,
             guard,
             warnings: Vec::new(),
@@ -191,7 +175,12 @@ impl AccessLog {
     }
 
     pub(super) fn started(&self) -> Instant {
-        self.started
+        self.guard.started
+    }
+
+    /// Whether the client is anonymous or its credential was rejected.
+    pub(super) fn is_unauthenticated(&self) -> bool {
+        self.unauthenticated
     }
 
     pub(super) fn audit_id(&self) -> HeaderValue {
@@ -258,7 +247,7 @@ impl AccessLog {
         metrics.authentication.duration.of(result).observe(took.as_secs_f64());
     }
 
-    /// Completes the response: renders a refusal, adds common headers, and attaches the guard to the body.
+    /// Completes the response: renders a refusal, adds the headers of every response, and attaches the guard to the body.
     pub(super) fn finish(
         mut self,
         result: Result<Response<Body>, Refusal>,
@@ -269,21 +258,13 @@ impl AccessLog {
             Ok(response) => response,
             Err(refusal) => {
                 self.log_refusal(&refusal);
-                self.refuse(&refusal)
+                self.renderer.render(&refusal, self.audit_id())
             }
         };
-        let headers = response.headers_mut();
-        add_warnings(headers, &self.warnings);
-        if let Some(directives) = strict_transport_security {
-            headers.entry(STRICT_TRANSPORT_SECURITY).or_insert_with(|| directives.clone());
-        }
+        respond::add_headers(response.headers_mut(), &self.warnings, strict_transport_security);
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         if !self.http2 && !upgraded && connection.is_draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        if self.http2 && self.unauthenticated {
-            // apiserver: pkg/endpoints/filters/authentication.go — one request per unauthenticated connection
-            connection.close_gracefully();
         }
         self.guard.code = Some(response.status());
         self.guard.request.note_response();
@@ -293,53 +274,6 @@ impl AccessLog {
             info!(audit_id = line.audit_id(), %peer, path, user = line.user().as_deref(), "connection upgraded");
         }
         response.map(|body| body.with_guard(Box::new(self.guard)))
-    }
-
-    /// Adds the headers that every response of the gateway itself has.
-    pub(super) fn with_common_headers(&self, mut response: Response<Body>) -> Response<Body> {
-        let headers = response.headers_mut();
-        headers.insert(AUDIT_ID, self.audit_id());
-        headers.insert(CACHE_CONTROL, NO_CACHE);
-        response
-    }
-
-    fn refuse(&self, refusal: &Refusal) -> Response<Body> {
-        match refusal {
-            Refusal::Malformed(malformed) => return self.refuse_malformed(*malformed),
-            Refusal::Prepare(PrepareError::HeaderTooLarge) => {
-                return self.refuse_malformed(MalformedRequest::HeaderTooLarge);
-            }
-            _ => {}
-        }
-        let status = refusal.status(&self.guard.line.audit_id());
-        let headers = self.negotiation_headers.iter();
-        let headers = headers.filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
-        let headers: HeaderMap = headers.collect();
-        let negotiation = Negotiation::of(&headers, self.uri.query());
-        let mut response = render(&status, &negotiation);
-        let headers = response.headers_mut();
-        headers.insert(AUDIT_ID, self.audit_id());
-        // kube-apiserver sends this response outside of the filter that sets the header.
-        if !matches!(refusal, Refusal::RequestInfo(_)) {
-            headers.insert(CACHE_CONTROL, NO_CACHE);
-        }
-        response.map(Body::bytes)
-    }
-
-    /// Responds as net/http does before any handler: with plain text, and closes the connection.
-    fn refuse_malformed(&self, malformed: MalformedRequest) -> Response<Body> {
-        let (code, text) = malformed.answer();
-        let mut response = Response::new(Body::bytes(text));
-        *response.status_mut() = code;
-        if !text.is_empty() {
-            response
-                .headers_mut()
-                .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        }
-        if !self.http2 {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        response
     }
 
     /// Logs the cause of a refusal, which the client does not see.
@@ -368,9 +302,7 @@ impl AccessLog {
             other => log(RefusalSeverity::Request, &other.to_string(), "refused"),
         }
     }
-}
 
-impl AccessLog {
     fn log_backend_error(&self, error: &ForwardError, cause: &str) {
         self.guard.metrics.backend.errors.with_label_values(&[cause]).inc();
         let cluster = self.cluster.as_deref();
@@ -428,22 +360,13 @@ impl Drop for AccessLogGuard {
     }
 }
 
+/// An audit ID in log lines and messages. A client chooses it freely.
+pub(super) fn shown_audit_id(audit_id: &HeaderValue) -> String {
+    String::from_utf8_lossy(audit_id.as_bytes()).chars().take(MAX_LOGGED_AUDIT_ID).collect()
+}
+
 fn new_audit_id() -> HeaderValue {
     let mut buffer = Uuid::encode_buffer();
     let text = Uuid::new_v4().hyphenated().encode_lower(&mut buffer);
     HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
-}
-
-/// Adds one `Warning` header for each text, as kube-apiserver does.
-// apiserver: pkg/endpoints/filters/warning.go; RFC 7234, section 5.5
-fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
-    for text in warnings {
-        let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
-        let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) else {
-            continue;
-        };
-        if !headers.get_all(WARNING).iter().any(|existing| existing == value) {
-            headers.append(WARNING, value);
-        }
-    }
 }

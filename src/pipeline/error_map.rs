@@ -1,6 +1,8 @@
 //! The one map from internal errors to the responses that clients see. It is exhaustive: a new error does not compile
 //! without a response. The cause goes to the log, never to the client.
 
+use http::StatusCode;
+
 use crate::authn::AuthnError;
 use crate::backend::pool::SendError;
 use crate::cluster::router::RouteError;
@@ -43,15 +45,26 @@ pub(super) enum Refusal {
     Panic,
 }
 
+/// The response to a refused request.
+pub(super) enum RefusalResponse {
+    /// A `Status`, as kube-apiserver's handlers send it.
+    Status(Status),
+    /// A code with plain text, as Go's server sends it before any handler runs. It closes an HTTP/1.1 connection.
+    Bare(StatusCode, &'static str),
+}
+
 impl Refusal {
     /// The response to the client. `audit_id` lets an operator find the cause in the log.
-    pub(super) fn status(&self, audit_id: &str) -> Status {
-        match self {
-            Self::Malformed(malformed) => Status::bad_request(malformed.to_string()),
+    pub(super) fn response(&self, audit_id: &str) -> RefusalResponse {
+        RefusalResponse::Status(match self {
+            Self::Malformed(malformed) => return malformed_response(*malformed),
+            Self::Prepare(PrepareError::HeaderTooLarge) => {
+                return malformed_response(MalformedRequest::HeaderTooLarge);
+            }
             Self::RouteError(RouteError::Misdirected) => Status::misdirected(),
             Self::RouteError(RouteError::NotFound) => Status::not_found(),
             Self::RequestInfo(status) => (**status).clone(),
-            Self::BadTimeout(bad) => bad.clone().into(),
+            Self::BadTimeout(bad) => Status::bad_request(bad.to_string()),
             Self::Unauthenticated(_) | Self::UnencodableIdentity(_) => Status::unauthorized(),
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
             Self::ImpersonationUnavailable => Status {
@@ -61,17 +74,39 @@ impl Refusal {
                     "forbidden: impersonation is not available: this gateway forwards identities by impersonation",
                 )
             },
-            Self::Prepare(PrepareError::HeaderTooLarge) => {
-                Self::Malformed(MalformedRequest::HeaderTooLarge).status(audit_id)
-            }
             Self::Prepare(PrepareError::DotSegment) => Status::bad_request(
                 "the path has a dot segment, which could escape the path prefix of the API server's URL",
             ),
             Self::Forward(error) => forward_status(error, audit_id),
             Self::ShuttingDown => Status::shutting_down_try_later(),
             Self::Panic => Status::panicked(),
-        }
+        })
     }
+}
+
+/// The response to a malformed request. Some errors have no text.
+// Go: net/http/server.go, readRequest and conn.serve
+fn malformed_response(malformed: MalformedRequest) -> RefusalResponse {
+    let (code, text) = match malformed {
+        MalformedRequest::NoHost => {
+            (StatusCode::BAD_REQUEST, "400 Bad Request: missing required Host header")
+        }
+        MalformedRequest::BadHost => (StatusCode::BAD_REQUEST, "400 Bad Request: malformed Host header"),
+        MalformedRequest::BadHeaderName => (StatusCode::BAD_REQUEST, "400 Bad Request: invalid header name"),
+        MalformedRequest::HostMismatch => {
+            (StatusCode::BAD_REQUEST, "400 Bad Request: Host header differs from the request target")
+        }
+        MalformedRequest::Connect => (StatusCode::BAD_REQUEST, "400 Bad Request: CONNECT is not supported"),
+        MalformedRequest::ManyHosts | MalformedRequest::BadEscape | MalformedRequest::BadTarget => {
+            (StatusCode::BAD_REQUEST, "400 Bad Request")
+        }
+        MalformedRequest::TransferCoding => (StatusCode::NOT_IMPLEMENTED, "Unsupported transfer encoding"),
+        MalformedRequest::HeaderTooLarge => {
+            (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "431 Request Header Fields Too Large")
+        }
+        MalformedRequest::Expectation => (StatusCode::EXPECTATION_FAILED, ""),
+    };
+    RefusalResponse::Bare(code, text)
 }
 
 /// The response to a request that has no usable response from the backend.
@@ -108,8 +143,8 @@ impl ForwardError {
             Self::Send(SendError::Broken(_)) | Self::Answer(_) => Some("broken"),
             Self::Timeout => Some("timeout"),
             Self::RefusedIdentity => Some("refused_identity"),
-            Self::UnaskedSwitch => Some("unasked_switch"),
-            Self::AnswerTooLarge => Some("answer_too_large"),
+            Self::UnaskedSwitch => Some("unrequested_switch"),
+            Self::AnswerTooLarge => Some("response_too_large"),
             Self::Send(SendError::Busy) | Self::RequestBody(_) => None,
         }
     }

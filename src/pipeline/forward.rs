@@ -28,15 +28,15 @@ pub(crate) use prepare::{PrepareError, Prepared, prepare};
 use crate::backend::Backend;
 use crate::backend::pool::SendError;
 use crate::backend::pools::Pools;
+use crate::backend::shares::SharePermit;
 use crate::backend::sharing::{self, SharingClass};
 use crate::http::body::{Body, EndGuard};
 use crate::http::hop_by_hop;
-use crate::http::limits::MAX_HEADER_LIST_SIZE;
+use crate::http::limits::{MAX_HEADER_LIST_SIZE, header_list_size};
 use crate::http::transport::BodyError;
+use crate::pipeline::AUDIT_ID;
 use crate::request::info::RequestInfo;
 
-/// The ID that the gateway's log and the backend's audit log share.
-pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// The bytes of an unread request body that Go's server reads before it responds.
 // Go: net/http/server.go, maxPostHandlerReadBytes
 const MAX_BUFFERED_BODY: u64 = 256 << 10;
@@ -104,11 +104,12 @@ pub(crate) async fn send(
     // Pinned, with the rare parts boxed, to keep the future of a request small: it is moved several times.
     let sending = pin!(async {
         // A slow client must not hold one of the few connections for anonymous requests, so its body is buffered first.
-        let request = match class {
+        // Its memory is reserved until the response arrives.
+        let (request, _reserved) = match class {
             SharingClass::Anonymous { client } => {
                 Box::pin(buffer_request_body(pools, client, request)).await?
             }
-            _ => request,
+            _ => (request, None),
         };
         if let Some((protocol, client)) = upgrade {
             let connection = Box::pin(pools.connect_for_upgrade(&backend, class)).await?;
@@ -130,7 +131,7 @@ pub(crate) async fn send(
         None => sending.await?,
     };
     check_response(&backend, &response, &info)?;
-    // `tunnel` has set the headers of a response to an upgrade, even if the backend refuses the upgrade.
+    // `upgrade::tunnel` has set the headers of a response to an upgrade, even if the backend refuses the upgrade.
     if !is_upgrade {
         hop_by_hop::strip_hop_by_hop(response.headers_mut());
         response.headers_mut().insert(AUDIT_ID, context.audit_id);
@@ -149,7 +150,7 @@ fn check_response(
     response: &Response<Body>,
     info: &RequestInfo,
 ) -> Result<(), ForwardError> {
-    if hop_by_hop::header_list_size(response.headers()) > MAX_HEADER_LIST_SIZE {
+    if header_list_size(response.headers()) > MAX_HEADER_LIST_SIZE {
         return Err(ForwardError::AnswerTooLarge);
     }
     if response.status() == StatusCode::UNAUTHORIZED && may_reject_gateway(response.headers(), info) {
@@ -171,7 +172,8 @@ fn body_deadline(status: StatusCode, deadline: Option<Instant>) -> Option<Instan
 
 /// Sends a request. Without a body, it is retried once if the backend reports that it did not process the request. A
 /// read is also retried if the connection broke, which the backend may have closed just before, unless the request has
-/// a connection of its own: its large header may be the cause.
+/// a connection of its own: its large header may be the cause. `backend::pools` sends requests again that were not
+/// written at all.
 // threat: redirects
 async fn send_with_retry(
     pools: &Pools,
@@ -208,21 +210,22 @@ async fn send_with_retry(
     }
 }
 
-/// Buffers the body of an anonymous request, up to the size after which the backend responds without the rest.
+/// Buffers the body of an anonymous request, up to the size after which the backend responds without the rest. Returns
+/// the memory that is reserved for it.
 // threat: anonymous-lockout
 async fn buffer_request_body(
     pools: &Pools,
     client: IpAddr,
     request: Box<Request<Body>>,
-) -> Result<Box<Request<Body>>, ForwardError> {
+) -> Result<(Box<Request<Body>>, Option<SharePermit>), ForwardError> {
     if request.body().is_end_stream() {
-        return Ok(request);
+        return Ok((request, None));
     }
     let (head, body) = request.into_parts();
     let length = body.size_hint().upper().unwrap_or(MAX_BUFFERED_BODY).min(MAX_BUFFERED_BODY);
-    let _room = pools.reserve_body_buffer(client, length).await?;
+    let reserved = pools.reserve_body_buffer(client, length).await?;
     let body = body.read_up_to(MAX_BUFFERED_BODY).await.map_err(ForwardError::RequestBody)?;
-    Ok(Box::new(Request::from_parts(head, body)))
+    Ok((Box::new(Request::from_parts(head, body)), Some(reserved)))
 }
 
 /// Buffers the response to an anonymous request. A short one releases its connection at once.

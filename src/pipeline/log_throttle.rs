@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::listener::source_network;
+use crate::http::peer::client_network;
 use crate::sync::lock;
 
 /// The burst of lines, and the interval after which one more is permitted.
@@ -49,7 +49,7 @@ impl LogThrottle {
     pub(super) fn permit(&self, peer: IpAddr) -> Option<LogPermit> {
         let now = Instant::now();
         let mut sources = lock(&self.0);
-        sources.of(source_network(peer), now).take(now)
+        sources.of(client_network(peer), now).take(now)
     }
 }
 

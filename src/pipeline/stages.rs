@@ -17,7 +17,7 @@ use crate::http::transport::Incoming;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
-use crate::user::{EncodedIdentity, Identity, IdentityMode, UnencodableIdentity};
+use crate::user::{EncodedIdentity, Identity, IdentityMode};
 
 /// A well-formed request, which every server parses alike.
 pub(crate) struct Received {
@@ -39,19 +39,22 @@ pub(crate) struct Route {
 pub(crate) struct Routed {
     data: Box<StageData>,
     credentials: Credentials,
+    impersonate: ImpersonateHeaders,
 }
 
 /// A request whose client is authenticated.
 pub(crate) struct Identified {
     data: Box<StageData>,
     identity: Identity,
+    impersonate: ImpersonateHeaders,
 }
 
 /// A request with the identity under which it is made, in a form that HTTP headers carry byte for byte.
 pub(crate) struct Authorized {
     data: Box<StageData>,
     identity: EncodedIdentity,
-    impersonate: Option<ImpersonateHeaders>,
+    /// `Impersonate-*` headers that the backend authorizes.
+    impersonate: ImpersonateHeaders,
 }
 
 /// A request that may be forwarded.
@@ -61,7 +64,6 @@ pub(crate) struct Admitted(Authorized);
 pub(crate) struct StageData {
     request: Box<Request<Incoming>>,
     cut_prefix: Option<Box<str>>,
-    impersonate: ImpersonateHeaders,
     route: Route,
     is_from_front_proxy: bool,
 }
@@ -79,7 +81,7 @@ pub(crate) struct ForwardParts {
     /// Whether an authenticated front proxy sent the request; its `X-Forwarded-For` is trusted.
     pub(crate) is_from_front_proxy: bool,
     /// `Impersonate-*` headers that the backend authorizes.
-    pub(crate) impersonate: Option<ImpersonateHeaders>,
+    pub(crate) impersonate: ImpersonateHeaders,
 }
 
 impl Received {
@@ -115,8 +117,8 @@ impl Received {
         let authn = &route.cluster.authn;
         let (credentials, impersonate) =
             Credentials::take_from(request.headers_mut(), |name| authn.is_front_proxy_header(name));
-        let data = StageData { request, cut_prefix, impersonate, route, is_from_front_proxy: false };
-        Routed { data: Box::new(data), credentials }
+        let data = StageData { request, cut_prefix, route, is_from_front_proxy: false };
+        Routed { data: Box::new(data), credentials, impersonate }
     }
 }
 
@@ -155,46 +157,32 @@ impl Routed {
 
     /// Sets the identity of the client. Only an authenticator chain creates a [`ProvenIdentity`].
     pub(crate) fn identify(self, proven: ProvenIdentity) -> Identified {
-        let Self { mut data, credentials: _ } = self;
+        let Self { mut data, credentials: _, impersonate } = self;
         data.is_from_front_proxy = proven.is_by_front_proxy();
-        Identified { data, identity: proven.into_identity() }
+        Identified { data, identity: proven.into_identity(), impersonate }
     }
 }
 
 impl Identified {
-    /// The `Impersonate-*` headers of the client.
-    pub(crate) fn impersonate(&self) -> &ImpersonateHeaders {
-        &self.data.impersonate
-    }
-
-    /// Authorizes a request under the client's own identity, and drops its `Impersonate-*` headers.
-    pub(crate) fn authorize(self) -> Result<Authorized, UnencodableIdentity> {
-        let Self { mut data, identity } = self;
-        data.impersonate = ImpersonateHeaders::default();
-        let identity = identity.encode(data.cluster().backend.identity())?;
-        Ok(Authorized { data, identity, impersonate: None })
-    }
-
-    /// Authorizes a request under the client's own identity; the backend authorizes its `Impersonate-*` headers.
-    /// In identity mode `impersonate` the gateway itself passes identities in these headers: they are refused.
-    pub(super) fn authorize_impersonation_by_backend(self) -> Result<Authorized, Refusal> {
-        let Self { mut data, identity } = self;
+    /// Decides the identity under which the request is made: the client's own. The backend authorizes the client's
+    /// `Impersonate-*` headers. In identity mode `impersonate` the gateway itself passes identities in these headers, so
+    /// the client's are refused.
+    pub(super) fn authorize(self) -> Result<Authorized, Refusal> {
+        let Self { data, identity, impersonate } = self;
+        impersonate.check_known()?;
         let mode = data.cluster().backend.identity();
         let identity = identity.encode(mode)?;
-        match mode {
-            IdentityMode::RequestHeader => {
-                let impersonate = Some(std::mem::take(&mut data.impersonate));
-                Ok(Authorized { data, identity, impersonate })
-            }
-            IdentityMode::Impersonate => Err(Refusal::ImpersonationUnavailable),
+        if mode == IdentityMode::Impersonate && !impersonate.is_empty() {
+            return Err(Refusal::ImpersonationUnavailable);
         }
+        Ok(Authorized { data, identity, impersonate })
     }
 }
 
 impl Authorized {
     /// Whether the backend authorizes `Impersonate-*` headers of the request.
     pub(crate) fn is_impersonating(&self) -> bool {
-        self.impersonate.is_some()
+        !self.impersonate.is_empty()
     }
 }
 
@@ -212,13 +200,8 @@ impl Admitted {
     /// Splits the request into its parts, to forward it.
     pub(super) fn into_parts(self) -> ForwardParts {
         let Authorized { data, identity, impersonate } = self.0;
-        let StageData {
-            request,
-            cut_prefix,
-            route: Route { cluster, info, deadline },
-            is_from_front_proxy,
-            ..
-        } = *data;
+        let StageData { request, cut_prefix, route: Route { cluster, info, deadline }, is_from_front_proxy } =
+            *data;
         let backend = Arc::clone(&cluster.backend);
         ForwardParts {
             backend,

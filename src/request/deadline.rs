@@ -1,28 +1,19 @@
 //! The deadline of a request: `?timeout=`, limited by `--request-timeout`.
 //!
 //! Follows `k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go`. Long-running requests have no deadline, and
-//! their `timeout` is not parsed.
+//! their `timeout` is not parsed. The backend ends a watch at its `timeoutSeconds`; the gateway ends one only at a
+//! shutdown (`listener::watches`) and, for an anonymous client, after `--request-timeout`.
 
 use std::time::Duration;
 
 use super::info::RequestInfo;
 use crate::go::duration::{DurationError, parse_duration};
 use crate::go::url::query;
-use crate::http::status::Status;
-
-/// Default of `--request-timeout`.
-pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A `?timeout=` that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid timeout specified in the request URL - {0}")]
 pub struct BadTimeout(DurationError);
-
-impl From<BadTimeout> for Status {
-    fn from(error: BadTimeout) -> Self {
-        Self::bad_request(error.to_string())
-    }
-}
 
 /// The time that a request may take after its receipt; `None` for a long-running request. A zero or negative `timeout`,
 /// or one above `limit`, results in `limit`.
@@ -51,7 +42,7 @@ mod tests {
     #[test]
     fn the_deadline_is_the_requested_timeout_within_the_limit() {
         type Case = (&'static str, Option<&'static str>, Result<Option<Duration>, &'static str>);
-        let limit = DEFAULT_REQUEST_TIMEOUT;
+        let limit = Duration::from_mins(1);
         let seconds = Duration::from_secs;
         let cases: &[Case] = &[
             ("/api/v1/pods", None, Ok(Some(limit))),
@@ -77,14 +68,5 @@ mod tests {
                 expected.map_err(|error| format!("invalid timeout specified in the request URL - {error}"));
             assert_eq!(found, expected, "{path} {query:?}");
         }
-    }
-
-    #[test]
-    fn a_bad_timeout_is_a_bad_request() {
-        let info = RequestInfo::parse(&Method::GET, "/", None).expect("readable");
-        let status =
-            Status::from(deadline(&info, Some("timeout=5"), DEFAULT_REQUEST_TIMEOUT).expect_err("no unit"));
-        assert_eq!(status.code, http::StatusCode::BAD_REQUEST);
-        assert!(!status.nosniff);
     }
 }

@@ -346,7 +346,7 @@ impl<'a> ListOptions<'a> {
         [&self.limit, &self.timeout].into_iter().flatten().all(|value| value.parse::<i64>().is_ok())
     }
 
-    // apiserver: requestinfo.go — decoding metainternalversion.ListOptions and what follows when that fails
+    // apiserver: requestinfo.go — decoding metainternalversion.ListOptions, and the fallback
     fn is_watch(&self) -> bool {
         let Some(watch) = self.watch.as_deref() else { return false };
         if watch == "0" || watch.eq_ignore_ascii_case("false") {

@@ -1,13 +1,13 @@
 //! Field and label selectors, as kube-apiserver reads them from `?fieldSelector=` and `?labelSelector=`.
 //!
-//! Follows `k8s.io/apimachinery/pkg/fields/selector.go` and `pkg/labels/selector.go`. A selector that cannot be read
-//! is no fault of the request as far as the gateway is concerned: the API server answers it. But what a selector
-//! requires decides the name a list is authorised for, so it is read exactly as there.
+//! Follows `k8s.io/apimachinery/pkg/fields/selector.go` and `pkg/labels/selector.go`. The gateway does not refuse an
+//! invalid selector; the API server responds to it. The field selector decides the object name of a list, so it is
+//! parsed exactly as there.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Why a selector cannot be read. The text is for logs and authorizers.
+/// A selector does not parse. The text is for logs and authorizers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SelectorError(String);
@@ -23,7 +23,7 @@ pub struct FieldRequirement<'a> {
     pub value: Cow<'a, str>,
 }
 
-/// Reads a field selector. The requirements come out in upstream's order, which is that of the sorted terms.
+/// Parses a field selector. The requirements are in kube-apiserver's order: sorted by term.
 pub fn parse_fields(selector: &str) -> Result<Vec<FieldRequirement<'_>>, SelectorError> {
     let mut terms = split_terms(selector);
     terms.sort_unstable();
@@ -109,13 +109,13 @@ fn unescape_value(value: &str) -> Result<Cow<'_, str>, SelectorError> {
 pub struct LabelRequirement {
     /// The label's key.
     pub key: String,
-    /// What is required of it.
+    /// The operator.
     pub operator: LabelOperator,
-    /// The values, sorted, each once; none for the operators that take none.
+    /// The values, sorted, without duplicates; empty for operators without values.
     pub values: Vec<String>,
 }
 
-/// What a label selector can require.
+/// An operator of a label selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabelOperator {
     /// `in`
@@ -308,7 +308,7 @@ impl Parser<'_> {
             return Ok(LabelRequirement { key, operator, values: Vec::new() });
         }
         if negated {
-            // A key after `!` takes no operator; the caller finds what is there instead of a comma.
+            // A key after `!` has no operator; the caller checks the next token.
             return Ok(LabelRequirement { key, operator: LabelOperator::DoesNotExist, values: Vec::new() });
         }
         let operator = match self.next() {
@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn field_selectors_require_names_as_upstream_reads_them() {
+    fn field_selectors_require_names_as_in_kube_apiserver() {
         const CASES: &[(&str, Result<Option<&str>, ()>)] = &[
             ("", Ok(None)),
             ("metadata.name=x", Ok(Some("x"))),
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn label_selectors_are_read_as_upstream_reads_them() {
+    fn label_selectors_parse_as_in_kube_apiserver() {
         use LabelOperator::{DoesNotExist, Equals, Exists, GreaterThan, In, LessThan, NotEquals, NotIn};
         type Expected = Option<&'static [(&'static str, LabelOperator, &'static [&'static str])]>;
         let cases: &[(&str, Expected)] = &[

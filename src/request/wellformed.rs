@@ -3,13 +3,10 @@
 
 use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
-use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version};
+use http::{HeaderName, HeaderValue, Method, Request, Version};
 
 use crate::go::url::decode_path;
-
-/// Maximum number of header lines, for every protocol. Go limits only the bytes, but `http::HeaderMap` has a maximum
-/// size.
-pub const MAX_HEADER_LINES: usize = 4096;
+use crate::http::limits::MAX_HEADER_LINES;
 
 /// Why a request is refused as malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -49,30 +46,6 @@ pub enum MalformedRequest {
     /// An `Expect` header without `100-continue`.
     #[error("unknown expectation")]
     Expectation,
-}
-
-impl MalformedRequest {
-    /// Status code and body of the answer, as Go's server sends them; some errors have no reason.
-    // Go: net/http/server.go, readRequest and conn.serve
-    pub fn answer(self) -> (StatusCode, &'static str) {
-        match self {
-            Self::NoHost => (StatusCode::BAD_REQUEST, "400 Bad Request: missing required Host header"),
-            Self::BadHost => (StatusCode::BAD_REQUEST, "400 Bad Request: malformed Host header"),
-            Self::BadHeaderName => (StatusCode::BAD_REQUEST, "400 Bad Request: invalid header name"),
-            Self::HostMismatch => {
-                (StatusCode::BAD_REQUEST, "400 Bad Request: Host header differs from the request target")
-            }
-            Self::Connect => (StatusCode::BAD_REQUEST, "400 Bad Request: CONNECT is not supported"),
-            Self::ManyHosts | Self::BadEscape | Self::BadTarget => {
-                (StatusCode::BAD_REQUEST, "400 Bad Request")
-            }
-            Self::TransferCoding => (StatusCode::NOT_IMPLEMENTED, "Unsupported transfer encoding"),
-            Self::HeaderTooLarge => {
-                (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "431 Request Header Fields Too Large")
-            }
-            Self::Expectation => (StatusCode::EXPECTATION_FAILED, ""),
-        }
-    }
 }
 
 /// Checks a request, independent of its client.

@@ -33,6 +33,8 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the listener waits after it ran out of file descriptors.
 const OUT_OF_DESCRIPTORS_BACKOFF: Duration = Duration::from_millis(100);
 
+type Handler = dyn Fn(&Request<Incoming>) -> Response<Body> + Send + Sync;
+
 /// The handler of the admin listener.
 #[derive(Debug)]
 pub(super) struct AdminServer {
@@ -51,10 +53,10 @@ pub(super) fn start(
         let _entered = thread.enter();
         listener.register()?
     };
-    let answer = Arc::new(move |request: &Request<Incoming>| admin.answer(request));
+    let handler: Arc<Handler> = Arc::new(move |request| admin.respond(request));
     thread.start("admin", async move || {
         tokio::select! {
-            () = serve(listener, answer) => {}
+            () = serve(listener, handler) => {}
             _ = phase.wait_for(|phase| *phase == ShutdownPhase::Abort) => {}
         }
     })?;
@@ -62,7 +64,7 @@ pub(super) fn start(
 }
 
 // threat: metrics-port
-async fn serve(listener: TcpListener, answer: Arc<impl Handler>) {
+async fn serve(listener: TcpListener, handler: Arc<Handler>) {
     let quota = UnauthenticatedQuota::new(MAX_CONNECTIONS);
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
@@ -70,11 +72,11 @@ async fn serve(listener: TcpListener, answer: Arc<impl Handler>) {
             continue;
         };
         let Some(slot) = quota.admit(peer.ip(), false) else { continue };
-        let answer = Arc::clone(&answer);
+        let handler = Arc::clone(&handler);
         tokio::spawn(async move {
             let evicted = slot.evicted();
             tokio::select! {
-                () = serve_one(stream, answer) => {}
+                () = serve_one(stream, handler) => {}
                 () = evicted.notified() => {}
             }
         });
@@ -82,9 +84,9 @@ async fn serve(listener: TcpListener, answer: Arc<impl Handler>) {
 }
 
 /// Serves one request.
-async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, answer: Arc<impl Handler>) {
+async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, handler: Arc<Handler>) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = answer(&request);
+        let response = handler(&request);
         async move { Ok::<_, Infallible>(response) }
     });
     let mut builder = http1::Builder::new();
@@ -92,12 +94,8 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, answer: Arc<impl
     timeout(CONNECTION_TIMEOUT, builder.serve_connection(TokioIo::new(stream), service)).await.ok();
 }
 
-trait Handler: Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static {}
-
-impl<F: Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static> Handler for F {}
-
 impl AdminServer {
-    fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+    fn respond(&self, request: &Request<Incoming>) -> Response<Body> {
         let status = |status| {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = status;
@@ -113,14 +111,14 @@ impl AdminServer {
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
             return response;
         }
-        let answer = match HealthRequest::of_path(path) {
+        let response = match HealthRequest::of_path(path) {
             Some(HealthRequest::Root(endpoint)) => {
                 Some(self.health.root(endpoint, None, request.uri().query()))
             }
             Some(HealthRequest::Single(check)) => self.health.single(&check),
             None => None,
         };
-        answer.unwrap_or_else(|| status(StatusCode::NOT_FOUND))
+        response.unwrap_or_else(|| status(StatusCode::NOT_FOUND))
     }
 }
 

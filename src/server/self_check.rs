@@ -304,7 +304,7 @@ impl EndpointCheck {
         }
     }
 
-    /// The user as whom the gateway reads the names, if known.
+    /// The user that reads the header names, if known; the advice on a failure names it.
     // threat: backend-ignores-identity
     fn reader(&self) -> Option<String> {
         match self.backend.identity() {

@@ -1,6 +1,7 @@
-//! Reload without a restart. Every second the reloader compares the configuration files with the content in force. On a
-//! change it builds a whole new snapshot, in the same way as at the start, and swaps it in. On an error the old
-//! snapshot stays in force, and the reloader logs and counts the error once.
+//! Reload without a restart. Every second, and when the backend has rejected the gateway's credential, the reloader
+//! compares the configuration files with the content in force. On a change, and on SIGHUP (`cli::serve`) in any case, it
+//! builds a whole new snapshot, in the same way as at the start, and swaps it in. On an error the old snapshot stays in
+//! force, and the reloader logs and counts the error once.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -8,6 +8,8 @@ use testkit::pki::Ca;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use socket2::SockRef;
+
 use super::*;
 use crate::backend::settings::TrustedRoots;
 use crate::pki::x509::CertificateKeyPair;

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, info, warn};
 
 use crate::cluster::token_objects::watch_cache::{FRESH_FOR, Key, WatchCache};
+use crate::metrics::GaugeGuard;
 use crate::sync::lock;
 
 /// How long a watch lasts; the value of `timeoutSeconds`.
@@ -129,22 +130,6 @@ pub(super) struct Reflector<K, V> {
 pub(super) struct WatchFailure {
     cause: String,
     fix: &'static str,
-}
-
-/// Counts a stale watch until it is dropped.
-struct StaleWatchCount<'a>(&'a IntGauge);
-
-impl<'a> StaleWatchCount<'a> {
-    fn new(gauge: &'a IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge)
-    }
-}
-
-impl Drop for StaleWatchCount<'_> {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
 }
 
 impl<K, V> Reflector<K, V>
@@ -298,7 +283,7 @@ where
         let began = Instant::now();
         loop {
             self.cache.until_stale(began).await;
-            let count = StaleWatchCount::new(&self.stale);
+            let count = GaugeGuard::new(&self.stale);
             let no_response = || {
                 let cause = "no response from the API server".to_owned();
                 WatchFailure { cause, fix: "check the API server, the network to it, and proxies between" }

@@ -3,7 +3,8 @@
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
-use super::{AUDIT_ID, ForwardContext};
+use super::ForwardContext;
+use crate::pipeline::AUDIT_ID;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");

@@ -69,9 +69,7 @@ pub(crate) fn prepare(admitted: Admitted, context: &ForwardContext) -> Result<Pr
     let further_names = backend.identity_headers.load_full();
     let headers = request.headers_mut();
     write_trusted_headers(headers, &identity, further_names.as_deref(), context, is_from_front_proxy);
-    if let Some(impersonate) = impersonate {
-        impersonate.restore_into(headers);
-    }
+    impersonate.restore_into(headers);
     backend.add_credential(headers);
     let request = address_to_backend(request, &backend)?;
     let header_size = sharing::header_size(&request);
@@ -82,8 +80,17 @@ pub(crate) fn prepare(admitted: Admitted, context: &ForwardContext) -> Result<Pr
     Ok(Prepared { backend, request, header_size, info, identity, deadline, upgrade, prefixes })
 }
 
-/// Replaces everything that a backend trusts in a client's header: hop-by-hop headers, the client's address, the
-/// identity. `further_names` are non-standard headers from which the backend reads identities.
+/// Replaces everything that a backend trusts in a client's header. `further_names` are non-standard headers from which
+/// the backend reads identities.
+///
+/// | removed from a client's request | where |
+/// |---|---|
+/// | `Authorization`, the bearer token in `Sec-WebSocket-Protocol`, `X-Remote-*` and configured front-proxy headers | `request::credentials`, before authentication |
+/// | `Impersonate-*` | `request::credentials`; restored if the backend authorizes the impersonation |
+/// | hop-by-hop headers, and those that `Connection` names | `http::hop_by_hop` |
+/// | `Trailer` | here |
+/// | `X-Forwarded-For`, `Audit-Id`; of a client that is not a front proxy `Forwarded` and `X-Real-Ip` | `forwarded`, which writes the first two |
+/// | the names from which the backend reads identities | `http::identity_headers`, which writes the identity last |
 // threat: connection-nomination
 pub(crate) fn write_trusted_headers(
     headers: &mut HeaderMap,

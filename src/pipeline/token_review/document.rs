@@ -15,12 +15,12 @@ const KIND: &str = "TokenReview";
 
 /// A review from a response.
 pub(super) struct Document {
-    form: Form,
+    form: ReviewForm,
     spec: Spec,
     status: Status,
 }
 
-enum Form {
+enum ReviewForm {
     Json { review: Box<JsonReview>, is_pretty: bool },
     Yaml { before_status: String },
     Protobuf(Box<(Envelope, Review)>),
@@ -145,14 +145,14 @@ impl Document {
                 let spec = serde_json::from_str::<Spec>(review.spec.get()).ok()?;
                 let status = std::mem::take(&mut review.status);
                 let is_review = review.kind == KIND;
-                let form = Form::Json { review, is_pretty: bytes.starts_with(b"{\n") };
+                let form = ReviewForm::Json { review, is_pretty: bytes.starts_with(b"{\n") };
                 is_review.then_some(Self { form, spec, status })
             }
             b"application/yaml" => {
                 let text = std::str::from_utf8(bytes).ok()?;
                 let (before_status, _) = text.split_once("\nstatus:")?;
                 let YamlReview { kind, spec, status } = serde_saphyr::from_str(text).ok()?;
-                let form = Form::Yaml { before_status: before_status.to_owned() };
+                let form = ReviewForm::Yaml { before_status: before_status.to_owned() };
                 (kind == KIND).then_some(Self { form, spec, status })
             }
             b"application/vnd.kubernetes.protobuf" => {
@@ -160,7 +160,7 @@ impl Document {
                 let mut review = Review::decode(envelope.raw.as_slice()).ok()?;
                 let spec = Spec::decode(review.spec.as_slice()).ok()?;
                 let status = std::mem::take(&mut review.status);
-                Some(Self { form: Form::Protobuf(Box::new((envelope, review))), spec, status })
+                Some(Self { form: ReviewForm::Protobuf(Box::new((envelope, review))), spec, status })
             }
             _ => None,
         }
@@ -184,12 +184,12 @@ impl Document {
     /// Encodes the document with another status; `None` if that fails.
     pub(super) fn answered(self, status: &Status) -> Option<Vec<u8>> {
         match self.form {
-            Form::Json { review, is_pretty } => review.with(status, is_pretty),
-            Form::Yaml { before_status } => {
+            ReviewForm::Json { review, is_pretty } => review.with(status, is_pretty),
+            ReviewForm::Yaml { before_status } => {
                 let status = encoding::yaml(&json!({ "status": status }))?;
                 Some(format!("{before_status}\n{status}").into_bytes())
             }
-            Form::Protobuf(parts) => {
+            ReviewForm::Protobuf(parts) => {
                 let (mut envelope, review) = *parts;
                 envelope.raw = Review { status: status.clone(), ..review }.encode_to_vec();
                 Some(envelope.to_bytes())

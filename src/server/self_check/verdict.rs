@@ -40,7 +40,7 @@ pub(super) enum SelfCheckFailure {
     HeaderNamesForbidden(Option<String>),
 }
 
-/// What the TLS handshake reveals about the gateway's client certificate.
+/// The result of the TLS handshake for the gateway's client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CertificateFinding {
     /// The gateway has no client certificate: it uses a token.

@@ -50,7 +50,10 @@ pub(crate) enum UnencodableIdentity {
 
 /// Encodes `user`.
 // kubernetes: staging/src/k8s.io/client-go/transport/round_trippers.go, SetAuthProxyHeaders
-pub(super) fn lines(user: &UserInfo, mode: IdentityMode) -> Result<IdentityHeaderLines, UnencodableIdentity> {
+pub(super) fn encode(
+    user: &UserInfo,
+    mode: IdentityMode,
+) -> Result<IdentityHeaderLines, UnencodableIdentity> {
     if user.name.is_empty() {
         return Err(UnencodableIdentity::NoName);
     }
@@ -125,7 +128,7 @@ mod tests {
 
     #[test]
     fn every_part_of_an_identity_is_written_in_order() {
-        let written = lines(&user(), IdentityMode::RequestHeader).unwrap();
+        let written = encode(&user(), IdentityMode::RequestHeader).unwrap();
         let written: Vec<_> = written
             .iter()
             .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
@@ -169,7 +172,7 @@ mod tests {
             ];
             for (index, user) in cases.iter().enumerate() {
                 for mode in [IdentityMode::RequestHeader, IdentityMode::Impersonate] {
-                    let result = lines(user, mode);
+                    let result = encode(user, mode);
                     assert!(
                         matches!(result, Err(UnencodableIdentity::NotByteForByte { .. })),
                         "{bad:?} in {index}: {result:?}"
@@ -178,7 +181,7 @@ mod tests {
             }
         }
         assert_eq!(
-            lines(&UserInfo::named(""), IdentityMode::RequestHeader),
+            encode(&UserInfo::named(""), IdentityMode::RequestHeader),
             Err(UnencodableIdentity::NoName)
         );
     }

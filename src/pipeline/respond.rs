@@ -1,0 +1,106 @@
+//! The responses of the gateway itself, and the headers that the gateway adds to every response.
+
+use http::header::{
+    ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, STRICT_TRANSPORT_SECURITY, USER_AGENT, WARNING,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
+
+use super::AUDIT_ID;
+use super::access_log::shown_audit_id;
+use super::error_map::{Refusal, RefusalResponse};
+use crate::http::body::Body;
+use crate::http::status::Status;
+use crate::http::status::render::{Negotiation, render};
+
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
+
+/// The parts of a request by which the response to its refusal is rendered.
+pub(super) struct RefusalRenderer {
+    uri: Uri,
+    /// The headers by which the encoding of a `Status` is negotiated.
+    negotiation_headers: [(HeaderName, Option<HeaderValue>); 2],
+    http2: bool,
+}
+
+impl RefusalRenderer {
+    pub(super) fn of<B>(request: &Request<B>, http2: bool) -> Self {
+        let negotiation_headers = [ACCEPT, USER_AGENT].map(|name| {
+            let value = request.headers().get(&name).cloned();
+            (name, value)
+        });
+        Self { uri: request.uri().clone(), negotiation_headers, http2 }
+    }
+
+    /// The response to a refused request.
+    pub(super) fn render(&self, refusal: &Refusal, audit_id: HeaderValue) -> Response<Body> {
+        match refusal.response(&shown_audit_id(&audit_id)) {
+            RefusalResponse::Status(status) => {
+                let response = self.render_status(&status);
+                // kube-apiserver sends this response outside of the filter that sets Cache-Control.
+                if matches!(refusal, Refusal::RequestInfo(_)) {
+                    return with_audit_id(response, audit_id);
+                }
+                with_common_headers(response, audit_id)
+            }
+            RefusalResponse::Bare(code, text) => self.render_bare(code, text),
+        }
+    }
+
+    fn render_status(&self, status: &Status) -> Response<Body> {
+        let headers = self.negotiation_headers.iter();
+        let headers = headers.filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
+        let headers: HeaderMap = headers.collect();
+        render(status, &Negotiation::of(&headers, self.uri.query())).map(Body::bytes)
+    }
+
+    fn render_bare(&self, code: StatusCode, text: &'static str) -> Response<Body> {
+        let mut response = Response::new(Body::bytes(text));
+        *response.status_mut() = code;
+        let headers = response.headers_mut();
+        if !text.is_empty() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        }
+        if !self.http2 {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+/// Adds the headers that every response of the gateway itself has.
+pub(super) fn with_common_headers(response: Response<Body>, audit_id: HeaderValue) -> Response<Body> {
+    let mut response = with_audit_id(response, audit_id);
+    response.headers_mut().insert(CACHE_CONTROL, NO_CACHE);
+    response
+}
+
+fn with_audit_id(mut response: Response<Body>, audit_id: HeaderValue) -> Response<Body> {
+    response.headers_mut().insert(AUDIT_ID, audit_id);
+    response
+}
+
+/// Adds the headers that every response has, also one of the backend.
+pub(super) fn add_headers(
+    headers: &mut HeaderMap,
+    warnings: &[String],
+    strict_transport_security: Option<&HeaderValue>,
+) {
+    add_warnings(headers, warnings);
+    if let Some(directives) = strict_transport_security {
+        headers.entry(STRICT_TRANSPORT_SECURITY).or_insert_with(|| directives.clone());
+    }
+}
+
+/// Adds one `Warning` header for each text, as kube-apiserver does.
+// apiserver: pkg/endpoints/filters/warning.go; RFC 7234, section 5.5
+fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
+    for text in warnings {
+        let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+        let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) else {
+            continue;
+        };
+        if !headers.get_all(WARNING).iter().any(|existing| existing == value) {
+            headers.append(WARNING, value);
+        }
+    }
+}
