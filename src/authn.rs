@@ -120,7 +120,7 @@ pub struct Authenticated {
     pub user: Identity,
     /// The audiences that the credential is valid for; empty for a method without audiences, which matches any.
     pub audiences: Vec<Audience>,
-    /// The authentication method, for metrics and the log.
+    /// The authentication method; some decisions depend on it.
     pub method: AuthnMethod,
     /// Expiry of the credential, if known. A cached verdict ends then.
     pub expires: Option<UnixTime>,
@@ -146,7 +146,7 @@ impl ProvenIdentity {
         self.0.method
     }
 
-    /// Whether a front proxy vouched, whose word on where a request came from counts too.
+    /// Whether a front proxy asserted the user. Its `X-Forwarded-For` is trusted, too.
     pub(crate) fn is_by_front_proxy(&self) -> bool {
         self.0.method == AuthnMethod::RequestHeader
     }
@@ -222,7 +222,7 @@ impl AuthnError {
 
 impl std::error::Error for AuthnError {}
 
-/// A single text as it is, several in brackets: nested unions form one list, without duplicates.
+/// A single text unchanged, several in brackets: nested unions form one list, without duplicates.
 // apimachinery: pkg/util/errors/errors.go, aggregate.Error
 impl fmt::Display for AuthnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

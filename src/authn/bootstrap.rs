@@ -16,7 +16,8 @@ use super::{
 };
 use crate::authn::token_getter::{Secret, TokenGetter};
 use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
-use crate::clock::{self, UnixTime};
+use crate::clock::UnixTime;
+use crate::go::rfc3339;
 use crate::pki::bootstrap_tokens::secret::{self, GROUP_PREFIX, SECRET_TYPE, TokenData, TokenUsage};
 use crate::pki::bootstrap_tokens::token::split;
 use crate::user::UserInfo;
@@ -49,14 +50,18 @@ impl TokenAuthenticator for BootstrapTokens {
         Box::pin(async move {
             let trace = context.trace;
             let Some((id, secret)) = split(token.expose()) else {
-                trace.step(NAME, "form", StepOutcome::NotApplicable, || {
+                trace.step(NAME, Check::Other("form"), StepOutcome::NotApplicable, || {
                     r"must match [a-z0-9]{6}\.[a-z0-9]{16}".to_owned()
                 });
                 return Ok(None);
             };
             let name = format!("bootstrap-token-{id}");
             let found = self.getter.bootstrap_secret(&name).await;
-            let Some(found) = found.map_err(|error| AuthnError::Unavailable(error.0))? else {
+            let found = found.map_err(|error| {
+                trace.step(NAME, Check::BootstrapSecret, StepOutcome::Unavailable, || error.0.clone());
+                AuthnError::Unavailable(error.0)
+            })?;
+            let Some(found) = found else {
                 trace.step(NAME, Check::BootstrapSecret, StepOutcome::Failed, || {
                     format!("secret kube-system/{name} not found")
                 });
@@ -107,7 +112,7 @@ fn check_secret(
     })?;
     holds(Check::BootstrapExpiration, !data.has_expired(now), &|| match text(secret::EXPIRATION).as_ref() {
         "" => "none".to_owned(),
-        expiration => format!("{expiration:?}, current time {}", clock::rfc3339(now)),
+        expiration => format!("{expiration:?}, current time {}", rfc3339::format(now)),
     })?;
     let usage = TokenUsage::Authentication;
     holds(Check::BootstrapUsage(usage.key()), data.allows(usage), &|| {

@@ -1,8 +1,9 @@
-//! The authenticators of a cluster as one: their order, and the meaning of an error.
+//! The authenticators of a cluster as one: the first success wins, and an error is final or not. Their order is
+//! `cluster::authenticators`'.
 //!
 //! Follows `k8s.io/kubernetes/pkg/kubeapiserver/authenticator/config.go` with `apiserver/pkg/authentication`
 //! (`request/union`, `token/union`, `group`, `authenticator/audagnostic.go`) and the audience check of
-//! `pkg/endpoints/filters/authentication.go`. The first success wins and discards earlier errors; an error without a
+//! `pkg/endpoints/filters/authentication.go`. A success discards earlier errors; an error without a
 //! success is final; only a request on which no authenticator had an opinion can become anonymous. A disabled method is
 //! not in the chain, and a chain without any method cannot be constructed.
 
@@ -204,7 +205,7 @@ pub enum UnionErrorPolicy {
     Stop,
 }
 
-/// Combines token authenticators, tried in this order. A single one is returned as it is; `None` for an empty list.
+/// Combines token authenticators, tried in this order. A single one is returned unchanged; `None` for an empty list.
 // apiserver: pkg/authentication/token/union/union.go
 pub fn token_union(
     mut members: Vec<Box<dyn TokenAuthenticator>>,

@@ -164,17 +164,19 @@ impl TokenAuthenticator for OidcAuthenticator {
         Box::pin(async move {
             let steps = StepRecorder { trace: context.trace, label: &self.label };
             let Some(token) = IdToken::untrusted(token.expose(), token.issuer()) else {
-                steps.skip("iss", "not a JSON Web Token");
+                steps.skip(Check::Other("iss"), "not a JSON Web Token");
                 return Ok(None);
             };
             if token.issuer != self.issuer() {
-                steps.skip("iss", "token of another issuer");
+                steps.skip(Check::Other("iss"), "token of another issuer");
                 return Ok(None);
             }
-            context.trace.step(&self.label, "iss", StepOutcome::Passed, || token.issuer.to_owned());
+            context
+                .trace
+                .step(&self.label, Check::Other("iss"), StepOutcome::Passed, || token.issuer.to_owned());
             let began = Instant::now();
             let verdict = self.authenticate_token(token, context).await;
-            self.metrics.judged(verdict.is_ok(), began.elapsed());
+            self.metrics.validated(verdict.is_ok(), began.elapsed());
             verdict.map(Some)
         })
     }

@@ -78,12 +78,12 @@ impl AuthnTrace {
     pub fn step(
         &self,
         authenticator: &str,
-        check: impl Into<Check>,
+        check: Check,
         outcome: StepOutcome,
         detail: impl FnOnce() -> String,
     ) {
         if self.keeps_steps {
-            let (authenticator, check) = (authenticator.to_owned(), check.into());
+            let (authenticator, check) = (authenticator.to_owned(), check);
             self.record().steps.push(TraceStep { authenticator, check, outcome, detail: detail() });
         }
     }

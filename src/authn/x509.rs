@@ -20,9 +20,10 @@ use crate::authn::trace::{Check, StepOutcome};
 use crate::authn::{
     Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BoxFuture, RequestAuthenticator,
 };
-use crate::clock::{self, UnixTime};
+use crate::clock::UnixTime;
 use crate::go::hex::hex;
 use crate::go::quote::Quoted;
+use crate::go::rfc3339;
 use crate::pki::x509::certificate::{self, Certificate};
 use crate::pki::x509::name::CertificateSubject;
 use crate::pki::x509::{CaBundle, ParseError, VerifyError, bundle, verify};
@@ -209,11 +210,15 @@ fn parse_all(chain: &UnverifiedChain) -> Result<Vec<Certificate>, VerifyError> {
     Ok(chain.0.iter().cloned().map(Certificate::parse).collect::<Result<_, _>>()?)
 }
 
+/// The octets of a key identifier in a log line; a client may present any number.
+const MAX_PRINTED_KEY_ID: usize = 64;
+
 /// Identifies a certificate in the log as kube-apiserver does.
 // apiserver: pkg/authentication/request/x509/x509.go, certificateIdentifier
 fn identifier(leaf: &Certificate) -> String {
     let colons = |octets: &[u8]| {
-        let pairs: Vec<String> = octets.iter().map(|octet| format!("{octet:02X}")).collect();
+        let shown = octets.get(..MAX_PRINTED_KEY_ID).unwrap_or(octets);
+        let pairs: Vec<String> = shown.iter().map(|octet| format!("{octet:02X}")).collect();
         pairs.join(":")
     };
     format!(
@@ -347,7 +352,7 @@ impl X509Authenticator {
             "signed by a client CA, valid for client authentication".to_owned()
         });
         step(Check::Other("validity"), StepOutcome::Passed, &|| {
-            format!("{} to {}", clock::rfc3339(chain.valid_from()), clock::rfc3339(chain.valid_until()))
+            format!("{} to {}", rfc3339::format(chain.valid_from()), rfc3339::format(chain.valid_until()))
         });
         let named =
             if chain.common_name().is_empty() { StepOutcome::NotApplicable } else { StepOutcome::Passed };

@@ -7,7 +7,7 @@ use tokio::time::advance;
 use super::super::Authenticated;
 use super::super::testing::{audiences_of, success};
 use super::*;
-use crate::authn::trace::{StepOutcome, TraceRecord};
+use crate::authn::trace::{Check, StepOutcome, TraceRecord};
 use crate::metrics::Metrics;
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -394,7 +394,7 @@ async fn trace_records_are_stored_with_their_verdict() {
 #[tokio::test]
 async fn a_trace_with_steps_bypasses_the_cache() {
     let fake = FakeAuthenticator::new(|_, context| {
-        context.trace.step("fake", "token", StepOutcome::Passed, || "checked".to_owned());
+        context.trace.step("fake", Check::Other("token"), StepOutcome::Passed, || "checked".to_owned());
         context.trace.warn("tired");
         Ok(None)
     });

@@ -21,6 +21,7 @@ use super::verify::{IdToken, VerifiedIdToken};
 use super::with_prefix;
 use crate::authn::AuthnError;
 use crate::authn::jwt::{self, members};
+use crate::authn::trace::Check;
 use crate::clock::UnixTime;
 use crate::go::quote::Quoted;
 
@@ -194,8 +195,9 @@ impl ClaimResolver {
         }
         if let Some(endpoint) = token.sources.endpoint(&self.claim).map_err(AuthnError::Invalid)? {
             let resolved = self.resolve(endpoint, settings, now, steps).await;
-            let resolved = steps
-                .check("distributed claim", resolved, |_| format!("{} from {}", self.claim, endpoint.url))?;
+            let resolved = steps.check(Check::Other("distributed claim"), resolved, |_| {
+                format!("{} from {}", self.claim, endpoint.url)
+            })?;
             token.claims.insert(self.claim.clone(), resolved);
         }
         Ok(())

@@ -17,7 +17,7 @@ impl StepRecorder<'_> {
     /// Records a check: the error, or the detail of the value. Neither may contain a usable part of a token.
     pub(super) fn check<T, E: Display>(
         self,
-        check: impl Into<Check>,
+        check: Check,
         found: Result<T, E>,
         detail: impl FnOnce(&T) -> String,
     ) -> Result<T, E> {
@@ -29,7 +29,7 @@ impl StepRecorder<'_> {
     }
 
     /// Records a check without input.
-    pub(super) fn skip(self, check: impl Into<Check>, why: &str) {
+    pub(super) fn skip(self, check: Check, why: &str) {
         self.trace.step(self.label, check, StepOutcome::NotApplicable, || why.to_owned());
     }
 }

@@ -91,7 +91,8 @@ impl<'a> IdToken<'a> {
                 Ok(checks) => Ok((claims, checks)),
                 Err(error) => Err(AuthnError::Invalid(error)),
             });
-        let (claims, checks) = steps.check("claims", read, |_| "all of the expected types".to_owned())?;
+        let (claims, checks) =
+            steps.check(Check::Other("claims"), read, |_| "all of the expected types".to_owned())?;
         checks.run(&settings.issuer.audiences, now, steps).map_err(AuthnError::Invalid)?;
         Ok(VerifiedIdToken { claims, expiry: checks.expiry, sources: checks.sources })
     }

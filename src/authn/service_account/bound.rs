@@ -49,7 +49,7 @@ impl BoundTokenAuthenticator {
         let account = &claims.service_account;
         let mut user = identity::user(&claims.namespace, &account.name, &account.uid);
         user.extra = identity::extra(&public.id, claims.pod.as_ref(), claims.node.as_ref());
-        checks.pass("user", || user.name.clone());
+        checks.pass(Check::Other("user"), || user.name.clone());
         let expires = public.expiry.and_then(|date| u64::try_from(date.0).ok());
         let expires = expires.map(|seconds| UnixTime::from_secs(seconds).saturating_add(LEEWAY));
         Ok(Some(Authenticated { user: user.into(), audiences, method: AuthnMethod::ServiceAccount, expires }))
@@ -80,7 +80,7 @@ impl BoundTokenAuthenticator {
                 objects.check_object("node", None, claim, lookup.node(&claim.name), |node| node).await?;
             }
             (Some(_), Some(_)) => {
-                checks.skip("node", "not checked: the token is bound to a pod");
+                checks.skip(Check::Other("node"), "not checked: the token is bound to a pod");
             }
             (None, _) => {}
         }
@@ -92,11 +92,11 @@ impl BoundTokenAuthenticator {
         if is_after(now, date, 0) {
             let late = seconds(now).0.saturating_sub(date.0);
             let text = format!("subject: {subject}, seconds after warning threshold: {late}");
-            checks.pass("warnafter", || text.clone());
+            checks.pass(Check::Other("warnafter"), || text.clone());
             checks.trace.annotate(STALE, text);
             self.deps.counters.stale.inc();
         } else {
-            checks.pass("warnafter", || format!("not before {}", date.0));
+            checks.pass(Check::Other("warnafter"), || format!("not before {}", date.0));
             self.deps.counters.valid.inc();
         }
     }

@@ -62,13 +62,13 @@ impl LegacyTokenAuthenticator {
             ("serviceAccountUID", &claims.uid),
         ] {
             if value.is_empty() {
-                return Err(checks.invalid(check, format!("{check} claim is missing")));
+                return Err(checks.invalid(Check::Other(check), format!("{check} claim is missing")));
             }
         }
         if identity::split(&public.subject) != Some((&claims.namespace, &claims.name)) {
-            return Err(checks.invalid("sub", "sub claim is invalid"));
+            return Err(checks.invalid(Check::Other("sub"), "sub claim is invalid"));
         }
-        checks.pass("sub", || public.subject.clone());
+        checks.pass(Check::Other("sub"), || public.subject.clone());
         if self.lookup {
             within_timeout(checks, self.look_up(token.expose(), &claims, checks, context.now)).await?;
         } else {
@@ -78,7 +78,7 @@ impl LegacyTokenAuthenticator {
             );
         }
         let user = identity::user(&claims.namespace, &claims.name, &claims.uid);
-        checks.pass("user", || user.name.clone());
+        checks.pass(Check::Other("user"), || user.name.clone());
         Ok(Some(Authenticated {
             user: user.into(),
             audiences,
@@ -107,7 +107,7 @@ impl LegacyTokenAuthenticator {
                  marked invalid. Use tokens from the TokenRequest API or manually created secret-based tokens, or \
                  remove the '{INVALID_SINCE}' label from the secret to temporarily allow use of this token"
             );
-            return Err(checks.invalid(INVALID_SINCE, text));
+            return Err(checks.invalid(Check::Other(INVALID_SINCE), text));
         }
         if account.secrets.contains(secret_name) {
             checks.trace.warn(WARNING);

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::checks::CheckRecorder;
 use crate::authn::token_getter::GetResult;
+use crate::authn::trace::Check;
 use crate::authn::{AuthnError, BoxFuture};
 use crate::go::quote::Quoted;
 
@@ -28,8 +29,10 @@ pub(super) async fn within_timeout<T>(
         return outcome;
     }
     let late = |_| {
-        Err(checks
-            .unavailable("objects", format!("object lookups did not finish within {OBJECTS_TIMEOUT:?}")))
+        Err(checks.unavailable(
+            Check::Other("objects"),
+            format!("object lookups did not finish within {OBJECTS_TIMEOUT:?}"),
+        ))
     };
     timeout(OBJECTS_TIMEOUT, lookups).await.unwrap_or_else(late)
 }
@@ -58,7 +61,7 @@ impl ObjectLookup<'_> {
         match lookup.await {
             Ok(Some(found)) => Ok(Ok(found)),
             Ok(None) => Ok(Err(format!("{}s {} not found", self.kind, Quoted(self.name)))),
-            Err(error) => Err(checks.unavailable(self.kind, error.to_string())),
+            Err(error) => Err(checks.unavailable(Check::Other(self.kind), error.to_string())),
         }
     }
 

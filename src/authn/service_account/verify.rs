@@ -50,30 +50,35 @@ pub(super) async fn verify<P: DeserializeOwned>(
     // A token of another issuer is not parsed.
     let issuer = token.issuer();
     if let Some(issuer) = issuer.filter(|issuer| !issuers.iter().any(|known| known == issuer)) {
-        checks.skip("iss", format_args!("{}, must be one of {}", Quoted(issuer), QuotedList(issuers)));
+        checks.skip(
+            Check::Other("iss"),
+            format_args!("{}, must be one of {}", Quoted(issuer), QuotedList(issuers)),
+        );
         return Ok(None);
     }
     let jwt = match Jwt::parse(token.expose()) {
         Ok(jwt) => jwt,
         Err(malformed) => {
-            checks.skip("form", malformed);
+            checks.skip(Check::Other("form"), malformed);
             return Ok(None);
         }
     };
     let Some(issuer) = issuer else {
-        checks.skip("iss", format_args!("not a string, must be one of {}", QuotedList(issuers)));
+        checks
+            .skip(Check::Other("iss"), format_args!("not a string, must be one of {}", QuotedList(issuers)));
         return Ok(None);
     };
-    checks.pass("iss", || issuer.to_owned());
+    checks.pass(Check::Other("iss"), || issuer.to_owned());
     deps.keys.verify(&jwt, checks).await?;
     // The members that no struct has must be valid JSON too, within the depth that other parsers accept.
-    jwt.claims().map_err(|error| checks.invalid("claims", format!("json: {error}")))?;
-    let read = |error: serde_json::Error| checks.invalid("claims", unreadable(&error));
+    jwt.claims().map_err(|error| checks.invalid(Check::Other("claims"), format!("json: {error}")))?;
+    let read = |error: serde_json::Error| checks.invalid(Check::Other("claims"), unreadable(&error));
     let DistinctObject(public): DistinctObject<PublicClaims> =
         serde_json::from_slice(jwt.payload()).map_err(read)?;
     // Differs from the issuer above only if the two decoders disagree.
     if !issuers.contains(&public.issuer) {
-        return Err(checks.invalid("iss", format!("token issuer {} is invalid", Quoted(&public.issuer))));
+        return Err(checks
+            .invalid(Check::Other("iss"), format!("token issuer {} is invalid", Quoted(&public.issuer))));
     }
     let DistinctObject(private) = serde_json::from_slice(jwt.payload()).map_err(read)?;
     let audiences = audiences(&public, deps, checks, context)?;

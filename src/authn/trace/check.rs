@@ -1,30 +1,29 @@
-//! The checks that authenticators make. `portcullis explain` shows each by its word and chooses its advice by the
-//! variant: what it advises depends on no text.
+//! The checks of the authenticators. `portcullis explain` prints each by its name and chooses the advice by the variant.
 
 use std::fmt;
 
 use crate::pki::x509::VerifyError;
 
-/// What an authenticator looked at. `Display` is the word that people see; several checks may share one.
+/// A check of an authenticator. `Display` is the printed name, which several checks may share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Check {
-    /// The issuer's configuration and keys are known.
+    /// OIDC discovery has succeeded, and the keys are known.
     IssuerInitialized,
-    /// The token can be read.
+    /// The token parses.
     Token,
     /// The algorithm of an ID token.
     Algorithm,
     /// The signature of an ID token.
     Signature,
-    /// The same, when the issuer's keys could not be fetched.
+    /// The signature of an ID token whose issuer's keys could not be fetched.
     KeysFetched,
     /// The audience of an ID token.
     Audience,
-    /// The end of a token.
+    /// `exp`.
     Expiry,
-    /// The begin of a token.
+    /// `nbf`.
     NotBefore,
-    /// When a token was made.
+    /// `iat`.
     IssuedAt,
     /// A claim with a fixed value.
     RequiredClaim(String),
@@ -34,7 +33,7 @@ pub enum Check {
     UserRule,
     /// The claim or expression of the user name.
     Username,
-    /// The claim that an address is verified.
+    /// `email_verified`.
     EmailVerified,
     /// The claim or expression of the groups.
     Groups,
@@ -46,41 +45,41 @@ pub enum Check {
     AccountSignature,
     /// The audience of a service-account token.
     AccountAudience,
-    /// The service account of a token is the one it was made for.
+    /// The service account exists and has the UID in the token.
     ServiceAccount,
     /// The object that a token is bound to, by its kind in lower case.
     BoundObject(&'static str),
     /// The secret that holds a legacy token.
     LegacySecret,
-    /// There is a secret of a bootstrap token.
+    /// The Secret of a bootstrap token exists.
     BootstrapSecret,
     /// The secret part of a bootstrap token.
     BootstrapTokenSecret,
-    /// The end of a bootstrap token.
+    /// `expiration` of a bootstrap token.
     BootstrapExpiration,
-    /// A bootstrap token is for authentication, by the key that says so.
+    /// `usage-bootstrap-authentication` of a bootstrap token.
     BootstrapUsage(&'static str),
-    /// Another part of the secret of a bootstrap token.
+    /// Another key of the Secret of a bootstrap token.
     BootstrapField(&'static str),
-    /// The webhook answers.
+    /// The webhook responds.
     WebhookAnswer,
-    /// The webhook knows the token.
+    /// The webhook accepts the token.
     WebhookVerdict,
-    /// The token, or its authenticator, is for the audiences that are asked for.
+    /// The token, or its authenticator, is for the requested audiences.
     RequestedAudiences,
     /// The certificate chain.
     Chain,
-    /// The same: no authority of the bundle has signed it.
+    /// The certificate chain: the issuer is not in the bundle.
     ChainAuthority,
-    /// The same: it is not for clients.
+    /// The certificate chain: the extended key usage.
     ChainUsage,
-    /// The same: it has ended or not begun.
+    /// The certificate chain: the validity.
     ChainValidity,
-    /// The user fits into headers.
+    /// Headers can carry the user byte for byte.
     Identity,
     /// All checks of an authenticator together.
     Verdict,
-    /// Any other, by its word.
+    /// Any other check, by its name; there is no advice on it.
     Other(&'static str),
 }
 
@@ -93,12 +92,6 @@ impl Check {
             VerifyError::NotYetValid { .. } | VerifyError::Expired { .. } => Self::ChainValidity,
             _ => Self::Chain,
         }
-    }
-}
-
-impl From<&'static str> for Check {
-    fn from(word: &'static str) -> Self {
-        Self::Other(word)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Go aborts the TLS handshake when it cannot parse the client certificate, so this parser decides which certificates
 //! reach path validation. It makes no trust decision. Error texts are Go's.
 
+use num_bigint::BigUint;
 use rustls_pki_types::CertificateDer;
 
 use super::alt_names::SubjectAltNames;
@@ -334,21 +335,30 @@ fn check_information_access(mut der: DerReader<'_>, critical: bool) -> Result<()
     Ok(())
 }
 
-/// Formats a big-endian number in decimal.
+/// The longest serial number that is printed, in octets. RFC 5280 allows 20; a client may present any number, and the
+/// conversion takes quadratic time.
+const MAX_PRINTED_SERIAL: usize = 128;
+
+/// Formats a big-endian serial number in decimal; `…` stands for one that is too long.
 pub(crate) fn decimal(octets: &[u8]) -> String {
-    // Little-endian decimal digits; serial numbers are short.
-    let mut digits = vec![0_u32];
-    for octet in octets {
-        let mut carry = u32::from(*octet);
-        for digit in &mut digits {
-            let value = *digit * 256 + carry;
-            *digit = value % 10;
-            carry = value / 10;
-        }
-        while carry > 0 {
-            digits.push(carry % 10);
-            carry /= 10;
-        }
+    if octets.len() > MAX_PRINTED_SERIAL {
+        return "…".to_owned();
     }
-    digits.iter().rev().filter_map(|digit| char::from_digit(*digit, 10)).collect()
+    BigUint::from_bytes_be(octets).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn serial_numbers_are_decimal_and_bounded() {
+        for (octets, printed) in
+            [(&[][..], "0"), (&[0], "0"), (&[9], "9"), (&[1, 0], "256"), (&[0, 0xff, 0xff], "65535")]
+        {
+            assert_eq!(decimal(octets), printed);
+        }
+        assert_eq!(decimal(&[1; MAX_PRINTED_SERIAL]).len(), 306);
+        assert_eq!(decimal(&vec![1; 60_000]), "…");
+    }
 }
