@@ -19,21 +19,3 @@ mod validity;
 mod yaml;
 
 pub use error::{ConfigError, ConfigErrors};
-
-/// Reads the current context of a kubeconfig, as [`resolve`] does.
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn load_kubeconfig(
-    file: &std::path::Path,
-    identity: crate::user::IdentityMode,
-    errors: &mut Vec<ConfigError>,
-) -> Option<crate::backend::settings::Backend> {
-    kubeconfig::load(
-        "--backend-kubeconfig",
-        file,
-        None,
-        &[],
-        identity,
-        &mut inputs::ConfigInputs::default(),
-        errors,
-    )
-}

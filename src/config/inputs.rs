@@ -115,7 +115,7 @@ impl ConfigInputs {
         self.plugins.due()
     }
 
-    /// Makes the plugins due; call it when a backend has rejected the gateway's credential. `PluginCache` that ran just
+    /// Makes the plugins due; call it when a backend has rejected the gateway's credential. Plugins that ran just
     /// now become due a few seconds later, so that a backend that rejects everything does not keep them running.
     pub fn expire_credentials(&mut self) {
         self.plugins.expire();

@@ -6,7 +6,7 @@
 
 mod credential;
 mod exec;
-mod plugins;
+mod plugin_cache;
 mod process;
 mod user;
 mod webhook;
@@ -29,7 +29,7 @@ use crate::pki::x509::certificate::Certificate;
 use crate::user::IdentityMode;
 use credential::{ClientCredential, NamedContent};
 pub(super) use exec::{ExecPlugin, PluginCredential, PluginError};
-pub(super) use plugins::PluginCache;
+pub(super) use plugin_cache::PluginCache;
 pub(super) use webhook::{WebhookServer, load_remote};
 
 /// The fix for a file that is not a kubeconfig.
@@ -41,7 +41,7 @@ pub(super) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/service
 /// Reads a context of `file`: `context`, else the current one. `endpoints` are the URLs of the cluster's API servers,
 /// each with its configuration key; if empty, the kubeconfig's `server` is the only one. Returns `None` if it added to
 /// `errors`.
-pub(super) fn load(
+pub(crate) fn load(
     key: &str,
     file: &Path,
     context: Option<&str>,

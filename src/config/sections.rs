@@ -1,5 +1,8 @@
 //! Merges a section of the configuration from its defaults, the file and the command line. Records the origin of each
 //! value: errors name it, and relative paths resolve against it.
+//!
+//! Files are parsed strictly: unknown keys and values of another type are errors here, duplicate keys in `config::yaml`.
+//! An `AuthenticationConfiguration` has a decoder of its own, with kube-apiserver's errors.
 
 mod advice;
 
@@ -174,7 +177,7 @@ impl<T: Args + Serialize + DeserializeOwned> MergedSection<T> {
         for layer in layers {
             for (key, value) in layer.values {
                 let is_default = value.is_null();
-                match checked::<T>(&defaults, &key, value) {
+                match check_key::<T>(&defaults, &key, value) {
                     Ok(checked) => {
                         if is_default {
                             given.remove(&key);
@@ -228,7 +231,7 @@ impl<T> MergedSection<T> {
 }
 
 /// Checks that the section has the key and that the value has its type. Else returns the problem and the fix.
-fn checked<T: Args + DeserializeOwned>(
+fn check_key<T: Args + DeserializeOwned>(
     defaults: &Map<String, Value>,
     key: &str,
     value: Value,

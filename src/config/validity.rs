@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use crate::clock::{UnixTime, rfc3339};
+use crate::clock::UnixTime;
+use crate::go::rfc3339;
 use crate::pki::x509::certificate::Certificate;
 
 /// The number of certificates that one warning names.
@@ -32,9 +33,9 @@ fn problem(certificate: &Certificate, now: UnixTime) -> Option<String> {
     let (begin, end) = (time(certificate.not_before), time(certificate.not_after));
     let name = certificate.label();
     if end < now {
-        Some(format!("the certificate {name:?} expired at {}: renew it", rfc3339(end)))
+        Some(format!("the certificate {name:?} expired at {}: renew it", rfc3339::format(end)))
     } else if begin > now {
-        let begin = rfc3339(begin);
+        let begin = rfc3339::format(begin);
         Some(format!(
             "the certificate {name:?} is not valid before {begin}: check the clocks of both machines"
         ))

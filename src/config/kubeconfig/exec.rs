@@ -1,6 +1,6 @@
 //! Credential plugins: programs that print an `ExecCredential` of the API group `client.authentication.k8s.io`.
 //!
-//! A plugin runs without standard input; one with `interactiveMode: Always` is rejected. Its output is a secret, and no
+//! [`plugin_cache`](super::plugin_cache) decides when a plugin runs. It runs without standard input; one with `interactiveMode: Always` is rejected. Its output is a secret, and no
 //! error shows it.
 
 use std::process::{Command, Stdio};
@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::credential::{ClientCredential, CredentialError, NamedContent, bearer_token, client_certificate};
 use super::process::{ProcessError, stdout_of};
-use crate::clock::{Clock, UnixTime, rfc3339};
+use crate::clock::{Clock, UnixTime};
+use crate::go::rfc3339;
 
 /// The timeout of one run, enough for two requests to a distant server.
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -247,7 +248,7 @@ impl ExecPlugin {
         let stated = stated.map(UnixTime::from_secs);
         let expires = [stated, credential.expires()].into_iter().flatten().min();
         if let Some(end) = expires.filter(|end| *end <= now) {
-            return Err(wrong(format!("returned a credential that expired at {}", rfc3339(end))));
+            return Err(wrong(format!("returned a credential that expired at {}", rfc3339::format(end))));
         }
         Ok(PluginCredential { credential, expires })
     }

@@ -9,8 +9,8 @@ use kube::ResourceExt as _;
 use tracing::{error, info, warn};
 
 use super::{Csr, WriteOutcome, usages};
-use crate::clock::rfc3339;
 use crate::go::hex::hex;
+use crate::go::rfc3339;
 use crate::pki::issuance::alt_names::AltNames;
 use crate::pki::issuance::issue::IssuedCertificate;
 
@@ -43,7 +43,7 @@ impl<'a> AuditLine<'a> {
             usages = usages(&csr.spec).join(", "),
             serial = issued.serial_hex(),
             sha256 = hex(digest::digest(&digest::SHA256, issued.der()).as_ref()),
-            not_after = rfc3339(issued.not_after()),
+            not_after = rfc3339::format(issued.not_after()),
             "signing"
         );
         line
@@ -62,7 +62,7 @@ impl<'a> AuditLine<'a> {
                 requester = requester(&csr.spec),
                 subject = issued.subject().to_string(),
                 serial = issued.serial_hex(),
-                not_after = rfc3339(issued.not_after()),
+                not_after = rfc3339::format(issued.not_after()),
                 "certificate issued"
             ),
             WriteOutcome::No => warn!(

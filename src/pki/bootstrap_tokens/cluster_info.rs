@@ -55,8 +55,8 @@ pub enum ClusterInfoError {
     NotSigned(TokenId),
     /// The signature by the token does not verify.
     #[error(
-        "the signature by the token {0} does not verify for the ConfigMap {NAMESPACE}/{NAME}: the token belongs to \
-        another cluster"
+        "the signature by the token {0} does not verify for the ConfigMap {NAMESPACE}/{NAME}: the ConfigMap was \
+        modified, or the token belongs to another cluster"
     )]
     BadSignature(TokenId),
     /// The signed kubeconfig cannot be used.

@@ -8,8 +8,8 @@ use k8s_openapi::api::core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::token::{BootstrapToken, TokenId};
-use crate::clock::{self, UnixTime};
-use crate::go::rfc3339::{InvalidTimestamp, Rfc3339Time};
+use crate::clock::UnixTime;
+use crate::go::rfc3339::{self, InvalidTimestamp, Rfc3339Time};
 
 /// The type of the Secrets that hold bootstrap tokens.
 pub const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -247,7 +247,7 @@ impl NewToken {
             data.insert(DESCRIPTION, self.description.clone());
         }
         if let Some(end) = self.expires {
-            data.insert(EXPIRATION, clock::rfc3339(end));
+            data.insert(EXPIRATION, rfc3339::format(end));
         }
         if !self.groups.is_empty() {
             data.insert(EXTRA_GROUPS, self.groups.join(","));

@@ -14,11 +14,11 @@ use super::issue::{
 use super::limits::{self, AuthorityLimit};
 use super::profile::CertificateProfile;
 use super::public_key::{PublicKeyError, StrongPublicKey};
-use super::request::encode_pem;
 use super::signer::{PemKey, PrivateKeyError, Signer, SigningAlgorithm};
 use super::subject::Subject;
 use super::validity::Validity;
 use crate::clock::UnixTime;
+use crate::go::pem::encode_pem;
 use crate::input_file::{self, ReadFileError};
 use crate::pki::x509::ParseError;
 use crate::pki::x509::certificate::{Certificate, KEY_CERT_SIGN};
@@ -258,6 +258,11 @@ impl CertificateAuthority {
                 certificate,
             },
         })
+    }
+
+    /// The certificate.
+    pub(crate) fn certificate(&self) -> &Certificate {
+        &self.issuer.certificate
     }
 
     /// The certificate, as one PEM block.

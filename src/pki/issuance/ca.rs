@@ -20,14 +20,14 @@ use super::usage::CertificateUsage;
 use super::validity::Validity;
 use crate::pki::x509::certificate::Certificate;
 
-/// What the certificate of an authority is made of.
+/// The fields of a CA certificate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CaCertificate<'a> {
     pub(crate) common_name: &'a str,
     pub(crate) validity: Validity,
-    /// How many authorities may stand between it and a leaf.
+    /// `pathLenConstraint`.
     pub(crate) path_length: u8,
-    /// What the certificates below it are for; `None`: anything.
+    /// The extended key usage; `None` omits the extension.
     pub(crate) purpose: Option<CertificateUsage>,
     /// The subject key identifier; `None` derives it from the key.
     pub(crate) key_id: Option<&'a [u8]>,
@@ -66,7 +66,7 @@ impl CaCertificate<'_> {
         let failed = |reason: &str| SignError::Failed(reason.to_owned());
         let public = StrongPublicKey::from_spki(key.public_key()).map_err(|bad| failed(&bad.to_string()))?;
         let algorithm = SigningAlgorithm::of(public.key()).ok_or_else(|| failed("the key cannot sign"))?;
-        // RFC 5280 section 4.2.1.3: what an authority does, and nothing else.
+        // RFC 5280 section 4.2.1.3: only the usages of a CA.
         let usages: Vec<_> =
             [CertificateUsage::CertSign, CertificateUsage::CrlSign].into_iter().chain(self.purpose).collect();
         let encoded = TbsFields {
@@ -110,8 +110,8 @@ fn key_id(spki: &[u8]) -> Result<Vec<u8>, der::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::go::pem::encode_pem;
     use crate::pki::issuance::authority::CertificateAuthority;
-    use crate::pki::issuance::request::encode_pem;
     use crate::pki::issuance::signer::{KeyKind, PemKey};
     use crate::pki::issuance::testing::{KINDS, NOW, YEAR, openssl};
     use crate::pki::x509::certificate::KEY_CERT_SIGN;

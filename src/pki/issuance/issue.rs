@@ -9,7 +9,7 @@ use super::limits::{self, AuthorityLimit};
 use super::lint::{self, ExpectedCertificate, LintError};
 use super::profile::{CertificateProfile, ProfileViolation};
 use super::public_key::StrongPublicKey;
-use super::request::{CertificateRequest, RequestError, encode_pem};
+use super::request::{CertificateRequest, RequestError};
 use super::signer::{SignError, Signer, SigningAlgorithm};
 use super::subject::Subject;
 use super::tbs::{self, TbsFields};
@@ -17,6 +17,7 @@ use super::usage::{CertificateUsages, UnknownUsages};
 use super::validity::{self, AuthorityNotValid, Validity};
 use crate::clock::UnixTime;
 use crate::go::hex::hex;
+use crate::go::pem::encode_pem;
 use crate::pki::x509::certificate::Certificate;
 
 /// A certificate request, with the parameters of its `CertificateSigningRequest`.
@@ -154,7 +155,7 @@ impl CertificateIssuer {
         let validity = Validity::of(now, lifetime, self.validity)?;
         let subject = request.subject().to_der().map_err(lint::unencodable)?;
         let serial = new_serial()?;
-        // go: crypto/x509/x509.go, CreateCertificate — who has the authority's own name gets no identifier of it
+        // go: crypto/x509/x509.go, CreateCertificate — a certificate with the CA's own name has no authority key identifier
         let authority_key_id = if subject == self.subject { &[] } else { self.key_id.as_slice() };
         let encoded = TbsFields {
             serial: &serial,

@@ -6,10 +6,6 @@ mod building;
 
 use std::collections::BTreeSet;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use secrecy::zeroize::Zeroizing;
-
 pub use building::build;
 
 use super::alt_names::AltNames;
@@ -159,7 +155,7 @@ impl CertificateRequest {
 
     /// The request as a PEM block.
     pub fn to_pem(&self) -> String {
-        encode_pem("CERTIFICATE REQUEST", &self.der)
+        pem::encode_pem("CERTIFICATE REQUEST", &self.der)
     }
 }
 
@@ -247,21 +243,6 @@ fn extension_request(attribute: &[u8]) -> Option<&[u8]> {
         values.any()?;
     }
     (kind == EXTENSION_REQUEST).then_some(first)
-}
-
-/// Encodes a PEM block with lines of 64 characters.
-// go: encoding/pem, Encode
-pub(crate) fn encode_pem(kind: &str, content: &[u8]) -> String {
-    // The content may be a private key: wipes the copy, and allocates once so that growing leaves no copy behind.
-    let text = Zeroizing::new(STANDARD.encode(content));
-    let lines = text.len() / 64 + 1;
-    let mut pem = String::with_capacity(text.len() + lines + 2 * kind.len() + 40);
-    pem = pem + "-----BEGIN " + kind + "-----\n";
-    for line in text.as_bytes().chunks(64) {
-        pem.extend(line.iter().copied().map(char::from));
-        pem.push('\n');
-    }
-    pem + "-----END " + kind + "-----\n"
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Key usages and extended key usages, by their names in the certificates API.
+//! Key usages and extended key usages, by their names in the certificates API. [`super::profile`] decides which of them a
+//! request may have.
 //!
 //! The names come only from `spec.usages`, never from the PKCS#10 request. Several names may stand for one bit.
 

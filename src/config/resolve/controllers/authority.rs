@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-use crate::clock::{UnixTime, rfc3339};
+use crate::clock::UnixTime;
 use crate::config::error::ConfigError;
 use crate::config::resolve::ConfigResolver;
 use crate::config::sections::KeyLocation;
+use crate::go::rfc3339;
 use crate::pki::issuance::authority::{
     AuthorityError, AuthorityKeyPairError, AuthorityKeySource, CertificateAuthority,
 };
@@ -103,7 +104,7 @@ impl ConfigResolver<'_> {
         let authority = self.ok(authority)?;
         if authority.is_expired(now) {
             // It expired after it was loaded. An error would block every other change, revocations included.
-            let end = rfc3339(authority.not_after());
+            let end = rfc3339::format(authority.not_after());
             self.warnings.push(format!(
                 "{cert_key}: the CA certificate has expired: NotAfter={end}: nothing is signed until it is replaced"
             ));
@@ -139,10 +140,10 @@ enum UnusableAuthority {
     #[error(transparent)]
     Authority(#[from] AuthorityError),
     /// kube-controller-manager starts, but cannot sign.
-    #[error("the CA certificate has expired: NotAfter={}", rfc3339(*.0))]
+    #[error("the CA certificate has expired: NotAfter={}", rfc3339::format(*.0))]
     Expired(UnixTime),
     /// kube-controller-manager starts, and signs certificates that are not valid yet.
-    #[error("the CA certificate is not valid yet: NotBefore={}", rfc3339(*.0))]
+    #[error("the CA certificate is not valid yet: NotBefore={}", rfc3339::format(*.0))]
     NotYetValid(UnixTime),
 }
 

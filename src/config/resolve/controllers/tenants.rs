@@ -55,9 +55,8 @@ impl SigningCa {
         self.position = Some(position);
     }
 
-    fn certificate(&self) -> Option<Certificate> {
-        let bundle = CaBundle::from_pem(self.authority.certificate_pem().as_bytes()).ok()?;
-        bundle.certificates().first().cloned()
+    fn certificate(&self) -> &Certificate {
+        self.authority.certificate()
     }
 
     fn error(&self, problem: String) -> ConfigError {
@@ -97,12 +96,11 @@ impl ConfigResolver<'_> {
         let bundles = tenants.iter().flat_map(Tenant::bundles);
         let mut known: Vec<Certificate> =
             bundles.flat_map(|bundle| bundle.certificates().iter().cloned()).collect();
-        known.extend(tenants.iter().flat_map(|tenant| &tenant.signing).filter_map(SigningCa::certificate));
+        known.extend(tenants.iter().flat_map(|tenant| &tenant.signing).map(|ca| ca.certificate().clone()));
         for (index, tenant) in tenants.iter().enumerate() {
             for ca in &tenant.signing {
-                let Some(certificate) = ca.certificate() else { continue };
                 for (other, others) in tenants.iter().enumerate().filter(|(other, _)| *other != index) {
-                    let problem = conflict(tenant, ca, &certificate, others, &known);
+                    let problem = conflict(tenant, ca, others, &known);
                     // A CA shared by two clusters is reported once.
                     if let Some((problem, is_mutual)) = problem
                         && (!is_mutual || index < other)
@@ -119,13 +117,12 @@ impl ConfigResolver<'_> {
 fn conflict(
     tenant: &Tenant,
     ca: &SigningCa,
-    certificate: &Certificate,
     other: &Tenant,
     known: &[Certificate],
 ) -> Option<(String, bool)> {
+    let certificate = ca.certificate();
     let is_same = |theirs: &SigningCa| {
-        (ca.is_kubernetes || theirs.is_kubernetes)
-            && theirs.certificate().is_some_and(|theirs| theirs.spki == certificate.spki)
+        (ca.is_kubernetes || theirs.is_kubernetes) && theirs.certificate().spki == certificate.spki
     };
     let (one, two) = (&tenant.name, &other.name);
     let danger = format!("certificates approved in {one} could act as any user in {two}");

@@ -239,7 +239,7 @@ fn long_requests_are_rejected() {
     let error = CertificateRequest::from_der(&long).unwrap_err();
     assert_eq!(error, RequestError::TooLarge);
     assert!(error.is_policy());
-    let pem = super::encode_pem("CERTIFICATE REQUEST", &long);
+    let pem = crate::go::pem::encode_pem("CERTIFICATE REQUEST", &long);
     assert_eq!(CertificateRequest::from_pem(pem.as_bytes()).unwrap_err(), RequestError::TooLarge);
     let around = "x\n".repeat(super::MAX_REQUEST_BYTES * 2 + 1);
     assert_eq!(CertificateRequest::from_pem(around.as_bytes()).unwrap_err(), RequestError::TooLarge);

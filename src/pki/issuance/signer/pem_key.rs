@@ -15,7 +15,7 @@ use secrecy::{ExposeSecret as _, SecretSlice, SecretString};
 
 use super::{KeyKind, PrivateKeyError, SignError, Signer, SigningAlgorithm};
 use crate::go::pem;
-use crate::pki::issuance::request::encode_pem;
+use crate::go::pem::encode_pem;
 
 /// A private key in memory.
 pub struct PemKey {

@@ -1,5 +1,5 @@
-//! A cache of plugin credentials across configuration loads. Runs a plugin when its credential is first needed, some
-//! time before the credential expires, and after the backend has rejected it.
+//! A cache of plugin credentials across configuration loads. Runs a plugin when its credential is first needed, after
+//! 80 % of the credential's lifetime, and after the backend has rejected it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,6 +10,8 @@ use crate::clock::{Clock, UnixTime};
 
 /// The minimum interval between runs after a failure, or after the backend rejected the credential.
 const RETRY_BACKOFF: Duration = Duration::from_secs(10);
+/// A plugin runs again after this share of its credential's remaining lifetime.
+const REFRESH_AT_PERCENT: u32 = 80;
 /// The minimum interval between runs after a success, however soon the credential expires.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -56,8 +58,8 @@ impl PluginCache {
             (Ok(issued), _) => {
                 // A plugin may return the same credential until shortly before it expires; the interval then shrinks
                 // with the remaining lifetime.
-                held.due =
-                    issued.expires.map(|end| now + MIN_REFRESH_INTERVAL.max(end.saturating_sub(now) * 4 / 5));
+                let refresh_in = |end: UnixTime| end.saturating_sub(now) * REFRESH_AT_PERCENT / 100;
+                held.due = issued.expires.map(|end| now + MIN_REFRESH_INTERVAL.max(refresh_in(end)));
                 held.failure = None;
                 held.issued = Some(issued.clone());
                 Ok(issued)
