@@ -13,7 +13,6 @@ use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::settings::Authentication;
 use crate::backend::settings::Endpoint;
-use crate::clock::rfc3339;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::ConfigError;
@@ -21,6 +20,7 @@ use crate::config::flags::{MetricsAddress, ServeFlags};
 use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::{ResolvedConfig, resolve};
 use crate::controllers::settings::SignerSettings;
+use crate::go::rfc3339;
 use crate::metrics::Metrics;
 use crate::state::snapshot::Snapshot;
 
@@ -244,7 +244,7 @@ impl SignerReport {
         Self {
             name: signer.name().to_owned(),
             authority: authority.subject().to_string(),
-            not_after: rfc3339(authority.not_after()),
+            not_after: rfc3339::format(authority.not_after()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! `portcullis explain`: what each authenticator makes of a credential, and why.
+//! `portcullis explain`: the verdict of each authenticator on a credential, with its reason.
 
 mod advice;
 mod credential;
@@ -40,14 +40,14 @@ use crate::server::self_check::SelfCheck;
 use crate::state::{Live, Snapshot};
 use crate::user::IdentityMode;
 
-/// How long the API server and an issuer may take to be there.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the first answer of the API server or of an issuer may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the whole verdict may take.
-const TOO_LONG: Duration = Duration::from_secs(20);
-/// A terminal shows what is waited for after this time.
-const SOON: Duration = Duration::from_secs(2);
-/// As large as a header may be.
-const LARGEST_TOKEN: u64 = 1 << 20;
+const VERDICT_TIMEOUT: Duration = Duration::from_secs(20);
+/// After this time, a terminal shows progress.
+const PROGRESS_DELAY: Duration = Duration::from_secs(2);
+/// The maximum size of a header.
+const MAX_TOKEN_BYTES: u64 = 1 << 20;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -55,8 +55,8 @@ Examples:
   portcullis explain --config gateway.yaml --certificate alice.crt
   portcullis explain --config gateway.yaml --output json < alice.token | jq .reasons
 
-The first line is the verdict; `why` and `fix` say what the credential is refused for, and which claim, flag or key to
-look at. Then stands what the credential says of itself, and each step of the authenticators it is for.";
+The first line is the verdict. `why` is the reason of a refusal, and `fix` names the claim, flag or key to change. The
+content of the credential follows, and then each check of the authenticators that the credential is for.";
 
 /// The flags of `portcullis explain`: those of `serve`, and the credential.
 #[derive(Debug, Clone, Args)]
@@ -64,16 +64,16 @@ look at. Then stands what the credential says of itself, and each step of the au
 pub(super) struct ExplainFlags {
     #[command(flatten)]
     serve: ServeFlags,
-    /// A certificate to explain, PEM, with its intermediates behind it. Default: a token from standard input.
+    /// A PEM certificate to explain, followed by its intermediates. Default: a token from standard input.
     #[arg(long, value_name = "FILE", help_heading = "Credential")]
     certificate: Option<PathBuf>,
-    /// The cluster to judge for, if there are several.
+    /// The cluster whose authenticators are used, if there are several.
     #[arg(long, value_name = "NAME", help_heading = "Credential")]
     cluster: Option<String>,
-    /// The audiences the token is to be good for, comma-separated. Default: those of the API server.
+    /// The required audiences of the token, comma-separated. Default: the API server's.
     #[arg(long, value_name = "AUDIENCES", value_delimiter = ',', help_heading = "Credential")]
     audiences: Vec<String>,
-    /// Show the steps of every authenticator, also of those that the credential is not for.
+    /// Show the checks of every authenticator, also of those that the credential is not for.
     #[arg(long, help_heading = "Output")]
     all: bool,
     /// How to print the result.
@@ -108,14 +108,14 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
     let Some((index, cluster)) = index.and_then(|index| Some((index, settings.clusters.get(index)?))) else {
         return failed(&format!("--cluster: give one of {}", names.join(", ")));
     };
-    let question =
-        Question { index, credential, audiences: &flags.audiences, settings: &cluster.authentication };
-    let explanation = runtime.block_on(async { timeout(TOO_LONG, question.judge(snapshot, deps)).await });
+    let request =
+        ExplainRequest { index, credential, audiences: &flags.audiences, settings: &cluster.authentication };
+    let explanation =
+        runtime.block_on(async { timeout(VERDICT_TIMEOUT, request.explain(snapshot, deps)).await });
     let Ok(explanation) = explanation else {
         return failed(&format!(
-            "there is no verdict after {} s: an issuer, the webhook or the API server does not \
-                                answer; the log of serve has which",
-            TOO_LONG.as_secs()
+            "no verdict within {} s: an issuer, the webhook or the API server does not answer; the log of serve names it",
+            VERDICT_TIMEOUT.as_secs()
         ));
     };
     let Some(explanation) = explanation else { return failed("there is no such cluster") };
@@ -132,59 +132,59 @@ fn credential(flags: &ExplainFlags) -> Result<Credential, String> {
         print_error("reading a token from standard input; end with Ctrl-D");
     }
     let mut token = String::new();
-    let mut limited = input.by_ref().take(LARGEST_TOKEN + 1);
+    let mut limited = input.by_ref().take(MAX_TOKEN_BYTES + 1);
     limited.read_to_string(&mut token).map_err(|error| format!("standard input: {error}"))?;
     let token = token.trim_end_matches(['\r', '\n']);
     match token.len() {
         0 => Err("no token on standard input; give one, or --certificate FILE".to_owned()),
-        length if u64::try_from(length).is_ok_and(|length| length > LARGEST_TOKEN) => {
+        length if u64::try_from(length).is_ok_and(|length| length > MAX_TOKEN_BYTES) => {
             Err("the token on standard input is larger than a header may be".to_owned())
         }
         _ => Ok(Credential::Token(token.to_owned())),
     }
 }
 
-/// Whose credential it is, for which cluster.
-struct Question<'a> {
+/// A credential, and the cluster that explains it.
+struct ExplainRequest<'a> {
     index: usize,
     credential: Credential,
     audiences: &'a [String],
     settings: &'a Authentication,
 }
 
-impl Question<'_> {
-    /// Asks the authenticators of the cluster; nothing if there is no such cluster.
-    async fn judge(self, snapshot: Snapshot, deps: AuthnDeps) -> Option<Explanation> {
+impl ExplainRequest<'_> {
+    /// Runs the authenticators of the cluster; `None` if the cluster does not exist.
+    async fn explain(self, snapshot: Snapshot, deps: AuthnDeps) -> Option<Explanation> {
         let kind = self.credential.kind();
         let now = Clock::system().now();
         let live = Live::new(snapshot, Arc::clone(&deps.reload));
         let snapshot = live.snapshot();
         let cluster = snapshot.clusters().get(self.index)?;
         if cluster.authn.reads_cluster_objects() && self.depends_on_the_backend(&kind) {
-            tell_of_the_backend();
+            log_self_check();
             let self_check = SelfCheck::new(Arc::clone(&live), Arc::clone(&deps.metrics));
             tokio::spawn(async move { self_check.run().await });
-            let looked = async {
+            let checked = async {
                 while !cluster.backend.is_trusted() && !cluster.backend.is_checked() {
                     sleep(Duration::from_millis(10)).await;
                 }
             };
-            timeout(PATIENCE, waiting_for("the API server", looked)).await.ok();
+            timeout(CONNECT_TIMEOUT, waiting_for("the API server", checked)).await.ok();
             if !cluster.backend.is_trusted() {
-                print_error("the API server cannot be asked about this token; going on without it");
+                print_error("the API server does not answer; continuing without it");
             }
         }
         if let Kind::Jwt(issuer) = &kind {
             let try_initialize = cluster.authn.issuers.try_initialize(issuer);
-            if timeout(PATIENCE, waiting_for("the issuer", try_initialize)).await.is_err() {
-                print_error(&format!("the issuer {} does not answer; going on without it", Quoted(issuer)));
+            if timeout(CONNECT_TIMEOUT, waiting_for("the issuer", try_initialize)).await.is_err() {
+                print_error(&format!("the issuer {} does not answer; continuing without it", Quoted(issuer)));
             }
         }
         let requested: Vec<Audience> = match self.audiences {
             [] => cluster.authn.audiences.clone(),
             audiences => audiences.iter().cloned().map(Audience).collect(),
         };
-        let judge = Judge {
+        let explainer = Explainer {
             cluster: &cluster.name,
             chain: &cluster.authn.chain,
             settings: self.settings,
@@ -192,10 +192,10 @@ impl Question<'_> {
             audiences: &requested,
             generation: snapshot.generation,
         };
-        Some(waiting_for("a verdict", judge.explain(self.credential, now)).await)
+        Some(waiting_for("a verdict", explainer.explain(self.credential, now)).await)
     }
 
-    /// Whether the API server must be asked about it.
+    /// Whether a verdict needs objects of the API server.
     fn depends_on_the_backend(&self, kind: &Kind) -> bool {
         match kind {
             Kind::Jwt(issuer) => self
@@ -209,9 +209,9 @@ impl Question<'_> {
     }
 }
 
-/// Those who judge: the authenticators of a cluster, and what they were told.
+/// The authenticators of a cluster with their settings.
 #[derive(Debug)]
-pub(super) struct Judge<'a> {
+pub(super) struct Explainer<'a> {
     pub(super) cluster: &'a str,
     pub(super) chain: &'a AuthnChain,
     pub(super) settings: &'a Authentication,
@@ -221,8 +221,8 @@ pub(super) struct Judge<'a> {
     pub(super) generation: u64,
 }
 
-impl Judge<'_> {
-    /// What they make of a credential, and why.
+impl Explainer<'_> {
+    /// Runs the chain on a credential and reports every check.
     pub(super) async fn explain(&self, credential: Credential, now: UnixTime) -> Explanation {
         let (kind, facts) = (credential.kind(), credential.facts(now));
         let (certificates, authorization) = match credential {
@@ -247,10 +247,11 @@ impl Judge<'_> {
         let verdict = self.chain.authenticate(&input).await;
         let noted = trace.take();
         let mut steps: Vec<Row> = noted.steps.into_iter().map(Row::from).collect();
-        // The gateway refuses an identity that no header carries, by this function.
-        let unfit = verdict.as_ref().ok().and_then(|proven| proven.identity().lines(self.identity).err());
-        steps.extend(unfit.as_ref().map(Row::of_unencodable_identity));
-        let proven = verdict.as_ref().ok().filter(|_| unfit.is_none());
+        // The pipeline refuses an identity that headers cannot carry, with the same function.
+        let unencodable =
+            verdict.as_ref().ok().and_then(|proven| proven.identity().lines(self.identity).err());
+        steps.extend(unencodable.as_ref().map(Row::of_unencodable_identity));
+        let proven = verdict.as_ref().ok().filter(|_| unencodable.is_none());
         let user = proven.map(ProvenIdentity::user).cloned();
         Explanation {
             cluster: self.cluster.to_owned(),
@@ -263,7 +264,10 @@ impl Judge<'_> {
                 extra: user.extra,
             }),
             reasons: if proven.is_some() { Vec::new() } else { reasons(&steps, &kind, self.settings) },
-            error: verdict.err().map(|error| error.to_string()).or(unfit.map(|unfit| unfit.to_string())),
+            error: verdict
+                .err()
+                .map(|error| error.to_string())
+                .or(unencodable.map(|unencodable| unencodable.to_string())),
             credential: facts,
             steps,
             warnings: noted.warnings,
@@ -272,21 +276,21 @@ impl Judge<'_> {
     }
 }
 
-/// Says on standard error what is wrong with the API server, if anything.
-fn tell_of_the_backend() {
+/// Logs failures of the self-check on standard error.
+fn log_self_check() {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new("portcullis::server::self_check=warn"))
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .with_target(false)
         .without_time();
-    let _already_there = lines.try_init().is_err();
+    let _already_set = lines.try_init().is_err();
 }
 
-/// Says on a terminal what is waited for, if it takes long.
+/// Shows on a terminal what the command waits for, if that takes long.
 async fn waiting_for<F: Future>(what: &str, future: F) -> F::Output {
-    let told = async {
-        sleep(SOON).await;
+    let progress = async {
+        sleep(PROGRESS_DELAY).await;
         if std::io::stderr().is_terminal() {
             print_error(&format!("waiting for {what} …"));
         }
@@ -294,6 +298,6 @@ async fn waiting_for<F: Future>(what: &str, future: F) -> F::Output {
     };
     tokio::select! {
         output = future => output,
-        output = told => output,
+        output = progress => output,
     }
 }

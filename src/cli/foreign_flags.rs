@@ -68,7 +68,6 @@ const SWITCHES: &[&str] = &[
 ];
 
 const WITH_VALUE: &[&str] = &[
-    "--version",
     "admission-control",
     "admission-control-config-file",
     "advertise-address",

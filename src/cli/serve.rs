@@ -20,7 +20,7 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
         Err(code) => return code,
     };
     match wait_for_signal(|| server.reload()) {
-        Ok(name) => info!(signal = name, "asked to end"),
+        Ok(name) => info!(signal = name, "received a signal, shutting down"),
         Err(error) => return failed(&format!("cannot wait for signals: {error}")),
     }
     let force_shutdown = server.force_shutdown();

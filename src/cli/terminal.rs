@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::clock::{self, UnixTime};
+use crate::clock::UnixTime;
+use crate::go::rfc3339;
 
 /// Replaces each control and bidirectional-formatting character by U+FFFD.
 pub(super) fn sanitized(text: &str) -> String {
@@ -34,7 +35,7 @@ pub(super) fn when(date: i64, now: UnixTime) -> String {
         Some(ahead) => format!("in {}", distance(ahead)),
         None => format!("{} ago", distance(now.saturating_sub(date))),
     };
-    format!("{} ({away})", clock::rfc3339(date))
+    format!("{} ({away})", rfc3339::format(date))
 }
 
 /// An age in the units of kubectl, coarser as it grows.

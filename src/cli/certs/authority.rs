@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use secrecy::zeroize::Zeroizing;
 
 use super::error::CommandError;
 use super::index::{IndexEntry, IssuanceIndex};
 use super::passphrase::PassphraseFlags;
 use super::profile::IssuanceProfile;
-use crate::go::pem;
 use crate::pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
 use crate::pki::issuance::signer::{PemKey, PrivateKeyError};
 
@@ -17,7 +16,7 @@ use crate::pki::issuance::signer::{PemKey, PrivateKeyError};
 pub(super) const ROOT: &str = "ca";
 
 /// The CAs below the root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CaRole {
     /// The CA for clients: client-ca.
     Client,
@@ -88,7 +87,7 @@ impl AuthorityFlags {
             AuthorityKeySource::Pkcs11(_) => CertificateAuthority::load(&certificate, &key)
                 .map_err(|error| CommandError::Failed(error.to_string()))?,
         };
-        let chain = if is_self_signed(authority.certificate_pem()) {
+        let chain = if authority.certificate().raw_subject == authority.certificate().issuer {
             String::new()
         } else {
             authority.certificate_pem().to_owned()
@@ -143,10 +142,4 @@ impl IssuingCa {
 /// Not `exists`: an unreadable directory is not a missing file.
 pub(super) fn is_missing(file: &Path) -> bool {
     matches!(file.try_exists(), Ok(false))
-}
-
-fn is_self_signed(certificate_pem: &str) -> bool {
-    let Some((block, _)) = pem::decode(certificate_pem.as_bytes()) else { return false };
-    let parsed = x509_parser::parse_x509_certificate(&block.content);
-    parsed.is_ok_and(|(_, certificate)| certificate.subject() == certificate.issuer())
 }

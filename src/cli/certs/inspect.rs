@@ -89,9 +89,9 @@ impl Fact {
             Self::Text(text) => text.clone(),
             Self::Several(texts) => texts.join(", "),
             Self::Authority(None) => "yes".to_owned(),
-            Self::Authority(Some(0)) => "yes, for no authority below".to_owned(),
-            Self::Authority(Some(1)) => "yes, for one level of authorities below".to_owned(),
-            Self::Authority(Some(below)) => format!("yes, for {below} levels of authorities below"),
+            Self::Authority(Some(0)) => "yes, path length 0".to_owned(),
+            Self::Authority(Some(1)) => "yes, path length 1".to_owned(),
+            Self::Authority(Some(below)) => format!("yes, path length {below}"),
         }
     }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::super::cluster::ClusterClient;
 use super::error::CommandError;
-use crate::pki::issuance::request::encode_pem;
+use crate::go::pem::encode_pem;
 use crate::pki::x509::CaBundle;
 
 /// Flags for the kubeconfig output.

@@ -14,10 +14,11 @@ use super::flags::KeyType;
 use super::index::IndexEntry;
 use super::progress::with_spinner;
 use super::{fingerprint, hex};
-use crate::clock::{self, UnixTime};
+use crate::clock::UnixTime;
+use crate::go::pem::encode_pem;
+use crate::go::rfc3339;
 use crate::pki::issuance::ca::{CaCertificate, CaIssuer};
 use crate::pki::issuance::issue::IssueError;
-use crate::pki::issuance::request::encode_pem;
 use crate::pki::issuance::signer::PemKey;
 use crate::pki::issuance::usage::CertificateUsage;
 use crate::pki::issuance::validity::Validity;
@@ -132,7 +133,7 @@ impl CreatedCa {
             name,
             subject: format!("CN={}", plan.common_name),
             key: key.to_owned(),
-            not_after: clock::rfc3339(plan.not_after),
+            not_after: rfc3339::format(plan.not_after),
             sha256: fingerprint(&certificate.der),
             certificate_file: path.with_extension("crt"),
             key_file: new_key.map(|_| path.with_extension("key")),
@@ -166,8 +167,8 @@ pub(super) fn entry(plan: &CaPlan, certificate: &Certificate, root: &[u8], now: 
         subject: format!("CN={}", plan.common_name),
         alt_names: Vec::new(),
         profile: plan.role.map_or("root", |_| "intermediate").to_owned(),
-        issued_at: clock::rfc3339(now),
-        not_after: clock::rfc3339(plan.not_after),
+        issued_at: rfc3339::format(now),
+        not_after: rfc3339::format(plan.not_after),
         sha256: fingerprint(&certificate.der),
         issuer_sha256: Some(fingerprint(root)),
     }

@@ -18,9 +18,10 @@ use super::index::IssuanceIndex;
 use super::making::{COLUMNS, CaPlan, CreatedCa, entry, new_key, staggered};
 use super::passphrase::PassphraseFlags;
 use super::table;
-use crate::clock::{self, Clock, UnixTime};
+use crate::clock::{Clock, UnixTime};
+use crate::go::pem::encode_pem;
+use crate::go::rfc3339;
 use crate::pki::issuance::ca::CaIssuer;
-use crate::pki::issuance::request::encode_pem;
 use crate::pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
 use crate::pki::x509::CaBundle;
 use crate::pki::x509::certificate::Certificate;
@@ -185,7 +186,7 @@ fn renew_root(flags: &RenewFlags, root: &RootCa, now: UnixTime) -> Result<Renewa
     files.commit()?;
     Ok(RenewalReport {
         authority,
-        replaced_not_after: Some(clock::rfc3339(end(&root.certificate))),
+        replaced_not_after: Some(rfc3339::format(end(&root.certificate))),
         bundle_file: None,
         index_file: root.index.path().to_owned(),
         role: None,
@@ -202,10 +203,6 @@ fn renew_intermediate(
     let before = parsed(&file)?;
     let life = staggered(role, flags.validity.unwrap_or(5 * YEAR));
     let mut plan = CaPlan::new(Some(role), root.name(), life, now).until(end(&root.certificate));
-    let expected = like(CaPlan::new(None, "", life, now), &root.certificate).certificate().name();
-    if !expected.is_ok_and(|name| name == root.certificate.raw_subject) {
-        return Err(CommandError::about(ROOT, NOT_OF_INIT));
-    }
     let issuer = CaIssuer { certificate: &root.certificate, key: &root.key };
     let mut files = NewFiles::new(true);
     let (certificate, authority) = if flags.new_key {
@@ -241,7 +238,7 @@ fn renew_intermediate(
     files.commit()?;
     Ok(RenewalReport {
         authority,
-        replaced_not_after: before.as_ref().map(|before| clock::rfc3339(end(before))),
+        replaced_not_after: before.as_ref().map(|before| rfc3339::format(end(before))),
         bundle_file,
         index_file: root.index.path().to_owned(),
         role: Some(role),

@@ -13,7 +13,8 @@ use super::files::NewFiles;
 use super::index::IndexEntry;
 use super::profile::IssuanceProfile;
 use super::{fingerprint, hex, table};
-use crate::clock::{self, UnixTime};
+use crate::clock::UnixTime;
+use crate::go::rfc3339;
 use crate::pki::issuance::alt_names::AltNames;
 use crate::pki::issuance::issue::{IssuanceRequest, IssuedCertificate};
 use crate::pki::issuance::profile::SYSTEM_MASTERS;
@@ -112,8 +113,8 @@ impl SigningOrder<'_> {
             key,
             issuer: issuing.authority.subject().to_string(),
             serial: issued.serial_hex(),
-            not_before: clock::rfc3339(issued.not_before()),
-            not_after: clock::rfc3339(issued.not_after()),
+            not_before: rfc3339::format(issued.not_before()),
+            not_after: rfc3339::format(issued.not_after()),
             sha256: fingerprint(issued.der()),
             certificate_file: None,
             key_file: None,
@@ -186,7 +187,7 @@ impl SignedCertificate {
             subject: report.subject.clone(),
             alt_names: report.alt_names.clone(),
             profile: report.profile.clone(),
-            issued_at: clock::rfc3339(now),
+            issued_at: rfc3339::format(now),
             not_after: report.not_after.clone(),
             sha256: report.sha256.clone(),
             issuer_sha256: Some(hex(issuing.authority.fingerprint())),

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::super::check::{Output, print};
 use super::super::cluster::runtime;
-use super::super::explain::{Credential, Judge};
+use super::super::explain::{Credential, Explainer};
 use super::super::{failed, misconfigured};
 use crate::authn::chain::AuthnChain;
 use crate::authn::settings::Authentication;
@@ -65,7 +65,7 @@ pub(super) fn run(flags: &CertificateVerifyFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let judge = Judge {
+    let explainer = Explainer {
         cluster: &cluster,
         chain: &chain,
         settings: &settings,
@@ -73,7 +73,7 @@ pub(super) fn run(flags: &CertificateVerifyFlags) -> ExitCode {
         audiences: &[],
         generation: 0,
     };
-    let explanation = runtime.block_on(judge.explain(credential, Clock::system().now()));
+    let explanation = runtime.block_on(explainer.explain(credential, Clock::system().now()));
     let printed = print(&flags.output.rendered(&explanation).unwrap_or_else(|| explanation.text(false)));
     if explanation.authenticated { printed } else { ExitCode::FAILURE }
 }

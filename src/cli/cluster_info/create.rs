@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use http::Uri;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
-use rustls_pki_types::CertificateDer;
 
 use super::super::cluster::{ClusterClient, ClusterFlags};
 use super::super::token::{BootstrapError, say};
@@ -44,7 +41,7 @@ pub(super) async fn run(flags: &ClusterInfoCreateFlags) -> Result<(), BootstrapE
     let given = flags.certificate_authority.as_deref().map(authorities).transpose()?;
     let cluster = flags.cluster.connect().await.map_err(BootstrapError::cluster)?;
     let ca_pem = given
-        .or_else(|| cluster.config.root_cert.as_deref().filter(|roots| !roots.is_empty()).map(pem))
+        .or_else(|| cluster.config.root_cert.as_deref().filter(|roots| !roots.is_empty()).map(encoded))
         .ok_or_else(|| {
             let problem =
                 "--certificate-authority: give the CA of the server's certificate: the kubeconfig contains none";
@@ -67,37 +64,19 @@ fn authorities(file: &Path) -> Result<String, BootstrapError> {
     if pem::blocks(&content).iter().any(|block| block.kind != b"CERTIFICATE") {
         return Err(bad("it contains more than certificates, and cluster-info is public".to_owned()));
     }
-    let ders: Vec<Vec<u8>> = pem::authorities(&content).iter().map(|der| der.to_vec()).collect();
+    let ders = pem::authorities(&content);
     if ders.is_empty() {
         return Err(bad("it contains no certificate".to_owned()));
     }
     if ders.iter().any(|der| x509_parser::parse_x509_certificate(der).is_err()) {
         return Err(bad("it contains a malformed certificate".to_owned()));
     }
-    Ok(pem(&ders))
+    Ok(encoded(&ders))
 }
 
 /// Certificates as PEM.
-// RFC 7468, section 5
-fn pem(certificates: &[Vec<u8>]) -> String {
-    let mut text = String::new();
-    for der in certificates {
-        text.push_str("-----BEGIN CERTIFICATE-----\n");
-        let mut line = 0;
-        for letter in STANDARD.encode(CertificateDer::from(der.as_slice())).chars() {
-            text.push(letter);
-            line = (line + 1) % 64;
-            if line == 0 {
-                text.push('\n');
-            }
-        }
-        text.push_str(if line == 0 {
-            "-----END CERTIFICATE-----\n"
-        } else {
-            "\n-----END CERTIFICATE-----\n"
-        });
-    }
-    text
+fn encoded(ders: &[impl AsRef<[u8]>]) -> String {
+    ders.iter().map(|der| pem::encode_pem("CERTIFICATE", der.as_ref())).collect()
 }
 
 /// Writes the ConfigMap; returns the verb for the output.
@@ -170,9 +149,9 @@ mod tests {
     fn pem_is_written_as_openssl_does() {
         let written = include_str!("../../pki/bootstrap_tokens/cluster_info/pinned.pem");
         let ders: Vec<_> = pem::authorities(written.as_bytes()).iter().map(|der| der.to_vec()).collect();
-        assert_eq!(pem(&ders), written);
+        assert_eq!(encoded(&ders), written);
         // A full last line.
-        let full = pem(&[vec![0; 48], vec![0; 49]]);
+        let full = encoded(&[vec![0; 48], vec![0; 49]]);
         let line = "A".repeat(64);
         let expected = format!(
             "-----BEGIN CERTIFICATE-----\n{line}\n-----END CERTIFICATE-----\n-----BEGIN CERTIFICATE-----\n{line}\nAA==\n\

@@ -1,15 +1,15 @@
-//! The report on a credential, as text and as data: the verdict first, then why and what to do, then the steps.
+//! The report on a credential, as text and as data: the verdict, the reasons with advice, the checks.
 
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
 use super::super::terminal::{plain, sanitized};
-use super::advice::Reason;
+use super::advice::RefusalReason;
 use crate::authn::trace::{Check, StepOutcome, TraceStep};
 use crate::user::UnencodableIdentity;
 
-/// The verdict on a credential, and what led to it.
+/// The verdict on a credential, and the checks that led to it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::cli) struct Explanation {
@@ -19,10 +19,10 @@ pub(in crate::cli) struct Explanation {
     pub(super) authenticator: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<User>,
-    /// The error as the log of `serve` has it.
+    /// The error as in the log of `serve`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
-    pub(super) reasons: Vec<Reason>,
+    pub(super) reasons: Vec<RefusalReason>,
     /// Claims or fields of the credential, verified or not.
     #[serde(serialize_with = "in_order")]
     pub(super) credential: Vec<(&'static str, String)>,
@@ -52,7 +52,7 @@ pub(super) struct Row {
     pub(super) check: String,
     pub(super) result: &'static str,
     pub(super) detail: String,
-    /// What `check` and `result` are the words of.
+    /// The check and its outcome, of which `check` and `result` are the texts.
     #[serde(skip)]
     pub(super) kind: Check,
     #[serde(skip)]
@@ -72,30 +72,30 @@ impl From<TraceStep> for Row {
 }
 
 impl Row {
-    /// Why forwarding refuses a user that an authenticator accepted.
-    pub(super) fn of_unencodable_identity(unfit: &UnencodableIdentity) -> Self {
-        let (authenticator, detail) = ("forwarding".to_owned(), unfit.to_string());
+    /// The row of a user that an authenticator accepts, and that headers cannot carry.
+    pub(super) fn of_unencodable_identity(unencodable: &UnencodableIdentity) -> Self {
+        let (authenticator, detail) = ("forwarding".to_owned(), unencodable.to_string());
         TraceStep { authenticator, check: Check::Identity, outcome: StepOutcome::Failed, detail }.into()
     }
 
-    /// Whether a credential is refused for it.
+    /// Whether the check has failed, so that the credential is refused.
     pub(super) fn is_obstacle(&self) -> bool {
         matches!(self.outcome, StepOutcome::Failed | StepOutcome::Unavailable) && !self.is_verdict()
     }
 
-    /// Whether it is all that an authenticator said. The checks before it say more.
+    /// Whether the row is the verdict of an authenticator; the checks before it are more specific.
     fn is_verdict(&self) -> bool {
         self.kind == Check::Verdict
     }
 }
 
 impl Explanation {
-    /// The text form: of the steps those of authenticators whose credential it is, unless `all` is set.
+    /// The text form. Without `all`, only with the checks of the authenticators that the credential is for.
     pub(in crate::cli) fn text(&self, all: bool) -> String {
         let mut lines = self.verdict();
         let facts = self.credential.iter();
         lines.extend(facts.enumerate().map(|(index, (name, value))| {
-            let title = if index == 0 { "it says" } else { "" };
+            let title = if index == 0 { "content" } else { "" };
             format!("  {title:8}  {name:7}  {value}")
         }));
         let concerned = |row: &&Row| {
@@ -113,7 +113,7 @@ impl Explanation {
         if !all {
             lines.extend(self.others());
         }
-        // A token may say anything, also what a terminal would obey.
+        // A token may contain escape sequences that a terminal would obey.
         lines.iter().map(|line| sanitized(line.trim_end()) + "\n").collect()
     }
 
@@ -132,7 +132,7 @@ impl Explanation {
             }
             _ => lines.push(format!("refused (401 Unauthorized) for cluster {}", self.cluster)),
         }
-        for Reason { authenticator, check, detail, fix } in &self.reasons {
+        for RefusalReason { authenticator, check, detail, fix } in &self.reasons {
             let by = authenticator.as_ref().map(|name| format!("{name}, ")).unwrap_or_default();
             lines.push(format!("  why       {by}{check}: {detail}"));
             lines.extend(fix.iter().map(|fix| format!("  fix       {fix}")));
@@ -143,7 +143,7 @@ impl Explanation {
         lines
     }
 
-    /// The authenticators whose credential it is not.
+    /// The authenticators that the credential is not for.
     fn others(&self) -> Vec<String> {
         let looked = |row: &&Row| !row.is_verdict();
         let mut names: Vec<&str> = Vec::new();
@@ -159,7 +159,7 @@ impl Explanation {
         if names.is_empty() {
             return Vec::new();
         }
-        vec![String::new(), format!("not for {} (--all shows their steps)", names.join(", "))]
+        vec![String::new(), format!("not for {} (--all shows their checks)", names.join(", "))]
     }
 }
 

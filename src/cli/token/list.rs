@@ -12,7 +12,8 @@ use super::super::certs::table::columns;
 use super::super::check::Output;
 use super::super::cluster::ClusterFlags;
 use super::{BootstrapError, print_error, say, secrets};
-use crate::clock::{self, Clock, UnixTime};
+use crate::clock::{Clock, UnixTime};
+use crate::go::rfc3339;
 use crate::pki::bootstrap_tokens::secret::{SECRET_TYPE, TokenData, TokenDescription};
 
 const COLUMNS: [&str; 6] = ["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS"];
@@ -114,7 +115,7 @@ impl<'a> From<&'a TokenDescription> for BootstrapTokenDocument<'a> {
             api_version: "output.kubeadm.k8s.io/v1alpha3",
             token: token.token.expose().expose_secret().to_owned(),
             description: &token.description,
-            expires: token.expires.as_ref().map(|end| clock::rfc3339(end.at())),
+            expires: token.expires.as_ref().map(|end| rfc3339::format(end.at())),
             usages: &token.usages,
             groups: &token.groups,
         }

@@ -1,4 +1,4 @@
-//! Requests in a cluster: a small API server that knows them, and each command against it.
+//! Certificate signing requests in a cluster: each command against a small fake API server.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -15,34 +15,35 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use testkit::ambiguous_pem::ambiguous;
 use testkit::body::{Frames, fed};
+use testkit::self_check::percent_decoded;
 use testkit::transcript;
-use testkit::{Backend, BoxedBody, Pki, full, in_time, until};
+use testkit::{BoxedBody, FakeBackend, Pki, full, in_time, until};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Child;
 use tokio::task::spawn_blocking;
 
-use super::{Said, certs, command, mode, names, normal, shell};
+use super::{CommandOutput, certs, command, mode, names, normal, shell};
 
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// Authorization's words, and those of admission.
+/// The error messages of authorization and of admission.
 const FORBIDDEN: &str = "certificatesigningrequests.certificates.k8s.io is forbidden: User \"carol\" cannot create \
     resource \"certificatesigningrequests\" in API group \"certificates.k8s.io\" at the cluster scope";
 const MASTERS: &str = "certificatesigningrequests.certificates.k8s.io \"masters\" is forbidden: use of \
     kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed";
 
-/// What it holds, and who watches.
+/// The requests and their watchers.
 #[derive(Default)]
 struct Store {
     requests: Vec<Value>,
     version: u64,
     watchers: Vec<Frames>,
-    /// How many more decisions meet a concurrent change.
+    /// How many more updates fail with a conflict.
     conflicts: usize,
-    /// The request that another client puts in the place of one, while it is decided on.
+    /// The request by which another client replaces the one that is being approved or denied.
     replacement: Option<Value>,
-    /// The one object that every request is answered with.
+    /// The name of the object that every response contains, if set.
     answers_with: Option<String>,
 }
 
@@ -78,19 +79,7 @@ fn selected_name(query: &str) -> Option<String> {
     Some(name)
 }
 
-/// As the real server decodes a path.
-fn percent_decoded(path: &str) -> String {
-    let mut pieces = path.split('%');
-    let mut decoded = pieces.next().unwrap_or_default().as_bytes().to_vec();
-    for piece in pieces {
-        let (digits, rest) = piece.split_at(2);
-        decoded.push(u8::from_str_radix(digits, 16).unwrap());
-        decoded.extend(rest.as_bytes());
-    }
-    String::from_utf8(decoded).unwrap()
-}
-
-/// A line of a watch.
+/// A watch event.
 fn event(kind: &str, request: &Value) -> Bytes {
     Bytes::from(json!({"type": kind, "object": request}).to_string() + "\n")
 }
@@ -98,7 +87,7 @@ fn event(kind: &str, request: &Value) -> Bytes {
 pub(super) struct Cluster {
     pki: Pki,
     store: Arc<Mutex<Store>>,
-    _server: Backend,
+    _server: FakeBackend,
 }
 
 fn refuse(code: StatusCode, reason: &str, message: &str) -> Response<BoxedBody> {
@@ -193,12 +182,12 @@ async fn answer(store: &Mutex<Store>, request: Request<Incoming>) -> Response<Bo
     }
 }
 
-/// What a command says to its end.
-async fn said(child: Child) -> Said {
-    Said::of(in_time(child.wait_with_output()).await.unwrap())
+/// Waits for the end of a command.
+async fn finished(child: Child) -> CommandOutput {
+    CommandOutput::of(in_time(child.wait_with_output()).await.unwrap())
 }
 
-/// As Ctrl-C does.
+/// Sends SIGINT, as Ctrl-C does.
 fn interrupt(child: &Child) {
     let id = i32::try_from(child.id().unwrap()).unwrap();
     kill_process(Pid::from_raw(id).unwrap(), Signal::INT).unwrap();
@@ -209,9 +198,9 @@ fn signed(authority: &Path, request: &Value) -> String {
     let pem = STANDARD.decode(request["spec"]["request"].as_str().unwrap()).unwrap();
     std::fs::write(authority.join("signed.csr"), pem).unwrap();
     if !authority.join("pki").exists() {
-        certs(authority, &["init"]).good();
+        certs(authority, &["init"]).succeeds();
     }
-    certs(authority, &["sign", "signed.csr", "--profile", "client", "--force"]).good();
+    certs(authority, &["sign", "signed.csr", "--profile", "client", "--force"]).succeeds();
     STANDARD.encode(std::fs::read(authority.join("signed.crt")).unwrap())
 }
 
@@ -221,7 +210,7 @@ impl Cluster {
         let store = Arc::new(Mutex::new(Store::default()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let shared = Arc::clone(&store);
-        let server = Backend::without_client_auth(&pki, listener, move |request| {
+        let server = FakeBackend::without_client_auth(&pki, listener, move |request| {
             let store = Arc::clone(&shared);
             Box::pin(async move { answer(&store, request).await })
         });
@@ -243,11 +232,11 @@ impl Cluster {
     }
 
     /// Runs a command to its end.
-    pub(super) async fn run(&self, arguments: &[&str]) -> Said {
-        said(self.begin(arguments)).await
+    pub(super) async fn run(&self, arguments: &[&str]) -> CommandOutput {
+        finished(self.begin(arguments)).await
     }
 
-    /// Starts a command, which ends with the test.
+    /// Starts a command, which is killed when it is dropped.
     pub(super) fn begin(&self, arguments: &[&str]) -> Child {
         let mut command = command(self.dir(), &[arguments, &["--kubeconfig", "config"]].concat());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -263,7 +252,7 @@ impl Cluster {
         self.add_with(name, subject, "");
     }
 
-    /// The same, with further options of `openssl req`; the last of each counts.
+    /// The same, with additional options of `openssl req`; the last of each counts.
     pub(super) fn add_with(&self, name: &str, subject: &str, options: &str) {
         let line = format!(
             "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout 'key of {name}' -subj '{subject}' \
@@ -285,7 +274,7 @@ impl Cluster {
         store.put("MODIFIED", &request);
     }
 
-    /// From now on every request is answered with this object.
+    /// Answers every request with this object from now on.
     pub(super) fn answer_with(&self, name: &str) {
         self.store.lock().unwrap().answers_with = Some(name.to_owned());
     }
@@ -304,30 +293,30 @@ impl Cluster {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_are_listed_as_kubectl_does() {
     let cluster = Cluster::start().await;
-    assert_eq!(cluster.run(&["list"]).await.good(), "No resources found\n");
+    assert_eq!(cluster.run(&["list"]).await.succeeds(), "No resources found\n");
     cluster.add("alice", "/O=dev/CN=alice");
     cluster.add("bob", "/CN=bob");
     cluster
         .change("bob", |bob| bob["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]}));
-    // A column is as wide as what is in it.
+    // The width of a column depends on its content.
     let blanks = regex::Regex::new(" +").unwrap();
     let listed = days(&cluster.run(&["list"]).await);
     insta::assert_snapshot!("certs_list", blanks.replace_all(&listed, " "));
-    let pending = cluster.run(&["list", "--pending"]).await.good();
+    let pending = cluster.run(&["list", "--pending"]).await.succeeds();
     assert!(pending.contains("alice") && !pending.contains("bob"), "{pending}");
-    let json: Value = serde_json::from_str(&cluster.run(&["list", "-o", "json"]).await.good()).unwrap();
+    let json: Value = serde_json::from_str(&cluster.run(&["list", "-o", "json"]).await.succeeds()).unwrap();
     assert_eq!(json[0]["name"], "alice");
     assert_eq!(json[0]["request"]["altNames"], json!(["DNS:alice.test"]));
     assert_eq!(json[1]["condition"], "Denied");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_decision_is_shown_and_written() {
+async fn approve_and_deny_show_the_request_and_write_a_condition() {
     let cluster = Cluster::start().await;
     cluster.add("alice", "/O=dev/CN=alice");
     cluster.add("root", "/O=system:masters/CN=root");
-    cluster.run(&["approve", "alice"]).await.bad(64, &["give --yes"]);
-    cluster.run(&["approve", "alice", "nobody", "--yes"]).await.bad(1, &["nobody not found"]);
+    cluster.run(&["approve", "alice"]).await.fails(64, &["with --yes"]);
+    cluster.run(&["approve", "alice", "nobody", "--yes"]).await.fails(1, &["nobody not found"]);
     assert!(cluster.found("alice").unwrap().get("status").is_none());
     cluster.store.lock().unwrap().conflicts = 2;
     insta::assert_snapshot!("certs_approve", days(&cluster.run(&["approve", "alice", "--yes"]).await));
@@ -336,20 +325,20 @@ async fn a_decision_is_shown_and_written() {
     assert_eq!(condition["status"], "True");
     assert_eq!(condition["reason"], "PortcullisApprove");
     assert!(condition["lastUpdateTime"].is_string(), "{condition}");
-    // Once more changes nothing.
-    cluster.run(&["approve", "alice", "--yes"]).await.good();
+    // Approving again changes nothing.
+    cluster.run(&["approve", "alice", "--yes"]).await.succeeds();
     assert_eq!(cluster.found("alice").unwrap()["status"]["conditions"].as_array().unwrap().len(), 1);
 
     let deny = ["deny", "root", "--yes", "--reason", "TooMuch", "--message", "ask for less"];
-    let said = cluster.run(&deny).await.good();
-    assert!(said.contains("has full access") && said.ends_with("/root denied\n"), "{said}");
+    let output = cluster.run(&deny).await.succeeds();
+    assert!(output.contains("has full access") && output.ends_with("/root denied\n"), "{output}");
     let condition = cluster.found("root").unwrap()["status"]["conditions"][0].clone();
-    let told = ["type", "reason", "message"].map(|key| condition[key].as_str().unwrap().to_owned());
-    assert_eq!(told, ["Denied", "TooMuch", "ask for less"]);
+    let fields = ["type", "reason", "message"].map(|key| condition[key].as_str().unwrap().to_owned());
+    assert_eq!(fields, ["Denied", "TooMuch", "ask for less"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_can_be_read_in_two_ways_is_denied_and_not_approved() {
+async fn an_ambiguous_request_can_be_denied_but_not_approved() {
     let cluster = Cluster::start().await;
     cluster.add("harmless", "/O=dev/CN=harmless");
     cluster.add("attacker", "/O=system:masters/CN=attacker");
@@ -360,34 +349,34 @@ async fn a_request_that_can_be_read_in_two_ways_is_denied_and_not_approved() {
     for (name, text) in ambiguous(&pem("harmless"), &pem("attacker")) {
         cluster.add("odd", "/CN=odd");
         cluster.change("odd", |odd| odd["spec"]["request"] = STANDARD.encode(&text).into());
-        let said = cluster.run(&["approve", "odd", "--yes"]).await;
-        said.bad(1, &["odd is not approved: the certificate request is not one PEM block alone"]);
+        let output = cluster.run(&["approve", "odd", "--yes"]).await;
+        output.fails(1, &["odd is not approved: the certificate request is not one PEM block alone"]);
         assert!(cluster.found("odd").unwrap().get("status").is_none(), "{name}");
     }
-    cluster.run(&["deny", "odd", "--yes"]).await.good();
+    cluster.run(&["deny", "odd", "--yes"]).await.succeeds();
     assert_eq!(cluster.found("odd").unwrap()["status"]["conditions"][0]["type"], "Denied");
 }
 
-fn days(said: &Said) -> String {
-    regex::Regex::new(r"\b(\d+y)?\d+d\b").unwrap().replace_all(&said.normal(), "99d").into_owned()
+fn days(output: &CommandOutput) -> String {
+    regex::Regex::new(r"\b(\d+y)?\d+d\b").unwrap().replace_all(&output.normal(), "99d").into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn somebody_who_keeps_changing_a_request_is_told_of() {
+async fn repeated_conflicts_are_reported() {
     let cluster = Cluster::start().await;
     cluster.add("alice", "/CN=alice");
     cluster.store.lock().unwrap().conflicts = 1000;
     cluster
         .run(&["approve", "alice", "--yes"])
         .await
-        .bad(1, &["alice: other clients keep updating the request"]);
+        .fails(1, &["alice: other clients keep updating the request"]);
 }
 
-/// Changes of a request by another client.
+/// A change of a request by another client.
 type Change = fn(&mut Value);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_was_made_anew_meanwhile_is_not_decided_on() {
+async fn a_request_that_was_recreated_is_not_approved() {
     let cluster = Cluster::start().await;
     let others: [(&str, Change); 5] = [
         ("another signer", |other| other["spec"]["signerName"] = "example.com/other".into()),
@@ -396,18 +385,18 @@ async fn a_request_that_was_made_anew_meanwhile_is_not_decided_on() {
         ("somebody else's", |other| other["spec"]["username"] = "mallory".into()),
         ("another one that asks for the same", |other| other["metadata"]["uid"] = "other".into()),
     ];
-    for (what, change) in others {
+    for (name, change) in others {
         cluster.add("alice", "/O=dev/CN=alice");
         let mut other = cluster.found("alice").unwrap();
         change(&mut other);
         cluster.store.lock().unwrap().replacement = Some(other);
-        cluster.run(&["approve", "alice", "--yes"]).await.bad(1, &["recreated meanwhile; review it again"]);
-        assert!(cluster.found("alice").unwrap().get("status").is_none(), "{what}");
+        cluster.run(&["approve", "alice", "--yes"]).await.fails(1, &["recreated meanwhile; review it again"]);
+        assert!(cluster.found("alice").unwrap().get("status").is_none(), "{name}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_is_requested_and_comes_with_its_key() {
+async fn a_requested_certificate_is_written_with_its_key() {
     let cluster = Cluster::start().await;
     let request = ["request", "--cn", "alice", "-O", "dev", "--out-cert", "a.crt", "--out-key", "a.key"];
     let more = ["--expiration-seconds", "3600"];
@@ -418,8 +407,8 @@ async fn a_certificate_is_requested_and_comes_with_its_key() {
     assert_eq!(spec["usages"], json!(["digital signature", "client auth"]));
     assert_eq!(spec["expirationSeconds"], 3600);
     cluster.sign("portcullis-x7k2p").await;
-    let said = said(child).await;
-    insta::assert_snapshot!("certs_request", normal(&said.normal()));
+    let output = finished(child).await;
+    insta::assert_snapshot!("certs_request", normal(&output.normal()));
     let dir = cluster.dir();
     assert_eq!((mode(&dir.join("a.crt")), mode(&dir.join("a.key"))), (0o600, 0o600));
     shell(dir, "diff <(openssl pkey -in a.key -pubout) <(openssl x509 -in a.crt -noout -pubkey)");
@@ -427,7 +416,7 @@ async fn a_certificate_is_requested_and_comes_with_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubeconfig_is_written_for_the_cluster_that_was_asked() {
+async fn a_kubeconfig_is_written_for_the_cluster_of_the_request() {
     let cluster = Cluster::start().await;
     let child = cluster.begin(&[
         "request",
@@ -442,36 +431,36 @@ async fn a_kubeconfig_is_written_for_the_cluster_that_was_asked() {
     // The key is stored before the request is sent.
     assert_eq!(mode(&cluster.dir().join("alice.kubeconfig.key")), 0o600);
     cluster.sign("alice").await;
-    let said = said(child).await;
-    assert_eq!(said.code, 0, "{}", said.err);
+    let output = finished(child).await;
+    assert_eq!(output.code, 0, "{}", output.err);
     assert!(!cluster.dir().join("alice.kubeconfig.key").exists());
     let file = cluster.dir().join("alice.kubeconfig");
     let config: Value = serde_saphyr::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let server = config["clusters"][0]["cluster"]["server"].as_str().unwrap();
     assert!(server.starts_with("https://127.0.0.1:"), "{server}");
-    let listed = certs(cluster.dir(), &["list", "--kubeconfig", "alice.kubeconfig"]).good();
+    let listed = certs(cluster.dir(), &["list", "--kubeconfig", "alice.kubeconfig"]).succeeds();
     assert!(listed.contains("Approved,Issued"), "{listed}");
-    let inspected = certs(cluster.dir(), &["inspect", "alice.kubeconfig"]).good();
+    let inspected = certs(cluster.dir(), &["inspect", "alice.kubeconfig"]).succeeds();
     assert!(inspected.contains("no problems found"), "{inspected}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_was_interrupted_is_taken_up_again() {
+async fn an_interrupted_request_is_resumed() {
     let cluster = Cluster::start().await;
     let request = ["request", "--cn", "alice", "--out-cert", "a.crt"];
     let with_key = [&request[..], &["--out-key", "a.key"]].concat();
     let child = cluster.begin(&with_key);
     until("the watch", || !cluster.store.lock().unwrap().watchers.is_empty()).await;
     interrupt(&child);
-    let said = said(child).await;
-    said.bad(
+    let output = finished(child).await;
+    output.fails(
         1,
         &[
             "interrupted; the request still exists and the key is in a.key",
             "--name portcullis-x7k2p --key a.key",
         ],
     );
-    // Another key is not taken for it.
+    // A request with another key does not match.
     let other = [
         "request",
         "--cn",
@@ -483,21 +472,21 @@ async fn a_wait_that_was_interrupted_is_taken_up_again() {
         "--out-key",
         "b.key",
     ];
-    cluster.run(&other).await.bad(1, &["portcullis-x7k2p: the request already exists with another key"]);
+    cluster.run(&other).await.fails(1, &["portcullis-x7k2p: the request already exists with another key"]);
     let again = [&request[..], &["--name", "portcullis-x7k2p", "--key", "a.key"]].concat();
     let slow = cluster.run(&[&again[..], &["--timeout", "1s"]].concat()).await;
-    slow.bad(1, &["no certificate after 1 s", "--key a.key"]);
+    slow.fails(1, &["no certificate after 1 s", "--key a.key"]);
     cluster.sign("portcullis-x7k2p").await;
     assert_eq!(cluster.run(&again).await.code, 0);
     shell(cluster.dir(), "diff <(openssl pkey -in a.key -pubout) <(openssl x509 -in a.crt -noout -pubkey)");
     assert!(!names(cluster.dir()).iter().any(|name| name.starts_with("b.")));
 }
 
-/// What another client does to a request.
+/// The change of a request by another client.
 type End = fn(&Cluster);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_comes_to_nothing_leaves_nothing() {
+async fn a_failed_request_leaves_no_files() {
     let cluster = Cluster::start().await;
     let ends: [(&str, End, &str); 3] = [
         (
@@ -508,7 +497,7 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
                         "message": "not\u{1b}[31m you"}]});
                 });
             },
-            // With the message of the approver, and without its terminal colours.
+            // The approver's message, with its terminal escapes replaced.
             "denied: the request was denied: No: not\u{fffd}[31m you",
         ),
         (
@@ -531,7 +520,7 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
             "deleted: the request was deleted",
         ),
     ];
-    for (name, end, told) in ends {
+    for (name, end, error) in ends {
         let child = cluster.begin(&[
             "request",
             "--cn",
@@ -545,40 +534,40 @@ async fn a_request_that_comes_to_nothing_leaves_nothing() {
         ]);
         until("the watch", || !cluster.store.lock().unwrap().watchers.is_empty()).await;
         end(&cluster);
-        let said = said(child).await;
-        said.bad(1, &[told]);
+        let output = finished(child).await;
+        output.fails(1, &[error]);
         assert_eq!(names(cluster.dir()), ["config", "servers-ca.crt"], "{name}");
         cluster.store.lock().unwrap().watchers.clear();
     }
     let forbidden = ["request", "--cn", "a", "--name", "forbidden", "--out-kubeconfig", "a"];
-    cluster.run(&forbidden).await.bad(1, &["User \"carol\" cannot create", "Role"]);
+    cluster.run(&forbidden).await.fails(1, &["User \"carol\" cannot create", "Role"]);
     let cases: [(&[&str], &str); 4] = [
         (&["request", "--cn", "a", "--out-cert", "a.crt"], "--out-key"),
         (&["request", "--cn", "a"], "--out-cert"),
         (&["request", "--cn", "a", "--out-kubeconfig", "a", "--signer-name", "example.com/a"], "--usages"),
         (&["request", "--cn", "a", "--out-kubeconfig", "a", "--expiration-seconds", "10"], "600"),
     ];
-    for (arguments, told) in cases {
-        cluster.run(arguments).await.bad(64, &[told]);
+    for (arguments, error) in cases {
+        cluster.run(arguments).await.fails(64, &[error]);
     }
     assert_eq!(names(cluster.dir()), ["config", "servers-ca.crt"]);
-    // No Role changes what admission refuses.
+    // No RBAC fix is suggested for a refusal by admission.
     let masters = ["request", "--cn", "a", "--name", "masters", "--out-kubeconfig", "a"];
-    let said = cluster.run(&masters).await.bad(1, &["system:masters group is not allowed"]);
-    assert!(!said.contains("fix:"), "{said}");
+    let output = cluster.run(&masters).await.fails(1, &["system:masters group is not allowed"]);
+    assert!(!output.contains("fix:"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_was_to_be_replaced_comes_back_with_nothing_to_replace_it() {
+async fn the_old_key_is_restored_if_the_request_fails() {
     let cluster = Cluster::start().await;
     let key = cluster.dir().join("a.key");
     std::fs::write(&key, "the old one").unwrap();
     let replace = ["request", "--cn", "a", "--out-cert", "a.crt", "--out-key", "a.key", "--force"];
     let forbidden = [&replace[..], &["--name", "forbidden"]].concat();
-    cluster.run(&forbidden).await.bad(1, &["answers 403"]);
+    cluster.run(&forbidden).await.fails(1, &["answers 403"]);
     assert_eq!(std::fs::read_to_string(&key).unwrap(), "the old one");
     let no_request = [&replace[..], &["--dns", "é.example"]].concat();
-    cluster.run(&no_request).await.bad(64, &["--dns"]);
+    cluster.run(&no_request).await.fails(64, &["--dns"]);
     assert_eq!(std::fs::read_to_string(&key).unwrap(), "the old one");
     let child = cluster.begin(&[&replace[..], &["--name", "denied"]].concat());
     until("the watch", || !cluster.store.lock().unwrap().watchers.is_empty()).await;
@@ -586,13 +575,13 @@ async fn a_key_that_was_to_be_replaced_comes_back_with_nothing_to_replace_it() {
     cluster.change("denied", |request| {
         request["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]});
     });
-    said(child).await.bad(1, &["denied: the request was denied"]);
+    finished(child).await.fails(1, &["denied: the request was denied"]);
     assert_eq!(std::fs::read_to_string(&key).unwrap(), "the old one");
     assert_eq!(names(cluster.dir()), ["a.key", "config", "servers-ca.crt"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_are_told_as_they_come() {
+async fn watch_prints_changes() {
     let cluster = Cluster::start().await;
     cluster.add("alice", "/CN=alice");
     let mut child = cluster.begin(&["watch"]);
@@ -605,19 +594,19 @@ async fn changes_are_told_as_they_come() {
     let gone = cluster.found("bob").unwrap();
     cluster.store.lock().unwrap().put("DELETED", &gone);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut told = String::new();
+    let mut printed = String::new();
     for _ in 0..5 {
-        told += &(in_time(lines.next_line()).await.unwrap().unwrap() + "\n");
+        printed += &(in_time(lines.next_line()).await.unwrap().unwrap() + "\n");
     }
-    insta::assert_snapshot!("certs_watch", normal(&told));
+    insta::assert_snapshot!("certs_watch", normal(&printed));
     interrupt(&child);
     let ended = in_time(child.wait()).await.unwrap();
     assert_eq!((ended.code(), ended.signal()), (Some(0), None));
 }
 
-/// What needs a cluster is shown in front of a real one, by `tests/signers`.
+/// `tests/signers` checks the blocks that need a real cluster.
 #[test]
-fn the_page_on_certificates_is_what_is_printed() {
+fn the_page_on_certificates_is_the_output_of_the_commands() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/certificates.md");
     let directory = tempfile::tempdir().unwrap();
     let programs = Path::new(crate::gateway::PORTCULLIS).parent().unwrap().display().to_string();

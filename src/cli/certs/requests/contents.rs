@@ -135,7 +135,7 @@ impl UnshownContents {
 
     fn parts(&mut self, parts: &RequestParts<'_>, shown: Option<&CertificateRequest>) {
         if !parts.complete {
-            self.not_shown.insert("what follows the last field".to_owned());
+            self.not_shown.insert("data after the last field".to_owned());
         }
         if self.subject(parts.subject, shown.is_some()).is_none() {
             self.malformed("subject", parts.subject);

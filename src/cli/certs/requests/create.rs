@@ -27,8 +27,9 @@ use super::super::signing::written;
 use super::super::table;
 use super::wait::{RequestOutcome, outcome};
 use super::{RequestName, has, read, with_cluster};
-use crate::clock::{self, Clock};
+use crate::clock::Clock;
 use crate::go::pem;
+use crate::go::rfc3339;
 use crate::pki::issuance::profile::{KUBE_APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING};
 use crate::pki::issuance::request::{self, CertificateRequest};
 use crate::pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
@@ -341,7 +342,7 @@ impl RequestFlags {
             name,
             signer_name: self.signer_name.clone(),
             subject: leaf.subject().to_string(),
-            not_after: clock::rfc3339(Duration::from_secs(seconds)),
+            not_after: rfc3339::format(Duration::from_secs(seconds)),
             certificate_file: self.out_cert.clone(),
             key_file: (!only_in_kubeconfig).then(|| key.file.clone()),
             kubeconfig: self.out_kubeconfig.clone(),

@@ -118,7 +118,7 @@ impl ApprovalDecision<'_> {
         let (verb, done) = self.verbs;
         if !flags.yes && !std::io::stdin().is_terminal() {
             return Err(CommandError::Usage(format!(
-                "there is no terminal to confirm {verb} on: review the requests with certs list, and give --yes"
+                "no terminal for the confirmation: review the requests with certs list, then {verb} them with --yes"
             )));
         }
         let names: Vec<_> =
@@ -241,6 +241,20 @@ fn shown(rows: &[RequestRow]) -> String {
             }
         }
         facts.extend(row.also_asks_for.iter().map(|also| ("also", also.clone())));
+        facts.push(("usages", row.usages.join(", ")));
+        facts.push(("signer", row.signer_name.clone()));
+        facts.push(("requestor", plain(&row.requestor).into_owned()));
+        facts.extend(row.requestor_uid.iter().map(|uid| ("uid", plain(uid).into_owned())));
+        facts.extend(row.requestor_groups.iter().map(|group| ("group", plain(group).into_owned())));
+        for (key, values) in &row.requestor_extra {
+            facts.extend(values.iter().map(|value| ("extra", format!("{}={}", plain(key), plain(value)))));
+        }
+        for (key, value) in &row.annotations {
+            facts.push(("annotation", format!("{}={}", plain(key), plain(value))));
+        }
+        facts.push(("duration", row.requested_duration.clone()));
+        facts.push(("condition", row.condition.clone()));
+        // Last, directly above the prompt: nothing that the requester wrote can scroll them away.
         let subject =
             if let RequestedContent::Request { subject, .. } = &row.asks { Some(subject) } else { None };
         if subject.into_iter().chain(&row.also_asks_for).any(|part| part.contains(SYSTEM_MASTERS)) {
@@ -259,19 +273,6 @@ fn shown(rows: &[RequestRow]) -> String {
                     .to_owned(),
             ));
         }
-        facts.push(("usages", row.usages.join(", ")));
-        facts.push(("signer", row.signer_name.clone()));
-        facts.push(("requestor", plain(&row.requestor).into_owned()));
-        facts.extend(row.requestor_uid.iter().map(|uid| ("uid", plain(uid).into_owned())));
-        facts.extend(row.requestor_groups.iter().map(|group| ("group", plain(group).into_owned())));
-        for (key, values) in &row.requestor_extra {
-            facts.extend(values.iter().map(|value| ("extra", format!("{}={}", plain(key), plain(value)))));
-        }
-        for (key, value) in &row.annotations {
-            facts.push(("annotation", format!("{}={}", plain(key), plain(value))));
-        }
-        facts.push(("duration", row.requested_duration.clone()));
-        facts.push(("condition", row.condition.clone()));
         facts.push(("", String::new()));
     }
     table::facts(facts)
@@ -282,7 +283,7 @@ mod tests {
     use k8s_openapi::ByteString;
 
     use super::*;
-    use crate::pki::issuance::request::encode_pem;
+    use crate::go::pem::encode_pem;
     use crate::pki::issuance::signer::{KeyKind, PemKey};
     use crate::pki::issuance::testing::{NOW, element, raw_request};
 

@@ -17,7 +17,8 @@ use super::super::super::terminal::sanitized;
 use super::super::error::CommandError;
 use super::wait::refused_for_good;
 use super::{RequestRow, with_cluster};
-use crate::clock::{self, Clock};
+use crate::clock::Clock;
+use crate::go::rfc3339;
 
 /// The flags of `portcullis certs watch`.
 #[derive(Debug, Clone, Args)]
@@ -90,7 +91,7 @@ fn deleted(output: Output, request: &CertificateSigningRequest) {
 
 /// Prints a change; `false` if standard output is closed.
 fn print_event(output: Output, event: &'static str, request: &RequestRow) -> bool {
-    let time = clock::rfc3339(Clock::system().now());
+    let time = rfc3339::format(Clock::system().now());
     let text = match output {
         Output::Text => {
             let RequestRow { name, signer_name, requestor, condition, .. } = request;
