@@ -1,25 +1,23 @@
-//! `portcullis dev`: the gateway on a machine with nothing else, to try it with kubectl.
+//! `portcullis dev`: the gateway with an embedded backend, to try it with kubectl on one machine.
 //!
-//! Makes a throw-away PKI, starts a small in-memory backend and then the real gateway in front of it, with the same
-//! flags that `portcullis serve` takes. Everything listens on 127.0.0.1 and ends with the process.
+//! Creates a PKI, starts a small in-memory backend, and then the gateway in front of it, with the flags of
+//! `portcullis serve`. All listeners are on 127.0.0.1 and close with the process.
 
-mod access;
 mod announce;
-mod ask;
-pub mod backend;
+mod auth;
 mod discovery;
-mod identity;
 mod json;
 mod objects;
-pub mod pki;
+mod pki;
 mod protobuf;
+mod request;
 mod resources;
-mod reviews;
-mod selector;
+mod server;
 mod store;
 mod table;
 mod watch;
 
+use std::error::Error;
 use std::fmt;
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
@@ -29,8 +27,9 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::Clock;
 use announce::Announcement;
-use backend::{Backend, BackendError};
-use pki::{FRONT_PROXY_NAME, Paths, Pki, PkiError};
+pub use pki::DevPaths;
+use pki::{DevPki, FRONT_PROXY_NAME, file_error};
+use server::DemoServer;
 
 /// The options of `portcullis dev`.
 #[derive(Debug, Clone, clap::Args)]
@@ -43,111 +42,101 @@ pub struct DevOptions {
     pub port: u16,
 }
 
-/// Why `portcullis dev` did not start. Every text says what to do.
+/// Why `portcullis dev` did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum DevError {
-    /// The port is taken.
+    /// The port is in use.
     #[error("port {0} of 127.0.0.1 is in use; choose another with --port, or --port 0 for any free one")]
     PortTaken(u16),
-    /// The port cannot be used.
+    /// The system refuses the port.
     #[error("port {0} of 127.0.0.1: {1}; choose another with --port")]
     Port(u16, io::Error),
-    /// Another one runs with the same directory.
+    /// Another process uses the directory.
     #[error("another `portcullis dev` is using {}; choose another directory with --dir", .0.display())]
     DirTaken(PathBuf),
-    /// The directory holds something else.
+    /// The directory has files of another program.
     #[error("{} holds files that `portcullis dev` did not make; choose another directory with --dir", .0.display())]
     DirForeign(PathBuf),
-    /// The directory cannot be used.
-    #[error("{}: {source}", path.display())]
-    Dir {
-        /// The directory or its lock file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The PKI.
-    #[error(transparent)]
-    Pki(#[from] PkiError),
-    /// The backend.
-    #[error(transparent)]
-    Backend(#[from] BackendError),
+    /// A file or directory cannot be read or written.
+    #[error("{}: {}", .0.display(), .1)]
+    File(PathBuf, io::Error),
+    /// A file of the existing PKI is missing or invalid; with the problem and the directory of the PKI.
+    #[error("{}: {}; to start afresh remove the directory {}", .0.display(), .1, .2.display())]
+    DamagedPki(PathBuf, String, PathBuf),
+    /// A key, a certificate or a token cannot be created.
+    #[error("making the PKI: {0}")]
+    CreatePki(Box<dyn Error + Send + Sync>),
+    /// The backend did not start.
+    #[error("the embedded backend cannot start: {0}")]
+    Backend(Box<dyn Error + Send + Sync>),
 }
 
-/// Everything but the gateway: the PKI, the files, the running backend. Dropping it ends the backend.
+/// The PKI, the files and the running backend; everything except the gateway. Dropping it stops the backend.
 #[derive(Debug)]
 pub struct Dev {
-    paths: Paths,
+    paths: DevPaths,
     port: u16,
-    pki: Pki,
-    backend: Backend,
-    /// Held to the end: two gateways would overwrite each other's kubeconfig.
+    pki: DevPki,
+    server: DemoServer,
+    /// Two gateways would overwrite each other's kubeconfig.
     _lock: File,
 }
 
 impl Dev {
-    /// Makes or finds the PKI, starts the backend and writes the kubeconfigs. The gateway comes next, with
+    /// Loads or creates the PKI, starts the backend and writes the kubeconfigs. The caller starts the gateway with
     /// [`gateway_flags`](Self::gateway_flags).
     pub async fn start(options: &DevOptions, clock: Clock) -> Result<Self, DevError> {
-        let paths = Paths::new(&options.dir);
-        // Looked at before anything is written; the gateway takes it a moment later.
+        let paths = DevPaths::new(&options.dir);
+        // Before anything is written. The gateway binds the port later.
         let port = free_port(options.port)?;
         let lock = lock(paths.dir())?;
         let pki = pki::open(&paths, clock.now())?;
-        let backend = Backend::start(&paths, clock).await?;
-        pki::write_kubeconfigs(&paths, port, backend.address().port())?;
-        Ok(Self { paths, port, pki, backend, _lock: lock })
+        let server = DemoServer::start(&paths, clock).await.map_err(DevError::Backend)?;
+        pki::write_kubeconfigs(&paths, port, server.address.port())?;
+        Ok(Self { paths, port, pki, server, _lock: lock })
     }
 
     /// The files.
-    pub fn paths(&self) -> &Paths {
+    pub fn paths(&self) -> &DevPaths {
         &self.paths
     }
 
-    /// Where the backend listens.
+    /// The address of the backend.
     pub fn backend_address(&self) -> SocketAddr {
-        self.backend.address()
+        self.server.address
     }
 
-    /// The flags of the gateway: those that `portcullis serve` takes, so that the printed command line is the truth.
+    /// The gateway's flags for `portcullis serve`.
     pub fn gateway_flags(&self) -> Vec<String> {
-        gateway_flags(&self.paths, self.port)
+        let Self { paths, port, .. } = self;
+        let file = |flag: &str, path: PathBuf| format!("--{flag}={}", path.display());
+        vec![
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={port}"),
+            file("tls-cert-file", paths.pki("gateway.crt")),
+            file("tls-private-key-file", paths.pki("gateway.key")),
+            file("client-ca-file", paths.pki("client-ca.crt")),
+            file("token-auth-file", paths.tokens()),
+            file("requestheader-client-ca-file", paths.pki("front-proxy-ca.crt")),
+            format!("--requestheader-allowed-names={FRONT_PROXY_NAME}"),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            file("backend-kubeconfig", paths.backend_kubeconfig()),
+            "--enable-bootstrap-token-auth=true".to_owned(),
+            // There is one replica, so the controllers need no lease.
+            "--controllers=tokencleaner,bootstrapsigner".to_owned(),
+            "--leader-elect=false".to_owned(),
+            // Another gateway may use the default port.
+            "--metrics-bind-address=127.0.0.1:0".to_owned(),
+        ]
     }
 
-    /// The text to print once the gateway serves: then every line of it can be pasted at once.
+    /// The text to print when the gateway serves.
     pub fn announcement(&self, metrics: Option<SocketAddr>, color: bool) -> impl fmt::Display {
-        let Self { paths, port, pki, backend, .. } = self;
-        let flags = self.gateway_flags();
-        Announcement { paths, port: *port, pki: *pki, backend: backend.address(), metrics, flags, color }
+        Announcement { dev: self, metrics, color }
     }
-}
-
-fn gateway_flags(paths: &Paths, port: u16) -> Vec<String> {
-    let file = |path: PathBuf| path.display().to_string();
-    [
-        ("bind-address", Ipv4Addr::LOCALHOST.to_string()),
-        ("secure-port", port.to_string()),
-        ("tls-cert-file", file(paths.pki("gateway.crt"))),
-        ("tls-private-key-file", file(paths.pki("gateway.key"))),
-        ("client-ca-file", file(paths.pki("client-ca.crt"))),
-        ("token-auth-file", file(paths.tokens())),
-        ("requestheader-client-ca-file", file(paths.pki("front-proxy-ca.crt"))),
-        ("requestheader-allowed-names", FRONT_PROXY_NAME.to_owned()),
-        ("requestheader-username-headers", "X-Remote-User".to_owned()),
-        ("requestheader-uid-headers", "X-Remote-Uid".to_owned()),
-        ("requestheader-group-headers", "X-Remote-Group".to_owned()),
-        ("requestheader-extra-headers-prefix", "X-Remote-Extra-".to_owned()),
-        ("backend-kubeconfig", file(paths.backend_kubeconfig())),
-        ("enable-bootstrap-token-auth", "true".to_owned()),
-        // Alone here, they need no lease.
-        ("controllers", "tokencleaner,bootstrapsigner".to_owned()),
-        ("leader-elect", "false".to_owned()),
-        // The usual port may belong to a gateway that is meant seriously.
-        ("metrics-bind-address", "127.0.0.1:0".to_owned()),
-    ]
-    .into_iter()
-    .map(|(flag, value)| format!("--{flag}={value}"))
-    .collect()
 }
 
 fn free_port(port: u16) -> Result<u16, DevError> {
@@ -159,17 +148,17 @@ fn free_port(port: u16) -> Result<u16, DevError> {
     bound.local_addr().map(|address| address.port()).map_err(failed)
 }
 
-/// Makes the directory if need be, and takes it. The lock file also marks it as ours: it is about to be filled with
-/// keys and a `.gitignore`, which would be a nasty surprise in a project's directory.
+/// Creates the directory if it does not exist, and locks it. The lock file also marks it as a directory of
+/// `portcullis dev`: a project's directory must not get keys and a `.gitignore`.
 fn lock(dir: &Path) -> Result<File, DevError> {
     let path = dir.join("lock");
-    let failed = |source| DevError::Dir { path: path.clone(), source };
+    let failed = file_error(&path);
     pki::make_dir(dir)?;
-    if !path.try_exists().map_err(failed)? && fs::read_dir(dir).map_err(failed)?.next().is_some() {
+    if !path.try_exists().map_err(&failed)? && fs::read_dir(dir).map_err(&failed)?.next().is_some() {
         return Err(DevError::DirForeign(dir.to_owned()));
     }
-    fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(failed)?;
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(&failed)?;
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(&failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(DevError::DirTaken(dir.to_owned())),

@@ -1,148 +1,126 @@
-//! What `portcullis dev` prints: the first text a newcomer reads. Every command in it can be pasted as it is.
+//! The text that `portcullis dev` prints at the start. Every command in it can be pasted.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::pki::{Paths, Pki};
-use crate::clock::rfc3339;
-
-/// Everything the text names.
-#[derive(Debug)]
-pub(super) struct Announcement<'a> {
-    pub(super) paths: &'a Paths,
-    pub(super) port: u16,
-    pub(super) pki: Pki,
-    pub(super) backend: SocketAddr,
-    pub(super) metrics: Option<SocketAddr>,
-    pub(super) flags: Vec<String>,
-    pub(super) color: bool,
-}
-
-/// A command and what it shows.
-type Line = (String, &'static str);
-
-impl fmt::Display for Announcement<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gateway = format!("https://127.0.0.1:{}", self.port);
-        let file = |path: &Path| quoted(&path.display().to_string());
-        let curl = format!("curl --cacert {}", file(&self.paths.pki("server-ca.crt")));
-        let here = std::env::current_dir().unwrap_or_default();
-        let expires = rfc3339(self.pki.expires);
-        let day = expires.split('T').next().unwrap_or_default();
-        let pki = format!("a throw-away PKI, {}; good until {day}", self.pki.origin);
-
-        writeln!(f, "{}\n", self.paint(BOLD, "Portcullis is running."))?;
-        let mut facts = vec![
-            ("gateway", gateway.clone(), "the real one, as `portcullis serve` runs it"),
-            (
-                "backend",
-                format!("https://{}", self.backend),
-                "in memory, for trying only; trusts the gateway alone",
-            ),
-            ("files", file(self.paths.dir()), &pki),
-        ];
-        if let Some(metrics) = self.metrics {
-            facts.insert(1, ("metrics", format!("http://{metrics}/metrics"), "what the gateway counts"));
-        }
-        let width = facts.iter().map(|(_, what, _)| what.chars().count()).max().unwrap_or_default();
-        for (name, what, remark) in facts {
-            writeln!(f, "  {name:<9} {what:<width$}   {}", self.paint(DIM, remark))?;
-        }
-
-        self.section(
-            f,
-            "In another terminal",
-            &[
-                (format!("cd {}", file(&here)), ""),
-                (format!("export KUBECONFIG={}", file(&self.paths.kubeconfig())), ""),
-            ],
-        )?;
-        self.section(
-            f,
-            "Who am I?",
-            &[
-                ("kubectl auth whoami".to_owned(), "alice, by her certificate"),
-                ("kubectl --context bob auth whoami".to_owned(), "bob, by a bearer token"),
-                ("kubectl --context admin auth whoami --as carol".to_owned(), "admin, acting as carol"),
-            ],
-        )?;
-        self.section(
-            f,
-            "Work as usual",
-            &[
-                ("kubectl get ns".to_owned(), ""),
-                ("kubectl create configmap hello --from-literal=from=alice".to_owned(), ""),
-                ("kubectl get configmaps -w".to_owned(), "a watch, until Ctrl-C"),
-                ("kubectl get secrets -n kube-system".to_owned(), "forbidden to alice, not to admin"),
-            ],
-        )?;
-        let token = format!("-H \"Authorization: Bearer $(cat {})\"", file(&self.paths.token()));
-        self.section(
-            f,
-            "Without kubectl",
-            &[
-                (
-                    "# a client without a credential may see the version, and nothing else (403)".to_owned(),
-                    "",
-                ),
-                (format!("{curl} {gateway}/version"), ""),
-                (format!("{curl} {gateway}/api/v1/namespaces"), ""),
-                ("# a wrong token is not anonymous (401), bob's is good".to_owned(), ""),
-                (format!("{curl} {gateway}/version -H 'Authorization: Bearer wrong'"), ""),
-                (format!("{curl} {gateway}/api/v1/namespaces {token}"), ""),
-            ],
-        )?;
-        self.section(f, "What this runs, in long (with another --secure-port it runs beside this one)", &[])?;
-        write!(f, "  {}", self.paint(COMMAND, &format!("{} serve", program())))?;
-        for flag in &self.flags {
-            write!(f, " \\\n    {}", self.paint(COMMAND, &quoted(flag)))?;
-        }
-        writeln!(f, "\n\n{}", self.paint(BOLD, "Ctrl-C stops everything."))
-    }
-}
+use super::Dev;
+use crate::go::rfc3339;
 
 const BOLD: &str = "1";
 const DIM: &str = "2";
-const COMMAND: &str = "36";
+const CYAN: &str = "36";
 
-impl Announcement<'_> {
-    /// A heading, and commands with their remarks in one column.
-    fn section(&self, f: &mut fmt::Formatter<'_>, heading: &str, lines: &[Line]) -> fmt::Result {
-        writeln!(f, "\n{}\n", self.paint(BOLD, heading))?;
-        let width =
-            lines.iter().filter(|(_, remark)| !remark.is_empty()).map(|(line, _)| line.chars().count()).max();
-        for (line, remark) in lines {
-            let style = if line.starts_with('#') { DIM } else { COMMAND };
-            write!(f, "  {}", self.paint(style, line))?;
-            if !remark.is_empty() {
-                let gap = width.unwrap_or_default().saturating_sub(line.chars().count());
-                write!(f, "{:gap$}   {}", "", self.paint(DIM, &format!("# {remark}")))?;
-            }
-            writeln!(f)?;
+pub(super) struct Announcement<'a> {
+    pub(super) dev: &'a Dev,
+    pub(super) metrics: Option<SocketAddr>,
+    pub(super) color: bool,
+}
+
+impl fmt::Display for Announcement<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Dev { paths, port, pki, server, .. } = self.dev;
+        let gateway = format!("https://127.0.0.1:{port}");
+        let expires = rfc3339::format(pki.expires);
+        let day = expires.split('T').next().unwrap_or_default();
+        let pki = format!("a throw-away PKI, {}; good until {day}", pki.origin);
+        let metrics = self.metrics.map_or_else(String::new, |address| format!("http://{address}/metrics"));
+        let backend = format!("https://{}", server.address);
+        let rows = [
+            ("gateway", &gateway, "the real one, as `portcullis serve` runs it"),
+            ("metrics", &metrics, "what the gateway counts"),
+            ("backend", &backend, "in memory, for trying only; trusts the gateway alone"),
+            ("files", &quoted_path(paths.dir()), &pki),
+        ];
+        let width = rows.iter().map(|(_, place, _)| place.chars().count()).max().unwrap_or_default();
+        writeln!(f, "{}\n", self.paint(BOLD, "Portcullis is running."))?;
+        for (name, place, remark) in rows.into_iter().filter(|(_, place, _)| !place.is_empty()) {
+            writeln!(f, "  {name:<9} {place:<width$}   {}", self.paint(DIM, remark))?;
+        }
+        for line in self.commands(&gateway).lines() {
+            let (text, remark) = line.split_at(line.find("   # ").unwrap_or(line.len()));
+            let is_comment = text.starts_with("  #");
+            let style = if is_comment {
+                DIM
+            } else if text.starts_with(' ') {
+                CYAN
+            } else {
+                BOLD
+            };
+            writeln!(f, "{}{}", self.paint(style, text), self.paint(DIM, remark))?;
         }
         Ok(())
     }
+}
+
+impl Announcement<'_> {
+    /// Headings at the margin, and commands with remarks below them.
+    fn commands(&self, gateway: &str) -> String {
+        let paths = &self.dev.paths;
+        let directory = quoted_path(&std::env::current_dir().unwrap_or_default());
+        let (kubeconfig, token) = (quoted_path(&paths.kubeconfig()), quoted_path(&paths.token()));
+        let curl = format!("curl --cacert {}", quoted_path(&paths.pki("server-ca.crt")));
+        let serve = format!("{} serve", program());
+        let flags = self.dev.gateway_flags().iter().map(|flag| quoted(flag)).collect::<Vec<_>>();
+        let serve = [&[serve], &flags[..]].concat().join(" \\\n    ");
+        format!(
+            r#"
+In another terminal
+
+  cd {directory}
+  export KUBECONFIG={kubeconfig}
+
+Who am I?
+
+  kubectl auth whoami                              # alice, by her certificate
+  kubectl --context bob auth whoami                # bob, by a bearer token
+  kubectl --context admin auth whoami --as carol   # admin, acting as carol
+
+Work as usual
+
+  kubectl get ns
+  kubectl create configmap hello --from-literal=from=alice
+  kubectl get configmaps -w            # a watch, until Ctrl-C
+  kubectl get secrets -n kube-system   # forbidden to alice, not to admin
+
+Without kubectl
+
+  # a client without a credential may see the version, and nothing else (403)
+  {curl} {gateway}/version
+  {curl} {gateway}/api/v1/namespaces
+  # a wrong token is not anonymous (401), bob's is good
+  {curl} {gateway}/version -H 'Authorization: Bearer wrong'
+  {curl} {gateway}/api/v1/namespaces -H "Authorization: Bearer $(cat {token})"
+
+What this runs, in long (with another --secure-port it runs beside this one)
+
+  {serve}
+
+Ctrl-C stops everything.
+"#
+        )
+    }
 
     fn paint(&self, code: &str, text: &str) -> String {
-        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.color && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
 
-/// The command as it was typed (`cargo run` types a path); in a test, its name.
+/// The command that the user typed, such as the path that `cargo run` uses. In a test, its name.
 fn program() -> String {
     let typed = std::env::args().next().unwrap_or_default();
-    if Path::new(&typed).file_name().is_some_and(|name| name == "portcullis") {
-        quoted(&typed)
-    } else {
-        "portcullis".to_owned()
-    }
+    let is_portcullis = Path::new(&typed).file_name().is_some_and(|name| name == "portcullis");
+    if is_portcullis { quoted(&typed) } else { "portcullis".to_owned() }
 }
 
-/// A word for a POSIX shell.
+fn quoted_path(path: &Path) -> String {
+    quoted(&path.display().to_string())
+}
+
+/// Quotes a word for a POSIX shell.
 fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))

@@ -1,28 +1,14 @@
-//! Reading and writing in JSON objects by path, without a panic where something is missing.
+//! Reads and writes JSON by pointer. A missing field reads as null, and no operation panics.
 
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
-/// What is at a JSON pointer; null where nothing is.
-pub(super) fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
-    value.pointer(path).unwrap_or(&Value::Null)
+/// The string at a JSON pointer; empty if there is none.
+pub(super) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The text at a JSON pointer; empty where none is.
-pub(super) fn text<'a>(value: &'a Value, path: &str) -> &'a str {
-    at(value, path).as_str().unwrap_or_default()
-}
-
-/// Writes at a JSON pointer; values on the way that are not objects become objects.
-pub(super) fn set(value: &mut Value, path: &str, new: impl Into<Value>) {
-    let mut place = value;
-    for part in path.split('/').skip(1) {
-        if !place.is_object() {
-            *place = Value::Object(Map::new());
-        }
-        let Some(fields) = place.as_object_mut() else {
-            return;
-        };
-        place = fields.entry(part.replace("~1", "/")).or_insert(Value::Null);
-    }
-    *place = new.into();
+/// Writes at a JSON pointer and creates the objects on the way. Null removes the field. The pointer has no escapes.
+pub(super) fn set(object: &mut Value, pointer: &str, value: impl Into<Value>) {
+    let keys = pointer.rsplit('/').filter(|key| !key.is_empty());
+    json_patch::merge(object, &keys.fold(value.into(), |inner, key| json!({key: inner})));
 }

@@ -1,79 +1,79 @@
-//! The throw-away PKI and the client files of `portcullis dev`.
+//! The PKI and the client files of `portcullis dev`.
 //!
-//! Three authorities, as in a real cluster: one for serving certificates, one for client certificates, one for front
-//! proxies. A PKI is made whole in a directory of its own and then moved into place, so an interrupted first start
-//! leaves no half of one. A good PKI is used again, an expired one is set aside and made anew, and a damaged one is an
-//! error that names the file: no file that may belong to another program is overwritten. Every file here is readable
-//! by its owner alone.
+//! There are three CAs, as in a real cluster: for serving certificates, for client certificates and for front proxies.
+//! The PKI is complete before it gets its directory name, so an interrupted first start leaves no partial one. A valid
+//! PKI is reused, an expired one is moved to `pki.old` and replaced, and a damaged one is an error that names the file:
+//! files of other programs are never overwritten. Every file is readable by its owner only.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use secrecy::ExposeSecret as _;
+use tempfile::NamedTempFile;
+use uuid::Uuid;
 
+use super::DevError;
+use super::server::BoxError;
 use crate::clock::UnixTime;
+use crate::go::pem::encode_pem;
 use crate::pki::issuance::alt_names::AltNames;
 use crate::pki::issuance::authority::CertificateAuthority;
 use crate::pki::issuance::ca::CaCertificate;
 use crate::pki::issuance::issue::IssuanceRequest;
 use crate::pki::issuance::profile::CertificateProfile;
-use crate::pki::issuance::request::{self, encode_pem};
+use crate::pki::issuance::request;
 use crate::pki::issuance::signer::{KeyKind, PemKey};
 use crate::pki::issuance::subject::Subject;
 use crate::pki::issuance::validity::{BACKDATE, Validity};
-use crate::pki::x509::certificate::Certificate;
+use crate::pki::x509::CaBundle;
 use crate::pki::x509::key_pair::CertificateKeyPair;
 
-/// The common name of the certificate that the gateway shows to its backend; the only one the backend accepts.
-pub const GATEWAY_CLIENT_NAME: &str = "portcullis";
-/// The common name of the front proxy that the gateway accepts in front of itself.
-pub const FRONT_PROXY_NAME: &str = "front-proxy";
-/// The user with a client certificate, and the group in it.
-pub const CERTIFICATE_USER: (&str, &str) = ("alice", "developers");
-/// The user with a bearer token, and the groups beside it.
-pub const TOKEN_USER: (&str, &str) = ("bob", "testers,developers");
-/// The user who may do everything.
-pub const ADMIN_USER: (&str, &str) = ("admin", "system:masters");
+/// The common name of the gateway's client certificate; the backend accepts no other.
+pub(super) const GATEWAY_CLIENT_NAME: &str = "portcullis";
+/// The common name of the front proxy that the gateway accepts.
+pub(super) const FRONT_PROXY_NAME: &str = "front-proxy";
 
-const VALID_FOR: Duration = Duration::from_hours(365 * 24);
-/// A PKI that expires within this time is renewed at once, not in the middle of a session.
+const VALIDITY: Duration = Duration::from_hours(365 * 24);
+/// A PKI that expires within this time is renewed at the start, so that it does not expire during a session.
 const RENEW_BEFORE: Duration = Duration::from_hours(24);
 
 const SERVER_CA: &str = "server-ca";
 const CLIENT_CA: &str = "client-ca";
 const FRONT_PROXY_CA: &str = "front-proxy-ca";
-const AUTHORITIES: &[&str] = &[SERVER_CA, CLIENT_CA, FRONT_PROXY_CA];
 
-/// File, authority, common name, and organization if there is one.
-const LEAVES: &[(&str, &str, &str, &str)] = &[
-    ("gateway", SERVER_CA, "portcullis-dev-gateway", ""),
-    ("backend", SERVER_CA, "portcullis-dev-backend", ""),
-    ("gateway-client", FRONT_PROXY_CA, GATEWAY_CLIENT_NAME, ""),
-    ("front-proxy", FRONT_PROXY_CA, FRONT_PROXY_NAME, ""),
-    ("alice", CLIENT_CA, CERTIFICATE_USER.0, CERTIFICATE_USER.1),
-    ("admin", CLIENT_CA, ADMIN_USER.0, ADMIN_USER.1),
+/// The file, CA, common name and organizations of a certificate. A CA issues its own.
+type CertificateRow = (&'static str, &'static str, &'static str, &'static [&'static str]);
+
+const CERTIFICATES: &[CertificateRow] = &[
+    (SERVER_CA, SERVER_CA, "portcullis-dev-server-ca", &[]),
+    (CLIENT_CA, CLIENT_CA, "portcullis-dev-client-ca", &[]),
+    (FRONT_PROXY_CA, FRONT_PROXY_CA, "portcullis-dev-front-proxy-ca", &[]),
+    ("gateway", SERVER_CA, "portcullis-dev-gateway", &[]),
+    ("backend", SERVER_CA, "portcullis-dev-backend", &[]),
+    ("gateway-client", FRONT_PROXY_CA, GATEWAY_CLIENT_NAME, &[]),
+    ("front-proxy", FRONT_PROXY_CA, FRONT_PROXY_NAME, &[]),
+    ("alice", CLIENT_CA, "alice", &["developers"]),
+    ("admin", CLIENT_CA, "admin", &["system:masters"]),
 ];
 
-/// Where the files of `portcullis dev` are.
+/// The files of `portcullis dev`.
 #[derive(Debug, Clone)]
-pub struct Paths {
+pub struct DevPaths {
     dir: PathBuf,
 }
 
-impl Paths {
-    /// The files below `dir`.
-    pub fn new(dir: impl Into<PathBuf>) -> Self {
+impl DevPaths {
+    pub(super) fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// The directory of everything.
+    /// The directory of all files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -83,314 +83,233 @@ impl Paths {
         self.dir.join("pki").join(file)
     }
 
-    /// kubectl's configuration: one context for each user.
+    /// The kubeconfig for kubectl, with a context for each user.
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.join("kubeconfig")
     }
 
-    /// The gateway's configuration of its backend.
-    pub fn backend_kubeconfig(&self) -> PathBuf {
-        self.dir.join("backend.kubeconfig")
-    }
-
-    /// The gateway's static token file.
-    pub fn tokens(&self) -> PathBuf {
-        self.dir.join("tokens.csv")
-    }
-
-    /// The token user's token.
+    /// The file with bob's bearer token.
     pub fn token(&self) -> PathBuf {
         self.dir.join("bob.token")
     }
-}
 
-/// Whether the PKI was found or made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// There was none.
-    Created,
-    /// It was found, and is good.
-    Reused,
-    /// One that has expired, or is about to, was set aside as `pki.old`.
-    Renewed,
-}
+    pub(super) fn backend_kubeconfig(&self) -> PathBuf {
+        self.dir.join("backend.kubeconfig")
+    }
 
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Created => "new",
-            Self::Reused => "reused",
-            Self::Renewed => "renewed, the expired one is in pki.old",
-        })
+    pub(super) fn tokens(&self) -> PathBuf {
+        self.dir.join("tokens.csv")
     }
 }
 
-/// A PKI that is on disk and good.
+/// The values of [`DevPki::origin`].
+const CREATED: &str = "new";
+const REUSED: &str = "reused";
+const RENEWED: &str = "renewed, the expired one is in pki.old";
+
+/// A valid PKI on disk.
 #[derive(Debug, Clone, Copy)]
-pub struct Pki {
-    /// Whether it was found or made.
-    pub origin: Origin,
-    /// When its first certificate expires.
-    pub expires: UnixTime,
+pub(super) struct DevPki {
+    pub(super) origin: &'static str,
+    /// The notAfter of the certificate that expires first.
+    pub(super) expires: UnixTime,
 }
 
-/// Why there is no PKI. Every text names the file.
-#[derive(Debug, thiserror::Error)]
-pub enum PkiError {
-    /// A file could not be read or written.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A file of an existing PKI is not what it should be.
-    #[error("{}: {problem}; to start afresh remove the directory {}", path.display(), pki.display())]
-    Broken {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-        /// The directory to remove.
-        pki: PathBuf,
-    },
-    /// A key, a certificate or a token could not be made.
-    #[error("making the PKI: {0}")]
-    Make(String),
-}
-
-/// Finds a good PKI and token file below `paths`, or makes them.
-pub fn open(paths: &Paths, now: UnixTime) -> Result<Pki, PkiError> {
+/// Loads the PKI and the token file, or creates them.
+pub(super) fn open(paths: &DevPaths, now: UnixTime) -> Result<DevPki, DevError> {
     make_dir(paths.dir())?;
-    // The directory often lies in a checkout, and it holds keys.
+    // The directory has keys, and is often in a checkout.
     write_once(&paths.dir().join(".gitignore"), b"*\n")?;
     write_tokens(paths)?;
 
     let current = paths.pki("");
-    let origin = if current.try_exists().map_err(at(&current))? {
+    let origin = if exists(&current)? {
         let expires = check(paths)?;
         if expires > now + RENEW_BEFORE {
-            return Ok(Pki { origin: Origin::Reused, expires });
+            return Ok(DevPki { origin: REUSED, expires });
         }
         let old = paths.dir().join("pki.old");
         remove_dir(&old)?;
-        fs::rename(&current, &old).map_err(at(&old))?;
-        Origin::Renewed
+        fs::rename(&current, &old).map_err(file_error(&old))?;
+        RENEWED
     } else {
-        Origin::Created
+        CREATED
     };
-    make(paths, now)?;
-    Ok(Pki { origin, expires: check(paths)? })
+    create(paths, now).map_err(DevError::CreatePki)?;
+    Ok(DevPki { origin, expires: check(paths)? })
 }
 
-/// Writes the configurations of kubectl and of the gateway's backend; ports differ from start to start.
-pub fn write_kubeconfigs(paths: &Paths, gateway_port: u16, backend_port: u16) -> Result<(), PkiError> {
-    // File names in a kubeconfig are relative to it, so the directory can be moved, and no secret is copied.
-    let clients = format!(
+/// Writes the kubeconfigs for kubectl and for the gateway. The ports change with each start.
+pub(super) fn write_kubeconfigs(
+    paths: &DevPaths,
+    gateway_port: u16,
+    backend_port: u16,
+) -> Result<(), DevError> {
+    let certificate =
+        |name| (name, format!("client-certificate: pki/{name}.crt, client-key: pki/{name}.key"));
+    let token = ("bob", "tokenFile: bob.token".to_owned());
+    let clients = [certificate("alice"), certificate("admin"), token];
+    write(&paths.kubeconfig(), kubeconfig("portcullis-dev", gateway_port, &clients).as_bytes())?;
+    let backend = kubeconfig("backend", backend_port, &[certificate("gateway-client")]);
+    write(&paths.backend_kubeconfig(), backend.as_bytes())
+}
+
+/// A kubeconfig with a context for each user; the first is the current one. Its paths are relative to it, so the
+/// directory can be moved.
+fn kubeconfig(cluster: &str, port: u16, users: &[(&str, String)]) -> String {
+    let entry = |(name, credential): &(&str, String)| format!("- name: {name}\n  user: {{{credential}}}\n");
+    let context = |(name, _): &(&str, String)| {
+        format!("- name: {name}\n  context: {{cluster: {cluster}, user: {name}}}\n")
+    };
+    let current = users.first().map_or("", |(name, _)| name);
+    let (entries, contexts): (String, String) = users.iter().map(|user| (entry(user), context(user))).unzip();
+    format!(
         "\
 # Written by `portcullis dev` at every start.
 apiVersion: v1
 kind: Config
 clusters:
-- name: portcullis-dev
-  cluster: {{server: \"https://127.0.0.1:{gateway_port}\", certificate-authority: pki/{SERVER_CA}.crt}}
+- name: {cluster}
+  cluster: {{server: \"https://127.0.0.1:{port}\", certificate-authority: pki/{SERVER_CA}.crt}}
 users:
-- name: alice
-  user: {{client-certificate: pki/alice.crt, client-key: pki/alice.key}}
-- name: admin
-  user: {{client-certificate: pki/admin.crt, client-key: pki/admin.key}}
-- name: bob
-  user: {{tokenFile: bob.token}}
-contexts:
-- name: alice
-  context: {{cluster: portcullis-dev, user: alice}}
-- name: admin
-  context: {{cluster: portcullis-dev, user: admin}}
-- name: bob
-  context: {{cluster: portcullis-dev, user: bob}}
-current-context: alice
+{entries}contexts:
+{contexts}current-context: {current}
 "
-    );
-    let backend = format!(
-        "\
-# Written by `portcullis dev` at every start: how the gateway reaches the embedded backend.
-apiVersion: v1
-kind: Config
-clusters:
-- name: backend
-  cluster: {{server: \"https://127.0.0.1:{backend_port}\", certificate-authority: pki/{SERVER_CA}.crt}}
-users:
-- name: gateway
-  user: {{client-certificate: pki/gateway-client.crt, client-key: pki/gateway-client.key}}
-contexts:
-- name: backend
-  context: {{cluster: backend, user: gateway}}
-current-context: backend
-"
-    );
-    write(&paths.kubeconfig(), clients.as_bytes())?;
-    write(&paths.backend_kubeconfig(), backend.as_bytes())
+    )
 }
 
-/// Makes the whole PKI beside its place, then moves it there.
-fn make(paths: &Paths, now: UnixTime) -> Result<(), PkiError> {
+/// Creates the PKI under another name, then renames it.
+fn create(paths: &DevPaths, now: UnixTime) -> Result<(), BoxError> {
     let now = UnixTime::from_secs(now.as_secs());
     let new = paths.dir().join("pki.new");
     remove_dir(&new)?;
     make_dir(&new)?;
-    for &authority in AUTHORITIES {
-        let key = PemKey::generate(KeyKind::EcdsaP256).map_err(unmade)?;
-        let certificate = CaCertificate {
-            common_name: &format!("portcullis-dev-{authority}"),
-            validity: Validity { not_before: now.saturating_sub(BACKDATE), not_after: now + VALID_FOR },
-            path_length: 0,
-            purpose: None,
-            key_id: None,
+    let mut authorities = BTreeMap::new();
+    for row @ &(file, ca, common_name, _) in CERTIFICATES {
+        let key = PemKey::generate(KeyKind::EcdsaP256)?;
+        let pem = if let Some(authority) = authorities.get(ca) {
+            issue(authority, row, &key, now)?
+        } else {
+            let validity = Validity { not_before: now.saturating_sub(BACKDATE), not_after: now + VALIDITY };
+            let root = CaCertificate { common_name, validity, path_length: 0, purpose: None, key_id: None };
+            encode_pem("CERTIFICATE", &root.self_signed(&key)?.der)
         };
-        let pem = encode_pem("CERTIFICATE", &certificate.self_signed(&key).map_err(unmade)?.der);
-        write_pair(&new, authority, &pem, &key)?;
-        let signer = CertificateAuthority::new(pem.as_bytes(), Box::new(key)).map_err(unmade)?;
-        for (file, issuer, common_name, organization) in LEAVES {
-            if *issuer == authority {
-                let (pem, key) = issue(&signer, authority, common_name, organization, now)?;
-                write_pair(&new, file, &pem, &key)?;
-            }
+        write(&new.join(format!("{file}.crt")), pem.as_bytes())?;
+        write(&new.join(format!("{file}.key")), key.to_pem().expose_secret().as_bytes())?;
+        if file == ca {
+            authorities.insert(ca, CertificateAuthority::new(pem.as_bytes(), Box::new(key))?);
         }
     }
-    let current = paths.pki("");
-    fs::rename(&new, &current).map_err(at(&current))
+    Ok(fs::rename(&new, paths.pki(""))?)
 }
 
 fn issue(
-    signer: &CertificateAuthority,
-    authority: &str,
-    common_name: &str,
-    organization: &str,
+    authority: &CertificateAuthority,
+    (_, ca, common_name, organizations): &CertificateRow,
+    key: &PemKey,
     now: UnixTime,
-) -> Result<(String, PemKey), PkiError> {
-    let subject = Subject {
-        common_name: common_name.to_owned(),
-        organization: [organization].into_iter().filter(|name| !name.is_empty()).map(str::to_owned).collect(),
-        ..Subject::default()
-    };
-    let (profile, purpose, names) = match authority {
-        SERVER_CA => {
-            let ips = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-            let names = AltNames { dns: vec!["localhost".to_owned()], ips, ..AltNames::default() };
-            (CertificateProfile::serving(), "server auth", names)
-        }
+) -> Result<String, BoxError> {
+    let organization = organizations.iter().map(ToString::to_string).collect();
+    let subject = Subject { common_name: (*common_name).to_owned(), organization, ..Subject::default() };
+    let ips = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let localhost = AltNames { dns: vec!["localhost".to_owned()], ips, ..AltNames::default() };
+    let (profile, purpose, alt_names) = match *ca {
+        SERVER_CA => (CertificateProfile::serving(), "server auth", localhost),
         CLIENT_CA => (CertificateProfile::client(), "client auth", AltNames::default()),
         _ => (CertificateProfile::front_proxy(), "client auth", AltNames::default()),
     };
-    let key = PemKey::generate(KeyKind::EcdsaP256).map_err(unmade)?;
-    let wanted = IssuanceRequest {
-        request: &request::build(&subject, &names, &key).map_err(unmade)?,
+    let request = IssuanceRequest {
+        request: &request::build(&subject, &alt_names, key)?,
         usages: &["digital signature", purpose].map(str::to_owned),
         expiration: None,
-        signing_duration: VALID_FOR + BACKDATE,
+        signing_duration: VALIDITY + BACKDATE,
     };
-    let issued = signer.prepare(&profile, &wanted, now).and_then(|prepared| signer.issue(prepared));
-    let issued = issued.map_err(unmade)?;
-    Ok((issued.pem().to_owned(), key))
+    Ok(authority.issue(authority.prepare(&profile, &request, now)?)?.pem().to_owned())
 }
 
-/// Checks that every file is there, that keys belong to their certificates and certificates to their authorities.
-/// Returns when the first one expires.
-fn check(paths: &Paths) -> Result<UnixTime, PkiError> {
-    let authorities = AUTHORITIES.iter().map(|&name| (name, name));
-    let leaves = LEAVES.iter().map(|&(file, issuer, ..)| (file, issuer));
+/// Checks that all files exist, each key matches its certificate, and each certificate is signed by its CA. Returns the
+/// notAfter of the certificate that expires first.
+fn check(paths: &DevPaths) -> Result<UnixTime, DevError> {
     let mut expires = i64::MAX;
-    for (file, issuer) in authorities.chain(leaves) {
-        let certificate = check_pair(paths, file)?;
-        let issuer = check_pair(paths, issuer)?;
-        let (tbs, signature) = (&certificate.tbs, &certificate.signature);
-        if issuer.public_key.verify(certificate.algorithm, tbs, signature).is_err() {
-            return Err(broken(paths, &format!("{file}.crt"), "not signed by the authority beside it"));
+    for (file, ca, ..) in CERTIFICATES {
+        let (pair, issuer) = (load_pair(paths, file)?, load_pair(paths, ca)?);
+        for (certificate, issuer) in pair.certificates().iter().zip(issuer.certificates()) {
+            let (tbs, signature) = (&certificate.tbs, &certificate.signature);
+            if issuer.public_key.verify(certificate.algorithm, tbs, signature).is_err() {
+                return Err(damaged(paths, &format!("{file}.crt"), "not signed by the authority beside it"));
+            }
+            expires = expires.min(certificate.not_after);
         }
-        expires = expires.min(certificate.not_after);
     }
     Ok(UnixTime::from_secs(u64::try_from(expires).unwrap_or_default()))
 }
 
-/// The certificate of a pair, whose key only its owner can read from here on.
-fn check_pair(paths: &Paths, file: &str) -> Result<Certificate, PkiError> {
-    let [crt, key] = ["crt", "key"].map(|suffix| format!("{file}.{suffix}"));
-    let read = |file: &str| {
-        let path = paths.pki(file);
-        fs::read(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => broken(paths, file, "missing"),
-            _ => at(&path)(source),
-        })
-    };
-    let (certificate_pem, key_pem) = (read(&crt)?, read(&key)?);
+/// Loads a certificate and its key, and removes other users' permissions for the key.
+pub(super) fn load_pair(paths: &DevPaths, name: &str) -> Result<CertificateKeyPair, DevError> {
+    let [crt, key] = ["crt", "key"].map(|extension| format!("{name}.{extension}"));
+    let (certificate_pem, key_pem) = (read(paths, &crt)?, read(paths, &key)?);
     let key_path = paths.pki(&key);
-    fs::set_permissions(&key_path, Permissions::from_mode(0o600)).map_err(at(&key_path))?;
-    let pair = CertificateKeyPair::from_pem(&certificate_pem, &key_pem)
-        .map_err(|error| broken(paths, if error.concerns_key() { &key } else { &crt }, &error.to_string()))?;
-    let first = pair.certificates().first().cloned();
-    first.ok_or_else(|| broken(paths, &crt, "no certificate"))
+    fs::set_permissions(&key_path, Permissions::from_mode(0o600)).map_err(file_error(&key_path))?;
+    CertificateKeyPair::from_pem(&certificate_pem, &key_pem)
+        .map_err(|error| damaged(paths, if error.concerns_key() { &key } else { &crt }, error))
 }
 
-fn unmade(problem: impl fmt::Display) -> PkiError {
-    PkiError::Make(problem.to_string())
+/// Loads the CA of the gateway's client certificate.
+pub(super) fn load_front_proxy_ca(paths: &DevPaths) -> Result<CaBundle, DevError> {
+    let file = format!("{FRONT_PROXY_CA}.crt");
+    CaBundle::from_pem(&read(paths, &file)?).map_err(|error| damaged(paths, &file, error))
 }
 
-fn broken(paths: &Paths, file: &str, problem: &str) -> PkiError {
-    PkiError::Broken { path: paths.pki(file), problem: problem.to_owned(), pki: paths.pki("") }
-}
-
-/// The token user's token and the token file, each written once: users add lines of their own.
-fn write_tokens(paths: &Paths) -> Result<(), PkiError> {
-    let token_path = paths.token();
-    if !token_path.try_exists().map_err(at(&token_path))? {
-        let mut random = [0; 24];
-        aws_lc_rs::rand::fill(&mut random).map_err(|_| unmade("the system gave no random numbers"))?;
-        write_once(&token_path, URL_SAFE_NO_PAD.encode(random).as_bytes())?;
+fn read(paths: &DevPaths, file: &str) -> Result<Vec<u8>, DevError> {
+    let path = paths.pki(file);
+    if !exists(&path)? {
+        return Err(damaged(paths, file, "missing"));
     }
-    let token = fs::read_to_string(&token_path).map_err(at(&token_path))?;
-    let (user, groups) = TOKEN_USER;
-    write_once(&paths.tokens(), format!("{},{user},uid-{user},\"{groups}\"\n", token.trim()).as_bytes())
+    fs::read(&path).map_err(file_error(&path))
 }
 
-fn write_pair(dir: &Path, name: &str, certificate: &str, key: &PemKey) -> Result<(), PkiError> {
-    write(&dir.join(format!("{name}.crt")), certificate.as_bytes())?;
-    write(&dir.join(format!("{name}.key")), key.to_pem().expose_secret().as_bytes())
+fn damaged(paths: &DevPaths, file: &str, problem: impl fmt::Display) -> DevError {
+    DevError::DamagedPki(paths.pki(file), problem.to_string(), paths.pki(""))
 }
 
-fn write_once(path: &Path, content: &[u8]) -> Result<(), PkiError> {
-    if path.try_exists().map_err(at(path))? { Ok(()) } else { write(path, content) }
+/// Writes bob's token and the token file unless they exist: users may have added lines.
+fn write_tokens(paths: &DevPaths) -> Result<(), DevError> {
+    let path = paths.token();
+    write_once(&path, Uuid::new_v4().simple().to_string().as_bytes())?;
+    let token = fs::read_to_string(&path).map_err(file_error(&path))?;
+    write_once(&paths.tokens(), format!("{},bob,uid-bob,\"testers,developers\"\n", token.trim()).as_bytes())
 }
 
-/// Writes a file that only its owner can read, by way of a new file, so that no reader sees half of it.
-fn write(path: &Path, content: &[u8]) -> Result<(), PkiError> {
-    let new = path.with_added_extension("new");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&new)
-        .map_err(at(&new))?;
-    file.write_all(content).map_err(at(&new))?;
-    fs::rename(&new, path).map_err(at(path))
+fn write_once(path: &Path, content: &[u8]) -> Result<(), DevError> {
+    if exists(path)? { Ok(()) } else { write(path, content) }
 }
 
-/// Makes a directory that only its owner can enter.
-pub(super) fn make_dir(path: &Path) -> Result<(), PkiError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))
+/// Writes a file with mode 0600. A temporary file keeps readers from seeing a partial one.
+fn write(path: &Path, content: &[u8]) -> Result<(), DevError> {
+    let persist = || {
+        let mut file = NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+        file.write_all(content)?;
+        file.persist(path).map(drop).map_err(|error| error.error)
+    };
+    persist().map_err(file_error(path))
 }
 
-fn remove_dir(path: &Path) -> Result<(), PkiError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path)(error)),
-        _ => Ok(()),
-    }
+fn exists(path: &Path) -> Result<bool, DevError> {
+    path.try_exists().map_err(file_error(path))
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> PkiError + use<> {
-    let path = path.to_owned();
-    move |source| PkiError::Io { path: path.clone(), source }
+/// Creates a directory with mode 0700.
+pub(super) fn make_dir(path: &Path) -> Result<(), DevError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(file_error(path))
+}
+
+fn remove_dir(path: &Path) -> Result<(), DevError> {
+    if exists(path)? { fs::remove_dir_all(path).map_err(file_error(path)) } else { Ok(()) }
+}
+
+/// Adds the path to an error of the operating system.
+pub(super) fn file_error(path: &Path) -> impl Fn(io::Error) -> DevError {
+    |error| DevError::File(path.to_owned(), error)
 }
 
 #[cfg(test)]
@@ -400,18 +319,18 @@ mod tests {
     const NOW: UnixTime = Duration::from_secs(1_900_000_000);
     const DAY: u64 = 86_400;
 
-    fn fresh() -> (tempfile::TempDir, Paths) {
+    fn fresh() -> (tempfile::TempDir, DevPaths) {
         let dir = tempfile::tempdir().unwrap();
-        let paths = Paths::new(dir.path().join("dev"));
+        let paths = DevPaths::new(dir.path().join("dev"));
         (dir, paths)
     }
 
     #[test]
     fn second_start_uses_the_same_pki_and_tokens() {
         let (_dir, paths) = fresh();
-        assert_eq!(open(&paths, NOW).unwrap().origin, Origin::Created);
+        assert_eq!(open(&paths, NOW).unwrap().origin, CREATED);
         let first = (fs::read(paths.pki("alice.crt")).unwrap(), fs::read(paths.tokens()).unwrap());
-        assert_eq!(open(&paths, NOW).unwrap().origin, Origin::Reused);
+        assert_eq!(open(&paths, NOW).unwrap().origin, REUSED);
         assert_eq!(first, (fs::read(paths.pki("alice.crt")).unwrap(), fs::read(paths.tokens()).unwrap()));
     }
 
@@ -440,16 +359,16 @@ mod tests {
         let token = fs::read(paths.token()).unwrap();
         let later = NOW + Duration::from_secs(364 * DAY + 1);
         let renewed = open(&paths, later).unwrap();
-        assert_eq!(renewed.origin, Origin::Renewed);
+        assert_eq!(renewed.origin, RENEWED);
         assert_eq!(renewed.expires.as_secs(), later.as_secs() + 365 * DAY);
         assert!(paths.dir().join("pki.old/alice.key").exists());
         assert_eq!(token, fs::read(paths.token()).unwrap());
-        assert_eq!(open(&paths, later).unwrap().origin, Origin::Reused);
+        assert_eq!(open(&paths, later).unwrap().origin, REUSED);
     }
 
     #[test]
     fn damaged_pki_is_an_error_that_names_the_file() {
-        type Damage = fn(&Paths);
+        type Damage = fn(&DevPaths);
         let cases: &[(&str, Damage, &str)] = &[
             ("a file is gone", |p| fs::remove_file(p.pki("alice.key")).unwrap(), "alice.key: missing"),
             (

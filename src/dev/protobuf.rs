@@ -1,17 +1,16 @@
-//! Request bodies in Kubernetes' protobuf envelope, which kubectl sends for its built-in types and which has no
-//! fallback to JSON. Decoded straight to JSON, for the types and fields that kubectl writes and the backend reads;
-//! answers are always JSON.
+//! Decodes request bodies in Kubernetes' protobuf envelope to JSON. kubectl sends its built-in types so, and does not
+//! retry with JSON. The table has the fields that kubectl writes and the backend reads. Responses are always JSON.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use prost::encoding::{WireType, decode_key, decode_varint};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::json::set;
 use crate::http::encoding::Envelope;
 
-/// Message, then its fields: number, JSON name, and a type unless it is text. `[…]` repeats, `{…}` maps from text.
-// From the generated.proto files of k8s.io/api and k8s.io/apimachinery 1.36.
+/// One message per line, with the number, JSON name and type of its fields. The default type is `text`; `[…]` is a
+/// repeated field, `{…}` a map from text.
+// k8s.io/api and k8s.io/apimachinery 1.36: generated.proto
 #[rustfmt::skip]
 const MESSAGES: &[&str] = &[
     "ObjectMeta 1:name 3:namespace 6:resourceVersion 11:labels={text} 12:annotations={text}",
@@ -31,84 +30,78 @@ const MESSAGES: &[&str] = &[
     "NonResourceAttributes 1:path 2:verb",
 ];
 
-/// The object in an envelope; `None` if it is none, or of a type that is not known here.
+/// Decodes an object; `None` if the bytes are malformed or the type is not in the table.
 pub(super) fn decode(body: &[u8]) -> Option<Value> {
     let Envelope { meta, raw, .. } = Envelope::read(body)?;
-    let mut object = value(&meta.kind, Wire::Bytes(&raw)).filter(Value::is_object)?;
-    set(&mut object, "/apiVersion", meta.api_version);
-    set(&mut object, "/kind", meta.kind);
-    Some(object)
+    let mut object = message(&meta.kind, &raw)?;
+    object.insert("apiVersion".to_owned(), meta.api_version.into());
+    object.insert("kind".to_owned(), meta.kind.into());
+    Some(object.into())
 }
 
-/// The fields of a message that are wanted; the others are passed over.
-fn fields(wanted: &str, mut bytes: &[u8]) -> Option<Map<String, Value>> {
+fn message(name: &str, bytes: &[u8]) -> Option<Map<String, Value>> {
+    fields(MESSAGES.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?, bytes)
+}
+
+/// Decodes the fields of a message and skips those that its line of the table does not have.
+fn fields(known: &str, mut bytes: &[u8]) -> Option<Map<String, Value>> {
     let mut object = Map::new();
     while !bytes.is_empty() {
         let (number, wire) = next_field(&mut bytes)?;
-        let known = wanted.split_whitespace().find_map(|field| {
-            let (known, rest) = field.split_once(':')?;
-            (known.parse() == Ok(number)).then(|| rest.split_once('=').unwrap_or((rest, "text")))
-        });
-        let Some((field, kind)) = known else { continue };
+        let field = known.split(' ').find_map(|field| field.strip_prefix(&format!("{number}:")));
+        let Some(field) = field else { continue };
+        let (name, kind) = field.split_once('=').unwrap_or((field, "text"));
         if let Some(item) = kind.strip_prefix('[').and_then(|kind| kind.strip_suffix(']')) {
-            let items = object.entry(field).or_insert_with(|| Value::Array(Vec::new()));
+            let items = object.entry(name).or_insert_with(|| json!([]));
             items.as_array_mut()?.push(value(item, wire)?);
         } else if let Some(item) = kind.strip_prefix('{').and_then(|kind| kind.strip_suffix('}')) {
-            let Wire::Bytes(bytes) = wire else { return None };
-            let mut entry = fields(&format!("1:key 2:value={item}"), bytes)?;
-            let mut part = |name| entry.remove(name).unwrap_or_else(|| "".into());
-            let entries = object.entry(field).or_insert_with(|| Value::Object(Map::new()));
+            let entry = fields(&format!("1:key 2:value={item}"), wire.bytes)?;
+            let part = |name| entry.get(name).cloned().unwrap_or_else(|| "".into());
+            let entries = object.entry(name).or_insert_with(|| json!({}));
             entries.as_object_mut()?.insert(part("key").as_str()?.to_owned(), part("value"));
         } else {
-            object.insert(field.to_owned(), value(kind, wire)?);
+            object.insert(name.to_owned(), value(kind, wire)?);
         }
     }
-    // Go writes fields that are not set as empty ones.
+    // Go writes unset fields as empty ones.
     object.retain(|_, value| value.as_str() != Some(""));
     Some(object)
 }
 
-fn value(kind: &str, wire: Wire<'_>) -> Option<Value> {
-    Some(match (kind, wire) {
-        ("bool", Wire::Number(number)) => (number != 0).into(),
-        ("int", Wire::Number(number)) => number.cast_signed().into(),
-        ("text", Wire::Bytes(bytes)) => str::from_utf8(bytes).ok()?.into(),
-        ("bytes", Wire::Bytes(bytes)) => STANDARD.encode(bytes).into(),
-        (name, Wire::Bytes(bytes)) => {
-            let message = MESSAGES.iter().filter_map(|line| line.split_once(' '));
-            fields(message.into_iter().find(|(known, _)| *known == name)?.1, bytes)?.into()
-        }
-        (_, Wire::Number(_)) => return None,
+fn value(kind: &str, wire: WireValue<'_>) -> Option<Value> {
+    Some(match kind {
+        "bool" => (wire.number != 0).into(),
+        "int" => wire.number.cast_signed().into(),
+        "text" => str::from_utf8(wire.bytes).ok()?.into(),
+        "bytes" => STANDARD.encode(wire.bytes).into(),
+        name => message(name, wire.bytes)?.into(),
     })
 }
 
+/// A varint, or a length with its bytes. The table has no field of a fixed-size type.
 #[derive(Clone, Copy)]
-enum Wire<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
+struct WireValue<'a> {
+    number: u64,
+    bytes: &'a [u8],
 }
 
 /// Takes the next field from the front.
-fn next_field<'a>(bytes: &mut &'a [u8]) -> Option<(u32, Wire<'a>)> {
-    let (number, wire_type) = decode_key(bytes).ok()?;
-    let value = decode_varint(bytes).ok()?;
-    let wire = match wire_type {
-        WireType::Varint => Wire::Number(value),
-        WireType::LengthDelimited => {
-            let (taken, rest) = bytes.split_at_checked(usize::try_from(value).ok()?)?;
-            *bytes = rest;
-            Wire::Bytes(taken)
-        }
-        // No type that is known here has a fixed-size number.
+fn next_field<'a>(bytes: &mut &'a [u8]) -> Option<(u32, WireValue<'a>)> {
+    let (field, wire_type) = decode_key(bytes).ok()?;
+    let number = decode_varint(bytes).ok()?;
+    let length = match wire_type {
+        WireType::Varint => 0,
+        WireType::LengthDelimited => usize::try_from(number).ok()?,
         _ => return None,
     };
-    Some((number, wire))
+    let (content, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some((field, WireValue { number, bytes: content }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
         [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
@@ -133,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_known_object_is_refused() {
+    fn malformed_and_unknown_objects_are_refused() {
         let good = envelope("ConfigMap", &field(1, &field(1, b"n")));
         assert!(decode(&good).is_some());
         for end in 0..good.len() {

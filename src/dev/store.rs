@@ -1,93 +1,78 @@
-//! The embedded backend's memory: objects, one revision counter, and the recent changes that watches read.
+//! The memory of the embedded backend: objects, one revision counter, and the recent changes for watches.
 //!
-//! A watch keeps a position and asks for what came after it, so a slow client delays no other: it either finds its
-//! changes in the history or learns that they have expired, as with etcd.
+//! A watch stores its position and reads the changes after it, so a slow client delays no other. If the history no
+//! longer has them, the watch expires, as with etcd.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::json::set;
-use super::resources::Resource;
 use crate::clock::Clock;
 use crate::http::status::{Reason, Status};
 use crate::sync::lock;
 
-/// How many changes watches can look back.
-const HISTORY: usize = 1_000;
+const MAX_HISTORY: usize = 1_000;
 
-/// Where an object is. Plurals are unique among the resources served; cluster-wide objects have an empty namespace.
+/// The key of an object. Plurals are unique in the backend; a cluster-scoped object has an empty namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
+pub(super) struct ObjectKey {
     pub(super) plural: &'static str,
     pub(super) namespace: String,
     pub(super) name: String,
 }
 
-/// One step in the life of an object.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct ObjectChange {
     revision: u64,
-    key: Key,
-    /// The object before, if it existed.
+    key: ObjectKey,
+    /// The object before the change, if it existed.
     pub(super) before: Option<Arc<Value>>,
-    /// The object after; for a deletion the last state, with the revision of the deletion.
+    /// The object after the change; after a deletion its last state, with the revision of the deletion.
     pub(super) object: Arc<Value>,
     pub(super) deleted: bool,
 }
 
-/// All objects at one revision. A copy is cheap: objects are shared.
+/// All objects at one revision. A copy is cheap because it shares the objects.
 #[derive(Debug, Clone)]
-pub(super) struct State {
+pub(super) struct StoreState {
     pub(super) revision: u64,
-    objects: BTreeMap<Key, Arc<Value>>,
-    history: VecDeque<Arc<Change>>,
+    objects: BTreeMap<ObjectKey, Arc<Value>>,
+    history: VecDeque<Arc<ObjectChange>>,
 }
 
-/// The current state, and the watches that wait for the next one.
 #[derive(Debug)]
-pub(super) struct Store {
-    state: Mutex<State>,
-    revision: watch::Sender<u64>,
-    clock: Clock,
+pub(super) struct ObjectStore {
+    state: Mutex<StoreState>,
+    /// The latest revision, which wakes the watches.
+    pub(super) revision: watch::Sender<u64>,
+    pub(super) clock: Clock,
 }
 
-impl Store {
+impl ObjectStore {
     pub(super) fn new(clock: Clock) -> Self {
-        // Revisions start above zero: "0" means "any" to clients.
-        let state = State { revision: 1, objects: BTreeMap::new(), history: VecDeque::new() };
+        // Revisions start above 0, with which clients request any revision.
+        let state = StoreState { revision: 1, objects: BTreeMap::new(), history: VecDeque::new() };
         Self { state: Mutex::new(state), revision: watch::Sender::new(1), clock }
     }
 
-    /// The current time, as objects carry it.
-    pub(super) fn now(&self) -> Timestamp {
-        let seconds = i64::try_from(self.clock.now().as_secs()).unwrap_or_default();
-        Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH)
-    }
-
-    /// Says when the revision moves.
-    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
-        self.revision.subscribe()
-    }
-
-    /// The state, held still for as long as the guard lives.
-    pub(super) fn read(&self) -> MutexGuard<'_, State> {
+    /// Locks the state.
+    pub(super) fn read(&self) -> MutexGuard<'_, StoreState> {
         lock(&self.state)
     }
 
-    /// Changes the state as a whole, or not at all: a change that fails or is for show leaves nothing.
+    /// Commits a change as a whole. A change that fails, and one of a dry run, has no effect.
     pub(super) fn write<T>(
         &self,
-        for_show: bool,
-        change: impl FnOnce(&mut State) -> Result<T, Status>,
+        dry_run: bool,
+        change: impl FnOnce(&mut StoreState) -> Result<T, Status>,
     ) -> Result<T, Status> {
         let mut state = self.read();
         let mut next = state.clone();
         let result = change(&mut next)?;
-        if !for_show {
+        if !dry_run {
             *state = next;
             self.revision.send_replace(state.revision);
         }
@@ -95,41 +80,41 @@ impl Store {
     }
 }
 
-impl State {
-    pub(super) fn get(&self, key: &Key) -> Option<Arc<Value>> {
-        self.objects.get(key).map(Arc::clone)
+impl StoreState {
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<Value>> {
+        self.objects.get(key).cloned()
     }
 
-    /// The objects of a resource, in one namespace or, if that is empty, in all, in order.
-    pub(super) fn list(&self, resource: &Resource, namespace: &str) -> Vec<Arc<Value>> {
-        let within = self.objects.iter().filter(|(key, _)| key.is_within(resource, namespace));
-        within.map(|(_, object)| Arc::clone(object)).collect()
+    /// The objects of a resource in one namespace or, if that is empty, in all.
+    pub(super) fn list(&self, plural: &str, namespace: &str) -> impl Iterator<Item = &Arc<Value>> {
+        self.objects.iter().filter(move |(key, _)| key.is_in(plural, namespace)).map(|(_, object)| object)
     }
 
-    /// Everything in a namespace.
-    pub(super) fn in_namespace(&self, namespace: &str) -> Vec<(Key, Arc<Value>)> {
-        let within = self.objects.iter().filter(|(key, _)| key.namespace == namespace);
-        within.map(|(key, object)| (key.clone(), Arc::clone(object))).collect()
+    pub(super) fn delete_all(&mut self, selects: impl Fn(&ObjectKey) -> bool) {
+        let objects = self.objects.clone();
+        for (key, object) in objects.into_iter().filter(|(key, _)| selects(key)) {
+            self.put(key, Value::clone(&object), true);
+        }
     }
 
-    /// The changes after a revision, as far as they are of the list.
+    /// The changes after a revision to the objects that [`Self::list`] returns.
     pub(super) fn since(
         &self,
         position: u64,
-        resource: &Resource,
+        plural: &str,
         namespace: &str,
-    ) -> Result<Vec<Arc<Change>>, Status> {
+    ) -> Result<impl Iterator<Item = &Arc<ObjectChange>>, Status> {
         let oldest = self.history.front().map_or(self.revision, |change| change.revision - 1);
         if position < oldest {
             let message = format!("too old resource version: {position} ({oldest})");
             return Err(Status::new(Reason::Expired, message));
         }
-        let changes = self.history.iter().filter(|change| change.revision > position);
-        Ok(changes.filter(|change| change.key.is_within(resource, namespace)).map(Arc::clone).collect())
+        let changes = self.history.iter().filter(move |change| change.revision > position);
+        Ok(changes.filter(move |change| change.key.is_in(plural, namespace)))
     }
 
-    /// Stores an object under the next revision, or notes its end there, and returns it as it is then.
-    pub(super) fn put(&mut self, key: Key, mut object: Value, deleted: bool) -> Arc<Value> {
+    /// Stores an object, or records its deletion, at the next revision. Returns the object with that revision.
+    pub(super) fn put(&mut self, key: ObjectKey, mut object: Value, deleted: bool) -> Arc<Value> {
         self.revision += 1;
         set(&mut object, "/metadata/resourceVersion", self.revision.to_string());
         let object = Arc::new(object);
@@ -138,35 +123,35 @@ impl State {
         } else {
             self.objects.insert(key.clone(), Arc::clone(&object))
         };
-        if self.history.len() == HISTORY {
+        if self.history.len() == MAX_HISTORY {
             self.history.pop_front();
         }
-        let change = Change { revision: self.revision, key, before, object: Arc::clone(&object), deleted };
+        let change =
+            ObjectChange { revision: self.revision, key, before, object: Arc::clone(&object), deleted };
         self.history.push_back(Arc::new(change));
         object
     }
 }
 
-impl Key {
-    fn is_within(&self, resource: &Resource, namespace: &str) -> bool {
-        self.plural == resource.plural && (namespace.is_empty() || self.namespace == namespace)
+impl ObjectKey {
+    fn is_in(&self, plural: &str, namespace: &str) -> bool {
+        self.plural == plural && (namespace.is_empty() || self.namespace == namespace)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dev::resources::find;
     use serde_json::json;
 
-    fn key(name: &str) -> Key {
-        Key { plural: "configmaps", namespace: "n".to_owned(), name: name.to_owned() }
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey { plural: "configmaps", namespace: "n".to_owned(), name: name.to_owned() }
     }
 
     #[test]
-    fn a_change_that_fails_or_is_for_show_leaves_nothing() {
-        let store = Store::new(Clock::system());
-        let put = |state: &mut State| state.put(key("a"), json!({}), false);
+    fn a_failed_change_and_a_dry_run_have_no_effect() {
+        let store = ObjectStore::new(Clock::system());
+        let put = |state: &mut StoreState| state.put(key("a"), json!({}), false);
         store.write(true, |state| Ok(put(state))).unwrap();
         store.write(false, |state| Err::<(), _>((put(state), Status::not_found()).1)).unwrap_err();
         assert_eq!(store.read().revision, 1);
@@ -176,18 +161,19 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_until_they_are_forgotten() {
-        let (store, configmaps) = (Store::new(Clock::system()), find("", "configmaps").unwrap());
+    fn the_history_has_the_latest_changes() {
+        let store = ObjectStore::new(Clock::system());
         let mut state = store.read();
-        for count in 0..HISTORY {
+        for count in 0..MAX_HISTORY {
             state.put(key("a"), json!({"count": count}), false);
         }
-        let told = |state: &State, from| state.since(from, configmaps, "n").map(|changes| changes.len());
-        assert_eq!(told(&state, 1).unwrap(), HISTORY);
+        let count = |state: &StoreState, from| state.since(from, "configmaps", "n").map(Iterator::count);
+        assert_eq!(count(&state, 1).unwrap(), MAX_HISTORY);
         state.put(key("a"), json!({}), true);
-        assert_eq!(told(&state, 1).unwrap_err().reason, Reason::Expired);
-        assert_eq!(told(&state, 2).unwrap(), HISTORY);
-        let last = state.since(state.revision - 1, configmaps, "").unwrap();
-        assert!(last[0].deleted && last[0].before.is_some() && state.list(configmaps, "").is_empty());
+        assert_eq!(count(&state, 1).unwrap_err().reason, Reason::Expired);
+        assert_eq!(count(&state, 2).unwrap(), MAX_HISTORY);
+        let last = state.since(state.revision - 1, "configmaps", "").unwrap().next().unwrap();
+        assert!(last.deleted && last.before.is_some());
+        assert_eq!(state.list("configmaps", "").count(), 0);
     }
 }

@@ -1,34 +1,35 @@
-//! Table output, so that `kubectl get` shows the columns of a real cluster
-//! (`kubernetes/pkg/printers/internalversion/printers.go`).
+//! `Table` responses, which give `kubectl get` the columns of a real cluster.
+// kubernetes: pkg/printers/internalversion/printers.go
 
-use k8s_openapi::jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::json::{at, text};
-use super::resources::Resource;
+use super::json::text;
+use super::resources::ResourceType;
+use crate::clock::UnixTime;
+use crate::go::rfc3339::Rfc3339Time;
 
-/// Whether an `Accept` header asks for a table.
-pub(super) fn wanted(accept: &str) -> bool {
+/// Whether the first media type of an `Accept` header is a `Table`.
+pub(super) fn is_requested(accept: &str) -> bool {
     let first = accept.split(',').next().unwrap_or_default();
-    let parameter = |wanted: &str| first.split(';').any(|part| part.trim() == wanted);
-    parameter("as=Table") && parameter("v=v1") && parameter("g=meta.k8s.io")
+    ["as=Table", "v=v1", "g=meta.k8s.io"]
+        .iter()
+        .all(|wanted| first.split(';').any(|parameter| parameter.trim() == *wanted))
 }
 
-/// The table of some objects. Every row carries its whole object, whatever the client asked for.
+/// The `Table` of some objects. Every row has its whole object, whatever the client's `includeObject`.
 pub(super) fn of<'a>(
-    resource: &Resource,
-    objects: impl Iterator<Item = &'a Value>,
+    resource: &ResourceType,
+    objects: impl IntoIterator<Item = &'a Value>,
     revision: &str,
-    now: Timestamp,
+    now: UnixTime,
 ) -> Value {
-    let columns = resource.columns();
-    let definitions = columns.iter().map(|name| {
+    let definitions = resource.columns.iter().map(|name| {
         let kind = if ["Data", "Secrets"].contains(name) { "integer" } else { "string" };
         let format = if *name == "Name" { "name" } else { "" };
         json!({"name": name, "type": kind, "format": format, "description": "", "priority": 0})
     });
-    let rows = objects.map(|object| {
-        let cells = columns.iter().map(|name| cell(name, object, now)).collect::<Vec<_>>();
+    let rows = objects.into_iter().map(|object| {
+        let cells = resource.columns.iter().map(|name| cell(name, object, now)).collect::<Vec<_>>();
         json!({"cells": cells, "object": object})
     });
     json!({
@@ -37,34 +38,26 @@ pub(super) fn of<'a>(
     })
 }
 
-/// The table of one object.
-pub(super) fn of_one(resource: &Resource, object: &Value, now: Timestamp) -> Value {
-    of(resource, std::iter::once(object), text(object, "/metadata/resourceVersion"), now)
-}
-
-fn cell(column: &str, object: &Value, now: Timestamp) -> Value {
-    let count = |field: &str| {
-        let field = at(object, field);
-        field.as_object().map_or_else(|| field.as_array().map_or(0, Vec::len), serde_json::Map::len)
-    };
+fn cell(column: &str, object: &Value, now: UnixTime) -> Value {
+    let list = |pointer: &str| object.pointer(pointer).and_then(Value::as_array);
+    let entries = |pointer: &str| object.pointer(pointer).and_then(Value::as_object).map_or(0, Map::len);
+    let field = |pointer: &str| object.pointer(pointer).cloned().unwrap_or_default();
     match column {
-        "Name" => at(object, "/metadata/name").clone(),
-        "Age" => match text(object, "/metadata/creationTimestamp").parse::<Timestamp>() {
-            Ok(time) => human(u64::try_from(now.as_second() - time.as_second()).unwrap_or_default()).into(),
+        "Name" => field("/metadata/name"),
+        "Age" => match Rfc3339Time::parse(text(object, "/metadata/creationTimestamp")) {
+            Ok(created) => age(now.saturating_sub(created.at()).as_secs()).into(),
             Err(_) => "<unknown>".into(),
         },
-        "Data" => (count("/data") + count("/binaryData")).into(),
-        "Secrets" => count("/secrets").into(),
+        "Data" => (entries("/data") + entries("/binaryData")).into(),
+        "Secrets" => list("/secrets").map_or(0, Vec::len).into(),
         "Role" => format!("{}/{}", text(object, "/roleRef/kind"), text(object, "/roleRef/name")).into(),
-        "Status" => at(object, "/status/phase").clone(),
-        "Type" => at(object, "/type").clone(),
-        "SignerName" => at(object, "/spec/signerName").clone(),
-        "Requestor" => at(object, "/spec/username").clone(),
-        "RequestedDuration" => {
-            at(object, "/spec/expirationSeconds").as_u64().map_or_else(|| "<none>".to_owned(), human).into()
-        }
+        "Status" => field("/status/phase"),
+        "Type" => field("/type"),
+        "SignerName" => field("/spec/signerName"),
+        "Requestor" => field("/spec/username"),
+        "RequestedDuration" => field("/spec/expirationSeconds").as_u64().map_or("<none>".into(), age).into(),
         "Condition" => {
-            let conditions = at(object, "/status/conditions").as_array().into_iter().flatten();
+            let conditions = list("/status/conditions").into_iter().flatten();
             let types = conditions.map(|condition| text(condition, "/type")).collect::<Vec<_>>();
             if types.is_empty() { "Pending".into() } else { types.join(",").into() }
         }
@@ -72,8 +65,8 @@ fn cell(column: &str, object: &Value, now: Timestamp) -> Value {
     }
 }
 
-/// A duration as kubectl shows ages, cut to its largest unit.
-fn human(seconds: u64) -> String {
+/// An age in kubectl's units, cut to the largest.
+fn age(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
         120..10_800 => format!("{}m", seconds / 60),
@@ -87,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_read_as_kubectl_writes_them() {
+    fn ages_have_the_units_of_kubectl() {
         for (seconds, want) in [
             (0, "0s"),
             (119, "119s"),
@@ -97,19 +90,19 @@ mod tests {
             (86_400, "24h"),
             (864_000, "10d"),
         ] {
-            assert_eq!(human(seconds), want, "{seconds}");
+            assert_eq!(age(seconds), want, "{seconds}");
         }
     }
 
     #[test]
-    fn only_the_first_choice_decides_on_a_table() {
+    fn only_the_first_media_type_can_request_a_table() {
         for (accept, want) in [
             ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", true),
             ("application/json;as=Table;v=v1beta1;g=meta.k8s.io", false),
             ("application/json, application/json;as=Table;v=v1;g=meta.k8s.io", false),
             ("", false),
         ] {
-            assert_eq!(wanted(accept), want, "{accept}");
+            assert_eq!(is_requested(accept), want, "{accept}");
         }
     }
 }

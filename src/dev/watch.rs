@@ -1,7 +1,6 @@
-//! Watches of the embedded backend: a body that never ends before its time.
+//! Watches: response bodies that stream events until they time out.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,121 +8,106 @@ use futures_util::stream;
 use http_body_util::StreamBody;
 use hyper::body::{Body, Frame};
 use serde_json::{Value, json};
+use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep_until};
 
-use super::ask::Ask;
-use super::resources::Resource;
-use super::selector::Selector;
-use super::store::{Change, Store};
-use super::table;
+use super::request::ResourceRequest;
+use super::resources::ResourceType;
+use super::store::ObjectChange;
 use crate::http::status::Status;
 
-/// How long a watch lasts when the client does not say.
+/// The timeout of a watch without `timeoutSeconds`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);
 
-struct Watcher {
-    store: Arc<Store>,
-    resource: &'static Resource,
-    namespace: String,
-    selector: Selector,
-    table: bool,
-    revisions: tokio::sync::watch::Receiver<u64>,
+struct ObjectWatch {
+    request: ResourceRequest,
+    revisions: Receiver<u64>,
     position: u64,
+    /// Encoded events that the client has not received.
     pending: String,
-    end: Instant,
+    deadline: Instant,
 }
 
-/// Starts a watch. What is already there comes first unless the client names the revision it knows.
-pub(super) fn watch(
-    ask: &Ask<'_>,
-) -> Result<impl Body<Data = Bytes, Error = Infallible> + Send + use<>, Status> {
-    let from = ask.parameter("resourceVersion");
-    let asked = if from.is_empty() { Ok(0) } else { from.parse::<u64>() };
-    let position = asked.map_err(|_| Status::bad_request(format!("invalid resource version {from:?}")))?;
-    let seconds = ask.parameter("timeoutSeconds").parse();
-    let mut watcher = Watcher {
-        store: Arc::clone(ask.store),
-        resource: ask.resource,
-        namespace: ask.namespace.to_owned(),
-        selector: Selector::parse(ask)?,
-        table: ask.table,
-        revisions: ask.store.subscribe(),
+/// Starts a watch. Events of the existing objects come first, unless the client gives a revision.
+pub(super) fn start(
+    request: ResourceRequest,
+) -> Result<impl Body<Data = Bytes, Error = Infallible> + Send, Status> {
+    let version = request.parameter("resourceVersion");
+    let position = if version.is_empty() { Ok(0) } else { version.parse() };
+    let position =
+        position.map_err(|_| Status::bad_request(format!("invalid resource version {version:?}")))?;
+    let timeout = request.parameter("timeoutSeconds").parse().map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+    let send_initial_events = request.parameter("sendInitialEvents") == "true";
+    let mut watch = ObjectWatch {
+        revisions: request.store.revision.subscribe(),
         position,
         pending: String::new(),
-        end: Instant::now() + seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs),
+        deadline: Instant::now() + timeout,
+        request,
     };
-    let initial = ask.parameter("sendInitialEvents") == "true";
-    let state = ask.store.read();
-    if position == 0 || initial {
-        for object in state.list(ask.resource, ask.namespace) {
-            if watcher.selector.matches(&object) {
-                watcher.push("ADDED", &object);
-            }
+    let state = watch.request.store.read().clone();
+    let (resource, namespace) = (watch.request.resource, &watch.request.namespace);
+    if position == 0 || send_initial_events {
+        for object in
+            state.list(resource.plural, namespace).filter(|object| watch.request.selector.matches(object))
+        {
+            watch.pending += &event("ADDED", &watch.request.render(object));
         }
-        watcher.position = state.revision;
+        watch.position = state.revision;
     } else {
-        state.since(position, ask.resource, ask.namespace)?;
+        state.since(position, resource.plural, namespace).map(drop)?;
     }
-    if initial {
+    if send_initial_events {
         let annotations = json!({"k8s.io/initial-events-end": "true"});
         let metadata = json!({"resourceVersion": state.revision.to_string(), "annotations": annotations});
-        let (kind, version) = (ask.resource.kind, ask.resource.api_version());
-        watcher.tell("BOOKMARK", &json!({"kind": kind, "apiVersion": version, "metadata": metadata}));
+        let ResourceType { kind, api_version, .. } = resource;
+        let bookmark = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
+        watch.pending += &event("BOOKMARK", &bookmark);
     }
-    Ok(StreamBody::new(stream::unfold(watcher, |mut watcher| async {
-        let bytes = watcher.next().await?;
-        Some((Ok::<_, Infallible>(Frame::data(bytes)), watcher))
+    Ok(StreamBody::new(stream::unfold(watch, |mut watch| async {
+        let bytes = watch.next().await?;
+        Some((Ok::<_, Infallible>(Frame::data(bytes)), watch))
     })))
 }
 
-impl Watcher {
-    /// The next events. A watch that fell behind the history ends; the client learns why when it comes again.
+impl ObjectWatch {
+    /// The next events. The watch ends if its changes have left the history; the client's next watch gets the error.
     async fn next(&mut self) -> Option<Bytes> {
-        loop {
-            if !self.pending.is_empty() {
-                return Some(std::mem::take(&mut self.pending).into());
-            }
-            // Marked as seen before reading: a change in between wakes the next turn again.
+        while self.pending.is_empty() {
+            // Before the read of the state, so that a later change wakes the watch.
             self.revisions.mark_unchanged();
-            let (revision, changes) = {
-                let state = self.store.read();
-                (state.revision, state.since(self.position, self.resource, &self.namespace).ok()?)
-            };
-            self.position = revision;
-            for change in changes {
-                self.follow(&change);
+            let state = self.request.store.read().clone();
+            for change in
+                state.since(self.position, self.request.resource.plural, &self.request.namespace).ok()?
+            {
+                if let Some(kind) = self.event_type(change) {
+                    self.pending += &event(kind, &self.request.render(&change.object));
+                }
             }
+            self.position = state.revision;
             if self.pending.is_empty() {
                 tokio::select! {
                     changed = self.revisions.changed() => changed.ok()?,
-                    () = sleep_until(self.end) => return None,
+                    () = sleep_until(self.deadline) => return None,
                 }
             }
         }
+        Some(std::mem::take(&mut self.pending).into())
     }
 
-    /// What a change means to this watch: an object that stops matching is gone for it.
-    fn follow(&mut self, change: &Change) {
-        let before = change.before.as_ref().is_some_and(|object| self.selector.matches(object));
-        let after = !change.deleted && self.selector.matches(&change.object);
+    /// For a watch with a selector, an object that stops matching is deleted.
+    fn event_type(&self, change: &ObjectChange) -> Option<&'static str> {
+        let before = change.before.as_ref().is_some_and(|object| self.request.selector.matches(object));
+        let after = !change.deleted && self.request.selector.matches(&change.object);
         match (before, after) {
-            (false, true) => self.push("ADDED", &change.object),
-            (true, true) => self.push("MODIFIED", &change.object),
-            (true, false) => self.push("DELETED", &change.object),
-            (false, false) => {}
+            (false, true) => Some("ADDED"),
+            (true, true) => Some("MODIFIED"),
+            (true, false) => Some("DELETED"),
+            (false, false) => None,
         }
     }
+}
 
-    fn push(&mut self, event: &str, object: &Value) {
-        if self.table {
-            self.tell(event, &table::of_one(self.resource, object, self.store.now()));
-        } else {
-            self.tell(event, object);
-        }
-    }
-
-    fn tell(&mut self, event: &str, object: &Value) {
-        self.pending += &json!({"type": event, "object": object}).to_string();
-        self.pending.push('\n');
-    }
+fn event(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({"type": kind, "object": object}))
 }
