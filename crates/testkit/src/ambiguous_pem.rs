@@ -1,9 +1,9 @@
-//! Texts of two PEM blocks in which Go's reader finds the first block that a reader by other rules does not find first.
+//! Ambiguous texts with two PEM blocks, in which Go's parser and other parsers find different first blocks.
 //!
-//! Each is made of a harmless request, which Go reads and people approve, and of a harmful one, which must never be
-//! signed for it.
+//! Each contains a harmless request, which Go parses and people approve, and a harmful one, which must never be signed
+//! in its place.
 
-/// Names of the texts, and the texts; both requests are PEM as Go's `pem.Encode` writes it.
+/// The texts with their names; both requests are PEM as Go's `pem.Encode` writes it.
 pub fn ambiguous(harmless: &str, harmful: &str) -> Vec<(&'static str, String)> {
     const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----\n";
     const END: &str = "-----END CERTIFICATE REQUEST-----";

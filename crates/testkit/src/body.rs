@@ -1,4 +1,4 @@
-//! Bodies that a test feeds or that never end, and how one arrived.
+//! Bodies whose frames the test sends, endless bodies, and reading a body to its end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::messages::{BoxedBody, BoxedError};
 
-/// What feeds a body.
+/// The sender of a body's frames.
 pub type Frames = mpsc::UnboundedSender<Frame<Bytes>>;
 
 /// Sets the flag when it is dropped, and the body with it.
@@ -24,13 +24,13 @@ impl Drop for OnDrop {
     }
 }
 
-/// A flag that is set once the other value is gone.
+/// A flag that is set when the other value is dropped.
 pub fn gone() -> (Arc<AtomicBool>, impl Send + Sync + 'static) {
     let flag = Arc::new(AtomicBool::new(false));
     (Arc::clone(&flag), OnDrop(flag))
 }
 
-/// A body that the test feeds; the flag is set when it is dropped by its reader.
+/// A body whose frames the test sends; the flag is set when its reader drops it.
 pub fn fed() -> (Frames, BoxedBody, Arc<AtomicBool>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (gone, guard) = gone();
@@ -41,7 +41,7 @@ pub fn fed() -> (Frames, BoxedBody, Arc<AtomicBool>) {
     (sender, StreamBody::new(stream).boxed(), gone)
 }
 
-/// A body without end; the flag is set when it is dropped by its reader.
+/// An endless body; the flag is set when its reader drops it.
 pub fn endless() -> (BoxedBody, Arc<AtomicBool>) {
     let (gone, guard) = gone();
     let stream = unfold(guard, |guard| async move {
@@ -51,7 +51,7 @@ pub fn endless() -> (BoxedBody, Arc<AtomicBool>) {
     (StreamBody::new(stream).boxed(), gone)
 }
 
-/// Reads a request's body to its end; `Err` if it broke off. hyper takes some resets of a stream for an end.
+/// Reads a request's body to its end; `Err` if it is incomplete. hyper reports some stream resets as the end of a body.
 pub async fn whole(version: Version, mut body: Incoming) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {

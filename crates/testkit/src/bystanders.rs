@@ -1,4 +1,4 @@
-//! Well-behaved clients that go on while another client, or the backend, misbehaves.
+//! Well-behaved clients that send requests while another client, or the backend, misbehaves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use crate::messages::text;
 use crate::pki::Issued;
 use crate::waiting::{TEST_TIMEOUT, in_time};
 
-/// The longest that a request of theirs may take, on a busy machine.
+/// The maximum duration of their requests, on a busy machine.
 const UNDISTURBED: Duration = Duration::from_secs(10);
 
-/// One client that keeps its connection, and one that comes anew for each request.
+/// One client that keeps its connection, and one that reconnects for each request.
 pub struct Bystanders {
     answered: [Arc<AtomicUsize>; 2],
     stop: Arc<AtomicBool>,
@@ -23,7 +23,7 @@ pub struct Bystanders {
 }
 
 impl Bystanders {
-    /// Begins to request `path`, which must be answered with 200.
+    /// Starts to send requests for `path`, which must be answered with 200.
     pub async fn start(gateway: &Arc<Gateway>, identity: &Arc<Issued>, path: &'static str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let answered = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
@@ -61,7 +61,7 @@ impl Bystanders {
         Self { answered, stop, tasks }
     }
 
-    /// Waits until both have been answered some more, and finds that neither failed or had to wait.
+    /// Waits for further responses to both; panics if a request failed or was delayed.
     pub async fn go_on(&self) {
         let goal = self.answered.each_ref().map(|count| count.load(Ordering::Relaxed) + 5);
         let deadline = Instant::now() + TEST_TIMEOUT;
@@ -72,7 +72,7 @@ impl Bystanders {
         }
     }
 
-    /// Ends them; neither was disturbed.
+    /// Stops both; panics if a request failed or was delayed.
     pub async fn were_undisturbed(self) {
         self.go_on().await;
         self.stop.store(true, Ordering::Relaxed);

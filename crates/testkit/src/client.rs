@@ -27,7 +27,7 @@ pub enum Client {
 }
 
 impl Gateway {
-    /// A connection over HTTP/2 of a client without a credential, from an address of its own: 127.0.0.`host`.
+    /// A connection over HTTP/2 of a client without a credential, from the IP address 127.0.0.`host`.
     pub async fn http2_from(&self, host: u8) -> Http2 {
         self.checked().await;
         let socket = TcpSocket::new_v4().unwrap();

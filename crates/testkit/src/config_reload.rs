@@ -1,4 +1,4 @@
-//! Reloads: files that change, and the generation of the configuration.
+//! Reloads: replacing files, and waiting for a generation of the configuration.
 
 use std::path::Path;
 use std::time::Duration;

@@ -11,18 +11,18 @@ use crate::waiting::in_time;
 
 /// A connection over HTTP/1.1.
 pub struct Http1 {
-    /// What sends requests.
+    /// The request sender.
     pub sender: hyper::client::conn::http1::SendRequest<BoxedBody>,
-    /// What drives the connection.
+    /// The task that drives the connection.
     pub task: tokio::task::JoinHandle<()>,
     pub(crate) address: SocketAddr,
 }
 
 /// A connection over HTTP/2.
 pub struct Http2 {
-    /// What sends requests.
+    /// The request sender.
     pub sender: http2::SendRequest<BoxedBody>,
-    /// What drives the connection.
+    /// The task that drives the connection.
     pub task: tokio::task::JoinHandle<()>,
     pub(crate) address: SocketAddr,
 }
@@ -43,7 +43,7 @@ impl Http1 {
 }
 
 impl Http2 {
-    /// The same connection, for requests beside those of this one.
+    /// Another sender on the same connection.
     pub fn share(&self) -> Self {
         let task = tokio::spawn(std::future::ready(()));
         Self { sender: self.sender.clone(), task, address: self.address }

@@ -1,5 +1,5 @@
-//! Certificate requests (RFC 2986), written byte by byte like the certificates of `pki.rs`: odd subjects, odd strings, odd
-//! names and extensions, and signatures that do not fit. Nothing is checked; everything is written as the caller says.
+//! Certificate requests (RFC 2986), encoded byte by byte like the certificates of `pki.rs`: unusual subjects, string
+//! types, names and extensions, and mismatched signatures. The builder checks nothing.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::pki::{
 const EXTENSION_REQUEST: &str = "1.2.840.113549.1.9.14";
 const SUBJECT_ALT_NAME: &str = "2.5.29.17";
 
-/// A request in the making.
+/// A builder of a request.
 #[derive(Debug, Clone)]
 pub struct Csr {
     rdns: Vec<Vec<u8>>,
@@ -35,7 +35,7 @@ impl Default for Csr {
 }
 
 impl Csr {
-    /// With a P-256 key that all such requests share, and nothing else.
+    /// An empty request with a P-256 key that all such requests share.
     pub fn new() -> Self {
         Self {
             rdns: Vec::new(),
@@ -52,7 +52,7 @@ impl Csr {
         }
     }
 
-    /// As a kubelet asks for its client certificate.
+    /// A kubelet's request for its client certificate.
     pub fn node(name: &str) -> Self {
         Self::new().org("system:nodes").cn(&format!("system:node:{name}"))
     }
@@ -106,7 +106,7 @@ impl Csr {
         self
     }
 
-    /// Signed by this algorithm, at least by its label.
+    /// The signature algorithm, or only its label if the key cannot sign with it.
     pub fn sig(mut self, algorithm: SigAlg) -> Self {
         self.algorithm = Some(algorithm);
         self
@@ -130,7 +130,7 @@ impl Csr {
         self
     }
 
-    /// A general name as it is.
+    /// An encoded general name.
     pub fn raw_san(mut self, name: Vec<u8>) -> Self {
         self.sans.push(name);
         self

@@ -1,5 +1,6 @@
-//! An API server with service accounts: lists, watches without events, and its keys.
+//! A fake API server with service accounts: lists, watches without events, and signing keys.
 
+use crate::now;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +15,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use serde_json::{Value, json};
 
-use crate::issuer::{SigningKey, key_set, now};
+use crate::issuer::{SigningKey, key_set};
 use crate::messages::BoxedBody;
 use crate::self_check::{self, respond};
 
@@ -45,7 +46,7 @@ impl FakeAccounts {
         })
     }
 
-    /// A token as kubelets get it for the pod, about 1 KB; no two are the same.
+    /// A token of the pod as a kubelet gets it, about 1 KB; each token is different.
     pub fn token(&self) -> String {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let claims = json!({
@@ -60,16 +61,16 @@ impl FakeAccounts {
                 "warnafter": now() + 3600,
             },
         });
-        // No `kid`: in a file the key has another name than among the keys that are published.
+        // No `kid`, since the key has different ids in a key file and in the published key set.
         self.key.sign_as(&json!({"alg": "ES256"}), &claims)
     }
 
-    /// How often single objects were read, and how often the keys.
+    /// The number of reads of single objects, and of the keys.
     pub fn asked(&self) -> (usize, usize) {
         (self.asked.load(Ordering::SeqCst), self.keys_asked.load(Ordering::SeqCst))
     }
 
-    /// The answer to a request of the gateway's own; `None` for forwarded ones.
+    /// The response to the gateway's own request; `None` for forwarded requests.
     pub fn answer<B>(&self, request: &Request<B>) -> Option<Response<BoxedBody>> {
         let other = self_check::answer(request)?;
         if request.method() != http::Method::GET {
@@ -84,7 +85,7 @@ impl FakeAccounts {
             "/api/v1/serviceaccounts" | "/api/v1/pods" | "/api/v1/nodes" | "/api/v1/secrets" => {
                 (path.rsplit('/').next()?, "v1")
             }
-            // The check of the API server, which goes on meanwhile.
+            // The self-check, which runs at the same time.
             _ if path.ends_with("/extension-apiserver-authentication") => return Some(other),
             _ => {
                 self.asked.fetch_add(1, Ordering::SeqCst);
@@ -93,7 +94,7 @@ impl FakeAccounts {
         };
         let query = request.uri().query().unwrap_or_default();
         if query.contains("watch=true") {
-            // Nothing happens, until the watch ends in good order: so the gateway knows that nothing did.
+            // A watch without events that ends cleanly, so that the gateway knows that no event was lost.
             let seconds = query.split('&').find_map(|pair| pair.strip_prefix("timeoutSeconds="));
             let time = Duration::from_secs(seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or(290));
             let end = once(tokio::time::sleep(time)).filter_map(|()| ready(None));
@@ -114,7 +115,7 @@ fn object(resource: &str, name: &str) -> Value {
     json!({"metadata": {"namespace": "team", "name": name, "uid": uid(resource, name), "resourceVersion": "1"}})
 }
 
-/// As long as uids are.
+/// A string of the length of a UID.
 fn uid(resource: &str, name: &str) -> String {
     format!("{:x<8}-0000-4000-8000-{:0<12}", &resource[..resource.len().min(8)], &name[..name.len().min(7)])
 }

@@ -1,5 +1,5 @@
-//! An API server that keeps objects as kube-apiserver does, as far as controllers see: versions, watches, conflicts,
-//! certificates that are written once.
+//! A fake API server that stores objects with the semantics of kube-apiserver that controllers depend on: resource
+//! versions, watches, conflicts, certificates that are written once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use hyper::body::{Frame, Incoming};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::backend::{Backend, H2};
+use crate::fake_backend::{FakeBackend, H2};
 use crate::messages::{BoxedBody, BoxedError, ResponseFuture, full};
 use crate::self_check::{self, respond};
 use crate::test_pki::Pki;
@@ -32,7 +32,7 @@ struct State {
     revision: u64,
     objects: BTreeMap<String, Value>,
     history: Vec<(u64, &'static str, &'static str, Value)>,
-    /// Writes of these objects are refused once, as after a concurrent change.
+    /// The objects whose next write fails with a conflict.
     conflicts: BTreeSet<String>,
     refused: usize,
     /// Every certificate that was written, by the name of its request.
@@ -47,13 +47,13 @@ pub struct FakeCluster {
     pub allows: AtomicBool,
     /// Whether leases can be written.
     pub leases: AtomicBool,
-    /// Whether requests for leases take a moment.
+    /// Whether responses to lease requests are delayed.
     pub slow: AtomicBool,
-    /// Whether the response to a certificate that was written takes a moment.
+    /// Whether responses to writes of certificates are delayed.
     pub late: AtomicBool,
 }
 
-/// Requesters whose names begin so are refused, whatever other reviews say.
+/// Access reviews refuse requesters whose names have this prefix.
 pub const STRANGER: &str = "stranger";
 
 /// The collection, the path of the object in it, and the subresource.
@@ -85,14 +85,14 @@ impl FakeCluster {
     }
 
     /// Serves it over TLS.
-    pub async fn serve(self: &Arc<Self>, pki: &Pki) -> Backend {
+    pub async fn serve(self: &Arc<Self>, pki: &Pki) -> FakeBackend {
         let cluster = Arc::clone(self);
         let say = move |request: &Request<Incoming>| {
             let path = request.uri().path();
             if path == REVIEWS || place(path).is_some() { None } else { self_check::answer(request) }
         };
         let answer = move |request| -> ResponseFuture { Box::pin(Arc::clone(&cluster).answer(request)) };
-        Backend::with_self_check(pki, H2, say, answer).await
+        FakeBackend::with_self_check(pki, H2, say, answer).await
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<BoxedBody> {
@@ -134,7 +134,7 @@ impl FakeCluster {
                 }
                 written
             }
-            // One that comes again is counted in a series.
+            // A repeated event increments the count of its series.
             (Method::PATCH, Some(object)) if collection == EVENTS => {
                 match self.state().objects.get(&object) {
                     Some(event) => respond(StatusCode::OK, event),
@@ -142,7 +142,7 @@ impl FakeCluster {
                 }
             }
             (Method::DELETE, Some(object)) => self.delete(collection, &object, &value["preconditions"]),
-            (method, _) => panic!("{method} {path} is not known here"),
+            (method, _) => panic!("{method} {path} is not supported"),
         }
     }
 
@@ -150,7 +150,7 @@ impl FakeCluster {
         let parameters: BTreeMap<String, String> =
             url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         let parameter = |name: &str| parameters.get(name).map(String::as_str);
-        // The only selector of requests that controllers use.
+        // The only field selector of requests that controllers use.
         let signer =
             parameter("fieldSelector").and_then(|selector| selector.strip_prefix("spec.signerName="));
         let signer = signer.map(str::to_owned);
@@ -180,7 +180,7 @@ impl FakeCluster {
         let state = self.state();
         let below = format!("{collection}/");
         let limit = parameter("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
-        // A token is the path of the last object before it.
+        // A continue token is the path of the last object of the previous page.
         let after = parameter("continue").unwrap_or_default().to_owned();
         let of_collection =
             state.objects.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
@@ -211,7 +211,7 @@ impl FakeCluster {
                 return failure(StatusCode::NOT_FOUND, "NotFound");
             };
             let version = &value["metadata"]["resourceVersion"];
-            assert!(version.is_string(), "{object} is written blindly");
+            assert!(version.is_string(), "{object} is written without a resourceVersion");
             if state.conflicts.remove(&object) || *version != before["metadata"]["resourceVersion"] {
                 state.refused += 1;
                 return failure(StatusCode::CONFLICT, "Conflict");
@@ -237,7 +237,7 @@ impl FakeCluster {
                 value["status"] = before["status"].clone();
                 value["status"]["conditions"] = conditions;
             }
-            other => panic!("{object}/{other} is not written"),
+            other => panic!("{object}/{other} is not supported"),
         }
         value["metadata"]["uid"] = before["metadata"]["uid"].clone();
         respond(StatusCode::OK, &self.put(collection, object, value, "MODIFIED"))
@@ -293,7 +293,7 @@ impl FakeCluster {
         self.put(CSRS, format!("{CSRS}/{name}"), object, "ADDED");
     }
 
-    /// Refuses the next write of a request, as after a concurrent change.
+    /// Lets the next write of a request fail with a conflict.
     pub fn conflict_once(&self, name: &str) {
         self.state().conflicts.insert(format!("{CSRS}/{name}"));
     }

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::server;
 
-use crate::backend::H2;
+use crate::fake_backend::H2;
 use crate::gateway::Gateway;
 use crate::pki::Issued;
 use crate::test_pki::Pki;
@@ -96,7 +96,7 @@ pub fn request(stream: u32, path: &str) -> Vec<u8> {
 /// A request without a body whose path has this length, in several frames.
 pub fn long_request(stream: u32, length: usize) -> Vec<u8> {
     let mut block = header_block("GET", "/");
-    // The path again, longer: RFC 7541, section 5.1, of a length that seven bits do not hold.
+    // Replaces the path by a longer one, whose length needs more than seven bits (RFC 7541, section 5.1).
     block.truncate(block.len() - 2);
     block.push(0x7f);
     let mut rest = length - 127;
@@ -116,12 +116,13 @@ pub fn long_request(stream: u32, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// An answer without a body: status 200.
+/// A response without a body: status 200.
 pub fn ok(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88])
 }
 
-/// A backend of HTTP/2 whose connections are served frame by frame; `each` makes the answering function of one, by its number.
+/// An HTTP/2 backend at the level of frames. `each` gets the number of a connection and returns the function that
+/// responds to its frames.
 pub async fn backend<F>(
     pki: &Pki,
     settings: &'static [(u16, u32)],
@@ -141,7 +142,7 @@ where
     address
 }
 
-/// Serves a backend's connection: acknowledges settings and pings, and sends the answer to any other frame.
+/// Serves a connection: acknowledges SETTINGS and PING, and sends the result of `answer` for any other frame.
 async fn serve_frames(
     mut stream: server::TlsStream<TcpStream>,
     settings: &[(u16, u32)],
@@ -159,7 +160,7 @@ async fn serve_frames(
     while stream.write_all(&bytes).await.is_ok() {
         let Ok((kind, id, payload)) = read_frame(&mut stream).await else { return };
         bytes = match kind {
-            // The acknowledgement of ours is empty.
+            // An acknowledgement of our SETTINGS has no payload.
             SETTINGS if !payload.is_empty() => frame(SETTINGS, ACK, 0, &[]),
             PING => frame(PING, ACK, 0, &payload),
             kind => answer(kind, id, &payload),
@@ -168,7 +169,7 @@ async fn serve_frames(
 }
 
 impl Gateway {
-    /// A connection whose frames the test writes; `window` is that of each stream.
+    /// A connection whose frames the test writes; `window` is the initial window of each stream.
     pub async fn frames(&self, identity: Option<&Issued>, window: u32) -> TlsStream<TcpStream> {
         let mut stream = self.tls(b"h2", identity).await;
         let mut settings = 4_u16.to_be_bytes().to_vec();

@@ -23,19 +23,19 @@ use crate::test_pki::Pki;
 use crate::tls::{identified, tls_client};
 use crate::waiting::{TEST_TIMEOUT, in_time};
 
-/// A gateway: one in this process, or the addresses of one in another.
+/// A gateway in this process, or the addresses of a gateway in another process.
 pub struct Gateway {
-    /// Where it serves clients.
+    /// The address for clients.
     pub address: SocketAddr,
-    /// Where it serves metrics.
+    /// The address of the metrics port.
     pub metrics: Option<SocketAddr>,
     checked: AtomicBool,
-    /// What runs it in this process; dropped with this.
+    /// The server in this process, which stops when this is dropped.
     server: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// The flags of a gateway with every method on: certificates, tokens `good-token` (carol, groups a and b, uid 7) and
-/// `nameless`, front proxies named `proxy`.
+/// The flags of a gateway with client certificates, the tokens `good-token` (carol, groups a and b, uid 7) and
+/// `nameless`, and front proxies named `proxy`.
 pub fn flags(pki: &Pki, backend: SocketAddr) -> Vec<String> {
     let (cert, key) = pki.write_pair("gateway", &pki.servers.server(&["localhost"]));
     let front = pki.front.leaf().cn("portcullis").issue();
@@ -74,8 +74,9 @@ pub fn flags(pki: &Pki, backend: SocketAddr) -> Vec<String> {
     .collect()
 }
 
-/// The flags of a gateway with several clusters. Writes its certificate for `names`, `NAME.kubeconfig` for each backend, a
-/// host and port with a path or without, and the configuration file, which ends in `clusters`, a list in YAML.
+/// The flags of a gateway with several clusters. Writes its serving certificate for `names`, `NAME.kubeconfig` for each
+/// backend (host and port, optionally with a path), and the configuration file, which ends in `clusters`, a list in
+/// YAML.
 pub fn cluster_flags(pki: &Pki, names: &[&str], backends: &[(&str, String)], clusters: &str) -> Vec<String> {
     let (cert, key) = pki.write_pair("front", &pki.front.leaf().cn("portcullis").issue());
     let ca = pki.write("servers-ca.crt", pki.servers.cert_pem());
@@ -93,7 +94,7 @@ clusters:
     vec![format!("--config={}", file.display())]
 }
 
-/// A kubeconfig of the gateway for its backend, with its front-proxy certificate.
+/// The gateway's kubeconfig for a backend, with its front-proxy certificate.
 pub fn kubeconfig(backend: impl Display, ca: &Path, cert: &Path, key: &Path) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -112,7 +113,7 @@ impl Gateway {
         Self { address, metrics, checked: true.into(), server: None }
     }
 
-    /// A gateway in this process, which ends when `server` is dropped.
+    /// A gateway in this process, which stops when `server` is dropped.
     pub fn in_process(
         address: SocketAddr,
         metrics: Option<SocketAddr>,
@@ -121,12 +122,12 @@ impl Gateway {
         Self { address, metrics, checked: false.into(), server: Some(Box::new(server)) }
     }
 
-    /// What runs it in this process, if that is a `T`.
+    /// The server in this process, if it is a `T`.
     pub fn running<T: Any>(&self) -> Option<&T> {
         self.server.as_ref()?.downcast_ref()
     }
 
-    /// Takes what runs it in this process, if that is a `T`.
+    /// Takes the server in this process, if it is a `T`.
     pub fn take_running<T: Any>(&mut self) -> Option<T> {
         self.server.take()?.downcast().ok().map(|server| *server)
     }
@@ -141,7 +142,7 @@ impl Gateway {
         answer
     }
 
-    /// Waits until the self-check has ended: before, the gateway answers 503.
+    /// Waits for the end of the self-check, until which the gateway answers 503.
     pub async fn checked(&self) {
         if self.metrics.is_none() || self.checked.load(Ordering::Relaxed) {
             return;
@@ -153,7 +154,7 @@ impl Gateway {
         self.checked.store(true, Ordering::Relaxed);
     }
 
-    /// The value of a metric with its labels, 0 if there is none.
+    /// The value of a metric with its labels, 0 if it is missing.
     pub async fn count(&self, metric: &str) -> u64 {
         let metrics = self.metrics("/metrics").await;
         let value = metrics.lines().find_map(|line| line.strip_prefix(metric)?.trim().parse().ok());
@@ -165,7 +166,7 @@ impl Gateway {
         sum_metric(&self.metrics("/metrics").await, metric, labels)
     }
 
-    /// Waits until the metrics have this line.
+    /// Waits until the metrics contain this line.
     pub async fn until_counted(&self, line: &str) {
         self.until_counted_as(line, |found| found == line).await;
     }
@@ -178,7 +179,7 @@ impl Gateway {
             if metrics.lines().any(&holds) {
                 return;
             }
-            assert!(tokio::time::Instant::now() < deadline, "{line} never came up in\n{metrics}");
+            assert!(tokio::time::Instant::now() < deadline, "{line} never appeared in\n{metrics}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -188,7 +189,7 @@ impl Gateway {
         self.tls_as(ServerName::try_from("localhost").unwrap(), alpn, identity).await
     }
 
-    /// A TLS connection that asks for a server name.
+    /// A TLS connection with this server name (SNI).
     pub async fn tls_as(
         &self,
         name: ServerName<'static>,

@@ -1,4 +1,4 @@
-//! The gateway as a process: its log, and signals to it.
+//! The gateway as a process: its log, and signals.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -14,7 +14,7 @@ use crate::waiting::until;
 
 /// A running gateway and its log.
 pub struct GatewayProcess {
-    /// Its addresses.
+    /// The addresses of the gateway.
     pub gateway: Gateway,
     /// The process.
     pub child: Child,
@@ -41,17 +41,17 @@ impl GatewayProcess {
                 kept.lock().unwrap().push(event);
             }
         });
-        let said = |message: &str| -> Option<Value> {
+        let logged = |message: &str| -> Option<Value> {
             let begins =
-                |event: &&Value| event["message"].as_str().is_some_and(|said| said.starts_with(message));
+                |event: &&Value| event["message"].as_str().is_some_and(|text| text.starts_with(message));
             log.lock().unwrap().iter().find(begins).cloned()
         };
-        // The self-check has passed or cannot be made, so requests get their final answers.
-        let looked =
+        // The self-check has passed or failed, so requests get their final responses.
+        let outcomes =
             ["self-check passed", "self-check failed, endpoint unreachable", "self-check inconclusive"];
         let serving = || log.lock().unwrap().iter().find(|event| event["message"] == "serving").cloned();
-        let ready = || serving().is_some() && looked.iter().any(|message| said(message).is_some());
-        until("the check of the backend", ready).await;
+        let ready = || serving().is_some() && outcomes.iter().any(|message| logged(message).is_some());
+        until("the self-check of the backend", ready).await;
         let serving = serving().unwrap();
         let text = |key: &str| serving[key].as_str().unwrap().to_owned();
         let metrics = text("metrics");
@@ -61,24 +61,24 @@ impl GatewayProcess {
         Self { gateway, child, log }
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Every line of the log so far whose message holds `part`.
+    /// The log lines so far whose message contains `part`.
     pub fn said(&self, part: &str) -> Vec<String> {
         let log = self.log.lock().unwrap();
         let messages = log.iter().filter_map(|event| event["message"].as_str().or(event.as_str()));
         messages.filter(|message| message.contains(part)).map(str::to_owned).collect()
     }
 
-    /// Ends it by SIGTERM; its exit status and the whole log.
+    /// Stops the process with SIGTERM; returns its exit status and the whole log.
     pub async fn end(mut self) -> (ExitStatus, String) {
         self.signal(Signal::TERM);
         let mut ended = None;

@@ -1,4 +1,5 @@
-//! Programs of `tests/backend/`, which judge by Go's own code: a line of JSON to each, an answer on a line of its own.
+//! The programs of `tests/go/`, which run Go's own code: each line of input is a JSON question, each line of output the
+//! answer.
 
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::PathBuf;
@@ -8,32 +9,32 @@ use serde_json::Value;
 
 use crate::{paths, real};
 
-/// A program that was built.
+/// A built program.
 #[derive(Debug)]
 pub struct GoProgram(PathBuf);
 
 impl GoProgram {
-    /// Builds `tests/backend/NAME`. Without Go the test is skipped, and says so.
+    /// Builds `tests/go/NAME`. Without Go, prints that the test is skipped and returns `None`.
     pub fn build(name: &str) -> Option<Self> {
         let program = paths::temporary_dir().join(format!("go-{name}"));
         let mut build = Command::new("go");
-        build.args(["build", "-o"]).arg(&program).arg(format!("./{name}"));
+        // Builds also in a checkout of another owner, below another module.
+        build.args(["build", "-buildvcs=false", "-trimpath", "-o"]).arg(&program).arg(format!("./{name}"));
+        build.env("CGO_ENABLED", "0").env("GOWORK", "off");
         match build.current_dir(paths::go_module()).status() {
             Ok(status) => {
-                assert!(status.success(), "tests/backend/{name} does not build");
+                assert!(status.success(), "tests/go/{name} does not build");
                 Some(Self(program))
             }
             Err(error) => {
                 assert!(!real::is_required(), "Go is required here: {error}");
-                eprintln!(
-                    "SKIPPED: nothing is compared with tests/backend/{name}, because there is no `go` here"
-                );
+                eprintln!("SKIPPED: nothing is compared with tests/go/{name}, because there is no `go` here");
                 None
             }
         }
     }
 
-    /// One answer to each question, in their order.
+    /// The answers to the questions, in the same order.
     pub fn ask(&self, questions: &[Value]) -> Vec<Value> {
         let mut child = Command::new(&self.0)
             .stdin(Stdio::piped())
@@ -42,7 +43,7 @@ impl GoProgram {
             .expect("the Go program starts");
         let mut stdin = BufWriter::new(child.stdin.take().unwrap());
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        // The program answers while it reads.
+        // The program writes answers while it reads questions.
         let answers: Vec<Value> = std::thread::scope(|scope| {
             scope.spawn(move || {
                 for question in questions {
@@ -57,12 +58,12 @@ impl GoProgram {
         answers
     }
 
-    /// Its output when it is run with these arguments and this input.
+    /// Runs the program with these arguments and this input; returns its output.
     pub fn run(&self, arguments: &[&str], input: &[u8]) -> Vec<u8> {
         let mut command = Command::new(&self.0);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the Go program starts");
-        // Dropped at the end of the statement, which closes it.
+        // The temporary is dropped at the end of the statement, which closes the pipe.
         child.stdin.take().unwrap().write_all(input).expect("the Go program reads");
         let output = child.wait_with_output().expect("the Go program runs");
         assert!(output.status.success());

@@ -1,7 +1,7 @@
-//! The reasons for which Go's HTTP/2 server ends a whole connection, with every stream on it, enforced on the input of a
-//! test server. hyper's server, which the tests use, does not; so this stands between it and the wire and breaks the connection
-//! where Go would, or might: for a header that is too large or wrong and does not end with its frame, for what follows a
-//! wrong header on its stream, and for trailers, since their stream may have been closed meanwhile.
+//! Closes a test server's connection for the reasons for which Go's HTTP/2 server closes a connection with all its
+//! streams. hyper's server does not, so this layer between hyper and the wire does it where Go would or might: for a
+//! header that is too large or invalid and does not end with its frame, for frames after an invalid header on the same
+//! stream, and for trailers, since their stream may be closed already.
 // Go: net/http/h2_bundle.go, http2Framer.readMetaFrame, http2serverConn.processData, processResetStream, processHeaders
 
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::frames::{CONTINUATION, DATA, END_HEADERS, HEADERS, RST_STREAM};
 
-/// The limits of kube-apiserver for one frame, and for one header: `DefaultMaxHeaderBytes` and what Go adds for HTTP/2.
+/// kube-apiserver's limits for a frame, and for a header: `DefaultMaxHeaderBytes` with Go's supplement for HTTP/2.
 // apiserver: pkg/server/secure_serving.go; Go: adjustHTTP1MaxHeaderSize
 pub(crate) const MAX_FRAME_SIZE: u32 = 256 << 10;
 const MAX_HEADER_LIST: usize = (1 << 20) + 320;
@@ -31,7 +31,7 @@ pub(crate) struct GoServer<T> {
 }
 
 impl<T> GoServer<T> {
-    /// `ended` counts the connections that Go would have ended. A connection of HTTP/1.1 passes as it is.
+    /// `ended` counts the connections that Go would have closed. HTTP/1.1 connections are not changed.
     pub(crate) fn new(inner: T, http2: bool, ended: Arc<AtomicUsize>) -> Self {
         Self { inner, reader: http2.then(Reader::default), ended }
     }
@@ -73,7 +73,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for GoServer<T> {
 #[derive(Default)]
 struct Reader {
     preface: usize,
-    /// The head of the current frame, as far as it is there, and the number of payload bytes left.
+    /// The received part of the current frame header, and the number of remaining payload bytes.
     head: Vec<u8>,
     left: usize,
     payload: Vec<u8>,
@@ -82,7 +82,7 @@ struct Reader {
     highest: u32,
 }
 
-/// A header that is being read, and the table that all of them share.
+/// The current header block, and the dynamic table of the connection.
 #[derive(Default)]
 struct Block {
     unread: Vec<u8>,
@@ -134,7 +134,7 @@ impl Reader {
                     DATA | RST_STREAM if stream > self.highest => return Err("a frame on an idle stream"),
                     _ => {}
                 }
-                // A stream whose header is wrong counts as one that was never opened.
+                // A stream with an invalid header is not opened.
                 if matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS != 0 && !self.block.invalid {
                     self.highest = stream;
                 }
@@ -170,7 +170,7 @@ impl Block {
         Ok(())
     }
 
-    /// Reads a field and returns its length, unless it is not there as a whole.
+    /// Reads a field and returns its length; `None` if it is incomplete.
     // RFC 7541, section 6
     fn field(&mut self, at: usize) -> Result<Option<usize>, &'static str> {
         let bytes = &self.unread[at..];
@@ -222,14 +222,14 @@ impl Block {
     }
 
     fn emit(&mut self, name: &[u8], value: usize) {
-        // One of the names that the http crate takes and Go does not.
+        // The `http` crate accepts this character in names, Go does not.
         self.invalid |= name.contains(&b'"');
         let size = name.len() + value + 32;
         self.remaining = self.remaining.saturating_sub(size);
     }
 }
 
-/// An integer whose first byte has so many bits for it, and its length.
+/// An integer with a prefix of `bits` bits, and its length.
 // RFC 7541, section 5.1
 fn integer(bytes: &[u8], bits: u8) -> Option<(usize, usize)> {
     let most = (1_usize << bits) - 1;
@@ -246,7 +246,7 @@ fn integer(bytes: &[u8], bits: u8) -> Option<(usize, usize)> {
     None
 }
 
-/// A string and its encoded length, unless it is not there as a whole.
+/// A string and its encoded length; `None` if it is incomplete.
 // Go: golang.org/x/net/http2/hpack, Decoder.readString
 fn string(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, &'static str> {
     let Some((length, start)) = integer(bytes, 7) else { return Ok(None) };
@@ -258,7 +258,7 @@ fn string(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, &'static str> {
     Ok(Some((text, start + length)))
 }
 
-/// Undoes Huffman coding. The code is canonical: its lengths say all about it.
+/// Decodes Huffman coding. The code is canonical, so the lengths of its symbols define it.
 // RFC 7541, appendix B
 fn unpack(raw: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
@@ -279,7 +279,7 @@ fn unpack(raw: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Of each length the first code and the symbols, in order.
+/// For each length the first code and the symbols in order.
 type Codes = Vec<(u32, Vec<u8>)>;
 
 fn canonical() -> &'static Codes {

@@ -1,7 +1,6 @@
-//! An issuer of JSON Web Tokens that answers as a test says, and the keys it signs with.
+//! A fake issuer of JSON Web Tokens whose responses the test controls, and its signing keys.
 
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest;
 use aws_lc_rs::encoding::{AsDer as _, PublicKeyX509Der};
@@ -14,13 +13,13 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::backend::Backend;
+use crate::fake_backend::FakeBackend;
 use crate::messages::{BoxedBody, ResponseFuture, full};
 use crate::test_pki::Pki;
 
-/// Where the configuration is.
+/// The path of the discovery document.
 pub const CONFIGURATION: &str = "/.well-known/openid-configuration";
-/// Where the keys are.
+/// The path of the keys.
 pub const KEYS: &str = "/keys";
 
 /// A key for ES256.
@@ -36,7 +35,7 @@ impl SigningKey {
         Self { id: id.to_owned(), pair: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap() }
     }
 
-    /// One whose id is derived from it, as that of a service-account key.
+    /// A new key whose id is derived from it, as for service-account keys.
     pub fn of_service_accounts() -> Self {
         let key = Self::new("");
         let der: PublicKeyX509Der<'_> = key.pair.public_key().as_der().unwrap();
@@ -44,7 +43,7 @@ impl SigningKey {
         Self { id, ..key }
     }
 
-    /// The public half, as a file of service-account keys has it.
+    /// The public key in PEM, as in a file of service-account keys.
     pub fn public_pem(&self) -> String {
         let der: PublicKeyX509Der<'_> = self.pair.public_key().as_der().unwrap();
         crate::pki::pem("PUBLIC KEY", der.as_ref())
@@ -78,20 +77,14 @@ pub fn key_set(keys: &[&SigningKey]) -> Value {
     json!({"keys": keys.iter().map(|key| key.jwk()).collect::<Vec<_>>()})
 }
 
-/// Seconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "tokens are judged by the real clock")]
-pub fn now() -> i64 {
-    i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap()
-}
-
 type Answer = Arc<dyn Fn(&str) -> ResponseFuture + Send + Sync>;
 
-/// The issuer. It answers with its configuration and its keys until a test changes that.
+/// An issuer that serves its discovery document and its keys until a test changes the responses.
 pub struct Issuer {
     /// Its issuer URL.
     pub url: String,
-    /// What it answers with.
-    pub server: Backend,
+    /// The server of the issuer.
+    pub server: FakeBackend,
     answer: Arc<Mutex<Answer>>,
 }
 
@@ -106,23 +99,23 @@ impl Issuer {
         let url = format!("https://{}", listener.local_addr().unwrap());
         let answer = Arc::new(Mutex::new(good(&url, &url, keys)));
         let current = Arc::clone(&answer);
-        let server = Backend::without_client_auth(pki, listener, move |request: Request<Incoming>| {
+        let server = FakeBackend::without_client_auth(pki, listener, move |request: Request<Incoming>| {
             let answer = Arc::clone(&current.lock().unwrap());
             answer(request.uri().path())
         });
         Self { url, server, answer }
     }
 
-    /// Names itself `issuer` from now on, with these keys.
+    /// Serves the discovery document of `issuer`, with these keys, from now on.
     pub fn is(&self, issuer: &str, keys: &[&SigningKey]) {
         *self.answer.lock().unwrap() = good(issuer, &self.url, keys);
     }
 
-    /// Answers requests for `path` by `answer` from now on, others as before.
+    /// Calls `answer` for requests for `path` from now on; other responses do not change.
     pub fn answers(&self, path: &'static str, answer: impl Fn() -> ResponseFuture + Send + Sync + 'static) {
         let before = Arc::clone(&self.answer.lock().unwrap());
         *self.answer.lock().unwrap() =
-            Arc::new(move |asked| if asked == path { answer() } else { before(asked) });
+            Arc::new(move |requested| if requested == path { answer() } else { before(requested) });
     }
 }
 

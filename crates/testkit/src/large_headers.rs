@@ -1,5 +1,5 @@
-//! Requests whose header makes Go's server end an HTTP/2 connection, each in another way, though it is within the limits
-//! of a client's connection.
+//! Requests that are within the limits of a client connection, but whose headers make Go's server close an HTTP/2
+//! connection, each for another reason.
 
 use http::{HeaderMap, HeaderValue, Request};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -7,22 +7,22 @@ use hyper::body::Frame;
 
 use crate::messages::{BoxedBody, BoxedError};
 
-/// A byte whose Huffman code is the longest that a header can hold: 28 bits.
+/// A byte with the longest Huffman code in a header: 28 bits.
 // RFC 7541, appendix B
 const LONGEST: u8 = 0xf9;
 
-/// A value of so many bytes that is as long as possible on the wire.
+/// A value of `count` bytes with the longest encoding on the wire.
 pub fn longest(count: usize) -> Vec<u8> {
     vec![LONGEST; count]
 }
 
-/// Two lines within the limit, of which the second is longer on the wire than twice the rest of the limit.
+/// Two lines within the limit, of which the encoded second is longer than twice the remaining limit.
 fn skewed() -> [(&'static str, Vec<u8>); 2] {
     let first = [vec![b'X'; 563_552], vec![b'a'; 356_448]].concat();
     [("a", first), ("b", longest(120_000))]
 }
 
-/// Each form, as HTTP/1.1 has it, for this path, and the code of its answer if the path's own is 403.
+/// Each form as an HTTP/1.1 request for this path, and its status code if the backend answers the path with 403.
 pub fn forms(path: &str) -> Vec<(&'static str, Vec<u8>, u16)> {
     let long = "X".repeat(916_000);
     let mut many: Vec<(&str, Vec<u8>)> = vec![("x", Vec::new()); 4000];
@@ -39,14 +39,14 @@ pub fn forms(path: &str) -> Vec<(&'static str, Vec<u8>, u16)> {
         ("a long authority and many lines", http1("GET", &long, &many), 431),
         ("a long method and many lines", http1(&long, "a", &many), 431),
         ("two lines within the limit", http1("GET", "a", &skewed()), 403),
-        // kube-apiserver takes these for any other host or verb.
+        // kube-apiserver handles these as any other host or verb.
         ("a long authority", http1("GET", &long, &[]), 403),
         ("a long method", http1(&long, "a", &[]), 403),
         ("one long line", http1("GET", "a", &[("a", longest(1_000_000))]), 403),
     ]
 }
 
-/// A POST with trailers of that size, or with small ones.
+/// A POST with large or small trailers.
 pub fn with_trailers(path: &str, large: bool) -> Request<BoxedBody> {
     let mut trailers = HeaderMap::new();
     for (name, value) in skewed() {

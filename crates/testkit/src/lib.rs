@@ -1,6 +1,6 @@
-//! What the tests and benchmarks share: certificates and certificate requests, small servers that stand in for an API
-//! server, an issuer or a webhook, clients that can send malformed requests, the gateway as a process, the Go programs of
-//! `tests/backend`, and the real Kubernetes servers.
+//! Common parts of the tests and benchmarks: certificates and certificate requests, small fake API servers, issuers and
+//! webhooks, clients that can send malformed requests, the gateway as a process, the Go programs of `tests/go`, and the
+//! real Kubernetes servers.
 //!
 //! The crate does not depend on `portcullis`, so unit tests can use it and a change of the gateway does not rebuild it.
 //! Each integration target passes the path of the program under test, `env!("CARGO_BIN_EXE_portcullis")`.
@@ -21,7 +21,6 @@
 )]
 
 pub mod ambiguous_pem;
-mod backend;
 pub mod body;
 pub mod bystanders;
 pub mod client;
@@ -29,6 +28,7 @@ pub mod config_reload;
 mod connection;
 pub mod csr;
 pub mod fake_accounts;
+mod fake_backend;
 pub mod fake_cluster;
 pub mod frames;
 mod gateway;
@@ -52,11 +52,11 @@ pub mod transcript;
 mod waiting;
 pub mod wire;
 
-pub use backend::{Backend, H1, H2, ReceivedRequest};
 pub use connection::{Http1, Http2};
+pub use fake_backend::{FakeBackend, H1, H2, ReceivedRequest};
 pub use gateway::{Gateway, cluster_flags, flags, kubeconfig};
 pub use messages::{BoxedBody, BoxedError, ResponseFuture, empty, full, get, status, text};
 pub use metrics::sum_metric;
 pub use test_pki::Pki;
 pub use tls::{AnyServer, TlsClient, identified, tls_client, tls_client_by};
-pub use waiting::{TEST_TIMEOUT, in_time, until};
+pub use waiting::{TEST_TIMEOUT, in_time, now, until};

@@ -15,7 +15,7 @@ use crate::waiting::in_time;
 pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 /// Any body.
 pub type BoxedBody = BoxBody<Bytes, BoxedError>;
-/// A response in the making.
+/// A future of a response.
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Response<BoxedBody>> + Send>>;
 
 /// A body of these bytes.

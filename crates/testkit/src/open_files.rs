@@ -1,8 +1,8 @@
-//! Open files, of which connections are the most.
+//! The limit of open files, most of which are connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Lets this process, and those that it starts, open as many as the system allows.
+/// Raises the limit of this process and its children to the maximum.
 pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("the limit can be raised");

@@ -10,12 +10,12 @@ pub fn workspace_root() -> &'static Path {
         .expect("crates/testkit is two levels below the root")
 }
 
-/// The Go module of the real servers and of the programs that tests compare with.
+/// The Go module of the real servers and of the comparison programs.
 pub fn go_module() -> PathBuf {
-    workspace_root().join("tests/backend")
+    workspace_root().join("tests/go")
 }
 
-/// Cargo's target directory: the one that this test program was built into, wherever cargo was told to build.
+/// Cargo's target directory, which this test program was built into.
 pub fn target_dir() -> PathBuf {
     let program = std::env::current_exe().expect("the path of this program");
     // Cargo marks the directory with this file.

@@ -1,8 +1,8 @@
 //! A certificate authority for tests, at the level of DER.
 //!
-//! Certificates are written byte by byte, because the interesting ones are those that a well-behaved library will
-//! not write: repeated and multi-valued subject attributes, odd string types, version 1, negative serial numbers,
-//! unknown critical extensions, signatures that do not fit. Nothing is checked here; everything is written as the caller says.
+//! Certificates are encoded byte by byte, because tests need those that a library would refuse to write: repeated and
+//! multi-valued subject attributes, unusual string types, version 1, negative serial numbers, unknown critical
+//! extensions, mismatched signatures. The builder checks nothing.
 //!
 //! Everything is valid from 2020 to 2099 unless a test says otherwise, so none depends on the day it runs.
 //!
@@ -100,7 +100,7 @@ pub fn bits(content: &[u8]) -> Vec<u8> {
     tlv(0x03, &[&[0], content].concat())
 }
 
-/// A time as RFC 5280 wants it: UTCTime before 2050, GeneralizedTime from then on.
+/// A time in the form of RFC 5280: UTCTime before 2050, GeneralizedTime from then on.
 pub fn time(unix: i64) -> Vec<u8> {
     let (year, month, day) = civil(unix.div_euclid(86_400));
     let secs = unix.rem_euclid(86_400);
@@ -208,7 +208,7 @@ impl Key {
         Arc::new(Self { kind, pair, pkcs8 })
     }
 
-    /// The `index`-th key of its kind in this process: RSA keys take long to make.
+    /// The `index`-th key of its kind in this process, since generating RSA keys is slow.
     pub fn pooled(kind: KeyKind, index: usize) -> Arc<Self> {
         type Pool = HashMap<(KeyKind, usize), Arc<Key>>;
         static POOL: OnceLock<Mutex<Pool>> = OnceLock::new();
@@ -258,7 +258,7 @@ impl Key {
         }
     }
 
-    /// Signs with `algorithm` if the key can; otherwise with another one, so that the label does not fit.
+    /// Signs with `algorithm` if the key supports it; otherwise with another one, which the label does not match.
     pub fn sign(&self, algorithm: SigAlg, message: &[u8]) -> Vec<u8> {
         let rng = SystemRandom::new();
         match &self.pair {
@@ -281,7 +281,7 @@ impl Key {
     }
 }
 
-/// Signature algorithms by label. MD5 and SHA-1 are labels alone: the signature under them is another one.
+/// Signature algorithms by label. MD5 and SHA-1 are only labels; the signatures use another algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SigAlg {
     /// `md5WithRSAEncryption`.
@@ -312,7 +312,7 @@ pub enum SigAlg {
     DsaSha256,
     /// Ed25519.
     Ed25519,
-    /// An object identifier that nothing defines.
+    /// An undefined object identifier.
     Unknown,
 }
 
@@ -441,7 +441,7 @@ impl Ca {
         Self::build(cn).key(kind).issue_ca()
     }
 
-    /// The builder of a self-signed root, for the odd ones.
+    /// The builder of a self-signed root, for unusual ones.
     pub fn build(cn: &str) -> Builder {
         Builder::new(None).authority().cn(cn)
     }
@@ -496,21 +496,21 @@ impl Ca {
         self.key.pem()
     }
 
-    /// The authority as an end entity: it may present its own certificate.
+    /// The authority as an end entity that presents the CA certificate.
     pub fn as_leaf(&self) -> Issued {
         let chain = if self.sent.is_empty() { vec![self.cert.clone()] } else { self.sent.clone() };
         Issued { chain, key: self.key.pkcs8(), private: Arc::clone(&self.key) }
     }
 }
 
-/// A certificate with its key, ready for a client or a server.
+/// A certificate with its key, for a client or a server.
 #[derive(Debug)]
 pub struct Issued {
     /// The leaf first, then the intermediates.
     pub chain: Vec<CertificateDer<'static>>,
     /// PKCS#8.
     pub key: PrivateKeyDer<'static>,
-    /// The key as it signs.
+    /// The key for signing.
     pub private: Arc<Key>,
 }
 
@@ -531,7 +531,7 @@ impl Issued {
     }
 }
 
-/// A certificate in the making. Whatever is not set is left out.
+/// A builder of a certificate. Properties that are not set are omitted.
 #[derive(Debug, Clone)]
 pub struct Builder {
     issuer: Option<Ca>,
@@ -641,7 +641,7 @@ impl Builder {
 
     // key, version, serial, time
 
-    /// A fresh key of this kind (RSA: one from the pool, since making one is slow).
+    /// A new key of this kind (RSA: one from the pool, since generating one is slow).
     pub fn key(mut self, kind: KeyKind) -> Self {
         self.kind = kind;
         self
@@ -786,7 +786,7 @@ impl Builder {
         self
     }
 
-    /// A critical extension that nothing defines.
+    /// An undefined critical extension.
     pub fn unknown_critical(self) -> Self {
         self.extension("1.3.6.1.4.1.57683.99", true, null())
     }
@@ -805,26 +805,26 @@ impl Builder {
 
     // signature
 
-    /// Signed by this algorithm, at least by its label.
+    /// The signature algorithm, or only its label if the key cannot sign with it.
     pub fn sig(mut self, algorithm: SigAlg) -> Self {
         self.algorithm = Some(algorithm);
         self
     }
 
-    /// Both `AlgorithmIdentifier`s as they are written, inside the signed part and outside of it.
+    /// Both encoded `AlgorithmIdentifier`s, inside the signed part and outside of it.
     pub fn raw_algorithms(mut self, inner: Vec<u8>, outer: Vec<u8>) -> Self {
         self.inner = Some(inner);
         self.outer = Some(outer);
         self
     }
 
-    /// A signature over something else.
+    /// A signature over other bytes.
     pub fn corrupt_signature(mut self) -> Self {
         self.corrupt = true;
         self
     }
 
-    // the end
+    // issuing
 
     fn key_of_subject(&self) -> Arc<Key> {
         match (&self.key, self.kind) {

@@ -1,4 +1,4 @@
-//! Random inputs that are the same for the same seed.
+//! Random inputs, reproducible by their seed.
 
 /// The seed of random inputs; `PORTCULLIS_SEED` sets another.
 pub fn seed() -> u64 {
@@ -39,7 +39,7 @@ impl Rng {
         &list[self.below(list.len())]
     }
 
-    /// The list in another order.
+    /// The list in random order.
     pub fn shuffled<T>(&mut self, mut list: Vec<T>) -> Vec<T> {
         for at in (1..list.len()).rev() {
             list.swap(at, self.below(at + 1));

@@ -1,5 +1,5 @@
-//! The real Kubernetes servers: found or built, started as processes that end with the test program, and the rules of
-//! test programs that need them.
+//! The real Kubernetes servers: finding or building them, starting them as processes that end with the test program,
+//! and skipping tests without them.
 
 mod programs;
 mod server_process;
@@ -25,7 +25,7 @@ pub fn is_required() -> bool {
     std::env::var_os("PORTCULLIS_REQUIRE_TWIN").is_some_and(|value| value == "1")
 }
 
-/// Why trials cannot run, if they cannot: prints that, marks them as ignored, and fails if no test may be skipped.
+/// If the programs are absent: prints the reason, marks the trials as ignored, and fails if no test may be skipped.
 pub fn skip_if_absent(
     target: &str,
     absent: Option<String>,
@@ -40,14 +40,27 @@ pub fn skip_if_absent(
     Ok(trials.into_iter().map(|trial| trial.with_ignored_flag(true)).collect())
 }
 
-/// Runs the trials; whether the logs of the servers are wanted afterwards.
+/// Whether the filters of the command line select a test, by libtest-mimic's rule, which it does not export.
+pub fn is_selected(arguments: &Arguments, name: &str) -> bool {
+    let matches = |filter: &String| {
+        if arguments.exact { name == filter } else { name.contains(filter.as_str()) }
+    };
+    arguments.filter.as_ref().is_none_or(&matches) && !arguments.skip.iter().any(matches)
+}
+
+/// The name of a case as part of a test's name.
+pub fn test_name(case: &str) -> String {
+    case.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect()
+}
+
+/// Runs the trials; also returns whether to keep the logs of the servers.
 pub fn run(arguments: &Arguments, trials: Vec<Trial>) -> (Conclusion, bool) {
     let conclusion = libtest_mimic::run(arguments, trials);
     let keep_logs = conclusion.has_failed() || std::env::var_os("PORTCULLIS_KEEP_TWIN").is_some();
     (conclusion, keep_logs)
 }
 
-/// Checks a condition until it holds; an error ends that, and so does [`START_TIMEOUT`].
+/// Polls a condition until it holds; fails on its error and after [`START_TIMEOUT`].
 pub async fn eventually(
     what: &str,
     mut condition: impl AsyncFnMut() -> Result<bool, String>,
@@ -74,7 +87,7 @@ pub async fn retry_on_collision<T>(mut start: impl AsyncFnMut() -> Result<T, Str
     result
 }
 
-/// Starts etcd with its data and its log in `dir`; the port of its clients and the process.
+/// Starts etcd with its data and its log in `dir`; returns its client port and the process.
 pub async fn start_etcd(programs: &Programs, dir: &Path) -> Result<(u16, ServerProcess), String> {
     retry_on_collision(async || {
         let [client, peer] = free_ports()?;
@@ -87,7 +100,7 @@ pub async fn start_etcd(programs: &Programs, dir: &Path) -> Result<(u16, ServerP
             format!("--listen-peer-urls={peer_url}"),
             format!("--initial-advertise-peer-urls={peer_url}"),
             format!("--initial-cluster=default={peer_url}"),
-            // The data live as long as the run.
+            // The data is not needed after the run.
             "--unsafe-no-fsync".to_owned(),
         ];
         let mut process = ServerProcess::start(dir, "etcd", &programs.etcd, flags)?;
@@ -114,7 +127,13 @@ pub fn kubeconfig(server: SocketAddr, authority: &Path, user: &Value) -> String 
     kubeconfig.to_string()
 }
 
-/// The user of a kubeconfig who has a client certificate.
+/// A kubeconfig for a user whose certificate and key are `NAME.crt` and `NAME.key` beside `authority`.
+pub fn certificate_kubeconfig(server: SocketAddr, authority: &Path, name: &str) -> String {
+    let file = |extension| authority.with_file_name(format!("{name}.{extension}"));
+    kubeconfig(server, authority, &certificate_user(&file("crt"), &file("key")))
+}
+
+/// A kubeconfig user with a client certificate.
 pub fn certificate_user(certificate: &Path, key: &Path) -> Value {
     json!({"client-certificate": certificate, "client-key": key})
 }

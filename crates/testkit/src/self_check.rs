@@ -1,4 +1,4 @@
-//! The answers of a good API server to the gateway's self-check.
+//! The responses of a correctly configured API server to the gateway's self-check.
 
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use crate::messages::{BoxedBody, full};
 const HEADER_NAMES: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// The answer to a request of the gateway's own; `None` for forwarded ones.
+/// The response to the gateway's own request; `None` for forwarded requests.
 pub fn answer<B>(request: &Request<B>) -> Option<Response<BoxedBody>> {
     let headers = request.headers();
     let is_for_a_user = headers.contains_key("x-remote-user") || headers.contains_key("impersonate-user");
@@ -41,7 +41,7 @@ pub fn respond(status: StatusCode, body: &Value) -> Response<BoxedBody> {
         .unwrap()
 }
 
-/// The user that headers name which begin with `prefix`.
+/// The user info in the headers with this prefix.
 pub fn user_info(headers: &HeaderMap, prefix: &str) -> Value {
     let all = |name: &str| -> Vec<String> {
         let values = headers.get_all(format!("{prefix}{name}"));
@@ -58,8 +58,8 @@ pub fn user_info(headers: &HeaderMap, prefix: &str) -> Value {
     json!({"username": all("user").first(), "uid": all("uid").first(), "groups": all("group"), "extra": extra})
 }
 
-/// The key of an extra value, as its header name encodes it.
-fn percent_decoded(name: &str) -> String {
+/// A text with its percent escapes decoded.
+pub fn percent_decoded(name: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), name.as_bytes());
     while let [first, tail @ ..] = rest {
         let code =

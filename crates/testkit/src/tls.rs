@@ -17,7 +17,7 @@ pub fn tls_client(versions: &[&'static rustls::SupportedProtocolVersion]) -> Tls
     tls_client_by(default_provider(), versions)
 }
 
-/// The same with this cryptography.
+/// The same with this crypto provider.
 pub fn tls_client_by(
     provider: CryptoProvider,
     versions: &[&'static rustls::SupportedProtocolVersion],
@@ -29,7 +29,7 @@ pub fn tls_client_by(
         .with_custom_certificate_verifier(Arc::new(AnyServer))
 }
 
-/// The client, with a certificate if it has one.
+/// Completes the configuration, with a client certificate if there is one.
 pub fn identified(client: TlsClient, identity: Option<&Issued>) -> rustls::ClientConfig {
     match identity {
         Some(issued) => client.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap(),

@@ -1,5 +1,6 @@
-//! The servers that a gateway can ask about tokens: an API server, an issuer and a webhook.
+//! The servers that a gateway calls for token authentication: an API server, an issuer and a webhook.
 
+use crate::now;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,11 +9,11 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::backend::{Backend, H2};
 use crate::client::Client;
 use crate::fake_accounts::{self, FakeAccounts};
+use crate::fake_backend::{FakeBackend, H2};
 use crate::gateway::{Gateway, flags};
-use crate::issuer::{Issuer, SigningKey, now};
+use crate::issuer::{Issuer, SigningKey};
 use crate::messages::{BoxedBody, ResponseFuture, full};
 use crate::self_check::respond;
 use crate::test_pki::Pki;
@@ -26,16 +27,16 @@ pub struct TokenBackends {
     /// The issuer.
     pub issuer: Issuer,
     /// The webhook.
-    pub webhook: Backend,
+    pub webhook: FakeBackend,
     /// The API server.
-    pub backend: Backend,
+    pub backend: FakeBackend,
     key: SigningKey,
     made: AtomicUsize,
     secret_reads: Arc<AtomicUsize>,
 }
 
 impl TokenBackends {
-    /// Starts them, with a webhook that answers by `webhook`.
+    /// Starts the servers, with `webhook` as the response of the webhook.
     pub async fn start(
         pki: &Pki,
         webhook: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static,
@@ -43,7 +44,7 @@ impl TokenBackends {
         let (accounts, key) = (FakeAccounts::new(), SigningKey::new("k"));
         let secret_reads = Arc::new(AtomicUsize::new(0));
         let (known, count) = (Arc::clone(&accounts), Arc::clone(&secret_reads));
-        let backend = Backend::with_self_check(
+        let backend = FakeBackend::with_self_check(
             pki,
             H2,
             move |request| {
@@ -58,11 +59,11 @@ impl TokenBackends {
         .await;
         let issuer = Issuer::start(pki, &[&key]).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let webhook = Backend::without_client_auth(pki, listener, webhook);
+        let webhook = FakeBackend::without_client_auth(pki, listener, webhook);
         Self { accounts, issuer, webhook, backend, key, made: AtomicUsize::new(0), secret_reads }
     }
 
-    /// The flags of a gateway that uses all of them.
+    /// The flags of a gateway that uses all servers.
     pub fn flags(&self, pki: &Pki) -> Vec<String> {
         let kubeconfig = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -85,16 +86,16 @@ impl TokenBackends {
         all
     }
 
-    /// A token of the issuer; no two are the same.
+    /// A token of the issuer; each token is different.
     pub fn id_token(&self) -> String {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let claims = json!({"iss": self.issuer.url, "aud": AUDIENCE, "sub": "carol", "jti": number, "exp": now() + 3600});
         self.key.sign(&claims)
     }
 
-    /// Waits until the gateway's watches are complete and it has the keys of the issuer.
+    /// Waits until the gateway's watch caches are complete and it has the keys of the issuer.
     pub async fn until_known(&self, gateway: &Gateway) {
-        for token in [|asked: &Self| asked.accounts.token(), Self::id_token] {
+        for token in [|servers: &Self| servers.accounts.token(), Self::id_token] {
             let is_known = async || {
                 let mut client = Client::connect(gateway, false, None).await;
                 client.code(&[("authorization", &format!("Bearer {}", token(self)))]).await == StatusCode::OK
@@ -105,7 +106,7 @@ impl TokenBackends {
         }
     }
 
-    /// How often a single secret was read.
+    /// The number of reads of a single secret.
     pub fn secret_reads(&self) -> usize {
         self.secret_reads.load(Ordering::Relaxed)
     }

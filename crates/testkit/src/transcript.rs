@@ -2,17 +2,17 @@
 //!
 //! ````text
 //! ```console               everywhere
-//! ```console cluster       where there is something like an API server
-//! ```console kubernetes    where there is a real one, and kubectl
+//! ```console cluster       with a fake or real API server
+//! ```console kubernetes    with a real API server and kubectl
 //! $ portcullis certs init --dir pki
 //! NAME   NOT AFTER
 //! root   <time>
 //! ```
 //! ````
 //!
-//! `<word>` stands for something that varies from run to run, a line `…` for any number of lines. Blanks count as one,
-//! since tables are as wide as their content; a command that ends with another code than 0 has `exit status N` as its
-//! last line. All commands of a page run in one directory, one after another.
+//! `<word>` matches text that varies from run to run, a line `…` any number of lines. Repeated blanks count as one,
+//! since tables are as wide as their content. The output of a command with an exit code other than 0 ends in `exit
+//! status N`. All commands of a page run in one directory, one after another.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -27,8 +27,8 @@ struct Exchange {
     printed: Vec<String>,
 }
 
-/// Runs the transcript of a page in `dir`, with the blocks of these kinds. `prepare` gives each command its environment.
-/// The differences are the error.
+/// Runs the blocks of these kinds of a page's transcript in `dir`. `prepare` sets the environment of each command. The
+/// error contains the differences.
 pub fn replay(
     page: &Path,
     kinds: &[&str],
@@ -40,7 +40,7 @@ pub fn replay(
     let mut wrong = Vec::new();
     for Exchange { line, command, printed } in &exchanges {
         let mut shell = Command::new("bash");
-        // Both streams, in the order in which they are written.
+        // Standard output and standard error, interleaved as written.
         shell.args(["-c", &format!("exec 2>&1\n{command}")]).current_dir(dir).stdin(Stdio::null());
         prepare(&mut shell);
         let output = shell.output().map_err(|error| error.to_string())?;
@@ -141,15 +141,15 @@ $ echo cluster
         assert_eq!(exchanges(page, &["cluster"]).len(), 3);
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("page.md");
-        let told = |page: &str| {
+        let replayed = |page: &str| {
             std::fs::write(&file, page).unwrap();
             replay(&file, &[], dir.path(), |_| {})
         };
-        assert_eq!(told(page), Ok(2));
+        assert_eq!(replayed(page), Ok(2));
         for (from, to) in
             [("one   <age>", "two   <age>"), ("exit status 3", "exit status 4"), ("one   <age>\n", "")]
         {
-            assert!(page.contains(from) && told(&page.replace(from, to)).is_err(), "{from} as {to}");
+            assert!(page.contains(from) && replayed(&page.replace(from, to)).is_err(), "{from} as {to}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Waiting with a limit, so that a failed test ends.
+//! Waiting with a limit, so that a failed test ends, and the current time.
 
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long anything here may take; reached only by a test that fails.
+/// The limit of each wait, which only a failing test reaches.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The output of a future; panics after [`TEST_TIMEOUT`].
@@ -18,4 +18,10 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(tokio::time::Instant::now() < deadline, "{what} never happened");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Seconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "tokens are judged by the real clock")]
+pub fn now() -> i64 {
+    i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap()
 }

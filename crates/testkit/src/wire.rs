@@ -1,4 +1,4 @@
-//! Below HTTP: a backend whose bytes the test writes, and the state of a connection in the kernel.
+//! Below HTTP: a backend whose bytes the test writes, and the kernel's state of a connection.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ pub async fn handshake_over(
     in_time(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
 }
 
-/// TLS of a backend that does not ask for the gateway's certificate.
+/// TLS of a backend that does not request a client certificate.
 pub fn acceptor(pki: &Pki, alpn: &[&[u8]]) -> TlsAcceptor {
     acceptor_with(&pki.servers.server(&["backend.test"]), alpn)
 }
@@ -51,8 +51,8 @@ pub fn acceptor_with(issued: &Issued, alpn: &[&[u8]]) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// A backend of bare TLS connections. Connections until the end of the gateway's self-check are its own, and are answered
-/// here.
+/// A backend of bare TLS connections. The connections before the end of the gateway's self-check belong to it and are
+/// answered here.
 pub async fn bare(pki: &Pki, alpn: &[&[u8]]) -> (SocketAddr, mpsc::UnboundedReceiver<TlsStream<TcpStream>>) {
     bare_with(acceptor(pki, alpn)).await
 }
@@ -99,7 +99,7 @@ pub async fn answer_questions(acceptor: TlsAcceptor, stream: TcpStream, answered
     }
 }
 
-/// Reads the header of a request or a response of HTTP/1.1, and nothing behind it.
+/// Reads the header of an HTTP/1.1 request or response, and nothing after it.
 pub async fn head(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -108,7 +108,7 @@ pub async fn head(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Stri
     Ok(String::from_utf8(head).unwrap())
 }
 
-/// One end of a TCP connection, as the kernel knows it.
+/// One end of a TCP connection in the kernel.
 pub struct Socket {
     queues: String,
     timer: String,
@@ -116,7 +116,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// The end at port `local` of the connection with port `remote`, if there is one.
+    /// The end at port `local` of the connection with port `remote`, if it exists.
     pub fn find(local: u16, remote: u16) -> Option<Self> {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
         let (local, remote) = (format!(":{local:04X}"), format!(":{remote:04X}"));
@@ -131,23 +131,23 @@ impl Socket {
         })
     }
 
-    /// Whether a process holds it: one that was not accepted yet, or that was closed, has no inode.
+    /// Whether a process holds the socket: sockets that are not accepted yet, or closed, have no inode.
     pub fn is_held(&self) -> bool {
         self.inode != "0"
     }
 
-    /// Whether all received bytes were read.
+    /// Whether the process has read all received bytes.
     pub fn is_read(&self) -> bool {
         self.queues.ends_with(":00000000")
     }
 
-    /// Whether the kernel asks a silent peer if it is still there.
+    /// Whether the kernel sends TCP keep-alive probes.
     pub fn is_kept_alive(&self) -> bool {
         self.timer.starts_with("02:")
     }
 }
 
-/// The other ends' ports of all connections that a process holds at port `local`.
+/// The remote ports of all connections that a process holds at port `local`.
 pub fn held(local: u16) -> HashSet<u16> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let local = format!(":{local:04X}");
@@ -155,7 +155,7 @@ pub fn held(local: u16) -> HashSet<u16> {
         let fields: Vec<_> = line.split_whitespace().collect();
         let held = fields.len() > 9 && fields[1].ends_with(&local) && fields[9] != "0";
         let remote = held.then(|| u16::from_str_radix(fields[2].rsplit(':').next().unwrap(), 16).unwrap());
-        // That of a listener is 0.
+        // The remote port of a listener is 0.
         remote.filter(|port| *port != 0)
     };
     table.lines().filter_map(remote_port).collect()

@@ -1,8 +1,8 @@
 //! Finds or builds the real programs: kube-apiserver, etcd, kubectl, kube-controller-manager.
 //!
-//! `KUBEBUILDER_ASSETS` wins; else they are built once with Go from `tests/backend/go.mod` into a directory of cargo's target
-//! directory that is named after the hash of `go.mod` and `go.sum`. A file lock keeps two test binaries from building twice, and
-//! a finished build is renamed into place, so a directory that exists is complete.
+//! `KUBEBUILDER_ASSETS` takes precedence; otherwise they are built once with Go from `tests/go/go.mod` into a directory
+//! of cargo's target directory, named after the hash of `go.mod` and `go.sum`. A file lock prevents concurrent builds,
+//! and a finished build is renamed into place, so an existing directory is complete.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::paths;
 
-/// Where the programs are.
+/// The paths of the programs.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// `kube-apiserver`.
@@ -26,7 +26,7 @@ pub struct Programs {
     pub kube_controller_manager: PathBuf,
 }
 
-/// Where the programs come from; finding this out is cheap, building is not.
+/// The origin of the programs. Finding it is cheap, unlike building.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// They exist.
@@ -86,7 +86,7 @@ impl Source {
     }
 }
 
-/// Builds into `dir`, unless another process has done so meanwhile.
+/// Builds into `dir`, unless another process has just done so.
 fn build(dir: &Path) -> Result<Programs, String> {
     let parent = dir.parent().ok_or("the cache directory has no parent")?;
     fs::create_dir_all(parent).map_err(|error| error.to_string())?;
@@ -147,7 +147,7 @@ fn compile(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The version flags, without which the servers call themselves `v0.0.0-master+$Format:%H$`.
+/// The version flags; without them, the servers report the version `v0.0.0-master+$Format:%H$`.
 fn ldflags(go_mod: &str) -> Result<String, String> {
     let version = go_mod
         .lines()
@@ -155,7 +155,7 @@ fn ldflags(go_mod: &str) -> Result<String, String> {
             line.trim().trim_start_matches("require ").trim_start().strip_prefix("k8s.io/kubernetes ")
         })
         .map(|rest| rest.split_whitespace().next().unwrap_or_default().to_owned())
-        .ok_or("tests/backend/go.mod does not require k8s.io/kubernetes")?;
+        .ok_or("tests/go/go.mod does not require k8s.io/kubernetes")?;
     let mut numbers = version.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     let mut flags = "-s -w".to_owned();
@@ -191,7 +191,7 @@ fn note(text: &str) {
     writeln!(std::io::stderr(), "tests: {text}").ok();
 }
 
-/// One line that counts up on a terminal; elsewhere a line every half minute.
+/// Progress output: on a terminal one line that is updated, elsewhere a line every half minute.
 struct Progress {
     started: Instant,
     terminal: bool,

@@ -1,7 +1,8 @@
-//! Child processes that never outlive the test run: they end on drop, on a panic, on Ctrl-C and even when the test is killed.
+//! Child processes that never outlive the test run: they end on drop, on a panic, on Ctrl-C and even when the test is
+//! killed.
 //!
-//! Each runs under a small shell that holds the read end of a pipe of ours. When the pipe closes, for whatever reason, the shell
-//! kills its child. `PR_SET_PDEATHSIG` would need unsafe code, which this crate forbids.
+//! Each runs under a small shell that holds the read end of a pipe of this process. When the pipe closes, for whatever
+//! reason, the shell kills its child. `PR_SET_PDEATHSIG` would need unsafe code, which this crate forbids.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,7 +11,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// `$@` in the background without our pipe; a watcher that kills it when the pipe closes; the exit code passed on.
+/// Runs `$@` in the background without our pipe, kills it when the pipe closes, and exits with its exit code.
 const GUARD: &str = r#"exec 3<&0
 "$@" </dev/null 3<&- &
 server=$!
@@ -45,7 +46,8 @@ impl ServerProcess {
             .stdin(Stdio::piped())
             .stdout(output)
             .stderr(errors)
-            // A group of its own: Ctrl-C reaches only us, and the pipe ends the servers after us.
+            // A separate process group: Ctrl-C reaches only this process, whose end closes the pipe and thus stops the
+            // servers.
             .process_group(0)
             .spawn()
             .map_err(|error| format!("cannot start {name}: {error}"))?;
@@ -79,7 +81,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Distinct ports that were free a moment ago. Another process may take one before the server binds it, so starting is retried.
+/// Distinct ports that were free a moment ago. Another process may bind one before the server does, so callers retry.
 pub fn free_ports<const N: usize>() -> Result<[u16; N], String> {
     let mut held = Vec::with_capacity(N);
     let mut ports = [0; N];

@@ -35,7 +35,8 @@ impl<T> SharedServers<T> {
         &self.runtime
     }
 
-    /// Starts the servers in a new directory on the first call; concurrent calls wait for it. A failure is described once.
+    /// Starts the servers in a new directory on the first call; concurrent calls wait for it. A failure is reported
+    /// once.
     pub fn get_or_start(
         &self,
         start: impl FnOnce(&Runtime, Programs, &Path) -> Result<T, String>,

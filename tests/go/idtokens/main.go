@@ -1,8 +1,8 @@
-// Judges ID tokens by kube-apiserver's own authenticator, over the key set that its issuer would have.
+// Command idtokens authenticates ID tokens with kube-apiserver's authenticator and a given key set of the issuer.
 //
-// Reads one JSON object per line from standard input. The first one configures: {"issuer", "keys", "authenticators"}, of
-// which each has a username claim and maybe groups, audiences and expressions. All others are tokens: {"authenticator",
-// "token"}. Writes one answer per line, in the same order.
+// It reads one JSON object per line from standard input. The first one is the configuration: {"issuer", "keys",
+// "authenticators"}; each authenticator has a username claim and optionally groups, audiences and expressions. All
+// others are tokens: {"authenticator", "token"}. It writes one result per line, in the same order.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	"k8s.io/klog/v2"
 
-	"portcullis.dev/tests/backend/lines"
+	"portcullis.dev/tests/go/lines"
 )
 
 type authenticator struct {
@@ -47,7 +47,7 @@ type answer struct {
 	Extra    map[string][]string `json:"extra"`
 }
 
-// keySet verifies as go-oidc's remoteKeySet does, without fetching.
+// keySet verifies like go-oidc's remoteKeySet, without fetching keys.
 type keySet []jose.JSONWebKey
 
 func (keys keySet) VerifySignature(_ context.Context, token string) ([]byte, error) {
@@ -70,7 +70,7 @@ func (keys keySet) VerifySignature(_ context.Context, token string) ([]byte, err
 	return nil, errors.New("failed to verify id token signature")
 }
 
-// nowhere answers nothing.
+// nowhere is a transport that fails every request.
 type nowhere struct{}
 
 func (nowhere) RoundTrip(*http.Request) (*http.Response, error) {

@@ -19,10 +19,10 @@ import (
 	"k8s.io/kubernetes/pkg/controller/certificates/cleaner"
 )
 
-// The cleaner goes through a list in its order: when it deletes this one, it is through.
+// The cleaner processes a list in order: it is finished when it deletes this request.
 const last = "the last of all"
 
-// Stands for the informer, the lister and the client at once.
+// requests implements the informer, the lister and the client.
 type requests struct {
 	informers.CertificateSigningRequestInformer
 	all  []*certificatesv1.CertificateSigningRequest

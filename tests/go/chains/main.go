@@ -1,8 +1,8 @@
-// Command chains says what Go makes of client certificates.
+// Command chains verifies client certificates with Go and kube-apiserver's code.
 //
-// It reads one question per line as JSON and answers each with one line: would Go's TLS stack take the certificates,
-// would Certificate.Verify accept the chain as kube-apiserver calls it, and who would the user be. With -make it
-// prints questions instead, about certificates that the Rust side has no means to sign.
+// It reads one question per line as JSON and writes one line for each: whether Go's TLS stack accepts the certificates,
+// whether Certificate.Verify accepts the chain with kube-apiserver's options, and the resulting user. With -make it
+// prints questions instead, with certificates that the Rust side cannot sign.
 package main
 
 import (
@@ -28,15 +28,15 @@ import (
 	"time"
 )
 
-// question is one chain against one bundle; byte slices travel in base64.
+// question is a chain and a CA bundle; byte slices are encoded in base64.
 type question struct {
 	Name  string   `json:"name,omitempty"`
 	Roots [][]byte `json:"roots"`
 	Chain [][]byte `json:"chain"`
-	// Seconds and nanoseconds since 1970.
+	// Unix time in seconds and nanoseconds.
 	Time  int64 `json:"time"`
 	Nanos int64 `json:"nanos"`
-	// Pem, if present, is a bundle to be read; nothing else is asked then.
+	// Pem, if present, is a bundle to parse; the other fields are ignored then.
 	Pem []byte `json:"pem,omitempty"`
 }
 
@@ -44,15 +44,15 @@ type answer struct {
 	// Verdict is "roots" or "parse" for certificates that do not parse, "refused" or "ok".
 	Verdict string `json:"verdict"`
 	Error   string `json:"error"`
-	// Handshake is whether the leaf parses and its key can prove possession.
+	// Handshake is whether the leaf parses and its key is usable in a TLS handshake.
 	Handshake bool     `json:"handshake"`
 	CN        string   `json:"cn"`
 	Orgs      []string `json:"orgs"`
 	UID       string   `json:"uid"`
 	UIDError  string   `json:"uidError"`
-	// Serial is the leaf's.
+	// Serial is the serial number of the leaf.
 	Serial string `json:"serial"`
-	// Count is how many certificates a PEM bundle holds, -1 if it is refused.
+	// Count is the number of certificates in a PEM bundle, -1 if it is rejected.
 	Count int `json:"count"`
 }
 
@@ -141,7 +141,7 @@ func judge(q question) answer {
 	return a
 }
 
-// usable follows the TLS server's look at the leaf's key.
+// usable follows the TLS server's check of the leaf's key.
 func usable(leaf *x509.Certificate) bool {
 	switch key := leaf.PublicKey.(type) {
 	case *rsa.PublicKey:
@@ -177,7 +177,7 @@ func uid(leaf *x509.Certificate) (string, error) {
 	return found[0], nil
 }
 
-// countBundle reads a bundle as client-go's ParseCertsPEM does.
+// countBundle parses a bundle like client-go's ParseCertsPEM.
 func countBundle(data []byte) int {
 	count := 0
 	for len(data) > 0 {
@@ -200,7 +200,7 @@ func countBundle(data []byte) int {
 	return count
 }
 
-// unsignable makes chains with keys and signature algorithms that aws-lc-rs does not sign with.
+// unsignable creates chains with keys and signature algorithms that aws-lc-rs cannot sign with.
 func unsignable() []question {
 	ec := func(curve elliptic.Curve) crypto.Signer { return must(ecdsa.GenerateKey(curve, rand.Reader)) }
 	rsaKey := func(bits int) crypto.Signer { return must(rsa.GenerateKey(rand.Reader, bits)) }

@@ -1,6 +1,6 @@
-// Judges patterns, and texts that are numbers, by Go's own `regexp` and `strconv`.
+// Command patterns evaluates regular expressions and parses numbers with Go's regexp and strconv.
 //
-// Reads one question per line from standard input, as JSON, and writes one answer per line, in the same order.
+// It reads one question per line as JSON from standard input and writes one result per line, in the same order.
 package main
 
 import (
@@ -10,18 +10,18 @@ import (
 	"strconv"
 	"unicode"
 
-	"portcullis.dev/tests/backend/lines"
+	"portcullis.dev/tests/go/lines"
 )
 
 type question struct {
-	// Pattern is searched for in Texts.
+	// Pattern is the regular expression to search for in Texts.
 	Pattern string   `json:"pattern"`
 	Texts   []string `json:"texts"`
-	// Characters asks for the characters that Pattern stands for, which must be a pattern for one of them.
+	// Characters requests the characters that Pattern matches, which must match a single character.
 	Characters bool `json:"characters"`
-	// Number is read as a double.
+	// Number is parsed as a float64.
 	Number *string `json:"number"`
-	// Names asks for all names of categories and scripts, and their aliases.
+	// Names requests all names of categories and scripts, and their aliases.
 	Names bool `json:"names"`
 }
 
@@ -29,12 +29,12 @@ type answer struct {
 	Error      string     `json:"error"`
 	Matches    [][]string `json:"matches"`
 	Characters []rune     `json:"characters"`
-	// Bits is a double as its bits, in text because JSON has no such numbers.
+	// Bits is the bit pattern of a float64, as text because JSON numbers cannot represent it.
 	Bits  string   `json:"bits"`
 	Names []string `json:"names"`
 }
 
-// characters lists the characters of a class as pairs of the first and the last of a range.
+// characters returns the characters of a class as pairs: the first and last of each range.
 func characters(pattern string) ([]rune, error) {
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {

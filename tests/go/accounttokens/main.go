@@ -1,10 +1,10 @@
-// Judges service-account tokens by kube-apiserver's own authenticators: legacy and bound ones, in its order, over objects
-// that its own getter finds in caches; the API server behind them has no others.
+// Command accounttokens authenticates service account tokens with kube-apiserver's authenticators, legacy and bound, in
+// kube-apiserver's order. Its getter finds the objects in caches; the API server behind the caches is empty.
 //
-// Reads one JSON object per line from standard input. The first one configures: {"keys", "objects", "authenticators"}, of
-// which each has issuers, audiences and whether legacy tokens are looked up. All others are tokens: {"authenticator",
-// "token", "stored", "audiences"}, where "stored" is the token that the secrets hold, and the audiences are those that are
-// asked for, if any. Writes one answer per line, in the same order.
+// It reads one JSON object per line from standard input. The first one is the configuration: {"keys", "objects",
+// "authenticators"}; each authenticator has issuers, audiences and a flag for the lookup of legacy tokens. All others
+// are tokens: {"authenticator", "token", "stored", "audiences"}, where "stored" is the token in the secrets, and
+// "audiences" are the requested audiences, if any. It writes one result per line, in the same order.
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 	getters "k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
-	"portcullis.dev/tests/backend/lines"
+	"portcullis.dev/tests/go/lines"
 )
 
 type object struct {
@@ -68,7 +68,7 @@ type answer struct {
 	Audiences []string            `json:"audiences"`
 }
 
-// empty is an API server that has no objects, and takes every patch: the day of the last use of a secret.
+// empty is an API server without objects that accepts every patch: the date label of a used secret.
 type empty struct{}
 
 func (empty) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -84,7 +84,7 @@ func (empty) RoundTrip(request *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// cluster is what tokens are judged by.
+// cluster has the authenticators of a configuration.
 type cluster struct {
 	authenticators []authenticator.Token
 	secrets        []*v1.Secret

@@ -1,4 +1,4 @@
-//! A server behind the gateway that records the requests it receives.
+//! A fake API server that records the requests it receives.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,16 +17,15 @@ use tokio_rustls::TlsAcceptor;
 use crate::go_server::{GoServer, MAX_FRAME_SIZE};
 use crate::messages::{BoxedBody, ResponseFuture, full};
 use crate::pki::Issued;
-use crate::self_check;
 use crate::test_pki::Pki;
 
-/// What a backend offers: HTTP/2 too, or HTTP/1.1 alone.
+/// ALPN protocols of a backend with HTTP/2 and HTTP/1.1.
 pub const H2: &[&[u8]] = &[b"h2", b"http/1.1"];
-/// HTTP/1.1 alone.
+/// ALPN protocol of a backend with HTTP/1.1 only.
 pub const H1: &[&[u8]] = &[b"http/1.1"];
 
-/// Requests of one connection that are taken back before they are begun, as Go's server bears them; h2 bears 20.
-// Go: net/http/h2_bundle.go, scheduleHandler; 250 streams are what kube-apiserver allows
+/// The maximum of requests that a client resets before the server accepts them, as in Go's server; h2 allows 20.
+// Go: net/http/h2_bundle.go, scheduleHandler; kube-apiserver allows 250 streams
 const MAX_PENDING_RESETS: usize = 4 * 250;
 
 /// A request as the backend received it, without its body.
@@ -34,7 +33,7 @@ const MAX_PENDING_RESETS: usize = 4 * 250;
 pub struct ReceivedRequest {
     /// The path with its query.
     pub target: String,
-    /// The version of HTTP it arrived by.
+    /// The version of HTTP.
     pub version: Version,
     /// Its headers.
     pub headers: HeaderMap,
@@ -51,9 +50,9 @@ impl ReceivedRequest {
     }
 }
 
-/// A server that requires the gateway's certificate, records requests and answers as a test says.
-pub struct Backend {
-    /// Where it serves.
+/// A server that requires the gateway's certificate, records requests and calls a test's closure for the responses.
+pub struct FakeBackend {
+    /// The address of the server.
     pub address: SocketAddr,
     accepted: Arc<AtomicUsize>,
     ended: Arc<AtomicUsize>,
@@ -61,7 +60,7 @@ pub struct Backend {
     task: tokio::task::JoinHandle<()>,
 }
 
-/// An answer that never fails.
+/// A response without an error.
 struct Infallibly(ResponseFuture);
 
 impl Future for Infallibly {
@@ -72,32 +71,32 @@ impl Future for Infallibly {
     }
 }
 
-impl Drop for Backend {
+impl Drop for FakeBackend {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Backend {
-    /// Answers `200 ok` to everything.
+impl FakeBackend {
+    /// A backend that answers `200 ok` to all requests.
     pub async fn plain(pki: &Pki) -> Self {
         Self::start(pki, H2, |_| Box::pin(async { Response::new(full("ok")) })).await
     }
 
-    /// Answers by `answer`, over TLS with these protocols.
+    /// A backend with these ALPN protocols that calls `answer` for each request.
     pub async fn start(
         pki: &Pki,
         alpn: &[&[u8]],
         answer: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static,
     ) -> Self {
-        Self::with_self_check(pki, alpn, self_check::answer, answer).await
+        Self::with_self_check(pki, alpn, crate::self_check::answer, answer).await
     }
 
-    /// One that answers the gateway's self-check by `say`, and other requests by `answer`.
+    /// A backend that calls `self_check` for the gateway's self-check, and `answer` for other requests.
     pub async fn with_self_check(
         pki: &Pki,
         alpn: &[&[u8]],
-        say: impl Fn(&Request<Incoming>) -> Option<Response<BoxedBody>> + Send + Sync + 'static,
+        self_check: impl Fn(&Request<Incoming>) -> Option<Response<BoxedBody>> + Send + Sync + 'static,
         answer: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static,
     ) -> Self {
         let issued = pki.servers.server(&["backend.test"]);
@@ -108,10 +107,10 @@ impl Backend {
         let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .unwrap();
-        Self::serve(listener, tls_server(verifier, &issued, alpn), say, answer)
+        Self::serve(listener, tls_server(verifier, &issued, alpn), self_check, answer)
     }
 
-    /// One that asks for no client certificate, on this listener: for issuers and webhooks.
+    /// A server on this listener that requests no client certificate, for issuers and webhooks.
     pub fn without_client_auth(
         pki: &Pki,
         listener: TcpListener,
@@ -124,27 +123,27 @@ impl Backend {
     fn serve(
         listener: TcpListener,
         config: rustls::ServerConfig,
-        say: impl Fn(&Request<Incoming>) -> Option<Response<BoxedBody>> + Send + Sync + 'static,
+        self_check: impl Fn(&Request<Incoming>) -> Option<Response<BoxedBody>> + Send + Sync + 'static,
         answer: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static,
     ) -> Self {
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(VecDeque::new()));
         let record = Arc::clone(&seen);
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let (say, answer) = (Arc::new(say), Arc::new(answer));
+        let (self_check, answer) = (Arc::new(self_check), Arc::new(answer));
         let accepted = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&accepted);
         let ended = Arc::new(AtomicUsize::new(0));
         let counted_ends = Arc::clone(&ended);
         let task = tokio::spawn(async move {
-            // They end with it.
+            // Connections are aborted with the server.
             let mut connections = tokio::task::JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 stream.set_nodelay(true).ok();
                 counted.fetch_add(1, Ordering::SeqCst);
                 let (acceptor, record) = (acceptor.clone(), Arc::clone(&record));
-                let (say, answer) = (Arc::clone(&say), Arc::clone(&answer));
+                let (self_check, answer) = (Arc::clone(&self_check), Arc::clone(&answer));
                 let ended = Arc::clone(&counted_ends);
                 connections.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else {
@@ -152,7 +151,7 @@ impl Backend {
                     };
                     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                        if let Some(own) = say(&request) {
+                        if let Some(own) = self_check(&request) {
                             let own: ResponseFuture = Box::pin(std::future::ready(own));
                             return Infallibly(own);
                         }
@@ -173,7 +172,7 @@ impl Backend {
                         hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                             .max_header_list_size(4 << 20)
                             .max_frame_size(MAX_FRAME_SIZE)
-                            // An unread body counts as one.
+                            // h2 counts the reset of an unread body as a local error.
                             .max_local_error_reset_streams(None)
                             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
                             .serve_connection(io, service)
@@ -194,12 +193,12 @@ impl Backend {
         Self { address, accepted, ended, seen, task }
     }
 
-    /// How many connections were made to it so far.
+    /// The number of accepted connections.
     pub fn connections(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many connections it ended because of the header of one request.
+    /// The number of connections that the server closed due to the header of a request.
     pub fn ended(&self) -> usize {
         self.ended.load(Ordering::SeqCst)
     }
@@ -209,7 +208,7 @@ impl Backend {
         self.seen.lock().unwrap().pop_front()
     }
 
-    /// How many requests were received and not taken.
+    /// The number of received requests that were not taken.
     pub fn pending(&self) -> usize {
         self.seen.lock().unwrap().len()
     }

@@ -1,5 +1,5 @@
 // The real servers that the tests compare against. See README.md beside this file.
-module portcullis.dev/tests/backend
+module portcullis.dev/tests/go
 
 go 1.26.0
 

@@ -1,8 +1,8 @@
-// Judges CEL expressions of an AuthenticationConfiguration by kube-apiserver's own code.
+// Command cel evaluates CEL expressions of an AuthenticationConfiguration with kube-apiserver's code.
 //
-// Reads a case per line as JSON from standard input and answers each with one line:
-// whether the expression compiles, and what it evaluates to. With the argument "functions" it lists instead the
-// overloads that the type checker of this release knows, in the order in which it tries them.
+// It reads one case per line as JSON from standard input and writes one line for each: the compile error, if any, and
+// the value of the expression. With the argument "functions", it lists the overloads of this release's type checker
+// instead, in the order in which the type checker tries them.
 package main
 
 import (
@@ -51,8 +51,8 @@ type answer struct {
 	Value        any    `json:"value"`
 }
 
-// describe writes a result as far as the authenticator looks into it: null, booleans, strings and lists; of anything
-// else the name of the type.
+// describe returns the parts of a result that the authenticator uses: null, booleans, strings and lists; for other
+// values, the name of the type.
 func describe(value ref.Val) any {
 	switch v := value.(type) {
 	case types.Null:
@@ -65,7 +65,7 @@ func describe(value ref.Val) any {
 		switch value.Value().(type) {
 		case []any, []ref.Val:
 		default:
-			// The authenticator takes only those two for a list.
+			// The authenticator accepts only these two list types.
 			return map[string]any{"other": value.Type().TypeName()}
 		}
 		items := []any{}
@@ -79,7 +79,7 @@ func describe(value ref.Val) any {
 }
 
 func judge(compiler authenticationcel.Compiler, c testCase) (verdict answer) {
-	// Some map keys end the program that compiles them.
+	// The compiler panics on some map keys.
 	defer func() {
 		if reason := recover(); reason != nil {
 			verdict = answer{CompileError: fmt.Sprintf("panic: %v", reason)}

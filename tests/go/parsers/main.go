@@ -1,7 +1,7 @@
-// Command parsers says how Go, and kube-apiserver with it, reads what a client sends.
+// Command parsers parses input of clients with the code of Go and kube-apiserver.
 //
-// It reads one question per line as JSON and answers each with one line. Texts travel in base64, since they need not be
-// UTF-8.
+// It reads one question per line as JSON and writes one line for each. Texts are encoded in base64, because they need
+// not be UTF-8.
 package main
 
 import (
@@ -22,20 +22,20 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 
-	"portcullis.dev/tests/backend/lines"
+	"portcullis.dev/tests/go/lines"
 )
 
 type question struct {
 	// Kind is "pem", "csr", "extra", "target" or "url".
 	Kind string `json:"kind"`
 	Data []byte `json:"data"`
-	// Method is that of a request to a target.
+	// Method is the HTTP method, for the kind "target".
 	Method string `json:"method"`
 }
 
 func main() {
 	log.SetFlags(0)
-	// RequestInfo logs the selectors that it cannot read.
+	// RequestInfo logs selectors that it cannot parse.
 	klog.SetLogger(logr.Discard())
 	lines.Each(answer)
 }
@@ -59,7 +59,7 @@ func answer(q question) any {
 
 type parsedURL struct {
 	Error string `json:"error"`
-	// What validation asks for, and the URL as Go writes it again.
+	// The parts of the URL that validation uses, and the URL as Go formats it.
 	Scheme   string `json:"scheme"`
 	User     bool   `json:"user"`
 	Host     []byte `json:"host"`
@@ -83,7 +83,7 @@ type block struct {
 	Type    []byte `json:"type"`
 	Headers bool   `json:"headers"`
 	Bytes   []byte `json:"bytes"`
-	// Rest is how many bytes follow.
+	// Rest is the number of bytes after the block.
 	Rest int `json:"rest"`
 }
 
@@ -100,7 +100,7 @@ func blocks(data []byte) []block {
 }
 
 type names struct {
-	// Stage is where the request is refused, "pem", "parse" or "signature", or else "ok".
+	// Stage is the step that rejects the request, "pem", "parse" or "signature", or "ok".
 	Stage  string   `json:"stage"`
 	Error  string   `json:"error"`
 	CN     []byte   `json:"cn"`
@@ -150,7 +150,7 @@ type extraKeys struct {
 	Keys  [][]byte `json:"keys"`
 }
 
-// extraKeysOf gives the extra keys of the identity that a front proxy vouches for, sorted.
+// extraKeysOf returns the extra keys of the identity that a front proxy forwards, sorted.
 func extraKeysOf(r *http.Request) ([][]byte, error) {
 	response, ok, err := frontProxy.AuthenticateRequest(r)
 	if err != nil || !ok {
@@ -168,7 +168,7 @@ var frontProxy = headerrequest.NewDynamic(
 	headerrequest.StaticStringSlice{"X-Remote-User"}, headerrequest.StaticStringSlice{"X-Remote-Uid"},
 	headerrequest.StaticStringSlice{"X-Remote-Group"}, headerrequest.StaticStringSlice{"X-Remote-Extra-"})
 
-// extra reads a request with one extra header, whose name ends in data.
+// extra parses a request with one extra header, whose name ends in data.
 func extra(data []byte) extraKeys {
 	text := "GET / HTTP/1.1\r\nHost: a\r\nX-Remote-User: u\r\nX-Remote-Extra-" + string(data) + ": v\r\n\r\n"
 	r, err := read(text)
@@ -182,7 +182,7 @@ func extra(data []byte) extraKeys {
 	return extraKeys{Keys: keys}
 }
 
-// read does what net/http's server does with a request before it calls the handler.
+// read processes a request like net/http's server before it calls the handler.
 func read(text string) (*http.Request, error) {
 	r, err := http.ReadRequest(bufio.NewReader(bytes.NewBufferString(text)))
 	if err != nil {
@@ -205,11 +205,11 @@ type readTarget struct {
 	Error    string `json:"error"`
 	Path     []byte `json:"path"`
 	RawQuery []byte `json:"rawQuery"`
-	// Query are the pairs of the query by key, values in order.
+	// Query has the pairs of the query sorted by key, with values in order.
 	Query [][2][]byte `json:"query"`
-	// InfoError is that of the request info.
+	// InfoError is the error of the request info.
 	InfoError string `json:"infoError"`
-	// Info is the request info as one text, a field after the other.
+	// Info has the fields of the request info as texts.
 	Info       []string `json:"info"`
 	IsResource bool     `json:"isResource"`
 }
@@ -239,7 +239,7 @@ func target(method string, data []byte) readTarget {
 	return t
 }
 
-// pairs sorts by key; the values of a key keep their order.
+// pairs returns the query sorted by key; the values of a key keep their order.
 func pairs(u *url.URL) [][2][]byte {
 	query := u.Query()
 	var keys []string

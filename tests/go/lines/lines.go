@@ -1,4 +1,4 @@
-// Package lines is how the programs beside it are spoken to: JSON values on standard input, one answer a line.
+// Package lines implements the protocol of these programs: JSON values on standard input, one line of output for each.
 package lines
 
 import (
@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// Each answers every question on standard input, in their order.
+// Each calls answer for every question on standard input and prints the results in order.
 func Each[Q any](answer func(Q) any) {
 	in := json.NewDecoder(bufio.NewReaderSize(os.Stdin, 1<<20))
 	out := bufio.NewWriterSize(os.Stdout, 1<<16)
