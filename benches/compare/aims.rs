@@ -1,23 +1,23 @@
-//! What the gateway wants to be, and whether it was.
+//! Performance goals of the gateway, and whether the measurement meets them.
 
 use serde::Serialize;
 
 use crate::figures::{Figure, Figures, Measure};
 use crate::handshakes;
-use crate::proxies::Kind;
+use crate::proxies::ProxyKind;
 use crate::senders;
 
-/// At least as many requests as the better HAProxy.
+/// Minimum ratio of requests to the faster HAProxy configuration.
 const REQUESTS: [(&str, f64); 4] =
     [("HTTP/1.1, 1 KiB", 1.1), ("HTTP/1.1, 100 KiB", 1.1), ("HTTP/2, 1 KiB", 1.0), ("HTTP/2, 100 KiB", 1.0)];
-/// At least as many requests as by certificate.
+/// Token methods with a minimum ratio of requests to certificates.
 const SENDERS: [&str; 2] = [senders::STATIC_TOKEN, senders::BOUND_TOKEN];
 const SENDERS_RATIO: f64 = 0.97;
-/// In each second of processor time.
+/// Minimum per second of processor time.
 const HANDSHAKES: f64 = 2500.0;
-/// Microseconds at most.
+/// Maximum in microseconds.
 const ADDED: f64 = 135.0;
-/// KiB at most.
+/// Maximum in KiB.
 const WATCH: f64 = 30.0;
 
 #[derive(Serialize)]
@@ -26,7 +26,7 @@ pub(crate) struct Aim {
     pub(crate) measure: Measure,
     pub(crate) case: String,
     pub(crate) of: String,
-    /// What it is a ratio to, if it is one.
+    /// The other side of a ratio; `None` for an absolute goal.
     pub(crate) compared_with: Option<String>,
     pub(crate) wanted: f64,
     pub(crate) measured: f64,
@@ -34,7 +34,7 @@ pub(crate) struct Aim {
 }
 
 impl Aim {
-    /// A ratio.
+    /// A goal for the ratio of two figures.
     fn ratio(own: &Figure, other: &Figure, wanted: f64) -> Self {
         let measured = own.ratio(other);
         Self {
@@ -45,7 +45,7 @@ impl Aim {
         }
     }
 
-    /// The figure itself, which is worth only as much as the machine is like others.
+    /// A goal for the figure itself, which depends on the machine.
     fn of(own: &Figure, wanted: f64) -> Self {
         let (measure, measured) = (own.measure, own.median);
         let met = if measure.less_is_better() { measured <= wanted } else { measured >= wanted };
@@ -53,21 +53,21 @@ impl Aim {
         Self { measure, case, of, compared_with: None, wanted, measured, met }
     }
 
-    /// What it is about, in words.
-    pub(crate) fn about(&self) -> String {
+    /// A description for the report.
+    pub(crate) fn description(&self) -> String {
         let Self { measure, case, of, .. } = self;
         let ratio = self.compared_with.as_ref().map(|other| format!(" as a ratio to {other}"));
         format!("{}, {case}: {of}{}", measure.title(), ratio.unwrap_or_default())
     }
 }
 
-/// Those that the figures say something about.
+/// The goals for which there are figures.
 pub(crate) fn aims(figures: &Figures) -> Vec<Aim> {
     let mut aims = Vec::new();
-    let gateway = Kind::Gateway.name();
+    let gateway = ProxyKind::Gateway.name();
     for (case, wanted) in REQUESTS {
         let own = figures.find(Measure::Requests, case, gateway);
-        let other = better_haproxy(figures, Measure::Requests, case);
+        let other = faster_haproxy(figures, Measure::Requests, case);
         if let (Some(own), Some(other)) = (own, other) {
             aims.push(Aim::ratio(own, other, wanted));
         }
@@ -92,15 +92,15 @@ pub(crate) fn aims(figures: &Figures) -> Vec<Aim> {
     aims
 }
 
-/// HAProxy as it does best in this case.
-pub(crate) fn better_haproxy<'a>(
+/// The faster HAProxy configuration of the case.
+pub(crate) fn faster_haproxy<'a>(
     figures: &'a Figures,
     measure: Measure,
     case: &'a str,
 ) -> Option<&'a Figure> {
     let all = figures.of_case(measure, case);
     let ours = all.filter(|figure| {
-        [Kind::HaproxyHttp1, Kind::HaproxyHttp2].iter().any(|kind| kind.name() == figure.of)
+        [ProxyKind::HaproxyHttp1, ProxyKind::HaproxyHttp2].iter().any(|kind| kind.name() == figure.of)
     });
     let better = |one: &&Figure, other: &&Figure| one.median.total_cmp(&other.median);
     if measure.less_is_better() { ours.min_by(better) } else { ours.max_by(better) }

@@ -1,11 +1,11 @@
-//! The figures as bars, in an SVG with a ground of its own, light or dark as the reader likes it.
+//! A bar chart of the figures as SVG, with a background for light and dark colour schemes.
 
 use std::fmt::Write as _;
 
-use crate::aims::better_haproxy;
+use crate::aims::faster_haproxy;
 use crate::figures::{Figure, Figures, Measure};
 use crate::handshakes;
-use crate::proxies::Kind;
+use crate::proxies::ProxyKind;
 use crate::report::{Machine, number};
 
 const WIDTH: usize = 840;
@@ -18,7 +18,7 @@ const TITLE: usize = 22;
 const BAR: usize = 16;
 const STEP: usize = 22;
 const GAP: usize = 14;
-/// Left of the bars are names, right of them values.
+/// Widths of the names left of the bars and of the values right of them.
 const NAMES: usize = 84;
 const VALUES: usize = 66;
 
@@ -32,7 +32,7 @@ text{font:13px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2328}\
 .strong{font-weight:600}\
 @media(prefers-color-scheme:dark){.ground{fill:#0d1117}text{fill:#e6edf3}.note{fill:#8d96a0}.other{fill:#6e7681}.own{fill:#4493f8}}";
 
-/// Measures that are shown, and their headings.
+/// Measures of the chart, and their headings.
 const SHOWN: [(Measure, &str); 4] = [
     (Measure::Requests, "Requests per CPU-second"),
     (Measure::Handshakes, "Full TLS 1.3 handshakes with a client certificate per CPU-second"),
@@ -75,7 +75,7 @@ pub(crate) fn svg(machine: &Machine, figures: &Figures) -> String {
     let programs = machine.programs.join(", ");
     let notes = [
         format!("{programs}; {}.", machine.threads_each()),
-        "HAProxy as it does better: with HTTP/1.1 or with HTTP/2 to the backend.".to_owned(),
+        "HAProxy: the faster of HTTP/1.1 and HTTP/2 to the backend.".to_owned(),
     ];
     for note in notes {
         y += STEP;
@@ -83,7 +83,7 @@ pub(crate) fn svg(machine: &Machine, figures: &Figures) -> String {
     }
     format!(
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='-{MARGIN} -{MARGIN} {width} {height}' width='{width}' \
-         height='{height}' role='img' aria-label='Portcullis, HAProxy and nginx at the same work'>\n\
+         height='{height}' role='img' aria-label='Portcullis, HAProxy and nginx under the same load'>\n\
          <style>{STYLE}</style>\n\
          <rect x='-{MARGIN}' y='-{MARGIN}' width='{width}' height='{height}' rx='8' class='ground'/>\n{body}</svg>\n",
         width = WIDTH + 2 * MARGIN,
@@ -91,13 +91,13 @@ pub(crate) fn svg(machine: &Machine, figures: &Figures) -> String {
     )
 }
 
-/// Who is shown: the gateway, the better HAProxy, nginx.
+/// The bars of a case: the gateway, the faster HAProxy configuration, nginx.
 fn bars<'a>(figures: &'a Figures, measure: Measure, case: &'a str) -> Vec<(&'static str, &'a Figure)> {
-    let of = |kind: Kind| figures.find(measure, case, kind.name());
+    let of = |kind: ProxyKind| figures.find(measure, case, kind.name());
     let all = [
-        ("Portcullis", of(Kind::Gateway)),
-        ("HAProxy", better_haproxy(figures, measure, case)),
-        ("nginx", of(Kind::Nginx)),
+        ("Portcullis", of(ProxyKind::Gateway)),
+        ("HAProxy", faster_haproxy(figures, measure, case)),
+        ("nginx", of(ProxyKind::Nginx)),
     ];
     all.into_iter().filter_map(|(name, figure)| Some((name, figure?))).collect()
 }

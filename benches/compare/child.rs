@@ -1,5 +1,5 @@
-//! Other programs, which end when this one does, however it ends: this program starts itself, asks the kernel for that,
-//! and becomes the other.
+//! Starts child processes that the kernel kills when this process exits, for whatever reason: this program starts
+//! itself, sets its parent death signal, and then executes the other program.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -8,14 +8,14 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 const BECOME: &str = "__become";
 
-/// Starts a program.
+/// A command that runs `program` as such a child process.
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([BECOME, program]);
     command
 }
 
-/// Becomes the program that it was started for, if it was.
+/// In a process started by `command`: executes the program. Otherwise returns.
 pub(crate) fn become_program() {
     let mut words = std::env::args_os().skip(1);
     if words.next().is_none_or(|word| word != BECOME) {
@@ -23,5 +23,5 @@ pub(crate) fn become_program() {
     }
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let error = Command::new(words.next().unwrap()).args(words).exec();
-    panic!("it cannot be started: {error}");
+    panic!("the program cannot be started: {error}");
 }

@@ -1,11 +1,11 @@
-//! What another process uses: processor time, and memory.
+//! Processor time and memory of another process.
 
 /// Processor time in nanoseconds.
 #[derive(Clone, Copy)]
-pub(crate) struct Cost(f64);
+pub(crate) struct CpuTime(f64);
 
-impl Cost {
-    /// What all threads of the process have used so far.
+impl CpuTime {
+    /// The sum over all threads of the process.
     pub(crate) fn of(process: u32) -> Self {
         let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
         let used = |thread: std::fs::DirEntry| -> f64 {
@@ -15,9 +15,9 @@ impl Cost {
         Self(threads.map(|thread| used(thread.unwrap())).sum())
     }
 
-    /// How many of so many there were in each second of processor time since `before`.
-    pub(crate) fn rate(self, before: Self, many: usize) -> f64 {
-        f64::from(u32::try_from(many).unwrap()) * 1e9 / (self.0 - before.0)
+    /// `count` events per second of the processor time since `before`.
+    pub(crate) fn rate(self, before: Self, count: usize) -> f64 {
+        f64::from(u32::try_from(count).unwrap()) * 1e9 / (self.0 - before.0)
     }
 }
 
@@ -25,14 +25,14 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     quantile(values, 50)
 }
 
-/// The least of the values that so many in a hundred do not exceed.
+/// The smallest value that at least `percent` of the values do not exceed.
 pub(crate) fn quantile(values: impl Iterator<Item = f64>, percent: usize) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values[(values.len() * percent / 100).min(values.len() - 1)]
 }
 
-/// Its memory in KiB, what it shares counted by halves, thirds and so on.
+/// Proportional set size (PSS) in KiB: pages shared by n processes count 1/n.
 pub(crate) fn memory(process: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();

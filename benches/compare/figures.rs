@@ -1,25 +1,25 @@
-//! What was measured, and what is made of it.
+//! The measured values and their medians.
 
 use serde::Serialize;
 
 use crate::cost::median;
 use crate::progress;
 
-/// What a figure is about.
+/// The measured quantity of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Measure {
     /// Requests per second of the proxy's processor time.
     Requests,
-    /// The same by how the sender is known.
+    /// Requests per second of the gateway's processor time, by authentication method.
     Senders,
-    /// TLS handshakes with a client certificate and one request each, per second of processor time.
+    /// TLS handshakes with a client certificate, each with one request, per second of processor time.
     Handshakes,
-    /// Time that a request takes longer than without a proxy, in microseconds: half of them take no more.
+    /// Median of the latency that the proxy adds, in microseconds.
     AddedMedian,
-    /// The same for 99 in 100.
+    /// 99th percentile of the latency that the proxy adds, in microseconds.
     AddedTail,
-    /// Memory of an idle watch, in KiB.
+    /// Memory per idle watch, in KiB.
     Watches,
 }
 
@@ -27,7 +27,7 @@ impl Measure {
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Requests => "requests per CPU-second",
-            Self::Senders => "requests per CPU-second by how the sender is known",
+            Self::Senders => "requests per CPU-second by authentication method",
             Self::Handshakes => "full handshakes with a client certificate, one request each, per CPU-second",
             Self::AddedMedian => "added time at 500 requests per second, median, µs",
             Self::AddedTail => "added time at 500 requests per second, 99th percentile, µs",
@@ -40,13 +40,13 @@ impl Measure {
     }
 }
 
-/// One value of each round, which belong together over all figures of the same measure and case.
+/// One value per round. Values of the same round are comparable across the figures of a measure and case.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
     pub(crate) measure: Measure,
-    /// Under which load, e.g. `HTTP/2, 1 KiB`.
+    /// The load, such as `HTTP/2, 1 KiB`.
     pub(crate) case: String,
-    /// Which proxy, or which kind of sender.
+    /// The proxy, or the authentication method.
     pub(crate) of: String,
     pub(crate) median: f64,
     pub(crate) rounds: Vec<f64>,
@@ -56,7 +56,7 @@ pub(crate) struct Figure {
 pub(crate) struct Figures(pub Vec<Figure>);
 
 impl Figures {
-    /// Adds a value of the round.
+    /// Adds the value of another round.
     pub(crate) fn add(&mut self, measure: Measure, case: &str, of: &str, value: f64) {
         progress::show(&format!("{}: {case}, {of}: {value:.1}", measure.title()));
         let known = self
@@ -102,7 +102,7 @@ impl Figures {
 }
 
 impl Figure {
-    /// How many times the other it is, in the median of rounds.
+    /// Median over the rounds of this figure divided by `other`.
     pub(crate) fn ratio(&self, other: &Self) -> f64 {
         median(self.rounds.iter().zip(&other.rounds).map(|(own, other)| own / other))
     }

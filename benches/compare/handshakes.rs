@@ -1,63 +1,63 @@
-//! New connections of HTTP/1.1: a full TLS 1.3 handshake with a client certificate, and one request, without which the
-//! gateway would not look at the certificate.
+//! New HTTP/1.1 connections: a full TLS 1.3 handshake with a client certificate, and one request. The gateway verifies
+//! the certificate only when it receives a request.
 
 use std::time::Instant;
 
 use tokio::task::JoinSet;
 
 use crate::Options;
-use crate::cost::Cost;
+use crate::cost::CpuTime;
 use crate::figures::{Figures, Measure};
-use crate::load::Door;
-use crate::proxies::{Kind, Proxy};
+use crate::load::Connector;
+use crate::proxies::{Proxy, ProxyKind};
 use crate::setup::{CommonSetup, SMALL};
-use crate::wire::Ask;
+use crate::wire::RequestTemplate;
 
-/// How many are made at once.
-const AT_ONCE: usize = 4;
-/// What all proxies support: the key exchange of the figures that are compared.
+/// Number of handshakes in progress.
+const CONCURRENCY: usize = 4;
+/// The key exchange of the comparison; all proxies support it.
 pub(crate) const CASE: &str = "HTTP/1.1, X25519";
-/// What the gateway prefers, and releases of OpenSSL before 3.5 cannot.
+/// The key exchange that the gateway prefers. OpenSSL supports it from version 3.5.
 const POST_QUANTUM: &str = "HTTP/1.1, X25519MLKEM768";
 
 pub(crate) async fn measure(
     options: &Options,
     setup: &CommonSetup,
-    proxies: &[(Kind, Proxy)],
+    proxies: &[(ProxyKind, Proxy)],
     figures: &mut Figures,
 ) {
-    if !options.wants(CASE) {
+    if !options.includes(CASE) {
         return;
     }
     for turn in options.turns(proxies.len()) {
         let (kind, proxy) = &proxies[turn];
-        let made = rate(options, proxy, setup.by_certificate(proxy.address())).await;
+        let made = rate(options, proxy, setup.certificate_connector(proxy.address())).await;
         figures.add(Measure::Handshakes, CASE, kind.name(), made);
         if kind.is_gateway() {
-            let made = rate(options, proxy, setup.post_quantum(proxy.address())).await;
+            let made = rate(options, proxy, setup.post_quantum_connector(proxy.address())).await;
             figures.add(Measure::Handshakes, POST_QUANTUM, kind.name(), made);
         }
     }
 }
 
-async fn rate(options: &Options, proxy: &Proxy, door: Door) -> f64 {
-    let before = Cost::of(proxy.id());
+async fn rate(options: &Options, proxy: &Proxy, connector: Connector) -> f64 {
+    let before = CpuTime::of(proxy.process_id());
     let until = Instant::now() + options.seconds;
     let mut tasks = JoinSet::new();
-    for _ in 0..AT_ONCE {
-        tasks.spawn(come_and_go(door.clone(), until));
+    for _ in 0..CONCURRENCY {
+        tasks.spawn(handshake_until(connector.clone(), until));
     }
     let made = tasks.join_all().await.into_iter().sum();
-    Cost::of(proxy.id()).rate(before, made)
+    CpuTime::of(proxy.process_id()).rate(before, made)
 }
 
-async fn come_and_go(door: Door, until: Instant) -> usize {
-    let (ask, tls) = (Ask::of(SMALL), door.tls_for(false));
+async fn handshake_until(connector: Connector, until: Instant) -> usize {
+    let (template, tls) = (RequestTemplate::get(SMALL), connector.tls_for(false));
     let mut made = 0;
     while Instant::now() < until {
-        let mut connection = door.connect(tls.clone(), &ask, false).await;
-        connection.ask(1);
-        while connection.turn().await.answers == 0 {}
+        let mut connection = connector.connect(tls.clone(), &template, false).await;
+        connection.queue_requests(1);
+        while connection.exchange().await.responses == 0 {}
         connection.close().await;
         made += 1;
     }

@@ -1,4 +1,4 @@
-//! Connections that stay, with always as many requests in progress.
+//! Load with a constant number of requests in progress, over keep-alive connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::wire::{Ask, Heard, Wire};
+use crate::wire::{ClientCodec, Received, RequestTemplate};
 
-/// The proxy, and the client.
+/// The address of a server, and the TLS settings to connect to it.
 #[derive(Clone)]
-pub(crate) struct Door {
+pub(crate) struct Connector {
     pub(crate) address: SocketAddr,
     pub(crate) tls: Arc<ClientConfig>,
 }
 
-/// How many connections, and how many requests are in progress on each.
+/// The number of connections, and of requests in progress on each.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) http2: bool,
@@ -29,20 +29,20 @@ pub(crate) struct Shape {
     pub(crate) streams: usize,
 }
 
-/// A connection with what is said on it.
+/// A TLS connection with its HTTP codec.
 pub(crate) struct Connection {
     stream: TlsStream<TcpStream>,
-    wire: Box<dyn Wire>,
+    codec: Box<dyn ClientCodec>,
     input: Vec<u8>,
     out: Vec<u8>,
 }
 
-impl Door {
+impl Connector {
     pub(crate) fn server_name() -> ServerName<'static> {
         ServerName::try_from("localhost").unwrap()
     }
 
-    /// The settings of connections of this version of HTTP.
+    /// The TLS settings with the ALPN protocol of the HTTP version.
     pub(crate) fn tls_for(&self, http2: bool) -> Arc<ClientConfig> {
         let mut tls = ClientConfig::clone(&self.tls);
         let protocol: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
@@ -50,29 +50,34 @@ impl Door {
         Arc::new(tls)
     }
 
-    /// A new connection on which `ask` will be asked.
-    pub(crate) async fn connect(&self, tls: Arc<ClientConfig>, ask: &Ask, http2: bool) -> Connection {
+    /// Opens a connection for requests that are copies of `template`.
+    pub(crate) async fn connect(
+        &self,
+        tls: Arc<ClientConfig>,
+        template: &RequestTemplate,
+        http2: bool,
+    ) -> Connection {
         let stream = TcpStream::connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let stream = TlsConnector::from(tls).connect(Self::server_name(), stream).await.unwrap();
-        let agreed = stream.get_ref().1.alpn_protocol();
-        assert!(!http2 || agreed == Some(b"h2"), "HTTP/2 was not agreed on");
-        let (mut wire, mut out) = (ask.wire(http2), Vec::new());
-        wire.greet(&mut out);
-        Connection { stream, wire, input: vec![0; 64 << 10], out }
+        let negotiated = stream.get_ref().1.alpn_protocol();
+        assert!(!http2 || negotiated == Some(b"h2"), "ALPN did not select HTTP/2");
+        let (mut codec, mut out) = (template.codec(http2), Vec::new());
+        codec.write_preface(&mut out);
+        Connection { stream, codec, input: vec![0; 64 << 10], out }
     }
 }
 
 impl Connection {
-    /// Makes so many requests at once, and no more.
-    pub(crate) fn ask(&mut self, requests: usize) {
+    /// Adds `requests` requests to the output buffer.
+    pub(crate) fn queue_requests(&mut self, requests: usize) {
         for _ in 0..requests {
-            self.wire.ask(&mut self.out);
+            self.codec.write_request(&mut self.out);
         }
     }
 
-    /// Sends what there is to send, and takes what comes.
-    pub(crate) async fn turn(&mut self) -> Heard {
+    /// Writes the output buffer, then reads once.
+    pub(crate) async fn exchange(&mut self) -> Received {
         if !self.out.is_empty() {
             self.stream.write_all(&self.out).await.unwrap();
             self.stream.flush().await.unwrap();
@@ -80,54 +85,55 @@ impl Connection {
         }
         let length = self.stream.read(&mut self.input).await.unwrap();
         assert!(length > 0, "the server closed a connection");
-        self.wire.hear(&self.input[..length], &mut self.out)
+        self.codec.receive(&self.input[..length], &mut self.out)
     }
 
-    /// Takes leave.
+    /// Sends a TLS `close_notify` and shuts the connection down.
     pub(crate) async fn close(mut self) {
         self.stream.shutdown().await.unwrap();
     }
 
-    /// Keeps requests in progress until then; gives how many were answered. None is left over.
-    async fn keep_asking(&mut self, streams: usize, until: Instant) -> usize {
-        self.ask(streams);
+    /// Keeps `streams` requests in progress until `until`, then waits for the last responses. Returns the number of
+    /// responses.
+    async fn send_until(&mut self, streams: usize, until: Instant) -> usize {
+        self.queue_requests(streams);
         let (mut answered, mut open) = (0, streams);
         while open > 0 {
-            let answers = self.turn().await.answers;
-            answered += answers;
+            let responses = self.exchange().await.responses;
+            answered += responses;
             if Instant::now() < until {
-                self.ask(answers);
+                self.queue_requests(responses);
             } else {
-                open -= answers;
+                open -= responses;
             }
         }
         answered
     }
 }
 
-/// Connections that wait for their turn.
-pub(crate) struct Crowd {
+/// Idle connections, reused for the warm-up and the measurement.
+pub(crate) struct LoadGenerator {
     connections: Vec<Connection>,
     streams: usize,
 }
 
-impl Crowd {
-    pub(crate) async fn connect(door: &Door, ask: &Ask, shape: Shape) -> Self {
-        let tls = door.tls_for(shape.http2);
+impl LoadGenerator {
+    pub(crate) async fn connect(connector: &Connector, template: &RequestTemplate, shape: Shape) -> Self {
+        let tls = connector.tls_for(shape.http2);
         let mut connections = Vec::new();
         for _ in 0..shape.connections {
-            connections.push(door.connect(Arc::clone(&tls), ask, shape.http2).await);
+            connections.push(connector.connect(Arc::clone(&tls), template, shape.http2).await);
         }
         Self { connections, streams: shape.streams }
     }
 
-    /// As many requests as are answered in that time.
-    pub(crate) async fn ask_for(&mut self, time: Duration) -> usize {
+    /// Sends requests on all connections for `time`. Returns the number of responses.
+    pub(crate) async fn run_for(&mut self, time: Duration) -> usize {
         let (until, streams) = (Instant::now() + time, self.streams);
         let mut tasks = JoinSet::new();
         for mut connection in self.connections.drain(..) {
             tasks.spawn(async move {
-                let answered = connection.keep_asking(streams, until).await;
+                let answered = connection.send_until(streams, until).await;
                 (connection, answered)
             });
         }

@@ -1,8 +1,8 @@
-//! The gateway beside HAProxy and nginx at the same work: clients with certificates, identity in headers, TLS with a
-//! certificate of the proxy's own to one backend. Each has one thread and takes turns with the others, so that
-//! other load of the machine affects all of them.
+//! Compares the gateway with HAProxy and nginx under the same load: clients authenticate with certificates, the proxy
+//! forwards their identity in headers, and connects to one backend over TLS with a client certificate. Each proxy has
+//! one thread by default. Measurements of the proxies alternate, so that other load on the machine affects all of them.
 //!
-//! `cargo bench --bench compare`, and `-- --help` for the rest.
+//! Run with `cargo bench --bench compare`; `-- --help` lists the options.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@
     clippy::string_slice,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a measurement that is run by hand"
+    reason = "a measurement that is started manually"
 )]
 
 mod aims;
@@ -42,7 +42,7 @@ use testkit::open_files;
 use tokio::signal::unix::{SignalKind, signal};
 
 use figures::Figures;
-use proxies::{Kind, Proxy};
+use proxies::{Proxy, ProxyKind};
 use report::{Machine, Report};
 use setup::CommonSetup;
 
@@ -53,59 +53,59 @@ Examples:
   cargo bench --bench compare -- --baseline /tmp/portcullis-before
   cargo bench --bench compare -- --output json --svg compare.svg > compare.json";
 
-/// The gateway beside HAProxy and nginx at the same work: what each of its CPU-seconds brings, what time it adds, and
-/// what memory idle watches take.
+/// Compares the gateway with HAProxy and nginx under the same load: requests per CPU-second, added latency, and memory
+/// per idle watch.
 ///
-/// Clients come with certificates; the backend learns who they are from headers, over TLS with the proxy's own
-/// certificate. Each has as many threads, the same keys, and logs no request that succeeds. Turns are interleaved: on a
-/// machine that does something else too, ratios still mean something where figures do not. All of it takes a quarter of
-/// an hour.
+/// Clients authenticate with certificates. The proxy forwards their identity to the backend in headers, over TLS with
+/// its own client certificate. All proxies have the same number of threads and the same keys, and do not log successful
+/// requests. Measurements of the proxies alternate: on a machine with other load, ratios stay meaningful when absolute
+/// figures are not. A full run takes a quarter of an hour.
 #[derive(Parser, Clone)]
 #[command(bin_name = "cargo bench --bench compare --", after_help = EXAMPLES)]
 struct Options {
-    /// How long each proxy is loaded in a turn.
+    /// Seconds of load on each proxy per round.
     #[arg(long, default_value = "3", value_parser = seconds)]
     seconds: Duration,
-    /// How often every proxy has its turn; medians of these are shown.
+    /// Number of rounds; the report shows their medians.
     #[arg(long, default_value = "5")]
     rounds: NonZeroUsize,
-    /// How many threads each proxy has. The clients and the backend take turns on one each.
+    /// Threads of each proxy. The clients share one thread, and the backend has one.
     #[arg(long, default_value = "1")]
     threads: NonZeroUsize,
-    /// How many watches are open at least when their memory is measured.
+    /// Minimum number of open watches when their memory is measured.
     #[arg(long, default_value_t = 400)]
     watches: usize,
-    /// What is measured, all of it unless told; may be given several times.
-    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
+    /// Measurements to run (default: all); may be given several times.
+    #[arg(long, value_enum, value_name = "MEASUREMENT", value_delimiter = ',')]
     only: Vec<Part>,
-    /// Only the cases whose names hold this, such as `HTTP/2` or `100 KiB`.
+    /// Runs only the cases whose names contain this text, such as `HTTP/2` or `100 KiB`.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     case: String,
-    /// How it is printed.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Also draws the figures as bars.
+    /// Also writes the figures to this file as an SVG bar chart.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Another build of the gateway, measured in the same turns; a change is compared with the one before it.
+    /// Another build of the gateway to measure in the same rounds, such as the previous commit's.
     #[arg(long, value_name = "PROGRAM")]
     baseline: Option<PathBuf>,
-    /// Installs HAProxy and nginx first, from Debian's packages, where they are missing.
+    /// Installs HAProxy and nginx from Debian packages if they are missing.
     #[arg(long)]
     install: bool,
-    /// Given by cargo.
+    /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 impl Options {
-    fn wants(&self, case: &str) -> bool {
+    fn includes(&self, case: &str) -> bool {
         case.contains(&self.case)
     }
 
-    /// The order of so many proxies: each round begins with another one.
-    fn turns(&self, many: usize) -> impl Iterator<Item = usize> {
-        (0..self.rounds.get()).flat_map(move |round| (0..many).map(move |turn| (round + turn) % many))
+    /// Indexes of `count` proxies in the order of measurement: each round begins with a different proxy.
+    fn turns(&self, count: usize) -> impl Iterator<Item = usize> {
+        (0..self.rounds.get()).flat_map(move |round| (0..count).map(move |turn| (round + turn) % count))
     }
 }
 
@@ -124,13 +124,13 @@ enum Output {
 enum Part {
     /// Requests per second of processor time.
     Rates,
-    /// The same for the gateway alone, by certificate and by token.
+    /// Requests per CPU-second of the gateway alone, by authentication method.
     Senders,
     /// Full handshakes with a client certificate per second of processor time.
     Handshakes,
-    /// The time that a proxy adds at 500 requests per second.
+    /// Latency that a proxy adds at 500 requests per second.
     Latency,
-    /// Memory of idle watches.
+    /// Memory per idle watch.
     Watches,
 }
 
@@ -139,16 +139,16 @@ async fn main() -> ExitCode {
     child::become_program();
     let options = Options::parse();
     open_files::raise_limit();
-    if options.install && Kind::missing().next().is_some() {
+    if options.install && ProxyKind::missing().next().is_some() {
         proxies::install();
     }
-    let mut kinds = Kind::present();
-    kinds.extend(options.baseline.as_ref().map(|_| Kind::Baseline));
-    let mut told_to_end = signal(SignalKind::terminate()).unwrap();
-    // What is dropped here removes its files.
+    let mut kinds = ProxyKind::installed();
+    kinds.extend(options.baseline.as_ref().map(|_| ProxyKind::Baseline));
+    let mut sigterm = signal(SignalKind::terminate()).unwrap();
+    // Not `exit`: dropping the setup removes its files.
     let figures = tokio::select! {
         figures = measure(&options, &kinds) => figures,
-        _ = told_to_end.recv() => return ExitCode::FAILURE,
+        _ = sigterm.recv() => return ExitCode::FAILURE,
         _ = tokio::signal::ctrl_c() => return ExitCode::FAILURE,
     };
     progress::end();
@@ -163,7 +163,7 @@ async fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn measure(options: &Options, kinds: &[Kind]) -> Figures {
+async fn measure(options: &Options, kinds: &[ProxyKind]) -> Figures {
     let setup = CommonSetup::new(options.threads, options.baseline.clone());
     let mut proxies = Vec::new();
     for kind in kinds.iter().copied() {

@@ -1,16 +1,16 @@
-//! What is being measured, on a terminal and nowhere else.
+//! Shows the progress of the measurement if standard error is a terminal.
 
 use std::io::{IsTerminal as _, Write as _};
 
-/// Shows it in place of what was shown before.
-pub(crate) fn show(what: &str) {
+/// Replaces the progress line.
+pub(crate) fn show(line: &str) {
     let mut out = std::io::stderr();
     if out.is_terminal() {
-        write!(out, "\r\x1b[2K{what}").and_then(|()| out.flush()).unwrap();
+        write!(out, "\r\x1b[2K{line}").and_then(|()| out.flush()).unwrap();
     }
 }
 
-/// Leaves nothing behind.
+/// Clears the progress line.
 pub(crate) fn end() {
     show("");
 }

@@ -1,52 +1,58 @@
-//! Requests per second of processor time, by certificate and over connections that stay.
+//! Requests per second of processor time, with client certificates and over keep-alive connections.
 
 use std::time::Duration;
 
 use crate::Options;
-use crate::cost::Cost;
+use crate::cost::CpuTime;
 use crate::figures::{Figures, Measure};
-use crate::load::{Crowd, Door, Shape};
-use crate::proxies::{Kind, Proxy};
+use crate::load::{Connector, LoadGenerator, Shape};
+use crate::proxies::{Proxy, ProxyKind};
 use crate::setup::{CommonSetup, LARGE, SMALL};
-use crate::wire::Ask;
+use crate::wire::RequestTemplate;
 
-/// As many connections as clients of HTTP/1.1 need for 32 requests at once, and eight busy ones of HTTP/2.
+/// 32 concurrent requests of HTTP/1.1 need 32 connections; HTTP/2 gets eight connections with 16 streams each.
 pub(crate) const SHAPES: [(&str, Shape); 2] = [
     ("HTTP/1.1", Shape { http2: false, connections: 32, streams: 1 }),
     ("HTTP/2", Shape { http2: true, connections: 8, streams: 16 }),
 ];
 const SIZES: [(&str, &str); 2] = [("1 KiB", SMALL), ("100 KiB", LARGE)];
 
-/// How long new connections are used before it counts.
+/// Time of load before the measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 pub(crate) async fn measure(
     options: &Options,
     setup: &CommonSetup,
-    proxies: &[(Kind, Proxy)],
+    proxies: &[(ProxyKind, Proxy)],
     figures: &mut Figures,
 ) {
     for (version, shape) in SHAPES {
         for (size, path) in SIZES {
             let case = format!("{version}, {size}");
-            if !options.wants(&case) {
+            if !options.includes(&case) {
                 continue;
             }
             for turn in options.turns(proxies.len()) {
                 let (kind, proxy) = &proxies[turn];
-                let door = setup.by_certificate(proxy.address());
-                let rate = rate(options, proxy, &door, &Ask::of(path), shape).await;
+                let connector = setup.certificate_connector(proxy.address());
+                let rate = rate(options, proxy, &connector, &RequestTemplate::get(path), shape).await;
                 figures.add(Measure::Requests, &case, kind.name(), rate);
             }
         }
     }
 }
 
-/// What one proxy does in its turn.
-pub(crate) async fn rate(options: &Options, proxy: &Proxy, door: &Door, ask: &Ask, shape: Shape) -> f64 {
-    let mut crowd = Crowd::connect(door, ask, shape).await;
-    crowd.ask_for(WARM_UP).await;
-    let before = Cost::of(proxy.id());
-    let answered = crowd.ask_for(options.seconds).await;
-    Cost::of(proxy.id()).rate(before, answered)
+/// Requests per CPU-second of one proxy.
+pub(crate) async fn rate(
+    options: &Options,
+    proxy: &Proxy,
+    connector: &Connector,
+    template: &RequestTemplate,
+    shape: Shape,
+) -> f64 {
+    let mut generator = LoadGenerator::connect(connector, template, shape).await;
+    generator.run_for(WARM_UP).await;
+    let before = CpuTime::of(proxy.process_id());
+    let answered = generator.run_for(options.seconds).await;
+    CpuTime::of(proxy.process_id()).rate(before, answered)
 }

@@ -1,4 +1,4 @@
-//! What is printed: the machine, a table for each measure, and the aims; or all of it as JSON.
+//! The report: the machine, a table for each measure, and the goals; as text or as JSON.
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
@@ -8,21 +8,21 @@ use serde::Serialize;
 use crate::Options;
 use crate::aims::{Aim, aims};
 use crate::figures::{Figure, Figures, Measure};
-use crate::proxies::Kind;
+use crate::proxies::ProxyKind;
 
-/// Where it was measured, and how.
+/// The machine and the programs of the measurement.
 #[derive(Serialize)]
 pub(crate) struct Machine {
     processor: String,
     cores: usize,
     kernel: String,
-    /// Of each program.
+    /// Threads of each proxy.
     pub(crate) threads: NonZeroUsize,
     pub(crate) programs: Vec<String>,
 }
 
 impl Machine {
-    pub(crate) fn of(kinds: &[Kind], threads: NonZeroUsize) -> Self {
+    pub(crate) fn of(kinds: &[ProxyKind], threads: NonZeroUsize) -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -37,7 +37,7 @@ impl Machine {
         }
     }
 
-    /// How many threads each program has, in words.
+    /// The number of threads as text.
     pub(crate) fn threads_each(&self) -> String {
         match self.threads.get() {
             1 => "one thread each".to_owned(),
@@ -46,7 +46,7 @@ impl Machine {
     }
 }
 
-/// The whole report. The names of its fields stay.
+/// The JSON report. Its field names are stable.
 #[derive(Serialize)]
 pub(crate) struct Report<'a> {
     format: u32,
@@ -72,7 +72,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The same for people.
+/// The report as text.
 pub(crate) fn table(machine: &Machine, figures: &Figures) -> String {
     let mut out = format!("{}, {} cores, {}\n", machine.processor, machine.cores, machine.kernel);
     for program in &machine.programs {
@@ -104,12 +104,12 @@ pub(crate) fn table(machine: &Machine, figures: &Figures) -> String {
     for aim in aims(figures) {
         let met = if aim.met { "met" } else { "MISSED" };
         let (measured, wanted) = (number(aim.measured), number(aim.wanted));
-        writeln!(out, "{met:6} {measured:>8}, wanted {wanted:>6}: {}", aim.about()).unwrap();
+        writeln!(out, "{met:6} {measured:>8}, wanted {wanted:>6}: {}", aim.description()).unwrap();
     }
     out
 }
 
-/// With as many digits as mean something, and thousands apart.
+/// Rounds to significant digits, with thousands separators.
 pub(crate) fn number(value: f64) -> String {
     if value.abs() < 10.0 {
         return format!("{value:.3}");

@@ -1,22 +1,23 @@
-//! What a request costs the gateway by how its sender is known.
+//! Requests per CPU-second of the gateway, by authentication method.
 
 use crate::Options;
 use crate::figures::{Figures, Measure};
-use crate::proxies::{Kind, Proxy};
+use crate::proxies::{Proxy, ProxyKind};
 use crate::rates::{SHAPES, rate};
 use crate::setup::{CommonSetup, SMALL};
-use crate::wire::Ask;
+use crate::wire::RequestTemplate;
 
-/// What the others are compared with.
+/// The baseline of the other methods.
 pub(crate) const CERTIFICATE: &str = "certificate";
-/// Looked up in a file, and verified once and then remembered.
+/// A token from `--token-auth-file`.
 pub(crate) const STATIC_TOKEN: &str = "static-token";
+/// A bound service account token, verified once and then cached.
 pub(crate) const BOUND_TOKEN: &str = "bound-token";
 
 pub(crate) async fn measure(
     options: &Options,
     setup: &CommonSetup,
-    proxies: &[(Kind, Proxy)],
+    proxies: &[(ProxyKind, Proxy)],
     figures: &mut Figures,
 ) {
     let gateways: Vec<_> = proxies.iter().filter(|(kind, _)| kind.is_gateway()).collect();
@@ -27,19 +28,22 @@ pub(crate) async fn measure(
         ("long-static-token", Some(&tokens.long)),
         (BOUND_TOKEN, Some(&tokens.bound)),
     ];
-    for (version, shape) in SHAPES.into_iter().filter(|(version, _)| options.wants(version)) {
+    for (version, shape) in SHAPES.into_iter().filter(|(version, _)| options.includes(version)) {
         for turn in options.turns(senders.len() * gateways.len()) {
             let (kind, gateway) = gateways[turn % gateways.len()];
             let (sender, token) = senders[turn / gateways.len()];
             let name = match kind {
-                Kind::Baseline => format!("{}, {sender}", kind.name()),
+                ProxyKind::Baseline => format!("{}, {sender}", kind.name()),
                 _ => sender.to_owned(),
             };
-            let (door, ask) = match token {
-                None => (setup.by_certificate(gateway.address()), Ask::of(SMALL)),
-                Some(token) => (CommonSetup::by_token(gateway.address()), Ask::of(SMALL).with_token(token)),
+            let (connector, template) = match token {
+                None => (setup.certificate_connector(gateway.address()), RequestTemplate::get(SMALL)),
+                Some(token) => (
+                    CommonSetup::token_connector(gateway.address()),
+                    RequestTemplate::get(SMALL).with_token(token),
+                ),
             };
-            let rate = rate(options, gateway, &door, &ask, shape).await;
+            let rate = rate(options, gateway, &connector, &template, shape).await;
             figures.add(Measure::Senders, version, &name, rate);
         }
     }

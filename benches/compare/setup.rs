@@ -1,4 +1,4 @@
-//! What is the same for every proxy: certificates, the client, and the backend, which has a thread of its own.
+//! The setup that all proxies share: certificates, the client, and the backend, which has its own thread.
 
 use std::future::ready;
 use std::net::SocketAddr;
@@ -23,38 +23,39 @@ use testkit::fake_accounts::{self, FakeAccounts};
 use testkit::pki::Issued;
 use testkit::self_check::{respond, user_info};
 use testkit::{
-    Backend, BoxedBody, BoxedError, Gateway, H2, Pki, flags, full, identified, text, tls_client_by,
+    BoxedBody, BoxedError, FakeBackend, Gateway, H2, Pki, flags, full, identified, text, tls_client_by,
 };
 
-use crate::load::Door;
+use crate::load::Connector;
 
-/// What the backend answers with 1 KiB, with 100 KiB, with a header and then nothing, and with who it was asked by.
+/// Paths of the backend: a response of 1 KiB, one of 100 KiB, a watch without further events, and the identity of the
+/// caller.
 pub(crate) const SMALL: &str = "/api/v1/namespaces/team/configmaps/small";
 pub(crate) const LARGE: &str = "/api/v1/namespaces/team/configmaps/large";
 pub(crate) const WATCH: &str = "/api/v1/namespaces/team/pods?watch=true";
-const WHO: &str = "/apis/who";
+const WHOAMI: &str = "/apis/who";
 
-/// What the backend keeps for tests is thrown away this often.
-const FORGET: Duration = Duration::from_millis(50);
+/// How often the requests that the fake backend records are discarded.
+const DISCARD_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) struct CommonSetup {
     pub(crate) pki: Arc<Pki>,
     pub(crate) backend: SocketAddr,
-    /// How many each proxy has.
+    /// Threads of each proxy.
     pub(crate) threads: NonZeroUsize,
-    /// The gateway's.
+    /// The gateway's command line.
     pub(crate) flags: Vec<String>,
-    /// The program of another build of the gateway.
+    /// The path of another build of the gateway.
     pub(crate) baseline: Option<PathBuf>,
     pub(crate) tokens: Tokens,
     alice: Issued,
     front: Issued,
 }
 
-/// Of carol, as the gateway knows her, and of a service account.
+/// Tokens that the gateway accepts: two static tokens of carol, and one of a service account.
 pub(crate) struct Tokens {
     pub(crate) short: String,
-    /// As long as a bound token, and as little known of its holder as by a short one.
+    /// A static token as long as a bound token.
     pub(crate) long: String,
     pub(crate) bound: String,
 }
@@ -77,7 +78,7 @@ impl CommonSetup {
         };
         let known = [&tokens.short, &tokens.long].map(|token| format!("{token},carol,7,\"a,b\"\n"));
         pki.write("tokens.csv", known.concat());
-        // HAProxy wants a certificate and its key in one file.
+        // HAProxy requires a certificate and its key in one file.
         for name in ["gateway", "front"] {
             let read =
                 |end| std::fs::read_to_string(pki.directory.path().join(format!("{name}.{end}"))).unwrap();
@@ -88,51 +89,51 @@ impl CommonSetup {
         Self { pki, backend, threads, flags, baseline, tokens, alice, front }
     }
 
-    /// What alice sees of a proxy.
-    pub(crate) fn by_certificate(&self, proxy: SocketAddr) -> Door {
-        Door { address: proxy, tls: settings(Some(&self.alice), &[X25519]) }
+    /// Connects to a proxy with alice's certificate.
+    pub(crate) fn certificate_connector(&self, proxy: SocketAddr) -> Connector {
+        Connector { address: proxy, tls: tls_config(Some(&self.alice), &[X25519]) }
     }
 
-    /// What alice sees of one that can do this.
-    pub(crate) fn post_quantum(&self, proxy: SocketAddr) -> Door {
-        Door { address: proxy, tls: settings(Some(&self.alice), &[X25519MLKEM768]) }
+    /// Connects with alice's certificate and a post-quantum key exchange.
+    pub(crate) fn post_quantum_connector(&self, proxy: SocketAddr) -> Connector {
+        Connector { address: proxy, tls: tls_config(Some(&self.alice), &[X25519MLKEM768]) }
     }
 
-    /// What those who have a token see of one.
-    pub(crate) fn by_token(proxy: SocketAddr) -> Door {
-        Door { address: proxy, tls: settings(None, &[X25519]) }
+    /// Connects without a client certificate.
+    pub(crate) fn token_connector(proxy: SocketAddr) -> Connector {
+        Connector { address: proxy, tls: tls_config(None, &[X25519]) }
     }
 
-    /// The backend itself, by a certificate that it takes.
-    pub(crate) fn direct(&self) -> Door {
-        Door { address: self.backend, tls: settings(Some(&self.front), &[X25519]) }
+    /// Connects to the backend itself, with a front-proxy certificate.
+    pub(crate) fn backend_connector(&self) -> Connector {
+        Connector { address: self.backend, tls: tls_config(Some(&self.front), &[X25519]) }
     }
 
-    /// Checks that a proxy does what is compared: the backend gets the identity of the client from it, and not from the client.
+    /// Checks that a proxy forwards the client's authenticated identity, and removes forged identity headers.
     pub(crate) async fn verify(&self, name: &str, proxy: SocketAddr) {
-        let known = Gateway::at(proxy, None);
+        let gateway = Gateway::at(proxy, None);
         for http2 in [false, true] {
-            let mut client = Client::connect(&known, http2, Some(&self.alice)).await;
+            let mut client = Client::connect(&gateway, http2, Some(&self.alice)).await;
             let forged = [("x-remote-user", "mallory"), ("x-remote-group", "system:masters")];
-            let said = text(client.get(WHO, &forged).await).await;
-            let who: serde_json::Value = serde_json::from_str(&said).unwrap();
+            let body = text(client.get(WHOAMI, &forged).await).await;
+            let user: serde_json::Value = serde_json::from_str(&body).unwrap();
             let groups = json!(["a", "b", "system:authenticated"]);
-            assert_eq!((&who["username"], &who["groups"]), (&json!("alice"), &groups), "{name}");
+            assert_eq!((&user["username"], &user["groups"]), (&json!("alice"), &groups), "{name}");
         }
     }
 }
 
-/// TLS 1.3, always with a full handshake, and one key exchange: the same for every proxy.
-fn settings(identity: Option<&Issued>, groups: &[&'static dyn SupportedKxGroup]) -> Arc<ClientConfig> {
+/// The TLS configuration for every proxy: TLS 1.3, full handshakes only, and one key exchange group.
+fn tls_config(identity: Option<&Issued>, groups: &[&'static dyn SupportedKxGroup]) -> Arc<ClientConfig> {
     let provider = CryptoProvider { kx_groups: groups.to_vec(), ..default_provider() };
     let mut config = identified(tls_client_by(provider, &[&rustls::version::TLS13]), identity);
     config.resumption = rustls::client::Resumption::disabled();
     Arc::new(config)
 }
 
-/// A backend that answers as an API server would, without the work; it ends with the process.
+/// Starts a backend with canned API server responses in a thread that runs until the process exits.
 fn start_backend(pki: Arc<Pki>, accounts: Arc<FakeAccounts>) -> SocketAddr {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (address_sender, address_receiver) = std::sync::mpsc::channel();
     let [small, large] = [1 << 10, 100 << 10].map(config_map);
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -140,11 +141,11 @@ fn start_backend(pki: Arc<Pki>, accounts: Arc<FakeAccounts>) -> SocketAddr {
             let answer = move |path: &str, headers: &HeaderMap| match path {
                 SMALL => json_body(full(small.clone())),
                 LARGE => json_body(full(large.clone())),
-                WHO => json_body(full(user_info(headers, "x-remote-").to_string())),
-                WATCH => silence(),
+                WHOAMI => json_body(full(user_info(headers, "x-remote-").to_string())),
+                WATCH => idle_watch(),
                 other => respond(StatusCode::NOT_FOUND, &json!({"path": other})),
             };
-            let backend = Backend::with_self_check(
+            let backend = FakeBackend::with_self_check(
                 &pki,
                 H2,
                 move |request| accounts.answer(request),
@@ -154,24 +155,24 @@ fn start_backend(pki: Arc<Pki>, accounts: Arc<FakeAccounts>) -> SocketAddr {
                 },
             )
             .await;
-            // The last who has it removes the files.
+            // The last owner removes the files.
             drop(pki);
-            tell.send(backend.address).unwrap();
+            address_sender.send(backend.address).unwrap();
             loop {
-                tokio::time::sleep(FORGET).await;
+                tokio::time::sleep(DISCARD_INTERVAL).await;
                 while backend.take().is_some() {}
             }
         });
     });
-    told.recv().unwrap()
+    address_receiver.recv().unwrap()
 }
 
 fn json_body(body: BoxedBody) -> Response<BoxedBody> {
     Response::builder().header("content-type", "application/json").body(body).unwrap()
 }
 
-/// A watch that says where it begins, and then nothing: without a word nginx keeps even the header.
-fn silence() -> Response<BoxedBody> {
+/// A watch with one bookmark and no further events. Without the bookmark, nginx would not forward the response header.
+fn idle_watch() -> Response<BoxedBody> {
     let bookmark = json!({
         "type": "BOOKMARK",
         "object": {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "4711"}},
@@ -183,7 +184,7 @@ fn silence() -> Response<BoxedBody> {
     response
 }
 
-/// An object of exactly so many bytes.
+/// A ConfigMap of exactly `size` bytes.
 fn config_map(size: usize) -> Bytes {
     let of = |data: &str| {
         let object = json!({

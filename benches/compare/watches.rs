@@ -1,64 +1,79 @@
-//! Memory of watches that are open and on which nothing happens.
+//! Memory of open watches without events.
 
 use std::time::Duration;
 
 use crate::Options;
 use crate::cost::memory;
 use crate::figures::{Figures, Measure};
-use crate::load::{Connection, Crowd, Door, Shape};
-use crate::proxies::{Kind, Proxy};
+use crate::load::{Connection, Connector, LoadGenerator, Shape};
+use crate::proxies::{Proxy, ProxyKind};
 use crate::rates::SHAPES;
 use crate::setup::{CommonSetup, SMALL, WATCH};
-use crate::wire::Ask;
+use crate::wire::RequestTemplate;
 
-/// Name, version of HTTP, watches on each connection.
+/// Name, whether over HTTP/2, and watches per connection.
 const CASES: [(&str, bool, usize); 3] = [
     ("HTTP/1.1", false, 1),
     ("HTTP/2, 1 on a connection", true, 1),
     ("HTTP/2, 100 on a connection", true, 100),
 ];
 
-/// What a proxy may still do once the last watch is open: buffers it gives back.
-const SETTLING: Duration = Duration::from_secs(1);
+/// The time in which a proxy releases buffers after the last watch was opened.
+const SETTLE_TIME: Duration = Duration::from_secs(1);
 
-pub(crate) async fn measure(options: &Options, setup: &CommonSetup, kinds: &[Kind], figures: &mut Figures) {
-    for (case, http2, streams) in CASES.into_iter().filter(|(case, ..)| options.wants(case)) {
+pub(crate) async fn measure(
+    options: &Options,
+    setup: &CommonSetup,
+    kinds: &[ProxyKind],
+    figures: &mut Figures,
+) {
+    for (case, http2, streams) in CASES.into_iter().filter(|(case, ..)| options.includes(case)) {
         for kind in kinds {
-            // A new one each time: what others left behind would take in the watches.
+            // A new process each time: the watches would reuse memory that earlier cases have freed.
             let proxy = Proxy::start(*kind, setup).await;
-            let door = setup.by_certificate(proxy.address());
-            let used = of_watches(options, &proxy, &door, http2, streams).await;
+            let connector = setup.certificate_connector(proxy.address());
+            let used = memory_per_watch(options, &proxy, &connector, http2, streams).await;
             figures.add(Measure::Watches, case, kind.name(), used);
         }
     }
 }
 
-async fn of_watches(options: &Options, proxy: &Proxy, door: &Door, http2: bool, streams: usize) -> f64 {
-    // What is set up once, for the first requests, is not of the watches.
+async fn memory_per_watch(
+    options: &Options,
+    proxy: &Proxy,
+    connector: &Connector,
+    http2: bool,
+    streams: usize,
+) -> f64 {
+    // Memory that the proxy allocates once, for its first requests, does not count.
     for (_, shape) in SHAPES {
-        let few = Shape { connections: 1, ..shape };
-        Crowd::connect(door, &Ask::of(SMALL), few).await.ask_for(Duration::from_millis(200)).await;
+        let warm_up = Shape { connections: 1, ..shape };
+        LoadGenerator::connect(connector, &RequestTemplate::get(SMALL), warm_up)
+            .await
+            .run_for(Duration::from_millis(200))
+            .await;
     }
-    tokio::time::sleep(SETTLING).await;
-    let before = memory(proxy.id());
+    tokio::time::sleep(SETTLE_TIME).await;
+    let before = memory(proxy.process_id());
     let (mut open, mut connections) = (0_u32, Vec::new());
     while usize::try_from(open).unwrap() < options.watches {
-        let mut connection = door.connect(door.tls_for(http2), &Ask::of(WATCH), http2).await;
+        let mut connection =
+            connector.connect(connector.tls_for(http2), &RequestTemplate::get(WATCH), http2).await;
         open += u32::try_from(watch(&mut connection, streams).await).unwrap();
         connections.push(connection);
     }
-    tokio::time::sleep(SETTLING).await;
-    let after = memory(proxy.id());
+    tokio::time::sleep(SETTLE_TIME).await;
+    let after = memory(proxy.process_id());
     drop(connections);
     (after - before) / f64::from(open)
 }
 
-/// Opens watches on a connection.
+/// Opens watches on a connection. Returns their number.
 async fn watch(connection: &mut Connection, streams: usize) -> usize {
-    connection.ask(streams);
+    connection.queue_requests(streams);
     let mut open = 0;
     while open < streams {
-        open += connection.turn().await.heads;
+        open += connection.exchange().await.headers;
     }
     open
 }

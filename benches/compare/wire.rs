@@ -1,5 +1,5 @@
-//! What a client says and hears on a connection, apart from its socket: as little work as can be, so that the load comes
-//! from the proxies and not from who loads them.
+//! Minimal HTTP client codecs without a socket. They do as little work as possible, so that the processor time goes to
+//! the proxies and not to the load generator.
 
 mod http1;
 mod http2;
@@ -7,34 +7,34 @@ mod http2;
 pub(crate) use http1::Http1;
 pub(crate) use http2::Http2;
 
-/// What came in.
+/// Counts of received data.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Heard {
-    /// Headers of answers, all of which said 200.
-    pub(crate) heads: usize,
-    /// Answers that were complete.
-    pub(crate) answers: usize,
+pub(crate) struct Received {
+    /// Response headers, all with status 200.
+    pub(crate) headers: usize,
+    /// Complete responses.
+    pub(crate) responses: usize,
 }
 
-/// The client's side of a connection. Everything it wants to send is appended to `out`.
-pub(crate) trait Wire: Send {
-    /// What comes before the first request.
-    fn greet(&mut self, out: &mut Vec<u8>);
-    /// Makes the request once more.
-    fn ask(&mut self, out: &mut Vec<u8>);
-    /// Takes what came in, in whatever pieces.
-    fn hear(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard;
+/// The client's side of a connection. The methods append output to `out`.
+pub(crate) trait ClientCodec: Send {
+    /// Writes the connection preface, if the HTTP version has one.
+    fn write_preface(&mut self, out: &mut Vec<u8>);
+    /// Writes another copy of the request.
+    fn write_request(&mut self, out: &mut Vec<u8>);
+    /// Parses received bytes, which may end anywhere.
+    fn receive(&mut self, input: &[u8], out: &mut Vec<u8>) -> Received;
 }
 
-/// A request that is made over and over, as client-go sends it.
+/// A request that is sent repeatedly, with the headers that client-go sends.
 #[derive(Clone)]
-pub(crate) struct Ask {
+pub(crate) struct RequestTemplate {
     pub(crate) path: String,
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
-impl Ask {
-    pub(crate) fn of(path: &str) -> Self {
+impl RequestTemplate {
+    pub(crate) fn get(path: &str) -> Self {
         let headers = [
             ("accept", "application/json"),
             ("user-agent", "controller-manager/v1.36.0 (linux/amd64) kubernetes/0123456"),
@@ -48,8 +48,8 @@ impl Ask {
         self
     }
 
-    /// A new connection on which it is made.
-    pub(crate) fn wire(&self, http2: bool) -> Box<dyn Wire> {
+    /// The codec of a new connection.
+    pub(crate) fn codec(&self, http2: bool) -> Box<dyn ClientCodec> {
         if http2 { Box::new(Http2::new(self)) } else { Box::new(Http1::new(self)) }
     }
 }

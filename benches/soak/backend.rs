@@ -1,4 +1,4 @@
-//! An API server whose watches tell one event each second, and number them.
+//! A fake API server whose watches send one numbered event per second.
 
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ use http::{Method, Response};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use testkit::body::{endless, whole};
-use testkit::{Backend, BoxedBody, BoxedError, H2, Pki, full};
+use testkit::{BoxedBody, BoxedError, FakeBackend, H2, Pki, full};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// A watch with an event each second.
+/// A watch with one event per second.
 pub(crate) const WATCH: &str = "/api/v1/pods?watch=true";
 /// A watch with more events than a client can read.
 pub(crate) const FLOOD: &str = "/api/v1/events?watch=true";
-/// A list that is larger than everything that may hold some of it on its way.
+/// A list that is larger than all buffers between the backend and the client.
 pub(crate) const LIST: &str = "/api/v1/pods";
 pub(crate) const LIST_LENGTH: usize = 16 << 20;
-/// How often a watch tells something.
-pub(crate) const PERIOD: Duration = Duration::from_secs(1);
+/// The interval between the events of a watch.
+pub(crate) const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(crate) async fn start(pki: &Pki) -> Backend {
+pub(crate) async fn start(pki: &Pki) -> FakeBackend {
     let list = Bytes::from(vec![b'x'; LIST_LENGTH]);
-    Backend::start(pki, H2, move |request| {
+    FakeBackend::start(pki, H2, move |request| {
         let list = list.clone();
         Box::pin(async move {
             Response::new(match request.uri().path_and_query().map(http::uri::PathAndQuery::as_str) {
-                // Answered when it is there as a whole, which it never is.
+                // Responds at the end of the request body, which the clients never send.
                 _ if request.method() == Method::POST => {
                     full(whole(request.version(), request.into_body()).await.unwrap_or_default())
                 }
@@ -42,7 +42,7 @@ pub(crate) async fn start(pki: &Pki) -> Backend {
 }
 
 fn events() -> BoxedBody {
-    let mut ticks = interval(PERIOD);
+    let mut ticks = interval(EVENT_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let stream = unfold((ticks, 0_u64), |(mut ticks, number)| async move {
         ticks.tick().await;

@@ -1,5 +1,5 @@
-//! Floods beside honest clients, whose requests are measured first without one and then with it. Every server that the gateway asks
-//! about tokens counts how often it does.
+//! Denial-of-service tests. The latency of well-behaved clients is measured without the flood and then with it; the
+//! fake issuer, webhook and API server count the gateway's calls.
 
 mod connections;
 mod flooded_gateway;
@@ -19,31 +19,31 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use flooded_gateway::FloodedGateway;
-use honest::{Kind, Times};
-use report::Moment;
+use honest::{ClientKind, ResponseTimes};
+use report::CounterSnapshot;
 use senders::Sender;
-use tokens::Forger;
+use tokens::InvalidTokens;
 
-/// Clients of each version of HTTP, or twice as many where there is but one.
+/// Clients per HTTP version; twice as many if the flood uses only one version.
 const CLIENTS: usize = 8;
 
-/// What there is too much of.
+/// The kind of flood.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Flood {
-    /// Made-up tokens of every shape, over both versions of HTTP.
+    /// Invalid tokens of several formats, over HTTP/1.1 and HTTP/2.
     Tokens,
-    /// Anonymous requests, over both versions of HTTP.
+    /// Anonymous requests, over HTTP/1.1 and HTTP/2.
     Anonymous,
-    /// Requests over HTTP/2 that are taken back as soon as they are made.
+    /// HTTP/2 streams that are reset immediately (rapid reset).
     Resets,
-    /// Connections that never say anything.
+    /// Connections that never send a byte.
     Silence,
-    /// Headers for which Go's server ends a connection, beside watches.
+    /// Headers so large that Go's server would close the HTTP/2 connection, which carries other clients' watches.
     LargeHeaders,
 }
 
 impl Flood {
-    /// Sets one of its clients going; each tells in the end how often it did it.
+    /// Starts one client of the flood. Its tasks return their number of requests or connections.
     fn start(
         self,
         subject: &Arc<FloodedGateway>,
@@ -54,8 +54,8 @@ impl Flood {
         let (gateway, end) = (subject.process.gateway.address, end.clone());
         match self {
             Self::Tokens => {
-                let mut forger = Forger::new(subject, number);
-                let token = move || Some(forger.token());
+                let mut tokens = InvalidTokens::new(subject, number);
+                let token = move || Some(tokens.next_token());
                 let sender = Sender { gateway, token, codes: &[401], end };
                 flood.spawn(sender.clone().over_http1());
                 flood.spawn(sender.over_http2());
@@ -67,61 +67,65 @@ impl Flood {
             }
             Self::Resets => {
                 for _ in 0..2 {
-                    flood.spawn(connections::take_back(Arc::clone(subject), end.clone()));
+                    flood.spawn(connections::reset_streams(Arc::clone(subject), end.clone()));
                 }
             }
-            // Starts a gateway of its own.
+            // `headers::run` handles this kind.
             Self::LargeHeaders => {}
             Self::Silence => {
                 for _ in 0..2 {
-                    flood.spawn(connections::say_nothing(Arc::clone(subject), end.clone()));
+                    flood.spawn(connections::open_silent_connections(Arc::clone(subject), end.clone()));
                 }
             }
         }
     }
 }
 
-/// Half of the time without a flood, then all of it with one.
+/// Runs half of the time without the flood, then the whole time with it.
 pub(crate) async fn run(flood: Flood, seconds: u64) -> ExitCode {
     if matches!(flood, Flood::LargeHeaders) {
         return headers::run(seconds).await;
     }
-    let lasting = Duration::from_secs(seconds);
+    let duration = Duration::from_secs(seconds);
     let subject = FloodedGateway::start().await;
-    let quiet = honest(&subject, lasting / 2).await;
-    println!("{} s without a flood are over; {seconds} s with one begin", seconds / 2);
+    let quiet = run_honest_clients(&subject, duration / 2).await;
+    println!("baseline of {} s finished; starting a flood of {seconds} s", seconds / 2);
 
-    let before = Moment::of(&subject).await;
+    let before = CounterSnapshot::of(&subject).await;
     let (ending, end) = watch::channel(false);
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS {
         flood.start(&subject, number, &end, &mut clients);
     }
-    let flooded = honest(&subject, lasting).await;
-    let after = Moment::of(&subject).await;
+    let flooded = run_honest_clients(&subject, duration).await;
+    let after = CounterSnapshot::of(&subject).await;
     ending.send_replace(true);
     let sent: u64 = clients.join_all().await.into_iter().sum();
     let subject = Arc::into_inner(subject).expect("all clients have ended");
-    let (_, said) = subject.process.end().await;
-    report::print(sent, &before, &after, &quiet, &flooded, &said)
+    let (_, log) = subject.process.end().await;
+    report::print(sent, &before, &after, &quiet, &flooded, &log)
 }
 
-/// What honest clients find in that time.
-async fn honest(subject: &Arc<FloodedGateway>, lasting: Duration) -> Vec<(Kind, Times)> {
+/// Runs the well-behaved clients. Returns their response times by authentication method.
+async fn run_honest_clients(
+    subject: &Arc<FloodedGateway>,
+    duration: Duration,
+) -> Vec<(ClientKind, ResponseTimes)> {
     let (ending, end) = watch::channel(false);
-    let clients: Vec<_> = Kind::ALL
+    let clients: Vec<_> = ClientKind::ALL
         .into_iter()
         .flat_map(|kind| [false, true].map(|http2| (kind, http2)))
         .map(|(kind, http2)| {
-            (kind, tokio::spawn(honest::go_on(Arc::clone(subject), kind, http2, end.clone())))
+            (kind, tokio::spawn(honest::run_client(Arc::clone(subject), kind, http2, end.clone())))
         })
         .collect();
-    sleep(lasting).await;
+    sleep(duration).await;
     ending.send_replace(true);
-    let mut all: Vec<(Kind, Times)> = Kind::ALL.map(|kind| (kind, Times::default())).into();
+    let mut all: Vec<(ClientKind, ResponseTimes)> =
+        ClientKind::ALL.map(|kind| (kind, ResponseTimes::default())).into();
     for (kind, client) in clients {
-        // One who was cut off has panicked.
-        let times = client.await.unwrap_or_else(|_| Times::failure());
+        // A client whose connection broke has panicked.
+        let times = client.await.unwrap_or_else(|_| ResponseTimes::failure());
         for (_, sum) in all.iter_mut().filter(|(known, _)| *known == kind) {
             sum.add(&times);
         }

@@ -1,11 +1,12 @@
-//! A gateway under the load of a busy cluster, for a given time: open watches, short requests, clients that come and go,
-//! break off halfway or do not read, and reloads all the while. No connection may be dropped, no event lost, no honest
-//! request fail, and nothing be kept of clients that have left.
+//! A soak test: the gateway under the load of a busy cluster, with open watches, short requests, clients that
+//! reconnect, abort requests or do not read, and frequent reloads. It fails if a watch is dropped, an event is lost, a
+//! request of a well-behaved client fails, or the gateway keeps resources of disconnected clients.
 //!
-//! With `--flood` it is a flood instead, of made-up tokens or of something else, and honest clients beside it:
-//! every server that the gateway asks about tokens is asked a bounded number of times, and no honest request fails.
+//! `--flood` runs a denial-of-service test instead, with invalid tokens or another kind of load, beside well-behaved
+//! clients. It fails if the gateway calls an issuer, webhook or API server more often than its rate limits allow, or if
+//! a request of a well-behaved client fails.
 //!
-//! With `--requests` it is certificate signing requests that stay undecided, and a kubelet beside them.
+//! `--requests` creates many certificate signing requests that stay pending, and measures those of a kubelet.
 //!
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
 //! `cargo bench --bench soak -- --flood --seconds 60`
@@ -19,7 +20,7 @@
     clippy::string_slice,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a load that is run by hand"
+    reason = "a load test that is started manually"
 )]
 
 mod backend;
@@ -40,37 +41,37 @@ use clap::{Parser, ValueEnum};
 use testkit::gateway_process::GatewayProcess;
 use testkit::{Pki, flags, open_files};
 
-use count::Count;
+use count::Counters;
 
 /// The path of the binary.
 const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
-/// Open watches, requests and reloads, all at once.
+/// Soak test of the gateway: open watches, requests and reloads at the same time.
 #[derive(Parser, Clone, Copy)]
-struct Load {
-    /// How long it lasts once every watch is open.
+struct Options {
+    /// Duration in seconds, from the time when all watches are open.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// How many watches are open, half of them over HTTP/1.1.
+    /// Number of watches, half of them over HTTP/1.1.
     #[arg(long, default_value_t = 1000)]
     watches: usize,
-    /// How often certificates, authorities and tokens are replaced in that time.
+    /// Number of reloads in that time; each replaces certificates, CAs and tokens.
     #[arg(long, default_value_t = 100)]
     reloads: u32,
-    /// What is written to standard output: a table that grows while it lasts, or all of it as JSON at the end. The table
-    /// goes to standard error then.
+    /// Output format: a table that is printed during the test, or JSON at the end. With JSON, the table is written to
+    /// standard error.
     #[arg(long, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Floods the gateway instead, with tokens unless told otherwise; prints how often the issuer, the webhook and the API
-    /// server were asked, and what honest clients notice.
+    /// Runs a denial-of-service test instead (default: tokens). Prints the number of calls to the issuer, the webhook
+    /// and the API server, and the latency of well-behaved clients.
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "tokens")]
     #[arg(conflicts_with_all = ["watches", "reloads", "output"])]
     flood: Option<flood::Flood>,
-    /// Puts so many pending certificate signing requests before its controllers instead; prints what became of the lease,
-    /// of a kubelet's request, of memory and of the latency of other clients.
+    /// Tests the controllers with this number of pending certificate signing requests instead. Prints changes of the
+    /// lease, the time until a kubelet's request is signed, memory, and the latency of other clients.
     #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood"])]
     requests: Option<usize>,
-    /// Given by cargo.
+    /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -82,7 +83,7 @@ enum Output {
 }
 
 impl Output {
-    /// Shows a line while it lasts.
+    /// Prints a line of progress.
     fn show(self, line: &str) {
         match self {
             Self::Table => println!("{line}"),
@@ -93,32 +94,34 @@ impl Output {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let load = Load::parse();
-    // Half of the connections are here, and most of the rest on the other side.
+    let options = Options::parse();
+    // This process holds the clients' and the backend's ends of all connections.
     open_files::raise_limit();
-    if let Some(flood) = load.flood {
-        return flood::run(flood, load.seconds).await;
+    if let Some(flood) = options.flood {
+        return flood::run(flood, options.seconds).await;
     }
-    if let Some(pending) = load.requests {
+    if let Some(pending) = options.requests {
         return requests::run(pending).await;
     }
     let pki = Arc::new(Pki::new());
     let backend = Arc::new(backend::start(&pki).await);
     let flags = flags(&pki, backend.address).into_iter().chain(["--workers=0".to_owned()]);
     let process = Arc::new(GatewayProcess::start(PORTCULLIS, flags).await);
-    let count = Arc::new(Count::default());
+    let count = Arc::new(Counters::default());
 
-    let crowd = clients::Crowd::start(&process, &pki, &count, load.watches).await;
-    load.output
-        .show(&format!("{} watches are open; {} s, {} reloads", load.watches, load.seconds, load.reloads));
-    let lasting = Duration::from_secs(load.seconds);
-    let report = report::Report::start(&process, &backend, &count, lasting, load.output);
-    rounds::run(&process, &pki, &count, lasting, load.reloads).await;
+    let clients = clients::Clients::start(&process, &pki, &count, options.watches).await;
+    options.output.show(&format!(
+        "{} watches are open; {} s, {} reloads",
+        options.watches, options.seconds, options.reloads
+    ));
+    let duration = Duration::from_secs(options.seconds);
+    let report = report::Report::start(&process, &backend, &count, duration, options.output);
+    rounds::run(&process, &pki, &count, duration, options.reloads).await;
     let lines = report.end().await;
-    crowd.end(&count).await;
-    let left = verdict::Left::of(&process).await;
+    clients.end(&count).await;
+    let retained = verdict::RetainedResources::of(&process).await;
 
     let process = Arc::into_inner(process).expect("all clients have ended");
-    let (ended, said) = process.end().await;
-    verdict::print(&lines, &count.now(), &left, ended, &said, load.output)
+    let (exit_status, log) = process.end().await;
+    verdict::print(&lines, &count.now(), &retained, exit_status, &log, options.output)
 }

@@ -1,8 +1,8 @@
-//! What the system knows of the gateway's process.
+//! Memory and open files of the gateway's process, from `/proc`.
 
 use serde::Serialize;
 
-/// In KiB, but for the open files.
+/// Sizes in KiB, and the number of open files.
 #[derive(Clone, Copy, Serialize)]
 pub(crate) struct Memory {
     pub(crate) rss: u64,

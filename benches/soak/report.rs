@@ -1,48 +1,48 @@
-//! What is shown while it lasts: a line every few seconds.
+//! The progress table: a line every few seconds.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use testkit::Backend;
+use testkit::FakeBackend;
 use testkit::gateway_process::GatewayProcess;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::Output;
-use crate::count::{Count, Counted};
+use crate::count::{Counters, Counts};
 use crate::memory::Memory;
 
-/// How many lines there are, unless that would be more than one each second or less than one in ten.
+/// Number of lines, within the limits of the interval.
 const LINES: u32 = 24;
-const OFTEN: Duration = Duration::from_secs(1);
-const SELDOM: Duration = Duration::from_secs(10);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(crate) struct Report {
     task: JoinHandle<Vec<Line>>,
     ending: oneshot::Sender<()>,
 }
 
-/// The gateway at one time.
+/// The state of the gateway at one time.
 #[derive(Serialize)]
 pub(crate) struct Line {
     second: u64,
     #[serde(flatten)]
     pub(crate) memory: Memory,
     generation: u64,
-    /// How many connections the backend has seen.
+    /// Connections that the backend has accepted.
     backend_connections: usize,
     #[serde(flatten)]
-    counted: Counted,
+    counted: Counts,
 }
 
 impl Report {
     pub(crate) fn start(
         process: &Arc<GatewayProcess>,
-        backend: &Arc<Backend>,
-        count: &Arc<Count>,
-        lasting: Duration,
+        backend: &Arc<FakeBackend>,
+        count: &Arc<Counters>,
+        duration: Duration,
         output: Output,
     ) -> Self {
         let (process, backend, count) = (Arc::clone(process), Arc::clone(backend), Arc::clone(count));
@@ -59,10 +59,10 @@ impl Report {
                     counted: count.now(),
                 };
                 line.print(lines.is_empty(), output);
-                // What the backend keeps of requests is of no use here.
+                // Discards the requests that the fake backend records.
                 while backend.take().is_some() {}
                 lines.push(line);
-                if timeout((lasting / LINES).clamp(OFTEN, SELDOM), &mut end).await.is_ok() {
+                if timeout((duration / LINES).clamp(MIN_INTERVAL, MAX_INTERVAL), &mut end).await.is_ok() {
                     return lines;
                 }
             }
@@ -78,7 +78,7 @@ impl Report {
 
 impl Line {
     fn print(&self, first: bool, output: Output) {
-        let Counted { open, events, lost, requests, failed, broken_off, .. } = self.counted;
+        let Counts { open, events, lost, requests, failed, broken_off, .. } = self.counted;
         let cells = [
             ("second", self.second.to_string()),
             ("PSS", mebibytes(self.memory.pss)),

@@ -1,6 +1,6 @@
-//! Certificate signing requests by the thousand that stay undecided, in front of a gateway whose controllers approve
-//! and sign: the lease must be kept, a kubelet's request be signed within seconds, and the gateway's own clients notice
-//! little. The API server is in this process and takes its part of the machine.
+//! Thousands of certificate signing requests that stay pending, for a gateway whose controllers approve and sign: the
+//! gateway must keep the lease, sign a kubelet's request within seconds, and the latency of its clients must not rise
+//! much. The fake API server runs in this process and shares the machine's processors.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,10 +22,10 @@ use tokio::time::sleep;
 use crate::memory::Memory;
 
 const KUBELETS: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// Between two requests of the client whose latency is measured.
+/// Pause between two requests of the client whose latency is measured.
 const PAUSE: Duration = Duration::from_millis(10);
 const QUIET: Duration = Duration::from_secs(10);
-/// How long a kubelet may wait.
+/// How long a kubelet's request may stay unsigned.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 fn spec(algorithm: &'static SignatureAlgorithm, signer: &str, user: &str) -> Value {
@@ -38,37 +38,38 @@ fn spec(algorithm: &'static SignatureAlgorithm, signer: &str, user: &str) -> Val
         "usages": ["digital signature", "client auth"]})
 }
 
-/// How long requests of one client took, in order of time taken.
+/// Latencies of one client's requests, sorted.
 async fn latencies(process: &GatewayProcess, alice: &Issued, end: &AtomicBool) -> Vec<Duration> {
     let mut took = Vec::new();
     let mut client = Client::connect(&process.gateway, true, Some(alice)).await;
     while !end.load(Ordering::SeqCst) {
-        let begun = Instant::now();
+        let start = Instant::now();
         assert_eq!(client.code(&[]).await, 200);
-        took.push(begun.elapsed());
+        took.push(start.elapsed());
         sleep(PAUSE).await;
     }
     took.sort();
     took
 }
 
-/// The time within which so many of a thousand requests were answered.
-fn quantile(sorted: &[Duration], of_thousand: usize) -> Duration {
-    sorted[(sorted.len() * of_thousand / 1000).min(sorted.len() - 1)]
+/// A quantile of sorted latencies, in thousandths.
+fn quantile(sorted: &[Duration], thousandths: usize) -> Duration {
+    sorted[(sorted.len() * thousandths / 1000).min(sorted.len() - 1)]
 }
 
 async fn until_issued(cluster: &FakeCluster, name: &str) -> Option<Duration> {
-    let begun = Instant::now();
+    let start = Instant::now();
     while !cluster.status(name)["certificate"].is_string() {
-        if begun.elapsed() > MAX_WAIT {
+        if start.elapsed() > MAX_WAIT {
             return None;
         }
         sleep(Duration::from_millis(5)).await;
     }
-    Some(begun.elapsed())
+    Some(start.elapsed())
 }
 
-/// Half of `pending` for a signer that is not here, half for the one that approves and signs.
+/// Runs the test with `pending` requests: half for a signer without a controller here, half for the kubelet signer from
+/// users who may not request its certificates.
 pub(crate) async fn run(pending: usize) -> ExitCode {
     let pki = Pki::new();
     pki.write("ca.crt", pki.clients.cert_pem());
@@ -120,14 +121,15 @@ pub(crate) async fn run(pending: usize) -> ExitCode {
         let waiting = process.gateway.count(depth).await;
         cluster.request("after", &kubelet, &json!({}));
         let second = until_issued(&cluster, "after").await;
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut rss = 0;
-        // Until each was looked at once; their reviews are refused, and they are looked at again now and then.
-        while process.gateway.count(depth).await > 0 && begun.elapsed() < 20 * MAX_WAIT {
+        // Until the controller has processed each request once. Their SubjectAccessReviews are denied, so they are
+        // requeued.
+        while process.gateway.count(depth).await > 0 && start.elapsed() < 20 * MAX_WAIT {
             rss = rss.max(Memory::of(process.id()).rss);
             sleep(Duration::from_millis(100)).await;
         }
-        let drained = begun.elapsed();
+        let drained = start.elapsed();
         end.store(true, Ordering::SeqCst);
         (first, waiting, second, drained, rss)
     };
@@ -135,20 +137,20 @@ pub(crate) async fn run(pending: usize) -> ExitCode {
     let threads = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
     let peak = threads.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default().to_owned();
     let lost = process.said("the lease is lost").len();
-    // The one that ended gave it up: taking it is one change.
+    // The previous gateway released the lease at its end: acquiring it is one change.
     let changes = transitions() - before;
     process.end().await;
     println!("lease: lost {lost} times, {changes} change(s) of holder (1 is the start of this gateway)");
     println!(
-        "a kubelet's request, made before: {first:?}, {waiting} of strangers still waiting; made after: {second:?}"
+        "a kubelet's request, created before: {first:?}, {waiting} other requests still queued; created after: {second:?}"
     );
-    println!("each stranger's request looked at once {drained:?} later");
+    println!("every pending request processed once {drained:?} later");
     println!("memory: {rss_quiet} KiB without, {rss} KiB with pending requests; {peak}");
     let shown = [500, 900, 990].map(|part| (part, quantile(&quiet, part), quantile(&flooded, part)));
     for (part, quiet, flooded) in shown {
         let ratio = flooded.as_secs_f64() / quiet.as_secs_f64();
         println!("latency of {part} in 1000: {quiet:?} without, {flooded:?} with ({ratio:.1} x)");
     }
-    let is_good = lost == 0 && first.is_some() && second.is_some();
-    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let passed = lost == 0 && first.is_some() && second.is_some();
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,4 +1,5 @@
-//! The result: no event lost, no client failed, nothing kept of clients that have left.
+//! The verdict: the test passes if no event was lost, no request failed, and the gateway keeps nothing of disconnected
+//! clients.
 
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
@@ -11,30 +12,30 @@ use testkit::wire::held;
 use tokio::time::{Instant, sleep};
 
 use crate::Output;
-use crate::count::Counted;
+use crate::count::Counts;
 use crate::memory::Memory;
 use crate::report::{Line, mebibytes};
 
-/// By how much memory may be more in the last third than in the first: what an allocator keeps to itself, and the
-/// beginning, when what does not read is not full yet.
-const MORE_PERCENT: u64 = 15;
-const MORE_KIBIBYTES: u64 = 8 << 10;
-/// How long it may take until all clients that have left are forgotten.
-const FORGETTING: Duration = Duration::from_secs(20);
+/// How much memory may grow from the first third of the test to the last. The allocator retains freed memory, and the
+/// buffers of clients that do not read fill up only after the start.
+const MAX_GROWTH_PERCENT: u64 = 15;
+const MIN_GROWTH_KIBIBYTES: u64 = 8 << 10;
+/// How long the gateway may take to release the resources of disconnected clients.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What the gateway still holds when all clients have left.
+/// Resources that the gateway holds after all clients have disconnected.
 #[derive(Serialize)]
-pub(crate) struct Left {
+pub(crate) struct RetainedResources {
     connections: usize,
     requests: u64,
     long_running: u64,
     memory: Memory,
 }
 
-impl Left {
-    /// Looks until there is nothing left, or for as long as that may take.
+impl RetainedResources {
+    /// Polls until the gateway holds none, or until the timeout.
     pub(crate) async fn of(process: &GatewayProcess) -> Self {
-        let deadline = Instant::now() + FORGETTING;
+        let deadline = Instant::now() + CLEANUP_TIMEOUT;
         loop {
             let metrics = process.gateway.metrics("/metrics").await;
             let left = Self {
@@ -43,52 +44,52 @@ impl Left {
                 long_running: sum_metric(&metrics, "apiserver_longrunning_requests", &[]),
                 memory: Memory::of(process.id()),
             };
-            if left.is_nothing() || Instant::now() > deadline {
+            if left.is_empty() || Instant::now() > deadline {
                 return left;
             }
             sleep(Duration::from_millis(100)).await;
         }
     }
 
-    fn is_nothing(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.connections == 0 && self.requests + self.long_running == 0
     }
 }
 
-/// Prints what came of it; a failure if anything was wrong.
+/// Prints the result. Fails if there was any fault.
 pub(crate) fn print(
     lines: &[Line],
-    counted: &Counted,
-    left: &Left,
-    ended: ExitStatus,
-    said: &str,
+    counted: &Counts,
+    left: &RetainedResources,
+    exit_status: ExitStatus,
+    log: &str,
     output: Output,
 ) -> ExitCode {
     let thirds = Thirds::of(lines);
-    let complaints: Vec<&str> = said.lines().filter(|line| is_complaint(line)).collect();
+    let complaints: Vec<&str> = log.lines().filter(|line| is_unexpected_warning(line)).collect();
     let faults: Vec<&str> = [
         (counted.dropped > 0, "watches were dropped"),
         (counted.lost > 0, "events were lost"),
         (counted.failed > 0, "requests of honest clients failed"),
         (counted.ineffective > 0, "reloads had no effect"),
         (thirds.has_grown(), "memory grew"),
-        (!left.is_nothing(), "connections or requests of clients that have left are kept"),
+        (!left.is_empty(), "the gateway kept connections or requests of disconnected clients"),
         (!complaints.is_empty(), "warnings or errors were logged"),
-        (!ended.success(), "it did not end well"),
+        (!exit_status.success(), "the gateway exited with an error"),
     ]
     .into_iter()
-    .filter_map(|(wrong, what)| wrong.then_some(what))
+    .filter_map(|(failed, fault)| failed.then_some(fault))
     .collect();
     match output {
         Output::Json => println!(
             "{:#}",
             json!({
                 "lines": lines, "counted": counted, "pss": thirds, "left": left,
-                "complaints": complaints, "end": ended.to_string(), "faults": faults,
+                "complaints": complaints, "end": exit_status.to_string(), "faults": faults,
             })
         ),
         Output::Table => {
-            let Left { connections, requests, long_running, memory } = left;
+            let RetainedResources { connections, requests, long_running, memory } = left;
             let rows = [
                 ("watches", format!("{}, {} dropped", counted.open + counted.dropped, counted.dropped)),
                 (
@@ -107,19 +108,19 @@ pub(crate) fn print(
                     ),
                 ),
                 (
-                    "left when all had gone",
+                    "held after disconnects",
                     format!(
                         "{connections} connections, {requests} requests, {long_running} long-running ones, {}",
                         mebibytes(memory.pss)
                     ),
                 ),
                 ("warnings and errors", complaints.len().to_string()),
-                ("end", ended.to_string()),
-                ("verdict", if faults.is_empty() { "good".to_owned() } else { faults.join(", ") }),
+                ("end", exit_status.to_string()),
+                ("verdict", if faults.is_empty() { "passed".to_owned() } else { faults.join(", ") }),
             ];
             println!();
-            for (what, how) in rows {
-                println!("{what:>24}  {how}");
+            for (name, value) in rows {
+                println!("{name:>24}  {value}");
             }
             for complaint in complaints.iter().take(10) {
                 println!("{complaint}");
@@ -129,8 +130,9 @@ pub(crate) fn print(
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The tokens of earlier rounds are tried, and refused; clients that read slowly make slow requests.
-fn is_complaint(line: &str) -> bool {
+/// A warning or error, except the expected ones: rejected tokens of earlier rounds, and slow requests of clients that
+/// do not read.
+fn is_unexpected_warning(line: &str) -> bool {
     let expected = ["invalid bearer token", "slow request"].iter().any(|message| line.contains(message));
     !expected && (line.contains("\"ERROR\"") || line.contains("\"WARN\""))
 }
@@ -144,16 +146,16 @@ struct Thirds {
 
 impl Thirds {
     fn of(lines: &[Line]) -> Self {
-        let many = lines.len().div_ceil(3);
+        let third = lines.len().div_ceil(3);
         let median = |lines: &[Line]| {
             let mut all: Vec<u64> = lines.iter().map(|line| line.memory.pss).collect();
             all.sort_unstable();
             all[all.len() / 2]
         };
-        Self { first: median(&lines[..many]), last: median(&lines[lines.len() - many..]) }
+        Self { first: median(&lines[..third]), last: median(&lines[lines.len() - third..]) }
     }
 
     fn has_grown(&self) -> bool {
-        self.last > self.first + (self.first * MORE_PERCENT / 100).max(MORE_KIBIBYTES)
+        self.last > self.first + (self.first * MAX_GROWTH_PERCENT / 100).max(MIN_GROWTH_KIBIBYTES)
     }
 }

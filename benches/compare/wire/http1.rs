@@ -1,31 +1,31 @@
-//! HTTP/1.1, one request at a time.
+//! HTTP/1.1, one request at a time, without pipelining.
 
-use super::{Ask, Heard, Wire};
+use super::{ClientCodec, Received, RequestTemplate};
 
 const END: &[u8] = b"\r\n\r\n";
 
 pub(crate) struct Http1 {
     request: Vec<u8>,
-    /// A header that has not come in full.
+    /// The part of an incomplete header that was received.
     head: Vec<u8>,
-    /// How much of a body is to come; without bound if it is a stream.
+    /// Remaining bytes of the body; `usize::MAX` for a watch.
     body: Option<usize>,
 }
 
 impl Http1 {
-    pub(crate) fn new(ask: &Ask) -> Self {
-        let mut request = format!("GET {} HTTP/1.1\r\nhost: localhost\r\n", ask.path);
-        for (name, value) in &ask.headers {
+    pub(crate) fn new(template: &RequestTemplate) -> Self {
+        let mut request = format!("GET {} HTTP/1.1\r\nhost: localhost\r\n", template.path);
+        for (name, value) in &template.headers {
             request.extend([name, ": ", value, "\r\n"]);
         }
         request.push_str("\r\n");
         Self { request: request.into_bytes(), head: Vec::new(), body: None }
     }
 
-    /// Takes a header; gives the length of the body.
-    fn body_of(&self) -> usize {
+    /// Checks the status of the header. Returns the length of the body.
+    fn body_length(&self) -> usize {
         let head = std::str::from_utf8(&self.head).expect("a header is text");
-        assert!(head.starts_with("HTTP/1.1 200 "), "refused: {head}");
+        assert!(head.starts_with("HTTP/1.1 200 "), "unexpected status: {head}");
         let length = head.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
             name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().unwrap())
@@ -34,28 +34,28 @@ impl Http1 {
     }
 }
 
-impl Wire for Http1 {
-    fn greet(&mut self, _: &mut Vec<u8>) {}
+impl ClientCodec for Http1 {
+    fn write_preface(&mut self, _: &mut Vec<u8>) {}
 
-    fn ask(&mut self, out: &mut Vec<u8>) {
+    fn write_request(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.request);
     }
 
-    fn hear(&mut self, mut input: &[u8], _: &mut Vec<u8>) -> Heard {
-        let mut heard = Heard::default();
+    fn receive(&mut self, mut input: &[u8], _: &mut Vec<u8>) -> Received {
+        let mut received = Received::default();
         while !input.is_empty() {
             let Some(left) = &mut self.body else {
                 let known = self.head.len();
                 self.head.extend_from_slice(input);
-                // The end may have begun in what came before.
+                // The end marker may have begun in the previous piece.
                 let from = known.saturating_sub(END.len() - 1);
                 let end = self.head[from..].windows(END.len()).position(|bytes| bytes == END);
                 let Some(end) = end.map(|end| from + end + END.len()) else { break };
                 input = &input[end - known..];
                 self.head.truncate(end);
-                self.body = Some(self.body_of());
+                self.body = Some(self.body_length());
                 self.head.clear();
-                heard.heads += 1;
+                received.headers += 1;
                 continue;
             };
             let taken = input.len().min(*left);
@@ -63,9 +63,9 @@ impl Wire for Http1 {
             input = &input[taken..];
             if *left == 0 {
                 self.body = None;
-                heard.answers += 1;
+                received.responses += 1;
             }
         }
-        heard
+        received
     }
 }

@@ -1,10 +1,11 @@
-//! HTTP/2: requests whose headers are all in the compression table after the first, and windows as large as Go's.
+//! HTTP/2: after the first request, all header fields are in the HPACK table; flow-control windows are as large as
+//! Go's.
 
 use testkit::frames::{
     ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, frame, window_update,
 };
 
-use super::{Ask, Heard, Wire};
+use super::{ClientCodec, Received, RequestTemplate};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER: usize = 9;
@@ -12,10 +13,11 @@ const FRAME_HEADER: usize = 9;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 1 << 30;
-/// The window is given back in pieces of this size.
-const REFUND: u32 = 16 << 20;
+/// Received bytes after which the client sends a `WINDOW_UPDATE` for the connection.
+const WINDOW_UPDATE_SIZE: u32 = 16 << 20;
 
-/// In the static table: `:method: GET`, `:scheme: https`, and the name `:path`.
+/// Indexes of the static table: `:method: GET`, `:scheme: https`, `:status: 200`, and the names `:path` and
+/// `:authority`.
 const METHOD_AND_SCHEME: [u8; 2] = [0x82, 0x87];
 const STATUS_200: u8 = 0x88;
 const PATH: u8 = 4;
@@ -24,11 +26,12 @@ const AUTHORITY: u8 = 1;
 const DYNAMIC: u8 = 62;
 
 pub(crate) struct Http2 {
-    /// The header block that fills the table, and the one that refers to it.
+    /// The header block of the first request, which fills the dynamic table.
     first: Option<Vec<u8>>,
-    again: Vec<u8>,
+    /// The header block of later requests, which refers to the table.
+    indexed: Vec<u8>,
     stream: u32,
-    /// A frame of which only a part has come. Data is counted and left where it is.
+    /// The received part of an incomplete frame. DATA payloads are counted and not copied.
     frame: Vec<u8>,
     data: usize,
     ends: bool,
@@ -36,78 +39,80 @@ pub(crate) struct Http2 {
 }
 
 impl Http2 {
-    pub(crate) fn new(ask: &Ask) -> Self {
+    pub(crate) fn new(template: &RequestTemplate) -> Self {
         let mut first = METHOD_AND_SCHEME.to_vec();
-        let mut again = METHOD_AND_SCHEME.to_vec();
-        let known = [(AUTHORITY, "localhost"), (PATH, ask.path.as_str())];
+        let mut indexed = METHOD_AND_SCHEME.to_vec();
+        let known = [(AUTHORITY, "localhost"), (PATH, template.path.as_str())];
         for (name, value) in known {
             first.push(0x40 | name);
             literal(&mut first, value);
         }
-        for (name, value) in &ask.headers {
+        for (name, value) in &template.headers {
             first.push(0x40);
             literal(&mut first, name);
             literal(&mut first, value);
         }
-        // The last that was added has the lowest index.
-        let entries = u8::try_from(known.len() + ask.headers.len()).unwrap();
-        again.extend((0..entries).rev().map(|entry| 0x80 | (DYNAMIC + entry)));
+        // The newest entry has the lowest index.
+        let entries = u8::try_from(known.len() + template.headers.len()).unwrap();
+        indexed.extend((0..entries).rev().map(|entry| 0x80 | (DYNAMIC + entry)));
         let frame = Vec::new();
-        Self { first: Some(first), again, stream: 1, frame, data: 0, ends: false, used: 0 }
+        Self { first: Some(first), indexed, stream: 1, frame, data: 0, ends: false, used: 0 }
     }
 
-    /// Takes a frame without data.
-    fn take(kind: u8, flags: u8, payload: &[u8], heard: &mut Heard, out: &mut Vec<u8>) {
+    /// Handles a frame other than DATA.
+    fn handle_frame(kind: u8, flags: u8, payload: &[u8], received: &mut Received, out: &mut Vec<u8>) {
         match kind {
             HEADERS => {
-                // A change of the table's size may come first.
+                // The block may begin with a dynamic table size update.
                 let status = payload.iter().find(|byte| *byte >> 5 != 1);
-                assert_eq!(status, Some(&STATUS_200), "refused");
-                heard.heads += 1;
-                heard.answers += usize::from(flags & END_STREAM != 0);
+                assert_eq!(status, Some(&STATUS_200), "unexpected status");
+                received.headers += 1;
+                received.responses += usize::from(flags & END_STREAM != 0);
             }
             SETTINGS if flags & ACK == 0 => out.extend(frame(SETTINGS, ACK, 0, &[])),
             PING if flags & ACK == 0 => out.extend(frame(PING, ACK, 0, payload)),
-            RST_STREAM | GOAWAY => panic!("the server gave up: frame {kind}, {payload:?}"),
+            RST_STREAM | GOAWAY => {
+                panic!("the server ended the stream or connection: frame {kind}, {payload:?}")
+            }
             _ => {}
         }
     }
 
-    fn refund(&mut self, length: usize, out: &mut Vec<u8>) {
+    fn release_window(&mut self, length: usize, out: &mut Vec<u8>) {
         self.used += u32::try_from(length).unwrap();
-        if self.used >= REFUND {
+        if self.used >= WINDOW_UPDATE_SIZE {
             out.extend(window_update(0, self.used));
             self.used = 0;
         }
     }
 }
 
-impl Wire for Http2 {
-    fn greet(&mut self, out: &mut Vec<u8>) {
+impl ClientCodec for Http2 {
+    fn write_preface(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(PREFACE);
         let window = [&INITIAL_WINDOW_SIZE.to_be_bytes()[..], &STREAM_WINDOW.to_be_bytes()[..]].concat();
         out.extend(frame(SETTINGS, 0, 0, &window));
         out.extend(window_update(0, CONNECTION_WINDOW));
     }
 
-    fn ask(&mut self, out: &mut Vec<u8>) {
+    fn write_request(&mut self, out: &mut Vec<u8>) {
         let first = self.first.take();
-        let block = first.as_ref().unwrap_or(&self.again);
+        let block = first.as_ref().unwrap_or(&self.indexed);
         out.extend(frame(HEADERS, END_STREAM | END_HEADERS, self.stream, block));
         self.stream += 2;
     }
 
-    fn hear(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Heard {
-        let mut heard = Heard::default();
+    fn receive(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Received {
+        let mut received = Received::default();
         loop {
             let taken = input.len().min(self.data);
             self.data -= taken;
             input = &input[taken..];
             if self.data == 0 && std::mem::take(&mut self.ends) {
-                heard.answers += 1;
+                received.responses += 1;
             }
             if input.is_empty() {
-                return heard;
+                return received;
             }
             let wanted = FRAME_HEADER + if self.frame.len() < FRAME_HEADER { 0 } else { length(&self.frame) };
             let taken = input.len().min(wanted - self.frame.len());
@@ -120,21 +125,21 @@ impl Wire for Http2 {
             if kind == DATA {
                 (self.data, self.ends) = (length, flags & END_STREAM != 0);
                 self.frame.clear();
-                self.refund(length, out);
+                self.release_window(length, out);
             } else if self.frame.len() == FRAME_HEADER + length {
                 let frame = std::mem::take(&mut self.frame);
-                Self::take(kind, flags, &frame[FRAME_HEADER..], &mut heard, out);
+                Self::handle_frame(kind, flags, &frame[FRAME_HEADER..], &mut received, out);
             }
         }
     }
 }
 
-/// How long the payload of a frame is.
+/// The payload length in a frame header.
 fn length(frame: &[u8]) -> usize {
     usize::from(frame[0]) << 16 | usize::from(frame[1]) << 8 | usize::from(frame[2])
 }
 
-/// A string as it is, without Huffman's code.
+/// Appends a string literal without Huffman coding.
 // RFC 7541, section 5.2
 fn literal(block: &mut Vec<u8>, text: &str) {
     let mut rest = text.len();

@@ -1,4 +1,4 @@
-//! Clients that break off what they have begun, wherever that is.
+//! Clients that abort handshakes, requests, responses and streams.
 
 use bytes::Bytes;
 use http::Request;
@@ -11,100 +11,103 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use super::{Member, PAUSE};
+use super::{ClientContext, PAUSE};
 use crate::backend::{LIST, WATCH};
 
-/// The window of a connection whose frames are written here.
+/// The flow-control window of a connection whose frames this module writes.
 const WINDOW: u32 = 65_535;
 
-impl Member {
-    /// Breaks off in one way after another.
-    pub(crate) async fn break_off(self, http2: bool) {
-        while self.goes_on() {
-            self.in_a_handshake().await;
-            self.in_a_header(http2).await;
+impl ClientContext {
+    /// Aborts a connection or stream in each way in turn.
+    pub(crate) async fn abort_requests(self, http2: bool) {
+        while self.is_running() {
+            self.abort_handshake().await;
+            self.abort_request_header(http2).await;
             for path in [LIST, WATCH] {
-                self.in_an_answer(http2, path).await;
+                self.abort_response(http2, path).await;
             }
-            self.in_an_upload(http2).await;
+            self.abort_upload(http2).await;
             if http2 {
-                self.in_streams_of_a_connection_that_stays().await;
+                self.reset_streams().await;
             }
         }
     }
 
-    async fn in_a_handshake(&self) {
+    async fn abort_handshake(&self) {
         let mut stream = TcpStream::connect(self.process.gateway.address).await.unwrap();
-        // The beginning of a record.
+        // The beginning of a TLS record.
         stream.write_all(&[0x16, 3, 1]).await.unwrap();
-        self.gone().await;
+        self.record_abort().await;
     }
 
-    async fn in_a_header(&self, http2: bool) {
+    async fn abort_request_header(&self, http2: bool) {
         let gateway = &self.process.gateway;
-        let (mut stream, begun) = if http2 {
+        let (mut stream, partial) = if http2 {
             let request = frames::request(1, "/api");
             (gateway.frames(Some(&self.alice), WINDOW).await, request[..request.len() / 2].to_vec())
         } else {
-            let begun = b"GET /api HTTP/1.1\r\nHost: a\r\nX-Half".to_vec();
-            (gateway.tls(b"http/1.1", Some(&self.alice)).await, begun)
+            let partial = b"GET /api HTTP/1.1\r\nHost: a\r\nX-Half".to_vec();
+            (gateway.tls(b"http/1.1", Some(&self.alice)).await, partial)
         };
-        stream.write_all(&begun).await.unwrap();
+        stream.write_all(&partial).await.unwrap();
         stream.flush().await.unwrap();
-        self.gone().await;
+        self.record_abort().await;
     }
 
-    async fn in_an_answer(&self, http2: bool, path: &str) {
+    async fn abort_response(&self, http2: bool, path: &str) {
         let mut client = self.connect(http2).await;
-        let _answer = self.begin_to_read(&mut client, path).await;
-        cut(&client);
-        self.gone().await;
+        let _body = self.read_first_frame(&mut client, path).await;
+        disconnect(&client);
+        self.record_abort().await;
     }
 
-    async fn in_an_upload(&self, http2: bool) {
+    async fn abort_upload(&self, http2: bool) {
         let mut client = self.connect(http2).await;
-        begin_to_upload(&mut client).await;
-        cut(&client);
-        self.gone().await;
+        start_upload(&mut client).await;
+        disconnect(&client);
+        self.record_abort().await;
     }
 
-    /// Takes requests back, and makes others on the same connection.
-    async fn in_streams_of_a_connection_that_stays(&self) {
+    /// Resets streams, and sends other requests on the same connection.
+    async fn reset_streams(&self) {
         let mut client = self.connect(true).await;
-        drop(self.begin_to_read(&mut client, LIST).await);
-        self.gone().await;
-        self.ask(&mut client, &[]).await;
-        begin_to_upload(&mut client).await;
-        self.gone().await;
-        self.ask(&mut client, &[]).await;
+        drop(self.read_first_frame(&mut client, LIST).await);
+        self.record_abort().await;
+        self.request(&mut client, &[]).await;
+        start_upload(&mut client).await;
+        self.record_abort().await;
+        self.request(&mut client, &[]).await;
     }
 
-    /// The rest of an answer that has begun.
-    pub(super) async fn begin_to_read(&self, client: &mut Client, path: &str) -> Incoming {
-        let mut answer = client.get(path, &[]).await.into_body();
-        let first = in_time(answer.frame()).await;
+    /// Sends a request and reads the first frame of the response. Returns the rest of the body.
+    pub(super) async fn read_first_frame(&self, client: &mut Client, path: &str) -> Incoming {
+        let mut body = client.get(path, &[]).await.into_body();
+        let first = in_time(body.frame()).await;
         self.count.request(matches!(first, Some(Ok(_))));
-        answer
+        body
     }
 
-    async fn gone(&self) {
+    async fn record_abort(&self) {
         self.count.broken_off();
         sleep(PAUSE).await;
     }
 }
 
-/// Ends a connection where it is, whatever it carries.
-fn cut(client: &Client) {
+/// Closes a connection without ending its streams.
+fn disconnect(client: &Client) {
     match client {
         Client::One(client) => client.task.abort(),
         Client::Two(client) => client.task.abort(),
     }
 }
 
-/// Sends a part of a body and stops, until there is no hope of an answer.
-async fn begin_to_upload(client: &mut Client) {
+/// Sends a part of a request body, and checks that there is no response for a while.
+async fn start_upload(client: &mut Client) {
     let (part, body, _) = fed();
     part.send(Frame::data(Bytes::from_static(&[b'x'; 4096]))).unwrap();
     let request = Request::post(LIST).body(body).unwrap();
-    assert!(timeout(PAUSE, client.send(request)).await.is_err(), "an answer before the end of the request");
+    assert!(
+        timeout(PAUSE, client.send(request)).await.is_err(),
+        "a response before the end of the request body"
+    );
 }

@@ -1,4 +1,4 @@
-//! Clients that ask for more than they read.
+//! Clients that do not read their responses.
 
 use std::time::Duration;
 
@@ -7,43 +7,43 @@ use hyper::body::Incoming;
 use testkit::client::Client;
 use tokio::time::timeout;
 
-use super::Member;
+use super::ClientContext;
 use crate::backend::{FLOOD, LIST};
 
-/// Unread watches: on each of so many connections of either version, and on one of HTTP/2.
+/// Unread watches: one on each of so many connections per HTTP version, and as many on a single HTTP/2 connection.
 const WATCHES: usize = 20;
-/// How long a list is left half read.
+/// How long a client stops reading a list before it disconnects.
 const HALF_READ: Duration = Duration::from_secs(5);
 
-/// A client and answers to it, which it never reads.
+/// A client and its responses, whose bodies it never reads.
 pub(crate) type Stalled = (Client, Vec<Response<Incoming>>);
 
-impl Member {
-    /// Opens watches without reading an event.
+impl ClientContext {
+    /// Opens watches without reading events.
     pub(crate) async fn stall(&self) -> Vec<Stalled> {
-        let mut stalled = vec![self.stall_on_one(true, WATCHES).await];
+        let mut stalled = vec![self.open_unread_watches(true, WATCHES).await];
         for http2 in [false, true] {
             for _ in 0..WATCHES {
-                stalled.push(self.stall_on_one(http2, 1).await);
+                stalled.push(self.open_unread_watches(http2, 1).await);
             }
         }
         stalled
     }
 
-    async fn stall_on_one(&self, http2: bool, watches: usize) -> Stalled {
+    async fn open_unread_watches(&self, http2: bool, watches: usize) -> Stalled {
         let mut client = self.connect(http2).await;
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         for _ in 0..watches {
-            answers.push(client.get(FLOOD, &[]).await);
+            responses.push(client.get(FLOOD, &[]).await);
         }
-        (client, answers)
+        (client, responses)
     }
 
-    /// Reads the beginning of a large list, waits, and leaves.
-    pub(crate) async fn stop_half_way(mut self, http2: bool) {
-        while self.goes_on() {
+    /// Reads the beginning of a large list, waits, and disconnects.
+    pub(crate) async fn abandon_list(mut self, http2: bool) {
+        while self.is_running() {
             let mut client = self.connect(http2).await;
-            let _rest = self.begin_to_read(&mut client, LIST).await;
+            let _rest = self.read_first_frame(&mut client, LIST).await;
             timeout(HALF_READ, self.ending.wait_for(|ending| *ending)).await.ok();
             self.count.broken_off();
         }

@@ -1,4 +1,4 @@
-//! Connections that are nothing but a burden.
+//! Floods of stream resets and of silent connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use tokio::time::timeout;
 
 use super::flooded_gateway::FloodedGateway;
 
-/// Requests that are taken back together: fewer than h2 itself takes for abuse.
-const TAKEN_BACK: u32 = 10;
-/// Where silent connections come from: not from where honest clients are.
-const ELSEWHERE: SocketAddr =
+/// Streams per batch of resets: fewer than the h2 crate's own limit.
+const RESET_BATCH: u32 = 10;
+/// The source address of silent connections; well-behaved clients have another.
+const FLOOD_SOURCE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 66)), 0);
-/// How many of them one client holds, and how often it opens another.
-const SILENT: usize = 100;
+/// Silent connections of one client, and how often it opens another.
+const SILENT_CONNECTIONS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Takes requests back as fast as they can be sent, on one connection after another; how many.
-pub(crate) async fn take_back(subject: Arc<FloodedGateway>, end: watch::Receiver<bool>) -> u64 {
-    let mut taken_back = 0;
+/// Opens and resets streams as fast as possible, on one connection after another. Returns their number.
+pub(crate) async fn reset_streams(subject: Arc<FloodedGateway>, end: watch::Receiver<bool>) -> u64 {
+    let mut reset_count = 0;
     while !*end.borrow() {
         let stream = subject.process.gateway.frames(Some(&subject.alice), 65_535).await;
         let (mut read, mut write) = split(stream);
         let reading = tokio::spawn(async move { copy(&mut read, &mut sink()).await });
         let mut next = 1;
         while !*end.borrow() {
-            let ids = (next..).step_by(2).take(usize::try_from(TAKEN_BACK).unwrap());
+            let ids = (next..).step_by(2).take(usize::try_from(RESET_BATCH).unwrap());
             let requests: Vec<u8> = ids.clone().flat_map(|id| frames::request(id, "/api")).collect();
             let resets: Vec<u8> = ids.flat_map(|id| frames::reset(id, CANCEL)).collect();
             let sent = async {
@@ -42,28 +42,31 @@ pub(crate) async fn take_back(subject: Arc<FloodedGateway>, end: watch::Receiver
             if sent.await.is_err() {
                 break;
             }
-            taken_back += u64::from(TAKEN_BACK);
-            next += 2 * TAKEN_BACK;
+            reset_count += u64::from(RESET_BATCH);
+            next += 2 * RESET_BATCH;
         }
         reading.abort();
     }
-    taken_back
+    reset_count
 }
 
-/// Opens connections and says nothing, not even a handshake; how many.
-pub(crate) async fn say_nothing(subject: Arc<FloodedGateway>, mut end: watch::Receiver<bool>) -> u64 {
+/// Opens connections without sending a byte. Returns their number.
+pub(crate) async fn open_silent_connections(
+    subject: Arc<FloodedGateway>,
+    mut end: watch::Receiver<bool>,
+) -> u64 {
     let mut opened = 0;
     let mut silent = std::collections::VecDeque::new();
     while timeout(PAUSE, end.wait_for(|ending| *ending)).await.is_err() {
         let socket = TcpSocket::new_v4().unwrap();
-        socket.bind(ELSEWHERE).unwrap();
+        socket.bind(FLOOD_SOURCE).unwrap();
         let Ok(Ok(stream)) = timeout(10 * PAUSE, socket.connect(subject.process.gateway.address)).await
         else {
             continue;
         };
         opened += 1;
         silent.push_back(stream);
-        if silent.len() > SILENT {
+        if silent.len() > SILENT_CONNECTIONS {
             silent.pop_front();
         }
     }

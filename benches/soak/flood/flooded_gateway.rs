@@ -1,4 +1,4 @@
-//! A gateway that accepts tokens of every kind, and the servers that it asks about them.
+//! A gateway with every token authenticator, and the fake servers that it calls to verify tokens.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,26 +8,29 @@ use testkit::gateway_process::GatewayProcess;
 use testkit::pki::Issued;
 use testkit::token_backends::{TokenBackends, unknown};
 
-/// Fewer than a flood of connections opens.
+/// Fewer than the flood of silent connections opens.
 const MAX_CONNECTIONS: usize = 1000;
 
 pub(crate) struct FloodedGateway {
     pub(crate) process: GatewayProcess,
     pub(crate) alice: Issued,
-    asked: TokenBackends,
+    token_backends: TokenBackends,
     _pki: Pki,
 }
 
 impl FloodedGateway {
     pub(crate) async fn start() -> Arc<Self> {
         let pki = Pki::new();
-        let asked = TokenBackends::start(&pki, |_| Box::pin(async { unknown() })).await;
-        let most = format!("--max-connections={MAX_CONNECTIONS}");
-        let process =
-            GatewayProcess::start(crate::PORTCULLIS, asked.flags(&pki).into_iter().chain([most])).await;
-        asked.until_known(&process.gateway).await;
+        let token_backends = TokenBackends::start(&pki, |_| Box::pin(async { unknown() })).await;
+        let max_connections = format!("--max-connections={MAX_CONNECTIONS}");
+        let process = GatewayProcess::start(
+            crate::PORTCULLIS,
+            token_backends.flags(&pki).into_iter().chain([max_connections]),
+        )
+        .await;
+        token_backends.until_known(&process.gateway).await;
         let alice = pki.clients.leaf().cn("alice").issue();
-        Arc::new(Self { process, alice, asked, _pki: pki })
+        Arc::new(Self { process, alice, token_backends, _pki: pki })
     }
 }
 
@@ -35,6 +38,6 @@ impl Deref for FloodedGateway {
     type Target = TokenBackends;
 
     fn deref(&self) -> &TokenBackends {
-        &self.asked
+        &self.token_backends
     }
 }

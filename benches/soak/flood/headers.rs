@@ -1,4 +1,4 @@
-//! A client whose headers make Go's server end HTTP/2 connections, beside clients that watch.
+//! Clients whose headers make Go's server close HTTP/2 connections, beside watches of other clients.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -14,25 +14,25 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::clients::Crowd;
-use crate::count::Count;
+use crate::clients::Clients;
+use crate::count::Counters;
 
 const WATCHES: usize = 200;
-/// Clients that flood, each of which keeps a megabyte on its way.
+/// Clients of the flood; each keeps a megabyte in flight.
 const CLIENTS: usize = 2;
-/// Watches are what ends with a connection, so the flood shares theirs as far as it can.
+/// A watch, so that the gateway sends the request on a backend connection of other watches, which would end with it.
 const PATH: &str = "/api/v1/secrets?watch=1";
 
-/// How often each form was answered with which code; none for a connection that ended without one.
-type Answers = BTreeMap<(&'static str, Option<u16>), u64>;
+/// Number of responses by form of the header and status code; no code for a connection closed without a response.
+type ResponseCounts = BTreeMap<(&'static str, Option<u16>), u64>;
 
 pub(crate) async fn run(seconds: u64) -> ExitCode {
     let pki = Arc::new(Pki::new());
     let backend = crate::backend::start(&pki).await;
     let process = Arc::new(GatewayProcess::start(crate::PORTCULLIS, flags(&pki, backend.address)).await);
-    let count = Arc::new(Count::default());
-    let crowd = Crowd::start(&process, &pki, &count, WATCHES).await;
-    println!("{WATCHES} watches are open; {seconds} s of large headers begin");
+    let count = Arc::new(Counters::default());
+    let clients = Clients::start(&process, &pki, &count, WATCHES).await;
+    println!("{WATCHES} watches are open; sending large headers for {seconds} s");
     let mallory = Arc::new(pki.clients.leaf().cn("mallory").issue());
     let (ending, end) = watch::channel(false);
     let mut flood = JoinSet::new();
@@ -41,33 +41,37 @@ pub(crate) async fn run(seconds: u64) -> ExitCode {
     }
     sleep(Duration::from_secs(seconds)).await;
     ending.send_replace(true);
-    let mut answers = Answers::new();
+    let mut answers = ResponseCounts::new();
     while let Some(sent) = flood.join_next().await {
-        // A client that could not connect in time has panicked; that is not a failure of the gateway.
+        // A client that could not connect in time has panicked, which does not count as a failure of the gateway.
         for (answer, times) in sent.unwrap_or_default() {
             *answers.entry(answer).or_default() += times;
         }
     }
-    crowd.end(&count).await;
+    clients.end(&count).await;
     let counted = count.now();
     for ((form, code), times) in &answers {
         let code = code.map_or_else(|| "no answer".to_owned(), |code| code.to_string());
         println!("{form:>32}  {times} times {code}");
     }
-    println!("{:>32}  {}", "connections that Go would end", backend.ended());
+    println!("{:>32}  {}", "connections that Go would close", backend.ended());
     println!("{:>32}  {}, {} dropped", "watches", counted.open + counted.dropped, counted.dropped);
     println!(
         "{:>32}  {}, {} lost, at most {} ms late",
         "events", counted.events, counted.lost, counted.latest
     );
     println!("{:>32}  {}, {} failed", "requests of others", counted.requests, counted.failed);
-    let good = backend.ended() == 0 && counted.dropped + counted.lost + counted.failed == 0;
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let passed = backend.ended() == 0 && counted.dropped + counted.lost + counted.failed == 0;
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Sends one form after another until the end.
-async fn send(process: Arc<GatewayProcess>, mallory: Arc<Issued>, end: watch::Receiver<bool>) -> Answers {
-    let mut answers = Answers::new();
+/// Sends each form in turn until the end.
+async fn send(
+    process: Arc<GatewayProcess>,
+    mallory: Arc<Issued>,
+    end: watch::Receiver<bool>,
+) -> ResponseCounts {
+    let mut answers = ResponseCounts::new();
     let forms = forms(PATH);
     while !*end.borrow() {
         for (form, request, _) in &forms {

@@ -1,4 +1,4 @@
-//! Honest clients, each of which makes one request after another.
+//! Well-behaved clients, each of which sends one request after another.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,23 +9,23 @@ use tokio::time::sleep;
 
 use super::flooded_gateway::FloodedGateway;
 
-/// Between two requests of one client.
+/// Pause between two requests of one client.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Requests on a connection, until another is made.
-const VISIT: usize = 50;
+/// Requests per connection.
+const REQUESTS_PER_CONNECTION: usize = 50;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ClientKind {
     Certificate,
-    /// One that was judged a moment ago.
+    /// A token that the gateway has in its cache.
     KnownToken,
-    /// One of a service account, new with each request.
+    /// A new service account token for each request.
     NewBoundToken,
-    /// One of the issuer, new with each request.
+    /// A new ID token for each request.
     NewIdToken,
 }
 
-impl Kind {
+impl ClientKind {
     pub(crate) const ALL: [Self; 4] =
         [Self::Certificate, Self::KnownToken, Self::NewBoundToken, Self::NewIdToken];
 
@@ -39,15 +39,15 @@ impl Kind {
     }
 }
 
-/// How long requests took.
+/// Latencies of requests, and the number of failures.
 #[derive(Default)]
-pub(crate) struct Times {
+pub(crate) struct ResponseTimes {
     took: Vec<Duration>,
     failed: usize,
 }
 
-impl Times {
-    /// Nothing but one failure.
+impl ResponseTimes {
+    /// A single failure.
     pub(crate) fn failure() -> Self {
         Self { took: Vec::new(), failed: 1 }
     }
@@ -65,7 +65,7 @@ impl Times {
         self.failed
     }
 
-    /// In which of a hundred requests 99 were answered.
+    /// The 99th percentile of the latencies.
     pub(crate) fn percentile_99(&self) -> Duration {
         let mut took = self.took.clone();
         took.sort();
@@ -73,33 +73,33 @@ impl Times {
     }
 }
 
-/// Asks until the end.
-pub(crate) async fn go_on(
+/// Sends requests until the end.
+pub(crate) async fn run_client(
     subject: Arc<FloodedGateway>,
-    kind: Kind,
+    kind: ClientKind,
     http2: bool,
     end: watch::Receiver<bool>,
-) -> Times {
+) -> ResponseTimes {
     let gateway = &subject.process.gateway;
-    let identity = (kind == Kind::Certificate).then_some(&subject.alice);
+    let identity = (kind == ClientKind::Certificate).then_some(&subject.alice);
     let mut client = Client::connect(gateway, http2, identity).await;
-    let known = subject.accounts.token();
-    let mut times = Times::default();
+    let cached = subject.accounts.token();
+    let mut times = ResponseTimes::default();
     while !*end.borrow() {
         let token = match kind {
-            Kind::Certificate => None,
-            Kind::KnownToken => Some(known.clone()),
-            Kind::NewBoundToken => Some(subject.accounts.token()),
-            Kind::NewIdToken => Some(subject.id_token()),
+            ClientKind::Certificate => None,
+            ClientKind::KnownToken => Some(cached.clone()),
+            ClientKind::NewBoundToken => Some(subject.accounts.token()),
+            ClientKind::NewIdToken => Some(subject.id_token()),
         };
         let authorization = token.map(|token| format!("Bearer {token}"));
         let header = authorization.as_deref().map(|value| ("authorization", value));
-        let begun = Instant::now();
+        let start = Instant::now();
         let code = client.code(header.as_slice()).await;
-        times.took.push(begun.elapsed());
+        times.took.push(start.elapsed());
         times.failed += usize::from(code != 200);
-        // A refusal may be the last answer on its connection.
-        if code != 200 || times.count().is_multiple_of(VISIT) {
+        // The gateway may close the connection after a rejected request.
+        if code != 200 || times.count().is_multiple_of(REQUESTS_PER_CONNECTION) {
             client = Client::connect(gateway, http2, identity).await;
         }
         sleep(PAUSE).await;

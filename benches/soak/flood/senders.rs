@@ -1,4 +1,4 @@
-//! Clients that send requests as fast as they are answered.
+//! Flood clients that send the next request as soon as they receive a response.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Requests at once on a connection of HTTP/2, of which each is the last one.
-pub(crate) const AT_ONCE: usize = 20;
+/// Concurrent requests on an HTTP/2 connection, which is then closed.
+pub(crate) const CONCURRENCY: usize = 20;
 
-/// Sends requests with whatever `token` makes, or without.
+/// Sends requests with the tokens that `token` returns, or without one.
 #[derive(Clone)]
 pub(crate) struct Sender<F> {
     pub(crate) gateway: SocketAddr,
     pub(crate) token: F,
-    /// How they may be answered.
+    /// Allowed status codes of the responses.
     pub(crate) codes: &'static [u16],
     pub(crate) end: watch::Receiver<bool>,
 }
@@ -41,18 +41,18 @@ impl<F: FnMut() -> Option<String>> Sender<F> {
         request.body(empty()).unwrap()
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         !*self.end.borrow()
     }
 
-    /// One request after another on one connection; how many were answered.
+    /// Sends one request after another on one connection. Returns the number of responses.
     pub(crate) async fn over_http1(mut self) -> u64 {
         let mut answered = 0;
-        while self.goes_on() {
+        while self.is_running() {
             let Some(stream) = connect(self.gateway, b"http/1.1").await else { continue };
             let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else { continue };
             tokio::spawn(connection);
-            while self.goes_on() && sender.ready().await.is_ok() {
+            while self.is_running() && sender.ready().await.is_ok() {
                 let request = self.request(Version::HTTP_11);
                 let Ok(answer) = sender.send_request(request).await else { break };
                 assert!(self.codes.contains(&answer.status().as_u16()), "{answer:?}");
@@ -62,15 +62,15 @@ impl<F: FnMut() -> Option<String>> Sender<F> {
         answered
     }
 
-    /// Many at once on one connection after another; how many were answered.
+    /// Sends concurrent requests on one connection after another. Returns the number of responses.
     pub(crate) async fn over_http2(mut self) -> u64 {
         let mut answered = 0;
-        while self.goes_on() {
+        while self.is_running() {
             let Some(stream) = connect(self.gateway, b"h2").await else { continue };
             let builder = http2::Builder::new(TokioExecutor::new());
             let Ok((sender, connection)) = builder.handshake(TokioIo::new(stream)).await else { continue };
             tokio::spawn(connection);
-            let requests = (0..AT_ONCE).map(|_| {
+            let requests = (0..CONCURRENCY).map(|_| {
                 let mut sender = sender.clone();
                 let request = self.request(Version::HTTP_2);
                 async move { sender.send_request(request).await }

@@ -1,30 +1,31 @@
-//! Made-up tokens.
+//! Invalid tokens.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use testkit::fake_accounts;
-use testkit::issuer::now;
+use testkit::now;
 use uuid::Uuid;
 
 use super::flooded_gateway::FloodedGateway;
 
 const LARGE: usize = 64 << 10;
 
+/// A generator of invalid tokens in several formats.
 #[derive(Clone)]
-pub(crate) struct Forger {
+pub(crate) struct InvalidTokens {
     issuer: String,
     made: usize,
 }
 
-impl Forger {
-    /// One that begins with the shape of this number.
+impl InvalidTokens {
+    /// A generator that begins with format number `first`.
     pub(crate) fn new(subject: &FloodedGateway, first: usize) -> Self {
         Self { issuer: subject.issuer.url.clone(), made: first }
     }
 
-    /// A token of the next shape.
-    pub(crate) fn token(&mut self) -> String {
+    /// A token of the next format.
+    pub(crate) fn next_token(&mut self) -> String {
         self.made += 1;
         let id = Uuid::new_v4().simple().to_string();
         let of = |issuer: &str| json!({"iss": issuer, "aud": "subject", "sub": id, "exp": now() + 3600});
@@ -40,7 +41,7 @@ impl Forger {
     }
 }
 
-/// What looks like a JSON Web Token.
+/// A well-formed JSON Web Token with a random signature.
 fn jwt(header: &Value, claims: &Value) -> String {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let signature: Vec<u8> = (0..4).flat_map(|_| Uuid::new_v4().into_bytes()).collect();
