@@ -7,14 +7,15 @@
 //! # The life of a request
 //!
 //! 1. A worker thread of the `listener` accepts the connection. The TLS handshake asks for a client certificate and
-//!    proves that the client has its key; the certificate itself is judged later, with each request. HTTP/1.1 or HTTP/2
+//!    proves that the client has its key; the certificate itself is verified later, with each request. HTTP/1.1 or HTTP/2
 //!    yields requests. Limits on connections, streams and time hold here, before anything is known of the client.
 //! 2. `pipeline` takes each request through stages, one type each, in an order that the compiler holds:
 //!    - `Received`: the request is well-formed, so that every receiver reads it the same way ([`request::wellformed`]).
 //!    - `Routed`: the `cluster::router` has found its cluster, [`request::info`] its meaning, [`request::deadline`] its
-//!      deadline. Then every credential is taken out of it: what is forwarded cannot carry one.
+//!      deadline. Then every credential is taken out of the request, so that none can be forwarded.
 //!    - `Identified`: the cluster's chain of authenticators ([`authn`]) has authenticated the client.
-//!    - `Authorized`: the identity under which the request is made is decided, and headers carry it byte for byte.
+//!    - `Authorized`: the identity under which the request is made is decided. It is refused unless headers can carry it
+//!      byte for byte (`user::encode`).
 //!    - `Admitted`: the request may be forwarded.
 //! 3. `pipeline::forward` prepares the request for the backend: hop-by-hop headers go, the identity is written last by
 //!    the one function that does so (`http::identity_headers`). A fault of the client that shows only now ends here.
@@ -23,7 +24,7 @@
 //!    the end of watches at a shutdown).
 //! 5. When the body of the answer has ended, for whatever reason, the access log and the metrics are written.
 //!
-//! Every error on the way has one place that decides what the client sees: `pipeline::error_map`, an exhaustive match.
+//! One place decides the response to every error on the way: `pipeline::error_map`, an exhaustive match.
 //!
 //! # The life of the process
 //!
@@ -33,10 +34,11 @@
 //!
 //! # The map
 //!
-//! From the top to the bottom. A module imports only modules below it, which a test holds (`tests/it/layers.rs`).
+//! From the top to the bottom. A module imports only modules below it: `tests/it/layers.rs` reads this table.
 //!
-//! | module | what it decides |
+//! | module | purpose |
 //! |---|---|
+//! | `fuzzing` | the entry points of the fuzz targets |
 //! | [`cli`] | the commands: `serve`, `check`, `explain`, `dev`, `certs`, `token`, `cluster-info` |
 //! | `dev` | the demonstration backend of `portcullis dev` |
 //! | [`server`] | start, threads, graceful shutdown, admin listener, identity self-check, the controllers of a process |
@@ -52,10 +54,16 @@
 //! | [`request`] | `RequestInfo`, credentials, deadlines, well-formedness |
 //! | [`http`] | bodies, hop-by-hop and identity headers, transport, `Status`, the HTTPS client |
 //! | [`pki`] | X.509 as Go reads it, certificate issuance, bootstrap tokens |
-//! | [`go`] | what must equal Go's library: URL, PEM, CSV, JSON, quoting |
-//! | `metrics`, [`user`], [`clock`], `tasks`, `input_file` | leaves: imported by all, importing none of the above |
+//! | `tasks` | background tasks: restart after a panic, threads with a runtime |
+//! | `metrics` | every metric and its labels |
+//! | [`user`] | an identity, and its encoding as header lines |
+//! | [`go`] | everything that must equal Go's library: URL, PEM, CSV, JSON, RFC 3339, quoting |
+//! | `input_file` | files that the configuration names: regular, of at most 16 MiB |
+//! | `sync` | the helper that locks a mutex |
+//! | [`clock`] | the injected wall clock |
 //!
-//! `crates/cel` evaluates CEL and knows nothing of the rest.
+//! `crates/cel` evaluates CEL and knows nothing of the rest. Tests: `tests/README.md` says which test goes where, and
+//! `crates/testkit` has their fake backends, PKI and processes.
 //!
 //! # Words
 //!
@@ -68,10 +76,10 @@
 //! | *front proxy* | a client that may assert identities in headers, proven by its certificate |
 //! | *identity* | user name, UID, groups and extra values, as `SelfSubjectReview` shows them |
 //! | *identity mode* | how the backend receives identities: request headers, or impersonation |
-//! | *self-check* | the proof that an endpoint takes forwarded identities as they are; nothing goes to one that fails |
+//! | *self-check* | the proof that an endpoint accepts forwarded identities unchanged; no request goes to one that fails |
 //! | *snapshot*, *generation* | the configuration in force, and its number |
 //! | *pending backend* | new backend settings that wait for their self-check |
-//! | *chain*, *verdict* | the authenticators in order; what one of them says of a credential |
+//! | *chain*, *verdict* | the authenticators in order; the result of one of them for a credential |
 //! | *token objects* | the Secrets, ServiceAccounts, Pods and Nodes that tokens are verified by |
 //! | *lane* | an HTTP/2 connection that requests of one sharing class share |
 //! | *settings* | a part of the configuration after it was validated |

@@ -1,4 +1,4 @@
-//! The attacks. Rows are those of the collection of advisories the cases come from; each says what it stands for.
+//! The attacks; `case` is the advisory or issue that an attack reproduces.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -12,14 +12,13 @@ use tokio::io::AsyncWriteExt as _;
 use crate::environment::{Answer, AttackEnvironment, Needs, exchange, identity};
 
 pub(crate) struct Attack {
-    pub(crate) row: u8,
     pub(crate) name: &'static str,
-    /// What it stands for.
+    /// The advisory or issue.
     pub(crate) case: &'static str,
     pub(crate) needs: Needs,
-    /// Whether the naive proxy falls for it, or why it is not tried there.
+    /// `Ok` if the attack must succeed on the naive proxy, or the reason why it is not tried there.
     pub(crate) naive: Result<(), &'static str>,
-    /// What the attacker got.
+    /// Runs the attack. The error describes its success.
     pub(crate) attempt: for<'a> fn(&'a mut AttackEnvironment) -> BoxFuture<'a, Result<(), String>>,
 }
 
@@ -48,30 +47,30 @@ fn anonymous() -> Identity {
     expected("x-remote-", "system:anonymous", &[], &["system:unauthenticated"])
 }
 
-/// That the API server received one request, by this identity and no other.
+/// Checks that the API server received exactly one request, with this identity.
 fn arrived_as(environment: &AttackEnvironment, expected: &Identity) -> Result<(), String> {
     let seen = environment.only()?;
     let found = identity(&seen);
     if found == *expected { Ok(()) } else { Err(format!("it arrived as {found:?}")) }
 }
 
-/// Each of these headers, beside carol's token, changes nothing of who she is.
-async fn each_is_carol(environment: &AttackEnvironment, headers: &[&str]) -> Result<(), String> {
+/// Checks that none of these headers changes the identity of a request with carol's token.
+async fn identity_stays_carol(environment: &AttackEnvironment, headers: &[&str]) -> Result<(), String> {
     for header in headers {
-        environment.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
+        environment.send_request(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
         arrived_as(environment, &carol()).map_err(|got| format!("{header:?}: {got}"))?;
     }
     Ok(())
 }
 
-/// Each of these requests is refused with one of these codes and is not forwarded.
-async fn each_is_refused(
+/// Checks that each of these requests is rejected with one of these codes and is not forwarded.
+async fn all_rejected(
     environment: &AttackEnvironment,
     requests: &[String],
     codes: &[u16],
 ) -> Result<(), String> {
     for request in requests {
-        let Answer { code, .. } = environment.ask(request).await;
+        let Answer { code, .. } = environment.send_request(request).await;
         environment.nothing().map_err(|got| format!("{:?}: {got}", request.lines().next()))?;
         if !codes.contains(&code) {
             return Err(format!("{:?} is answered with {code}", request.lines().next()));
@@ -80,14 +79,18 @@ async fn each_is_refused(
     Ok(())
 }
 
-/// While a client abuses its connection, another one's requests are answered.
-async fn others_go_on(environment: &AttackEnvironment, abuse: &[u8], times: usize) -> Result<(), String> {
+/// Checks that requests of another client succeed while a client abuses its connection.
+async fn other_clients_unaffected(
+    environment: &AttackEnvironment,
+    abuse: &[u8],
+    times: usize,
+) -> Result<(), String> {
     let gateway = environment.gateway();
     let bob = environment.pki.clients.leaf().cn("bob").issue();
     let mut other = gateway.http2(Some(&bob)).await;
     let mut abuser = gateway.frames(Some(&environment.alice), 65_535).await;
     for _ in 0..times {
-        // It may be cut off at any time.
+        // The proxy may close the connection at any time.
         if tokio::time::timeout(std::time::Duration::from_millis(200), abuser.write_all(abuse)).await.is_err()
         {
             break;
@@ -106,7 +109,6 @@ async fn others_go_on(environment: &AttackEnvironment, abuse: &[u8], times: usiz
 
 pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
-        row: 1,
         name: "Connection nominates the identity",
         case: "CVE-2021-31999, CVE-2022-23652",
         needs: Needs::Nothing,
@@ -119,12 +121,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
                     "Connection: keep-alive\r\nConnection: X-Remote-User",
                     "Connection: ,,X-Remote-User,",
                 ];
-                each_is_carol(environment, &nominations).await
+                identity_stays_carol(environment, &nominations).await
             })
         },
     },
     Attack {
-        row: 1,
         name: "Connection nominates the impersonation",
         case: "CVE-2021-31999",
         needs: Needs::Impersonation,
@@ -132,13 +133,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
         attempt: |environment| {
             Box::pin(async move {
                 let carol = expected("impersonate-", "carol", &["7"], &["a", "b", "system:authenticated"]);
-                environment.ask(&get("/api", &format!("{CAROL}Connection: Impersonate-User\r\n"))).await;
+                environment
+                    .send_request(&get("/api", &format!("{CAROL}Connection: Impersonate-User\r\n")))
+                    .await;
                 arrived_as(environment, &carol)
             })
         },
     },
     Attack {
-        row: 2,
         name: "Connection nominates X-Forwarded-For",
         case: "golang#50580, CVE-2024-45410",
         needs: Needs::Nothing,
@@ -146,7 +148,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
         attempt: |environment| {
             Box::pin(async move {
                 environment
-                    .ask(&get(
+                    .send_request(&get(
                         "/api",
                         &format!("{CAROL}Connection: X-Forwarded-For\r\nX-Forwarded-For: 10.9.9.9\r\n"),
                     ))
@@ -161,7 +163,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 3,
         name: "upgrade to h2c",
         case: "envoy#44525, golang#80416",
         needs: Needs::Nothing,
@@ -169,7 +170,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
         attempt: |environment| {
             Box::pin(async move {
                 let upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n";
-                let answer = environment.ask(&get("/api", &format!("{CAROL}{upgrade}"))).await;
+                let answer = environment.send_request(&get("/api", &format!("{CAROL}{upgrade}"))).await;
                 let seen = environment.only()?;
                 let left: Vec<&str> = ["upgrade", "http2-settings"]
                     .into_iter()
@@ -180,20 +181,18 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 3,
         name: "an upgrade nominates the identity",
         case: "envoy#44525",
         needs: Needs::Nothing,
         naive: Ok(()),
         attempt: |environment| {
             Box::pin(async move {
-                each_is_carol(environment, &["Connection: Upgrade, X-Remote-User\r\nUpgrade: websocket\r\nX-Remote-Group: system:masters"])
+                identity_stays_carol(environment, &["Connection: Upgrade, X-Remote-User\r\nUpgrade: websocket\r\nX-Remote-Group: system:masters"])
                 .await
             })
         },
     },
     Attack {
-        row: 4,
         name: "identity headers without a credential",
         case: "GHSA-c8w2-fgvx-vhv4",
         needs: Needs::Nothing,
@@ -201,7 +200,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
         attempt: |environment| {
             Box::pin(async move {
                 environment
-                    .ask(&get(
+                    .send_request(&get(
                         "/api",
                         "X-Remote-User: admin\r\nX-Remote-Group: system:masters\r\nX-Remote-Extra-A: b\r\n",
                     ))
@@ -211,14 +210,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 5,
-        name: "headers that the identity has not",
+        name: "extra and UID headers that the identity does not have",
         case: "GHSA-7r4p-vjf4-gxv4",
         needs: Needs::Nothing,
         naive: Ok(()),
         attempt: |environment| {
             Box::pin(async move {
-                each_is_carol(
+                identity_stays_carol(
                     environment,
                     &["X-Remote-Extra-Scopes: all", "X-Remote-Uid: 0", "X-Remote-Extra-: x"],
                 )
@@ -227,7 +225,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 6,
         name: "other spellings of the headers",
         case: "CVE-2025-64484, GHSA-f59h-q822-g45g",
         needs: Needs::Nothing,
@@ -240,9 +237,9 @@ pub(crate) const ATTACKS: &[Attack] = &[
                     "X-REMOTE-USER: admin",
                     "X-Remote_Group: system:masters",
                 ];
-                each_is_carol(environment, &spellings).await?;
+                identity_stays_carol(environment, &spellings).await?;
                 for spelling in ["X-Remote-User : admin", "X-Remote-Group\t: system:masters"] {
-                    environment.ask(&get("/api", &format!("{CAROL}{spelling}\r\n"))).await;
+                    environment.send_request(&get("/api", &format!("{CAROL}{spelling}\r\n"))).await;
                     if let Some(seen) = environment.backend.take()
                         && identity(&seen) != carol()
                     {
@@ -254,14 +251,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 7,
         name: "a group beside the user's own",
         case: "OCM#335",
         needs: Needs::Nothing,
         naive: Ok(()),
         attempt: |environment| {
             Box::pin(async move {
-                each_is_carol(
+                identity_stays_carol(
                     environment,
                     &[
                         "X-Remote-Group: system:masters",
@@ -273,7 +269,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 7,
         name: "an impersonated group beside the user's own",
         case: "OCM#335",
         needs: Needs::Impersonation,
@@ -288,7 +283,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
                 for header in requests {
                     let carol =
                         expected("impersonate-", "carol", &["7"], &["a", "b", "system:authenticated"]);
-                    environment.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
+                    environment.send_request(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
                     if let Some(seen) = environment.backend.take()
                         && identity(&seen) != carol
                     {
@@ -300,15 +295,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 8,
         name: "an identity header newer than the proxy",
         case: "Impersonate-Uid, X-Remote-Uid",
         needs: Needs::Nothing,
         naive: Ok(()),
         attempt: |environment| {
             Box::pin(async move {
-                each_is_carol(environment, &["X-Remote-Tenant: root"]).await?;
-                each_is_refused(
+                identity_stays_carol(environment, &["X-Remote-Tenant: root"]).await?;
+                all_rejected(
                     environment,
                     &[get("/api", &format!("{CAROL}Impersonate-Tenant: root\r\n"))],
                     &[400, 403],
@@ -318,7 +312,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 11,
         name: "a pipe after a failed upgrade",
         case: "CVE-2018-1002105",
         needs: Needs::Http1,
@@ -329,7 +322,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
                 let upgrade = get("/exec", &format!("{CAROL}Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"));
                 exchange(&mut stream, &upgrade).await;
                 environment.backend.take();
-                // Into the pipe, if there is one: with the proxy's own certificate behind it.
+                // Reaches the backend with the proxy's certificate if the connection has become a tunnel.
                 exchange(
                     &mut stream,
                     &get("/secret", "X-Remote-User: admin\r\nX-Remote-Group: system:masters\r\n"),
@@ -343,7 +336,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 11,
         name: "a switch to a protocol that the client did not request",
         case: "CVE-2018-1002105",
         needs: Needs::Http1,
@@ -352,30 +344,28 @@ pub(crate) const ATTACKS: &[Attack] = &[
             Box::pin(async move {
                 let upgrade =
                     get("/switch", &format!("{CAROL}Connection: Upgrade\r\nUpgrade: websocket\r\n"));
-                let Answer { code, .. } = environment.ask(&upgrade).await;
+                let Answer { code, .. } = environment.send_request(&upgrade).await;
                 if code == 101 { Err("the tunnel is open".to_owned()) } else { Ok(()) }
             })
         },
     },
     Attack {
-        row: 12,
         name: "a redirect that the proxy follows",
         case: "CVE-2020-8559, CVE-2022-3172",
         needs: Needs::Nothing,
         naive: Ok(()),
         attempt: |environment| {
             Box::pin(async move {
-                let answer = environment.ask(&get("/redirect", CAROL)).await;
+                let answer = environment.send_request(&get("/redirect", CAROL)).await;
                 if environment.trapped.load(Ordering::SeqCst) > 0 || answer.body == "trapped" {
-                    return Err("the proxy went where it was sent".to_owned());
+                    return Err("the proxy followed the redirect".to_owned());
                 }
                 environment.only().map(|_| ())
             })
         },
     },
     Attack {
-        row: 13,
-        name: "a host that leads elsewhere",
+        name: "a host header with another address",
         case: "CVE-2020-8562, CVE-2025-49825",
         needs: Needs::Nothing,
         naive: Ok(()),
@@ -387,21 +377,20 @@ pub(crate) const ATTACKS: &[Attack] = &[
                     format!("Forwarded: host={trap}"),
                     format!("X-Host: {trap}"),
                 ] {
-                    environment.ask(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
+                    environment.send_request(&get("/api", &format!("{CAROL}{header}\r\n"))).await;
                 }
-                environment.ask(&format!("GET /api HTTP/1.1\r\nHost: {trap}\r\n{CAROL}\r\n")).await;
+                environment.send_request(&format!("GET /api HTTP/1.1\r\nHost: {trap}\r\n{CAROL}\r\n")).await;
                 environment
-                    .ask(&format!("GET http://{trap}/api HTTP/1.1\r\nHost: {trap}\r\n{CAROL}\r\n"))
+                    .send_request(&format!("GET http://{trap}/api HTTP/1.1\r\nHost: {trap}\r\n{CAROL}\r\n"))
                     .await;
                 match environment.trapped.load(Ordering::SeqCst) {
                     0 => Ok(()),
-                    times => Err(format!("the proxy went there {times} times")),
+                    times => Err(format!("the proxy connected to that address {times} times")),
                 }
             })
         },
     },
     Attack {
-        row: 14,
         name: "rapid reset",
         case: "CVE-2023-44487",
         needs: Needs::Nothing,
@@ -411,7 +400,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
                 let ids = (0..200).map(|index| 2 * index + 1);
                 let flood: Vec<u8> =
                     ids.flat_map(|id| [request(id, "/api"), reset(id, CANCEL)].concat()).collect();
-                others_go_on(environment, &flood, 20).await?;
+                other_clients_unaffected(environment, &flood, 20).await?;
                 match environment.backend.pending() {
                     few if few < 2_000 => Ok(()),
                     many => Err(format!("{many} requests reached the API server")),
@@ -420,7 +409,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 14,
         name: "endless CONTINUATION",
         case: "RUSTSEC-2024-0332",
         needs: Needs::Nothing,
@@ -431,12 +419,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
                 for _ in 0..64 {
                     flood.extend(frame(CONTINUATION, 0, 1, &[0x40, 1, b'x', 1, b'y'].repeat(1000)));
                 }
-                others_go_on(environment, &flood, 20).await
+                other_clients_unaffected(environment, &flood, 20).await
             })
         },
     },
     Attack {
-        row: 14,
         name: "empty DATA frames",
         case: "RUSTSEC-2026-0258",
         needs: Needs::Nothing,
@@ -445,12 +432,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
             Box::pin(async move {
                 let open = frame(HEADERS, frames::END_HEADERS, 1, &header_block("POST", "/api"));
                 let flood = [open, frame(DATA, 0, 1, &[]).repeat(20_000)].concat();
-                others_go_on(environment, &flood, 10).await
+                other_clients_unaffected(environment, &flood, 10).await
             })
         },
     },
     Attack {
-        row: 15,
         name: "anonymous requests on shared connections",
         case: "kubernetes#135279, gardener#13405",
         needs: Needs::Nothing,
@@ -458,9 +444,9 @@ pub(crate) const ATTACKS: &[Attack] = &[
         attempt: |environment| {
             Box::pin(async move {
                 for _ in 0..5 {
-                    environment.ask(&get("/api", "")).await;
+                    environment.send_request(&get("/api", "")).await;
                     let seen = environment.only()?;
-                    // kube-apiserver ends the HTTP/2 connection of such a request.
+                    // kube-apiserver closes the HTTP/2 connection of such a request.
                     if seen.version == Version::HTTP_2 {
                         return Err("it came over HTTP/2".to_owned());
                     }
@@ -470,8 +456,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 16,
-        name: "paths that are read in two ways",
+        name: "paths with two interpretations",
         case: "CVE-2019-9901, CVE-2021-29492",
         needs: Needs::Nothing,
         naive: Ok(()),
@@ -486,7 +471,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
                     "/api/v1/%5c..%5cx?a=%2F&a=b",
                 ];
                 for target in targets {
-                    let Answer { code, .. } = environment.ask(&get(target, CAROL)).await;
+                    let Answer { code, .. } = environment.send_request(&get(target, CAROL)).await;
                     match environment.backend.take() {
                         Some(seen) if seen.target != target => {
                             return Err(format!("{target} became {}", seen.target));
@@ -502,15 +487,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 17,
-        name: "headers about where a request came from",
+        name: "headers about the source of a request",
         case: "CVE-2026-40575",
         needs: Needs::Nothing,
         naive: Ok(()),
         attempt: |environment| {
             Box::pin(async move {
                 let headers = "X-Forwarded-For: 10.9.9.9\r\nX-Real-Ip: 10.9.9.9\r\nForwarded: for=10.9.9.9\r\nX-Forwarded-Uri: /public\r\n";
-                environment.ask(&get("/api", &format!("{CAROL}{headers}"))).await;
+                environment.send_request(&get("/api", &format!("{CAROL}{headers}"))).await;
                 let seen = environment.only()?;
                 let believed: Vec<&str> = ["x-forwarded-for", "x-real-ip", "forwarded"]
                     .into_iter()
@@ -525,7 +509,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 18,
         name: "a client's certificate as a front proxy's",
         case: "website#12890, Adyen/kubectl-rexec#171",
         needs: Needs::Nothing,
@@ -538,7 +521,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
                 for (certificate, name) in
                     [(&environment.alice, "alice"), (&proxy, "proxy"), (&stranger, "stranger")]
                 {
-                    environment.ask_as(Some(certificate), &named).await;
+                    environment.send_request_as(Some(certificate), &named).await;
                     if let Some(seen) = environment.backend.take()
                         && seen.all("x-remote-user") != [name]
                     {
@@ -550,8 +533,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 20,
-        name: "what is there twice",
+        name: "repeated headers",
         case: "CVE-2022-2385",
         needs: Needs::Nothing,
         naive: Ok(()),
@@ -559,7 +541,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
             Box::pin(async move {
                 let two =
                     get("/api?watch=false&watch=true", &format!("{CAROL}Authorization: Bearer masters\r\n"));
-                environment.ask(&two).await;
+                environment.send_request(&two).await;
                 match environment.backend.take() {
                     Some(seen) if identity(&seen) != carol() => Err(format!("{:?}", identity(&seen))),
                     Some(seen) if seen.target != "/api?watch=false&watch=true" => Err(seen.target),
@@ -569,7 +551,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 22,
         name: "another origin's scripts",
         case: "CVE-2022-1996",
         needs: Needs::Nothing,
@@ -577,7 +558,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
         attempt: |environment| {
             Box::pin(async move {
                 for origin in ["https://evil.example", "null", "https://api.example.evil.example"] {
-                    let answer = environment.ask(&get("/api", &format!("{CAROL}Origin: {origin}\r\n"))).await;
+                    let answer =
+                        environment.send_request(&get("/api", &format!("{CAROL}Origin: {origin}\r\n"))).await;
                     if answer.head.to_lowercase().contains("access-control-allow") {
                         return Err(format!("{origin} is let in"));
                     }
@@ -587,14 +569,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 24,
         name: "a certificate of another trust domain",
         case: "CVE-2025-49825",
         needs: Needs::Nothing,
         naive: Ok(()),
         attempt: |environment| {
             Box::pin(async move {
-                // An authority that the client made itself, under the names of the true ones.
+                // A CA of the attacker with the names of the trusted CAs.
                 let own = testkit::pki::Ca::new("clients");
                 let between = own.intermediate("clients");
                 let forged = [
@@ -603,7 +584,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
                 ];
                 let other_domain = environment.pki.servers.leaf().cn("alice").issue();
                 for certificate in forged.iter().chain([&other_domain]) {
-                    environment.ask_as(Some(certificate), &get("/api", "")).await;
+                    environment.send_request_as(Some(certificate), &get("/api", "")).await;
                     if let Some(seen) = environment.backend.take()
                         && seen.all("x-remote-user") != ["system:anonymous"]
                     {
@@ -615,7 +596,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 25,
         name: "blanks around a name",
         case: "golang net/http",
         needs: Needs::Nothing,
@@ -623,7 +603,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         attempt: |environment| Box::pin(padded(environment)),
     },
     Attack {
-        row: 25,
         name: "blanks around a name, over HTTP/1.1",
         case: "golang net/http",
         needs: Needs::Http1,
@@ -631,7 +610,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         attempt: |environment| Box::pin(padded(environment)),
     },
     Attack {
-        row: 26,
         name: "a credential of another cluster, warm",
         case: "caches shared between clusters",
         needs: Needs::Clusters,
@@ -642,7 +620,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
                 let mallory = environment.pki.client_front.leaf().cn("mallory").issue();
                 let token =
                     |path: &str, token: &str| get(path, &format!("Authorization: Bearer {token}\r\n"));
-                // Good where they belong, then tried elsewhere on the same connection.
+                // Valid in their own cluster, then sent to the other cluster on the same connection.
                 for (certificate, good, bad) in [
                     (
                         None,
@@ -663,7 +641,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 26,
         name: "one cluster's name, another's path or host",
         case: "SNI of one, Host of another",
         needs: Needs::Clusters,
@@ -678,7 +655,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
                     get("//clusters/other/api", CAROL),
                 ];
                 for request in requests {
-                    environment.ask(&request).await;
+                    environment.send_request(&request).await;
                     if let Some(seen) = other.take() {
                         return Err(format!("{:?} arrived as {:?}", seen.target, identity(&seen)));
                     }
@@ -696,7 +673,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        row: 27,
         name: "two hosts",
         case: "request smuggling",
         needs: Needs::Nothing,
@@ -709,12 +685,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
                     format!("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n{CAROL}\r\n"),
                     format!("GET /api HTTP/1.1\r\n{CAROL}\r\n"),
                 ];
-                each_is_refused(environment, &requests, &[400]).await
+                all_rejected(environment, &requests, &[400]).await
             })
         },
     },
     Attack {
-        row: 27,
         name: "a request within a request",
         case: "request smuggling",
         needs: Needs::Http1,
@@ -730,7 +705,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
                     "POST /api HTTP/1.1\r\nHost: a\r\n{CAROL}Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n{hidden}"
                 );
                 for request in [chunked, odd] {
-                    environment.ask(&request).await;
+                    environment.send_request(&request).await;
                     while let Some(seen) = environment.backend.take() {
                         if identity(&seen).get("x-remote-user").is_some_and(|user| user == &["admin"]) {
                             return Err(format!("{} arrived as {:?}", seen.target, identity(&seen)));
@@ -743,7 +718,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Groups and names that a receiver trims would be others there.
+/// A receiver that trims names and groups would read another identity.
 async fn padded(environment: &mut AttackEnvironment) -> Result<(), String> {
     let clients = &environment.pki.clients;
     let certificates = [
@@ -757,10 +732,10 @@ async fn padded(environment: &mut AttackEnvironment) -> Result<(), String> {
         None => Ok(()),
     };
     for certificate in &certificates {
-        in_time(environment.ask_as(Some(certificate), &get("/api", ""))).await;
+        in_time(environment.send_request_as(Some(certificate), &get("/api", ""))).await;
         check(environment.backend.take())?;
     }
-    // The token file has one whose group ends in a blank.
-    environment.ask(&get("/api", "Authorization: Bearer masters\r\n")).await;
+    // The token file has a token whose group ends in a blank.
+    environment.send_request(&get("/api", "Authorization: Bearer masters\r\n")).await;
     check(environment.backend.take())
 }

@@ -1,4 +1,4 @@
-//! A proxy under attack: a recording API server behind it, clients in front of it.
+//! The setup of an attack: a proxy, its clients, and a backend that records requests.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use rustls_pki_types::ServerName;
 use testkit::pki::Issued;
 use testkit::wire::handshake_over;
 use testkit::{
-    Backend, Gateway, H1, H2, Pki, ReceivedRequest, ResponseFuture, TEST_TIMEOUT, cluster_flags, empty,
+    FakeBackend, Gateway, H1, H2, Pki, ReceivedRequest, ResponseFuture, TEST_TIMEOUT, cluster_flags, empty,
     flags, full,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -21,26 +21,26 @@ use tokio_rustls::client::TlsStream;
 
 use crate::naive;
 
-/// A request that should have arrived did not.
+/// The error if a request did not arrive at the API server.
 pub(crate) const LOST: &str = "nothing reached the API server";
 
-/// What is attacked.
+/// The proxy under attack.
 #[derive(Clone)]
 pub(crate) enum Proxy {
     Gateway,
     Naive,
-    /// A command, with `{port}`, `{backend}` and `{dir}` in it.
+    /// A command with the placeholders `{port}`, `{backend}` and `{dir}`.
     Other(String),
 }
 
-/// How the proxy and the API server are set up.
+/// The configuration of the proxy and the API server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// An API server of HTTP/2.
+    /// An API server with HTTP/2.
     Nothing,
-    /// One of HTTP/1.1.
+    /// An API server with HTTP/1.1.
     Http1,
-    /// A gateway that tells identities by impersonation.
+    /// A gateway that forwards identities by impersonation.
     Impersonation,
     /// A gateway with a second cluster under `/clusters/other` and `other.example`, beside `/clusters/own`.
     Clusters,
@@ -48,11 +48,11 @@ pub(crate) enum Needs {
 
 pub(crate) struct AttackEnvironment {
     pub(crate) pki: Pki,
-    pub(crate) backend: Backend,
+    pub(crate) backend: FakeBackend,
     /// The API server of the second cluster.
-    pub(crate) other: Option<Backend>,
+    pub(crate) other: Option<FakeBackend>,
     pub(crate) address: SocketAddr,
-    /// A server that must get no connection, and how many it got.
+    /// A server that must not receive connections, and their number.
     pub(crate) trap: SocketAddr,
     pub(crate) trapped: Arc<AtomicUsize>,
     pub(crate) alice: Issued,
@@ -68,7 +68,7 @@ impl Drop for AttackEnvironment {
     }
 }
 
-/// An answer as a client reads it.
+/// A parsed response.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
@@ -90,14 +90,14 @@ impl AttackEnvironment {
             }
         });
         let alpn = if needs == Needs::Http1 { H1 } else { H2 };
-        let backend = Backend::start(&pki, alpn, move |request| scripted(&request, trap)).await;
+        let backend = FakeBackend::start(&pki, alpn, move |request| scripted(&request, trap)).await;
         let mut given = flags(&pki, backend.address);
         if needs == Needs::Impersonation {
             given.push("--identity=impersonate".to_owned());
         }
         let mut other = None;
         if needs == Needs::Clusters {
-            let second = Backend::start(&pki, H2, move |request| scripted(&request, trap)).await;
+            let second = FakeBackend::start(&pki, H2, move |request| scripted(&request, trap)).await;
             given = clusters(&pki, backend.address, second.address);
             other = Some(second);
         }
@@ -123,7 +123,7 @@ impl AttackEnvironment {
         environment
     }
 
-    /// Waits until a plain request passes.
+    /// Waits until the proxy forwards a request.
     async fn ready(&self) {
         let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         let several = [("/clusters/own/ready", "good-token"), ("/clusters/other/ready", "other-token")];
@@ -132,7 +132,7 @@ impl AttackEnvironment {
             let request = format!(
                 "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
             );
-            while self.ask(&request).await.code != 200 {
+            while self.send_request(&request).await.code != 200 {
                 assert!(tokio::time::Instant::now() < deadline, "the proxy is not ready");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -148,19 +148,19 @@ impl AttackEnvironment {
         handshake_over(name, stream, b"http/1.1", identity).await.ok()
     }
 
-    /// The answer to a request, byte for byte as given, without a certificate.
-    pub(crate) async fn ask(&self, request: &str) -> Answer {
-        self.ask_as(None, request).await
+    /// Sends a request byte for byte, without a client certificate.
+    pub(crate) async fn send_request(&self, request: &str) -> Answer {
+        self.send_request_as(None, request).await
     }
 
-    pub(crate) async fn ask_as(&self, identity: Option<&Issued>, request: &str) -> Answer {
+    pub(crate) async fn send_request_as(&self, identity: Option<&Issued>, request: &str) -> Answer {
         match self.connect(identity).await {
             Some(mut stream) => exchange(&mut stream, request).await,
             None => Answer::default(),
         }
     }
 
-    /// The one request that the API server received, if there was just one.
+    /// The request that the API server received; an error unless there was exactly one.
     pub(crate) fn only(&self) -> Result<ReceivedRequest, String> {
         match (self.backend.take(), self.backend.pending()) {
             (Some(seen), 0) => Ok(seen),
@@ -169,7 +169,7 @@ impl AttackEnvironment {
         }
     }
 
-    /// That nothing reached the API server.
+    /// Checks that no request reached the API server.
     pub(crate) fn nothing(&self) -> Result<(), String> {
         match self.backend.take() {
             None => Ok(()),
@@ -177,13 +177,13 @@ impl AttackEnvironment {
         }
     }
 
-    /// The proxy, for ordinary clients.
+    /// The proxy as a gateway for the test clients.
     pub(crate) fn gateway(&self) -> Gateway {
         Gateway::at(self.address, None)
     }
 }
 
-/// The flags of a gateway with two clusters, each with tokens and clients of its own. The files are those of [`flags`].
+/// The flags of a gateway with two clusters, each with its own tokens and client CA. The files are those of [`flags`].
 fn clusters(pki: &Pki, own: SocketAddr, other: SocketAddr) -> Vec<String> {
     pki.write("other-tokens.csv", "other-token,mallory,1,system:masters\n");
     pki.write("other-clients.crt", pki.client_front.cert_pem());
@@ -201,7 +201,7 @@ fn clusters(pki: &Pki, own: SocketAddr, other: SocketAddr) -> Vec<String> {
     cluster_flags(pki, &["localhost"], &backends, clusters)
 }
 
-/// The real binary; ready when it says so.
+/// Starts the gateway's binary, and reads the address from its log.
 async fn serve(flags: Vec<String>) -> (SocketAddr, Child) {
     let mut child = Command::new(crate::PORTCULLIS)
         .arg("serve")
@@ -211,23 +211,23 @@ async fn serve(flags: Vec<String>) -> (SocketAddr, Child) {
         .spawn()
         .unwrap();
     let log = child.stderr.take().unwrap();
-    let (told, address) = tokio::sync::oneshot::channel();
+    let (address_sender, address) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         use std::io::BufRead as _;
-        let mut told = Some(told);
+        let mut address_sender = Some(address_sender);
         for line in std::io::BufReader::new(log).lines().map_while(Result::ok) {
             let event: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
             if event["message"] == "serving"
-                && let Some(told) = told.take()
+                && let Some(address_sender) = address_sender.take()
             {
-                told.send(event["address"].as_str().unwrap().parse().unwrap()).ok();
+                address_sender.send(event["address"].as_str().unwrap().parse().unwrap()).ok();
             }
         }
     });
     (tokio::time::timeout(TEST_TIMEOUT, address).await.unwrap().unwrap(), child)
 }
 
-/// What the API server answers, by path.
+/// The API server's responses, by path.
 fn scripted(request: &Request<hyper::body::Incoming>, trap: SocketAddr) -> ResponseFuture {
     let upgrade = request.headers().contains_key("upgrade");
     let answer = match request.uri().path() {
@@ -242,7 +242,7 @@ fn scripted(request: &Request<hyper::body::Incoming>, trap: SocketAddr) -> Respo
     Box::pin(async move { answer.body(body).unwrap() })
 }
 
-/// Sends bytes and reads one answer.
+/// Sends bytes and reads one response.
 pub(crate) async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -> Answer {
     let asking = async {
         stream.write_all(request.as_bytes()).await.ok();
@@ -264,7 +264,7 @@ pub(crate) async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -
     tokio::time::timeout(Duration::from_secs(10), asking).await.unwrap_or_default()
 }
 
-/// Every header that a receiver might read an identity from, whatever its spelling, sorted.
+/// All headers that a receiver might interpret as identity, in any spelling, sorted.
 pub(crate) fn identity(seen: &ReceivedRequest) -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in &seen.headers {

@@ -1,7 +1,7 @@
-//! Attacks that have succeeded on other proxies, on a live proxy: on the gateway, where none may succeed, and on a
-//! deliberately naive one, where they must. The verdict looks at what the API server received.
+//! Runs attacks that have succeeded on other proxies: on the gateway, where none may succeed, and on a deliberately
+//! naive proxy, where they must succeed. The requests that reach the API server decide the outcome.
 //!
-//! `cargo test --test attacks -- --proxy 'COMMAND …'` tries them on another proxy; see the README beside this file.
+//! `cargo test --test attacks -- --proxy 'COMMAND …'` runs them on another proxy; see the README beside this file.
 
 #![expect(
     clippy::unwrap_used,
@@ -28,7 +28,7 @@ const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
 const HANGS: &str = "the proxy hangs";
 
-/// One attack and its outcome: the error is what the attacker got.
+/// One attack and its outcome: an error if the attack succeeded.
 struct Row {
     attack: &'static Attack,
     outcome: Result<(), String>,
@@ -50,23 +50,22 @@ fn main() {
             continue;
         }
         let (rows, attacked) = (Arc::clone(&rows), subject.clone());
-        trials.push(Trial::test(format!("row {:>2}: {}", attack.row, attack.name), move || {
+        trials.push(Trial::test(format!("gateway::{}", attack.name), move || {
             let outcome = attempt(attack, &attacked);
             rows.lock().unwrap().push(Row { attack, outcome: outcome.clone() });
             outcome.map_err(|got| format!("the attacker succeeds: {got}").into())
         }));
         if matches!(subject, Proxy::Gateway) && attack.naive.is_ok() {
-            trials.push(Trial::test(
-                format!("naive {:>2}: {}", attack.row, attack.name),
-                move || match attempt(attack, &Proxy::Naive) {
+            trials.push(Trial::test(format!("naive::{}", attack.name), move || {
+                match attempt(attack, &Proxy::Naive) {
                     Ok(()) => Err("it fails even there, and so shows nothing".into()),
-                    // A proxy that breaks down has not withstood the attack.
+                    // A proxy that stops responding has not withstood the attack.
                     Err(got) if [environment::LOST, HANGS].iter().any(|broken| got.contains(broken)) => {
                         Err(got.into())
                     }
                     Err(_) => Ok(()),
-                },
-            ));
+                }
+            }));
         }
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -87,17 +86,17 @@ fn attempt(attack: &'static Attack, proxy: &Proxy) -> Result<(), String> {
 }
 
 fn report(rows: &mut [Row]) {
-    rows.sort_by_key(|row| row.attack.row);
+    rows.sort_by_key(|row| ATTACKS.iter().position(|attack| attack.name == row.attack.name));
     let width = |column: fn(&Row) -> usize| rows.iter().map(column).max().unwrap_or(0);
     let (names, cases) = (width(|row| row.attack.name.len()), width(|row| row.attack.case.len()));
-    println!("{:>3}  {:names$}  {:cases$}  outcome", "row", "attack", "stands for");
+    println!("{:names$}  {:cases$}  outcome", "attack", "reproduces");
     for Row { attack, outcome } in &*rows {
-        let Attack { row, name, case, .. } = attack;
+        let Attack { name, case, .. } = attack;
         let outcome = match outcome {
             Ok(()) => "failed".to_owned(),
             Err(got) => format!("SUCCEEDED: {got}"),
         };
-        println!("{row:>3}  {name:names$}  {case:cases$}  {outcome}");
+        println!("{name:names$}  {case:cases$}  {outcome}");
     }
     let succeeded = rows.iter().filter(|row| row.outcome.is_err()).count();
     println!("\n{} attacks, {succeeded} succeeded", rows.len());

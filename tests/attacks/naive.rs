@@ -1,5 +1,4 @@
-//! A proxy as one writes it on a Friday afternoon: each of its mistakes was in a product once. It shows that the attacks
-//! can succeed.
+//! A naive proxy with vulnerabilities of real products, to check that the attacks can succeed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -76,7 +75,7 @@ impl Naive {
         let elsewhere = request.headers().get("x-forwarded-host").cloned();
         let headers = request.headers_mut();
         self.identify(headers, certificate);
-        // After the identity was written, and whatever is nominated.
+        // Vulnerability: removes nominated headers after it has set the identity headers.
         if upgrading.is_none() || headers["connection"].as_bytes().contains(&b',') {
             let nominated: Vec<String> = headers
                 .get_all("connection")
@@ -100,7 +99,7 @@ impl Naive {
         stream.write_all(&head(&request)).await?;
         let (code, answered) = answer(&mut stream).await?;
         if let Some(upgrading) = upgrading {
-            // Whatever the answer was.
+            // Vulnerability: opens the tunnel for any status.
             tokio::spawn(async move {
                 if let Ok(client) = upgrading.await {
                     tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut stream).await.ok();
@@ -122,7 +121,7 @@ impl Naive {
         Ok(response)
     }
 
-    /// Believes any certificate, the last token, and the client.
+    /// Vulnerabilities: accepts any certificate, the last token, and the client's identity headers.
     fn identify(&self, headers: &mut HeaderMap, certificate: Option<&[u8]>) {
         let named = |name: &str| -> HeaderName { format!("{}{name}", self.prefix).parse().unwrap() };
         let mut tokens = headers.get_all("authorization").iter().filter_map(|value| value.to_str().ok());
@@ -135,7 +134,7 @@ impl Naive {
         };
         let (user, groups) =
             known.unwrap_or_else(|| ("system:anonymous".to_owned(), vec!["system:unauthenticated"]));
-        // Set if it is not there, added if it is.
+        // Vulnerability: sets the user only if the header is absent, and appends the groups.
         headers.entry(named("user")).or_insert_with(|| user.trim().parse().unwrap());
         if user == "carol" {
             headers.entry(named("uid")).or_insert_with(|| "7".parse().unwrap());
@@ -151,7 +150,7 @@ impl Naive {
     }
 }
 
-/// A path is cleaned before it is sent, which is not how it was authorised.
+/// Vulnerability: forwards the cleaned path, but authorises the original one.
 fn head(request: &Request<Incoming>) -> Vec<u8> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let path = path.replace("/../", "/").replace("//", "/");
@@ -190,7 +189,7 @@ fn common_name(certificate: &[u8]) -> String {
     parsed.subject().iter_common_name().find_map(|name| name.as_str().ok()).unwrap_or("unknown").to_owned()
 }
 
-/// Takes any certificate for what it says.
+/// Accepts any certificate without verification.
 #[derive(Debug)]
 struct AnyClient;
 

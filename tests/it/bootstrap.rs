@@ -1,5 +1,5 @@
-//! Bootstrap tokens from the command line to the node: `portcullis token` and `cluster-info` against a gateway that
-//! runs the controllers, in front of the embedded backend.
+//! Bootstrap tokens from the command line to the node: `portcullis token` and `cluster-info` against a gateway with
+//! controllers, in front of the embedded backend.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ struct Serve {
     flags: ServeFlags,
 }
 
-/// A cluster behind a gateway, as `portcullis dev` runs it.
+/// A cluster behind a gateway, as in `portcullis dev`.
 struct Running {
     directory: tempfile::TempDir,
     dev: Dev,
@@ -50,7 +50,7 @@ impl Running {
         self.dev.paths().pki("server-ca.crt")
     }
 
-    /// Runs a command as `context`, or without one, with this on its standard input.
+    /// Runs a command with or without a kubeconfig `context`, and with this standard input.
     fn run(&self, context: Option<&str>, input: &str, arguments: &[&str]) -> String {
         let mut command = Command::new(crate::gateway::PORTCULLIS);
         command.args(arguments).env("NO_COLOR", "1").env("HOME", self.directory.path());
@@ -60,7 +60,7 @@ impl Running {
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // One that reads nothing is gone already.
+        // A command that does not read its input may have ended.
         child.stdin.take().unwrap().write_all(input.as_bytes()).ok();
         let output = child.wait_with_output().unwrap();
         let text = |bytes: &[u8]| {
@@ -77,14 +77,14 @@ impl Running {
     }
 }
 
-/// Commands and what they print, one after another.
-fn told(commands: &[(&str, String)]) -> String {
-    let told = commands.iter().map(|(command, printed)| format!("$ portcullis {command}\n{printed}\n"));
-    told.collect::<Vec<_>>().concat()
+/// The commands and their output, as a console transcript.
+fn console_transcript(commands: &[(&str, String)]) -> String {
+    let lines = commands.iter().map(|(command, printed)| format!("$ portcullis {command}\n{printed}\n"));
+    lines.collect::<Vec<_>>().concat()
 }
 
 #[test]
-fn help_teaches() {
+fn help_texts() {
     let help = |arguments: &[&str]| {
         let output = Command::new(crate::gateway::PORTCULLIS)
             .args(arguments)
@@ -106,7 +106,7 @@ fn help_teaches() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_says_what_the_commands_print() {
+async fn the_page_is_the_output_of_the_commands() {
     let running = Running::start().await;
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/bootstrap.md");
     let authority = CertificateDer::from_pem_file(running.ca()).unwrap();
@@ -125,55 +125,55 @@ async fn the_page_says_what_the_commands_print() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_wrong_is_told_with_what_to_do() {
+async fn errors_suggest_a_fix() {
     let running = Running::start().await;
     let token = "abcdef.0123456789abcdef";
     let created = running.admin(&["token", "create", token, "--ttl=0"]);
     assert_eq!(created, format!("{token}\nexit 0\n"));
     let alice = |arguments: &[&str]| running.run(Some("alice"), "", arguments);
-    let nobody = |arguments: &[&str]| running.run(None, "", arguments);
+    let run = |arguments: &[&str]| running.run(None, "", arguments);
     let with = |file: &str, content: &str| {
         std::fs::write(running.directory.path().join(file), content).unwrap();
-        nobody(&["token", "list", "--kubeconfig", file])
+        run(&["token", "list", "--kubeconfig", file])
     };
     let empty = "apiVersion: v1\nkind: Config\ncontexts: [{name: a, context: {cluster: c}}]\n";
     let stale = "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: c, cluster: {server: \
                  'https://127.0.0.1:1'}}]\ncontexts: [{name: a, context: {cluster: c}}]\n";
     let secret = "apiVersion: v1\nusers: [{name: a, user: {token: hunter2}\n";
-    let transcript = told(&[
-        ("token create ABCDEF.0123456789abcdef", nobody(&["token", "create", "ABCDEF.0123456789abcdef"])),
-        ("token create - < nothing", nobody(&["token", "create", "-"])),
-        ("token create --ttl=-1h", nobody(&["token", "create", "--ttl=-1h"])),
-        ("token create --usages=signing,all", nobody(&["token", "create", "--usages=signing,all"])),
-        ("token create --groups=developers", nobody(&["token", "create", "--groups=developers"])),
+    let transcript = console_transcript(&[
+        ("token create ABCDEF.0123456789abcdef", run(&["token", "create", "ABCDEF.0123456789abcdef"])),
+        ("token create - < nothing", run(&["token", "create", "-"])),
+        ("token create --ttl=-1h", run(&["token", "create", "--ttl=-1h"])),
+        ("token create --usages=signing,all", run(&["token", "create", "--usages=signing,all"])),
+        ("token create --groups=developers", run(&["token", "create", "--groups=developers"])),
         (
             "token create --usages=signing --groups=system:bootstrappers:a",
-            nobody(&["token", "create", "--usages=signing", "--groups=system:bootstrappers:a"]),
+            run(&["token", "create", "--usages=signing", "--groups=system:bootstrappers:a"]),
         ),
         ("token create ID.SECRET (again)", running.admin(&["token", "create", token])),
         ("token create (as alice)", alice(&["token", "create", "abcdeg.0123456789abcdef"])),
         ("token list (as alice)", alice(&["token", "list"])),
-        ("token delete abcde", nobody(&["token", "delete", "abcde"])),
+        ("token delete abcde", run(&["token", "delete", "abcde"])),
         ("token delete unknwn abcdef.SECRET", running.admin(&["token", "delete", "unknwn", token])),
-        ("token delete (nothing)", nobody(&["token", "delete"])),
-        ("token list (no kubeconfig)", nobody(&["token", "list"])),
-        ("token list (none there)", nobody(&["token", "list", "--kubeconfig", "none"])),
+        ("token delete (nothing)", run(&["token", "delete"])),
+        ("token list (no kubeconfig)", run(&["token", "list"])),
+        ("token list (none there)", run(&["token", "list", "--kubeconfig", "none"])),
         ("token list --context=nowhere", running.run(Some("nowhere"), "", &["token", "list"])),
         ("token list (no current context)", with("empty", empty)),
         ("token list (no listener)", with("stale", stale)),
         ("token list (not YAML)", with("secret", secret)),
         (
             "cluster-info create (a kubeconfig without a CA)",
-            nobody(&["cluster-info", "create", "--kubeconfig", "stale"]),
+            run(&["cluster-info", "create", "--kubeconfig", "stale"]),
         ),
-        ("cluster-info create --server=http://x", nobody(&["cluster-info", "create", "--server=http://x"])),
+        ("cluster-info create --server=http://x", run(&["cluster-info", "create", "--server=http://x"])),
         (
             "cluster-info create --certificate-authority=KEY",
-            nobody(&["cluster-info", "create", "--certificate-authority=dev/pki/gateway.key"]),
+            run(&["cluster-info", "create", "--certificate-authority=dev/pki/gateway.key"]),
         ),
         (
             "cluster-info verify --discovery-token-ca-cert-hash=sha256:1",
-            nobody(&["cluster-info", "verify", "--server=x", "--discovery-token-ca-cert-hash=sha256:1"]),
+            run(&["cluster-info", "verify", "--server=x", "--discovery-token-ca-cert-hash=sha256:1"]),
         ),
         ("cluster-info verify (none there)", {
             let server = running.gateway();
@@ -191,7 +191,7 @@ async fn what_goes_wrong_is_told_with_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_believes_the_cluster_of_its_token_alone() {
+async fn a_node_trusts_only_the_cluster_of_its_token() {
     let running = Running::start().await;
     let (token, other) = ("abcdef.0123456789abcdef", "zzzzzz.0123456789abcdef");
     for (token, usages) in [(token, "signing"), (other, "authentication")] {
@@ -225,7 +225,7 @@ async fn a_node_believes_the_cluster_of_its_token_alone() {
     let refused = verify("abcdef.fedcba9876543210", &["--timeout=0"]);
     assert!(refused.contains("the token belongs to another cluster\nexit 1"), "{refused}");
 
-    // Signed, but the server's certificate is of another CA.
+    // Signed, but the server's certificate is from another CA.
     let elsewhere = running.dev.paths().pki("client-ca.crt");
     let force = ["cluster-info", "create", "--force", "--certificate-authority", elsewhere.to_str().unwrap()];
     assert!(running.admin(&force).starts_with("configmap kube-public/cluster-info replaced\n"));
@@ -235,7 +235,7 @@ async fn a_node_believes_the_cluster_of_its_token_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_token_is_gone_with_its_signature() {
+async fn an_expired_token_is_deleted_with_its_signature() {
     let running = Running::start().await;
     running.admin(&["cluster-info", "create"]);
     let token = "abcdef.0123456789abcdef";

@@ -1,7 +1,7 @@
-//! Expressions of an `AuthenticationConfiguration`, judged by us and by kube-apiserver's own code: what compiles, what
-//! it evaluates to, and the texts of evaluation errors must be the same.
+//! Expressions of an `AuthenticationConfiguration`, compared with kube-apiserver's own code: compilation, values and
+//! the texts of evaluation errors must be the same.
 //!
-//! Where we differ is listed in `STRICTER`, with the reason; an entry that nothing needs any more fails the test.
+//! `STRICTER` lists the differences with their reasons; an unused entry fails the test.
 
 mod expressions;
 mod generated;
@@ -14,7 +14,7 @@ use serde_json::json;
 use testkit::go_program::GoProgram;
 use testkit::random::seed;
 
-/// Where we refuse or fail and kube-apiserver does not: a part of our error, and the reason.
+/// Expressions that we refuse or fail and kube-apiserver does not: a part of our error, and the reason.
 const STRICTER: &[(&str, &str)] = &[
     ("is not supported here", "functions for API objects and messages: the module lists them"),
     ("messages are not supported", "a literal says the same"),
@@ -39,7 +39,7 @@ struct Case {
     user: serde_json::Value,
 }
 
-/// What a judge says: the error of compiling, or else the value or the error of evaluating.
+/// The result of one implementation: a compile error, a value, or an evaluation error.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Refused(String),
@@ -102,7 +102,7 @@ fn verdict(answer: &serde_json::Value) -> Verdict {
     }
 }
 
-/// Compares both judges on all cases; which differences occurred.
+/// Compares both implementations on all cases; returns the entries of `STRICTER` that occurred.
 fn compare(program: &GoProgram, cases: &[Case]) -> BTreeSet<&'static str> {
     let answers = theirs(program, cases);
     let (mut failures, mut seen) = (Vec::new(), BTreeSet::new());
@@ -115,13 +115,13 @@ fn compare(program: &GoProgram, cases: &[Case]) -> BTreeSet<&'static str> {
             Verdict::Value(_) => values += 1,
         }
         let same = match (&we, &go) {
-            // Our own words, for the same verdict.
+            // Compile errors differ in their texts.
             (Verdict::Refused(_), Verdict::Refused(_)) => true,
-            // What exactly is wrong with a pattern, we do not say.
+            // Errors in patterns differ in their details.
             (Verdict::Failed(we), Verdict::Failed(go)) if we.starts_with(BAD_PATTERN) => {
                 go.starts_with(BAD_PATTERN)
             }
-            // A type assertion that failed over there.
+            // A failed type assertion in kube-apiserver.
             (Verdict::Failed(_), Verdict::Failed(go)) if go.starts_with("internal error: ") => true,
             (we, go) => we == go,
         };
@@ -151,7 +151,7 @@ fn compare(program: &GoProgram, cases: &[Case]) -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn every_expression_is_judged_as_the_api_server_judges_it() {
+fn expressions_evaluate_as_in_the_api_server() {
     let Some(program) = GoProgram::build("cel") else { return };
     let cases = expressions::all();
     assert!(cases.len() >= 250);
@@ -162,7 +162,7 @@ fn every_expression_is_judged_as_the_api_server_judges_it() {
 }
 
 #[test]
-fn random_expressions_are_judged_alike() {
+fn random_expressions_evaluate_as_in_the_api_server() {
     let Some(program) = GoProgram::build("cel") else { return };
     let seed = seed();
     eprintln!("seed {seed}");
@@ -174,7 +174,8 @@ fn the_functions_are_those_of_the_api_server() {
     let Some(program) = GoProgram::build("cel") else { return };
     let theirs: BTreeMap<String, Vec<String>> =
         serde_json::from_slice(&program.run(&["functions"], b"")).unwrap();
-    // What the parser makes of macros and conditions, and names of operators that no text can contain.
+    // Functions that the parser generates for macros and conditions, and operators whose names cannot be written in
+    // CEL.
     let internal =
         ["_&&_", "_||_", "_?_:_", "_?._", "@not_strictly_false", "__not_strictly_false__", "in", "_in_"];
     let mut wrong = Vec::new();
@@ -184,7 +185,7 @@ fn the_functions_are_those_of_the_api_server() {
             continue;
         }
         match portcullis_cel::overloads(name) {
-            // The types of addresses are missing with their functions.
+            // The types of IP addresses are not supported, nor are their functions.
             Some(ours) => {
                 let overloads: Vec<&String> =
                     overloads.iter().filter(|text| !text.contains("net.")).collect();
@@ -194,7 +195,7 @@ fn the_functions_are_those_of_the_api_server() {
                 }
             }
             None if portcullis_cel::is_missing(name) => {}
-            // Methods of types that only missing functions make.
+            // Methods of types that only unsupported functions return.
             None if overloads.iter().all(|text| text.contains("kubernetes.") || text.contains("net.")) => {}
             None => wrong.push(format!("{name} is missing: {overloads:?}")),
         }

@@ -1,4 +1,5 @@
-//! `portcullis certs` as people meet it: what it prints, what it writes, what it refuses, and who takes its certificates.
+//! The commands of `portcullis certs`: output, files, errors, and the certificates' acceptance by openssl and the
+//! gateway.
 
 mod authorities;
 mod cluster;
@@ -15,38 +16,38 @@ use std::process::{Command, Output, Stdio};
 
 use regex::Regex;
 
-/// What a command printed, and its exit code.
+/// The output and the exit code of a command.
 #[derive(Debug)]
-struct Said {
+struct CommandOutput {
     out: String,
     err: String,
     code: i32,
 }
 
-impl Said {
+impl CommandOutput {
     fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Self { out: text(output.stdout), err: text(output.stderr), code: output.status.code().unwrap() }
     }
 
-    /// What it printed, if it was good.
+    /// Standard output of a command that must succeed without warnings.
     #[track_caller]
-    fn good(self) -> String {
+    fn succeeds(self) -> String {
         assert_eq!((self.code, self.err.as_str()), (0, ""), "{}", self.out);
         self.out
     }
 
-    /// What it said was wrong.
+    /// Standard error of a command that must fail with this code and these texts.
     #[track_caller]
-    fn bad(self, code: i32, told: &[&str]) -> String {
+    fn fails(self, code: i32, texts: &[&str]) -> String {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
-        for part in told {
+        for part in texts {
             assert!(self.err.contains(part), "{part:?} is not in {}", self.err);
         }
         self.err
     }
 
-    /// The whole, the same whenever it was printed.
+    /// Exit code and output, with times, serial numbers and the like replaced.
     fn normal(&self) -> String {
         normal(&format!("exit {}\n{}{}", self.code, self.out, self.err))
     }
@@ -75,23 +76,23 @@ fn command(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn certs(directory: &Path, arguments: &[&str]) -> Said {
-    Said::of(command(directory, arguments).output().unwrap())
+fn certs(directory: &Path, arguments: &[&str]) -> CommandOutput {
+    CommandOutput::of(command(directory, arguments).output().unwrap())
 }
 
-/// Runs a line of shell, which must succeed, and returns what it printed.
+/// Runs a line of shell, which must succeed, and returns its standard output.
 #[track_caller]
 fn shell(directory: &Path, line: &str) -> String {
     let output = Command::new("bash").args(["-c", line]).current_dir(directory).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{line}: {said}{}", String::from_utf8_lossy(&output.stderr));
-    said
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{line}: {printed}{}", String::from_utf8_lossy(&output.stderr));
+    printed
 }
 
-/// A directory with authorities in `pki`.
+/// A directory with CAs in `pki`.
 fn authorities() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    certs(directory.path(), &["init"]).good();
+    certs(directory.path(), &["init"]).succeeds();
     directory
 }
 
@@ -110,7 +111,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn help_teaches() {
+fn help_texts() {
     let directory = tempfile::tempdir().unwrap();
     for command in [
         "", "init", "renew-ca", "issue", "sign", "inspect", "verify", "index", "request", "list", "approve",
@@ -119,6 +120,6 @@ fn help_teaches() {
         let mut arguments: Vec<&str> = command.split_whitespace().collect();
         arguments.push("-h");
         let name = format!("certs_help_{command}");
-        insta::assert_snapshot!(name.trim_end_matches('_'), certs(directory.path(), &arguments).good());
+        insta::assert_snapshot!(name.trim_end_matches('_'), certs(directory.path(), &arguments).succeeds());
     }
 }

@@ -1,5 +1,5 @@
-//! Client certificate chains, judged by us and by Go's `crypto/x509`: thousands of them, and the verdicts, the users
-//! and the texts must be the same.
+//! Thousands of client certificate chains, compared with Go's `crypto/x509`: verdicts, users and error texts must be
+//! the same.
 //!
 //! The chains are a product of features, seeded random combinations, and damage: bytes of certificates changed with
 //! and without a new signature over them. The few places where we are stricter are listed in `STRICTER`; being
@@ -26,7 +26,7 @@ use testkit::random::{Rng, inputs, seed};
 /// 2026-01-01T00:00:00Z.
 const NOW: i64 = 1_767_225_600;
 
-/// Where we refuse and Go does not: a part of our error (`*` for anything), and the reason.
+/// Chains that we refuse and Go accepts: a part of our error (`*` matches any text), and the reason.
 const STRICTER: &[(&str, &str)] = &[
     (
         "RSA keys below 2048 and above 8192 bits",
@@ -63,9 +63,9 @@ impl Case {
     }
 }
 
-// ---- the judges -------------------------------------------------------------------------------------------------
+// ---- the verifiers ----------------------------------------------------------------------------------------------
 
-/// What a judge says.
+/// The result of a verifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     BadRoots,
@@ -90,7 +90,7 @@ fn ours(case: &Case) -> Answer {
     };
     let parsed = case.chain.iter().try_for_each(|certificate| {
         portcullis::authn::x509::parse_chain_for_handshake(certificate, &[]).map(drop).or_else(|error| {
-            // Keys that cannot be used in a handshake parse all the same.
+            // Certificates with keys that TLS does not support still parse.
             if error.to_string().starts_with("tls: ") { Ok(()) } else { Err(error) }
         })
     });
@@ -144,7 +144,7 @@ fn question(case: &Case) -> Value {
 }
 
 #[test]
-fn every_chain_is_judged_as_go_judges_it() {
+fn chains_are_verified_as_by_go() {
     let Some(program) = GoProgram::build("chains") else { return };
     let seed = seed();
     let mut rng = Rng(seed);
@@ -219,7 +219,7 @@ fn class(error: &str) -> &str {
 }
 
 #[test]
-fn bundles_are_read_as_client_go_reads_them() {
+fn bundles_are_parsed_as_by_client_go() {
     let Some(program) = GoProgram::build("chains") else { return };
     let (a, b) = (Ca::new("a").cert_pem(), Ca::new("b").cert_pem());
     let key = Key::generate(KeyKind::P256).pem();

@@ -1,9 +1,9 @@
-//! The command as an operator meets it: its help, what `check` prints, how `serve` fails, and what its log never holds.
+//! The command line: help, the output of `check`, errors of `serve`, and credentials that never reach the log.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 
-use testkit::{Backend, Gateway, Pki, flags, text, until};
+use testkit::{FakeBackend, Gateway, Pki, flags, text, until};
 
 use crate::gateway::InProcess as _;
 use crate::gateway::start_process;
@@ -12,7 +12,7 @@ fn portcullis(arguments: &[&str]) -> Output {
     Command::new(crate::gateway::PORTCULLIS).args(arguments).env("NO_COLOR", "1").output().unwrap()
 }
 
-/// What was printed, with the paths of this run taken out.
+/// The output, without the paths of this run.
 fn printed(output: &Output, directory: &str) -> String {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap().replace(directory, "DIR");
     format!(
@@ -24,14 +24,14 @@ fn printed(output: &Output, directory: &str) -> String {
 }
 
 #[test]
-fn help_teaches() {
+fn help_texts() {
     insta::assert_snapshot!("help", printed(&portcullis(&["--help"]), "DIR"));
     insta::assert_snapshot!("help_explain", printed(&portcullis(&["explain", "-h"]), "DIR"));
     insta::assert_snapshot!("help_serve", printed(&portcullis(&["serve", "--help"]), "DIR"));
 }
 
 #[tokio::test]
-async fn check_prints_what_would_be_served() {
+async fn check_prints_the_resolved_settings() {
     let pki = Pki::new();
     let address: SocketAddr = "127.0.0.1:6443".parse().unwrap();
     let directory = pki.directory.path().display().to_string();
@@ -48,7 +48,7 @@ async fn check_prints_what_would_be_served() {
 }
 
 #[test]
-fn check_and_serve_say_the_same_of_files_that_are_not_what_they_should_be() {
+fn check_and_serve_report_the_same_errors_for_malformed_files() {
     let pki = Pki::new();
     let given = flags(&pki, "127.0.0.1:6443".parse().unwrap());
     let directory = pki.directory.path();
@@ -102,7 +102,7 @@ async fn check_prints_every_cluster_of_a_file() {
 }
 
 #[tokio::test]
-async fn every_error_of_a_configuration_is_told_at_once() {
+async fn all_errors_of_a_configuration_are_reported_together() {
     let pki = Pki::new();
     let directory = pki.directory.path().display().to_string();
     let given = flags(&pki, "127.0.0.1:6443".parse().unwrap());
@@ -125,7 +125,7 @@ async fn every_error_of_a_configuration_is_told_at_once() {
         "--request-timeout=-5s".to_owned(),
         "--tls-cipher-suites=TLS_MADE_UP".to_owned(),
     ];
-    // The last one of a flag counts, as for kube-apiserver; a list is added to.
+    // The last value of a flag counts, as in kube-apiserver; lists are extended.
     let replaced = ["--requestheader-uid-headers"];
     let given: Vec<&str> = given
         .iter()
@@ -137,21 +137,21 @@ async fn every_error_of_a_configuration_is_told_at_once() {
         let arguments: Vec<&str> = std::iter::once(command).chain(given.iter().copied()).collect();
         printed(&portcullis(&arguments), &directory)
     };
-    let said = run("check");
-    insta::assert_snapshot!("errors", said);
-    assert_eq!(run("serve"), said, "check says exactly what serve would");
+    let output = run("check");
+    insta::assert_snapshot!("errors", output);
+    assert_eq!(run("serve"), output, "check prints exactly the errors of serve");
 }
 
 #[test]
-fn flags_of_kube_apiserver_that_mean_nothing_here_are_named() {
-    let said = printed(&portcullis(&["serve", "--etcd-servers=x", "--audit-log-format", "y"]), "DIR");
-    insta::assert_snapshot!("foreign_flags", said);
+fn unsupported_kube_apiserver_flags_are_named() {
+    let output = printed(&portcullis(&["serve", "--etcd-servers=x", "--audit-log-format", "y"]), "DIR");
+    insta::assert_snapshot!("foreign_flags", output);
 }
 
 #[tokio::test]
-async fn a_taken_port_is_said_so() {
+async fn a_port_in_use_is_reported() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let given = flags(&pki, backend.address);
     let port = format!("--secure-port={}", gateway.address.port());
@@ -159,16 +159,16 @@ async fn a_taken_port_is_said_so() {
         std::iter::once("serve").chain(given.iter().map(String::as_str)).chain([port.as_str()]).collect();
     let output = portcullis(&arguments);
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains(&format!("cannot listen on {}: ", gateway.address)), "{said}");
+    let output = String::from_utf8(output.stderr).unwrap();
+    assert!(output.contains(&format!("cannot listen on {}: ", gateway.address)), "{output}");
 }
 
-/// Every credential that a client sends, good or bad, stays out of the log, however much is logged; and a signal ends
-/// the process with success.
+/// No credential of a client, valid or not, reaches the log at any verbosity; a signal ends the process with exit code
+/// 0.
 #[tokio::test]
 async fn no_credential_reaches_the_log() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let extra = ["-v=9", "--shutdown-grace-period=1s"].map(str::to_owned);
     let process = start_process(flags(&pki, backend.address).into_iter().chain(extra)).await;
     let gateway = &process.gateway;
@@ -186,7 +186,7 @@ async fn no_credential_reaches_the_log() {
         ("sec-websocket-protocol", subprotocol),
     ];
     text(gateway.http1(None).await.get("/api", &headers).await).await;
-    until("the last request's end", || backend.pending() >= 2).await;
+    until("the end of the last request", || backend.pending() >= 2).await;
 
     let (ended, log) = process.end().await;
     assert!(ended.success());

@@ -1,21 +1,21 @@
-//! Many clusters behind one gateway: which requests go where, and that nothing of one is good for another.
+//! Several clusters behind one gateway: routing, and credentials that are valid for one cluster only.
 
 use http::StatusCode;
 use rustls_pki_types::ServerName;
-use testkit::{Backend, Gateway, Pki, cluster_flags, status, text};
+use testkit::{FakeBackend, Gateway, Pki, cluster_flags, status, text};
 
 use crate::gateway::InProcess as _;
 
-/// `TwoClusters` clusters with authorities, tokens and front proxies of their own.
+/// Two clusters, each with its own CAs, tokens and front proxies.
 struct TwoClusters {
     pki: Pki,
     other: Pki,
-    prod: Backend,
-    test: Backend,
+    prod: FakeBackend,
+    test: FakeBackend,
     gateway: Gateway,
 }
 
-/// Targets and users, of `prod` and of `test`.
+/// Targets and users of the requests that `prod` and `test` received.
 type Seen = [Vec<(String, String)>; 2];
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
@@ -24,7 +24,7 @@ const OTHER_TOKEN: (&str, &str) = ("authorization", "Bearer other-token");
 impl TwoClusters {
     async fn start() -> Self {
         let (pki, other) = (Pki::new(), Pki::new());
-        let (prod, test) = (Backend::plain(&pki).await, Backend::plain(&pki).await);
+        let (prod, test) = (FakeBackend::plain(&pki).await, FakeBackend::plain(&pki).await);
         pki.write("prod-clients.crt", pki.clients.cert_pem());
         pki.write("test-clients.crt", other.clients.cert_pem());
         pki.write("prod-front.crt", pki.client_front.cert_pem());
@@ -55,7 +55,7 @@ impl TwoClusters {
         Self { pki, other, prod, test, gateway }
     }
 
-    /// Who `prod` and `test` were each asked by.
+    /// The requests that `prod` and `test` received.
     fn seen(&self) -> Seen {
         [&self.prod, &self.test].map(|backend| {
             std::iter::from_fn(|| backend.take())
@@ -73,7 +73,7 @@ fn one(target: &str, user: &str) -> Vec<(String, String)> {
 async fn a_request_goes_to_the_cluster_that_it_names_and_to_no_other() {
     let two = TwoClusters::start().await;
     let none: Vec<(String, String)> = Vec::new();
-    // SNI, Host, path, and where it goes.
+    // SNI, Host, path; status code and received requests.
     let cases: &[(&str, &str, &str, StatusCode, Seen)] = &[
         (
             "prod.example.com",
@@ -98,7 +98,7 @@ async fn a_request_goes_to_the_cluster_that_it_names_and_to_no_other() {
             StatusCode::OK,
             [one("/?a=b", "carol"), none.clone()],
         ),
-        // What remains is not looked into for another way out of the cluster.
+        // The rest of the path does not select another cluster.
         (
             "localhost",
             "10.0.0.1",
@@ -165,13 +165,13 @@ async fn a_request_goes_to_the_cluster_that_it_names_and_to_no_other() {
 }
 
 #[tokio::test]
-async fn a_credential_of_one_cluster_is_none_at_another() {
+async fn a_credential_of_one_cluster_is_refused_by_another() {
     let two = TwoClusters::start().await;
     let carol = two.pki.clients.leaf().cn("carol").issue();
     let mallory = two.other.clients.leaf().cn("mallory").issue();
     let unauthorized = StatusCode::UNAUTHORIZED;
 
-    // Tokens, on one connection, first where they are good: nothing of that is remembered for the other.
+    // Tokens on one connection, first at their own cluster: its cached result must not count for the other.
     let mut client = two.gateway.http1(None).await;
     for (path, token, code) in [
         ("/clusters/prod/api", TOKEN, StatusCode::OK),
@@ -185,10 +185,10 @@ async fn a_credential_of_one_cluster_is_none_at_another() {
     }
     assert_eq!(two.seen(), [one("/api", "carol"), one("/api", "mallory")]);
 
-    // Certificates, likewise.
-    for (certificate, good, bad) in [(&carol, "prod", "test"), (&mallory, "test", "prod")] {
+    // The same for certificates.
+    for (certificate, own, other) in [(&carol, "prod", "test"), (&mallory, "test", "prod")] {
         let mut client = two.gateway.http1(Some(certificate)).await;
-        for (cluster, code) in [(good, StatusCode::OK), (bad, unauthorized), (good, StatusCode::OK)] {
+        for (cluster, code) in [(own, StatusCode::OK), (other, unauthorized), (own, StatusCode::OK)] {
             let response = client.get(&format!("/clusters/{cluster}/api"), &[]).await;
             assert_eq!(response.status(), code, "{cluster}");
             text(response).await;
@@ -197,7 +197,7 @@ async fn a_credential_of_one_cluster_is_none_at_another() {
     let [prod, test] = two.seen();
     assert_eq!((prod.len(), test.len()), (2, 2));
 
-    // Anonymous requests are let in by one of them alone.
+    // Only one of the clusters accepts anonymous requests.
     let mut client = two.gateway.http1(None).await;
     assert_eq!(text(client.get("/clusters/prod/api", &[]).await).await, "ok");
     assert_eq!(client.get("/clusters/test/api", &[]).await.status(), unauthorized);
@@ -205,7 +205,7 @@ async fn a_credential_of_one_cluster_is_none_at_another() {
 }
 
 #[tokio::test]
-async fn a_front_proxy_of_one_cluster_names_nobody_at_another() {
+async fn a_front_proxy_of_one_cluster_is_refused_by_another() {
     let two = TwoClusters::start().await;
     let proxy = two.pki.client_front.leaf().cn("proxy").issue();
     let mut client = two.gateway.http1(Some(&proxy)).await;

@@ -1,7 +1,6 @@
-//! Service-account tokens with odd JSON, legacy and bound ones, judged by us and by kube-apiserver's own authenticators:
-//! the same are let in, as the same users. Where we are stricter, the token holds something that `docs/conformance.md`
-//! declares; being more lenient is never allowed. Tokens are random; `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` try others
-//! and more.
+//! Legacy and bound service-account tokens with unusual JSON, compared with kube-apiserver's own authenticators: both
+//! must accept the same tokens, as the same users. We may be stricter only as `docs/conformance.md` declares, and never
+//! more lenient. Tokens are random; `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` change their seed and number.
 
 mod parts;
 
@@ -28,7 +27,7 @@ use crate::random_tokens::{
     Comparison, DATES, DATES_BEYOND, HEADER, RandomToken, SPELLING, TokenMint, VALUES,
 };
 
-/// What is declared beside what any token may hold: an id of `docs/conformance.md`.
+/// A declared difference of service-account tokens: an id of `docs/conformance.md`.
 const NO_NAMESPACE: &str = "D-token-namespace";
 const LEGACY: &str = "kubernetes/serviceaccount";
 const LEGACY_PREFIX: &str = "kubernetes.io/serviceaccount/";
@@ -39,20 +38,25 @@ struct Settings {
     issuers: &'static [&'static str],
     audiences: &'static [&'static str],
     lookup: bool,
-    /// The audiences that are asked for.
-    asked: &'static [&'static str],
+    /// The requested audiences.
+    requested: &'static [&'static str],
 }
 
 const SETTINGS: &[Settings] = &[
-    Settings { issuers: &["https://issuer.example"], audiences: &["api"], lookup: true, asked: &[] },
+    Settings { issuers: &["https://issuer.example"], audiences: &["api"], lookup: true, requested: &[] },
     Settings {
         issuers: &["https://issuer.example", "https://old.example"],
         audiences: &["api", "more"],
         lookup: true,
-        asked: &["more", "vault"],
+        requested: &["more", "vault"],
     },
-    Settings { issuers: &["https://issuer.example"], audiences: &[], lookup: false, asked: &[] },
-    Settings { issuers: &["https://issuer.example", LEGACY], audiences: &["api"], lookup: true, asked: &[] },
+    Settings { issuers: &["https://issuer.example"], audiences: &[], lookup: false, requested: &[] },
+    Settings {
+        issuers: &["https://issuer.example", LEGACY],
+        audiences: &["api"],
+        lookup: true,
+        requested: &[],
+    },
 ];
 
 /// An object that both sides have.
@@ -102,7 +106,7 @@ const OBJECTS: &[Object] = &[
     ending("node", ""),
 ];
 
-/// The objects, as our side finds them. All secrets hold the same token.
+/// The objects for our side. All secrets hold the same token.
 #[derive(Debug, Default)]
 struct Cluster {
     stored: Mutex<String>,
@@ -173,7 +177,7 @@ impl TokenGetter for Cluster {
     fn label_secret(&self, _: &str, _: &str, _: &'static str, _: String) {}
 }
 
-/// The value of a claim or of a member of `kubernetes.io`, most often one that suits its name.
+/// The value of a claim or of a member of `kubernetes.io`, usually one that fits its name.
 fn value(rng: &mut Rng, name: &str) -> String {
     if rng.one_in(8) {
         return (*rng.pick(VALUES)).to_owned();
@@ -194,7 +198,7 @@ fn value(rng: &mut Rng, name: &str) -> String {
     (*rng.pick(choice)).to_owned()
 }
 
-/// A reference to an object, which may be one that is there.
+/// A reference to an object, which may exist.
 fn reference(rng: &mut Rng, kind: &str) -> String {
     if rng.one_in(12) {
         return (*rng.pick(REFERENCES)).to_owned();
@@ -254,7 +258,7 @@ fn bonds(rng: &mut Rng) -> String {
     if rng.one_in(20) {
         members.remove(rng.below(members.len()));
     }
-    // All of the namespace in the name: a cache finds objects by one text of both.
+    // The namespace within the name, since a cache may concatenate both to a key.
     if rng.one_in(40) {
         members = vec!["\"serviceaccount\": {\"name\": \"ns/builder\", \"uid\": \"builder-uid\"}".to_owned()];
     }
@@ -293,7 +297,7 @@ fn claims(mint: &mut TokenMint) -> String {
     if rng.one_in(12) {
         members.remove(rng.below(members.len()));
     }
-    // In place of one that is there, or beside it.
+    // Replaces or duplicates a member.
     let changes = if rng.one_in(2) { 1 + rng.below(2) } else { 0 };
     for _ in 0..changes {
         let name = *rng.pick(NAMES);
@@ -312,7 +316,7 @@ fn claims(mint: &mut TokenMint) -> String {
 fn token(mint: &mut TokenMint) -> RandomToken {
     let claims = claims(mint);
     let mut token = mint.token(&claims);
-    // Anything that begins beyond the last date.
+    // Any number beyond the last date.
     if ["922337203685477580", "1e19", "1e300", "99999999999999999999999"]
         .iter()
         .any(|date| token.shown.contains(date))
@@ -380,15 +384,15 @@ async fn service_account_tokens_are_judged_as_the_api_server_judges_them() {
         let mut questions = vec![configuration.clone()];
         questions.extend(tokens.iter().zip(&stored).enumerate().map(|(at, (token, stored))| {
             let at = at % SETTINGS.len();
-            let asked = SETTINGS[at].asked;
-            json!({"authenticator": at, "token": token.text, "stored": stored, "audiences": asked})
+            let requested = SETTINGS[at].requested;
+            json!({"authenticator": at, "token": token.text, "stored": stored, "audiences": requested})
         }));
         let answers = program.ask(&questions).into_iter().skip(1);
         for (at, ((token, stored), answer)) in tokens.iter().zip(stored).zip(answers).enumerate() {
             let at = at % SETTINGS.len();
             stored.clone_into(&mut cluster.stored.lock().unwrap());
             let theirs = (answer["known"] == true).then(|| identity(&answer));
-            let ours = judges[at].authenticate(&token.text, &audiences(SETTINGS[at].asked), now).await;
+            let ours = judges[at].authenticate(&token.text, &audiences(SETTINGS[at].requested), now).await;
             comparison.add(token, &ours, theirs.as_ref(), &answer);
         }
         comparison.assert_no_failures(seed);

@@ -1,6 +1,6 @@
-//! ID tokens with odd JSON, judged by us and by kube-apiserver's own authenticator: the same are let in, as the same
-//! users. Where we are stricter, the token holds something that `docs/conformance.md` declares; being more lenient is
-//! never allowed. Tokens are random; `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` try others and more.
+//! ID tokens with unusual JSON, compared with kube-apiserver's own authenticator: both must accept the same tokens, as
+//! the same users. We may be stricter only as `docs/conformance.md` declares, and never more lenient. Tokens are
+//! random; `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` change their seed and number.
 
 mod parts;
 
@@ -110,7 +110,7 @@ fn user(answer: &Value) -> UserInfo {
     user
 }
 
-/// The clock is stopped, because a token that no key has signed waits a second for newer keys.
+/// With paused time, since a token with an unknown key waits a second for newer keys.
 #[tokio::test(start_paused = true)]
 async fn id_tokens_are_judged_as_the_api_server_judges_them() {
     const AT_ONCE: usize = 10_000;

@@ -1,4 +1,4 @@
-//! The configuration file: what it says counts as flags do, and what is wrong with it is told in an operator's words.
+//! The configuration file: its keys have the effect of flags, and its errors name key and fix.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use crate::gateway::resolved;
 
 const HEAD: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\n";
 
-/// A directory with everything that a configuration may name, and a file in it.
+/// A directory with the files that a configuration may name, and a configuration file.
 struct Directory {
     pki: Pki,
 }
@@ -22,7 +22,7 @@ impl Directory {
         Self { pki }
     }
 
-    /// Resolves a file beside flags.
+    /// Resolves a configuration file together with flags.
     fn resolve(&self, yaml: &str, flags: &[&str]) -> Result<Settings, String> {
         let file = self.pki.write("gateway.yaml", yaml);
         let config = format!("--config={}", file.display());
@@ -32,7 +32,7 @@ impl Directory {
             Ok(resolved) => Err(format!("warnings: {:#?}", resolved.warnings)),
             Err(errors) => Err(errors.to_string()),
         }
-        .map_err(|said| said.replace(&self.pki.directory.path().display().to_string(), "DIR"))
+        .map_err(|error| error.replace(&self.pki.directory.path().display().to_string(), "DIR"))
     }
 
     fn filled(&self, flag: &str) -> String {
@@ -65,7 +65,7 @@ fn cluster<'a>(settings: &'a Settings, name: &str) -> &'a Cluster {
 }
 
 #[test]
-fn several_clusters_come_of_one_file() {
+fn a_file_may_have_several_clusters() {
     let directory = Directory::new();
     let settings = directory.resolve(&format!("{HEAD}{SERVING}{CLUSTERS}"), &[]).unwrap();
     assert_eq!(settings.serving.address, "0.0.0.0:6443".parse().unwrap(), "the flags' defaults count");
@@ -142,7 +142,7 @@ jwt:
 ";
 
 #[test]
-fn issuers_of_a_cluster_may_come_from_kubernetes_own_file() {
+fn issuers_of_a_cluster_may_come_from_an_authentication_configuration() {
     let directory = Directory::new();
     std::fs::create_dir(directory.pki.directory.path().join("below")).unwrap();
     directory.pki.write("below/authentication.yaml", ISSUER);
@@ -166,9 +166,9 @@ fn issuers_of_a_cluster_may_come_from_kubernetes_own_file() {
     assert_eq!(cluster(&settings, "prod").authentication.anonymous, AnonymousAuth::Disabled);
 }
 
-/// Each kind of mistake, and every word that is said of it.
+/// Each kind of mistake, with its complete error message.
 #[test]
-fn mistakes_are_told_in_words_that_help() {
+fn mistakes_are_reported_with_key_and_fix() {
     let directory = Directory::new();
     let full = |rest: &str| format!("{HEAD}{SERVING}{rest}");
     let two = |one: &str, other: &str| {
@@ -406,16 +406,16 @@ fn mistakes_are_told_in_words_that_help() {
     directory
         .pki
         .write("nobody.yaml", ISSUER.split("anonymous").next().unwrap().to_owned() + "anonymous: {}\n");
-    let said = cases.iter().map(|(name, yaml, flags)| {
-        let said = directory.resolve(yaml, flags).expect_err(name);
-        format!("## {name}\n{said}\n")
+    let messages = cases.iter().map(|(name, yaml, flags)| {
+        let errors = directory.resolve(yaml, flags).expect_err(name);
+        format!("## {name}\n{errors}\n")
     });
-    insta::assert_snapshot!("mistakes", said.collect::<Vec<_>>().join("\n"));
+    insta::assert_snapshot!("mistakes", messages.collect::<Vec<_>>().join("\n"));
 }
 
-/// The samples are what people begin with: each resolves as it is, once the files it names are there.
+/// Each sample configuration resolves unchanged once the files that it names exist.
 #[test]
-fn samples_resolve_as_they_are() {
+fn samples_resolve_unchanged() {
     let directory = Directory::new();
     let pki = &directory.pki;
     pki.write("front-proxy-ca.crt", pki.client_front.cert_pem());
@@ -433,7 +433,7 @@ fn samples_resolve_as_they_are() {
     for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
         let sample = std::fs::read_to_string(&path).unwrap();
         let settings = directory.resolve(&sample, &[]);
-        let settings = settings.unwrap_or_else(|said| panic!("{}: {said}", path.display()));
+        let settings = settings.unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
         let signers: usize = settings
             .clusters
             .iter()
@@ -448,9 +448,9 @@ fn samples_resolve_as_they_are() {
     assert_eq!(samples, expected.map(|(name, clusters)| (name.to_owned(), clusters)));
 }
 
-/// A name that is left out would be one that clients can write.
+/// Clients could set an identity header that is missing from the list.
 #[test]
-fn identity_headers_of_the_backend_are_named_by_what_names_users_at_least() {
+fn identity_headers_of_the_backend_must_include_a_username_header() {
     let pki = Pki::new();
     let with = |more: &[&str]| {
         let all = flags(&pki, ([127, 0, 0, 1], 6443).into());

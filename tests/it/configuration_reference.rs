@@ -1,4 +1,4 @@
-//! `docs/configuration.md` is generated from the definition that flags and file share.
+//! Generates `docs/configuration.md` from the common definition of flags and configuration file.
 
 use std::fmt::Write as _;
 
@@ -109,7 +109,7 @@ fn configuration_reference_is_up_to_date() {
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == reference,
-        "docs/configuration.md is out of date; write it anew with: UPDATE_DOCS=1 cargo test --test it configuration_reference"
+        "docs/configuration.md is out of date; regenerate it with: UPDATE_DOCS=1 cargo test --test it configuration_reference"
     );
 }
 

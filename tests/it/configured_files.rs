@@ -1,5 +1,5 @@
-//! Every kind of file that a configuration can name, each with everything that may be in its place: what the gateway
-//! says to it at the start, and what when it is reloaded.
+//! Every kind of file that a configuration can name, each replaced by malformed, mismatched and unreadable content. The
+//! snapshots hold the gateway's error or warning at startup and on reload.
 
 mod inputs;
 
@@ -25,31 +25,31 @@ use crate::gateway::parse;
 
 use inputs::{Content, Form, INPUTS, Material};
 
-/// A kind of file.
+/// A kind of configured file.
 struct Kind {
     name: &'static str,
-    /// What an error of it is about: the flag, the key of the configuration file, or the field of a kubeconfig. Of a pair
-    /// both, since the two may not fit together.
+    /// The flag, configuration key or kubeconfig field that an error must name. A certificate and its key have two,
+    /// since an error about a mismatch may name either.
     keys: [&'static str; 2],
     configuration: Configuration,
     form: Form,
-    /// The file that an error of it names.
+    /// The file that an error must name.
     file: &'static str,
-    /// The certificate and the key that belong together, if it is one of the two.
+    /// The files of the certificate and its key, if this file is one of them.
     pair: Option<[&'static str; 2]>,
-    /// How content that has no file of its own gets into `file`.
+    /// Embeds the content into `file`, for content without a file of its own.
     within: Option<fn(&Path, &str)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Configuration {
-    /// Flags alone, as many as go together.
+    /// Flags alone, as many as can be combined.
     Flags,
-    /// A configuration file, for what does not go with those.
+    /// A configuration file, for settings that cannot be combined with those flags.
     File,
-    /// A kubeconfig with everything in it.
+    /// A kubeconfig with embedded credentials.
     Inline,
-    /// A kubeconfig whose credential a plugin prints.
+    /// A kubeconfig with an exec credential plugin.
     Exec,
 }
 
@@ -60,7 +60,7 @@ const fn file(key: &'static str, configuration: Configuration, form: Form, file:
     Kind { name: key, keys: [key; 2], configuration, form, file, pair: None, within: None }
 }
 
-/// A certificate and its key, by the names of their files and what errors of either are about.
+/// A certificate and its key: their files, and the configuration keys that errors name.
 fn pair(
     names: [&'static str; 2],
     keys: [&'static str; 2],
@@ -225,7 +225,8 @@ fn write_issuers(directory: &Path, ca: Option<&str>) {
     std::fs::write(directory.join("issuers.yaml"), text.to_string()).unwrap();
 }
 
-/// A kubeconfig with these values of `certificate-authority-data`, `client-certificate-data` and `client-key-data`.
+/// Writes a kubeconfig with these values of `certificate-authority-data`, `client-certificate-data` and
+/// `client-key-data`.
 fn write_inline(directory: &Path, values: [Option<&str>; 3]) {
     let mut files = ["servers-ca.crt", "front.crt", "front.key"].iter();
     let [ca, certificate, key] = values.map(|value| {
@@ -240,7 +241,7 @@ fn write_inline(directory: &Path, values: [Option<&str>; 3]) {
     );
 }
 
-/// What the plugin prints: these values of `clientCertificateData` and `clientKeyData`.
+/// Writes the plugin's output, with these values of `clientCertificateData` and `clientKeyData`.
 fn write_answer(directory: &Path, values: [Option<&str>; 2]) {
     let mut files = ["front.crt", "front.key"].iter();
     let [certificate, key] = values.map(|value| {
@@ -266,7 +267,7 @@ fn write_kubeconfig(path: &Path, cluster: &serde_json::Value, user: &serde_json:
     std::fs::write(path, text.to_string()).unwrap();
 }
 
-/// A directory in which every file is good, and the flags that name them.
+/// A directory of valid files, and the flags that name them.
 struct ConfigurationDirectory {
     pki: Pki,
     flags: Vec<String>,
@@ -278,7 +279,8 @@ impl ConfigurationDirectory {
         let mut flags = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
         let directory = pki.directory.path().to_owned();
         let path = |name: &str| directory.join(name).display().to_string();
-        // Of a directory of another length, half a file ends elsewhere.
+        // Relative paths: otherwise the length of the directory's name would move the end of "the first half" of a
+        // file.
         let absolute = read(&directory, "backend.kubeconfig");
         pki.write("backend.kubeconfig", absolute.replace(&format!("{}/", directory.display()), ""));
         let authority = |name: &str| {
@@ -367,7 +369,7 @@ impl ConfigurationDirectory {
         self.pki.directory.path().join(name)
     }
 
-    /// Puts `content` in the place of a file.
+    /// Replaces a file by `content`.
     fn put(&self, file: &str, content: &Content) {
         let path = self.path(file);
         remove(&path);
@@ -381,9 +383,9 @@ impl ConfigurationDirectory {
             Content::Device => symlink("/dev/null", &path).unwrap(),
             Content::Loop => symlink(&path, &path).unwrap(),
             Content::Missing => {}
-            // What may not be read: permissions would not stop root.
+            // A path below a regular file cannot be opened even by root, which ignores permissions.
             Content::Unreachable => symlink(self.path("gateway.crt").join("in-it"), &path).unwrap(),
-            // Sparse: it takes no room.
+            // A sparse file, which occupies no disk space.
             Content::Huge => std::fs::File::create(&path).unwrap().set_len(100 << 20).unwrap(),
         }
     }
@@ -397,17 +399,17 @@ fn remove(path: &Path) {
     }
 }
 
-/// What became of one reading.
+/// The outcome of one load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
     Taken,
-    /// With these warnings.
+    /// Accepted, with these warnings.
     Warned(Vec<String>),
-    /// By an error that names key, file and fix.
+    /// Refused with one error that names key, file and fix.
     Refused(String),
-    /// By errors of which that cannot be said, or by more than one.
+    /// Refused with several errors, or with one that lacks key, file or fix.
     Unclear(String),
-    /// When it was too late for an error of the configuration: the exit code is 1.
+    /// Refused after the configuration was accepted, when the server started (exit code 1).
     Late(String),
     Hangs,
 }
@@ -424,7 +426,7 @@ impl Verdict {
         }
     }
 
-    /// The same, whatever the directory is.
+    /// Removes the path of the directory from the texts.
     fn without(self, directory: &str) -> Self {
         let normal = |text: String| text.replace(directory, "");
         match self {
@@ -436,7 +438,7 @@ impl Verdict {
         }
     }
 
-    /// An error is clear if it names one of `keys`, one of `files` and the way out.
+    /// An error is clear if it names one of `keys`, one of `files` and a fix.
     fn of(
         loaded: &Result<ResolvedConfig, ConfigErrors>,
         keys: &[&str],
@@ -456,7 +458,7 @@ impl Verdict {
                     [error] if error.position.is_none() || form != Text => {
                         names_file(&text) && keys.iter().any(|key| text.contains(key))
                     }
-                    // Of what a document says each error has its line.
+                    // Errors in the content of a document have a line number instead of a key.
                     all => form == Text && all.iter().all(|error| names_file(&error.to_string())),
                 };
                 if is_clear { Self::Refused(text) } else { Self::Unclear(text) }
@@ -465,7 +467,8 @@ impl Verdict {
     }
 }
 
-/// Does what may hang; a FIFO is then given an end, so that the thread goes on.
+/// Runs `work`, which may block on opening a FIFO. After a minute the FIFO is opened for writing, which unblocks the
+/// thread.
 fn unless_hanging(path: &Path, work: impl FnOnce() -> Verdict + Send + 'static) -> Verdict {
     let (sender, receiver) = mpsc::channel();
     let thread = std::thread::spawn(move || sender.send(work()).ok());
@@ -479,16 +482,16 @@ fn unless_hanging(path: &Path, work: impl FnOnce() -> Verdict + Send + 'static) 
                 drop(std::fs::OpenOptions::new().write(true).custom_flags(nonblocking).open(path));
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                let panic = thread.join().expect_err("it ended without a verdict");
+                let panic = thread.join().expect_err("the thread ended without a verdict");
                 std::panic::resume_unwind(panic);
             }
         }
     }
 }
 
-/// At the start, and on reload.
+/// The verdicts at startup and on reload.
 ///
-/// `unread` is the configuration before it was ever read, `running` the same once it was read with every file good.
+/// `unread` is a configuration source that was never loaded; `running` has been loaded with valid files.
 fn verdicts(
     configured: &ConfigurationDirectory,
     kind: &'static Kind,
@@ -497,7 +500,7 @@ fn verdicts(
 ) -> [Verdict; 2] {
     let path = configured.path(kind.file);
     let replaced = [kind.file].into_iter().chain(kind.pair.into_iter().flatten());
-    let good: BTreeMap<&str, Vec<u8>> =
+    let valid: BTreeMap<&str, Vec<u8>> =
         replaced.map(|name| (name, std::fs::read(configured.path(name)).unwrap())).collect();
     let put = || match (content, kind.within) {
         (Content::Pair(certificate, key), _) => {
@@ -510,7 +513,7 @@ fn verdicts(
         }
         _ => configured.put(kind.file, content),
     };
-    // What does not fit together may be told of either; what is wrong in one file is told of that one.
+    // An error about a mismatch may name either file of a pair; any other error must name the replaced file.
     let partners = kind.pair.into_iter().flatten();
     let partners: Vec<&str> = partners.filter(|_| matches!(content, Content::Pair(..))).collect();
     let files: Vec<PathBuf> =
@@ -523,7 +526,7 @@ fn verdicts(
     let start = unless_hanging(&path, move || {
         let loaded = starting.load();
         match (Verdict::of(&loaded, &keys, &named, form), loaded) {
-            // Of text there is nothing more to be made.
+            // Starting the server reads nothing more from text files.
             (verdict, Ok(_)) if matches!(form, Text | Token) => verdict,
             (verdict, Ok(resolved)) => match Server::start(&resolved.settings, starting) {
                 Ok(server) => {
@@ -536,11 +539,11 @@ fn verdicts(
         }
     });
     let reload = unless_hanging(&path, move || {
-        // What a plugin gave is kept until it ends, and is not looked at for changes.
-        assert!(running.changed() || kind.configuration == Exec, "{}: the change is not seen", kind.name);
+        // A plugin's output is cached until it expires and is not checked for changes.
+        assert!(running.changed() || kind.configuration == Exec, "{}: the change is not detected", kind.name);
         Verdict::of(&running.load(), &keys, &files, form)
     });
-    for (name, content) in good {
+    for (name, content) in valid {
         configured.put(name, &Content::Bytes(content));
     }
     if kind.configuration == Exec {
@@ -549,21 +552,21 @@ fn verdicts(
     [start, reload]
 }
 
-/// A row for each input; what was said, by kind.
+/// The verdicts of one kind of file, by input.
 type Cells = BTreeMap<&'static str, [Verdict; 2]>;
 
 fn column(kind: &'static Kind) -> Cells {
     let configured = ConfigurationDirectory::new(kind.configuration);
-    let good = |file: &str| std::fs::read(configured.path(file)).unwrap();
+    let valid = |file: &str| std::fs::read(configured.path(file)).unwrap();
     let (content, key) = match (kind.name, kind.pair) {
-        ("certificateAuthority of an issuer", _) => (good("clients-ca.crt"), Vec::new()),
-        ("certificate-authority-data", _) => (good("servers-ca.crt"), Vec::new()),
+        ("certificateAuthority of an issuer", _) => (valid("clients-ca.crt"), Vec::new()),
+        ("certificate-authority-data", _) => (valid("servers-ca.crt"), Vec::new()),
         ("client-certificate-data" | "exec's clientCertificateData", _) => {
-            (good("front.crt"), good("front.key"))
+            (valid("front.crt"), valid("front.key"))
         }
-        ("client-key-data" | "exec's clientKeyData", _) => (good("front.key"), good("front.key")),
-        (_, Some([_, key])) => (good(kind.file), good(key)),
-        _ => (good(kind.file), Vec::new()),
+        ("client-key-data" | "exec's clientKeyData", _) => (valid("front.key"), valid("front.key")),
+        (_, Some([_, key])) => (valid(kind.file), valid(key)),
+        _ => (valid(kind.file), Vec::new()),
     };
     let is_authority = kind.file.starts_with("signing")
         || kind.file.starts_with("profile")
@@ -572,7 +575,7 @@ fn column(kind: &'static Kind) -> Cells {
         if is_authority { Ca::new("other").as_leaf() } else { Ca::new("others").leaf().cn("other").issue() };
     let material = Material {
         form: kind.form,
-        good: content,
+        valid: content,
         key,
         other,
         in_pair: kind.pair.is_some(),
@@ -586,7 +589,7 @@ fn column(kind: &'static Kind) -> Cells {
         .iter()
         .filter_map(|(name, make)| {
             let content = make(&material)?;
-            if matches!(&content, Content::Bytes(bytes) if *bytes == material.good) {
+            if matches!(&content, Content::Bytes(bytes) if *bytes == material.valid) {
                 return None;
             }
             if kind.within.is_some() {
@@ -600,7 +603,7 @@ fn column(kind: &'static Kind) -> Cells {
         .collect()
 }
 
-/// The table of all, and everything that was said.
+/// The table of all verdicts, and the texts of all errors and warnings.
 fn report(kinds: &'static [Kind], columns: &[Cells]) -> (String, String) {
     let mut table = String::from(
         "at the start, on reload: - refused by key, file and fix; + taken; w taken with a warning; . does not apply\n\
@@ -624,9 +627,9 @@ fn report(kinds: &'static [Kind], columns: &[Cells]) -> (String, String) {
         }
         table.push('\n');
     }
-    let mut said = String::new();
+    let mut texts = String::new();
     for (kind, cells) in kinds.iter().zip(columns) {
-        writeln!(said, "## {}", kind.name).unwrap();
+        writeln!(texts, "## {}", kind.name).unwrap();
         let mut by_text: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for (name, _) in INPUTS {
             let Some(verdicts) = cells.get(name) else { continue };
@@ -646,15 +649,15 @@ fn report(kinds: &'static [Kind], columns: &[Cells]) -> (String, String) {
         let mut by_text: Vec<_> = by_text.into_iter().collect();
         by_text.sort_by_key(|(_, names)| INPUTS.iter().position(|(name, _)| names.first() == Some(name)));
         for (text, names) in by_text {
-            writeln!(said, "{}:\n   {text}", names.join(", ")).unwrap();
+            writeln!(texts, "{}:\n   {text}", names.join(", ")).unwrap();
         }
-        said.push('\n');
+        texts.push('\n');
     }
-    (table, said)
+    (table, texts)
 }
 
 #[test]
-fn whatever_stands_in_the_place_of_a_file_is_told_at_the_start_and_changes_nothing_on_reload() {
+fn malformed_files_are_reported_at_startup_and_keep_the_running_configuration_on_reload() {
     let kinds: &'static [Kind] = Vec::leak(kinds());
     let next = std::sync::atomic::AtomicUsize::new(0);
     let done = std::sync::Mutex::new(BTreeMap::new());
@@ -671,7 +674,7 @@ fn whatever_stands_in_the_place_of_a_file_is_told_at_the_start_and_changes_nothi
         }
     });
     let columns: Vec<Cells> = done.into_inner().unwrap().into_values().collect();
-    let (table, said) = report(kinds, &columns);
-    insta::assert_snapshot!("configured_files_said", said);
+    let (table, texts) = report(kinds, &columns);
+    insta::assert_snapshot!("configured_files_said", texts);
     insta::assert_snapshot!("configured_files", table);
 }

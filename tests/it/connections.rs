@@ -1,4 +1,4 @@
-//! Connections to the backend and from clients: how they begin, fail, are used again and end.
+//! Backend and client connections: establishment, failure, reuse and closing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use testkit::body::fed;
 use testkit::frames::{self, DATA, END_HEADERS, END_STREAM, HEADERS, frame, header_block, ok, read_frame};
 use testkit::wire::{Socket, acceptor, answer_questions, bare, head, is_held};
-use testkit::{Backend, Gateway, H1, H2, Pki, empty, flags, full, get, in_time, until};
+use testkit::{FakeBackend, Gateway, H1, H2, Pki, empty, flags, full, get, in_time, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::gateway::InProcess as _;
 
 #[tokio::test]
-async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_request() {
+async fn an_abandoned_connection_attempt_does_not_fail_a_later_request() {
     let pki = Pki::new();
     let acceptor = acceptor(&pki, H2);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -28,15 +28,15 @@ async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_requ
     let (own, _) = in_time(listener.accept()).await.unwrap();
     tokio::spawn(answer_questions(acceptor.clone(), own, Arc::default()));
     let mut client = gateway.http1(Some(&alice)).await;
-    let asking = tokio::spawn(async move { client.send(get("/api", &[])).await.map(|_| ()) });
-    // The backend lets the handshake hang until the client has left, and hangs up.
+    let pending = tokio::spawn(async move { client.send(get("/api", &[])).await.map(|_| ()) });
+    // The backend delays the handshake until the client has disconnected, and then closes the connection.
     let (hanging, gateway_address) = in_time(listener.accept()).await.unwrap();
-    asking.abort();
+    pending.abort();
     gateway.until_counted("apiserver_request_total{code=\"499\",verb=\"GET\"} 1").await;
     drop(hanging);
     until("the end of the attempt", || !is_held(gateway_address.port(), address.port())).await;
 
-    // Now it is well.
+    // From now on the backend completes handshakes.
     tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
         let stream = acceptor.accept(stream).await.unwrap();
@@ -50,10 +50,10 @@ async fn a_failure_to_connect_that_nobody_waited_for_is_not_told_to_a_later_requ
     assert_eq!(response.status(), StatusCode::OK);
 }
 
-// h2 takes a hundred of them on a connection, and behind one gateway there may be another. It drops them itself when it
-// reads them.
+// h2 closes a connection after a hundred empty DATA frames, and the backend may be another gateway. h2 discards such
+// frames of a client.
 #[tokio::test]
-async fn frames_without_data_are_not_passed_on_to_the_connection_that_everybody_shares() {
+async fn empty_data_frames_are_not_forwarded_to_the_shared_connection() {
     let pki = Pki::new();
     let empties = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&empties);
@@ -75,11 +75,11 @@ async fn frames_without_data_are_not_passed_on_to_the_connection_that_everybody_
     assert_eq!(empties.load(Ordering::SeqCst), 0);
 }
 
-// HTTP/2 lets a client send them apart; over HTTP/1.1 there must be one line.
+// HTTP/2 allows several cookie fields; HTTP/1.1 allows one.
 #[tokio::test]
-async fn cookies_are_one_line_over_http1() {
+async fn cookies_are_joined_over_http1() {
     let pki = Pki::new();
-    let backend = Backend::start(&pki, H1, |_| Box::pin(async { Response::new(full("ok")) })).await;
+    let backend = FakeBackend::start(&pki, H1, |_| Box::pin(async { Response::new(full("ok")) })).await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     for identity in [None, Some(&alice)] {
@@ -89,8 +89,8 @@ async fn cookies_are_one_line_over_http1() {
     }
 }
 
-/// A backend that answers with 200; to the first request of each connection, or of the first one alone, it sends
-/// something else instead.
+/// A backend that responds with 200, except to the first request of each connection (or, with `once`, of the first
+/// connection), which gets `instead`.
 async fn answering(pki: &Pki, instead: fn(u32) -> Vec<u8>, once: bool) -> SocketAddr {
     frames::backend(pki, &[], move |number| {
         let mut instead = (number == 0 || !once).then_some(instead);
@@ -102,10 +102,10 @@ async fn answering(pki: &Pki, instead: fn(u32) -> Vec<u8>, once: bool) -> Socket
     .await
 }
 
-// RFC 9113, 6.8 and 8.7: a stream above GOAWAY's last one, or refused with REFUSED_STREAM, was not processed; Go's
-// client sends such a request again, so kubectl apply never notices `--goaway-chance` or a restart.
+// RFC 9113, 6.8 and 8.7: a stream above GOAWAY's last stream ID, or reset with REFUSED_STREAM, was not processed. Go's
+// client retries such a request, so kubectl apply does not fail due to `--goaway-chance` or a restart.
 #[tokio::test]
-async fn a_write_that_the_backend_provably_did_not_process_is_sent_again_or_may_be() {
+async fn an_unprocessed_write_is_retried_or_declared_retryable() {
     let goaway: fn(u32) -> Vec<u8> = |_| frame(7, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 0]);
     let refused: fn(u32) -> Vec<u8> = |id| frame(3, 0, id, &7_u32.to_be_bytes());
     for (name, refusal) in [("GOAWAY", goaway), ("REFUSED_STREAM", refused)] {
@@ -124,12 +124,12 @@ async fn a_write_that_the_backend_provably_did_not_process_is_sent_again_or_may_
     }
 }
 
-// RFC 9113, 8.1: a server that has answered may reset the stream of an upload it does not want, with NO_ERROR; Go's
-// does. The answer is whole then, and only then.
+// RFC 9113, 8.1: after a complete response a server may reset the stream of an unwanted upload with NO_ERROR; Go's
+// does. With any other error code the response is incomplete.
 #[tokio::test]
-async fn an_answer_is_whole_if_it_ended_before_its_stream_was_reset() {
+async fn a_response_that_ended_before_its_stream_was_reset_is_complete() {
     type Answer = fn(u32) -> Vec<u8>;
-    // Status 200, and the same with content-length 9 and 99.
+    // Status 200 without content-length, and with content-length 9 and 99.
     const PLAIN: &[u8] = &[0x88];
     const NINE: &[u8] = &[0x88, 0x0f, 0x0d, 0x01, b'9'];
     const MORE: &[u8] = &[0x88, 0x0f, 0x0d, 0x02, b'9', b'9'];
@@ -153,7 +153,7 @@ async fn an_answer_is_whole_if_it_ended_before_its_stream_was_reset() {
             _ => Request::get("/api/v1/x").body(full("")).unwrap(),
         };
         let mut client = gateway.http2(Some(&alice)).await;
-        // The reset of a broken answer may overtake its header.
+        // The reset of an incomplete response may overtake its header.
         let body = match in_time(client.send(request)).await {
             Ok(response) => in_time(response.into_body().collect()).await,
             Err(error) => Err(error),
@@ -166,13 +166,13 @@ async fn an_answer_is_whole_if_it_ended_before_its_stream_was_reset() {
     }
 }
 
-/// An answer in one go: header, data, and the reset of the stream without an error.
+/// A response in one write: header, data, and `RST_STREAM` with `NO_ERROR`.
 fn early(id: u32, header: &[u8], data_flags: u8) -> Vec<u8> {
     let reset = frame(3, 0, id, &0_u32.to_be_bytes());
     [frame(1, 0x4, id, header), frame(0, data_flags, id, b"too large"), reset].concat()
 }
 
-// RFC 9112, 3.2.1: a client that speaks to an origin server sends path and query alone.
+// RFC 9112, 3.2.1: the origin-form of a target consists of path and query.
 #[tokio::test]
 async fn an_http1_backend_gets_the_target_as_the_client_sent_it() {
     for target in ["GET /api/v1?x=%2F", "OPTIONS *"] {
@@ -187,7 +187,7 @@ async fn an_http1_backend_gets_the_target_as_the_client_sent_it() {
 }
 
 #[tokio::test]
-async fn a_backend_that_hangs_up_after_the_handshake_is_not_dialled_in_a_loop() {
+async fn a_backend_that_closes_after_the_handshake_is_not_dialled_in_a_loop() {
     for path in ["/api/v1/pods", "/api/v1/pods?watch=true"] {
         let pki = Pki::new();
         let (address, mut streams) = bare(&pki, H2).await;
@@ -204,18 +204,18 @@ async fn a_backend_that_hangs_up_after_the_handshake_is_not_dialled_in_a_loop() 
         let response = gateway.http1(Some(&alice)).await.get(path, &[]).await;
         let gone = [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE].contains(&response.status());
         assert!(gone, "{path}: {}", response.status());
-        // Three dials for a connection, three connections for an attempt, two attempts for a read.
+        // Up to three dials per connection, three connections per attempt, two attempts per read.
         let dialled = dialled.load(Ordering::SeqCst);
         assert!((1..=18).contains(&dialled), "{path}: dialled {dialled} times");
     }
 }
 
-// Go: net/http Server.Shutdown closes connections on which nothing has come for 5 s.
+// Go: net/http Server.Shutdown closes connections without input for 5 s.
 #[tokio::test]
-async fn connections_without_a_request_do_not_hold_up_the_end() {
+async fn connections_without_a_request_do_not_delay_the_shutdown() {
     for handshake in [false, true] {
         let pki = Pki::new();
-        let backend = Backend::plain(&pki).await;
+        let backend = FakeBackend::plain(&pki).await;
         let mut gateway = Gateway::start(&pki, &backend);
         let (mut begun, mut ready) = (None, None);
         let client = if handshake {
@@ -227,7 +227,7 @@ async fn connections_without_a_request_do_not_hold_up_the_end() {
             stream
         };
         let (local, remote) = (gateway.address.port(), client.local_addr().unwrap().port());
-        until("the worker's turn", || {
+        until("the worker accepts the connection", || {
             Socket::find(local, remote).is_some_and(|socket| socket.is_held() && socket.is_read())
         })
         .await;
@@ -237,15 +237,15 @@ async fn connections_without_a_request_do_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn a_request_whose_client_left_is_not_counted_as_a_200() {
+async fn a_request_that_its_client_cancelled_is_counted_as_499() {
     let pki = Pki::new();
-    let backend = Backend::start(&pki, H2, |_| Box::pin(std::future::pending())).await;
+    let backend = FakeBackend::start(&pki, H2, |_| Box::pin(std::future::pending())).await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut client = gateway.http1(Some(&alice)).await;
-    let asking = tokio::spawn(async move { client.send(get("/api/v1/pods", &[])).await.map(|_| ()) });
+    let pending = tokio::spawn(async move { client.send(get("/api/v1/pods", &[])).await.map(|_| ()) });
     until("the request at the backend", || backend.pending() == 1).await;
-    asking.abort();
+    pending.abort();
     gateway.until_counted("apiserver_request_total{code=\"499\",verb=\"LIST\"} 1").await;
     let metrics = gateway.metrics("/metrics").await;
     let counted: Vec<_> =
@@ -253,45 +253,45 @@ async fn a_request_whose_client_left_is_not_counted_as_a_200() {
     assert_eq!(counted.len(), 1, "{counted:?}");
 }
 
-// After a restart every informer of a cluster asks for its watches at once.
+// After a restart, all informers of a cluster reopen their watches at once.
 #[tokio::test]
-async fn more_watches_at_once_than_three_connections_hold_are_all_answered() {
+async fn more_watches_than_three_connections_can_carry_are_all_answered() {
     let pki = Pki::new();
-    let (told, mut watches) = tokio::sync::mpsc::unbounded_channel();
-    let backend = Backend::start(&pki, H2, move |_| {
+    let (opened, mut watches) = tokio::sync::mpsc::unbounded_channel();
+    let backend = FakeBackend::start(&pki, H2, move |_| {
         let (events, body, _) = fed();
-        told.send(events).unwrap();
+        opened.send(events).unwrap();
         Box::pin(async { Response::new(body) })
     })
     .await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
-    let mut asking = Vec::new();
-    // A connection of the client carries 100; one to this backend carries four fifths of 200.
+    let mut responses = Vec::new();
+    // A client connection has 100 streams; a backend connection uses four fifths of 200.
     for _ in 0..6 {
         let client = gateway.http2(Some(&alice)).await;
         for _ in 0..100 {
             let mut sender = client.sender.clone();
             let uri = format!("https://{}/api/v1/pods?watch=true", gateway.address);
-            asking.push(tokio::spawn(async move {
+            responses.push(tokio::spawn(async move {
                 sender.ready().await.unwrap();
                 sender.send_request(Request::get(uri).body(empty()).unwrap()).await.unwrap()
             }));
         }
     }
     let mut open = Vec::new();
-    for answer in asking {
+    for answer in responses {
         let answer = in_time(answer).await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK, "after {} others", open.len());
         open.push((answer, in_time(watches.recv()).await.unwrap()));
     }
 }
 
-// RFC 9112, section 9.3: a client of HTTP/1.0 keeps a connection only if it is told that it goes on.
+// RFC 9112, section 9.3: an HTTP/1.0 client reuses a connection only after a response with `Connection: keep-alive`.
 #[tokio::test]
-async fn a_client_of_http10_is_told_that_its_connection_goes_on() {
+async fn an_http10_client_gets_connection_keep_alive() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     for identity in [Some(&alice), None] {
@@ -311,9 +311,9 @@ async fn a_client_of_http10_is_told_that_its_connection_goes_on() {
     }
 }
 
-/// An application behind `proxy` sends 103; no server library here can pass it on (D-informational).
+/// An application behind the `proxy` subresource sends 103, which no server library here can forward (D-informational).
 #[tokio::test]
-async fn informational_answers_of_applications_are_not_passed_on() {
+async fn informational_responses_are_not_forwarded() {
     let pki = Pki::new();
     // RFC 7541, section 6.2.2: `:status` by its index, 103.
     let early = |id| frame(HEADERS, END_HEADERS, id, b"\x08\x03103");

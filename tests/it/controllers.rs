@@ -1,4 +1,4 @@
-//! The controllers beside a gateway, before an API server that keeps objects.
+//! The controllers of a gateway, against a fake API server that stores objects.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use testkit::config_reload::replace;
 use testkit::fake_cluster::FakeCluster;
 use testkit::pki::{Key, KeyKind};
-use testkit::{Backend, Gateway, Pki, flags};
+use testkit::{FakeBackend, Gateway, Pki, flags};
 
 use crate::gateway::InProcess as _;
 
@@ -21,11 +21,11 @@ mod request_flood;
 mod requests;
 mod tenants;
 
-/// A gateway with controllers, whose signers use the authority that clients are known by.
+/// A gateway with controllers, whose signers use the client CA.
 struct ControllerGateway {
     pki: Pki,
     cluster: Arc<FakeCluster>,
-    backend: Backend,
+    backend: FakeBackend,
 }
 
 const LEASE: &str = "portcullis-controllers";
@@ -39,7 +39,7 @@ impl ControllerGateway {
         Self { pki, cluster, backend }
     }
 
-    /// A gateway with these controllers and further flags.
+    /// A gateway with these controllers and additional flags.
     fn gateway(&self, controllers: &str, further: &[&str]) -> Gateway {
         Gateway::with(self.flags(controllers, further))
     }
@@ -59,14 +59,14 @@ impl ControllerGateway {
     }
 }
 
-/// A request for a certificate, and the key it is for.
-struct Asked {
+/// A certificate signing request and its key.
+struct TestCsr {
     key: Arc<Key>,
     spec: Value,
 }
 
-impl Asked {
-    /// For a node, as a kubelet asks.
+impl TestCsr {
+    /// A kubelet's request for its client certificate.
     fn node(name: &str) -> Self {
         Self::of(
             "kubernetes.io/kube-apiserver-client-kubelet",

@@ -1,5 +1,4 @@
-//! The gateway's own credential towards the backend: every form a kubeconfig has for it, what is wrong with one, and
-//! how it is renewed while the gateway runs.
+//! The gateway's credential for the backend: every form of it in a kubeconfig, errors, and renewal at run time.
 
 mod plugins;
 
@@ -24,7 +23,7 @@ const NOW: u64 = 1_767_225_600;
 const REQUEST_HEADER: &str = "requestHeader";
 const IMPERSONATE: &str = "impersonate";
 
-/// A directory with a kubeconfig in it, read by one gateway again and again.
+/// A directory with a kubeconfig that the gateway reads repeatedly.
 struct Case {
     pki: Pki,
     front: Issued,
@@ -33,7 +32,7 @@ struct Case {
     flags: ServeFlags,
 }
 
-/// What a reading gave.
+/// The result of a load.
 struct Read {
     backend: Backend,
     warnings: Vec<String>,
@@ -46,7 +45,7 @@ impl Read {
 }
 
 impl Case {
-    /// `user` is written into the kubeconfig as it is, `{"…": …}`.
+    /// Writes `user`, a JSON object, into the kubeconfig.
     fn new(identity: &str, user: &str) -> Self {
         let pki = Pki::new();
         let mut given = flags(&pki, "127.0.0.1:6443".parse().unwrap());
@@ -54,8 +53,8 @@ impl Case {
         let front = pki.front.leaf().cn("gateway").issue();
         pki.write("plugin.sh", "echo run >>\"$DIR/runs\"; cat \"$DIR/answer\"\n");
         let time = Arc::new(AtomicU64::new(NOW));
-        let told = Arc::clone(&time);
-        let clock = Clock::from_fn(move || Duration::from_secs(told.load(Ordering::Relaxed)));
+        let shared = Arc::clone(&time);
+        let clock = Clock::from_fn(move || Duration::from_secs(shared.load(Ordering::Relaxed)));
         let flags = crate::gateway::parse(given);
         let case = Self { pki, front, time, inputs: ConfigInputs::new(clock), flags };
         case.user(user);
@@ -80,7 +79,7 @@ impl Case {
         self.pki.directory.path()
     }
 
-    /// Reads the configuration, as the gateway does at its start and when something changed.
+    /// Reads the configuration, as the gateway does at startup and after a change.
     fn read(&mut self) -> Result<Read, String> {
         let resolved = resolve(&self.flags, &mut self.inputs).map_err(|errors| errors.to_string())?;
         let backend = resolved.settings.clusters[0].backend.clone();
@@ -92,10 +91,10 @@ impl Case {
     }
 
     fn error(&mut self) -> String {
-        self.read().err().expect("this should be refused")
+        self.read().err().expect("the credential should be refused")
     }
 
-    /// What the plugin prints from now on.
+    /// Sets the output of the plugin.
     fn answer(&self, status: &str) {
         self.pki.write("answer", credential("v1", status));
     }
@@ -108,14 +107,14 @@ impl Case {
         self.time.fetch_add(seconds, Ordering::Relaxed);
     }
 
-    /// Seconds from now until a plugin is to be run again.
+    /// Seconds until the plugin is run again.
     fn due_in(&self) -> Option<u64> {
         let now = Duration::from_secs(self.time.load(Ordering::Relaxed));
         let whole = |left: Duration| left.as_secs() + u64::from(left.subsec_nanos() > 0);
         self.inputs.due().map(|due| whole(due.saturating_sub(now)))
     }
 
-    /// The user of a kubeconfig whose credential the plugin gives.
+    /// A kubeconfig user with an exec plugin.
     fn plugin(&self, more: &str) -> String {
         exec(
             self.path(),
@@ -124,7 +123,7 @@ impl Case {
         )
     }
 
-    /// A case with a plugin that answers with `status`, not yet read.
+    /// A case with a plugin that prints `status`, not yet read.
     fn with_plugin(identity: &str, status: &str) -> Self {
         let case = Self::new(identity, "{}");
         case.user(&case.plugin(""));
@@ -148,7 +147,7 @@ fn credential(version: &str, status: &str) -> String {
     )
 }
 
-/// A token that lives for an hour.
+/// A token that expires in an hour.
 fn token(text: &str) -> String {
     format!(r#"{{"token": "{text}", "expirationTimestamp": "2026-01-01T01:00:00Z"}}"#)
 }
@@ -158,7 +157,7 @@ fn base64(text: &str) -> String {
 }
 
 #[test]
-fn every_form_of_credential_is_taken() {
+fn every_form_of_credential_is_accepted() {
     const FILES: &str = r#""client-certificate": "front.crt", "client-key": "front.key""#;
     let exec_v1 = exec(
         Path::new("@DIR"),
@@ -167,7 +166,7 @@ fn every_form_of_credential_is_taken() {
     );
     // The default of its interactiveMode is IfAvailable.
     let exec_v1beta1 = exec(Path::new("@DIR"), r#""apiVersion": "client.authentication.k8s.io/v1beta1""#, "");
-    // The name, the identity mode, the user's fields, and what comes of them: a certificate, a token.
+    // The name, the identity mode, the user's fields; the expected certificate and token.
     let cases: &[(&str, &str, &str, bool, Option<&str>)] = &[
         ("files, relative to the kubeconfig", REQUEST_HEADER, &format!("{{{FILES}}}"), true, None),
         (
@@ -229,7 +228,7 @@ fn every_form_of_credential_is_taken() {
         case.user(&user.replace("@KEY", &base64(&case.front.key_pem())));
         let version = if user.contains("v1beta1") { "v1beta1" } else { "v1" };
         case.pki.write("answer", credential(version, &format!(r#"{{"token": "{version}"}}"#)));
-        // A link, since a program that was just written may not be run yet.
+        // A symbolic link, since executing a newly written file can fail with ETXTBSY.
         std::os::unix::fs::symlink("/bin/sh", case.path().join("plugin")).unwrap();
         let read = case.read().unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(read.token(), *token, "{name}");
@@ -248,10 +247,9 @@ fn every_form_of_credential_is_taken() {
     }
 }
 
-/// Each with what the error must say. `SECRET` stands for what it must not say.
-// It is renewed on its own; meanwhile every other change of the configuration must get through.
+// The certificate may be renewed at any time; other configuration changes must not fail until then.
 #[test]
-fn an_expired_certificate_is_warned_of_and_no_error() {
+fn an_expired_certificate_is_a_warning() {
     let user = r#"{"client-certificate": "expired.crt", "client-key": "expired.key"}"#;
     let mut case = Case::new(REQUEST_HEADER, user);
     let expired = case.pki.front.leaf().cn("gateway").expired(NOW.cast_signed()).issue();
@@ -261,8 +259,9 @@ fn an_expired_certificate_is_warned_of_and_no_error() {
     assert!(warnings.iter().any(|warning| warning.ends_with(warned)), "{warnings:?}");
 }
 
+/// Each case lists texts that the error must contain. `SECRET` stands for a secret, which it must not contain.
 #[test]
-fn what_is_no_credential_is_refused_by_file_and_fix_and_never_shown() {
+fn invalid_credentials_are_reported_with_file_and_fix_and_never_printed() {
     let cases: &[(&str, &str, &str, &[&str])] = &[
         (
             "auth-provider",
@@ -360,7 +359,7 @@ fn what_is_no_credential_is_refused_by_file_and_fix_and_never_shown() {
 }
 
 #[test]
-fn what_the_configuration_no_longer_names_is_forgotten() {
+fn credentials_that_the_configuration_no_longer_names_are_dropped() {
     let mut case = Case::with_plugin(IMPERSONATE, &token("t1"));
     case.token();
     let plugin = case.plugin("");
@@ -379,7 +378,7 @@ fn what_the_configuration_no_longer_names_is_forgotten() {
 }
 
 #[test]
-fn renewed_files_are_noticed_by_what_they_hold() {
+fn renewed_files_are_detected_by_their_content() {
     let mut case =
         Case::new(REQUEST_HEADER, r#"{"client-certificate": "front.crt", "client-key": "front.key"}"#);
     case.pki.write_pair("front", &case.front);
@@ -387,7 +386,7 @@ fn renewed_files_are_noticed_by_what_they_hold() {
     case.pki.write_pair("front", &case.front);
     assert!(!case.inputs.changed(), "the same content");
 
-    // Between the two writes of a renewal the pair does not fit, and the one before serves on.
+    // Between the two writes of a renewal, certificate and key do not match, and the old pair stays in use.
     let renewed = case.pki.front.leaf().cn("gateway").key(testkit::pki::KeyKind::P384).issue();
     case.pki.write("front.crt", renewed.cert_pem());
     assert!(case.inputs.changed());
@@ -400,9 +399,9 @@ fn renewed_files_are_noticed_by_what_they_hold() {
     assert_eq!(second.client_certificate.unwrap().chain(), renewed.chain);
 }
 
-/// As the kubelet does it: the files are links through `..data`, which is replaced by a rename.
+/// The kubelet mounts the files as links through `..data`, which it replaces by a rename.
 #[test]
-fn a_secret_that_is_mounted_and_swapped_is_noticed() {
+fn a_replaced_mounted_secret_is_detected() {
     use std::os::unix::fs::symlink;
     let mut case = Case::new(IMPERSONATE, r#"{"tokenFile": "secret/token"}"#);
     let secret: PathBuf = case.path().join("secret");

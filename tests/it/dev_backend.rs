@@ -1,4 +1,4 @@
-//! The embedded backend of `portcullis dev`, over real TLS, asked as the gateway asks it.
+//! The embedded backend of `portcullis dev`, called over TLS as by the gateway.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ async fn start() -> (tempfile::TempDir, Dev) {
     (dir, dev)
 }
 
-/// Connects with a client certificate of the PKI, or none.
+/// Connects with or without a client certificate of the PKI.
 async fn connect(dev: &Dev, certificate: Option<&str>) -> std::io::Result<Sender> {
     let file = |name: String| dev.paths().pki(&name);
     let mut roots = rustls::RootCertStore::empty();
@@ -63,14 +63,14 @@ async fn gateway(dev: &Dev) -> Sender {
 
 async fn send(
     sender: &mut Sender,
-    who: &[(&str, &str)],
+    headers: &[(&str, &str)],
     method: Method,
     path: &str,
     media_type: &str,
     body: &Value,
 ) -> http::Response<Incoming> {
     let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
-    for (name, value) in who {
+    for (name, value) in headers {
         request = request.header(*name, *value);
     }
     if !body.is_null() {
@@ -84,13 +84,13 @@ async fn send(
 /// Status code and body.
 async fn call(
     sender: &mut Sender,
-    who: &[(&str, &str)],
+    headers: &[(&str, &str)],
     method: Method,
     path: &str,
     body: Value,
 ) -> (u16, Value) {
     let patch = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
-    let response = send(sender, who, method, path, patch, &body).await;
+    let response = send(sender, headers, method, path, patch, &body).await;
     let code = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (code, serde_json::from_slice(&body).unwrap_or_default())
@@ -101,7 +101,7 @@ fn configmap(name: &str, data: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn only_the_gateway_gets_in() {
+async fn only_the_gateway_is_accepted() {
     let (_dir, dev) = start().await;
     // A refused certificate shows in the handshake or, with TLS 1.3, at the first use.
     for certificate in [None, Some("alice")] {
@@ -161,8 +161,8 @@ async fn requests_are_answered_with_kube_apiservers_codes() {
         (ALICE, Method::GET, "/apis/certificates.k8s.io/v1", Value::Null, 200, ""),
         (ALICE, Method::GET, "/openapi/v3/all", Value::Null, 200, ""),
     ];
-    for (who, method, path, body, code, reason) in cases {
-        let (got, answer) = call(&mut sender, who, method.clone(), path, body).await;
+    for (headers, method, path, body, code, reason) in cases {
+        let (got, answer) = call(&mut sender, headers, method.clone(), path, body).await;
         assert_eq!(
             (got, answer["reason"].as_str().unwrap_or_default()),
             (code, reason),
@@ -220,7 +220,7 @@ async fn an_object_lives_from_create_to_delete() {
 }
 
 #[tokio::test]
-async fn a_namespace_takes_its_content_along() {
+async fn deleting_a_namespace_deletes_its_content() {
     let (_dir, dev) = start().await;
     let mut sender = gateway(&dev).await;
     let (namespaces, content) = ("/api/v1/namespaces", "/api/v1/namespaces/n/configmaps");
@@ -232,7 +232,7 @@ async fn a_namespace_takes_its_content_along() {
 }
 
 #[tokio::test]
-async fn requester_of_a_certificate_is_the_caller_whatever_is_written() {
+async fn the_requester_of_a_certificate_is_always_the_caller() {
     let (_dir, dev) = start().await;
     let mut sender = gateway(&dev).await;
     let csr = {
@@ -249,7 +249,7 @@ async fn requester_of_a_certificate_is_the_caller_whatever_is_written() {
 }
 
 #[tokio::test]
-async fn watches_tell_what_happens_to_what_they_select() {
+async fn watches_deliver_events_of_selected_objects() {
     let (_dir, dev) = start().await;
     let (mut sender, mut watcher) = (gateway(&dev).await, gateway(&dev).await);
     let path = "/api/v1/configmaps?watch=true&labelSelector=app%3Dweb&sendInitialEvents=true";
@@ -285,12 +285,12 @@ async fn watches_tell_what_happens_to_what_they_select() {
 }
 
 #[tokio::test]
-async fn lists_come_as_tables_when_asked() {
+async fn lists_are_tables_on_request() {
     let (_dir, dev) = start().await;
     let mut sender = gateway(&dev).await;
-    let who =
+    let headers =
         &[ALICE, &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")]].concat()[..];
-    let (_, table) = call(&mut sender, who, Method::GET, "/api/v1/namespaces", Value::Null).await;
+    let (_, table) = call(&mut sender, headers, Method::GET, "/api/v1/namespaces", Value::Null).await;
     let names = table["columnDefinitions"].as_array().unwrap().iter().map(|column| column["name"].clone());
     assert_eq!(names.collect::<Vec<_>>(), ["Name", "Status", "Age"]);
     assert_eq!(table["rows"][0]["cells"][0], "default");
@@ -298,7 +298,7 @@ async fn lists_come_as_tables_when_asked() {
 }
 
 #[tokio::test]
-async fn a_taken_port_or_directory_is_an_error_that_says_what_to_do() {
+async fn a_port_or_directory_in_use_is_an_error_with_a_fix() {
     let (dir, dev) = start().await;
     let again = DevOptions { dir: dir.path().join("dev"), port: 0 };
     let error = Dev::start(&again, Clock::system()).await.unwrap_err();
@@ -329,7 +329,7 @@ async fn a_taken_port_or_directory_is_an_error_that_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn announcement_names_what_runs_and_what_to_try() {
+async fn the_announcement_names_endpoints_and_example_commands() {
     let (_dir, dev) = start().await;
     let text = dev.announcement(Some(SocketAddr::from(([127, 0, 0, 1], 9))), false).to_string();
     assert!(!text.contains('\u{1b}'), "colours are for terminals");

@@ -1,4 +1,4 @@
-//! The end of a gateway: what its clients see of it, step by step.
+//! Graceful shutdown as clients see it, step by step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use http::{Request, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use testkit::body::{Frames, fed};
 use testkit::frames::{DATA, read_frame, request};
-use testkit::{Backend, Gateway, H2, Pki, TEST_TIMEOUT, flags, full, get, in_time, text, until};
+use testkit::{FakeBackend, Gateway, H2, Pki, TEST_TIMEOUT, flags, full, get, in_time, text, until};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use crate::gateway::InProcess as _;
 
-/// A gateway with a backend whose watches the test feeds, and whose `/held` answers when it is told to.
+/// A gateway and a backend. The test sends the events of watches, and `/held` responds after `release`.
 struct DrainedGateway {
     pki: Pki,
-    backend: Backend,
+    backend: FakeBackend,
     gateway: Gateway,
     watches: mpsc::UnboundedReceiver<Frames>,
     release: watch::Sender<bool>,
@@ -28,7 +28,7 @@ impl DrainedGateway {
         let pki = Pki::new();
         let (opened, watches) = mpsc::unbounded_channel();
         let (release, released) = watch::channel(false);
-        let backend = Backend::start(&pki, H2, move |request: Request<hyper::body::Incoming>| {
+        let backend = FakeBackend::start(&pki, H2, move |request: Request<hyper::body::Incoming>| {
             if request.uri().query() == Some("watch=true") {
                 let (frames, body, _) = fed();
                 frames.send(http_body::Frame::data("event\n".into())).unwrap();
@@ -52,7 +52,7 @@ impl DrainedGateway {
         Self { pki, backend, gateway, watches, release }
     }
 
-    /// Begins the end; the result says when it is over.
+    /// Begins the shutdown; the task ends with it.
     fn shut_down(&mut self) -> tokio::task::JoinHandle<()> {
         let server = self.gateway.take_server();
         tokio::task::spawn_blocking(move || server.shut_down())
@@ -62,14 +62,14 @@ impl DrainedGateway {
         let address = self.gateway.address;
         let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         while TcpStream::connect(address).await.is_ok() {
-            assert!(tokio::time::Instant::now() < deadline, "connections are accepted for ever");
+            assert!(tokio::time::Instant::now() < deadline, "connections are still accepted");
             tokio::task::yield_now().await;
         }
     }
 }
 
 #[tokio::test]
-async fn without_a_time_of_their_own_watches_end_cleanly_with_the_grace_period() {
+async fn watches_end_cleanly_after_the_grace_period_by_default() {
     let extra = ["--shutdown-grace-period=4s", "--shutdown-watch-termination-grace-period=0s"];
     let mut setup = DrainedGateway::with(&extra).await;
     let alice = setup.pki.clients.leaf().cn("alice").issue();
@@ -88,17 +88,21 @@ async fn without_a_time_of_their_own_watches_end_cleanly_with_the_grace_period()
         ends.push((version, watch, frames));
     }
     let mut held = setup.gateway.http1(Some(&alice)).await;
-    let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
+    let pending = tokio::spawn(async move { held.send(get("/held", &[])).await });
     setup.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
     let ended = setup.shut_down();
     setup.refuses_connections().await;
 
     setup.release.send(true).unwrap();
-    let response = in_time(asking).await.unwrap().unwrap();
-    assert_eq!(response.headers()["connection"], "close", "the client goes elsewhere with the next one");
+    let response = in_time(pending).await.unwrap().unwrap();
+    assert_eq!(
+        response.headers()["connection"],
+        "close",
+        "the client must open a new connection for its next request"
+    );
     assert_eq!(text(response).await, "ok");
     for (.., frames) in &ends {
-        // Still watches.
+        // The watch is still open.
         frames.send(http_body::Frame::data("last event\n".into())).unwrap();
     }
     for (version, (response, _http2, _http1), _frames) in ends {
@@ -109,19 +113,19 @@ async fn without_a_time_of_their_own_watches_end_cleanly_with_the_grace_period()
     in_time(ended).await.unwrap();
 }
 
-/// Watches do not wait for slow requests, nor for the grace period: a pod that is asked to end has 30 s.
+/// Watches end without waiting for slow requests or for the grace period, since a terminating pod has 30 s.
 #[tokio::test]
 async fn watches_end_cleanly_while_other_requests_are_in_progress() {
     let extra = ["--shutdown-grace-period=1h", "--shutdown-watch-termination-grace-period=1s"];
     let mut setup = DrainedGateway::with(&extra).await;
     let alice = setup.pki.clients.leaf().cn("alice").issue();
     let mut held = setup.gateway.http1(Some(&alice)).await;
-    let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
+    let pending = tokio::spawn(async move { held.send(get("/held", &[])).await });
     setup.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
     let mut shared = setup.gateway.http2(Some(&alice)).await;
     let mut watches = Vec::new();
     for index in 0..30 {
-        // Half of them on a connection of their own, over HTTP/1.1.
+        // Half of the watches use separate HTTP/1.1 connections.
         let mut single = (index % 2 == 0).then_some(setup.gateway.http1(Some(&alice)).await);
         let response = match &mut single {
             Some(client) => client.get("/api/v1/pods?watch=true", &[]).await,
@@ -138,11 +142,11 @@ async fn watches_end_cleanly_while_other_requests_are_in_progress() {
     }
     assert!(!ended.is_finished(), "a request is in progress");
     setup.release.send(true).unwrap();
-    assert_eq!(text(in_time(asking).await.unwrap().unwrap()).await, "ok");
+    assert_eq!(text(in_time(pending).await.unwrap().unwrap()).await, "ok");
     in_time(ended).await.unwrap();
 }
 
-/// Nor does one that has begun to say something.
+/// A client with an incomplete header does not delay the shutdown either.
 #[tokio::test]
 async fn a_client_that_never_ends_its_header_does_not_delay_the_shutdown() {
     let mut setup = DrainedGateway::with(&["--shutdown-grace-period=1h"]).await;
@@ -151,7 +155,7 @@ async fn a_client_that_never_ends_its_header_does_not_delay_the_shutdown() {
     in_time(setup.shut_down()).await.unwrap();
 }
 
-/// A client that does not acknowledge GOAWAY holds nothing up.
+/// A client that ignores GOAWAY does not delay the shutdown.
 #[tokio::test]
 async fn a_client_that_ignores_goaway_does_not_delay_the_shutdown() {
     let mut setup = DrainedGateway::with(&["--shutdown-grace-period=1h"]).await;
@@ -168,7 +172,7 @@ async fn a_client_that_ignores_goaway_does_not_delay_the_shutdown() {
 }
 
 #[tokio::test]
-async fn for_the_delay_all_is_served_and_readyz_fails() {
+async fn during_the_shutdown_delay_requests_succeed_and_readyz_fails() {
     let mut setup = DrainedGateway::with(&["--shutdown-delay-duration=1h"]).await;
     let alice = setup.pki.clients.leaf().cn("alice").issue();
     let mut open = setup.gateway.http1(Some(&alice)).await;
@@ -177,16 +181,16 @@ async fn for_the_delay_all_is_served_and_readyz_fails() {
     let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     loop {
         let response = open.get("/readyz", &[]).await;
-        let (code, said) = (response.status(), text(response).await);
+        let (code, body) = (response.status(), text(response).await);
         if code == StatusCode::INTERNAL_SERVER_ERROR {
             assert!(
-                said.contains("[-]shutdown failed: reason withheld\nreadyz check failed\n")
-                    || said.contains("[-]shutdown failed"),
-                "{said}"
+                body.contains("[-]shutdown failed: reason withheld\nreadyz check failed\n")
+                    || body.contains("[-]shutdown failed"),
+                "{body}"
             );
             break;
         }
-        assert!(tokio::time::Instant::now() < deadline, "readyz goes on");
+        assert!(tokio::time::Instant::now() < deadline, "readyz still succeeds");
     }
     for path in ["/livez", "/healthz", "/api"] {
         let response = open.get(path, &[]).await;
@@ -201,12 +205,12 @@ async fn for_the_delay_all_is_served_and_readyz_fails() {
 }
 
 #[tokio::test]
-async fn new_requests_are_told_to_come_back_later_if_so_configured() {
+async fn with_send_retry_after_new_requests_get_a_429() {
     let mut setup =
         DrainedGateway::with(&["--shutdown-send-retry-after", "--shutdown-grace-period=1h"]).await;
     let alice = setup.pki.clients.leaf().cn("alice").issue();
     let mut held = setup.gateway.http1(Some(&alice)).await;
-    let asking = tokio::spawn(async move { held.send(get("/held", &[])).await });
+    let pending = tokio::spawn(async move { held.send(get("/held", &[])).await });
     setup.gateway.until_counted("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1").await;
     let ended = setup.shut_down();
     let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
@@ -215,7 +219,7 @@ async fn new_requests_are_told_to_come_back_later_if_so_configured() {
         if response.status() == StatusCode::TOO_MANY_REQUESTS {
             break response;
         }
-        assert!(tokio::time::Instant::now() < deadline, "it goes on as ever");
+        assert!(tokio::time::Instant::now() < deadline, "new requests are still accepted");
     };
     assert_eq!(refused.headers()["retry-after"], "5");
     assert_eq!(refused.headers()["connection"], "close");
@@ -225,7 +229,7 @@ async fn new_requests_are_told_to_come_back_later_if_so_configured() {
         assert_eq!(response.status(), StatusCode::OK, "{path}");
     }
     setup.release.send(true).unwrap();
-    assert_eq!(text(in_time(asking).await.unwrap().unwrap()).await, "ok");
+    assert_eq!(text(in_time(pending).await.unwrap().unwrap()).await, "ok");
     in_time(ended).await.unwrap();
     setup.refuses_connections().await;
 }
@@ -257,7 +261,7 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
             let side = Gateway::at(address, None);
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 if index % 2 == 0 {
-                    // As Go's client: leaves a connection that says so.
+                    // Go's client stops using a connection after `Connection: close`.
                     let mut client = side.http1(Some(&alice)).await;
                     for _ in 0..20 {
                         let response = client.send(get("/api", &[])).await.expect("no request fails");
@@ -272,7 +276,7 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
                 } else {
                     let mut client = side.http2(Some(&alice)).await;
                     for _ in 0..20 {
-                        // One that was not sent yet is sent elsewhere.
+                        // A request that was not sent yet is sent on another connection.
                         let Ok(()) = in_time(client.sender.ready()).await else { break };
                         match client.send(get("/api", &[])).await {
                             Ok(response) => {
@@ -301,7 +305,7 @@ async fn a_second_gateway_takes_over_without_a_failed_request() {
     }
 }
 
-/// Whether the server says that it did nothing about the request.
+/// Whether the server declares that it did not process the request.
 fn is_refused(error: &hyper::Error) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
     cause.is_some_and(|cause| {

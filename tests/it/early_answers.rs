@@ -1,33 +1,33 @@
-//! Answers that are made before the request's body was read reach the client over HTTP/1.1, whatever the client does
-//! first: a client that is refused must learn why, or it cannot renew its credential.
+//! Over HTTP/1.1, a response that the gateway sends before it has read the request body reaches the client in any case:
+//! a refused client needs the response in order to renew its credential.
 
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use testkit::pki::Issued;
 use testkit::wire::head;
-use testkit::{Backend, Gateway, H2, Pki, full, in_time};
+use testkit::{FakeBackend, Gateway, H2, Pki, full, in_time};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 
 use crate::gateway::InProcess as _;
 
-/// What a client does between its last byte and the answer.
+/// The client's action between its last byte and the response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     Reads,
-    /// Says in TLS and in TCP that nothing more comes.
+    /// Sends `close_notify` and FIN.
     Closes,
 }
 
 struct Case {
     name: &'static str,
-    /// `None`: refused by the gateway. Else by the backend, which does not read the body.
+    /// Without an identity, the gateway refuses the request; otherwise the backend does, without reading the body.
     identity: Option<Arc<Issued>>,
     code: &'static str,
 }
 
-/// Sends a request whole and then reads its answer, as simple clients do. What came, or why nothing did.
+/// Sends a complete request and then reads the response, as simple clients do. Returns its head, or the error.
 async fn exchange(
     gateway: &Gateway,
     identity: Option<&Issued>,
@@ -40,7 +40,7 @@ async fn exchange(
         "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: a\r\n{token}Content-Length: {size}\r\n\r\n"
     );
     let bytes = [request.into_bytes(), vec![b'x'; size]].concat();
-    // Many clients do not look for an answer once they cannot write on.
+    // Many clients do not read a response after a failed write.
     in_time(stream.write_all(&bytes)).await.map_err(|error| format!("the request: {error}"))?;
     if then == Then::Closes {
         in_time(stream.shutdown()).await.map_err(|error| format!("the end: {error}"))?;
@@ -54,10 +54,10 @@ async fn exchange(
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_before_the_body_was_read_is_not_lost() {
+async fn an_early_response_is_not_lost() {
     const ROUNDS: usize = 40;
     let pki = Pki::new();
-    let backend = Backend::start(&pki, H2, |_| {
+    let backend = FakeBackend::start(&pki, H2, |_| {
         let mut response = Response::new(full("no"));
         *response.status_mut() = StatusCode::FORBIDDEN;
         Box::pin(async { response })
@@ -99,15 +99,15 @@ fn record(lost: &mut Vec<String>, case: &Case, size: usize, then: Then, done: Do
     }
 }
 
-/// What fits into 256 KiB is read before the answer, so the connection can be used again; else the client is told that
-/// it ends.
+/// The gateway reads up to 256 KiB of the body before the response, so that the connection can be reused; beyond that
+/// it sends `Connection: close`.
 // Go: net/http/server.go, chunkWriter.writeHeader
 #[tokio::test]
-async fn the_connection_goes_on_if_the_rest_of_the_body_is_small() {
+async fn the_connection_is_kept_if_the_unread_body_is_small() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
-    for (size, goes_on) in [(1, true), (200_000, true), (1_000_000, false)] {
+    for (size, is_kept) in [(1, true), (200_000, true), (1_000_000, false)] {
         let mut stream = gateway.tls(b"http/1.1", None).await;
         let request = format!(
             "POST /api HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer forged\r\nContent-Length: {size}\r\n\r\n"
@@ -117,11 +117,11 @@ async fn the_connection_goes_on_if_the_rest_of_the_body_is_small() {
             in_time(stream.write_all(&bytes)).await.unwrap();
             let head = head(&mut stream).await.unwrap().to_ascii_lowercase();
             assert!(head.starts_with("http/1.1 401 "), "{head}");
-            assert_eq!(!head.contains("connection: close"), goes_on, "{size} bytes, round {round}: {head}");
+            assert_eq!(!head.contains("connection: close"), is_kept, "{size} bytes, round {round}: {head}");
             let length = head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap();
             let mut body = vec![0; length.parse().unwrap()];
             in_time(stream.read_exact(&mut body)).await.unwrap();
-            if !goes_on {
+            if !is_kept {
                 let mut rest = Vec::new();
                 in_time(stream.read_to_end(&mut rest)).await.unwrap();
                 assert!(rest.is_empty());
@@ -131,11 +131,11 @@ async fn the_connection_goes_on_if_the_rest_of_the_body_is_small() {
     }
 }
 
-/// The client waits for leave to send its body; reading on would give it.
+/// The client waits for `100 Continue` before it sends its body; reading the body would send it.
 #[tokio::test]
-async fn a_refused_client_that_waits_for_100_continue_is_not_asked_for_its_body() {
+async fn a_refused_client_gets_no_100_continue() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let mut stream = gateway.tls(b"http/1.1", None).await;
     let request = "POST /api HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer forged\r\nExpect: 100-continue\r\n\

@@ -1,5 +1,4 @@
-//! The endpoints of an API server: which are used, in what order, and what becomes of those that are not as they
-//! should be.
+//! The endpoints of a backend: selection, failover, and endpoints that fail the self-check.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,7 +12,7 @@ use testkit::config_reload::replace;
 use testkit::self_check::{self, respond, user_info};
 use testkit::wire;
 use testkit::{
-    Backend, BoxedBody, Gateway, H2, Pki, ResponseFuture, TEST_TIMEOUT, flags, full, in_time, kubeconfig,
+    BoxedBody, FakeBackend, Gateway, H2, Pki, ResponseFuture, TEST_TIMEOUT, flags, full, in_time, kubeconfig,
     status, text, until,
 };
 
@@ -22,12 +21,12 @@ use crate::gateway::start_process;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 
-/// The name of a backend, in each answer.
+/// Responds with the name of the backend.
 fn named(name: &'static str) -> impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static {
     move |_| Box::pin(async move { Response::new(full(name)) })
 }
 
-/// Who a backend takes the gateway's user for, changed by `change`.
+/// Answers the self-check with the user info of the request, changed by `change`.
 fn misread(request: &Request<Incoming>, change: impl Fn(&mut Value)) -> Option<Response<BoxedBody>> {
     let good = self_check::answer(request)?;
     if request.method() != Method::POST {
@@ -39,7 +38,7 @@ fn misread(request: &Request<Incoming>, change: impl Fn(&mut Value)) -> Option<R
 }
 
 /// A gateway with one cluster of several endpoints.
-fn several(pki: &Pki, endpoints: &[&Backend]) -> Gateway {
+fn several(pki: &Pki, endpoints: &[&FakeBackend]) -> Gateway {
     at(pki, &endpoints.iter().map(|backend| backend.address).collect::<Vec<_>>())
 }
 
@@ -47,7 +46,7 @@ fn at(pki: &Pki, endpoints: &[SocketAddr]) -> Gateway {
     at_with(pki, endpoints, "")
 }
 
-/// The same, with further keys of the cluster.
+/// The same, with additional keys of the cluster.
 fn at_with(pki: &Pki, endpoints: &[SocketAddr], keys: &str) -> Gateway {
     flags(pki, endpoints[0]);
     let urls: Vec<String> = endpoints.iter().map(|address| format!("'https://{address}'")).collect();
@@ -67,7 +66,7 @@ clusters: [{{name: c, kubeconfig: backend.kubeconfig, endpoints: [{}]{keys}}}]
     Gateway::with(vec![format!("--config={}", file.display())])
 }
 
-async fn trusts(gateway: &Gateway, backend: &Backend, trusted: bool) {
+async fn trusts(gateway: &Gateway, backend: &FakeBackend, trusted: bool) {
     trusts_at(gateway, backend.address, trusted).await;
 }
 
@@ -78,10 +77,10 @@ async fn trusts_at(gateway: &Gateway, address: SocketAddr, trusted: bool) {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_goes_away_is_no_failed_request() {
+async fn a_stopped_endpoint_fails_no_request() {
     let pki = Pki::new();
-    let first = Backend::start(&pki, H2, named("first")).await;
-    let second = Backend::start(&pki, H2, named("second")).await;
+    let first = FakeBackend::start(&pki, H2, named("first")).await;
+    let second = FakeBackend::start(&pki, H2, named("second")).await;
     let gateway = several(&pki, &[&first, &second]);
     trusts(&gateway, &first, true).await;
     trusts(&gateway, &second, true).await;
@@ -91,22 +90,22 @@ async fn an_endpoint_that_goes_away_is_no_failed_request() {
     drop(first);
     until("its end", || std::net::TcpStream::connect(address).is_err()).await;
     for index in 0..20 {
-        // The first finds the connection gone; a write that was under way would not be sent again.
+        // The first request finds the connection closed; a write that was partly sent would not be retried.
         let method = if index % 2 == 1 { Method::POST } else { Method::GET };
         let request = Request::builder().method(method).uri("/api").header(TOKEN.0, TOKEN.1);
         let response = client.send(request.body(full("{}")).unwrap()).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK, "request {index}");
         assert_eq!(text(response).await, "second");
     }
-    assert_eq!(second.pending(), 20, "each came once");
+    assert_eq!(second.pending(), 20, "each request was sent once");
 }
 
-/// It answers its check, and on connections that come later it says nothing.
+/// The endpoint answers its self-check and sends nothing on later connections.
 #[tokio::test]
-async fn an_endpoint_that_is_mute_is_passed_over() {
+async fn an_unresponsive_endpoint_is_skipped() {
     let pki = Pki::new();
     let (mute, _connections) = wire::bare(&pki, H2).await;
-    let second = Backend::start(&pki, H2, named("second")).await;
+    let second = FakeBackend::start(&pki, H2, named("second")).await;
     let gateway = at(&pki, &[mute, second.address]);
     trusts_at(&gateway, mute, true).await;
     trusts(&gateway, &second, true).await;
@@ -115,7 +114,7 @@ async fn an_endpoint_that_is_mute_is_passed_over() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_takes_users_for_others_gets_no_request() {
+async fn an_endpoint_that_misidentifies_users_gets_no_request() {
     type Change = fn(&mut Value);
     let changes: [(&str, Change); 5] = [
         ("another name", |user| user["username"] = json!("front-proxy-client")),
@@ -127,8 +126,9 @@ async fn an_endpoint_that_takes_users_for_others_gets_no_request() {
     for (name, change) in changes {
         let pki = Pki::new();
         let bad =
-            Backend::with_self_check(&pki, H2, move |request| misread(request, change), named("bad")).await;
-        let good = Backend::start(&pki, H2, named("good")).await;
+            FakeBackend::with_self_check(&pki, H2, move |request| misread(request, change), named("bad"))
+                .await;
+        let good = FakeBackend::start(&pki, H2, named("good")).await;
         let gateway = several(&pki, &[&bad, &good]);
         trusts(&gateway, &bad, false).await;
         trusts(&gateway, &good, true).await;
@@ -136,7 +136,7 @@ async fn an_endpoint_that_takes_users_for_others_gets_no_request() {
         for _ in 0..5 {
             assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "good", "{name}");
         }
-        // And if it is the only one, every request is refused.
+        // If it is the only endpoint, every request is refused.
         let alone = several(&pki, &[&bad]);
         trusts(&alone, &bad, false).await;
         let (code, body) = status(alone.http1(None).await.get("/api", &[TOKEN]).await).await;
@@ -149,10 +149,10 @@ async fn an_endpoint_that_takes_users_for_others_gets_no_request() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_only_forgets_uids_is_used() {
+async fn an_endpoint_that_only_drops_uids_is_used() {
     let pki = Pki::new();
     let forget = |request: &Request<Incoming>| misread(request, |user| user["uid"] = json!(""));
-    let backend = Backend::with_self_check(&pki, H2, forget, named("it")).await;
+    let backend = FakeBackend::with_self_check(&pki, H2, forget, named("it")).await;
     let gateway = several(&pki, &[&backend]);
     trusts(&gateway, &backend, true).await;
     let address = backend.address;
@@ -163,11 +163,11 @@ async fn an_endpoint_that_only_forgets_uids_is_used() {
     assert_eq!(text(gateway.http1(None).await.get("/api", &[TOKEN]).await).await, "it");
 }
 
-/// What an API server reads identities from beside the standard headers, no client may write.
+/// Clients may not set the additional identity headers of an API server.
 #[tokio::test]
-async fn headers_that_only_the_backend_knows_do_not_reach_it() {
+async fn identity_headers_of_the_backends_configuration_are_removed_from_requests() {
     let pki = Pki::new();
-    let say = |request: &Request<Incoming>| {
+    let answer_self_check = |request: &Request<Incoming>| {
         let own = self_check::answer(request)?;
         if request.uri().path()
             != "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
@@ -181,7 +181,7 @@ async fn headers_that_only_the_backend_knows_do_not_reach_it() {
         });
         Some(respond(StatusCode::OK, &json!({"kind": "ConfigMap", "data": data})))
     };
-    let backend = Backend::with_self_check(&pki, H2, say, named("it")).await;
+    let backend = FakeBackend::with_self_check(&pki, H2, answer_self_check, named("it")).await;
     let gateway = several(&pki, &[&backend]);
     trusts(&gateway, &backend, true).await;
     let headers = [
@@ -199,12 +199,12 @@ async fn headers_that_only_the_backend_knows_do_not_reach_it() {
     assert_eq!(seen.all("x-remote-user"), ["carol"]);
 }
 
-/// An API server whose identity headers are `X-Remote-User` and `X-Corp-User`, and which answers the question for them with
-/// a code that changes.
-async fn reads_corp_headers(pki: &Pki, code: &Arc<AtomicU16>) -> Backend {
+/// An API server whose identity headers are `X-Remote-User` and `X-Corp-User`. Requests for its header configuration
+/// get the status code `code`.
+async fn reads_corp_headers(pki: &Pki, code: &Arc<AtomicU16>) -> FakeBackend {
     const MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
     let current = Arc::clone(code);
-    let say = move |request: &Request<Incoming>| {
+    let answer_self_check = move |request: &Request<Incoming>| {
         let own = self_check::answer(request)?;
         if request.uri().path() != MAP {
             return Some(own);
@@ -213,20 +213,20 @@ async fn reads_corp_headers(pki: &Pki, code: &Arc<AtomicU16>) -> Backend {
         let code = StatusCode::from_u16(current.load(Ordering::SeqCst)).unwrap();
         Some(respond(code, &json!({"kind": "ConfigMap", "data": data})))
     };
-    Backend::with_self_check(pki, H2, say, named("it")).await
+    FakeBackend::with_self_check(pki, H2, answer_self_check, named("it")).await
 }
 
-/// Whether a header of a client, which only the API server knows to be one of identity, arrives there.
-async fn corp_header_arrives(gateway: &Gateway, backend: &Backend) -> bool {
+/// Whether the API server receives a client's header that only its own configuration declares an identity header.
+async fn corp_header_arrives(gateway: &Gateway, backend: &FakeBackend) -> bool {
     let mut client = gateway.http1(None).await;
-    let asked = [TOKEN, ("x-corp-user", "admin")];
-    in_time(async { while client.get("/api", &asked).await.status() != StatusCode::OK {} }).await;
+    let headers = [TOKEN, ("x-corp-user", "admin")];
+    in_time(async { while client.get("/api", &headers).await.status() != StatusCode::OK {} }).await;
     backend.take().unwrap().headers.contains_key("x-corp-user")
 }
 
-/// Whether there are such headers must be known before any request is forwarded; later, the last result counts.
+/// No request is forwarded before the identity headers are known; later, the last known configuration counts.
 #[tokio::test]
-async fn an_endpoint_that_does_not_say_its_identity_headers_waits() {
+async fn an_endpoint_with_unknown_identity_headers_is_not_used() {
     for (first, used) in [(500, false), (429, false), (401, false), (404, true)] {
         let pki = Pki::new();
         let code = Arc::new(AtomicU16::new(first));
@@ -234,16 +234,16 @@ async fn an_endpoint_that_does_not_say_its_identity_headers_waits() {
         let gateway = several(&pki, &[&backend]);
         trusts(&gateway, &backend, used).await;
         let mut client = gateway.http1(None).await;
-        let asked = [TOKEN, ("x-corp-user", "admin")];
+        let headers = [TOKEN, ("x-corp-user", "admin")];
         let expected = if used { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        assert_eq!(client.get("/api", &asked).await.status(), expected, "{first}");
+        assert_eq!(client.get("/api", &headers).await.status(), expected, "{first}");
         assert_eq!(backend.take().is_some(), used, "{first}");
-        // It is asked again soon.
+        // The gateway retries soon.
         code.store(200, Ordering::SeqCst);
         in_time(async { while corp_header_arrives(&gateway, &backend).await {} }).await;
-        // What was learnt stays, and so does the trust.
+        // The known headers remain in use, and the endpoint stays trusted.
         code.store(first, Ordering::SeqCst);
-        let result = if used { "ok" } else { "unknown" };
+        let result = if used { "ok" } else { "inconclusive" };
         let checks = async || {
             let labels = format!("cluster=\"c\",endpoint=\"{}\",result=\"{result}\"", backend.address);
             gateway.count(&format!("portcullis_self_checks_total{{{labels}}}")).await
@@ -255,7 +255,7 @@ async fn an_endpoint_that_does_not_say_its_identity_headers_waits() {
 }
 
 #[tokio::test]
-async fn an_endpoint_whose_identity_headers_may_not_be_read_is_closed() {
+async fn an_endpoint_with_unreadable_identity_headers_is_not_used() {
     let pki = Pki::new();
     let code = Arc::new(AtomicU16::new(403));
     let backend = reads_corp_headers(&pki, &code).await;
@@ -266,17 +266,17 @@ async fn an_endpoint_whose_identity_headers_may_not_be_read_is_closed() {
     let refused = gateway.http1(None).await.get("/api", &[TOKEN, ("x-corp-user", "admin")]).await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(backend.pending(), 0);
-    // Once it may read them, they are taken out of requests.
+    // Once the gateway may read the configuration, it removes these headers from requests.
     code.store(200, Ordering::SeqCst);
     trusts(&gateway, &backend, true).await;
     assert!(!corp_header_arrives(&gateway, &backend).await);
-    // It may have others since it began to forbid.
+    // The headers may have changed since the API server began to forbid the read.
     code.store(403, Ordering::SeqCst);
     trusts(&gateway, &backend, false).await;
 }
 
 #[tokio::test]
-async fn identity_headers_that_the_configuration_names_need_not_be_read() {
+async fn configured_identity_headers_need_not_be_readable() {
     for code in [403, 404, 200] {
         let pki = Pki::new();
         let backend = reads_corp_headers(&pki, &Arc::new(AtomicU16::new(code))).await;
@@ -300,11 +300,11 @@ async fn identity_headers_that_the_configuration_names_need_not_be_read() {
     }
 }
 
-/// A rotated credential that the backend refuses does not end the service, and does not hold up anything else.
+/// A rotated credential that the backend refuses does not interrupt requests, and does not block other changes.
 #[tokio::test]
-async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
+async fn a_refused_credential_leaves_the_old_one_in_use() {
     let pki = Pki::new();
-    let backend = Backend::start(&pki, H2, named("it")).await;
+    let backend = FakeBackend::start(&pki, H2, named("it")).await;
     let gateway = Gateway::with(flags(&pki, backend.address));
     gateway.checked().await;
     let mut open = gateway.http1(None).await;
@@ -317,7 +317,7 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
         let content = kubeconfig(backend.address, &directory.join("servers-ca.crt"), &cert, &key);
         replace(&directory.join("backend.kubeconfig"), content);
     };
-    // Of an authority that the backend does not know; and a token is revoked with it.
+    // A certificate of a CA that the backend does not trust; the same reload revokes a token.
     write("forged", &pki.clients.leaf().cn("portcullis").issue());
     replace(&directory.join("tokens.csv"), "other-token,dave,1\n");
     let generation = gateway.generation().await;
@@ -326,9 +326,9 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     assert_eq!(open.get("/api", &[TOKEN]).await.status(), StatusCode::UNAUTHORIZED, "revoked at once");
     let other = ("authorization", "Bearer other-token");
     for _ in 0..5 {
-        assert_eq!(text(open.get("/api", &[other]).await).await, "it", "by the old credential");
+        assert_eq!(text(open.get("/api", &[other]).await).await, "it", "with the old credential");
     }
-    // The new one waits at the same address; what is shown is the one in force.
+    // The new credential is pending for the same address; the metric shows the active one.
     let endpoint = format!("endpoint=\"{}\"", backend.address);
     let labels = format!("cluster=\"backend\",{endpoint}");
     let unreachable = format!("portcullis_self_checks_total{{{labels},result=\"unreachable\"}}");
@@ -336,13 +336,13 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
     let trusted = format!("portcullis_endpoint_trusted{{{labels}}}");
     assert_eq!(gateway.count(&trusted).await, 1);
 
-    // A good one is used once its self-check has passed, without a further reload.
+    // A valid credential is used once its self-check has passed, without another reload.
     write("renewed", &pki.front.leaf().cn("portcullis").issue());
     let generation = gateway.generation().await;
     gateway.server().reload();
     gateway.reloaded(generation + 1).await;
     let dialled = backend.connections();
-    assert!(dialled > before, "the new one was tried");
+    assert!(dialled > before, "the new credential was tried");
     in_time(async {
         loop {
             assert_eq!(text(open.get("/api", &[other]).await).await, "it");
@@ -352,18 +352,18 @@ async fn a_credential_that_is_not_accepted_leaves_the_old_one_in_force() {
         }
     })
     .await;
-    // Nor is it forgotten with the one that it follows.
+    // The metric survives the removal of the old endpoint.
     assert_eq!(gateway.count(&trusted).await, 1);
 }
 
-/// An outage is one line, however many ask meanwhile; the next one is another.
+/// One log line per outage, for any number of requests.
 #[tokio::test]
 async fn an_outage_is_logged_once() {
-    const SAID: &str = "no answer from the backend";
+    const MESSAGE: &str = "no answer from the backend";
     let pki = Pki::new();
     let bad = Arc::new(AtomicBool::new(false));
     let is_bad = Arc::clone(&bad);
-    let say = move |request: &Request<Incoming>| {
+    let answer_self_check = move |request: &Request<Incoming>| {
         let is_bad = is_bad.load(Ordering::SeqCst);
         misread(request, |user| {
             if is_bad {
@@ -371,7 +371,7 @@ async fn an_outage_is_logged_once() {
             }
         })
     };
-    let backend = Backend::with_self_check(&pki, H2, say, named("it")).await;
+    let backend = FakeBackend::with_self_check(&pki, H2, answer_self_check, named("it")).await;
     let process = start_process(flags(&pki, backend.address)).await;
     let mut client = process.gateway.http1(None).await;
     for outage in 1..=2 {
@@ -381,19 +381,19 @@ async fn an_outage_is_logged_once() {
         for _ in 0..5 {
             assert_eq!(client.get("/api", &[TOKEN]).await.status(), StatusCode::SERVICE_UNAVAILABLE);
         }
-        until("the line", || process.said(SAID).len() >= outage).await;
+        until("the log line", || process.said(MESSAGE).len() >= outage).await;
         bad.store(false, Ordering::SeqCst);
         in_time(async { while client.get("/api", &[TOKEN]).await.status() != StatusCode::OK {} }).await;
     }
     let (_, log) = process.end().await;
-    assert_eq!(log.matches(SAID).count(), 2, "{log}");
+    assert_eq!(log.matches(MESSAGE).count(), 2, "{log}");
 }
 
-/// A user that only the new configuration authenticates is not sent to the cluster of the old one, however long the new one takes.
+/// A user that only the new configuration authenticates is never forwarded to the cluster of the old configuration.
 #[tokio::test]
-async fn another_cluster_is_not_stood_in_for() {
+async fn the_old_cluster_gets_no_requests_of_the_new_configuration() {
     let (pki, other) = (Pki::new(), Pki::new());
-    let before = Backend::start(&pki, H2, named("before")).await;
+    let before = FakeBackend::start(&pki, H2, named("before")).await;
     let gateway = Gateway::with(flags(&pki, before.address));
     gateway.checked().await;
     let mut client = gateway.http1(None).await;
@@ -401,7 +401,7 @@ async fn another_cluster_is_not_stood_in_for() {
     before.take().unwrap();
 
     let forgetful = |request: &Request<Incoming>| misread(request, |user| user["groups"] = json!([]));
-    let after = Backend::with_self_check(&other, H2, forgetful, named("after")).await;
+    let after = FakeBackend::with_self_check(&other, H2, forgetful, named("after")).await;
     let directory: &Path = pki.directory.path();
     let ca = pki.write("other-ca.crt", other.servers.cert_pem());
     let (cert, key) = pki.write_pair("other-front", &other.front.leaf().cn("portcullis").issue());
@@ -420,9 +420,9 @@ async fn another_cluster_is_not_stood_in_for() {
 }
 
 #[tokio::test]
-async fn a_backend_that_comes_later_is_used_then() {
+async fn a_backend_that_starts_later_is_used_then() {
     let pki = Pki::new();
-    // Bound and never listening, so that no other process gets the port.
+    // Bound but not listening, so that no other process can take the port.
     let unheard = tokio::net::TcpSocket::new_v4().unwrap();
     unheard.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let gateway = Gateway::with(flags(&pki, unheard.local_addr().unwrap()));
@@ -432,13 +432,13 @@ async fn a_backend_that_comes_later_is_used_then() {
     assert_eq!(response.headers()["retry-after"], "1");
     assert_eq!(status(response).await.0, StatusCode::SERVICE_UNAVAILABLE);
 
-    let backend = Backend::start(&pki, H2, named("late")).await;
+    let backend = FakeBackend::start(&pki, H2, named("late")).await;
     let directory: &Path = pki.directory.path();
     let [ca, cert, key] = ["servers-ca.crt", "front.crt", "front.key"].map(|name| directory.join(name));
     replace(&directory.join("backend.kubeconfig"), kubeconfig(backend.address, &ca, &cert, &key));
     gateway.server().reload();
     let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     while client.get("/api", &[TOKEN]).await.status() != StatusCode::OK {
-        assert!(tokio::time::Instant::now() < deadline, "it is never used");
+        assert!(tokio::time::Instant::now() < deadline, "the endpoint is never used");
     }
 }

@@ -1,18 +1,18 @@
-//! What a client sees when it, or the backend, misbehaves.
+//! Responses to misbehaving clients, and to clients of a misbehaving backend.
 
 use http::{Response, StatusCode};
 use hyper::body::Frame;
 use testkit::body::fed;
 use testkit::client::Client;
-use testkit::{Backend, Gateway, H1, H2, Pki, full, in_time, status, text};
+use testkit::{FakeBackend, Gateway, H1, H2, Pki, full, in_time, status, text};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::gateway::InProcess as _;
 
 #[tokio::test]
-async fn a_backend_that_is_away_is_a_503_with_a_hint_when_to_come_back() {
+async fn an_unreachable_backend_is_a_503_with_retry_after() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let flags = testkit::flags(&pki, backend.address);
     drop(backend);
     let gateway = Gateway::with(flags);
@@ -28,14 +28,14 @@ async fn a_backend_that_is_away_is_a_503_with_a_hint_when_to_come_back() {
     );
     assert!(
         !body.to_string().contains("127.0.0.1"),
-        "the address of the backend is nobody's business: {body}"
+        "the response contains the address of the backend: {body}"
     );
 }
 
 #[tokio::test]
-async fn a_backend_that_does_not_believe_the_gateway_is_a_502() {
+async fn a_backend_that_refuses_the_gateways_credential_is_a_502() {
     let pki = Pki::new();
-    let backend = Backend::start(&pki, H2, |request: http::Request<_>| {
+    let backend = FakeBackend::start(&pki, H2, |request: http::Request<_>| {
         let behind_authentication = request.uri().path() == "/apis/aggregated.example.com/v1/x";
         Box::pin(async move {
             let mut response = Response::builder().status(401);
@@ -52,7 +52,7 @@ async fn a_backend_that_does_not_believe_the_gateway_is_a_502() {
         ("/api/v1/pods", StatusCode::BAD_GATEWAY),
         ("/apis/aggregated.example.com/v1/x", StatusCode::UNAUTHORIZED),
         ("/api/v1/namespaces/n/services/s/proxy/login", StatusCode::UNAUTHORIZED),
-        // What a kubelet says, or an API server that knows no priority and fairness relays.
+        // A 401 of a kubelet, or one that an API server without priority and fairness relays.
         ("/api/v1/namespaces/n/pods/p/log", StatusCode::UNAUTHORIZED),
         ("/api/v1/namespaces/n/pods/p/exec", StatusCode::UNAUTHORIZED),
         ("/apis/another.example.com/v1/x", StatusCode::UNAUTHORIZED),
@@ -74,18 +74,18 @@ async fn a_backend_that_does_not_believe_the_gateway_is_a_502() {
     assert_eq!(gateway.count("portcullis_backend_errors_total{cause=\"refused_identity\"}").await, 1);
 }
 
-// Its clock for the request starts later than the gateway's.
+// The backend's timeout for the request starts later than the gateway's.
 #[tokio::test]
-async fn the_backends_own_504_arrives_whole_though_the_gateways_deadline_has_passed() {
+async fn the_backends_own_504_is_forwarded_after_the_gateways_deadline() {
     for http2 in [false, true] {
         let pki = Pki::new();
-        let (told, mut feeds) = tokio::sync::mpsc::unbounded_channel();
-        let backend = Backend::start(&pki, H2, move |request: http::Request<_>| {
+        let (opened, mut feeds) = tokio::sync::mpsc::unbounded_channel();
+        let backend = FakeBackend::start(&pki, H2, move |request: http::Request<_>| {
             if request.uri().path() != "/api/v1/pods" {
                 return Box::pin(std::future::pending());
             }
             let (feed, body, _) = fed();
-            told.send(feed).unwrap();
+            opened.send(feed).unwrap();
             Box::pin(async { Response::builder().status(504).body(body).unwrap() })
         })
         .await;
@@ -94,7 +94,7 @@ async fn the_backends_own_504_arrives_whole_though_the_gateways_deadline_has_pas
         let mut client = Client::connect(&gateway, http2, Some(&alice)).await;
         let late = client.get("/api/v1/pods?timeout=1s", &[]).await;
         assert_eq!(late.status(), StatusCode::GATEWAY_TIMEOUT);
-        // When this one's time is up, so is that of the first.
+        // Once this later request has timed out, the timeout of the first has passed too.
         let other = gateway.http2(Some(&alice)).await.get("/api/v1/nodes?timeout=1s", &[]).await;
         assert_eq!(other.status(), StatusCode::GATEWAY_TIMEOUT);
         let feed = in_time(feeds.recv()).await.unwrap();
@@ -105,9 +105,9 @@ async fn the_backends_own_504_arrives_whole_though_the_gateways_deadline_has_pas
 }
 
 #[tokio::test]
-async fn a_redirect_passes_and_is_not_followed() {
+async fn a_redirect_is_forwarded_and_not_followed() {
     let pki = Pki::new();
-    let backend = Backend::start(&pki, H2, |_| {
+    let backend = FakeBackend::start(&pki, H2, |_| {
         Box::pin(async {
             Response::builder().status(302).header("location", "https://elsewhere/").body(full("")).unwrap()
         })
@@ -125,7 +125,7 @@ async fn a_redirect_passes_and_is_not_followed() {
 #[tokio::test]
 async fn a_backend_that_never_answers_is_a_504_in_kube_apiservers_odd_shape() {
     let pki = Pki::new();
-    let backend = Backend::start(&pki, H2, |_| Box::pin(std::future::pending())).await;
+    let backend = FakeBackend::start(&pki, H2, |_| Box::pin(std::future::pending())).await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     let response = gateway.http2(Some(&alice)).await.get("/api/v1/pods?timeout=50ms", &[]).await;
@@ -135,16 +135,16 @@ async fn a_backend_that_never_answers_is_a_504_in_kube_apiservers_odd_shape() {
 }
 
 #[tokio::test]
-async fn a_response_that_breaks_off_breaks_off_for_the_client_too() {
+async fn a_truncated_response_is_truncated_for_the_client_too() {
     let pki = Pki::new();
-    let backend = Backend::start(&pki, H1, |_| {
+    let backend = FakeBackend::start(&pki, H1, |_| {
         Box::pin(async { Response::builder().header("content-length", "1000").body(full("short")).unwrap() })
     })
     .await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     let response = gateway.http1(Some(&alice)).await.send(testkit::get("/api", &[])).await;
-    // Either no response at all, or one whose body does not end well; never a short one that looks whole.
+    // No response, or an incomplete body; never a truncated response that looks complete.
     if let Ok(response) = response {
         use http_body_util::BodyExt as _;
         assert!(
@@ -154,7 +154,7 @@ async fn a_response_that_breaks_off_breaks_off_for_the_client_too() {
     }
 }
 
-/// Sends bytes and returns everything that comes back.
+/// Sends bytes and returns everything received.
 async fn raw(gateway: &Gateway, bytes: &[u8]) -> String {
     let mut stream = gateway.tls(b"http/1.1", None).await;
     stream.write_all(bytes).await.unwrap();
@@ -174,9 +174,9 @@ async fn raw(gateway: &Gateway, bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn what_two_readers_would_read_differently_is_a_400_and_never_forwarded() {
+async fn ambiguous_requests_are_a_400_and_never_forwarded() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     for (request, expected) in [
         ("GET /api HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400 Bad Request"),
@@ -201,7 +201,7 @@ async fn what_two_readers_would_read_differently_is_a_400_and_never_forwarded() 
         assert!(answer.contains(expected), "{request:?} was answered {answer:?}");
     }
     while let Some(seen) = backend.take() {
-        // hyper and Go agree on both framings together: chunked wins, and the length is not forwarded.
+        // With both framings, hyper and Go use chunked, and the content-length is not forwarded.
         assert_eq!(seen.target, "/a");
         assert!(
             !seen.headers.contains_key("content-length") || !seen.headers.contains_key("transfer-encoding")
@@ -212,9 +212,9 @@ async fn what_two_readers_would_read_differently_is_a_400_and_never_forwarded() 
 #[tokio::test]
 async fn many_and_large_headers_pass_up_to_gos_limits() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
-    // Two hundred groups are 200 lines to the backend, and a client may send as many.
+    // A user's 200 groups are 200 lines to the backend, beside as many lines of the client.
     let mut leaf = pki.clients.leaf().cn("alice");
     for group in 0..250 {
         leaf = leaf.org(&format!("group-{group}"));
@@ -244,7 +244,7 @@ async fn many_and_large_headers_pass_up_to_gos_limits() {
 #[tokio::test]
 async fn metrics_have_kube_apiservers_names_and_are_served_in_plain_http() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     text(gateway.http2(Some(&alice)).await.get("/api/v1/pods", &[]).await).await;
@@ -266,7 +266,7 @@ async fn metrics_have_kube_apiservers_names_and_are_served_in_plain_http() {
 }
 
 #[tokio::test]
-async fn clients_are_told_which_authorities_their_certificate_may_come_from() {
+async fn the_handshake_names_the_accepted_client_cas() {
     #[derive(Debug)]
     struct Hints(std::sync::Mutex<Vec<Vec<u8>>>);
     impl rustls::client::ResolvesClientCert for Hints {
@@ -284,7 +284,7 @@ async fn clients_are_told_which_authorities_their_certificate_may_come_from() {
         }
     }
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let hints = std::sync::Arc::new(Hints(std::sync::Mutex::default()));
     gateway.handshake(hints.clone()).await;
@@ -295,10 +295,10 @@ async fn clients_are_told_which_authorities_their_certificate_may_come_from() {
 }
 
 #[tokio::test]
-async fn the_backend_is_told_one_host_in_the_way_of_its_protocol() {
+async fn the_backend_gets_one_host_in_the_form_of_its_protocol() {
     for alpn in [H2, &[b"http/1.1".as_slice()][..]] {
         let pki = Pki::new();
-        let backend = Backend::start(&pki, alpn, |request: http::Request<_>| {
+        let backend = FakeBackend::start(&pki, alpn, |request: http::Request<_>| {
             let host = request.headers().get("host").map_or("none", |host| host.to_str().unwrap()).to_owned();
             let target = request.uri().to_string();
             Box::pin(async move { Response::new(full(format!("{host} {target}"))) })
@@ -307,9 +307,9 @@ async fn the_backend_is_told_one_host_in_the_way_of_its_protocol() {
         let gateway = Gateway::start(&pki, &backend);
         let alice = pki.clients.leaf().cn("alice").issue();
         let mut client = gateway.http1(Some(&alice)).await;
-        let said = text(client.get("/api?x=1", &[("host", "gateway.example")]).await).await;
+        let received = text(client.get("/api?x=1", &[("host", "gateway.example")]).await).await;
         let expected =
             if alpn == H2 { "none https://gateway.example/api?x=1" } else { "gateway.example /api?x=1" };
-        assert_eq!(said, expected);
+        assert_eq!(received, expected);
     }
 }

@@ -1,5 +1,5 @@
-//! Makes the authority of `src/fuzzing/authority/`, whose keys are gone when the process ends, and what it has signed and
-//! has not: `cargo test --test it -- --ignored makes_a_new_authority`.
+//! Creates the CA of `src/fuzzing/authority/`, whose keys are never written, with valid and invalid certificates:
+//! `cargo test --test it -- --ignored makes_a_new_authority`.
 
 use std::path::PathBuf;
 
@@ -64,7 +64,7 @@ fn makes_a_new_authority() {
     for (name, builder) in bad {
         write("fuzz/corpus/x509", name, &presented(&builder.issue()));
     }
-    // Signed by a key that is not an authority's.
+    // Signed by a key that is not a CA's.
     let by_alice = main.leaf().cn("eve").raw_issuer(Vec::new()).with_key(other.key.clone()).issue();
     write("fuzz/corpus/x509", "bad_issuer", &[presented(&by_alice), presented(&good[0].1)].concat());
     write("fuzz/corpus/x509", "root", &main.cert);

@@ -1,4 +1,4 @@
-//! The gateway under test: in this process, and as a process of its own.
+//! The gateway under test: in this process, and as a child process.
 
 use std::ffi::OsStr;
 
@@ -10,7 +10,7 @@ use portcullis::config::settings::ClientLimits;
 use portcullis::config::source::ConfigSource;
 use portcullis::server::Server;
 use testkit::gateway_process::GatewayProcess;
-use testkit::{Backend, Gateway, Pki, flags};
+use testkit::{FakeBackend, Gateway, Pki, flags};
 
 /// The path of the binary.
 pub(crate) const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
@@ -29,7 +29,7 @@ pub(crate) fn parse(flags: impl IntoIterator<Item = String>) -> ServeFlags {
 /// Starts gateways in this process.
 pub(crate) trait InProcess: Sized {
     /// A gateway in front of `backend`, with [`flags`].
-    fn start(pki: &Pki, backend: &Backend) -> Self {
+    fn start(pki: &Pki, backend: &FakeBackend) -> Self {
         Self::with(flags(pki, backend.address))
     }
 
@@ -38,13 +38,13 @@ pub(crate) trait InProcess: Sized {
         Self::limited(flags, |_| {})
     }
 
-    /// A gateway whose limits are changed to ones that a test can reach.
+    /// A gateway whose limits are lowered so that a test can reach them.
     fn limited(flags: Vec<String>, limit: impl FnOnce(&mut ClientLimits)) -> Self;
 
-    /// What runs it.
+    /// The server of the gateway.
     fn server(&self) -> &Server;
 
-    /// What runs it, to be ended by the test.
+    /// Takes the server, so that the test can shut it down.
     fn take_server(&mut self) -> Server;
 }
 

@@ -1,4 +1,4 @@
-//! Abuse: what it costs the abusing client, and that no other client notices. In each test other clients go on meanwhile.
+//! Abuse: limits on the abusing client, while other clients send requests without delay or failure.
 
 mod anonymous_requests;
 mod backends;
@@ -20,31 +20,31 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use testkit::bystanders::Bystanders;
 use testkit::pki::Issued;
-use testkit::{Backend, Gateway, H2, Pki, ResponseFuture, flags, full};
+use testkit::{FakeBackend, Gateway, H2, Pki, ResponseFuture, flags, full};
 
 use crate::gateway::InProcess as _;
 
-/// What the other clients ask for.
+/// The path that the well-behaved clients request.
 const CALM: &str = "/api/v1/nodes/one";
 
 /// A gateway, its backend, and well-behaved clients.
 struct GatewayWithBystanders {
     pki: Pki,
-    backend: Backend,
+    backend: FakeBackend,
     gateway: Arc<Gateway>,
     alice: Arc<Issued>,
     others: Bystanders,
 }
 
 impl GatewayWithBystanders {
-    /// A backend that answers `200 ok` where the others ask, and elsewhere as it is told.
+    /// Starts a backend that answers `200 ok` on [`CALM`] and calls `answer` for other paths.
     async fn with(
         extra: &[&str],
         limit: impl FnOnce(&mut portcullis::config::settings::ClientLimits),
         answer: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static,
     ) -> Self {
         let pki = Pki::new();
-        let backend = Backend::start(&pki, H2, move |request: Request<Incoming>| {
+        let backend = FakeBackend::start(&pki, H2, move |request: Request<Incoming>| {
             if request.uri().path() == CALM {
                 return Box::pin(async { Response::new(full("ok")) });
             }

@@ -3,15 +3,15 @@
 use http::{HeaderMap, StatusCode};
 use testkit::frames;
 use testkit::wire::head;
-use testkit::{Backend, Gateway, Pki, get, in_time, text};
+use testkit::{FakeBackend, Gateway, Pki, get, in_time, text};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::gateway::InProcess as _;
 
 #[tokio::test]
-async fn more_header_lines_than_are_read_are_refused_over_http2() {
+async fn too_many_header_lines_are_refused_over_http2() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     let digits = b"0123456789abcdefghijklmnopqrstuvwxyz";
@@ -28,11 +28,11 @@ async fn more_header_lines_than_are_read_are_refused_over_http2() {
     assert_eq!(backend.pending(), 0);
 }
 
-// kube-apiserver takes 1 MiB of header on both versions, in however many CONTINUATION frames.
+// kube-apiserver accepts 1 MiB of header over both versions of HTTP, in any number of CONTINUATION frames.
 #[tokio::test]
-async fn large_headers_pass_over_http2_too() {
+async fn large_headers_are_forwarded_over_http2_too() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     for first in [true, false] {
@@ -43,26 +43,29 @@ async fn large_headers_pass_over_http2_too() {
                 text(client.get("/api", &[]).await).await;
                 backend.take().unwrap();
             }
-            // What Huffman coding makes longer, while it still fits into what the header may be on the wire.
+            // Characters that Huffman coding makes longer, within the limit of the encoded header.
             let large = if kib < 900 { "\\^~|".repeat(kib << 8) } else { "x".repeat(kib << 10) };
             let response = client.send(get("/api", &[("x-large", &large)])).await.expect(&case);
             assert_eq!(response.status(), StatusCode::OK, "{case}");
-            assert!(backend.take().unwrap().headers["x-large"] == large.as_str(), "{case}: it is another");
+            assert!(
+                backend.take().unwrap().headers["x-large"] == large.as_str(),
+                "{case}: the value was changed"
+            );
         }
     }
 }
 
-/// RFC 9113, 6.5.2: what a header costs of `SETTINGS_MAX_HEADER_LIST_SIZE`.
+/// The size of a header that counts for `SETTINGS_MAX_HEADER_LIST_SIZE` (RFC 9113, 6.5.2).
 fn list_size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
-// Go's server takes 1 MiB and 320 bytes; past that it ends the connection, with the streams of all other clients
+// Go's server accepts 1 MiB and 320 bytes; beyond that it closes the connection, with the streams of all other clients
 // (golang.org/x/net/http2, Framer.readMetaFrame; MaxHeaderBytes is 1 MiB in kube-apiserver).
 #[tokio::test]
-async fn no_header_goes_to_the_shared_connection_that_would_make_the_backend_end_it() {
+async fn headers_beyond_the_backends_limit_are_not_sent_on_the_shared_connection() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     let value = "~".repeat(240);
@@ -82,7 +85,7 @@ async fn no_header_goes_to_the_shared_connection_that_would_make_the_backend_end
 #[tokio::test]
 async fn a_target_beyond_65534_bytes_is_refused() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     for (length, code) in [(65_534, "HTTP/1.1 200 "), (65_535, "HTTP/1.1 414 ")] {
@@ -93,7 +96,7 @@ async fn a_target_beyond_65534_bytes_is_refused() {
         let answer = head(&mut stream).await.unwrap();
         assert!(answer.starts_with(code), "{length}: {answer}");
     }
-    // No URI of the client's library is that long, either.
+    // The client's library has the same limit, so the test writes the frames itself.
     let mut raw = gateway.frames(Some(&alice), 65_535).await;
     for (stream, length) in [(1, 65_534), (3, 65_535)] {
         raw.write_all(&frames::long_request(stream, length)).await.unwrap();

@@ -1,4 +1,4 @@
-//! What probes see.
+//! Health probes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{Method, Request, StatusCode};
 use testkit::config_reload::replace;
-use testkit::{Backend, Gateway, H2, Pki, empty, flags, full, in_time, kubeconfig, text};
+use testkit::{FakeBackend, Gateway, H2, Pki, empty, flags, full, in_time, kubeconfig, text};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::gateway::InProcess as _;
 
-/// What the port for metrics answers to a path: its code and its text.
+/// The status code and the body of a path on the metrics port.
 async fn probe(gateway: &Gateway, path: &str) -> (u16, String) {
     let answer = gateway.metrics(path).await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -20,9 +20,9 @@ async fn probe(gateway: &Gateway, path: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn probes_are_answered_without_a_backend_where_it_does_not_matter() {
+async fn liveness_probes_succeed_without_a_backend() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let mut given = flags(&pki, backend.address);
     given.push("--livez-grace-period=1h".to_owned());
     let gateway = Gateway::with(given);
@@ -47,18 +47,18 @@ async fn probes_are_answered_without_a_backend_where_it_does_not_matter() {
     let address = backend.address;
     let alice = pki.clients.leaf().cn("alice").issue();
     drop(backend);
-    // Noticed by the next request.
+    // The next request detects the failure.
     let response = gateway.http1(Some(&alice)).await.get("/api", &[]).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-    let (code, said) = probe(&gateway, "/readyz").await;
+    let (code, body) = probe(&gateway, "/readyz").await;
     let failed = "[+]ping ok\n[+]poststarthook/self-check ok\n[-]clusters failed: reason withheld\n[+]poststarthook/token-issuers ok\n[+]shutdown ok\n\
                   [-]cluster-backend failed: reason withheld\nreadyz check failed\n";
-    assert_eq!((code, said.as_str()), (500, failed));
-    let (code, said) = probe(&gateway, "/readyz/cluster-backend").await;
+    assert_eq!((code, body.as_str()), (500, failed));
+    let (code, body) = probe(&gateway, "/readyz/cluster-backend").await;
     assert_eq!(code, 500);
-    assert!(said.starts_with(&format!("internal server error: cannot connect to {address}: ")), "{said}");
+    assert!(body.starts_with(&format!("internal server error: cannot connect to {address}: ")), "{body}");
     assert_eq!(probe(&gateway, "/livez").await, ok);
-    // A check that is left out does not count.
+    // An excluded check does not count.
     assert_eq!(probe(&gateway, "/readyz?exclude=clusters").await, ok);
 
     // The same on the main port, for all clients.
@@ -74,7 +74,7 @@ async fn probes_are_answered_without_a_backend_where_it_does_not_matter() {
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
 }
 
-/// Passes connections on to `backend`. While `hangs_up` is set, those that are new are ended at once; open ones go on.
+/// Relays connections to `backend`. While `hangs_up` is set, new connections are closed at once; open ones continue.
 async fn relay(backend: SocketAddr, hangs_up: Arc<AtomicBool>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -92,18 +92,18 @@ async fn relay(backend: SocketAddr, hangs_up: Arc<AtomicBool>) -> SocketAddr {
     address
 }
 
-/// A gateway that is taken out of service gets no requests, so none of them can find out that its API server is there.
+/// An unready gateway gets no requests, so the self-check must detect that its API server is back.
 #[tokio::test]
-async fn readiness_comes_back_after_a_dial_that_failed_without_another_request() {
+async fn readiness_recovers_without_further_requests_after_a_failed_dial() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let hangs_up = Arc::new(AtomicBool::new(false));
     let relay = relay(backend.address, Arc::clone(&hangs_up)).await;
     let gateway = Gateway::with(flags(&pki, relay));
     gateway.checked().await;
     assert_eq!(probe(&gateway, "/readyz").await.0, 200);
     hangs_up.store(true, Ordering::SeqCst);
-    // Anonymous requests have connections of their own, so this one is dialled for.
+    // Anonymous requests use separate connections, so the gateway dials for this one.
     let refused = gateway.http1(None).await.get("/api", &[]).await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     hangs_up.store(false, Ordering::SeqCst);
@@ -112,13 +112,13 @@ async fn readiness_comes_back_after_a_dial_that_failed_without_another_request()
     assert_eq!(backend.pending(), 0, "there was no other request");
 }
 
-/// Not ready while users of an issuer would be refused for want of its keys; clients with other credentials are served.
+/// The gateway is not ready while it lacks the keys of an issuer; clients with other credentials are served.
 #[tokio::test]
-async fn an_issuer_that_is_not_known_yet_keeps_the_start_from_being_ready() {
+async fn the_gateway_is_not_ready_before_issuer_discovery() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let mut given = flags(&pki, backend.address);
-    // Without a listener.
+    // An issuer without a listener.
     given.push("--oidc-issuer-url=https://127.0.0.1:1".to_owned());
     given.push("--oidc-client-id=kubernetes".to_owned());
     let gateway = Gateway::with(given);
@@ -128,34 +128,34 @@ async fn an_issuer_that_is_not_known_yet_keeps_the_start_from_being_ready() {
                    [-]cluster-backend/issuer-0 failed: reason withheld\n[+]cluster-backend ok\n\
                    readyz check failed\n";
     assert_eq!(probe(&gateway, "/readyz").await, (500, verbose.to_owned()));
-    let (code, said) = probe(&gateway, "/readyz/cluster-backend/issuer-0").await;
+    let (code, body) = probe(&gateway, "/readyz/cluster-backend/issuer-0").await;
     assert_eq!(code, 500);
-    assert!(said.contains("https://127.0.0.1:1"), "{said}");
+    assert!(body.contains("https://127.0.0.1:1"), "{body}");
     assert_eq!(probe(&gateway, "/livez").await.0, 200);
     let alice = pki.clients.leaf().cn("alice").issue();
     assert_eq!(gateway.http1(Some(&alice)).await.get("/api", &[]).await.status(), StatusCode::OK);
 }
 
-/// The API server says who may see a single check; the gateway says what there is to see.
+/// The API server authorizes the access to single checks of the gateway.
 #[tokio::test]
-async fn single_checks_of_the_gateway_are_shown_to_those_whom_the_backend_lets_through() {
+async fn single_checks_are_shown_to_users_that_the_backend_authorizes() {
     let pki = Pki::new();
-    // As kube-apiserver: refuses all but alice, and knows checks of its own.
-    let backend = Backend::start(&pki, H2, |request: Request<hyper::body::Incoming>| {
+    // Authorizes only alice, and has its own checks, as kube-apiserver does.
+    let backend = FakeBackend::start(&pki, H2, |request: Request<hyper::body::Incoming>| {
         let alice = request.headers()["x-remote-user"] == "alice";
-        let (code, said) = match request.uri().path() {
+        let (code, body) = match request.uri().path() {
             _ if !alice => (403, "forbidden"),
             "/livez/etcd" | "/readyz/shutdown" => (200, "ok from the backend"),
             "/readyz/failing" => (500, "internal server error: failing"),
             _ => (404, "404 page not found\n"),
         };
-        Box::pin(async move { http::Response::builder().status(code).body(full(said)).unwrap() })
+        Box::pin(async move { http::Response::builder().status(code).body(full(body)).unwrap() })
     })
     .await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     let bob = pki.clients.leaf().cn("bob").issue();
-    for (path, code, said) in [
+    for (path, code, body) in [
         ("/readyz/cluster-backend", 200, "ok"),
         ("/livez/etcd", 200, "ok from the backend"),
         ("/readyz/failing", 500, "internal server error: failing"),
@@ -163,29 +163,29 @@ async fn single_checks_of_the_gateway_are_shown_to_those_whom_the_backend_lets_t
         ("/livez/cluster-backend", 404, "404 page not found\n"),
     ] {
         let response = gateway.http1(Some(&alice)).await.get(path, &[]).await;
-        assert_eq!((response.status().as_u16(), text(response).await.as_str()), (code, said), "{path}");
+        assert_eq!((response.status().as_u16(), text(response).await.as_str()), (code, body), "{path}");
         let response = gateway.http1(Some(&bob)).await.get(path, &[]).await;
         assert_eq!((response.status().as_u16(), text(response).await.as_str()), (403, "forbidden"), "{path}");
     }
-    // An impersonated user is authorized, not its impersonator; verbs other than get are for the backend to authorize.
+    // The impersonated user is authorized, not the impersonator. The backend authorizes verbs other than get.
     let response = gateway.http1(Some(&alice)).await.get("/livez", &[("impersonate-user", "bob")]).await;
-    assert_eq!(response.status(), StatusCode::NOT_FOUND, "the backend was asked");
+    assert_eq!(response.status(), StatusCode::NOT_FOUND, "the backend authorized the request");
     let post = Request::builder().method(Method::POST).uri("/livez").body(empty()).unwrap();
     let response = in_time(gateway.http1(Some(&bob)).await.send(post)).await.unwrap();
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
 }
 
-/// A cluster that is added says nothing of whether the others are served, and nothing to their users.
+/// A failing cluster that is added does not make the gateway unready and is not shown to users of other clusters.
 #[tokio::test]
-async fn another_cluster_is_neither_a_reason_to_fail_nor_shown_to_users() {
+async fn an_added_failing_cluster_neither_fails_readyz_nor_is_shown_to_users() {
     let pki = Pki::new();
-    let backend = Backend::start(&pki, H2, |_| {
+    let backend = FakeBackend::start(&pki, H2, |_| {
         let unknown = http::Response::builder().status(404).body(full("404 page not found\n"));
         Box::pin(async { unknown.unwrap() })
     })
     .await;
     flags(&pki, backend.address);
-    // Never answers a handshake, so its first check takes its time.
+    // Never completes a handshake, so its first self-check is slow.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let directory = pki.directory.path();
     let [ca, cert, key] = ["servers-ca.crt", "front.crt", "front.key"].map(|name| directory.join(name));
@@ -215,14 +215,14 @@ clusters:
     for path in ["/livez", "/readyz"] {
         assert_eq!(probe(&gateway, path).await, ok, "{path}");
     }
-    let (code, said) = probe(&gateway, "/readyz?verbose").await;
+    let (code, body) = probe(&gateway, "/readyz?verbose").await;
     assert_eq!(code, 200);
-    assert!(said.contains("[+]cluster-one ok\n[-]cluster-two failed: reason withheld\n"), "{said}");
+    assert!(body.contains("[+]cluster-one ok\n[-]cluster-two failed: reason withheld\n"), "{body}");
 
     let mut client = gateway.http1(None).await;
     let token = [("authorization", "Bearer good-token")];
-    let said = text(client.get("/one/readyz?verbose", &token).await).await;
-    assert!(said.contains("[+]cluster-one ok\n") && !said.contains("two"), "{said}");
+    let body = text(client.get("/one/readyz?verbose", &token).await).await;
+    assert!(body.contains("[+]cluster-one ok\n") && !body.contains("two"), "{body}");
     for (path, expected) in
         [("/one/readyz/cluster-one", "ok"), ("/one/readyz/cluster-two", "404 page not found\n")]
     {

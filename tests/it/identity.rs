@@ -1,4 +1,4 @@
-//! Who the backend is told a request is made by: exactly the client, whatever the client writes.
+//! The forwarded identity: exactly that of the client's credential, whatever headers the client sends.
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -6,7 +6,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use testkit::wire::head;
 use testkit::{
-    Backend, BoxedError, Gateway, H1, H2, Pki, ReceivedRequest, flags, full, get, in_time, status,
+    BoxedError, FakeBackend, Gateway, H1, H2, Pki, ReceivedRequest, flags, full, get, in_time, status,
 };
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
@@ -33,9 +33,9 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn each_method_asserts_its_own_identity() {
+async fn each_authenticator_forwards_its_own_identity() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
 
     let alice = pki.clients.leaf().cn("alice").org("g1").org("g2").issue();
@@ -64,7 +64,7 @@ async fn each_method_asserts_its_own_identity() {
         identity(&seen),
         pairs(&[("x-remote-group", "system:unauthenticated"), ("x-remote-user", "system:anonymous")])
     );
-    assert_eq!(seen.version, http::Version::HTTP_11, "anonymous requests have connections of their own");
+    assert_eq!(seen.version, http::Version::HTTP_11, "anonymous requests use separate connections");
 
     let proxy = pki.client_front.leaf().cn("proxy").issue();
     let headers = [
@@ -88,13 +88,17 @@ async fn each_method_asserts_its_own_identity() {
             ("x-remote-user", "dave"),
         ])
     );
-    assert_eq!(seen.all("x-forwarded-for"), ["192.0.2.7, 127.0.0.1"], "a front proxy is believed");
+    assert_eq!(
+        seen.all("x-forwarded-for"),
+        ["192.0.2.7, 127.0.0.1"],
+        "the gateway keeps a front proxy's X-Forwarded-For"
+    );
 }
 
 #[tokio::test]
-async fn what_a_client_writes_never_becomes_its_identity() {
+async fn client_headers_never_become_the_identity() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let token = ("authorization", "Bearer good-token");
     let cases: &[&[(&str, &str)]] = &[
@@ -130,9 +134,9 @@ async fn what_a_client_writes_never_becomes_its_identity() {
 }
 
 #[tokio::test]
-async fn an_identity_that_would_not_arrive_whole_is_refused() {
+async fn an_identity_that_headers_cannot_encode_is_refused() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let padded = pki.clients.leaf().cn("mallory").org("system:masters ").issue();
     let tabbed = pki.clients.leaf().cn("\tmallory").issue();
@@ -150,17 +154,18 @@ async fn an_identity_that_would_not_arrive_whole_is_refused() {
             assert_eq!(status(response).await.0, StatusCode::UNAUTHORIZED, "{token}");
         }
     }
-    assert_eq!(backend.pending(), 0, "nothing of it reached the backend");
+    assert_eq!(backend.pending(), 0, "no part of the request reached the backend");
 }
 
 #[tokio::test]
-async fn impersonation_is_the_backends_and_unknown_members_are_refused() {
+async fn impersonation_headers_are_forwarded_and_unknown_ones_refused() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let token = ("authorization", "Bearer good-token");
-    let asked = [token, ("impersonate-user", "bob"), ("impersonate-group", "x"), ("impersonate-group", "y")];
-    gateway.http1(None).await.get("/api", &asked).await;
+    let headers =
+        [token, ("impersonate-user", "bob"), ("impersonate-group", "x"), ("impersonate-group", "y")];
+    gateway.http1(None).await.get("/api", &headers).await;
     let seen = backend.take().unwrap();
     assert_eq!(seen.all("x-remote-user"), ["carol"]);
     assert_eq!(seen.all("impersonate-user"), ["bob"]);
@@ -174,9 +179,9 @@ async fn impersonation_is_the_backends_and_unknown_members_are_refused() {
 }
 
 #[tokio::test]
-async fn in_identity_mode_impersonate_the_gateway_speaks_with_its_own_credential() {
+async fn in_identity_mode_impersonate_the_gateway_sends_its_own_credential() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let mut flags = flags(&pki, backend.address);
     flags.push("--identity=impersonate".to_owned());
     let gateway = Gateway::with(flags);
@@ -195,13 +200,13 @@ async fn in_identity_mode_impersonate_the_gateway_speaks_with_its_own_credential
     let response = gateway.http1(None).await.get("/api", &[token, ("impersonate-user", "bob")]).await;
     let (code, body) = status(response).await;
     assert_eq!((code, body["reason"].as_str()), (StatusCode::FORBIDDEN, Some("Forbidden")));
-    assert_eq!(backend.pending(), 0, "never dropped silently");
+    assert_eq!(backend.pending(), 0, "the request was forwarded without its impersonation headers");
 }
 
 #[tokio::test]
 async fn in_identity_mode_impersonate_no_upgrade_carries_a_clients_impersonation() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let mut flags = flags(&pki, backend.address);
     flags.push("--identity=impersonate".to_owned());
     let gateway = Gateway::with(flags);
@@ -220,7 +225,7 @@ async fn in_identity_mode_impersonate_no_upgrade_carries_a_clients_impersonation
         (&[("connection", "Upgrade"), ("impersonate-group", "system:masters")], Some(StatusCode::FORBIDDEN)),
         (&[("connection", "Upgrade"), ("impersonate-extra-scopes", "all")], Some(StatusCode::FORBIDDEN)),
         (&[("connection", "Upgrade"), ("impersonate-tenant", "t")], Some(StatusCode::BAD_REQUEST)),
-        // Nominated, it is ours to understand all the same.
+        // A header that `Connection` names is still checked.
         (
             &[("connection", "Upgrade, Impersonate-User"), ("impersonate-user", "bob")],
             Some(StatusCode::FORBIDDEN),
@@ -245,18 +250,18 @@ async fn in_identity_mode_impersonate_no_upgrade_carries_a_clients_impersonation
     }
 }
 
-// A receiver might merge them into the header.
+// A receiver may merge trailers into the header.
 #[tokio::test]
-async fn trailers_of_a_request_are_not_passed_on() {
+async fn request_trailers_are_not_forwarded() {
     for (alpn, version) in [H1, H2].into_iter().flat_map(|alpn| [1, 2].map(|version| (alpn, version))) {
         let pki = Pki::new();
-        let (told, mut seen) = mpsc::unbounded_channel();
-        let backend = Backend::start(&pki, alpn, move |request: Request<hyper::body::Incoming>| {
-            let told = told.clone();
+        let (received, mut seen) = mpsc::unbounded_channel();
+        let backend = FakeBackend::start(&pki, alpn, move |request: Request<hyper::body::Incoming>| {
+            let received = received.clone();
             Box::pin(async move {
                 let announced = request.headers().contains_key("trailer");
                 let collected = request.into_body().collect().await.unwrap();
-                told.send((announced, collected.trailers().cloned(), collected.to_bytes())).unwrap();
+                received.send((announced, collected.trailers().cloned(), collected.to_bytes())).unwrap();
                 Response::new(full("ok"))
             })
         })
@@ -290,12 +295,12 @@ async fn trailers_of_a_request_are_not_passed_on() {
 }
 
 #[tokio::test]
-async fn a_bearer_subprotocol_is_taken_out_whatever_stands_beside_it() {
+async fn a_bearer_subprotocol_is_removed_also_beside_invalid_ones() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let mut request = get("/api", &[("connection", "Upgrade"), ("upgrade", "websocket")]);
-    // No text: the last letter is one byte of Latin-1.
+    // Not UTF-8: the last letter is one byte of Latin-1.
     let protocols = b"base64url.bearer.authorization.k8s.io.Z29vZC10b2tlbg, caf\xe9".as_slice();
     let protocols = http::HeaderValue::from_bytes(protocols).unwrap();
     request.headers_mut().insert("sec-websocket-protocol", protocols);
@@ -306,13 +311,13 @@ async fn a_bearer_subprotocol_is_taken_out_whatever_stands_beside_it() {
     assert_eq!(seen.headers["sec-websocket-protocol"].as_bytes(), b"caf\xe9");
 }
 
-/// The gateway's own user may read every Secret, so no credential makes a client that user. A front proxy may name it: it
-/// may be another gateway, which reads through this one.
+/// The gateway's own user may read every Secret, so no credential authenticates a client as that user. A front proxy
+/// may assert it, since it may be another gateway that reads through this one.
 #[tokio::test]
-async fn no_client_is_the_gateway() {
+async fn no_client_is_authenticated_as_the_gateway() {
     const NAME: &str = "system:portcullis";
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let mut given = flags(&pki, backend.address);
     pki.write("tokens.csv", format!("own-token,{NAME},7\ngood-token,carol,8\n"));
     given.push("--anonymous-auth=true".to_owned());
@@ -321,21 +326,21 @@ async fn no_client_is_the_gateway() {
     let alice = pki.clients.leaf().cn("alice").issue();
     let token = [("authorization", "Bearer own-token")];
     let also_good = [("authorization", "Bearer good-token")];
-    for (what, certificate, headers, code) in [
+    for (name, certificate, headers, code) in [
         ("a certificate", Some(&own), &[][..], StatusCode::UNAUTHORIZED),
         ("a certificate beside a good token", Some(&own), &also_good[..], StatusCode::UNAUTHORIZED),
         ("a token", None, &token[..], StatusCode::UNAUTHORIZED),
         ("a token beside a good certificate", Some(&alice), &token[..], StatusCode::OK),
     ] {
         let answer = gateway.http1(certificate).await.get("/api", headers).await;
-        assert_eq!(answer.status(), code, "{what}");
+        assert_eq!(answer.status(), code, "{name}");
     }
     assert_eq!(backend.pending(), 1);
     let refused = async |method: &str| {
         gateway.count(&format!("portcullis_reserved_identities_total{{method=\"{method}\"}}")).await
     };
     assert_eq!((refused("x509").await, refused("static-token").await), (2, 1));
-    // The backend answers what the gateway reads with 404.
+    // The fake backend answers the gateway's own reads with 404.
     let proxy = pki.client_front.leaf().cn("proxy").issue();
     let answer = gateway.http1(Some(&proxy)).await.get("/api", &[("x-remote-user", NAME)]).await;
     assert_eq!(answer.status(), StatusCode::NOT_FOUND);

@@ -1,33 +1,16 @@
-//! The source as its documents describe it: imports point down, and the request path is the one that is told.
+//! The source matches its documentation: imports point down, and the request path has the documented stages.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The modules from the top to the bottom; a module may import what stands below it. Leaves import leaves alone.
-const ORDER: &[&str] = &[
-    "main",
-    "fuzzing",
-    "cli",
-    "dev",
-    "server",
-    "pipeline",
-    "state",
-    "telemetry",
-    "config",
-    "listener",
-    "cluster",
-    "controllers",
-    "backend",
-    "authn",
-    "request",
-    "http",
-    "pki",
-];
-const LEAVES: [&str; 7] = ["clock", "go", "input_file", "metrics", "sync", "tasks", "user"];
-
-fn rank(module: &str) -> Option<usize> {
-    let leaf = LEAVES.contains(&module).then_some(ORDER.len());
-    ORDER.iter().position(|known| *known == module).or(leaf)
+/// The modules from the top to the bottom, as the map of `src/lib.rs` lists them. A module may import only modules
+/// below it.
+fn order() -> Vec<String> {
+    let lib = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).unwrap();
+    let (_, map) = lib.split_once("//! | module |").unwrap();
+    let rows = map.lines().skip(2).map_while(|line| line.strip_prefix("//! | "));
+    let names = rows.map(|row| row.split('`').nth(1).unwrap().to_owned());
+    ["main".to_owned()].into_iter().chain(names).collect()
 }
 
 fn sources(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
@@ -41,7 +24,7 @@ fn sources(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// Each module's imports of the crate, as written in `use crate::…`, tests left out.
+/// Each module's imports from the crate, as written in `use crate::…`, except those of tests.
 fn imports() -> BTreeMap<String, Vec<(String, String)>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
@@ -71,19 +54,21 @@ fn imports() -> BTreeMap<String, Vec<(String, String)>> {
 
 #[test]
 fn imports_point_down() {
+    let order = order();
+    let rank = |module: &str| order.iter().position(|known| known == module);
     let mut upward = Vec::new();
     let mut seen = 0;
     for (module, targets) in imports() {
         if module == "lib" {
             continue;
         }
-        let Some(from) = rank(&module) else { panic!("{module} has no place in the order") };
+        let Some(from) = rank(&module) else { panic!("{module} is not in the map of src/lib.rs") };
         for (target, file) in targets {
             seen += 1;
             let Some(to) = rank(&target) else {
-                panic!("{target}, imported by {file}, has no place in the order")
+                panic!("{target}, imported by {file}, is not in the map of src/lib.rs")
             };
-            if target != module && to < from.max(1) {
+            if target != module && to < from {
                 upward.push(format!("{file} imports {target}"));
             }
         }
@@ -92,9 +77,10 @@ fn imports_point_down() {
     assert!(upward.is_empty(), "upward imports:\n{}", upward.join("\n"));
 }
 
-/// Go's reading of PEM decides what is approved and trusted; a second reader may find other blocks in the same text.
+/// All PEM is parsed by Go's rules, which decide about approval and trust; another parser may find other blocks in a
+/// text.
 #[test]
-fn pem_has_one_reader() {
+fn pem_has_one_parser() {
     const OTHERS: [&str; 6] =
         ["PemObject", "x509_parser::pem", "parse_x509_pem", "rustls_pemfile", "pem_rfc7468", "DecodePem"];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -110,14 +96,14 @@ fn pem_has_one_reader() {
         let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
         found.extend(OTHERS.iter().filter(|other| code.contains(*other)).map(|other| (file, other)));
     }
-    assert!(found.is_empty(), "PEM is read by other means than x509::pem: {found:#?}");
+    assert!(found.is_empty(), "PEM is parsed by other means than x509::pem: {found:#?}");
 }
 
-/// `serde_json::Value` gives some names of members a meaning; `go::json::JsonValue` is the reader that does not. Where a
-/// file has to do with both, each reading says what it reads, so that no value is read by inference.
+/// `serde_json::Value` treats some member names specially; `go::json::JsonValue` does not. In a file that uses both,
+/// each call must name its type, so that no type is inferred.
 #[test]
-fn untrusted_json_is_not_read_as_a_value_of_serde_json() {
-    // Configuration is the operator's own, and its values come from YAML.
+fn untrusted_json_is_not_parsed_as_serde_json_value() {
+    // The operator writes the configuration, and its values are parsed from YAML.
     const TRUSTED: [&str; 1] = ["config"];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
@@ -144,16 +130,18 @@ fn untrusted_json_is_not_read_as_a_value_of_serde_json() {
         for reader in ["from_slice", "from_str", "from_reader", "from_value"] {
             for (at, call) in code.match_indices(&format!("serde_json::{reader}")) {
                 readings += 1;
-                let what = code[at + call.len()..].split('(').next().unwrap();
-                if has_word(what, "Value") || (knows_values && what.is_empty() && reader != "from_value") {
-                    found.push(format!("{name}: {call}{what}"));
+                let generics = code[at + call.len()..].split('(').next().unwrap();
+                if has_word(generics, "Value")
+                    || (knows_values && generics.is_empty() && reader != "from_value")
+                {
+                    found.push(format!("{name}: {call}{generics}"));
                 }
             }
         }
         if code.contains("Value::deserialize") && !code.contains("JsonValue::deserialize") {
             found.push(format!("{name}: Value::deserialize"));
         }
-        // The fields of what is derived.
+        // The fields of types that derive Deserialize.
         for item in code.split("#[derive(").skip(1) {
             let Some((traits, rest)) = item.split_once(")]") else { continue };
             let body = rest.split(['}', ';']).next().unwrap();
@@ -167,30 +155,30 @@ fn untrusted_json_is_not_read_as_a_value_of_serde_json() {
 }
 
 #[test]
-fn the_request_path_is_the_one_that_is_told() {
+fn the_request_path_has_the_documented_stages() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let told = std::fs::read_to_string(root.join("docs/request-path.md")).unwrap();
-    let told: Vec<&str> =
-        told.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let documented = std::fs::read_to_string(root.join("docs/request-path.md")).unwrap();
+    let documented: Vec<&str> =
+        documented.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     let code = std::fs::read_to_string(root.join("src/pipeline/stages.rs")).unwrap();
     let (head, _) = code.split_once('\n').unwrap();
     let chain = head.split('`').nth(1).unwrap();
     assert_eq!(
-        told,
+        documented,
         chain.split(" → ").collect::<Vec<_>>(),
         "the stages of docs/request-path.md and of src/pipeline/stages.rs"
     );
-    // And the path makes each of them, in this order.
+    // The request path constructs each of them, in this order.
     let path = std::fs::read_to_string(root.join("src/pipeline.rs")).unwrap();
     let answer = path.split("async fn respond").nth(1).unwrap().split("\n    }\n").next().unwrap();
     let mut at = 0;
-    for stage in &told {
+    for stage in &documented {
         let stage = stage.to_lowercase();
         let variables = [format!("let {stage} = "), format!("let mut {stage} = ")];
         let found = variables
             .iter()
             .find_map(|variable| answer[at..].find(variable))
-            .unwrap_or_else(|| panic!("{stage} is not made, or made too early"));
+            .unwrap_or_else(|| panic!("{stage} is not constructed, or too early"));
         at += found;
     }
     assert!(answer[at..].contains("forward::send("));

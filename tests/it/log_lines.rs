@@ -1,19 +1,19 @@
-//! What clients can make the gateway log at the default verbosity.
+//! Log volume that clients can cause at the default verbosity.
 
 use testkit::client::Client;
 use testkit::frames::{ACK, PING, frame, read_frame};
-use testkit::{Backend, Pki, flags, in_time, until};
+use testkit::{FakeBackend, Pki, flags, in_time, until};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::gateway::start_process;
 
 const REFUSED: &str = "unable to authenticate the request";
 
-/// Many refused requests of one client are a few lines, which say how many there were.
+/// Many refused requests of one client produce a few lines with counts.
 #[tokio::test]
 async fn one_client_cannot_fill_the_log() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let process = start_process(flags(&pki, backend.address)).await;
     let mut client = Client::connect(&process.gateway, false, None).await;
     for _ in 0..300 {
@@ -24,11 +24,11 @@ async fn one_client_cannot_fill_the_log() {
     assert!(lines < 100, "{lines} lines for 300 requests of one client");
 }
 
-/// The HTTP/2 library warns of each acknowledgement that it did not wait for.
+/// h2 logs a warning for each unexpected acknowledgement.
 #[tokio::test]
-async fn frames_that_make_no_sense_are_not_logged_one_by_one() {
+async fn unexpected_frames_are_not_logged_one_by_one() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let process = start_process(flags(&pki, backend.address)).await;
     let mut client = process.gateway.frames(None, 65_535).await;
     let pongs = frame(PING, ACK, 0, b"uninvited"[..8].as_ref()).repeat(500);
@@ -40,11 +40,11 @@ async fn frames_that_make_no_sense_are_not_logged_one_by_one() {
     assert_eq!(lines, 0, "{log}");
 }
 
-/// A path or a method of any length, and an audit id that looks like more fields.
+/// Long paths and methods are truncated, and an audit id cannot inject fields.
 #[tokio::test]
-async fn what_a_client_sends_is_cut_in_the_log() {
+async fn client_input_is_truncated_in_the_log() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let mut given = flags(&pki, backend.address);
     given.push("-v=3".to_owned());
     let process = start_process(given).await;

@@ -1,4 +1,4 @@
-//! The gateway in-process, small real servers around it.
+//! Integration tests of the gateway, in-process and as a process, with small real servers.
 
 #![expect(
     clippy::unwrap_used,
@@ -43,6 +43,7 @@ mod header_limits;
 mod health;
 mod identity;
 mod layers;
+mod links;
 mod log_lines;
 mod parsers;
 mod path_prefixes;

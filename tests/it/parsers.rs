@@ -1,9 +1,9 @@
-//! What clients send, read by us and by Go's own packages, where a difference would let a client be taken for another
-//! one: PEM, certificate requests, extra keys in header names, request targets, URLs.
+//! Parsers of client input, compared with Go's packages, where a difference could let a client pass for another one:
+//! PEM, certificate requests, extra keys in header names, request targets, URLs.
 //!
-//! Inputs are random, made of the parts at which readers part ways, and of the corpus in `fuzz/` with damage. Where we
-//! refuse and Go does not is listed beside each reader; the other way round is never allowed. `PORTCULLIS_SEED` sets
-//! another seed and `PORTCULLIS_INPUTS` how many inputs of each kind are compared.
+//! Inputs are random: fragments on which parsers typically differ, and the damaged corpus of `fuzz/`. Each comparison
+//! lists the inputs that only we refuse; we may never be more lenient. `PORTCULLIS_SEED` sets another seed and
+//! `PORTCULLIS_INPUTS` the number of inputs of each kind.
 
 mod extra;
 mod requests;
@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 use testkit::go_program::GoProgram;
 use testkit::random::{Rng, inputs, seed};
 
-/// What comes of a comparison: a word for the statistics, or what differs.
+/// The result of a comparison: a word for the statistics, or the difference.
 type Compared = Result<&'static str, String>;
 
-/// Compares our reading with Go's on random inputs; what became of them, by word.
+/// Compares our parser with Go's on random inputs; returns the number of inputs by result.
 fn compare<I: AsRef<[u8]>>(
     kind: &str,
     usual: usize,
@@ -58,7 +58,7 @@ fn compare<I: AsRef<[u8]>>(
         failures.sort_by_key(String::len);
         assert!(
             failures.is_empty(),
-            "{kind}, seed {}: {} of {BATCH} inputs are read differently:\n{}",
+            "{kind}, seed {}: {} of {BATCH} inputs are parsed differently:\n{}",
             seed(),
             failures.len(),
             failures.iter().take(12).cloned().collect::<Vec<_>>().join("\n")
@@ -68,13 +68,13 @@ fn compare<I: AsRef<[u8]>>(
     words
 }
 
-/// Fails unless each word occurred: a generator that makes nothing of a kind compares nothing.
+/// Fails unless each result occurred, since a generator that never produces a kind of input does not test it.
 fn occurred(words: &BTreeMap<&'static str, usize>, expected: &[&str]) {
     let missing: Vec<_> = expected.iter().filter(|word| !words.contains_key(**word)).collect();
     assert!(words.is_empty() || missing.is_empty(), "{missing:?} are not among {words:?}");
 }
 
-/// Bytes that travel in base64; none for null.
+/// Decodes base64; empty for null.
 fn octets(value: &Value) -> Vec<u8> {
     value.as_str().map(|text| STANDARD.decode(text).unwrap()).unwrap_or_default()
 }
@@ -92,7 +92,7 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// Some of these, one after the other.
+/// Concatenates random words.
 fn soup(rng: &mut Rng, words: &[&str], most: usize) -> Vec<u8> {
     (0..rng.below(most)).flat_map(|_| rng.pick(words).as_bytes().to_vec()).collect()
 }
@@ -102,7 +102,7 @@ fn whole(input: &[u8]) -> Value {
 }
 
 #[test]
-fn blocks_are_those_that_go_finds() {
+fn pem_blocks_are_those_that_go_finds() {
     use portcullis::go::pem;
     let corpora = [corpus("pem"), corpus("pem_bundle")].concat();
     let words = compare(
@@ -147,7 +147,7 @@ fn blocks_are_those_that_go_finds() {
 }
 
 #[test]
-fn requests_ask_for_what_go_reads() {
+fn certificate_requests_are_parsed_as_by_go() {
     let known = requests::known();
     let words = compare(
         "csr",
@@ -160,7 +160,7 @@ fn requests_ask_for_what_go_reads() {
 }
 
 #[test]
-fn extra_keys_are_those_of_the_api_server() {
+fn extra_keys_are_decoded_as_by_the_api_server() {
     let words = compare(
         "extra",
         10_000,
@@ -172,7 +172,7 @@ fn extra_keys_are_those_of_the_api_server() {
 }
 
 #[test]
-fn targets_are_read_as_the_api_server_reads_them() {
+fn targets_are_parsed_as_by_the_api_server() {
     let words = compare(
         "target",
         20_000,
@@ -187,7 +187,7 @@ fn targets_are_read_as_the_api_server_reads_them() {
 }
 
 #[test]
-fn urls_are_read_and_written_as_go_does() {
+fn urls_are_parsed_and_written_as_by_go() {
     let words =
         compare("url", 20_000, url::any, |input| whole(input), |input, answer| url::judge(input, answer));
     occurred(&words, &["as Go", "refused", "not UTF-8"]);

@@ -1,23 +1,23 @@
-//! API servers whose URL has a path, and clusters that are reached by one: no request leaves the path of its backend, and
+//! API servers whose URL has a path, and clusters with a path prefix: no request leaves the path of its backend, and
 //! redirects lead back through the gateway.
 
 use http::{Request, Response, StatusCode};
-use testkit::{Backend, Gateway, H2, Pki, cluster_flags, full, self_check, status};
+use testkit::{FakeBackend, Gateway, H2, Pki, cluster_flags, full, self_check, status};
 
 use crate::gateway::InProcess as _;
 
-/// Where the API server is on its host.
+/// The path of the API server's URL.
 const BACKEND: &str = "/k8s/clusters/c-1";
 
-/// A gateway in front of a server at that path, by which clients reach it at another.
-async fn start(pki: &Pki, location: &'static str) -> (Backend, Gateway) {
-    let say = |request: &Request<hyper::body::Incoming>| {
+/// A gateway with another path prefix in front of a server at that path.
+async fn start(pki: &Pki, location: &'static str) -> (FakeBackend, Gateway) {
+    let answer_self_check = |request: &Request<hyper::body::Incoming>| {
         let path = request.uri().path().strip_prefix(BACKEND)?;
         let mut own = Request::builder().method(request.method()).uri(path).body(()).unwrap();
         own.headers_mut().clone_from(request.headers());
         self_check::answer(&own)
     };
-    let backend = Backend::with_self_check(pki, H2, say, move |_| {
+    let backend = FakeBackend::with_self_check(pki, H2, answer_self_check, move |_| {
         let response = Response::builder().status(301).header("location", location);
         Box::pin(async { response.body(full("")).unwrap() })
     })
@@ -36,9 +36,9 @@ async fn start(pki: &Pki, location: &'static str) -> (Backend, Gateway) {
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 
-// A server that resolves them would run the request at another cluster, with the gateway's credential.
+// A server that resolves dot segments would execute the request in another cluster, with the gateway's credential.
 #[tokio::test]
-async fn a_path_with_dot_segments_goes_to_no_server_at_a_path() {
+async fn a_path_with_dot_segments_is_not_forwarded_to_a_server_with_a_path() {
     let pki = Pki::new();
     let (backend, gateway) = start(&pki, "/").await;
     let refused = [

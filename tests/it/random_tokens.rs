@@ -1,4 +1,4 @@
-//! Random tokens with odd JSON in them: claims that a test chooses, a header of any members, and a good signature.
+//! Random tokens with unusual JSON: claims of the test, random header members, and a valid signature.
 
 mod parts;
 
@@ -17,7 +17,7 @@ use testkit::random::Rng;
 
 pub(crate) use parts::{DATES, VALUES};
 
-/// What is declared: the ids of `docs/conformance.md`.
+/// Declared differences: ids of `docs/conformance.md`.
 pub(crate) const SPELLING: &str = "D-token-spelling";
 pub(crate) const HEADER: &str = "D-token-header";
 pub(crate) const DATES_BEYOND: &str = "D-token-dates";
@@ -34,12 +34,12 @@ pub(crate) struct RandomToken {
     pub(crate) text: String,
     /// The header and the claims.
     pub(crate) shown: String,
-    /// What it may be refused for here alone, by id.
+    /// The ids of the differences for which only we may refuse the token.
     pub(crate) declared: Vec<&'static str>,
 }
 
 impl TokenMint {
-    /// A new key. Its id is that by which service-account tokens name it.
+    /// A new key with the key id of service-account tokens.
     pub(crate) fn new(seed: u64) -> Self {
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
         let certificate = STANDARD.encode(Ca::new("some CA").cert);
@@ -60,7 +60,7 @@ impl TokenMint {
         spki(&self.key)
     }
 
-    /// A header of members in any order, most of them good.
+    /// A header of members in random order, most of them valid.
     fn header(&mut self) -> String {
         let mut members = vec!["\"alg\": \"ES256\""];
         if !self.rng.one_in(4) {
@@ -81,7 +81,7 @@ impl TokenMint {
             .replace("{x5c}", &self.certificate)
     }
 
-    /// The members as an object in any order, or, rarely, something else.
+    /// The members as an object in random order, or, rarely, another JSON value.
     pub(crate) fn claims(&mut self, members: Vec<String>) -> String {
         let members = self.rng.shuffled(members);
         match self.rng.below(60) {
@@ -95,7 +95,7 @@ impl TokenMint {
         }
     }
 
-    /// A token of these claims, which are JSON or not.
+    /// A token with these claims, which may be invalid JSON.
     pub(crate) fn token(&mut self, claims: &str) -> RandomToken {
         let header = self.header();
         let mut bytes = claims.as_bytes().to_vec();
@@ -108,7 +108,7 @@ impl TokenMint {
         let mut text = format!("{input}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref()));
         let mut spare = false;
         match self.rng.below(60) {
-            // Bits beyond the last byte of the signature.
+            // Unused bits after the last byte of the signature.
             0 => {
                 let last = u8::try_from(text.pop().unwrap()).unwrap();
                 text.push(char::from(if last == b'A' { b'B' } else { b'A' }));
@@ -119,7 +119,7 @@ impl TokenMint {
             4 => text.insert(text.rfind('.').unwrap(), '\t'),
             5 => text.insert(5, ' '),
             6 => text.push('.'),
-            // Bits beyond the last byte of the header, or of the claims.
+            // Unused bits after the last byte of the header, or of the claims.
             7 => spare = flip_spare_bit(&mut text, 0),
             8 => spare = flip_spare_bit(&mut text, 1),
             _ => {}
@@ -150,7 +150,7 @@ fn spki(key: &EcdsaKeyPair) -> Vec<u8> {
     der.as_ref().to_vec()
 }
 
-/// Flips a bit that the base64 of this part does not need, if there is one.
+/// Flips an unused bit in the base64 of this part, if there is one.
 fn flip_spare_bit(text: &mut String, part: usize) -> bool {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let parts: Vec<&str> = text.split('.').collect();
@@ -163,18 +163,18 @@ fn flip_spare_bit(text: &mut String, part: usize) -> bool {
     !is_whole
 }
 
-/// What came of all tokens.
+/// The results for all tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
     accepted: usize,
     refused: usize,
-    /// How many were refused here alone, by the id that declares it.
+    /// The number of tokens that only we refused, by the id of the difference.
     declared: BTreeMap<&'static str, usize>,
     failures: Vec<String>,
 }
 
 impl Comparison {
-    /// Compares our verdict on a token with theirs, which is the identity if they let it in.
+    /// Compares our verdict on a token with Kubernetes', which is the identity if it accepts the token.
     pub(crate) fn add<T: PartialEq + Debug>(
         &mut self,
         token: &RandomToken,
@@ -197,13 +197,13 @@ impl Comparison {
         assert!(shown.is_empty(), "seed {seed}: {} differ\n{}", self.failures.len(), shown.join("\n"));
     }
 
-    /// Fails unless many were let in, many were refused, and each of the ids has been needed.
+    /// Fails unless many tokens were accepted, many were refused, and each id occurred.
     pub(crate) fn assert_meaningful(&self, ids: &[&str]) {
         let Self { accepted, refused, declared, .. } = self;
         let all = accepted + refused + declared.values().sum::<usize>();
         eprintln!("{accepted} tokens let in, {refused} refused, stricter here by declaration: {declared:?}");
-        assert!(*accepted > all / 8 && *refused > all / 8, "{accepted} let in, {refused} refused");
-        // Fewer need not have all of it.
+        assert!(*accepted > all / 8 && *refused > all / 8, "{accepted} accepted, {refused} refused");
+        // Fewer inputs may not cover every id.
         for id in ids {
             assert!(all < 9_000 || declared.contains_key(id), "no longer stricter: {id}");
         }

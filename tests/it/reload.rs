@@ -1,5 +1,5 @@
-//! Reload without restart: what is new counts at the next request, what is open goes on, and what is wrong changes
-//! nothing.
+//! Reload without restart: the next request uses the new configuration, open streams continue, and an invalid
+//! configuration changes nothing.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
 use testkit::body::{Frames, fed};
 use testkit::client::Client;
-use testkit::{Backend, Gateway, H2, Pki, full, in_time};
+use testkit::{FakeBackend, Gateway, H2, Pki, full, in_time};
 use tokio::sync::mpsc;
 
 use crate::gateway::InProcess as _;
@@ -18,9 +18,9 @@ mod files;
 mod mistakes;
 mod watches;
 
-/// Reloads what the files hold now.
+/// Reloads the current files.
 async fn reload(gateway: &Gateway) {
-    // The first generation to come may be of files that were read before they were all written.
+    // The next generation may result from a reload that read the files before all of them were written.
     for _ in 0..2 {
         let before = gateway.generation().await;
         gateway.server().reload();
@@ -28,10 +28,10 @@ async fn reload(gateway: &Gateway) {
     }
 }
 
-/// A backend that gives each watch a body that the test feeds, and answers everything else.
-async fn watched(pki: &Pki) -> (Backend, mpsc::UnboundedReceiver<Frames>) {
+/// A backend that responds to each watch with a body whose frames the test sends, and to other requests with `ok`.
+async fn watched(pki: &Pki) -> (FakeBackend, mpsc::UnboundedReceiver<Frames>) {
     let (started, watches) = mpsc::unbounded_channel();
-    let backend = Backend::start(pki, H2, move |request| {
+    let backend = FakeBackend::start(pki, H2, move |request| {
         let body = match request.uri().query() {
             Some("watch=true") => {
                 let (sender, body, _) = fed();
@@ -48,7 +48,7 @@ async fn watched(pki: &Pki) -> (Backend, mpsc::UnboundedReceiver<Frames>) {
 
 const WATCH: &str = "/api/v1/pods?watch=true";
 
-/// A watch through the gateway: what the backend writes, and what arrives.
+/// A watch through the gateway: the backend's frames, and the client's body.
 struct Watch {
     events: Frames,
     body: Incoming,
@@ -65,10 +65,10 @@ impl Watch {
         Self { events: in_time(watches.recv()).await.unwrap(), body: response.into_body() }
     }
 
-    /// Sends an event that must be the next to arrive.
+    /// Sends an event, which must be the next to arrive.
     async fn passes(&mut self, event: &str) {
         self.events.send(Frame::data(Bytes::from(event.to_owned()))).expect("the backend's stream is open");
-        let frame = in_time(self.body.frame()).await.expect("the watch goes on").unwrap();
+        let frame = in_time(self.body.frame()).await.expect("the watch continues").unwrap();
         assert_eq!(frame.into_data().unwrap(), event);
     }
 }

@@ -1,4 +1,4 @@
-//! Service-account tokens: their flags.
+//! The flags of service-account tokens.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use testkit::{Pki, flags};
 
 use crate::gateway::resolved;
 
-/// What these flags come to beside those that every gateway needs; `DIR` is the directory of the files.
+/// Resolves these flags beside the required ones; `DIR` stands for the directory of the files.
 fn authentication(pki: &Pki, further: &[&str]) -> Result<Authentication, String> {
     let directory = pki.directory.path().display().to_string();
     let authenticating = ["--client-ca", "--token-auth", "--requestheader-client-ca", "--requestheader-"];
@@ -44,11 +44,11 @@ k6KjDeQyMiYxMz5M6QIDAQAB\n\
 -----END PUBLIC KEY-----\n";
 
 type Texts<'a> = &'a [&'a str];
-/// The flags; the issuers, how many keys there are from files, whether objects are looked up, the audiences.
+/// The flags; the issuers, the number of keys from files, whether tokens are looked up, the audiences.
 type Row<'a> = (Texts<'a>, Texts<'a>, usize, bool, Texts<'a>);
 
 #[test]
-fn flags_come_to_issuers_keys_and_audiences() {
+fn flags_set_issuers_keys_and_audiences() {
     let pki = pki();
     let keys = |accounts: &ServiceAccountSettings| match &accounts.keys {
         ServiceAccountKeys::Files(keys) => keys.len(),
@@ -98,7 +98,7 @@ fn flags_come_to_issuers_keys_and_audiences() {
 }
 
 #[test]
-fn the_same_files_come_to_the_same_settings() {
+fn equal_files_resolve_to_equal_settings() {
     let pki = pki();
     let accounts = |file| {
         let flags = ["--service-account-issuer=a", &format!("--service-account-key-file=DIR/{file}")];
@@ -144,8 +144,8 @@ fn mistakes_name_the_flag_and_the_file() {
         (&[], "is disabled, and no other authentication method is enabled"),
     ];
     for (flags, expected) in cases {
-        let said = authentication(&pki, flags).expect_err(&format!("{flags:?} were taken"));
-        assert!(said.contains(expected), "{flags:?}: {said}");
-        assert!(said.starts_with("the configuration has 1 error"), "{flags:?}: {said}");
+        let error = authentication(&pki, flags).expect_err(&format!("{flags:?} were accepted"));
+        assert!(error.contains(expected), "{flags:?}: {error}");
+        assert!(error.starts_with("the configuration has 1 error"), "{flags:?}: {error}");
     }
 }

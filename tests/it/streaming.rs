@@ -1,4 +1,4 @@
-//! Bodies, watches and the ends of connections.
+//! Bodies, watches and closed connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Frame;
 use testkit::body::{Frames, fed, gone, whole};
-use testkit::{Backend, Gateway, H1, H2, Pki, full, get, in_time, text, until};
+use testkit::{FakeBackend, Gateway, H1, H2, Pki, full, get, in_time, text, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
@@ -16,13 +16,13 @@ use crate::gateway::InProcess as _;
 
 const WATCH: &str = "/api/v1/pods?watch=true";
 
-/// A backend that gives each watch a body that the test feeds.
+/// A backend that responds to each watch with a body whose frames the test sends.
 async fn watching(
     pki: &Pki,
     alpn: &'static [&'static [u8]],
-) -> (Backend, mpsc::UnboundedReceiver<(Frames, Arc<AtomicBool>)>) {
+) -> (FakeBackend, mpsc::UnboundedReceiver<(Frames, Arc<AtomicBool>)>) {
     let (started, watches) = mpsc::unbounded_channel();
-    let backend = Backend::start(pki, alpn, move |_| {
+    let backend = FakeBackend::start(pki, alpn, move |_| {
         let (sender, body, gone) = fed();
         started.send((sender, gone)).unwrap();
         Box::pin(async { Response::builder().header("content-type", "application/json").body(body).unwrap() })
@@ -32,7 +32,7 @@ async fn watching(
 }
 
 #[tokio::test]
-async fn a_watch_shows_its_headers_first_then_each_event_and_ends_with_its_client() {
+async fn a_watch_delivers_its_header_and_each_event_at_once_and_ends_with_its_client() {
     for alpn in [H1, H2] {
         for http2 in [false, true] {
             let pki = Pki::new();
@@ -49,7 +49,7 @@ async fn a_watch_shows_its_headers_first_then_each_event_and_ends_with_its_clien
             assert_eq!(
                 response.headers()["content-type"],
                 "application/json",
-                "headers come before any event"
+                "the header arrives before any event"
             );
             let (events, gone) = in_time(watches.recv()).await.unwrap();
             let mut body = response.into_body();
@@ -67,13 +67,13 @@ async fn a_watch_shows_its_headers_first_then_each_event_and_ends_with_its_clien
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_before_the_answer_cancels_the_request() {
+async fn a_client_that_disconnects_before_the_response_cancels_the_request() {
     for alpn in [H1, H2] {
         let pki = Pki::new();
-        let (told, mut requests) = mpsc::unbounded_channel();
-        let backend = Backend::start(&pki, alpn, move |_| {
+        let (cancellations, mut requests) = mpsc::unbounded_channel();
+        let backend = FakeBackend::start(&pki, alpn, move |_| {
             let (cancelled, guard) = gone();
-            told.send(cancelled).unwrap();
+            cancellations.send(cancelled).unwrap();
             Box::pin(async move {
                 let _guard = guard;
                 std::future::pending().await
@@ -83,18 +83,18 @@ async fn a_client_that_leaves_before_the_answer_cancels_the_request() {
         let gateway = Gateway::start(&pki, &backend);
         let alice = pki.clients.leaf().cn("alice").issue();
         let mut client = gateway.http1(Some(&alice)).await;
-        let asking = tokio::spawn(async move { client.send(get("/api", &[])).await.map(|_| client) });
+        let pending = tokio::spawn(async move { client.send(get("/api", &[])).await.map(|_| client) });
         let cancelled = in_time(requests.recv()).await.unwrap();
-        asking.abort();
+        pending.abort();
         until("the cancellation", || cancelled.load(Ordering::SeqCst)).await;
     }
 }
 
 #[tokio::test]
-async fn bodies_pass_both_ways_and_trailers_of_answers() {
+async fn bodies_and_response_trailers_are_forwarded() {
     for alpn in [H1, H2] {
         let pki = Pki::new();
-        let backend = Backend::start(&pki, alpn, |request: Request<hyper::body::Incoming>| {
+        let backend = FakeBackend::start(&pki, alpn, |request: Request<hyper::body::Incoming>| {
             Box::pin(async move {
                 let collected = request.into_body().collect().await.unwrap();
                 let (sender, body, _) = fed();
@@ -121,19 +121,19 @@ async fn bodies_pass_both_ways_and_trailers_of_answers() {
     }
 }
 
-/// A backend that reports how the body of each request arrived, also when no client waits for its answer any more. It
-/// answers at the end of the body, or begins to before.
+/// A backend that reports the body of each request, also after the client has disconnected. It responds at the end of
+/// the body, or starts the response before.
 async fn collecting(
     pki: &Pki,
     alpn: &[&[u8]],
     early: bool,
-) -> (Backend, mpsc::UnboundedReceiver<Result<Vec<u8>, String>>) {
-    let (told, bodies) = mpsc::unbounded_channel();
-    let backend = Backend::start(pki, alpn, move |request: Request<hyper::body::Incoming>| {
-        let told = told.clone();
+) -> (FakeBackend, mpsc::UnboundedReceiver<Result<Vec<u8>, String>>) {
+    let (bodies_read, bodies) = mpsc::unbounded_channel();
+    let backend = FakeBackend::start(pki, alpn, move |request: Request<hyper::body::Incoming>| {
+        let bodies_read = bodies_read.clone();
         let (answering, body, _) = fed();
         let reading = tokio::spawn(async move {
-            told.send(whole(request.version(), request.into_body()).await).unwrap();
+            bodies_read.send(whole(request.version(), request.into_body()).await).unwrap();
             drop(answering);
         });
         Box::pin(async move {
@@ -147,9 +147,9 @@ async fn collecting(
     (backend, bodies)
 }
 
-// A part of a manifest may be a manifest.
+// A truncated manifest may be a valid manifest.
 #[tokio::test]
-async fn an_http1_body_that_breaks_off_is_never_a_whole_one_to_the_backend() {
+async fn a_truncated_http1_body_is_never_complete_to_the_backend() {
     let post = "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: a\r\n";
     for alpn in [H1, H2] {
         let pki = Pki::new();
@@ -170,7 +170,7 @@ async fn an_http1_body_that_breaks_off_is_never_a_whole_one_to_the_backend() {
             let body = in_time(bodies.recv()).await.unwrap();
             assert!(body.is_err(), "{case}, {alpn:?}: {body:?}");
             let mut answer = Vec::new();
-            // The gateway need not wait for the client's end of TLS.
+            // The gateway need not wait for the client's close_notify.
             in_time(client.read_to_end(&mut answer)).await.ok();
             let answer = String::from_utf8_lossy(&answer);
             assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400 "), "{case}, {alpn:?}: {answer}");
@@ -179,7 +179,7 @@ async fn an_http1_body_that_breaks_off_is_never_a_whole_one_to_the_backend() {
 }
 
 #[tokio::test]
-async fn an_http2_body_that_is_reset_is_never_a_whole_one_to_the_backend() {
+async fn a_reset_http2_body_is_never_complete_to_the_backend() {
     for (alpn, early) in [(H1, false), (H1, true), (H2, false), (H2, true)] {
         let pki = Pki::new();
         let (backend, mut bodies) = collecting(&pki, alpn, early).await;
@@ -203,9 +203,9 @@ async fn an_http2_body_that_is_reset_is_never_a_whole_one_to_the_backend() {
     }
 }
 
-/// The bytes behind a body that is longer or shorter than declared could be read as the next request.
+/// A body with a wrong content-length could let a part of it be read as the next request.
 #[tokio::test]
-async fn an_http2_body_of_another_length_than_it_says_is_never_a_whole_one_to_the_backend() {
+async fn an_http2_body_with_a_wrong_content_length_is_never_complete_to_the_backend() {
     for alpn in [H1, H2] {
         let pki = Pki::new();
         let (backend, mut bodies) = collecting(&pki, alpn, false).await;
@@ -233,7 +233,7 @@ async fn an_http2_body_of_another_length_than_it_says_is_never_a_whole_one_to_th
                 request = request.header("content-length", *length);
             }
             let (response, mut sending) = client.send_request(request.body(()).unwrap(), false).unwrap();
-            // A gateway that has refused it already takes no more.
+            // A gateway that has already refused the request stops reading.
             sending.send_data(Bytes::from_static(b"0123456789"), true).ok();
             let answer = in_time(response).await;
             assert_eq!(
@@ -256,7 +256,7 @@ async fn an_http2_body_of_another_length_than_it_says_is_never_a_whole_one_to_th
 #[tokio::test]
 async fn an_anonymous_or_refused_http2_request_ends_its_connection() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     for headers in [&[][..], &[("authorization", "Bearer nonsense")][..]] {
         let mut client = gateway.http2(None).await;
@@ -265,7 +265,7 @@ async fn an_anonymous_or_refused_http2_request_ends_its_connection() {
         text(response).await;
         in_time(client.task).await.unwrap();
     }
-    // An authenticated one does not; nor does HTTP/1.1.
+    // An authenticated request keeps its connection, and so does HTTP/1.1.
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut client = gateway.http2(Some(&alice)).await;
     text(client.get("/api", &[]).await).await;
@@ -276,7 +276,7 @@ async fn an_anonymous_or_refused_http2_request_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn requests_in_progress_finish_after_a_signal_to_end() {
+async fn requests_in_progress_finish_after_sigterm() {
     let pki = Pki::new();
     let (backend, mut watches) = watching(&pki, H2).await;
     let mut gateway = Gateway::start(&pki, &backend);
@@ -287,7 +287,7 @@ async fn requests_in_progress_finish_after_a_signal_to_end() {
     let server = gateway.take_server();
     let address = server.address();
     let ending = tokio::task::spawn_blocking(move || server.shut_down());
-    // New connections are refused once the listener is gone, and the old one still serves its request.
+    // New connections are refused once the listener is closed, while the request on the old one completes.
     until("the end of the listener", || std::net::TcpStream::connect(address).is_err()).await;
     events.send(Frame::data(Bytes::from_static(b"done"))).unwrap();
     drop(events);
@@ -295,11 +295,11 @@ async fn requests_in_progress_finish_after_a_signal_to_end() {
     in_time(ending).await.unwrap();
 }
 
-// RFC 9110, 9.3.2: Go's client takes DATA for an error there.
+// RFC 9110, 9.3.2; Go's client treats DATA as an error there.
 #[tokio::test]
-async fn an_answer_to_head_has_no_body_also_if_the_gateway_gives_it() {
+async fn a_response_to_head_has_no_body_also_if_the_gateway_generates_it() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let gateway = Gateway::start(&pki, &backend);
     let alice = pki.clients.leaf().cn("alice").issue();
     for (path, expected) in [("/api", 200), ("/api?timeout=x", 400)] {

@@ -1,4 +1,5 @@
-//! Each attack of `docs/threat-model.md` names the files that stop it, and those files say where, by `// threat: ID`.
+//! Each attack in `docs/threat-model.md` lists the files that prevent it, and `// threat: ID` marks the code in these
+//! files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 /// An attack's id and a file.
 type Places = BTreeSet<(String, String)>;
 
-/// What the table says.
+/// The places that the table lists.
 fn documented(page: &str) -> Places {
     let rows = page.lines().skip_while(|line| *line != "| id | attack | what stops it | code |").skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
@@ -15,16 +16,16 @@ fn documented(page: &str) -> Places {
     for row in rows {
         let cells: Vec<&str> = row.trim_matches(['|', ' ']).split(" | ").collect();
         let [id, _, _, code] = cells[..] else { panic!("a row of four cells: {row}") };
-        assert!(ids.insert(id), "the id {id} stands twice");
+        assert!(ids.insert(id), "the id {id} is listed twice");
         for file in code.split(", ") {
             places.insert((id.trim_matches('`').to_owned(), file.trim_matches('`').to_owned()));
         }
     }
-    assert!(ids.len() > 50, "the table is not where it is looked for");
+    assert!(ids.len() > 50, "the table was not found");
     places
 }
 
-/// What the code says.
+/// Collects the places that the code marks.
 fn marked(root: &Path, directory: &Path, places: &mut Places) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -44,7 +45,7 @@ fn marked(root: &Path, directory: &Path, places: &mut Places) {
 }
 
 #[test]
-fn every_attack_has_its_place_in_the_code_and_every_place_its_attack() {
+fn documented_attacks_and_marked_code_match() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let documented = documented(&std::fs::read_to_string(root.join("docs/threat-model.md")).unwrap());
     let mut marked_places = Places::new();

@@ -1,4 +1,4 @@
-//! Reviews of tokens: what the API server does not know, the gateway may.
+//! Token reviews: the gateway answers for tokens that the API server does not know.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,18 +9,18 @@ use hyper::body::Frame;
 use serde_json::{Value, json};
 use testkit::body::fed;
 use testkit::pki::Issued;
-use testkit::{Backend, Gateway, H2, Pki, flags, full, in_time, status};
+use testkit::{FakeBackend, Gateway, H2, Pki, flags, full, in_time, status};
 
 use crate::gateway::InProcess as _;
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const JSON: &str = "application/json";
 
-/// What the backend answers next: code, content type, body.
+/// The backend's next response: status code, content type, body.
 type Canned = (StatusCode, &'static str, Vec<u8>);
 
 struct Fixture {
-    _backend: Backend,
+    _backend: FakeBackend,
     gateway: Gateway,
     alice: Issued,
     canned: Arc<Mutex<Canned>>,
@@ -31,7 +31,7 @@ impl Fixture {
         let pki = Pki::new();
         let canned = Arc::new(Mutex::new((StatusCode::OK, JSON, Vec::new())));
         let next = Arc::clone(&canned);
-        let backend = Backend::start(&pki, H2, move |_| {
+        let backend = FakeBackend::start(&pki, H2, move |_| {
             let (code, content_type, body) = next.lock().unwrap().clone();
             let answer = Response::builder().status(code).header("content-type", content_type);
             let answer = answer.header("x-of-the-backend", "1").body(full(body)).unwrap();
@@ -44,7 +44,7 @@ impl Fixture {
         Self { _backend: backend, gateway, alice, canned }
     }
 
-    /// What alice is answered who posts something there, and the backend answers so.
+    /// The response to a POST by alice, with this response of the backend.
     async fn post(&self, path: &str, canned: Canned) -> (StatusCode, HeaderMap, Vec<u8>) {
         *self.canned.lock().unwrap() = canned;
         let request = Request::post(path).header("content-type", JSON).body(full("{}")).unwrap();
@@ -57,7 +57,7 @@ impl Fixture {
         (head.status, head.headers, body)
     }
 
-    /// The status of a review to which the backend answers so.
+    /// The status of a review that the backend answers with `status`.
     async fn review(&self, spec: Value, status: Value) -> Value {
         let theirs = review(&spec, &status);
         let (code, _, body) = self.post(PATH, (StatusCode::CREATED, JSON, line(&theirs))).await;
@@ -91,13 +91,13 @@ fn carol() -> Value {
 }
 
 #[tokio::test]
-async fn a_token_that_the_api_server_does_not_know_is_asked_of_the_gateway() {
+async fn the_gateway_reviews_tokens_that_the_api_server_does_not_know() {
     let fixture = Fixture::new(None).await;
     let refused = || json!({"user": {}, "error": "invalid bearer token"});
     for (token, refused) in [
         ("good-token", refused()),
         ("good-token", json!({})),
-        // As the header of a request is read.
+        // Parsed like the `Authorization` header.
         ("good-token and more", refused()),
     ] {
         let status = fixture.review(json!({"token": token}), refused).await;
@@ -106,54 +106,54 @@ async fn a_token_that_the_api_server_does_not_know_is_asked_of_the_gateway() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_knows_or_refuses_passes_as_it_is() {
+async fn other_responses_of_the_api_server_are_forwarded_unchanged() {
     let fixture = Fixture::new(None).await;
     let answer = |spec: Value, status: Value| line(&review(&spec, &status));
-    let good = || json!({"token": "good-token"});
+    let known = || json!({"token": "good-token"});
     let theirs = json!({"authenticated": true, "user": {"username": "system:serviceaccount:a:b"}});
     let forbidden = json!({"kind": "Status", "code": 403, "reason": "Forbidden"});
-    let other_kind = json!({"kind": "Status", "spec": good(), "status": {}});
+    let other_kind = json!({"kind": "Status", "spec": known(), "status": {}});
     let created = StatusCode::CREATED;
     let cases: Vec<(&str, &str, StatusCode, &str, Vec<u8>)> = vec![
-        ("known", PATH, created, JSON, answer(good(), theirs)),
+        ("known", PATH, created, JSON, answer(known(), theirs)),
         ("forbidden", PATH, StatusCode::FORBIDDEN, JSON, line(&forbidden)),
-        ("bad", PATH, StatusCode::BAD_REQUEST, JSON, answer(good(), json!({}))),
-        ("not created", PATH, StatusCode::OK, JSON, answer(good(), json!({}))),
+        ("bad", PATH, StatusCode::BAD_REQUEST, JSON, answer(known(), json!({}))),
+        ("not created", PATH, StatusCode::OK, JSON, answer(known(), json!({}))),
         ("no token", PATH, created, JSON, answer(json!({}), json!({}))),
         ("empty token", PATH, created, JSON, answer(json!({"token": ""}), json!({}))),
         ("no token of a header", PATH, created, JSON, answer(json!({"token": " good-token"}), json!({}))),
         ("another kind", PATH, created, JSON, line(&other_kind)),
         ("no object", PATH, created, JSON, b"[]".to_vec()),
         ("no JSON", PATH, created, JSON, b"{".to_vec()),
-        ("no known encoding", PATH, created, "application/cbor", answer(good(), json!({}))),
+        ("no known encoding", PATH, created, "application/cbor", answer(known(), json!({}))),
         (
             "another version",
             "/apis/authentication.k8s.io/v1beta1/tokenreviews",
             created,
             JSON,
-            answer(good(), json!({})),
+            answer(known(), json!({})),
         ),
-        ("another group", "/apis/example.com/v1/tokenreviews", created, JSON, answer(good(), json!({}))),
+        ("another group", "/apis/example.com/v1/tokenreviews", created, JSON, answer(known(), json!({}))),
         (
             "another resource",
             "/apis/authentication.k8s.io/v1/selfsubjectreviews",
             created,
             JSON,
-            answer(good(), json!({})),
+            answer(known(), json!({})),
         ),
         (
             "a namespace",
             "/apis/authentication.k8s.io/v1/namespaces/a/tokenreviews",
             created,
             JSON,
-            answer(good(), json!({})),
+            answer(known(), json!({})),
         ),
         (
             "a subresource",
             "/apis/authentication.k8s.io/v1/tokenreviews/a/b",
             created,
             JSON,
-            answer(good(), json!({})),
+            answer(known(), json!({})),
         ),
     ];
     for (case, path, code, content_type, body) in cases {
@@ -164,7 +164,7 @@ async fn what_the_api_server_knows_or_refuses_passes_as_it_is() {
 }
 
 #[tokio::test]
-async fn the_client_is_not_taken_for_its_token() {
+async fn the_clients_own_identity_is_not_the_reviewed_one() {
     let fixture = Fixture::new(None).await;
     for (theirs, both) in [
         ("invalid bearer token", "invalid bearer token"),
@@ -178,7 +178,7 @@ async fn the_client_is_not_taken_for_its_token() {
 }
 
 #[tokio::test]
-async fn a_token_is_good_for_the_audiences_it_is_asked_for() {
+async fn a_token_is_reviewed_for_the_requested_audiences() {
     let fixture = Fixture::new(Some("--api-audiences=api,second")).await;
     let cases: &[(&[&str], &[&str])] = &[
         (&[], &["api", "second"]),
@@ -186,10 +186,10 @@ async fn a_token_is_good_for_the_audiences_it_is_asked_for() {
         (&["other", "second", "api"], &["second", "api"]),
         (&["other"], &[]),
     ];
-    for (requested, good_for) in cases {
+    for (requested, valid_for) in cases {
         let spec = json!({"token": "good-token", "audiences": requested});
         let status = fixture.review(spec, json!({"user": {}})).await;
-        let expected = match good_for {
+        let expected = match valid_for {
             [] => json!({"user": {}, "error": "invalid bearer token"}),
             audiences => json!({"authenticated": true, "user": carol(), "audiences": audiences}),
         };
@@ -198,18 +198,18 @@ async fn a_token_is_good_for_the_audiences_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn the_answer_has_the_form_of_the_api_servers() {
+async fn the_response_has_the_format_of_the_api_servers_response() {
     let fixture = Fixture::new(None).await;
     let refused = review(&json!({"token": "good-token"}), &json!({"user": {}}));
-    let mut good = refused.clone();
-    good["status"] = json!({"authenticated": true, "user": carol()});
+    let mut valid = refused.clone();
+    valid["status"] = json!({"authenticated": true, "user": carol()});
     let post = async |content_type, body| {
         let (code, headers, body) = fixture.post(PATH, (StatusCode::CREATED, content_type, body)).await;
         assert_eq!(code, StatusCode::CREATED);
         assert_eq!(headers["content-type"], content_type);
         body
     };
-    // Fields have kube-apiserver's order, not that of the alphabet.
+    // Fields have the order of kube-apiserver, not the alphabetical one.
     let expected = concat!(
         r#"{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","#,
         r#""metadata":{"creationTimestamp":null,"managedFields":[{"manager":"kubectl"}]},"#,
@@ -221,13 +221,13 @@ async fn the_answer_has_the_form_of_the_api_servers() {
     assert_eq!(String::from_utf8(answer).unwrap(), expected);
     let answer = post(JSON, serde_json::to_string_pretty(&refused).unwrap().into_bytes()).await;
     let answer = String::from_utf8(answer).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&answer).unwrap(), good);
+    assert_eq!(serde_json::from_str::<Value>(&answer).unwrap(), valid);
     assert!(answer.starts_with("{\n  \"kind\": \"TokenReview\",\n  \"apiVersion\": "), "{answer}");
 
     let yaml = "apiVersion: authentication.k8s.io/v1\nkind: TokenReview\nmetadata:\n  creationTimestamp: null\n  \
                 managedFields:\n  - manager: kubectl\nspec:\n  token: good-token\nstatus:\n  user: {}\n";
     let answer = post("application/yaml", yaml.as_bytes().to_vec()).await;
-    assert_eq!(serde_saphyr::from_slice::<Value>(&answer).unwrap(), good);
+    assert_eq!(serde_saphyr::from_slice::<Value>(&answer).unwrap(), valid);
 }
 
 #[tokio::test]
@@ -235,7 +235,7 @@ async fn protobuf_is_answered_in_protobuf() {
     let field = |number: u8, bytes: &[u8]| -> Vec<u8> {
         [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
     };
-    // Go's encoder writes all fields that are not lists, and the last two of what it wraps them in.
+    // Go's encoder writes all fields that are not lists, and the last two fields of the envelope.
     let envelope = |status: &[u8], end: &[u8]| {
         let meta = [field(1, b"authentication.k8s.io/v1"), field(2, b"TokenReview")].concat();
         // A name, and an unknown field.
@@ -246,7 +246,7 @@ async fn protobuf_is_answered_in_protobuf() {
     let refused = [vec![1 << 3, 0], field(2, b""), field(3, b"invalid bearer token")].concat();
     let user = [field(1, b"carol"), field(2, b"7"), field(3, b"a"), field(3, b"b")].concat();
     let user = [user, field(3, b"system:authenticated")].concat();
-    let good = [vec![1 << 3, 1], field(2, &user), field(3, b"")].concat();
+    let valid = [vec![1 << 3, 1], field(2, &user), field(3, b"")].concat();
 
     let fixture = Fixture::new(None).await;
     let content_type = "application/vnd.kubernetes.protobuf";
@@ -255,18 +255,18 @@ async fn protobuf_is_answered_in_protobuf() {
     assert_eq!((code, &headers["content-type"]), (StatusCode::CREATED, &content_type.parse().unwrap()));
     assert_eq!(
         String::from_utf8_lossy(&body),
-        String::from_utf8_lossy(&envelope(&good, &[field(3, b""), field(4, b"")].concat()))
+        String::from_utf8_lossy(&envelope(&valid, &[field(3, b""), field(4, b"")].concat()))
     );
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_or_never_ends_is_not_waited_for() {
+async fn a_response_that_is_too_long_or_never_ends_is_an_error() {
     let pki = Pki::new();
     let (sender, endless, _gone) = fed();
     sender.send(Frame::data(Bytes::from_static(b"{"))).unwrap();
     let mut bodies = vec![endless, full(vec![b' '; 17 << 20])];
     let next = Mutex::new(move || bodies.pop().unwrap());
-    let backend = Backend::start(&pki, H2, move |_| {
+    let backend = FakeBackend::start(&pki, H2, move |_| {
         let body = (next.lock().unwrap())();
         Box::pin(async { Response::builder().status(StatusCode::CREATED).body(body).unwrap() })
     })

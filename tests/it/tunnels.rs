@@ -1,9 +1,9 @@
-//! Upgrades: which tunnels open, what they carry, and that both ends of one go when either does.
+//! Upgrades: establishing tunnels, data in both directions, and closing both ends when either closes.
 
 use http::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use testkit::wire::{Socket, bare, head, is_held};
-use testkit::{Backend, BoxedBody, Gateway, H1, H2, Pki, empty, flags, full, get, in_time, text, until};
+use testkit::{BoxedBody, FakeBackend, Gateway, H1, H2, Pki, empty, flags, full, get, in_time, text, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -21,9 +21,9 @@ fn upgrade_request(protocol: &str) -> Request<BoxedBody> {
     )
 }
 
-/// A backend that switches to `answered` and then echoes.
-async fn echoing(pki: &Pki, answered: &'static str) -> Backend {
-    Backend::start(pki, H2, move |mut request: Request<hyper::body::Incoming>| {
+/// A backend that switches to the protocol `answered` and then echoes.
+async fn echoing(pki: &Pki, answered: &'static str) -> FakeBackend {
+    FakeBackend::start(pki, H2, move |mut request: Request<hyper::body::Incoming>| {
         let upgrading = hyper::upgrade::on(&mut request);
         tokio::spawn(async move {
             let Ok(upgraded) = upgrading.await else { return };
@@ -63,12 +63,12 @@ async fn a_tunnel_opens_after_an_exact_101_and_carries_bytes_both_ways() {
         in_time(tunnel.read_exact(&mut echoed)).await.unwrap();
         assert_eq!(&echoed, b"hello");
         tunnel.shutdown().await.unwrap();
-        assert_eq!(in_time(tunnel.read(&mut echoed)).await.unwrap(), 0, "the end of one side ends the other");
+        assert_eq!(in_time(tunnel.read(&mut echoed)).await.unwrap(), 0, "closing one side closes the other");
     }
 }
 
 #[tokio::test]
-async fn no_tunnel_without_the_101_that_was_asked_for() {
+async fn no_tunnel_opens_without_the_requested_101() {
     let pki = Pki::new();
     let alice = pki.clients.leaf().cn("alice").issue();
 
@@ -77,7 +77,7 @@ async fn no_tunnel_without_the_101_that_was_asked_for() {
     let response = gateway.http1(Some(&alice)).await.send(upgrade_request("websocket")).await.unwrap();
     assert_eq!(response.status(), StatusCode::BAD_GATEWAY, "another protocol");
 
-    let refusing = Backend::start(&pki, H2, |_| {
+    let refusing = FakeBackend::start(&pki, H2, |_| {
         Box::pin(async { Response::builder().status(403).body(full("no")).unwrap() })
     })
     .await;
@@ -87,7 +87,7 @@ async fn no_tunnel_without_the_101_that_was_asked_for() {
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert_eq!(text(response).await, "no", "a refusal is an answer like any other");
 
-    // A protocol that we do not tunnel is not even asked for.
+    // An upgrade to an unsupported protocol is not forwarded.
     let response = gateway.http1(Some(&alice)).await.send(upgrade_request("h2c")).await.unwrap();
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     refusing.take().unwrap();
@@ -96,7 +96,7 @@ async fn no_tunnel_without_the_101_that_was_asked_for() {
     assert_eq!(seen.all("connection"), Vec::<String>::new());
 }
 
-/// An open tunnel, both far ends in the hands of the test.
+/// An open tunnel, of which the test holds both ends.
 struct Tunnel {
     client: tokio_rustls::client::TlsStream<TcpStream>,
     backend: tokio_rustls::server::TlsStream<TcpStream>,
@@ -115,9 +115,9 @@ impl Tunnel {
         let gateway = Gateway::with(flags(&pki, address));
         let alice = pki.clients.leaf().cn("alice").issue();
         let mut client = gateway.tls(b"http/1.1", Some(&alice)).await;
-        let asking = "GET /api/v1/namespaces/n/pods/p/exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n\
+        let upgrade = "GET /api/v1/namespaces/n/pods/p/exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n\
             Upgrade: websocket\r\n\r\n";
-        client.write_all(asking.as_bytes()).await.unwrap();
+        client.write_all(upgrade.as_bytes()).await.unwrap();
         let mut backend = in_time(streams.recv()).await.unwrap();
         head(&mut backend).await.unwrap();
         let switching =
@@ -137,7 +137,7 @@ impl Tunnel {
     }
 }
 
-// apimachinery, pkg/util/proxy/upgradeaware.go, tryUpgrade: the end of either direction ends both.
+// apimachinery, pkg/util/proxy/upgradeaware.go, tryUpgrade: the end of either direction closes both.
 #[tokio::test]
 async fn a_tunnel_ends_when_the_backend_closes_it() {
     let mut tunnel = Tunnel::open().await;
@@ -146,30 +146,30 @@ async fn a_tunnel_ends_when_the_backend_closes_it() {
     drop(tunnel.backend);
     let mut rest = Vec::new();
     in_time(tunnel.client.read_to_end(&mut rest)).await.unwrap();
-    assert_eq!(rest, b"bye", "what was under way arrives");
-    // The client keeps its socket, silently. The gateway does not.
+    assert_eq!(rest, b"bye", "data in flight arrives");
+    // The client keeps its socket open without sending; the gateway closes its own.
     let (gateway, client) = tunnel.in_front;
     until("the end of the client's connection", || !is_held(gateway, client)).await;
 }
 
 #[tokio::test]
-async fn a_tunnel_whose_client_has_finished_does_not_wait_for_the_backend_for_ever() {
+async fn a_tunnel_that_its_client_closed_does_not_wait_for_the_backend_forever() {
     let mut tunnel = Tunnel::open().await;
-    // As a client does that closes: TLS's end, then TCP's.
+    // Sends close_notify, then FIN.
     tunnel.client.shutdown().await.unwrap();
     drop(tunnel.client);
-    // The backend does not end by itself.
+    // The backend does not close the connection.
     let (gateway, backend) = tunnel.behind;
     until("the end of the backend's connection", || !is_held(gateway, backend)).await;
 }
 
-// Go's listener and dialer keep TCP connections alive (15 s): a peer that vanished without a word is noticed, also
-// under a tunnel or a quiet HTTP/1.1 watch, which has no pings.
+// Go's listener and dialer enable TCP keep-alive (15 s), which detects a vanished peer also under a tunnel or an idle
+// HTTP/1.1 watch, which have no pings.
 #[tokio::test]
-async fn quiet_connections_are_kept_alive_by_tcp_on_both_sides() {
+async fn idle_connections_use_tcp_keep_alive_on_both_sides() {
     let tunnel = Tunnel::open().await;
     for (side, (local, remote)) in [("client", tunnel.in_front), ("backend", tunnel.behind)] {
-        // Before, the timer is that of what was sent last and is not acknowledged yet.
+        // Until the last data is acknowledged, the socket's timer is the retransmission timer.
         until(&format!("keep-alive on the side of the {side}"), || {
             Socket::find(local, remote).is_some_and(|socket| socket.is_kept_alive())
         })

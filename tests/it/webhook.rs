@@ -1,4 +1,4 @@
-//! The flags of the webhook that is asked about tokens, and its kubeconfig.
+//! The flags of the token webhook, and its kubeconfig.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Parts<'_> {
     }
 }
 
-/// The webhook of these flags; paths are as they stand below `DIR`.
+/// Resolves the webhook of these flags; in errors, `DIR` replaces the directory.
 fn webhook(pki: &Pki, parts: &Parts<'_>, more: &[&str]) -> Result<Arc<WebhookSettings>, String> {
     let file = pki.write("webhook.kubeconfig", parts.kubeconfig());
     let mut all = flags(pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
@@ -47,7 +47,7 @@ fn webhook(pki: &Pki, parts: &Parts<'_>, more: &[&str]) -> Result<Arc<WebhookSet
 }
 
 #[test]
-fn a_kubeconfig_says_where_the_webhook_is_and_what_it_is_shown() {
+fn a_kubeconfig_has_the_url_and_the_credentials_of_the_webhook() {
     let pki = Pki::new();
     let cluster = "server: 'https://[::1]:8443/authenticate/', certificate-authority: servers-ca.crt";
     let plain = webhook(&pki, &Parts { cluster, user: None }, &[]).unwrap();
@@ -71,7 +71,7 @@ fn a_kubeconfig_says_where_the_webhook_is_and_what_it_is_shown() {
 }
 
 #[test]
-fn a_reload_can_tell_whether_anything_changed() {
+fn a_reload_detects_whether_the_webhook_changed() {
     let pki = Pki::new();
     pki.write("own.token", "first");
     let parts = Parts {
@@ -86,7 +86,7 @@ fn a_reload_can_tell_whether_anything_changed() {
 }
 
 #[test]
-fn a_webhook_is_enough_to_know_clients_by() {
+fn a_webhook_suffices_as_the_only_authenticator() {
     let pki = Pki::new();
     let parts =
         Parts { cluster: "server: 'https://hook.test', certificate-authority: servers-ca.crt", user: None };
@@ -100,7 +100,7 @@ fn a_webhook_is_enough_to_know_clients_by() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn all_errors_are_reported_together() {
     let pki = Pki::new();
     let parts = Parts {
         cluster: "server: 'http://hook.test/?a=b', certificate-authority: none.crt, \

@@ -1,6 +1,7 @@
-//! Authorities whose keys live in a token: `softhsm2`, in a directory of its own for each run.
+//! CAs whose keys are in a PKCS#11 token: `softhsm2`, with a separate directory for each run.
 //!
-//! The library reads where its tokens are from the environment, so this program starts itself again with that set.
+//! The library reads the directory of its tokens from an environment variable, so this program restarts itself with the
+//! variable set.
 
 #![expect(
     clippy::unwrap_used,
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
     match std::env::var_os(CONF).map(PathBuf::from) {
         Some(conf) => {
             let tokens = Tokens { dir: conf.parent().expect("a directory").to_owned(), module };
-            // One after the other: a test takes the library away from under a key.
+            // Sequentially: a test finalises the library of the whole process.
             let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
             libtest_mimic::run(&arguments, trials(&tokens)).exit_code()
         }
@@ -57,16 +58,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn absent(why: &str) -> ExitCode {
+fn absent(reason: &str) -> ExitCode {
     if testkit::real::is_required() {
-        eprintln!("pkcs11: PORTCULLIS_REQUIRE_TWIN is set, but {why}");
+        eprintln!("pkcs11: PORTCULLIS_REQUIRE_TWIN is set, but {reason}");
         return ExitCode::FAILURE;
     }
-    eprintln!("pkcs11: NOTHING WAS TESTED: {why}; install softhsm2");
+    eprintln!("pkcs11: NOTHING WAS TESTED: {reason}; install softhsm2");
     ExitCode::SUCCESS
 }
 
-/// Makes a token with a key of each kind and runs the tests beside it.
+/// Creates a token with a key of each kind, and runs the tests with it.
 fn with_tokens() -> ExitCode {
     let dir = tempfile::tempdir().expect("a directory");
     let conf = dir.path().join("softhsm2.conf");
@@ -81,8 +82,8 @@ fn with_tokens() -> ExitCode {
             if output.status.success() { Ok(()) } else { Err(format!("{arguments:?}: {text}")) }
         })
     };
-    if let Err(why) = util(&["--version"]) {
-        return absent(&format!("softhsm2-util does not run: {why}"));
+    if let Err(reason) = util(&["--version"]) {
+        return absent(&format!("softhsm2-util does not run: {reason}"));
     }
     for label in ["ca token", "other"] {
         util(&["--init-token", "--free", "--label", label, "--pin", PIN, "--so-pin", "so-pin"])
@@ -119,7 +120,7 @@ impl Tokens {
         Pkcs11Key::open(&self.uri(&format!("token=ca%20token;object={label}"), "pin")).expect("the key opens")
     }
 
-    /// An authority's certificate for the key that was imported as `label`.
+    /// A CA certificate for the key that was imported as `label`.
     fn certificate(&self, label: &str) -> String {
         let pem = std::fs::read_to_string(self.dir.join(format!("{label}.key"))).expect("the key");
         let key = rcgen::KeyPair::from_pem(&pem).expect("a key");
@@ -143,7 +144,7 @@ fn trials(tokens: &Tokens) -> Vec<Trial> {
         trial("an_authority_loads_from_a_uri_and_issues", an_authority_issues),
         trial("the_key_of_another_authority_is_refused", another_key_is_refused),
         trial("a_key_is_found_by_its_id_too", found_by_id),
-        trial("what_cannot_be_opened_says_why_and_no_pin", failures_tell),
+        trial("errors_name_the_cause_and_not_the_pin", errors_name_the_cause),
         trial("a_lost_session_is_opened_again", sessions_are_reopened),
     ]
 }
@@ -159,7 +160,7 @@ fn every_kind_signs(tokens: &Tokens) {
         let key = tokens.key(label);
         let imported = std::fs::read(tokens.dir.join(format!("{label}.key"))).unwrap();
         assert_eq!(key.public_key(), PemKey::from_pem(&imported).unwrap().public_key(), "{label}");
-        // Halves that begin with zeros or high bits make ECDSA signatures of several lengths.
+        // Leading zeros and high bits of r and s result in ECDSA signatures of different lengths.
         for message in 0..50_u8 {
             let signature = key.sign(algorithm, &[message]).unwrap();
             verify(key.public_key(), algorithm, &[message], &signature);
@@ -228,7 +229,7 @@ fn found_by_id(tokens: &Tokens) {
     assert_eq!(key.public_key(), tokens.key("p256").public_key());
 }
 
-fn failures_tell(tokens: &Tokens) {
+fn errors_name_the_cause(tokens: &Tokens) {
     let cases = [
         ("token=absent;object=rsa", "pin", "no token matches the URI"),
         ("object=rsa", "pin", "2 tokens match the URI"),
@@ -248,16 +249,16 @@ fn sessions_are_reopened(tokens: &Tokens) {
     let key = tokens.key("p256");
     let algorithm = SigningAlgorithm::EcdsaSha256;
     assert!(key.sign(algorithm, b"before").is_ok());
-    // Behind the key's back: every session and login of this process is gone.
+    // Finalises the library, which closes all sessions and logins of this process.
     let library = Pkcs11::new(tokens.module).unwrap();
     library.finalize().unwrap();
     let library = Pkcs11::new(tokens.module).unwrap();
     library.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)).unwrap();
-    // A wrong PIN shows that the login is new, too.
+    // A wrong PIN proves that the key logs in again.
     let refused =
         Pkcs11Key::open(&tokens.uri("token=ca%20token;object=p256", "wrong-pin")).unwrap_err().to_string();
     assert!(refused.contains("login") && !refused.contains("secret"), "{refused}");
-    // It is tried once, for whichever key, until the file says something else.
+    // A wrong PIN is tried only once, for all keys, until the content of the file changes.
     for object in ["p256", "rsa"] {
         let uri = tokens.uri(&format!("token=ca%20token;object={object}"), "wrong-pin");
         let refused = Pkcs11Key::open(&uri).unwrap_err().to_string();

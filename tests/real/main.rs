@@ -7,7 +7,7 @@
 //! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
 //! ```
 //!
-//! The servers are built on first use, see `tests/backend/README.md`.
+//! The servers are built on first use, see `tests/go/README.md`.
 
 #![expect(
     clippy::unwrap_used,

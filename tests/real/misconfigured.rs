@@ -1,5 +1,5 @@
-//! Real API servers that do not accept the gateway's headers, or not all of them: what the gateway reports, and that no
-//! request reaches them with another identity.
+//! Real API servers that do not accept all of the gateway's headers. Tests the gateway's log messages, and that no
+//! request reaches the servers with another identity.
 
 use std::time::Instant;
 
@@ -19,9 +19,9 @@ struct Row {
 }
 
 enum Outcome {
-    /// The server is not used, and one line of the log has all of these words.
+    /// The gateway does not use the server, and one line of its log has all of these words.
     Closed(&'static [&'static str]),
-    /// It is used, and one line of the log has these words.
+    /// The gateway uses the server, and one line of its log has all of these words.
     Used(&'static [&'static str]),
 }
 
@@ -116,7 +116,7 @@ const ROWS: &[Row] = &[
 pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
     let mut trials: Vec<Trial> =
         ROWS.iter().map(|row| trial(row.name, Box::new(move |servers| attempt(servers, row)))).collect();
-    trials.push(trial("a young server is used as soon as it can be", Box::new(waits_for_a_young_server)));
+    trials.push(trial("a server is used as soon as it has started", Box::new(waits_for_a_starting_server)));
     trials.push(trial(
         "a server that comes back with other flags is not used",
         Box::new(checks_again_after_a_restart),
@@ -169,8 +169,8 @@ fn attempt(servers: &RealServers, row: &Row) -> Result<(), String> {
     })
 }
 
-/// The gateway starts first. No client gets a 403 from a server whose roles are not loaded yet.
-fn waits_for_a_young_server(servers: &RealServers) -> Result<(), String> {
+/// The gateway starts before the server. No client receives a 403 from a server that has not loaded its roles yet.
+fn waits_for_a_starting_server(servers: &RealServers) -> Result<(), String> {
     let [port] = free_ports()?;
     let address = ([127, 0, 0, 1], port).into();
     let gateway = servers.gateway("young", address, &FRONT_PROXY)?;
@@ -180,7 +180,8 @@ fn waits_for_a_young_server(servers: &RealServers) -> Result<(), String> {
     servers.runtime().block_on(async {
         let deadline = tokio::time::Instant::now() + START_TIMEOUT;
         loop {
-            // Every authenticated user may, by a role that is made at the start.
+            // The role `system:discovery`, which the server creates at its start, allows this to every authenticated
+            // user.
             let answer = gateway.client().http1(Some(bob)).await.get("/api", &[]).await;
             match answer.status() {
                 StatusCode::OK => return Ok(()),
@@ -192,7 +193,7 @@ fn waits_for_a_young_server(servers: &RealServers) -> Result<(), String> {
     })
 }
 
-/// A good server restarts with flags that lose groups. No request reaches it without its groups.
+/// A correctly configured server restarts with flags that drop groups. No request may reach it without its groups.
 fn checks_again_after_a_restart(servers: &RealServers) -> Result<(), String> {
     let [port] = free_ports()?;
     let server = servers.start_at(HeaderFlags::Good, "restarted", port)?;
@@ -211,7 +212,7 @@ fn checks_again_after_a_restart(servers: &RealServers) -> Result<(), String> {
     }
     drop(server);
     let _server = servers.start_at(HeaderFlags::OtherGroupHeaders, "restarted", port)?;
-    // Requests arrive all the while.
+    // Clients send requests during the restart.
     let reported = || gateway.line_with_now(&["groups and extra not as sent"]);
     let deadline = Instant::now() + START_TIMEOUT;
     while !reported() {

@@ -1,5 +1,5 @@
-//! Users of a real OpenID provider, with the real kubectl, through the gateway to a real kube-apiserver: by `--oidc-*`
-//! flags and by an equal `AuthenticationConfiguration`, over key rotation, a reload and the provider's absence.
+//! Users of a real OpenID provider with kubectl, through the gateway to a real kube-apiserver: with `--oidc-*` flags
+//! and with an equal `AuthenticationConfiguration`, during key rotation, a reload and an outage of the provider.
 
 mod provider;
 
@@ -30,7 +30,7 @@ pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
     ]
 }
 
-/// A provider, and a gateway before a real server.
+/// A provider, and a gateway in front of a real server.
 struct ProviderSetup<'a> {
     servers: &'a RealServers,
     name: &'static str,
@@ -159,7 +159,7 @@ fn kubectl_by_flags_and_by_a_file(servers: &RealServers) -> Result<(), String> {
         if !succeeded || user["username"] != json!(format!("{issuer}#alice")) || user["groups"] != groups {
             return Err(format!("{name}: {review}"));
         }
-        // The message of kube-apiserver for a user without the right.
+        // The message of kube-apiserver for a user without permission.
         let (succeeded, output) = kubectl(servers, &gateway, &alice, &["get", "namespaces"])?;
         if succeeded
             || !output.contains(&format!("User \"{issuer}#alice\" cannot list resource \"namespaces\""))
@@ -174,10 +174,10 @@ fn kubectl_by_flags_and_by_a_file(servers: &RealServers) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends requests with these tokens until it ends, and counts the failures.
+/// Sends requests with these tokens until `finish`, and counts failures.
 struct Load {
     stop: Arc<AtomicBool>,
-    asked: Arc<AtomicUsize>,
+    sent: Arc<AtomicUsize>,
     failed: Arc<std::sync::Mutex<Vec<String>>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -185,10 +185,10 @@ struct Load {
 impl Load {
     fn start(servers: &RealServers, gateway: &RealGateway, tokens: &[String]) -> Self {
         let mut load =
-            Self { stop: Arc::default(), asked: Arc::default(), failed: Arc::default(), tasks: Vec::new() };
+            Self { stop: Arc::default(), sent: Arc::default(), failed: Arc::default(), tasks: Vec::new() };
         for token in tokens {
-            let (stop, asked, failed) =
-                (Arc::clone(&load.stop), Arc::clone(&load.asked), Arc::clone(&load.failed));
+            let (stop, sent, failed) =
+                (Arc::clone(&load.stop), Arc::clone(&load.sent), Arc::clone(&load.failed));
             let (client, token) = (gateway.client(), format!("Bearer {token}"));
             let task = servers.runtime().spawn(async move {
                 let mut client = client.http1(None).await;
@@ -196,7 +196,7 @@ impl Load {
                     let answer = client.get("/api", &[("authorization", token.as_str())]).await;
                     let code = answer.status();
                     let body = text(answer).await;
-                    asked.fetch_add(1, Ordering::Relaxed);
+                    sent.fetch_add(1, Ordering::Relaxed);
                     if code != StatusCode::OK {
                         failed.lock().unwrap().push(format!("{code} {body}"));
                     }
@@ -207,10 +207,10 @@ impl Load {
         load
     }
 
-    /// Lets more requests pass.
-    fn more(&self) -> Result<(), String> {
-        let (before, started) = (self.asked.load(Ordering::Relaxed), Instant::now());
-        while self.asked.load(Ordering::Relaxed) < before + 100 {
+    /// Waits for more requests.
+    fn wait_for_more(&self) -> Result<(), String> {
+        let (before, started) = (self.sent.load(Ordering::Relaxed), Instant::now());
+        while self.sent.load(Ordering::Relaxed) < before + 100 {
             if started.elapsed() > START_TIMEOUT {
                 return Err("no more requests pass".to_owned());
             }
@@ -225,11 +225,11 @@ impl Load {
             servers.runtime().block_on(task).map_err(|error| error.to_string())?;
         }
         let failed = self.failed.lock().unwrap();
-        let asked = self.asked.load(Ordering::Relaxed);
+        let sent = self.sent.load(Ordering::Relaxed);
         if failed.is_empty() {
             Ok(())
         } else {
-            Err(format!("{} of {asked} failed: {}", failed.len(), failed[0]))
+            Err(format!("{} of {sent} failed: {}", failed.len(), failed[0]))
         }
     }
 }
@@ -241,7 +241,7 @@ fn keys_are_rotated(servers: &RealServers) -> Result<(), String> {
     let first = setup.provider.login("alice")?;
     setup.until_known(&gateway, &first)?;
     let load = Load::start(servers, &gateway, std::slice::from_ref(&first));
-    load.more()?;
+    load.wait_for_more()?;
     for _ in 0..3 {
         let before = setup.provider.key_fetches()?;
         setup.provider.rotate()?;
@@ -255,11 +255,11 @@ fn keys_are_rotated(servers: &RealServers) -> Result<(), String> {
         if fetches != 1 {
             return Err(format!("{fetches} fetches for one new key"));
         }
-        load.more()?;
+        load.wait_for_more()?;
     }
     load.finish(servers)?;
-    // A key that is no longer published is no longer accepted, once another has been fetched. Not for alice: two of her
-    // logins within a second give one token, which is cached.
+    // The gateway rejects tokens of a removed key once it has fetched the keys again. Not with alice: two of her logins
+    // within a second return the same token, which the gateway has in its cache.
     let old = setup.provider.login("bob")?;
     setup.provider.rotate()?;
     setup.provider.forget()?;
@@ -283,16 +283,16 @@ fn a_second_issuer_comes(servers: &RealServers) -> Result<(), String> {
         return Err("the second issuer is known before its time".to_owned());
     }
     let load = Load::start(servers, &gateway, &[alice.clone(), alice.clone(), alice]);
-    load.more()?;
+    load.wait_for_more()?;
     setup.configuration(&[&setup.provider, &second])?;
     setup.until_known(&gateway, &other)?;
-    load.more()?;
-    // One that cannot be reached leaves everything as it is.
-    let gone = ProviderSetup::provider(servers, "second-gone")?;
-    let file = setup.configuration(&[&setup.provider, &second, &gone])?;
-    drop(gone);
+    load.wait_for_more()?;
+    // An unreachable issuer does not affect the others.
+    let unreachable = ProviderSetup::provider(servers, "second-gone")?;
+    let file = setup.configuration(&[&setup.provider, &second, &unreachable])?;
+    drop(unreachable);
     fs::write(&file, fs::read(&file).unwrap()).map_err(|error| error.to_string())?;
-    load.more()?;
+    load.wait_for_more()?;
     if whoami(servers, &gateway, &second.login("alice")?)?.0 != StatusCode::CREATED {
         return Err("the second issuer is gone with the third".to_owned());
     }

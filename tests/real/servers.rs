@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use http::{Method, Request};
 use serde_json::json;
-use testkit::issuer::now;
+use testkit::now;
 use testkit::pki::{Ca, Issued, Key, KeyKind, pem};
 use testkit::real::{
     self, Programs, ServerProcess, SharedServers, Source, certificate_user, eventually, free_ports,
@@ -32,29 +32,29 @@ pub(crate) enum HeaderFlags {
 
 /// The credential of a gateway at its API server.
 pub(crate) enum Credential {
-    /// A certificate with this common name, signed by this authority.
+    /// A certificate with this common name, signed by this CA.
     Certificate { ca: &'static str, name: &'static str },
     /// A certificate that has expired.
     Expired,
-    /// A good certificate, and no flags that name the headers that the server reads identities from.
+    /// A valid certificate, without flags for the names of the server's identity headers.
     WithoutHeaderFlags,
     /// A token, for impersonation.
     Token(&'static str),
 }
 
-/// The certificate that the API servers accept as that of a front proxy.
+/// The certificate that the API servers accept for a front proxy.
 pub(crate) const FRONT_PROXY: Credential = Credential::Certificate { ca: "inner", name: "front-proxy" };
 
-/// The servers of one run, each of which starts when the first test needs it.
+/// The servers of one run. Each starts when the first test needs it.
 pub(crate) struct RealServers {
     shared: SharedServers<Environment>,
     servers: Mutex<BTreeMap<HeaderFlags, StartedServer>>,
 }
 
-/// A server, once a test has started it.
+/// A server that the first test starts.
 type StartedServer = Arc<OnceLock<Result<Arc<ApiServer>, String>>>;
 
-/// What all servers share.
+/// State that all servers share.
 struct Environment {
     programs: Programs,
     dir: PathBuf,
@@ -92,7 +92,7 @@ impl RealServers {
         self.shared.get_or_start(|runtime, programs, dir| runtime.block_on(Environment::start(programs, dir)))
     }
 
-    /// Ends all servers; the logs stay if they may be wanted.
+    /// Stops all servers; keeps the logs if `keep_logs` is set.
     pub(crate) fn finish(self, keep_logs: bool) {
         drop(self.servers);
         self.shared.finish(keep_logs);
@@ -112,9 +112,9 @@ impl RealServers {
         cell.get_or_init(|| self.own_server(flags, flags.name()).map(Arc::new)).clone()
     }
 
-    /// A server of this test alone.
+    /// A server for a single test.
     pub(crate) fn own_server(&self, flags: HeaderFlags, name: &str) -> Result<ApiServer, String> {
-        // Its roles must exist, too: some reviews are about them.
+        // Also waits for its roles, which some tests need.
         const LAST_ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:basic-user";
         self.environment()?;
         self.runtime().block_on(real::retry_on_collision(async || {
@@ -129,7 +129,7 @@ impl RealServers {
         }))
     }
 
-    /// Starts a server, and does not wait until it is ready.
+    /// Starts a server without waiting until it is ready.
     pub(crate) fn start_at(&self, flags: HeaderFlags, name: &str, port: u16) -> Result<ApiServer, String> {
         let environment = self.environment()?;
         let file = |name: &str| environment.dir.join(name).display().to_string();
@@ -172,7 +172,7 @@ impl RealServers {
         Ok(ApiServer { address: ([127, 0, 0, 1], port).into(), process: Mutex::new(process) })
     }
 
-    /// Whether the server has this object, asked directly as its administrator.
+    /// Whether the server has this object, from a direct request as administrator.
     pub(crate) async fn exists(&self, server: SocketAddr, path: &str) -> Result<bool, String> {
         let direct = Gateway::at(server, None);
         let Ok(stream) = tokio::net::TcpStream::connect(server).await else { return Ok(false) };
@@ -197,7 +197,7 @@ impl RealServers {
         Ok(&self.environment()?.programs.kubectl)
     }
 
-    /// Starts a gateway, and does not wait until it is ready.
+    /// Starts a gateway without waiting until it is ready.
     pub(crate) fn gateway(
         &self,
         name: &str,
@@ -288,7 +288,7 @@ impl RealGateway {
         Ok(found.unwrap_or_default())
     }
 
-    /// Whether the log has a line with all these words by now.
+    /// Whether the log already has a line with all these words.
     pub(crate) fn line_with_now(&self, words: &[&str]) -> bool {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         log.lines().any(|line| words.iter().all(|word| line.contains(word)))
@@ -339,7 +339,7 @@ impl Environment {
     }
 }
 
-/// A request that sends JSON and asks for JSON.
+/// A POST request with a JSON body that accepts JSON.
 pub(crate) fn post(path: &str, body: &str) -> Request<BoxedBody> {
     let request =
         Request::builder().method(Method::POST).uri(path).header("content-type", "application/json");

@@ -1,5 +1,5 @@
-//! Tokens that a real kube-apiserver issued for service accounts and pods: once the gateway's watches are complete, no
-//! token costs the API server a request, with its keys from a file and as it publishes them.
+//! Tokens that a real kube-apiserver issued for service accounts and pods: once the gateway's watches are complete, it
+//! verifies tokens without requests to the API server, with keys from a file or from the server's key endpoint.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const RESOURCES: [&str; 4] = ["serviceaccounts", "pods", "nodes", "secrets"];
 /// Tokens of each kind.
 const TOKENS: usize = 20;
 
-/// The tests of this group. Each has an API server of its own, whose requests it counts.
+/// The tests of this group. Each has its own API server, whose requests it counts.
 pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
     vec![
         trial(
@@ -57,7 +57,7 @@ fn costs_nothing(servers: &RealServers, account: &str, key_file: bool) -> Result
             accounts.known(token).await?;
         }
         let after = accounts.counted().await;
-        // The gateway's own check of the API server asks one every minute, too.
+        // The gateway's self-check also creates a review every minute.
         let forwarded = after.reviews - before.reviews;
         if after.live != before.live || after.reads != before.reads || forwarded < tokens.len() {
             return Err(format!("{} tokens, {before:?}, {after:?}", tokens.len()));
@@ -66,16 +66,16 @@ fn costs_nothing(servers: &RealServers, account: &str, key_file: bool) -> Result
     })
 }
 
-/// Requests so far.
+/// Numbers of requests.
 #[derive(Debug)]
 struct Counted {
     /// Objects that the gateway found in its watch cache.
     watched: u64,
-    /// Objects that the gateway says it has read.
+    /// Reads of such objects in the gateway's metrics.
     live: u64,
-    /// Reads of such objects that the API server counted, of any client.
+    /// Reads of such objects in the API server's metrics, by any client.
     reads: usize,
-    /// Reviews that the API server counted, as the test sends them.
+    /// `SelfSubjectReviews`, which the test sends, in the API server's metrics.
     reviews: usize,
 }
 
@@ -105,7 +105,7 @@ impl AccountTokens<'_> {
         self.create(request).await.map(drop)
     }
 
-    /// Gives the gateway the rights of its deployment, and makes a service account and a pod of it.
+    /// Grants the gateway the permissions of its deployment, and creates a service account and a pod.
     async fn prepare(&mut self) -> Result<(), String> {
         let deployed =
             [include_str!("../../deploy/rbac.yaml"), include_str!("../../deploy/rbac-secret-tokens.yaml")];

@@ -1,4 +1,4 @@
-//! Signing authorities of other kinds, put in the place of one while the controllers run: they read their files again
+//! Replacement of a signing CA by other kinds of CAs while the controllers run and reload its files
 //! (`signer/ca_provider.go`, `authority/authority_test.go`).
 
 use std::fs;
@@ -7,10 +7,11 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use testkit::csr::Csr;
+use testkit::now;
 use testkit::pki::{self, Ca, KeyKind, integer, octets, oid, pem, seq, string, tlv};
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-use crate::case::{CSRS, Case, Outcome, SERVING, case, is_signed, now, timestamp};
+use crate::case::{CSRS, Case, Outcome, SERVING, case, is_signed, timestamp};
 use crate::certificate::all;
 use crate::clusters::{Cluster, Clusters, Side};
 use crate::scenario::Scenario;
@@ -21,7 +22,7 @@ const SIGNS: &str = "authority_test.go: TestCertificateAuthority; ca_provider.go
 const EXPIRED: &str = "authority.go: Sign, when the authority has expired";
 const FLAG: &str = "kubelet-serving";
 
-/// An authority as its two files.
+/// A CA and the contents of its certificate and key files.
 #[derive(Clone)]
 struct Files {
     ca: Ca,
@@ -42,12 +43,12 @@ impl Files {
     }
 }
 
-fn asked(name: &str) -> Case {
+fn kubelet_serving_case(name: &str) -> Case {
     case(GROUP, "", "", &Csr::node(name).dns("node.example").ip("192.0.2.1")).serving()
 }
 
-/// The authorities are the usual ones for as long as this is held.
-pub(crate) async fn usual<'a>(
+/// Restores the default CAs. No test replaces them while the guard is held.
+pub(crate) async fn use_default<'a>(
     clusters: &Clusters,
     cluster: &'a Cluster,
 ) -> Result<RwLockReadGuard<'a, bool>, String> {
@@ -66,15 +67,15 @@ async fn restore(clusters: &Clusters, cluster: &Cluster, exchanged: &mut bool) -
         let files = Files::of(clusters.authorities.signing(SERVING).ok_or("no authority")?.ca.clone());
         files.write(clusters, cluster)?;
         if cluster.side != Side::Bare {
-            signs(clusters, cluster, &files.ca).await?;
+            wait_for_ca(clusters, cluster, &files.ca).await?;
         }
         *exchanged = false;
     }
     Ok(())
 }
 
-/// Puts an authority in its place, for as long as this is held. The next caller that needs the usual one restores it.
-async fn exchange<'a>(
+/// Replaces the CA while the guard is held. The next caller of `use_default` restores it.
+async fn replace<'a>(
     clusters: &Clusters,
     cluster: &'a Cluster,
     files: &Files,
@@ -85,84 +86,88 @@ async fn exchange<'a>(
     Ok(exchanged)
 }
 
-/// Until what is signed is signed by this authority. There may be one more by the old one.
-async fn signs(clusters: &Clusters, cluster: &Cluster, ca: &Ca) -> Result<(), String> {
-    eventually("the other authority", async || {
-        let outcome = asked("probe").play_with(clusters, cluster, ca).await?;
+/// Waits until the controller signs with this CA. It may sign more requests with the old one before.
+async fn wait_for_ca(clusters: &Clusters, cluster: &Cluster, ca: &Ca) -> Result<(), String> {
+    eventually("a certificate by the other CA", async || {
+        let outcome = kubelet_serving_case("probe").play_with(clusters, cluster, ca).await?;
         Ok(matches!(outcome.certificate, Some(Ok(_))))
     })
     .await
 }
 
-/// What it issues, for a short and for the longest life.
+/// Certificates that the CA issues with the default, a short and a long duration.
 async fn issues(clusters: &Clusters, cluster: &Cluster, files: &Files) -> Result<Value, String> {
     if cluster.side == Side::Bare {
         return Ok(Value::Null);
     }
-    let _exchanged = exchange(clusters, cluster, files).await?;
-    signs(clusters, cluster, &files.ca).await?;
-    let mut told = Vec::new();
-    for case in [asked("n1"), asked("n1").expiration(3600), asked("n1").expiration(86_400)] {
+    let _replaced = replace(clusters, cluster, files).await?;
+    wait_for_ca(clusters, cluster, &files.ca).await?;
+    let mut issued = Vec::new();
+    for case in [
+        kubelet_serving_case("n1"),
+        kubelet_serving_case("n1").expiration(3600),
+        kubelet_serving_case("n1").expiration(86_400),
+    ] {
         let outcome = case.play_with(clusters, cluster, &files.ca).await?;
         let Outcome { conditions, certificate: Some(Ok(certificate)) } = outcome else {
             return Err(format!("{outcome:?}"));
         };
-        told.push(json!({"conditions": conditions, "certificate": certificate.lines}));
+        issued.push(json!({"conditions": conditions, "certificate": certificate.lines}));
     }
-    Ok(told.into())
+    Ok(issued.into())
 }
 
-/// Makes a request each second until the log has this line, for what was made before the files were read is signed by the old
-/// one; the name of the last.
-async fn refused(clusters: &Clusters, cluster: &Cluster, told: &str) -> Result<String, String> {
+/// Creates a request each second until the log has this message: the old CA signs requests until the files are
+/// reloaded. Returns the name of the last request.
+async fn wait_for_refusal(clusters: &Clusters, cluster: &Cluster, message: &str) -> Result<String, String> {
     let mut waiting = String::new();
-    let mut asked_at = None;
-    eventually("the refusal", async || {
-        if asked_at != Some(now()) {
-            asked_at = Some(now());
-            waiting = asked("waits").create(clusters, cluster).await?;
+    let mut created_at = None;
+    eventually("the log message of a refusal", async || {
+        if created_at != Some(now()) {
+            created_at = Some(now());
+            waiting = kubelet_serving_case("waits").create(clusters, cluster).await?;
         }
         let log = fs::read(&cluster.log).map_err(|error| error.to_string())?;
-        Ok(String::from_utf8_lossy(&log).contains(told))
+        Ok(String::from_utf8_lossy(&log).contains(message))
     })
     .await?;
     Ok(waiting)
 }
 
-/// As Go prints a time.
-fn printed(time: i64) -> String {
+/// A time in Go's default format.
+fn go_time(time: i64) -> String {
     timestamp(time).replace('T', " ").replace('Z', " +0000 UTC")
 }
 
-/// An authority that ends while it is used signs nothing more; the log says why in upstream's words, and what was asked for is
-/// signed by the next authority.
-async fn ends(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String> {
-    const TOLD: &str = "refusing to sign a certificate that expired in the past: NotAfter";
+/// A CA that expires in use signs nothing more. The log has upstream's message, and the next CA signs the waiting
+/// request.
+async fn expires(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String> {
+    const MESSAGE: &str = "refusing to sign a certificate that expired in the past: NotAfter";
     if cluster.side == Side::Bare {
         return Ok(Value::Null);
     }
     let waiting = {
         let mut exchanged = cluster.signing.write().await;
         *exchanged = true;
-        // Long enough for the files to be read.
+        // Leaves time for the controllers to reload the files.
         let end = now() + 10;
         let files = Files::of(Ca::build("ends").validity(now() - 86_400, end).issue_ca());
         files.write(clusters, cluster)?;
-        signs(clusters, cluster, &files.ca).await?;
-        let waiting = refused(clusters, cluster, &format!("{TOLD}={}", printed(end))).await?;
+        wait_for_ca(clusters, cluster, &files.ca).await?;
+        let waiting = wait_for_refusal(clusters, cluster, &format!("{MESSAGE}={}", go_time(end))).await?;
         let object = cluster.api.get(&format!("{CSRS}/{waiting}")).await?.ok()?;
         if is_signed(Some(&object)) {
-            return Err(format!("signed all the same: {object}"));
+            return Err(format!("the expired CA has signed: {object}"));
         }
         waiting
     };
-    let _usual = usual(clusters, cluster).await?;
+    let _default = use_default(clusters, cluster).await?;
     cluster.api.until(CSRS, &waiting, is_signed).await?;
-    Ok(json!({"log": TOLD}))
+    Ok(json!({"log": MESSAGE}))
 }
 
-/// An authority that is unfit to sign. Kubernetes accepts it; the gateway keeps the one before, and logs why.
-async fn unfit(
+/// A CA that cannot sign valid certificates. Kubernetes uses it; the gateway keeps the previous CA and logs the reason.
+async fn unsuitable(
     clusters: &Clusters,
     cluster: &Cluster,
     files: &Files,
@@ -173,19 +178,19 @@ async fn unfit(
         return Ok(Value::Null);
     }
     let mut exchanged = cluster.signing.write().await;
-    // So that it is known which is the one before.
+    // The previous CA must be the default one.
     restore(clusters, cluster, &mut exchanged).await?;
     *exchanged = true;
     files.write(clusters, cluster)?;
     if cluster.side == Side::Gateway {
-        refused(clusters, cluster, ours).await?;
+        wait_for_refusal(clusters, cluster, ours).await?;
         let before = &clusters.authorities.signing(SERVING).ok_or("no authority")?.ca;
-        return signs(clusters, cluster, before).await.map(|()| json!("signs with the one before"));
+        return wait_for_ca(clusters, cluster, before).await.map(|()| json!("signs with the one before"));
     }
     if upstream.is_empty() {
-        return signs(clusters, cluster, &files.ca).await.map(|()| json!("signs"));
+        return wait_for_ca(clusters, cluster, &files.ca).await.map(|()| json!("signs"));
     }
-    refused(clusters, cluster, upstream).await.map(|_| json!("signs nothing"))
+    wait_for_refusal(clusters, cluster, upstream).await.map(|_| json!("signs nothing"))
 }
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
@@ -252,7 +257,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         "ends while it is used",
         EXPIRED,
         Some(text),
-        |clusters, cluster| ends(clusters, cluster).boxed_local(),
+        |clusters, cluster| expires(clusters, cluster).boxed_local(),
     ));
     let ended = now() - 3600;
     let expired = Files::of(built("expired").validity(now() - 86_400, ended).issue_ca());
@@ -262,7 +267,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             "ended an hour ago",
             expired,
             "signs nothing",
-            format!("the signer has expired: NotAfter={}", printed(ended)),
+            format!("the signer has expired: NotAfter={}", go_time(ended)),
             format!("the CA certificate has expired: NotAfter={}", timestamp(ended)),
         ),
         (
@@ -298,20 +303,20 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         let scenario =
             Scenario::new(GROUP, name, EXPIRED, Some(reference.into()), move |clusters, cluster| {
                 let (files, upstream, ours) = (Arc::clone(&files), upstream.clone(), ours.clone());
-                async move { unfit(clusters, cluster, &files, &upstream, &ours).await }.boxed_local()
+                async move { unsuitable(clusters, cluster, &files, &upstream, &ours).await }.boxed_local()
             });
         scenarios.push(scenario.declared("D-unfit-authority", "signs with the one before".into()));
     }
     scenarios
 }
 
-/// The content of a PKCS#8 key: PKCS#1 or SEC 1.
+/// The key in a PKCS#8 structure, in PKCS#1 or SEC 1 form.
 fn inner_key(ca: &Ca) -> Vec<u8> {
-    // Version, algorithm, and the octets that are wanted.
+    // The third element, after version and algorithm.
     parts(ca.key.pkcs8().secret_der())[2].clone()
 }
 
-/// RFC 5915: outside PKCS#8 the curve must be named.
+/// RFC 5915: outside PKCS#8, the key must name its curve.
 fn sec1(ca: &Ca, curve: &str) -> Vec<u8> {
     let key = &parts(&inner_key(ca))[1];
     seq(&[integer(1), octets(key), tlv(0xa0, &oid(curve)), tlv(0xa1, &pki::bits(ca.key.public()))])

@@ -1,4 +1,5 @@
-//! One certificate request: who makes it, what is done to it, and what the reference must make of it.
+//! A test case with one certificate signing request: the requester, the steps after creation, and the expected outcome
+//! on the reference.
 
 use std::fs;
 use std::path::Path;
@@ -6,6 +7,7 @@ use std::path::Path;
 use http::Method;
 use serde_json::{Value, json};
 use testkit::csr::Csr;
+use testkit::now;
 use testkit::pki::Ca;
 
 use crate::certificate::Certificate;
@@ -18,7 +20,7 @@ pub(crate) const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 pub(crate) const SERVING: &str = "kubernetes.io/kubelet-serving";
 pub(crate) const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
-/// Whether the document explains the difference.
+/// Checks that `docs/conformance.md` has a row for the difference.
 pub(crate) fn explained(id: &str) -> Result<(), String> {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md");
     let declaration = format!("| {id} |");
@@ -29,40 +31,40 @@ pub(crate) fn explained(id: &str) -> Result<(), String> {
     Err(format!("the difference {id} is not declared in {}", document.display()))
 }
 
-/// What must come of a case on the reference.
+/// The expected outcome of a case on the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// There is a certificate.
+    /// The signer issues a certificate.
     Issued,
-    /// There is a condition `Failed` that was not there.
+    /// The signer adds a condition `Failed`.
     Failed,
-    /// It is approved without our doing, and there is no certificate.
+    /// A controller approves the request and no certificate is issued.
     Approved,
-    /// Nothing: a request made afterwards is through, and this one is as it was.
+    /// The controllers leave the request unchanged, and have signed a request that was created later.
     Nothing,
 }
 
-/// Something that is done to the request after its creation.
+/// A change by the test after the request's creation.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// One more condition, by the subresource `approval`.
+    /// Adds a condition through the subresource `approval`.
     Approval(Value),
-    /// One more condition, by the subresource `status`.
+    /// Adds a condition through the subresource `status`.
     Status(Value),
-    /// A certificate, by the subresource `status`.
+    /// Sets the certificate through the subresource `status`.
     Certificate(String),
-    /// Wait until another approver has approved it.
+    /// Waits until a controller has approved the request.
     UntilApproved,
-    /// Another right for the requester: a binding of this cluster role.
+    /// Binds this cluster role to the requester.
     Grant(&'static str),
 }
 
-/// A difference between us and upstream that we mean.
+/// An intended difference from Kubernetes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Declared {
     /// Its row in `docs/conformance.md`.
     pub(crate) id: &'static str,
-    /// What our side does instead.
+    /// The outcome on the gateway's side.
     pub(crate) expect: Expect,
 }
 
@@ -70,16 +72,16 @@ pub(crate) struct Declared {
 pub(crate) struct Case {
     pub(crate) group: &'static str,
     pub(crate) name: &'static str,
-    /// The upstream test or rule that it comes from.
+    /// The upstream test or rule that the case reproduces.
     pub(crate) from: &'static str,
-    /// What the name of the object ends in.
-    pub(crate) called: &'static str,
+    /// The suffix of the object's name.
+    pub(crate) name_suffix: &'static str,
     pub(crate) request: String,
     pub(crate) signer: &'static str,
     pub(crate) usages: Vec<&'static str>,
     pub(crate) expiration: Option<i64>,
     pub(crate) by: Person,
-    /// Written into etcd instead of created: what the API would not take.
+    /// Whether the test writes the object to etcd, because the API server would reject it.
     pub(crate) stored: bool,
     /// Conditions of a stored request.
     pub(crate) conditions: Vec<Value>,
@@ -88,21 +90,21 @@ pub(crate) struct Case {
     pub(crate) declared: Option<Declared>,
 }
 
-/// What became of a request.
+/// The status of a request at the end of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// Without times.
+    /// Conditions, with times replaced by a placeholder.
     pub(crate) conditions: Vec<Value>,
     pub(crate) certificate: Option<Result<Certificate, String>>,
 }
 
-/// Of the signer for API clients, approved.
+/// An approved request for `kubernetes.io/kube-apiserver-client`.
 pub(crate) fn case(group: &'static str, name: &'static str, from: &'static str, csr: &Csr) -> Case {
     Case {
         group,
         name,
         from,
-        called: "",
+        name_suffix: "",
         request: csr.pem(),
         signer: CLIENT,
         usages: vec!["client auth"],
@@ -125,12 +127,12 @@ pub(crate) fn approved() -> Step {
 }
 
 impl Case {
-    pub(crate) fn called(mut self, end: &'static str) -> Self {
-        self.called = end;
+    pub(crate) fn name_suffix(mut self, suffix: &'static str) -> Self {
+        self.name_suffix = suffix;
         self
     }
 
-    /// As a kubelet asks for a client certificate.
+    /// Makes it a kubelet's request for a client certificate.
     pub(crate) fn kubelet(mut self) -> Self {
         self.signer = KUBELET;
         self.usages = vec!["digital signature", "key encipherment", "client auth"];
@@ -168,7 +170,7 @@ impl Case {
         self
     }
 
-    /// Of the old signer, which the API no longer takes.
+    /// Changes the signer to `kubernetes.io/legacy-unknown`, which the v1 API rejects.
     pub(crate) fn legacy(self) -> Self {
         self.signer(LEGACY).stored()
     }
@@ -208,7 +210,7 @@ impl Case {
         self
     }
 
-    /// What the gateway's side is waited for.
+    /// The expected outcome on a side.
     pub(crate) fn expected_on(&self, side: Side) -> Expect {
         self.declared.filter(|_| side == Side::Gateway).map_or(self.expect, |declared| declared.expect)
     }
@@ -233,9 +235,9 @@ impl Case {
         object
     }
 
-    /// Plays it on one cluster.
+    /// Runs the case on one cluster.
     pub(crate) async fn play(&self, clusters: &Clusters, cluster: &Cluster) -> Result<Outcome, String> {
-        let _signing = crate::authorities::usual(clusters, cluster).await?;
+        let _signing = crate::authorities::use_default(clusters, cluster).await?;
         let ca = clusters
             .authorities
             .signing(self.signer)
@@ -243,23 +245,23 @@ impl Case {
         self.play_with(clusters, cluster, ca).await
     }
 
-    /// The same, when the caller holds the lock of the authorities.
+    /// Runs the case while the caller holds the lock of the signing CAs.
     pub(crate) async fn play_with(
         &self,
         clusters: &Clusters,
         cluster: &Cluster,
         ca: &Ca,
     ) -> Result<Outcome, String> {
-        let begun = now();
+        let start = now();
         let name = self.create(clusters, cluster).await?;
         let path = format!("{CSRS}/{}", escaped(&name));
         let expect = self.expected_on(cluster.side);
         if cluster.side != Side::Bare {
             cluster.check()?;
-            // What the approver leaves alone is seen by a request that it approves.
+            // The approver has seen a request that it does not approve once it approves a later one.
             let fence_signer = if self.group == "approval" { KUBELET } else { self.signer };
             if expect == Expect::Nothing {
-                // The queue has more than one worker: the second fence is made when the first is through.
+                // The queue has several workers: the second fence is created after the first is complete.
                 fence(cluster, fence_signer).await?;
                 fence(cluster, fence_signer).await?;
             } else {
@@ -272,12 +274,12 @@ impl Case {
             }
         }
         let object = cluster.api.get(&path).await?.ok()?;
-        Ok(Outcome::of(&object, ca, (begun, now())))
+        Ok(Outcome::of(&object, ca, (start, now())))
     }
 
-    /// Creates it and does what is to be done to it; the name that it got.
+    /// Creates the request and runs the steps. Returns the name of the object.
     pub(crate) async fn create(&self, clusters: &Clusters, cluster: &Cluster) -> Result<String, String> {
-        let name = format!("case-{}{}", unique(), self.called);
+        let name = format!("case-{}{}", unique(), self.name_suffix);
         let object = self.object(&name);
         if self.stored {
             clusters.store(cluster.side, &name, &object).await?;
@@ -290,14 +292,14 @@ impl Case {
         Ok(name)
     }
 
-    /// Whether what is expected has happened, or something else after which nothing more comes.
+    /// Whether the expected outcome or another final outcome has occurred.
     fn settled(&self, expect: Expect, object: &Value) -> bool {
         let has = |kind: &str| conditions(object).any(|condition| condition["type"] == kind);
-        let failed_by_us = self.steps.iter().any(
+        let failed_by_case = self.steps.iter().any(
             |step| matches!(step, Step::Status(condition) | Step::Approval(condition) if condition["type"] == "Failed"),
         );
         object["status"]["certificate"].is_string()
-            || (has("Failed") && !failed_by_us)
+            || (has("Failed") && !failed_by_case)
             || (expect == Expect::Approved && has("Approved"))
     }
 
@@ -324,7 +326,7 @@ impl Case {
             let mut object = cluster.api.get(&path).await?.ok()?;
             change(&mut object);
             let answer = cluster.api.put(&format!("{path}/{subresource}"), &object).await?;
-            // A controller was faster: again, on what it wrote.
+            // Conflict with a write of a controller: retry with the new version.
             if answer.status != 409 {
                 return answer.ok().map(drop).map_err(|error| format!("{step:?}: {error}"));
             }
@@ -355,12 +357,13 @@ fn conditions(object: &Value) -> impl Iterator<Item = &Value> {
     object["status"]["conditions"].as_array().into_iter().flatten()
 }
 
-/// Whether an object of a watch or a list has its certificate.
+/// Whether an object from a watch or a list has a certificate.
 pub(crate) fn is_signed(object: Option<&Value>) -> bool {
     object.is_some_and(|object| object["status"]["certificate"].is_string())
 }
 
-/// A request of the administrator's that is through when its certificate is there. Those of kubelets pass the approver, too.
+/// Creates a request as administrator and waits for its certificate. For the kubelet signer, the approver processes the
+/// request too.
 async fn fence(cluster: &Cluster, signer: &str) -> Result<(), String> {
     let fence = match signer {
         KUBELET => case("", "", "", &Csr::node("fence")).kubelet().steps(&[]),
@@ -393,28 +396,28 @@ impl Outcome {
         Self { conditions, certificate }
     }
 
-    /// What has come of the case, in the words of an expectation.
+    /// The outcome as an expectation.
     pub(crate) fn kind(&self, case: &Case) -> Expect {
         let has = |kind: &str| self.conditions.iter().any(|condition| condition["type"] == kind);
-        let ours = |kind: &str| {
-            let ours = case.steps.iter().any(
+        let added_by_case = |kind: &str| {
+            let in_steps = case.steps.iter().any(
                 |step| matches!(step, Step::Approval(condition) | Step::Status(condition) if condition["type"] == kind),
             );
-            ours || case.conditions.iter().any(|condition| condition["type"] == kind)
+            in_steps || case.conditions.iter().any(|condition| condition["type"] == kind)
         };
-        let put = case.steps.iter().any(|step| matches!(step, Step::Certificate(_)));
-        if self.certificate.is_some() && !put {
+        let set_by_case = case.steps.iter().any(|step| matches!(step, Step::Certificate(_)));
+        if self.certificate.is_some() && !set_by_case {
             Expect::Issued
-        } else if has("Failed") && !ours("Failed") {
+        } else if has("Failed") && !added_by_case("Failed") {
             Expect::Failed
-        } else if has("Approved") && !ours("Approved") {
+        } else if has("Approved") && !added_by_case("Approved") {
             Expect::Approved
         } else {
             Expect::Nothing
         }
     }
 
-    /// Where the other differs.
+    /// Describes how `other` differs.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();
         if self.conditions != other.conditions {
@@ -435,12 +438,6 @@ impl Outcome {
         }
         found
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "certificates begin by the servers' real clock")]
-pub(crate) fn now() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    i64::try_from(now.as_secs()).unwrap()
 }
 
 /// RFC 3339.

@@ -1,5 +1,5 @@
-//! What is compared of an issued certificate: every octet of what was signed but the serial number, and of the times the form and
-//! the span. What must hold of each by itself is checked here, too: the signature, the serial number, when it begins.
+//! Compares issued certificates: all octets of the `TBSCertificate` except the serial number and the times, and the
+//! encoding and distance of the times. Also checks each certificate: the signature, the serial number, and `notBefore`.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use testkit::pki::{Ca, SigAlg, pem};
 
-/// How long before its signing a certificate begins (kube-controller-manager: pkg/controller/certificates/signer/signer.go).
+/// Seconds from `notBefore` to the signing (kube-controller-manager: pkg/controller/certificates/signer/signer.go).
 const BACKDATE: i64 = 300;
 
-/// A certificate without what differs between two signings: lines of `what: value`.
+/// A certificate without the parts that differ between two signings, as lines of `name: value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Certificate {
     pub(crate) lines: Vec<(String, String)>,
@@ -42,7 +42,7 @@ fn next<'a>(input: &mut &'a [u8]) -> Option<Element<'a>> {
     Some(Element { tag, content, whole: &start[..start.len() - rest.len()] })
 }
 
-/// The elements that stand one after the other.
+/// A sequence of elements.
 pub(crate) fn all(mut input: &[u8]) -> Option<Vec<Element<'_>>> {
     let mut elements = Vec::new();
     while !input.is_empty() {
@@ -51,7 +51,7 @@ pub(crate) fn all(mut input: &[u8]) -> Option<Vec<Element<'_>>> {
     Some(elements)
 }
 
-/// Seconds since 1970 of a UTCTime or GeneralizedTime as RFC 5280 section 4.1.2.5 writes them.
+/// The Unix time of a UTCTime or GeneralizedTime in the form of RFC 5280 section 4.1.2.5.
 fn seconds(time: &Element<'_>) -> Option<i64> {
     let text = std::str::from_utf8(time.content).ok()?.strip_suffix('Z')?;
     let text = match (time.tag, text.len()) {
@@ -74,8 +74,8 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Hexadecimal, and beside it what can be read of it.
-fn shown(bytes: &[u8]) -> String {
+/// Hexadecimal, followed by the printable characters.
+fn dump(bytes: &[u8]) -> String {
     let text: String = bytes
         .iter()
         .map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' })
@@ -84,7 +84,7 @@ fn shown(bytes: &[u8]) -> String {
 }
 
 impl Certificate {
-    /// Reads what a status holds: base64 of PEM. `signed` are seconds since 1970 between which it was signed.
+    /// Parses the certificate of a status, base64 of PEM. `signed` are Unix times before and after the signing.
     pub(crate) fn read(status: &str, ca: &Ca, signed: (i64, i64)) -> Result<Self, String> {
         let text = STANDARD.decode(status).map_err(|error| error.to_string())?;
         let text = String::from_utf8(text).map_err(|error| error.to_string())?;
@@ -103,7 +103,7 @@ impl Certificate {
 
     fn parse(der: &[u8], ca: &Ca, signed: (i64, i64)) -> Result<Option<Self>, String> {
         let mut lines = Vec::new();
-        let mut line = |what: &str, value: String| lines.push((what.to_owned(), value));
+        let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
         let parse = || {
             let [certificate] = <[_; 1]>::try_from(all(der)?).ok()?;
             let [tbs, algorithm, signature] = <[_; 3]>::try_from(all(certificate.content)?).ok()?;
@@ -140,14 +140,14 @@ impl Certificate {
             return Err(format!("the serial number {}", hex(serial.whole)));
         }
         let (Some(begins), Some(ends)) = (seconds(&from), seconds(&to)) else {
-            return Err(format!("the times {} {}", shown(from.whole), shown(to.whole)));
+            return Err(format!("the times {} {}", dump(from.whole), dump(to.whole)));
         };
         if !(signed.0 - BACKDATE..=signed.1 - BACKDATE).contains(&begins) {
             return Err(format!("signed within {signed:?} it begins {begins}, not five minutes earlier"));
         }
-        line("version", shown(version.whole));
-        line("signature algorithm", shown(inner.whole));
-        line("issuer", shown(issuer.whole));
+        line("version", dump(version.whole));
+        line("signature algorithm", dump(inner.whole));
+        line("issuer", dump(issuer.whole));
         line("not before", format!("five minutes before, tag {:02x}", from.tag));
         let authority_ends = authority_end(ca);
         if Some(ends) == authority_ends {
@@ -155,15 +155,15 @@ impl Certificate {
         } else {
             line("not after", format!("{} s later, tag {:02x}", ends - begins, to.tag));
         }
-        line("subject", shown(subject.whole));
+        line("subject", dump(subject.whole));
         line("public key", hex(spki.whole));
         let Some(list) = all(extensions.content).and_then(|mut list| all(list.pop()?.content)) else {
             return Ok(None);
         };
         for extension in list {
-            line("extension", shown(extension.whole));
+            line("extension", dump(extension.whole));
         }
-        line("outer algorithm", shown(algorithm.whole));
+        line("outer algorithm", dump(algorithm.whole));
         let (issuer, spki, der) = (issuer.whole.to_vec(), spki.whole.to_vec(), der.to_vec());
         Ok(Some(Self { lines, issuer, spki, der }))
     }

@@ -1,5 +1,5 @@
-//! Which requests are deleted: upstream's own cleaner, a Go program, and ours, a gateway before an API server that holds
-//! hundreds of requests of every age. Both see the same objects.
+//! Compares the certificate signing requests that upstream's cleaner, as a Go program, and the gateway's cleaner
+//! delete. Both see the same objects of an API server: hundreds of requests of all ages.
 
 use std::collections::BTreeSet;
 
@@ -8,17 +8,18 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use testkit::csr::Csr;
 use testkit::go_program::GoProgram;
+use testkit::now;
 use testkit::pki::{Ca, pem};
 
-use crate::case::{CSRS, now, timestamp};
+use crate::case::{CSRS, timestamp};
 use crate::clusters::{Clusters, Side, unique};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
-/// Sorted behind all others, and so looked at last.
+/// The last name in sort order; the cleaner deletes it last.
 const LAST: &str = "cleaner-zz";
 
-/// The certificates that a status may hold.
+/// Values of `status.certificate`.
 fn certificates() -> Vec<Option<String>> {
     let ca = Ca::new("issuer");
     let of = |begins: i64, ends: i64| {
@@ -33,13 +34,13 @@ fn certificates() -> Vec<Option<String>> {
         Some(certificate(&of(-DAY, -60))),
         Some(certificate(&of(-DAY, 60))),
         Some(certificate(&of(HOUR, DAY))),
-        // The first of several counts.
+        // Of several certificates, the first counts.
         Some(certificate(&expired) + &certificate(&valid)),
         Some(certificate(&valid) + &certificate(&expired)),
         Some(certificate(&[expired.clone(), valid.clone()].concat())),
         Some(certificate(&[valid.clone(), expired.clone()].concat())),
         Some(format!("issued:\n{}", certificate(&expired))),
-        // Nothing looks at the block's name.
+        // The cleaner ignores the PEM label.
         Some(pem("ANYTHING", &expired)),
         Some(certificate(b"no certificate")),
         Some(certificate(&[])),
@@ -73,7 +74,7 @@ fn object(name: &str, age: Option<i64>, conditions: &[Value], certificate: Optio
     object
 }
 
-/// What `cleaner_test.go` (`TestCleanerWithApprovedExpiredCSR`) has, and what else the six rules can meet.
+/// The cases of `cleaner_test.go` (`TestCleanerWithApprovedExpiredCSR`), and others for the six rules.
 fn table() -> Vec<Value> {
     let certificates = certificates();
     let mut objects = Vec::new();
@@ -81,7 +82,7 @@ fn table() -> Vec<Value> {
         let name = format!("cleaner-a{:05}", unique());
         objects.push(object(&name, age, conditions, certificate));
     };
-    // Two minutes on either side of every threshold, and what has no time at all.
+    // Two minutes on either side of every threshold, and objects without times.
     let around = [HOUR - 120, HOUR + 120, DAY - 120, DAY + 120, 30 * DAY, -HOUR];
     let ages: Vec<Option<i64>> = around.into_iter().map(Some).chain([None]).collect();
     for age in &ages {
@@ -107,7 +108,7 @@ fn table() -> Vec<Value> {
     objects
 }
 
-/// Random ones, the same in every run.
+/// Random objects from a fixed seed.
 fn generated(count: usize) -> Vec<Value> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut below = |limit: usize| {
@@ -132,20 +133,20 @@ fn generated(count: usize) -> Vec<Value> {
     objects
 }
 
-/// The names that upstream's cleaner deletes of these.
+/// The names of the objects that upstream's cleaner deletes.
 fn upstream(program: &GoProgram, objects: &Value) -> BTreeSet<String> {
     let output = program.run(&[], objects.to_string().as_bytes());
     String::from_utf8_lossy(&output).lines().map(str::to_owned).collect()
 }
 
-async fn ours(clusters: &Clusters) -> Result<BTreeSet<String>, String> {
+async fn stored_names(clusters: &Clusters) -> Result<BTreeSet<String>, String> {
     let list = clusters.cluster(Side::Bare)?.api.get(CSRS).await?.ok()?;
     let names = list["items"].as_array().into_iter().flatten();
     let names = names.filter_map(|object| object["metadata"]["name"].as_str());
     Ok(names.filter(|name| name.starts_with("cleaner-")).map(str::to_owned).collect())
 }
 
-/// Plays both on what the cluster without controllers holds.
+/// Runs both cleaners on the objects of the cluster without controllers.
 pub(crate) async fn compare(clusters: &Clusters) -> Result<(), String> {
     let program = GoProgram::build("cleaner").ok_or("Go is required here")?;
     let cluster = clusters.cluster(Side::Bare)?;
@@ -159,49 +160,51 @@ pub(crate) async fn compare(clusters: &Clusters) -> Result<(), String> {
         });
         futures_util::future::try_join_all(storing).await?;
     }
-    // As the API server shows them, which is what both cleaners see.
+    // Both cleaners see the objects as the API server returns them.
     let list = cluster.api.get(CSRS).await?.ok()?;
     let items: Vec<Value> = list["items"].as_array().cloned().unwrap_or_default();
     let items = items
         .into_iter()
         .filter(|item| item["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("cleaner-")));
     let items = Value::Array(items.collect());
-    let before = ours(clusters).await?;
+    let before = stored_names(clusters).await?;
     if before.len() != objects.len() {
         return Err(format!("{} of {} requests are stored", before.len(), objects.len()));
     }
-    let wanted = upstream(&program, &items);
+    let expected = upstream(&program, &items);
     let flags = ["--leader-elect=false".to_owned(), "--controllers=csrcleaner".to_owned()];
     let gateway = clusters.starter().gateway("gateway-cleaner", cluster.server, &flags).await?;
     cluster.api.until(CSRS, LAST, |object| object.is_none()).await?;
-    let after = ours(clusters).await?;
+    let after = stored_names(clusters).await?;
     drop(gateway);
     let deleted: BTreeSet<String> = before.difference(&after).cloned().collect();
-    // Each rule has deleted something, and spared something: else the ages are wrong.
+    // The rules must delete some objects of the table and keep others; otherwise its ages are wrong.
     let of_table =
         |names: &BTreeSet<String>| names.iter().filter(|name| name.starts_with("cleaner-a")).count();
-    if of_table(&wanted) < rows / 5 || of_table(&wanted) > rows * 4 / 5 {
-        return Err(format!("upstream deletes {} of {rows} in the table", of_table(&wanted)));
+    if of_table(&expected) < rows / 5 || of_table(&expected) > rows * 4 / 5 {
+        return Err(format!("upstream deletes {} of {rows} in the table", of_table(&expected)));
     }
-    let told = |names: Vec<&String>| {
+    let describe = |names: Vec<&String>| {
         let items = items.as_array().into_iter().flatten();
         let found = items.filter(|item| names.iter().any(|name| item["metadata"]["name"] == name.as_str()));
         let line = |item: &Value| format!("{} {}", item["metadata"], item["status"]);
         found.take(5).map(line).collect::<Vec<_>>().join("\n    ")
     };
-    let (more, less) =
-        (deleted.difference(&wanted).collect::<Vec<_>>(), wanted.difference(&deleted).collect::<Vec<_>>());
+    let (more, less) = (
+        deleted.difference(&expected).collect::<Vec<_>>(),
+        expected.difference(&deleted).collect::<Vec<_>>(),
+    );
     if more.is_empty() && less.is_empty() {
         return Ok(());
     }
     Err(format!(
         "of {} requests, upstream deletes {}, we {}; only we, {}:\n    {}\n  only upstream, {}:\n    {}",
         before.len(),
-        wanted.len(),
+        expected.len(),
         deleted.len(),
         more.len(),
-        told(more),
+        describe(more),
         less.len(),
-        told(less)
+        describe(less)
     ))
 }

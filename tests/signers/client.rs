@@ -1,4 +1,4 @@
-//! A small client of an API server: JSON in, JSON out, as the administrator or as a user whom the administrator impersonates.
+//! A small JSON client of an API server, as the administrator or as a user that the administrator impersonates.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use testkit::pki::{Ca, Issued};
 
-/// How long anything that is waited for may take.
+/// The timeout of requests and watches.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// An API server, with the credentials that are shown to it.
+/// An API server and the client's credentials.
 #[derive(Clone)]
 pub(crate) struct Api {
     address: SocketAddr,
@@ -25,7 +25,7 @@ pub(crate) struct Api {
     bearer: Option<String>,
 }
 
-/// A user whom the administrator impersonates.
+/// A user that the administrator impersonates.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Person {
     pub(crate) name: String,
@@ -56,15 +56,15 @@ impl Person {
 }
 
 impl Answer {
-    /// The body of a success.
+    /// The body of a successful response.
     pub(crate) fn ok(self) -> Result<Value, String> {
         if self.status.is_success() { Ok(self.body) } else { Err(format!("{}: {}", self.status, self.body)) }
     }
 }
 
 impl Api {
-    /// A client that shows a certificate, or none.
-    pub(crate) fn new(address: SocketAddr, servers: &Ca, who: Option<&Issued>) -> Self {
+    /// A client with or without a certificate.
+    pub(crate) fn new(address: SocketAddr, servers: &Ca, identity: Option<&Issued>) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(servers.cert.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -72,9 +72,11 @@ impl Api {
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots);
-        let config = match who {
+        let config = match identity {
             None => config.with_no_client_auth(),
-            Some(who) => config.with_client_auth_cert(who.chain.clone(), who.key.clone_key()).unwrap(),
+            Some(identity) => {
+                config.with_client_auth_cert(identity.chain.clone(), identity.key.clone_key()).unwrap()
+            }
         };
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(config).https_only().enable_http1().build();
@@ -160,7 +162,7 @@ impl Api {
         self.send(None, Method::DELETE, path, None).await
     }
 
-    /// Reads watch events of a collection (`path` has its query already) until `until` has an answer.
+    /// Reads watch events of a collection (`path` includes the query) until `until` returns a value.
     pub(crate) async fn watch<T>(
         &self,
         path: &str,
@@ -193,7 +195,7 @@ impl Api {
         Err(format!("{path}: the watch ended"))
     }
 
-    /// Waits until one object is as wanted; the last state of it when patience ends.
+    /// Waits until `wanted` accepts the object. The error of a timeout contains its last state.
     pub(crate) async fn until(
         &self,
         collection: &str,
@@ -217,7 +219,7 @@ impl Api {
                 });
                 match found.await {
                     Ok(()) => return Ok(()),
-                    // Closed, or the version is older than what the server remembers: from the list again.
+                    // The watch was closed, or the resource version has expired: list again.
                     Err(error) if error.ends_with("the watch ended") || error.contains("\"code\":410") => {}
                     Err(error) => return Err(error),
                 }
@@ -233,7 +235,7 @@ impl Api {
     }
 }
 
-/// A name in a path or a query.
+/// Percent-encodes a name for a path or a query.
 pub(crate) fn escaped(name: &str) -> String {
     use std::fmt::Write as _;
     let mut out = String::new();

@@ -1,6 +1,7 @@
-//! The signatures of kube-public/cluster-info (pkg/controller/bootstrap/bootstrapsigner.go, cluster-bootstrap/token/jws).
+//! The signatures of kube-public/cluster-info (pkg/controller/bootstrap/bootstrapsigner.go,
+//! cluster-bootstrap/token/jws).
 //!
-//! What must come out is computed here, from RFC 7515, not taken from the reference.
+//! This module computes the expected signatures from RFC 7515 and does not take them from the reference.
 
 use std::sync::Arc;
 
@@ -28,21 +29,22 @@ const PREFIX: &str = "jws-kubeconfig-";
 const CONFIG: &str = "apiVersion: v1\nkind: Config\n";
 const SECRET: &str = "0123456789abcdef";
 
-/// What a secret is to hold beside its id.
+/// The data of a secret beside its token ID.
 type Data = &'static [(&'static str, &'static str)];
 
 #[derive(Clone)]
 struct Info {
     /// Secrets by token id.
     tokens: Vec<(&'static str, Data)>,
-    /// The `ConfigMap`'s data; none: it is not there.
+    /// The `ConfigMap`'s data; `None` if it does not exist.
     data: Option<Value>,
-    /// Merge patches of secrets (by id; null deletes) and of the `ConfigMap` (`""`), after the first signing.
+    /// Merge patches after the first signing, of secrets (by token ID; null deletes) and of the `ConfigMap` (`""`).
     then: Vec<(&'static str, Value)>,
-    /// The tokens that sign in the end, with their secrets, and what they sign.
+    /// The tokens with signatures at the end, and their secrets.
     signers: Vec<(&'static str, &'static str)>,
+    /// The content that they sign.
     payload: Option<&'static str>,
-    /// What else is there in the end.
+    /// Other data of the `ConfigMap` at the end.
     rest: Value,
 }
 
@@ -78,8 +80,8 @@ impl Info {
         self
     }
 
-    fn then(mut self, what: &'static str, patch: Value) -> Self {
-        self.then.push((what, patch));
+    fn then(mut self, token_id: &'static str, patch: Value) -> Self {
+        self.then.push((token_id, patch));
         self
     }
 
@@ -130,8 +132,8 @@ impl Info {
             cluster.api.post(MAPS, &map).await?.ok()?;
         }
         settle(cluster).await?;
-        for (what, patch) in &self.then {
-            let path = match *what {
+        for (token_id, patch) in &self.then {
+            let path = match *token_id {
                 "" => format!("{MAPS}/cluster-info"),
                 id => format!("{SECRETS}/bootstrap-token-{id}"),
             };
@@ -166,8 +168,8 @@ fn token(id: &str, data: &[(&str, &str)]) -> Value {
     })
 }
 
-/// Until a token of our own has signed what is there now, and its signature is gone again with it: then every other change
-/// before has been seen.
+/// Waits until the signer has added the signature of an extra token, and removed it after the token's deletion. The
+/// signer has then seen all earlier changes.
 async fn settle(cluster: &Cluster) -> Result<(), String> {
     if cluster.side == Side::Bare {
         return Ok(());
@@ -175,7 +177,8 @@ async fn settle(cluster: &Cluster) -> Result<(), String> {
     cluster.check()?;
     let there = cluster.api.get(&format!("{MAPS}/cluster-info")).await?;
     if there.status != 200 || !there.body["data"]["kubeconfig"].is_string() {
-        // Nothing is signed, which nothing shows: as long as another controller takes for the same secrets.
+        // The signer has nothing to sign, so there is no signal: wait as long as the token cleaner takes for the same
+        // secrets.
         crate::tokens::fence(cluster, -1).await?;
         return crate::tokens::fence(cluster, -1).await;
     }
@@ -318,7 +321,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     let scenario = |(name, from, info): (&str, &'static str, Info)| {
         let expected = info.expected();
         let began = info.data.clone().map_or(Value::Null, |mut data| {
-            for (_, patch) in info.then.iter().filter(|(what, _)| what.is_empty()) {
+            for (_, patch) in info.then.iter().filter(|(token_id, _)| token_id.is_empty()) {
                 for (key, value) in patch["data"].as_object().into_iter().flatten() {
                     data[key] = value.clone();
                 }

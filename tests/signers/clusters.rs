@@ -1,7 +1,7 @@
-//! The clusters of one run: a directory, a PKI, etcd, and clusters that have nothing in common but the signing authorities.
+//! The clusters of one run: a directory, a PKI, etcd, and clusters that share only the signing CAs.
 //!
-//! Each cluster is an API server with a prefix of its own in etcd: `reference` and `second` with kube-controller-manager,
-//! `gateway` with the controllers of the real binary in front of it, `bare` with none.
+//! Each cluster is an API server with its own prefix in etcd: `reference` and `second` with kube-controller-manager,
+//! `gateway` with the controllers of the gateway's binary, `bare` without controllers.
 
 mod authorities;
 mod starter;
@@ -15,15 +15,15 @@ use std::sync::atomic::Ordering;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use testkit::real::{self, Programs, ServerProcess, SharedServers, Source, certificate_user, start_etcd};
+use testkit::real::{self, Programs, ServerProcess, SharedServers, Source, start_etcd};
 use tokio::runtime::Runtime;
 
 pub(crate) use authorities::Authorities;
-pub(crate) use starter::{CONTROLLERS, DURATION, Gateway, Starter, plainly};
+pub(crate) use starter::{CONTROLLERS, DURATION, Gateway, Starter, plain_http};
 
 use crate::client::{Api, text};
 
-/// The clusters that a case can be played on.
+/// The clusters on which a case can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     Reference,
@@ -59,19 +59,19 @@ pub(crate) struct Clusters {
     _etcd: ServerProcess,
 }
 
-/// One API server and what controls it.
+/// An API server and its controllers.
 pub(crate) struct Cluster {
     pub(crate) side: Side,
     pub(crate) server: SocketAddr,
-    /// The API server itself, as administrator.
+    /// A client of the API server with administrator rights.
     pub(crate) api: Api,
-    /// Where the gateway listens, on the side that has one.
+    /// The address of the gateway, on the side that has one.
     pub(crate) gateway: Option<SocketAddr>,
     /// The log of the controllers.
     pub(crate) log: PathBuf,
-    /// There is one cluster-info, so its cases come one after the other.
+    /// Serializes the cases of the ConfigMap cluster-info.
     pub(crate) info: tokio::sync::Mutex<()>,
-    /// Written by cases that exchange a signing authority; whether another than the usual one is there.
+    /// Locked for writing by cases that replace a signing CA; true while a CA is replaced.
     pub(crate) signing: tokio::sync::RwLock<bool>,
     controllers: Mutex<Option<ServerProcess>>,
     _server: ServerProcess,
@@ -93,7 +93,7 @@ impl SharedClusters {
         })
     }
 
-    /// Ends the servers; the directory with their logs stays if it may be wanted.
+    /// Stops the servers; keeps the directory with their logs if `keep_logs` is set.
     pub(crate) fn finish(self, keep_logs: bool) {
         self.shared.finish(keep_logs);
     }
@@ -103,7 +103,7 @@ impl Clusters {
     async fn start(programs: Programs, dir: PathBuf, wanted: &[Side]) -> Result<Self, String> {
         let authorities = Authorities::new();
         authorities.write(&dir).map_err(text)?;
-        // Of the side without controllers, too: those files are never exchanged, and serve the replicas.
+        // The replicas use the files of the side without controllers, which are never replaced.
         for side in [Side::Reference, Side::Second, Side::Gateway, Side::Bare] {
             authorities.write_signing(&dir, side).map_err(text)?;
         }
@@ -139,21 +139,21 @@ impl Clusters {
         Starter { programs, dir, authorities, etcd_port: self.etcd.port() }
     }
 
-    /// Stores a request as it is, past the API server and its checks.
+    /// Writes a request to etcd without the API server's validation.
     pub(crate) async fn store(&self, side: Side, name: &str, object: &Value) -> Result<(), String> {
         let key = format!("/{}/certificatesigningrequests/{name}", side.name());
         let body = json!({"key": STANDARD.encode(key), "value": STANDARD.encode(object.to_string())});
-        plainly(self.etcd, "/v3/kv/put", Some(&body)).await.map(drop)
+        plain_http(self.etcd, "/v3/kv/put", Some(&body)).await.map(drop)
     }
 }
 
 impl Cluster {
-    /// An error with the end of the log when the controllers have ended by themselves.
+    /// Returns an error with the end of the log if the controllers have exited.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.controllers.lock().unwrap().as_mut().map_or(Ok(()), ServerProcess::check)
     }
 
-    /// The files of a signer's authority on this side.
+    /// The files of a signer's CA on this side.
     pub(crate) fn signing_files(&self, dir: &Path, flag: &str) -> (PathBuf, PathBuf) {
         authorities::signing_files(dir, self.side, flag)
     }
@@ -161,11 +161,10 @@ impl Cluster {
 
 /// The kubeconfig of a user whose certificate is in the directory of the run.
 pub(crate) fn kubeconfig(dir: &Path, server: SocketAddr, name: &str) -> String {
-    let user = certificate_user(&dir.join(format!("{name}.crt")), &dir.join(format!("{name}.key")));
-    real::kubeconfig(server, &dir.join("servers-ca.crt"), &user)
+    real::certificate_kubeconfig(server, &dir.join("servers-ca.crt"), name)
 }
 
-/// A number that no other caller of this run has.
+/// A number that is unique in this run.
 pub(crate) fn unique() -> usize {
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -1,7 +1,7 @@
-//! A kubelet from its bootstrap token to the renewal of its certificate, as k8s.io/kubernetes/pkg/kubelet/certificate/bootstrap does
-//! it: on our side everything goes through the gateway.
+//! TLS bootstrapping of a kubelet, from its token to the renewal of its certificate, like
+//! k8s.io/kubernetes/pkg/kubelet/certificate/bootstrap. On our side, all requests pass through the gateway.
 //!
-//! That Go's crypto/x509 takes the certificates is shown by the API server behind, to which the same client then goes.
+//! The client then connects to the API server directly, which verifies the certificates with Go's crypto/x509.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::scenario::Scenario;
 
 const GROUP: &str = "kubelet";
 const FLOW: &str = "kubelet/certificate/bootstrap/bootstrap.go: LoadClientCert, requestNodeCertificate";
-const ROTATION: &str = "client-go/util/certificate: the manager renews with what it has";
+const ROTATION: &str = "client-go/util/certificate: the manager renews with its current certificate";
 
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// A node with a name of its own, where it goes, and the clusters.
+/// A node and its cluster.
 struct Node<'a> {
     clusters: &'a Clusters,
     cluster: &'a Cluster,
@@ -35,13 +35,13 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// The gateway, or the API server where there is none.
-    fn api(&self, who: Option<&Issued>) -> Api {
+    /// A client of the gateway, or of the API server on sides without one.
+    fn api(&self, certificate: Option<&Issued>) -> Api {
         let address = self.cluster.gateway.unwrap_or(self.cluster.server);
-        Api::new(address, &self.clusters.authorities.servers, who)
+        Api::new(address, &self.clusters.authorities.servers, certificate)
     }
 
-    /// Makes a token of which the authenticator knows, too.
+    /// Creates a bootstrap token, and waits until the authenticator accepts it.
     async fn token(&self) -> Result<String, String> {
         let id = format!("k{:05}", unique());
         let secret = json!({
@@ -53,8 +53,11 @@ impl Node<'_> {
         self.cluster.api.post("/api/v1/namespaces/kube-system/secrets", &secret).await?.ok()?;
         let token = format!("{id}.0123456789abcdef");
         let api = self.api(None).with_token(&token);
-        // Its informer hears of it a moment later.
-        testkit::real::eventually("the token", async || Ok(api.get("/api").await?.status != 401)).await?;
+        // The authenticator's informer receives the secret with a delay.
+        testkit::real::eventually("authentication with the token", async || {
+            Ok(api.get("/api").await?.status != 401)
+        })
+        .await?;
         Ok(token)
     }
 
@@ -66,10 +69,10 @@ impl Node<'_> {
         usages
     }
 
-    /// Creates the request and waits, with nothing but what the kubelet has, until it is approved and signed.
+    /// Creates the request with the kubelet's credentials, and waits until it is approved and signed.
     async fn request(&self, api: &Api, key: &Arc<Key>) -> Result<(Issued, Value), String> {
         let csr = Csr::node(&self.name).with_key(Arc::clone(key));
-        // The name of the request is that of the key: mixed case, `_` and `-`.
+        // The kubelet derives the name of the request from its key: mixed case, `_` and `-`.
         let name = digest::digest(&digest::SHA512_256, &key.spki());
         let name = format!("node-csr-{}", URL_SAFE_NO_PAD.encode(name));
         let object = json!({
@@ -89,7 +92,7 @@ impl Node<'_> {
         };
         let object = api.until(CSRS, &name, done).await?.unwrap_or_default();
         if object["metadata"]["uid"] != made["metadata"]["uid"] {
-            return Err("the request is another".to_owned());
+            return Err("the request was replaced".to_owned());
         }
         let pem =
             STANDARD.decode(object["status"]["certificate"].as_str().unwrap_or_default()).map_err(text)?;
@@ -103,23 +106,23 @@ impl Node<'_> {
         ))
     }
 
-    /// Who this is, through the gateway and at the API server itself.
-    async fn who(&self, issued: &Issued) -> Result<Value, String> {
+    /// The user that a certificate authenticates as, through the gateway and at the API server.
+    async fn self_subject_reviews(&self, issued: &Issued) -> Result<Value, String> {
         let direct = Api::new(self.cluster.server, &self.clusters.authorities.servers, Some(issued));
         let mut users = Vec::new();
         for api in [self.api(Some(issued)), direct] {
             let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
             let answer = api.post(REVIEWS, &review).await?.ok()?;
             let mut user = answer["status"]["userInfo"].clone();
-            // The digest of the certificate.
+            // The credential ID, which contains the digest of the certificate.
             user["extra"] = user["extra"].as_object().map_or(0, serde_json::Map::len).into();
             users.push(user);
         }
         Ok(users.into())
     }
 
-    /// Without what differs between two nodes.
-    fn told(&self, outcome: &Value) -> Result<Value, String> {
+    /// Replaces the names that differ between two nodes by placeholders.
+    fn normalized(&self, outcome: &Value) -> Result<Value, String> {
         let text = outcome.to_string().replace(&self.name, "NODE");
         let text = match text.find("system:bootstrap:k") {
             Some(at) => text.replace(&text[at..at + "system:bootstrap:k00000".len()], "BOOTSTRAP"),
@@ -129,7 +132,7 @@ impl Node<'_> {
     }
 }
 
-/// From the token to the second certificate.
+/// Runs the bootstrap and one renewal.
 async fn from_token_to_renewal(
     clusters: &Clusters,
     cluster: &Cluster,
@@ -139,16 +142,16 @@ async fn from_token_to_renewal(
     let token = node.token().await?;
     let bootstrap = node.api(None).with_token(&token);
     let key = Key::generate(kind);
-    let (first, asked) = node.request(&bootstrap, &key).await?;
-    let who = node.who(&first).await?;
+    let (first, requested) = node.request(&bootstrap, &key).await?;
+    let users = node.self_subject_reviews(&first).await?;
     let key = Key::generate(kind);
     let (second, renewed) = node.request(&node.api(Some(&first)), &key).await?;
-    let again = node.who(&second).await?;
-    let outcome = json!({"asked": asked, "who": who, "renewed": renewed, "again": again});
-    node.told(&outcome)
+    let again = node.self_subject_reviews(&second).await?;
+    let outcome = json!({"asked": requested, "who": users, "renewed": renewed, "again": again});
+    node.normalized(&outcome)
 }
 
-/// A node's serving certificate is approved by hand, and a TLS client that knows the signer's authority takes it.
+/// A node's serving certificate, approved by the administrator: a TLS client that trusts the signer's CA accepts it.
 async fn serving(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String> {
     let node = Node { clusters, cluster, name: format!("node-{}", unique()), kind: KeyKind::P256 };
     let token = node.token().await?;
@@ -161,7 +164,7 @@ async fn serving(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
         "spec": {"request": STANDARD.encode(csr.pem()), "signerName": SERVING, "usages": node.usages("server auth")},
     });
-    let _signing = crate::authorities::usual(clusters, cluster).await?;
+    let _signing = crate::authorities::use_default(clusters, cluster).await?;
     let mut made = api.post(CSRS, &object).await?.ok()?;
     made["status"] =
         json!({"conditions": [{"type": "Approved", "status": "True", "reason": "ByHand", "message": ""}]});
@@ -173,7 +176,7 @@ async fn serving(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String
     let authority = &clusters.authorities.signing(SERVING).ok_or("no authority")?.ca;
     let (mut names, mut refused) = (Vec::new(), Vec::new());
     for name in ["localhost", "127.0.0.1", "other.example", "127.0.0.2"] {
-        match shake_hands(&certificate, &key, &authority.cert, name).await {
+        match handshake(&certificate, &key, &authority.cert, name).await {
             Ok(()) => names.push(name),
             Err(_) => refused.push(name),
         }
@@ -181,8 +184,8 @@ async fn serving(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String
     Ok(json!({"taken for": names, "not for": refused}))
 }
 
-/// TLS over a pipe between a server with this certificate and a client that trusts this authority.
-async fn shake_hands(
+/// A TLS handshake over a pipe between a server with this certificate and a client that trusts this CA.
+async fn handshake(
     certificate: &CertificateDer<'static>,
     key: &Key,
     authority: &CertificateDer<'static>,

@@ -1,18 +1,18 @@
-//! The controllers of certificate requests and bootstrap tokens beside kube-controller-manager: every case is played on two
-//! clusters, and what becomes of it must be equal.
+//! Compares the gateway's controllers for certificate requests and bootstrap tokens with kube-controller-manager: every
+//! case runs on two clusters, and the outcomes must be equal.
 //!
 //! ```text
 //! cargo test --test signers -- gateway     our controllers, in a gateway in front of an API server
-//! cargo test --test signers -- proof       the harness proves itself: a second kube-controller-manager shows no difference
-//!                                          in any case, a cluster without controllers shows one in every group
+//! cargo test --test signers -- proof       tests of the harness: a second kube-controller-manager differs in no case,
+//!                                          a cluster without controllers differs in every group
 //! cargo test --test signers -- ::keys::    one group
 //! ```
 //!
-//! The servers are built on first use (`tests/backend/README.md`). How it fits together: `case.rs` is what happens to a certificate
-//! request and what the reference must make of it, `cases/` the cases, `certificate.rs` what is compared of a certificate, `clusters.rs`
-//! the running servers, `tokens.rs` and `cluster_info.rs` the cases of bootstrap tokens, `kubelet.rs` a kubelet from its token to the
-//! renewal of its certificate, `cleaner.rs` upstream's cleaner beside ours, `replicas.rs` gateways that are killed meanwhile,
-//! `pages.rs` the transcripts of the documentation.
+//! The servers are built on first use (`tests/go/README.md`). Modules: `case.rs` has the steps and the expected outcome
+//! of a certificate request, `cases/` the cases, `certificate.rs` the comparison of certificates, `clusters.rs` the
+//! running servers, `tokens.rs` and `cluster_info.rs` the cases of bootstrap tokens, `kubelet.rs` a kubelet's TLS
+//! bootstrapping, `cleaner.rs` the comparison with upstream's cleaner, `replicas.rs` replicas that are killed while
+//! they sign, and `pages.rs` the transcripts of the documentation.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -48,7 +48,7 @@ const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // The cases wait for servers; they do not compute.
+    // The tests mostly wait for servers, so more of them than cores can run.
     arguments.test_threads.get_or_insert(16);
     let source = Source::find();
     let absent = source.absent().or_else(|| source.without_controllers());

@@ -1,5 +1,5 @@
-//! The pages of `docs/` that show a cluster, replayed in front of a real API server: each has one of its own, with a gateway that
-//! runs every controller and holds a lease.
+//! Replays the transcripts of pages in `docs/` against a real cluster. Each page has its own API server, and a gateway
+//! that runs all controllers and holds the lease.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 use crate::client::{Api, text};
 use crate::clusters::{CONTROLLERS, Clusters, Side, kubeconfig};
 
-/// Everything that the page shows must be what is printed.
+/// Checks that the commands of a page print the output that the page shows.
 pub(crate) async fn replay(clusters: &Clusters, page: &str) -> Result<(), String> {
     let (starter, name) = (clusters.starter(), format!("page-{page}"));
     let (server, _api_server) = starter.apiserver(&name).await?;

@@ -1,6 +1,6 @@
-//! Replicas that die: two of them before one API server, killed and started again in turn while requests are approved.
+//! Two replicas in front of one API server, killed and restarted in turn while requests are approved.
 //!
-//! In the end each request has one certificate, for its own key, that never changed since it was written.
+//! At the end, each request has one certificate, for its own key, which never changed after the first write.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,23 +12,24 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 use testkit::csr::Csr;
+use testkit::now;
 use testkit::pki::{Key, KeyKind};
 use testkit::real::ServerProcess;
 
-use crate::case::{CLIENT, CSRS, now};
+use crate::case::{CLIENT, CSRS};
 use crate::certificate::Certificate;
 use crate::client::Api;
-use crate::clusters::{CONTROLLERS, Clusters, DURATION, Gateway, Side, Starter, plainly};
+use crate::clusters::{CONTROLLERS, Clusters, DURATION, Gateway, Side, Starter, plain_http};
 use testkit::real::eventually;
 
-/// Who signs in this test.
+/// The controllers under test.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum ControllerKind {
     Gateways,
     ControllerManagers,
 }
 
-/// How soon a dead leader's place is taken: no sooner than a busy API server answers.
+/// Short leases, but longer than the latency of a busy API server.
 const ELECTION: [&str; 4] = [
     "--leader-elect=true",
     "--leader-elect-lease-duration=6s",
@@ -41,19 +42,19 @@ enum Replica {
     ControllerManager { _process: ServerProcess },
 }
 
-/// What a watch has told.
+/// The events of a watch.
 #[derive(Default)]
-struct Record {
-    /// The certificates that each request was seen with, in order and without repetition.
+struct CertificateHistory {
+    /// The successive certificates of each request, without repetition.
     seen: BTreeMap<String, Vec<String>>,
-    /// Why it was last begun again.
+    /// Why the watch was last restarted.
     ended: String,
 }
 
-type Seen = Arc<Mutex<Record>>;
+type SharedHistory = Arc<Mutex<CertificateHistory>>;
 
-struct Watched {
-    seen: Seen,
+struct CertificateWatch {
+    history: SharedHistory,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -62,17 +63,21 @@ struct ReplicaCluster<'a> {
     name: &'static str,
     server: SocketAddr,
     api: Api,
-    who: Who,
+    controllers: ControllerKind,
     _server: ServerProcess,
 }
 
 impl<'a> ReplicaCluster<'a> {
-    async fn new(clusters: &'a Clusters, name: &'static str, who: Who) -> Result<Self, String> {
+    async fn new(
+        clusters: &'a Clusters,
+        name: &'static str,
+        controllers: ControllerKind,
+    ) -> Result<Self, String> {
         let starter = clusters.starter();
         let (server, process) = starter.apiserver(name).await?;
         let api = Api::new(server, &clusters.authorities.servers, Some(&clusters.authorities.admin));
         starter.grant(&api).await?;
-        Ok(Self { starter, name, server, api, who, _server: process })
+        Ok(Self { starter, name, server, api, controllers, _server: process })
     }
 
     async fn replica(&self, number: usize, election: &[&str]) -> Result<Replica, String> {
@@ -80,18 +85,20 @@ impl<'a> ReplicaCluster<'a> {
         flags.extend([CONTROLLERS.to_owned(), DURATION.to_owned()]);
         flags.extend(self.starter.signing_flags(Side::Bare));
         let name = format!("{}-{number}", self.name);
-        Ok(match self.who {
-            Who::Gateways => Replica::Gateway(self.starter.gateway(&name, self.server, &flags).await?),
-            Who::ControllerManagers => Replica::ControllerManager {
+        Ok(match self.controllers {
+            ControllerKind::Gateways => {
+                Replica::Gateway(self.starter.gateway(&name, self.server, &flags).await?)
+            }
+            ControllerKind::ControllerManagers => Replica::ControllerManager {
                 _process: self.starter.controller_manager(&name, self.server, &flags)?,
             },
         })
     }
 
-    /// Watches every request, from before the first.
-    fn watch(&self) -> Watched {
-        let seen = Seen::default();
-        let (api, record) = (self.api.clone(), Arc::clone(&seen));
+    /// Starts a watch of all requests.
+    fn watch(&self) -> CertificateWatch {
+        let history = SharedHistory::default();
+        let (api, record) = (self.api.clone(), Arc::clone(&history));
         let task = tokio::spawn(async move {
             let path = format!("{CSRS}?watch=1");
             loop {
@@ -107,13 +114,14 @@ impl<'a> ReplicaCluster<'a> {
                     }
                     None
                 });
-                // A server that has just begun ends the first watches. The next tells of all that is there.
+                // A server that has just started closes the first watches. The next watch begins with all existing
+                // objects.
                 let ended = ended.await.err().unwrap_or_default();
                 record.lock().unwrap().ended = ended;
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         });
-        Watched { seen, task }
+        CertificateWatch { history, task }
     }
 
     async fn create(&self, name: &str, key: &Arc<Key>) -> Result<Value, String> {
@@ -136,28 +144,30 @@ impl<'a> ReplicaCluster<'a> {
     }
 }
 
-/// Sixteen at a time.
-async fn all<T, U>(
+/// Runs `each` for all items, sixteen at a time.
+async fn for_all<T, U>(
     items: impl IntoIterator<Item = T>,
     each: impl AsyncFn(T) -> Result<U, String>,
 ) -> Result<Vec<U>, String> {
     stream::iter(items).map(|item| each(item)).buffer_unordered(16).try_collect().await
 }
 
-impl Watched {
-    /// Until it has told of every certificate.
+impl CertificateWatch {
+    /// Waits until every request has a certificate.
     async fn all(&self, keys: &BTreeMap<String, Arc<Key>>) -> Result<(), String> {
-        let lacking = || {
-            let record = self.seen.lock().unwrap();
-            let lacking = keys.keys().filter(|name| record.seen.get(*name).is_none_or(Vec::is_empty));
-            (lacking.cloned().collect::<Vec<_>>(), record.ended.clone())
+        let missing = || {
+            let record = self.history.lock().unwrap();
+            let missing = keys.keys().filter(|name| record.seen.get(*name).is_none_or(Vec::is_empty));
+            (missing.cloned().collect::<Vec<_>>(), record.ended.clone())
         };
-        let all = eventually("all certificates", async || Ok(lacking().0.is_empty())).await;
-        all.map_err(|error| format!("{error}; lacking, and why the watch last ended: {:?}", lacking()))
+        let all = eventually("all certificates", async || Ok(missing().0.is_empty())).await;
+        all.map_err(|error| {
+            format!("{error}; requests without certificate, and why the watch last ended: {:?}", missing())
+        })
     }
 }
 
-impl Drop for Watched {
+impl Drop for CertificateWatch {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -165,12 +175,12 @@ impl Drop for Watched {
 
 fn judge(
     clusters: &Clusters,
-    seen: &Seen,
+    history: &SharedHistory,
     keys: &BTreeMap<String, Arc<Key>>,
     since: i64,
 ) -> Result<(), String> {
     let ca = &clusters.authorities.signing(CLIENT).ok_or("no authority")?.ca;
-    let seen = &seen.lock().unwrap().seen;
+    let seen = &history.lock().unwrap().seen;
     let mut wrong = Vec::new();
     for (name, key) in keys {
         match seen.get(name).map(Vec::as_slice) {
@@ -181,7 +191,7 @@ fn judge(
             },
             Some([]) | None => wrong.push(format!("{name} has no certificate")),
             Some(several) => {
-                wrong.push(format!("{name} had {} certificates, one after the other", several.len()));
+                wrong.push(format!("{name} had {} successive certificates", several.len()));
             }
         }
     }
@@ -192,11 +202,15 @@ fn judge(
     }
 }
 
-/// 500 requests in ten waves; with each wave one of the two replicas is killed while the other or none leads.
-pub(crate) async fn killed(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
+/// 500 requests in ten waves. With each wave, one of the two replicas is killed, which may be the leader or not.
+pub(crate) async fn killed(
+    clusters: &Clusters,
+    name: &'static str,
+    controllers: ControllerKind,
+) -> Result<(), String> {
     const WAVES: usize = 10;
     const WAVE: usize = 50;
-    let cluster = ReplicaCluster::new(clusters, name, who).await?;
+    let cluster = ReplicaCluster::new(clusters, name, controllers).await?;
     let since = now();
     let watched = cluster.watch();
     let mut replicas =
@@ -205,10 +219,10 @@ pub(crate) async fn killed(clusters: &Clusters, name: &'static str, who: Who) ->
         (0..WAVES * WAVE).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
     let names: Vec<&String> = keys.keys().collect();
     for (wave, names) in names.chunks(WAVE).enumerate() {
-        let objects = all(names, async |name: &&String| cluster.create(name, &keys[*name]).await).await?;
-        let approving = all(objects, async |object| cluster.approve(object).await);
+        let objects = for_all(names, async |name: &&String| cluster.create(name, &keys[*name]).await).await?;
+        let approving = for_all(objects, async |object| cluster.approve(object).await);
         let killing = async {
-            // As soon as this wave is being signed; every second time it is the leader that dies.
+            // Once the signing of this wave has begun.
             if wave % 3 != 0 {
                 cluster.signed(names[0]).await?;
             }
@@ -224,14 +238,18 @@ pub(crate) async fn killed(clusters: &Clusters, name: &'static str, who: Who) ->
     let changes =
         leases.filter_map(|lease| lease["spec"]["leaseTransitions"].as_u64()).max().unwrap_or_default();
     if changes < 2 {
-        return Err(format!("the leader changed {changes} times: this shows too little"));
+        return Err(format!("the leader changed only {changes} times"));
     }
-    judge(clusters, &watched.seen, &keys, since)
+    judge(clusters, &watched.history, &keys, since)
 }
 
-/// Two that both sign, because nothing elects one: races are lost, and counted, and no certificate is written twice.
-pub(crate) async fn racing(clusters: &Clusters, name: &'static str, who: Who) -> Result<(), String> {
-    let cluster = ReplicaCluster::new(clusters, name, who).await?;
+/// Two replicas without leader election, which both sign: conflicts are counted, and no certificate is overwritten.
+pub(crate) async fn racing(
+    clusters: &Clusters,
+    name: &'static str,
+    controllers: ControllerKind,
+) -> Result<(), String> {
+    let cluster = ReplicaCluster::new(clusters, name, controllers).await?;
     let since = now();
     let watched = cluster.watch();
     let election = ["--leader-elect=false"];
@@ -239,26 +257,26 @@ pub(crate) async fn racing(clusters: &Clusters, name: &'static str, who: Who) ->
     let keys: BTreeMap<String, Arc<Key>> =
         (0..200).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
     let objects =
-        all(&keys, async |(name, key): (&String, &Arc<Key>)| cluster.create(name, key).await).await?;
-    all(objects, async |object| cluster.approve(object).await).await?;
+        for_all(&keys, async |(name, key): (&String, &Arc<Key>)| cluster.create(name, key).await).await?;
+    for_all(objects, async |object| cluster.approve(object).await).await?;
     watched.all(&keys).await?;
-    // The loser of the last race may still be about to write.
-    let lost = async || {
-        let mut lost = 0.0;
+    // The last conflicting write may still be in progress.
+    let conflicts = async || {
+        let mut sum = 0.0;
         for replica in &replicas {
             if let Replica::Gateway(gateway) = replica {
-                let text = plainly(gateway.metrics, "/metrics", None).await?;
-                lost += text
+                let text = plain_http(gateway.metrics, "/metrics", None).await?;
+                sum += text
                     .lines()
                     .filter(|line| line.starts_with("portcullis_status_conflicts_total{"))
                     .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
                     .sum::<f64>();
             }
         }
-        Ok::<_, String>(lost)
+        Ok::<_, String>(sum)
     };
-    if who == Who::Gateways {
-        eventually("a lost race", async || Ok(lost().await? > 0.0)).await?;
+    if controllers == ControllerKind::Gateways {
+        eventually("a conflict", async || Ok(conflicts().await? > 0.0)).await?;
     }
-    judge(clusters, &watched.seen, &keys, since)
+    judge(clusters, &watched.history, &keys, since)
 }

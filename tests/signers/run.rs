@@ -1,4 +1,4 @@
-//! Turns the cases into tests, plays each on the reference and on a subject, and judges what is different.
+//! Turns the cases into tests, runs each on the reference and on another cluster, and compares the outcomes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,16 +6,17 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
 use libtest_mimic::{Arguments, Failed, Trial};
+use testkit::real::{is_selected, test_name};
 use tokio::sync::OnceCell;
 
 use crate::case::{Case, Expect, Outcome, explained};
 use crate::clusters::{Cluster, Clusters, SharedClusters, Side};
-use crate::replicas::Who;
+use crate::replicas::ControllerKind;
 use crate::scenario::Scenario;
 use crate::{authorities, cases, cleaner, cluster_info, kubelet, pages, replicas, tokens};
 
-/// A case, and what became of it on the reference, which is asked once.
-struct Played {
+/// A case and its outcome on the reference, where it runs once.
+struct SharedCase {
     case: Case,
     reference: OnceCell<Result<Outcome, String>>,
 }
@@ -23,14 +24,14 @@ struct Played {
 enum Kind {
     /// One case on the reference and on another side.
     Compare {
-        played: Arc<Played>,
+        played: Arc<SharedCase>,
         side: Side,
     },
-    /// Every case of a group in which something happens differs where no controller runs.
+    /// Checks that without controllers the outcome of every case of a group differs, if the case expects a change.
     Differs {
-        played: Vec<Arc<Played>>,
+        played: Vec<Arc<SharedCase>>,
     },
-    /// The same of what is not about certificate requests.
+    /// One scenario on the reference and on another side.
     Scenario {
         scenario: Arc<Scenario>,
         side: Side,
@@ -38,12 +39,12 @@ enum Kind {
     ScenariosDiffer {
         scenarios: Vec<Arc<Scenario>>,
     },
-    /// A test of its own, and the clusters that it needs.
+    /// A separate test, and the clusters that it needs.
     Other {
         test: Other,
         sides: &'static [Side],
     },
-    /// The harness fails where it should.
+    /// A test of the harness.
     Rule(Rule),
 }
 
@@ -51,41 +52,43 @@ type Rule = fn() -> Result<(), String>;
 
 type Other = for<'a> fn(&'a Clusters) -> LocalBoxFuture<'a, Result<(), String>>;
 
-struct Planned {
+struct PlannedTest {
     name: String,
     kind: Kind,
 }
 
 pub(crate) struct Plan {
-    planned: Vec<Planned>,
+    planned: Vec<PlannedTest>,
 }
 
 impl Plan {
     /// The tests that the arguments select.
     pub(crate) fn new(arguments: &Arguments) -> Self {
-        let played: Vec<Arc<Played>> = cases::all()
+        let played: Vec<Arc<SharedCase>> = cases::all()
             .into_iter()
-            .map(|case| Arc::new(Played { case, reference: OnceCell::new() }))
+            .map(|case| Arc::new(SharedCase { case, reference: OnceCell::new() }))
             .collect();
         let mut planned = Vec::new();
         for (prefix, side) in [("gateway", Side::Gateway), ("proof::same", Side::Second)] {
             for played in &played {
                 let name = format!("{prefix}::{}::{}", played.case.group, test_name(played.case.name));
-                planned.push(Planned { name, kind: Kind::Compare { played: Arc::clone(played), side } });
+                planned.push(PlannedTest { name, kind: Kind::Compare { played: Arc::clone(played), side } });
             }
         }
         let groups: BTreeSet<&str> = played.iter().map(|played| played.case.group).collect();
         for group in groups {
             let played = played.iter().filter(|played| played.case.group == group).map(Arc::clone).collect();
-            planned
-                .push(Planned { name: format!("proof::differs::{group}"), kind: Kind::Differs { played } });
+            planned.push(PlannedTest {
+                name: format!("proof::differs::{group}"),
+                kind: Kind::Differs { played },
+            });
         }
         plan_scenarios(&mut planned);
         for (name, sides, test) in OTHERS {
-            planned.push(Planned { name: (*name).to_owned(), kind: Kind::Other { test: *test, sides } });
+            planned.push(PlannedTest { name: (*name).to_owned(), kind: Kind::Other { test: *test, sides } });
         }
         for (name, rule) in RULES {
-            planned.push(Planned {
+            planned.push(PlannedTest {
                 name: format!("proof::rules::{}", test_name(name)),
                 kind: Kind::Rule(*rule),
             });
@@ -94,7 +97,7 @@ impl Plan {
         for test in &planned {
             assert!(names.insert(test.name.clone()), "two tests are called {}", test.name);
         }
-        planned.retain(|test| selected(arguments, &test.name));
+        planned.retain(|test| is_selected(arguments, &test.name));
         Self { planned }
     }
 
@@ -110,7 +113,7 @@ impl Plan {
     }
 
     pub(crate) fn trials(self, shared: &Arc<SharedClusters>) -> Vec<Trial> {
-        let trial = |test: Planned| {
+        let trial = |test: PlannedTest| {
             let shared = Arc::clone(shared);
             Trial::test(test.name, move || {
                 if let Kind::Rule(rule) = test.kind {
@@ -124,13 +127,13 @@ impl Plan {
     }
 }
 
-fn plan_scenarios(planned: &mut Vec<Planned>) {
+fn plan_scenarios(planned: &mut Vec<PlannedTest>) {
     let scenarios =
         [tokens::scenarios(), cluster_info::scenarios(), kubelet::scenarios(), authorities::scenarios()];
     for group in scenarios {
         let group: Vec<Arc<Scenario>> = group.into_iter().map(Arc::new).collect();
         for (prefix, side) in [("gateway", Side::Gateway), ("proof::same", Side::Second)] {
-            planned.extend(group.iter().map(|scenario| Planned {
+            planned.extend(group.iter().map(|scenario| PlannedTest {
                 name: format!("{prefix}::{}::{}", scenario.group, test_name(&scenario.name)),
                 kind: Kind::Scenario { scenario: Arc::clone(scenario), side },
             }));
@@ -138,41 +141,32 @@ fn plan_scenarios(planned: &mut Vec<Planned>) {
         if let Some(first) = group.first() {
             let name = format!("proof::differs::{}", first.group);
             let scenarios = group.iter().filter(|scenario| scenario.acts).map(Arc::clone).collect();
-            planned.push(Planned { name, kind: Kind::ScenariosDiffer { scenarios } });
+            planned.push(PlannedTest { name, kind: Kind::ScenariosDiffer { scenarios } });
         }
     }
 }
 
-/// The filter of libtest-mimic, which it does not export; it is applied here to know which servers to start.
-pub(crate) fn selected(arguments: &Arguments, name: &str) -> bool {
-    let matches = |filter: &String| {
-        if arguments.exact { name == filter } else { name.contains(filter.as_str()) }
-    };
-    arguments.filter.as_ref().is_none_or(&matches) && !arguments.skip.iter().any(matches)
-}
-
-pub(crate) fn test_name(name: &str) -> String {
-    name.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect()
-}
-
-impl Played {
-    /// What becomes of it on the reference: it must be what the case says.
+impl SharedCase {
+    /// Runs the case on the reference, and checks that the outcome is the expected one.
     async fn on_reference(&self, clusters: &Clusters) -> Result<&Outcome, String> {
         let play = async || {
             let outcome = self.case.play(clusters, clusters.cluster(Side::Reference)?).await?;
             let kind = outcome.kind(&self.case);
             if kind != self.case.expect {
-                return Err(format!("it is {kind:?}, the case says {:?}: {outcome:?}", self.case.expect));
+                return Err(format!(
+                    "the outcome is {kind:?}, the case expects {:?}: {outcome:?}",
+                    self.case.expect
+                ));
             }
             match &outcome.certificate {
                 Some(Err(wrong)) if kind == Expect::Issued => Err(wrong.clone()),
                 _ => Ok(outcome),
             }
         };
-        let told = |error: &String| {
-            format!("the reference does not do what the case says ({}): {error}", self.case.from)
+        let with_source = |error: &String| {
+            format!("the reference differs from the case's expectation ({}): {error}", self.case.from)
         };
-        self.reference.get_or_init(play).await.as_ref().map_err(told)
+        self.reference.get_or_init(play).await.as_ref().map_err(with_source)
     }
 
     async fn differences(
@@ -203,7 +197,7 @@ async fn run(clusters: &Clusters, kind: &Kind) -> Result<(), String> {
             if equal.is_empty() {
                 Ok(())
             } else {
-                Err(format!("without controllers, these are equal: {equal:?}"))
+                Err(format!("without controllers, these cases have the same outcome: {equal:?}"))
             }
         }
         Kind::Compare { played, side } => {
@@ -222,32 +216,32 @@ async fn run(clusters: &Clusters, kind: &Kind) -> Result<(), String> {
             if equal.is_empty() {
                 Ok(())
             } else {
-                Err(format!("without controllers, these are equal: {equal:?}"))
+                Err(format!("without controllers, these cases have the same outcome: {equal:?}"))
             }
         }
     }
 }
 
-/// Differences are a failure unless they are declared; a declared difference that does not occur is one too.
+/// Fails if there are undeclared differences, or if a declared difference does not occur.
 fn judge(case: &Case, side: Side, differences: &[String], subject: &Outcome) -> Result<(), String> {
-    let told = || {
+    let report = || {
         let lines: Vec<String> = differences.iter().map(|each| format!("  - {each}")).collect();
         format!("the {} differs from the reference ({}):\n{}", side.name(), case.from, lines.join("\n"))
     };
     let Some(declared) = case.declared.filter(|_| side == Side::Gateway) else {
-        return if differences.is_empty() { Ok(()) } else { Err(told()) };
+        return if differences.is_empty() { Ok(()) } else { Err(report()) };
     };
     explained(declared.id)?;
     if differences.is_empty() {
         return Err(format!("the declared difference {} no longer occurs", declared.id));
     }
     if subject.kind(case) != declared.expect {
-        return Err(format!("not the difference that {} declares: {}", declared.id, told()));
+        return Err(format!("the difference is not the one that {} declares: {}", declared.id, report()));
     }
     Ok(())
 }
 
-/// Those that are not a case played on two sides.
+/// Tests that do not compare a case on two sides.
 const OTHERS: &[(&str, &[Side], Other)] = &[
     ("gateway::pages::certificates", &[Side::Bare], |clusters| {
         pages::replay(clusters, "certificates").boxed_local()
@@ -257,20 +251,20 @@ const OTHERS: &[(&str, &[Side], Other)] = &[
     }),
     ("gateway::cleaner", &[Side::Bare, Side::Gateway], |clusters| cleaner::compare(clusters).boxed_local()),
     ("gateway::replicas::killed_in_turn", &[Side::Gateway], |clusters| {
-        replicas::killed(clusters, "killed", Who::Gateways).boxed_local()
+        replicas::killed(clusters, "killed", ControllerKind::Gateways).boxed_local()
     }),
     ("gateway::replicas::racing", &[Side::Gateway], |clusters| {
-        replicas::racing(clusters, "racing", Who::Gateways).boxed_local()
+        replicas::racing(clusters, "racing", ControllerKind::Gateways).boxed_local()
     }),
     ("proof::same::replicas::killed_in_turn", &[Side::Second], |clusters| {
-        replicas::killed(clusters, "proof-killed", Who::ControllerManagers).boxed_local()
+        replicas::killed(clusters, "proof-killed", ControllerKind::ControllerManagers).boxed_local()
     }),
     ("proof::same::replicas::racing", &[Side::Second], |clusters| {
-        replicas::racing(clusters, "proof-racing", Who::ControllerManagers).boxed_local()
+        replicas::racing(clusters, "proof-racing", ControllerKind::ControllerManagers).boxed_local()
     }),
 ];
 
-/// The harness must fail where it should.
+/// Tests of the harness: it must report differences.
 const RULES: &[(&str, Rule)] = &[
     ("a difference fails", || fails(judge(&some(), Side::Gateway, &["x".to_owned()], &nothing()), "x")),
     ("no difference passes", || judge(&some(), Side::Gateway, &[], &nothing())),
@@ -295,7 +289,7 @@ fn nothing() -> Outcome {
 fn fails(result: Result<(), String>, with: &str) -> Result<(), String> {
     match result {
         Err(error) if error.contains(with) => Ok(()),
-        Err(error) => Err(format!("it failed otherwise: {error}")),
+        Err(error) => Err(format!("it failed with another error: {error}")),
         Ok(()) => Err("it passed".to_owned()),
     }
 }

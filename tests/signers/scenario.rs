@@ -1,4 +1,4 @@
-//! Cases that are not about certificate requests: something is played on a cluster, and what came of it is a JSON value.
+//! Cases other than certificate requests: a function runs on a cluster and returns its outcome as a JSON value.
 
 use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
@@ -13,14 +13,14 @@ type Play =
 pub(crate) struct Scenario {
     pub(crate) group: &'static str,
     pub(crate) name: String,
-    /// The upstream test or rule that it comes from.
+    /// The upstream test or rule that the scenario reproduces.
     from: &'static str,
     play: Play,
-    /// What must come of it on the reference, where it is known beforehand.
+    /// The expected outcome on the reference, if known in advance.
     expected: Option<Value>,
-    /// A difference that `docs/conformance.md` explains, and what comes of it on our side.
+    /// The ID of a difference in `docs/conformance.md`, and the outcome on our side.
     declared: Option<(&'static str, Value)>,
-    /// Whether controllers change anything: then it must differ where none runs.
+    /// Whether controllers change anything: then the outcome without controllers must differ.
     pub(crate) acts: bool,
     reference: OnceCell<Result<Value, String>>,
 }
@@ -50,7 +50,7 @@ impl Scenario {
         self
     }
 
-    /// Equal on the reference and on another side, or an account of what is not.
+    /// Compares the outcomes on the reference and on another side. The error describes the difference.
     pub(crate) async fn compare(&self, clusters: &Clusters, side: Side) -> Result<(), String> {
         let subject = clusters.cluster(side)?;
         let reference = async {
@@ -63,7 +63,7 @@ impl Scenario {
             (reference?, subject.map_err(|error| format!("{} ({}): {error}", side.name(), self.from))?);
         if let Some(expected) = self.expected.as_ref().filter(|expected| **expected != reference) {
             return Err(format!(
-                "the reference does not do what the case says ({}):\n  {reference}\n  {expected}",
+                "the reference differs from the case's expectation ({}):\n  {reference}\n  {expected}",
                 self.from
             ));
         }
@@ -71,7 +71,9 @@ impl Scenario {
             explained(id)?;
             return match (reference == subject, subject == *ours) {
                 (true, _) => Err(format!("the declared difference {id} no longer occurs")),
-                (_, false) => Err(format!("not what {id} declares:\n  {subject}\n  {ours}")),
+                (_, false) => {
+                    Err(format!("the difference is not the one that {id} declares:\n  {subject}\n  {ours}"))
+                }
                 _ => Ok(()),
             };
         }

@@ -1,4 +1,4 @@
-//! Which token secrets are deleted, and when (pkg/controller/bootstrap/tokencleaner.go).
+//! The deletion of bootstrap token secrets (pkg/controller/bootstrap/tokencleaner.go).
 
 use std::sync::Arc;
 
@@ -6,9 +6,10 @@ use futures_util::FutureExt as _;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::case::{now, timestamp};
+use crate::case::timestamp;
 use crate::clusters::{Cluster, Side, unique};
 use crate::scenario::Scenario;
+use testkit::now;
 
 const GROUP: &str = "tokens";
 const CLEANED: &str =
@@ -17,17 +18,17 @@ const LATER: &str = "tokencleaner_test.go: TestCleanerExpiredAt; tokencleaner.go
 const TIMES: &str = "util/secrets: GetExpiration; Go: time.Parse(RFC3339)";
 const WHICH: &str = "tokencleaner.go: the informer's selection; names are not checked";
 
-/// A secret, what happens to it, and whether it is gone after that.
+/// A secret, a change to it, and whether the cleaner deletes it.
 #[derive(Clone)]
 struct Token {
     secret: Value,
-    /// Seconds from now at which `expiration` is.
+    /// `expiration`, in seconds from now.
     expires: Option<i64>,
-    /// A merge patch.
+    /// A merge patch after creation.
     then: Option<Value>,
-    /// Seconds from now until which it is watched.
-    watched: i64,
-    gone: bool,
+    /// For a secret that must remain: until when to wait, in seconds from now.
+    wait_until: i64,
+    deleted: bool,
 }
 
 fn token() -> Token {
@@ -36,7 +37,7 @@ fn token() -> Token {
         "metadata": {"namespace": "kube-system"},
         "stringData": {"token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true"},
     });
-    Token { secret, expires: None, then: None, watched: -1, gone: false }
+    Token { secret, expires: None, then: None, wait_until: -1, deleted: false }
 }
 
 impl Token {
@@ -59,13 +60,13 @@ impl Token {
         self
     }
 
-    fn watched(mut self, seconds: i64) -> Self {
-        self.watched = seconds;
+    fn wait_until(mut self, seconds: i64) -> Self {
+        self.wait_until = seconds;
         self
     }
 
-    fn gone(mut self) -> Self {
-        self.gone = true;
+    fn deleted(mut self) -> Self {
+        self.deleted = true;
         self
     }
 
@@ -81,9 +82,9 @@ impl Token {
         if secret["stringData"]["token-id"].is_null() {
             secret["stringData"]["token-id"] = id.clone().into();
         }
-        let begun = now();
+        let start = now();
         if let Some(seconds) = self.expires {
-            secret["stringData"]["expiration"] = timestamp(begun + seconds).into();
+            secret["stringData"]["expiration"] = timestamp(start + seconds).into();
         }
         let namespace = secret["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
         let secrets = format!("/api/v1/namespaces/{namespace}/secrets");
@@ -95,24 +96,25 @@ impl Token {
         }
         if cluster.side != Side::Bare {
             cluster.check()?;
-            if self.gone {
+            if self.deleted {
                 cluster.api.until(&secrets, &name, |secret| secret.is_none()).await?;
             } else {
-                fence(cluster, begun + self.watched).await?;
+                fence(cluster, start + self.wait_until).await?;
                 fence(cluster, -1).await?;
             }
         }
         let ended = now();
         let status = cluster.api.get(&path).await?.status;
-        // One that is gone is not gone before its end.
+        // The cleaner must not delete a secret before it expires.
         let early = status == StatusCode::NOT_FOUND
             && self.then.is_none()
-            && self.expires.is_some_and(|seconds| seconds > 0 && ended < begun + seconds);
+            && self.expires.is_some_and(|seconds| seconds > 0 && ended < start + seconds);
         Ok(json!({"gone": status == StatusCode::NOT_FOUND, "early": early}))
     }
 }
 
-/// A token that ends then: when it is gone, those that ended before it have been looked at.
+/// Creates a token that expires at `expires` and waits for its deletion. The cleaner has then processed all tokens that
+/// expired earlier.
 pub(crate) async fn fence(cluster: &Cluster, expires: i64) -> Result<(), String> {
     let id = format!("f{:05}", unique());
     let name = format!("bootstrap-token-{id}");
@@ -122,78 +124,78 @@ pub(crate) async fn fence(cluster: &Cluster, expires: i64) -> Result<(), String>
         "stringData": {"token-id": id, "token-secret": "0123456789abcdef", "expiration": timestamp(expires.max(0))},
     });
     cluster.api.post(secrets, &secret).await?.ok()?;
-    let gone = cluster.api.until(secrets, &name, |secret| secret.is_none()).await;
-    gone.map(drop).map_err(|error| format!("the fence: {error}"))
+    let deleted = cluster.api.until(secrets, &name, |secret| secret.is_none()).await;
+    deleted.map(drop).map_err(|error| format!("the fence: {error}"))
 }
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let mut rows: Vec<(&str, &'static str, Token)> = vec![
         ("no end", CLEANED, token()),
-        ("ended an hour ago", CLEANED, token().expires_in(-3600).gone()),
-        ("ended just now", CLEANED, token().expires_in(0).gone()),
+        ("expired an hour ago", CLEANED, token().expires_in(-3600).deleted()),
+        ("expired just now", CLEANED, token().expires_in(0).deleted()),
         ("ends in a day", CLEANED, token().expires_in(86_400)),
-        ("ends in two seconds", LATER, token().expires_in(2).gone()),
+        ("expires in two seconds", LATER, token().expires_in(2).deleted()),
         ("ends in two seconds, then later", LATER, {
             token()
                 .expires_in(2)
                 .then(json!({"stringData": {"expiration": "2099-01-01T00:00:00Z"}}))
-                .watched(3)
+                .wait_until(3)
         }),
         ("ends in two seconds, then never", LATER, {
-            token().expires_in(2).then(json!({"data": {"expiration": null}})).watched(3)
+            token().expires_in(2).then(json!({"data": {"expiration": null}})).wait_until(3)
         }),
         ("ends in a day, then at once", LATER, {
             token()
                 .expires_in(86_400)
                 .then(json!({"stringData": {"expiration": "2020-01-01T00:00:00Z"}}))
-                .gone()
+                .deleted()
         }),
         ("ends in a day, then in a second", LATER, {
             let then = timestamp(now() + 1);
-            token().expires_in(86_400).then(json!({"stringData": {"expiration": then}})).gone()
+            token().expires_in(86_400).then(json!({"stringData": {"expiration": then}})).deleted()
         }),
         ("never ends, then at once", LATER, {
-            token().then(json!({"stringData": {"expiration": "2020-01-01T00:00:00Z"}})).gone()
+            token().then(json!({"stringData": {"expiration": "2020-01-01T00:00:00Z"}})).deleted()
         }),
         ("expires far away, then at an unknown time", LATER, {
-            token().at("2099-01-01T00:00:00Z").then(json!({"stringData": {"expiration": "soon"}})).gone()
+            token().at("2099-01-01T00:00:00Z").then(json!({"stringData": {"expiration": "soon"}})).deleted()
         }),
-        ("an ended one of another type", WHICH, {
+        ("an expired token of another type", WHICH, {
             let mut token = token().at("2020-01-01T00:00:00Z");
             token.secret["type"] = "Opaque".into();
             token
         }),
-        ("an ended one in another namespace", WHICH, {
+        ("an expired token in another namespace", WHICH, {
             let mut token = token().at("2020-01-01T00:00:00Z");
             token.secret["metadata"]["namespace"] = "kube-public".into();
             token
         }),
-        ("an ended one with another name", WHICH, {
-            let mut token = token().at("2020-01-01T00:00:00Z").gone();
+        ("an expired token with another name", WHICH, {
+            let mut token = token().at("2020-01-01T00:00:00Z").deleted();
             token.secret["metadata"]["name"] = "anything-ID".into();
             token
         }),
         (
-            "an ended one with another id",
+            "an expired token with another id",
             WHICH,
-            token().with("token-id", "zzzzzz").at("2020-01-01T00:00:00Z").gone(),
+            token().with("token-id", "zzzzzz").at("2020-01-01T00:00:00Z").deleted(),
         ),
         (
-            "an ended one without a secret",
+            "an expired token without a secret",
             WHICH,
-            token().with("token-secret", "").at("2020-01-01T00:00:00Z").gone(),
+            token().with("token-secret", "").at("2020-01-01T00:00:00Z").deleted(),
         ),
-        ("an ended one for signing", WHICH, {
-            token().with("usage-bootstrap-signing", "true").at("2020-01-01T00:00:00Z").gone()
+        ("an expired token for signing", WHICH, {
+            token().with("usage-bootstrap-signing", "true").at("2020-01-01T00:00:00Z").deleted()
         }),
-        ("an ended one whose deletion waits", WHICH, {
+        ("an expired token whose deletion waits", WHICH, {
             let mut token = token().expires_in(86_400);
             token.secret["metadata"]["finalizers"] = json!(["example.com/wait"]);
             token
         }),
     ];
-    // All of these are far away, if they are times at all.
-    for (text, gone) in [
+    // Times far in the past or future, and invalid times.
+    for (text, deleted) in [
         ("", false),
         ("2099-01-01T00:00:00Z", false),
         ("2099-01-01T00:00:00+02:00", false),
@@ -236,17 +238,17 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         ("2099-01-01T00:00:00\u{2212}00:00", true),
     ] {
         let token = token().at(text);
-        rows.push((text, TIMES, if gone { token.gone() } else { token }));
+        rows.push((text, TIMES, if deleted { token.deleted() } else { token }));
     }
     let scenario = |(number, (name, from, token)): (usize, (&str, &'static str, Token))| {
         let name = if from == TIMES { format!("time {number} {name:?}") } else { name.to_owned() };
-        let (gone, expected) = (token.gone, json!({"gone": token.gone, "early": false}));
+        let (deleted, expected) = (token.deleted, json!({"gone": token.deleted, "early": false}));
         let token = Arc::new(token);
         Scenario::new(GROUP, &name, from, Some(expected), move |_, cluster| {
             let token = Arc::clone(&token);
             async move { token.play(cluster).await }.boxed_local()
         })
-        .acts(gone)
+        .acts(deleted)
     };
     rows.into_iter().enumerate().map(scenario).collect()
 }

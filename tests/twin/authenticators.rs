@@ -1,6 +1,6 @@
-//! Who may be believed: the flags and files about tokens, the same for the reference, the second reference and the gateway.
+//! The flags and files of the token authenticators, equal for the reference, the second reference and the gateway.
 //!
-//! There are two sets, because `--oidc-*` and `--authentication-config` exclude each other: see [`Setting`].
+//! There are two sets, because `--oidc-*` and `--authentication-config` are mutually exclusive: see [`Setting`].
 
 use std::fs;
 use std::path::Path;
@@ -11,22 +11,23 @@ use testkit::pki::pem;
 use crate::mint::{Jwt, Mint, Token, jwt};
 use crate::outside::MOVED;
 
-/// Which set of authenticators a case is about.
+/// The set of authenticators that a case needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Setting {
-    /// An `AuthenticationConfiguration`, and the rest as one would wish.
+    /// An `AuthenticationConfiguration`, and recommended settings for the rest.
     Config,
-    /// `--oidc-*` flags; API audiences by default; service accounts without lookup; a webhook of v1 without a cache.
+    /// `--oidc-*` flags, default API audiences, service accounts without lookup, and a v1 webhook without a cache.
     Flags,
 }
 
 /// The issuers of service-account tokens; the first one signs.
 const ISSUERS: [&str; 2] = ["https://kubernetes.default.svc", "https://old.issuer.example"];
 
-/// The API audiences of [`Setting::Config`], and of the backend, which signs what is asked of it through the gateway.
+/// The API audiences of [`Setting::Config`], and of the backend, which signs the tokens of `TokenRequests` through the
+/// gateway.
 pub(crate) const AUDIENCES: &str = "--api-audiences=https://api.twin.example,second.twin";
 
-/// Writes every file that the flags name.
+/// Writes the files of the flags.
 pub(crate) fn write(dir: &Path, mint: &Mint, ca: &str) -> std::io::Result<()> {
     let public = |name: &str| pem("PUBLIC KEY", &mint.key(name).spki());
     fs::write(dir.join("sa.key"), mint.key("accounts").pem())?;
@@ -47,7 +48,7 @@ pub(crate) fn write(dir: &Path, mint: &Mint, ca: &str) -> std::io::Result<()> {
     fs::write(dir.join("webhook.kubeconfig"), kubeconfig.to_string())
 }
 
-/// The flags about service-account tokens that any API server needs, and the gateway with it.
+/// The flags for service account tokens, for all API servers and the gateway.
 pub(crate) fn accounts(dir: &Path) -> Vec<String> {
     let file = |name: &str| dir.join(name).display().to_string();
     let mut flags: Vec<_> =
@@ -57,7 +58,7 @@ pub(crate) fn accounts(dir: &Path) -> Vec<String> {
     flags
 }
 
-/// What the reference and the gateway are told beyond [`accounts`].
+/// The flags of the reference and the gateway, in addition to [`accounts`].
 pub(crate) fn flags(dir: &Path, mint: &Mint, setting: Setting) -> Vec<String> {
     let file = |name: &str| dir.join(name).display().to_string();
     let mut flags = vec![
@@ -85,7 +86,7 @@ pub(crate) fn flags(dir: &Path, mint: &Mint, setting: Setting) -> Vec<String> {
     flags
 }
 
-/// The issuers of the configuration that become usable.
+/// The issuers of the configuration with valid discovery documents and keys.
 const USABLE: &[&str] = &[
     "plain",
     "email",
@@ -101,7 +102,7 @@ const USABLE: &[&str] = &[
     "dots",
 ];
 
-/// A token that this issuer's authenticator takes, whatever its rules are.
+/// A token that satisfies all rules of this issuer.
 pub(crate) fn token(issuer: &str) -> Jwt {
     let issuer = if issuer == MOVED { MOVED.to_owned() } else { format!("{{issuer}}/{issuer}") };
     jwt(
@@ -110,7 +111,7 @@ pub(crate) fn token(issuer: &str) -> Jwt {
     )
 }
 
-/// Tokens by which a server shows that it knows the fixtures and has found its issuers.
+/// Tokens to check that a server has the fixtures in its caches and has fetched the issuers' keys.
 pub(crate) fn probes(setting: Setting) -> Vec<Token> {
     let distant = json!({"_claim_names": {"groups": "src"},
         "_claim_sources": {"src": {"endpoint": "{issuer}/distributed/claims/good"}}});
@@ -202,7 +203,7 @@ fn configuration(ca: &str) -> Value {
     })
 }
 
-/// Fills every string.
+/// Replaces the placeholders in every string.
 fn fill(value: &Value, mint: &Mint) -> Value {
     serde_json::from_str(&mint.fill(&value.to_string())).expect("placeholders hold nothing that JSON escapes")
 }

@@ -1,7 +1,7 @@
-//! A case: one or more requests that are sent to the reference and to a subject, and what the reference must answer.
+//! A case: one or more requests to the reference and to a subject, and the expected responses of the reference.
 //!
-//! Every step states the reference's status, so that a case cannot pass by being wrong in the same way on both sides: an expired
-//! certificate that were accepted by both would be equal, and still a broken case.
+//! Every step has an expected status, so that a case fails if both sides are wrong in the same way, for example because
+//! the certificate of a case about expired certificates is valid.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,12 +26,13 @@ pub(crate) struct Case {
     pub(crate) versions: &'static [Version],
     pub(crate) steps: Vec<Step>,
     pub(crate) setting: Setting,
-    /// Signed when the case begins, for each side anew.
+    /// Tokens, signed at the start of the case separately for each side.
     pub(crate) tokens: BTreeMap<&'static str, Token>,
     pub(crate) declared: Option<Declared>,
 }
 
-/// A difference of the gateway that `docs/conformance.md` explains. The case fails when it no longer occurs, or is another one.
+/// A difference of the gateway with a row in `docs/conformance.md`. The case fails if it does not occur, or if the
+/// difference is another one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Declared {
     pub(crate) id: &'static str,
@@ -39,12 +40,12 @@ pub(crate) struct Declared {
     pub(crate) status: u16,
 }
 
-/// One request. Text may hold `{unique}`, which differs per side and run, `{addr}`,
-/// `{rv}`, at which all fixtures exist, `{continue}` of the list before, `{token:NAME}` of the case, its `{token64:NAME}` in
-/// base64url, and what tokens may hold (`mint.rs`). The token `minted` is the one that the last `TokenRequest` gave.
+/// One request. Text may contain the placeholders `{unique}`, which differs per side and run, `{addr}`, `{rv}`, at
+/// which all fixtures exist, `{continue}` of the previous list, `{token:NAME}` of the case and its base64url form
+/// `{token64:NAME}`, and the placeholders of tokens (`mint.rs`). The token `minted` is from the last `TokenRequest`.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    pub(crate) who: Option<&'static str>,
+    pub(crate) certificate: Option<&'static str>,
     method: String,
     target: String,
     headers: Vec<(String, Vec<u8>)>,
@@ -55,18 +56,18 @@ pub(crate) struct Step {
     pub(crate) expected: Expected,
     pub(crate) contains: Vec<String>,
     pub(crate) lacks: Vec<String>,
-    /// The reference warns so.
+    /// The beginning of a `Warning` header of the reference.
     pub(crate) warning: Option<&'static str>,
-    /// The body is left out of the comparison, for this reason.
+    /// The reason why the body is not compared.
     pub(crate) any_body: Option<&'static str>,
 }
 
-/// What the reference does, by the reference documents or by observation.
+/// The reference's response, from its documentation or by observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     Unstated,
     Status(u16),
-    /// The connection ends without an answer.
+    /// The server closes the connection without a response.
     Broken,
 }
 
@@ -74,14 +75,14 @@ pub(crate) enum Expected {
 #[derive(Clone, Debug)]
 pub(crate) struct Values {
     pub(crate) unique: String,
-    /// `side-` and its name: for fixtures that each side has to itself.
+    /// `side-` and the side's name, for fixtures of one side.
     pub(crate) side: String,
     pub(crate) address: String,
     pub(crate) resource_version: String,
-    /// The continue token of the last list that had one.
+    /// The last continue token of a list.
     pub(crate) next: String,
     pub(crate) tokens: BTreeMap<&'static str, String>,
-    /// None where there are no servers.
+    /// `None` in tests without servers.
     pub(crate) mint: Option<Arc<Mint>>,
 }
 
@@ -137,16 +138,16 @@ pub(crate) fn get(group: &'static str, name: &str, target: &str) -> Case {
     case(group, name, "GET", target)
 }
 
-/// Who am I: a SelfSubjectReview, which a server answers with 201 and the user, or refuses.
+/// A SelfSubjectReview, which a server answers with 201 and the user, or rejects.
 pub(crate) fn whoami(group: &'static str, name: &str) -> Case {
     case(group, name, "POST", SELF)
         .json(r#"{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}"#)
 }
 
 impl Step {
-    fn new(who: Option<&'static str>, method: &str, target: &str) -> Self {
+    fn new(certificate: Option<&'static str>, method: &str, target: &str) -> Self {
         Self {
-            who,
+            certificate,
             method: method.to_owned(),
             target: target.to_owned(),
             headers: Vec::new(),
@@ -180,7 +181,7 @@ impl Step {
         }
     }
 
-    /// The request as a person reads it, cut where it is long.
+    /// A description of the request for failure messages, with long parts truncated.
     pub(crate) fn describe(&self) -> String {
         let mut text = match &self.raw {
             Some(raw) => raw.escape_ascii().to_string(),
@@ -193,7 +194,7 @@ impl Step {
             let shown = self.body.get(..400).unwrap_or(&self.body);
             text.push_str(&format!("\n    ({} bytes) {}", self.body.len(), shown.escape_ascii()));
         }
-        text.push_str(&format!("\n    client certificate: {}", self.who.unwrap_or("none")));
+        text.push_str(&format!("\n    client certificate: {}", self.certificate.unwrap_or("none")));
         text
     }
 
@@ -214,9 +215,9 @@ impl Case {
         self.steps.last_mut().expect("a case has a step")
     }
 
-    /// The client certificate, by its name in `people.rs`.
+    /// Sets the client certificate, by its name in `people.rs`.
     pub(crate) fn cert(mut self, name: &'static str) -> Self {
-        self.last().who = Some(name);
+        self.last().certificate = Some(name);
         self
     }
 
@@ -224,19 +225,19 @@ impl Case {
         self.header("Authorization", &format!("Bearer {token}"))
     }
 
-    /// The servers with `--oidc-*` flags.
+    /// Uses the servers with `--oidc-*` flags.
     pub(crate) fn by_flags(mut self) -> Self {
         self.setting = Setting::Flags;
         self
     }
 
-    /// A token that the steps may send as `{token:NAME}`.
+    /// Adds a token that the steps may send as `{token:NAME}`.
     pub(crate) fn token(mut self, name: &'static str, token: impl Into<Token>) -> Self {
         self.tokens.insert(name, token.into());
         self
     }
 
-    /// One more header line; a name may be repeated.
+    /// Adds a header line; a name may be repeated.
     pub(crate) fn header(self, name: &str, value: &str) -> Self {
         self.header_bytes(name, value.as_bytes())
     }
@@ -255,7 +256,7 @@ impl Case {
         self.body("application/json", body.as_bytes())
     }
 
-    /// These bytes over HTTP/1.1 in place of a request.
+    /// Sends these bytes over HTTP/1.1 instead of a request.
     pub(crate) fn raw(mut self, bytes: &[u8]) -> Self {
         self.versions = H1;
         self.last().raw = Some(bytes.to_vec());
@@ -267,7 +268,7 @@ impl Case {
         self
     }
 
-    /// Reads this many lines of the body, then hangs up.
+    /// Reads this many lines of the body, then closes the connection.
     pub(crate) fn lines(mut self, lines: usize) -> Self {
         self.last().until = Until::Lines(lines);
         self
@@ -290,42 +291,42 @@ impl Case {
         case
     }
 
-    /// The reference's status.
+    /// Expects this status of the reference.
     pub(crate) fn answers(mut self, status: u16) -> Self {
         self.last().expected = Expected::Status(status);
         self
     }
 
-    /// The reference ends the connection without an answer.
+    /// Expects that the reference closes the connection without a response.
     pub(crate) fn breaks(mut self) -> Self {
         self.last().expected = Expected::Broken;
         self
     }
 
-    /// The reference's body holds this text.
+    /// Expects this text in the reference's body.
     pub(crate) fn contains(mut self, text: &str) -> Self {
         self.last().contains.push(text.to_owned());
         self
     }
 
-    /// The reference's body does not hold this text.
+    /// Expects that the reference's body does not contain this text.
     pub(crate) fn lacks(mut self, text: &str) -> Self {
         self.last().lacks.push(text.to_owned());
         self
     }
 
-    /// The reference's answer has a warning that begins so.
+    /// Expects a `Warning` header of the reference that begins with this text.
     pub(crate) fn warns(mut self, text: &'static str) -> Self {
         self.last().warning = Some(text);
         self
     }
 
-    /// The reference takes the client for this user with exactly these groups.
+    /// Expects that the reference authenticates the client as this user with exactly these groups.
     pub(crate) fn is(self, user: &str, groups: &[&str]) -> Self {
         let quoted = |text: &str| serde_json::to_string(text).expect("a string");
         let groups = groups.iter().map(|group| quoted(group)).collect::<Vec<_>>().join(",");
         let user = if user.is_empty() {
-            // An empty name is left out of the JSON.
+            // The JSON omits an empty name.
             return self.answers(201).contains(&format!(r#""groups":[{groups}]"#)).lacks(r#""username""#);
         } else {
             quoted(user)
@@ -335,38 +336,39 @@ impl Case {
             .contains(&format!(r#""groups":[{groups}]"#))
     }
 
-    /// 401 with the fixed body.
+    /// Expects a 401 with the fixed body.
     pub(crate) fn unauthorized(self) -> Self {
         self.answers(401).contains(r#""message":"Unauthorized","reason":"Unauthorized","code":401"#)
     }
 
-    /// Anonymous, and so forbidden to review itself.
+    /// Expects that the client is anonymous, and therefore may not create a SelfSubjectReview.
     pub(crate) fn anonymous(self) -> Self {
         self.answers(403).contains(r#"User \"system:anonymous\" cannot create resource"#)
     }
 
-    /// The gateway differs, as `docs/conformance.md` says under this id, and answers this status in the last step.
+    /// Declares a difference of the gateway by its ID in `docs/conformance.md`, with the gateway's status in the last
+    /// step.
     pub(crate) fn declared(mut self, id: &'static str, status: u16) -> Self {
         self.declared = Some(Declared { id, status });
         self
     }
 
-    /// Leaves the body out of the comparison of the last step.
+    /// Excludes the body of the last step from the comparison.
     pub(crate) fn any_body(mut self, reason: &'static str) -> Self {
         self.last().any_body = Some(reason);
         self
     }
 
-    /// One more request, made elsewhere.
+    /// Adds a step.
     pub(crate) fn step(mut self, step: Step) -> Self {
         self.steps.push(step);
         self
     }
 
-    /// One more request by the same client, after the others.
+    /// Adds a request with the same client certificate.
     pub(crate) fn then(mut self, method: &str, target: &str) -> Self {
-        let who = self.last().who;
-        self.steps.push(Step::new(who, method, target));
+        let certificate = self.last().certificate;
+        self.steps.push(Step::new(certificate, method, target));
         self
     }
 }

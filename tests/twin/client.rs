@@ -1,7 +1,7 @@
-//! A client that sends what it is told, byte for byte, and shows what came back.
+//! A client that sends requests byte for byte, without validation, and returns the response.
 //!
-//! HTTP/1.1 is written as raw bytes over TLS, so that malformed requests are possible; HTTP/2 goes through `h2`. Each exchange has
-//! a connection of its own and never reuses a TLS session. The client certificate is sent as it is, whatever its shape.
+//! It writes HTTP/1.1 as raw bytes over TLS, so that malformed requests are possible, and HTTP/2 through `h2`. Each
+//! exchange has its own connection and never resumes a TLS session. Client certificates are sent without checks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::websocket::{self, By, Message};
+use crate::websocket::{self, Message, Role};
 
-/// How long one exchange may take before it counts as broken.
+/// The timeout of an exchange.
 const DEADLINE: Duration = Duration::from_secs(25);
 
-/// How the account of an exchange begins that did not end in time.
-pub(crate) const HANGS: &str = "no whole answer";
+/// The beginning of the error of an exchange that timed out.
+pub(crate) const HANGS: &str = "no complete response";
 
 /// A client certificate chain and its key.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity(Arc<CertifiedKey>);
 
 impl Identity {
-    /// `chain` starts with the leaf; nothing about it is checked.
+    /// `chain` begins with the leaf. It is not checked.
     pub(crate) fn new(chain: Vec<Vec<u8>>, key: &PrivateKeyDer<'_>) -> Self {
         let key =
             rustls::crypto::aws_lc_rs::sign::any_supported_type(key).expect("a key that rustls can use");
@@ -54,18 +54,18 @@ pub(crate) enum Version {
     H2,
 }
 
-/// When the answer has been read far enough.
+/// How much of the response to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// The body ends.
+    /// To the end of the body.
     End,
-    /// The body has this many lines; the rest is left unread.
+    /// This many lines of the body.
     Lines(usize),
-    /// The connection was upgraded to WebSocket and the server has closed it.
+    /// Until the server closes the upgraded WebSocket connection.
     WebSocketClose,
 }
 
-/// What is sent. All placeholders are already replaced.
+/// A request whose placeholders are already replaced.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) version: Version,
@@ -73,14 +73,14 @@ pub(crate) struct Request {
     pub(crate) target: String,
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) body: Bytes,
-    /// HTTP/1.1 only: these bytes instead of everything above.
+    /// HTTP/1.1 only: raw bytes to send instead of the fields above.
     pub(crate) raw: Option<Vec<u8>>,
-    /// WebSocket frames, each a channel and its payload, sent after the upgrade.
+    /// WebSocket messages to send after the upgrade: channel and payload.
     pub(crate) frames: Vec<(u8, Vec<u8>)>,
     pub(crate) until: Until,
 }
 
-/// What came back.
+/// A response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -89,7 +89,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// All values of a header, in the order of arrival.
+    /// All values of a header, in order.
     pub(crate) fn all(&self, name: &str) -> Vec<String> {
         self.headers
             .iter()
@@ -99,11 +99,11 @@ impl Answer {
     }
 }
 
-/// An exchange that ended without a whole answer, and how.
+/// The reason why an exchange ended without a complete response.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken(pub(crate) String);
 
-/// Where to send, and which CA signs the server there.
+/// The address of a server, and the CA of its certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) address: SocketAddr,
@@ -125,7 +125,7 @@ pub(crate) async fn exchange(
     };
     match tokio::time::timeout(DEADLINE, work).await {
         Ok(Ok(mut answer)) => {
-            // What arrived beyond the lines that were asked for is chance.
+            // Whether more lines have arrived depends on timing.
             if let Until::Lines(lines) = request.until {
                 let ends = answer.body.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
                 if let Some((end, _)) =
@@ -169,8 +169,8 @@ pub(crate) async fn connect(
         .map_err(broken("TLS handshake"))
 }
 
-fn broken<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Broken {
-    move |error| Broken(format!("{what}: {error}"))
+fn broken<E: std::fmt::Display>(operation: &'static str) -> impl Fn(E) -> Broken {
+    move |error| Broken(format!("{operation}: {error}"))
 }
 
 // ---- HTTP/1.1 ----
@@ -183,7 +183,7 @@ async fn h1(stream: TlsStream<TcpStream>, target: &Target, request: &Request) ->
     };
     let head_only = request.method == "HEAD";
     let mut reader = Reader { stream: read, buffer: Vec::new() };
-    // Writing must not hold up reading: a server may answer before it has read a large body.
+    // Writes and reads concurrently: a server may respond before it has read a large body.
     let writing = async {
         let sent = write.write_all(&bytes).await.is_ok() && write.flush().await.is_ok();
         (write, sent)
@@ -240,14 +240,15 @@ pub(crate) fn h1_bytes(target: &Target, request: &Request) -> Vec<u8> {
     bytes
 }
 
-/// What arrives on an HTTP/1.1 connection.
+/// Reads responses from an HTTP/1.1 connection.
 pub(crate) struct Reader<R> {
     pub(crate) stream: R,
     pub(crate) buffer: Vec<u8>,
 }
 
 impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
-    /// False at the end of the stream. A close without `close_notify` is an end too: Go and rustls differ in sending it.
+    /// Reads more bytes. Returns false at the end of the stream, also without a `close_notify`, which only some TLS
+    /// libraries send.
     pub(crate) async fn more(&mut self) -> Result<bool, Broken> {
         let mut chunk = vec![0; 64 * 1024];
         match self.stream.read(&mut chunk).await {
@@ -291,7 +292,7 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
         Ok(self.buffer.drain(..count).collect())
     }
 
-    /// The status line and headers of the first answer that is not 1xx (101 counts).
+    /// Reads the status line and headers of the first response other than 1xx, or of a 101.
     pub(crate) async fn head(&mut self) -> Result<Answer, Broken> {
         loop {
             let first = String::from_utf8_lossy(&self.line().await?).into_owned();
@@ -358,7 +359,7 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
     }
 }
 
-/// A long content as a person compares it.
+/// A short form of long content: its length and digest.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
     let short = digest.as_ref().iter().take(8).fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
@@ -369,9 +370,10 @@ pub(crate) fn line_ends(body: &[u8]) -> usize {
     body.split(|byte| *byte == b'\n').count() - 1
 }
 
-// ---- WebSocket, as far as the exec protocol needs it ----
+// ---- WebSocket, the parts that the exec protocol needs ----
 
-/// Sends the frames, then collects what each channel carried until the server closes. Frame boundaries are not part of the answer.
+/// Sends the messages, then collects the data of each channel until the server closes the connection. The answer does
+/// not contain message boundaries.
 async fn talk<R, W>(
     reader: &mut Reader<R>,
     mut writer: W,
@@ -382,7 +384,7 @@ where
     W: tokio::io::AsyncWrite + Unpin,
 {
     let mut send = async |opcode, payload: &[u8]| {
-        let bytes = websocket::message(By::Client, opcode, payload);
+        let bytes = websocket::message(Role::Client, opcode, payload);
         writer.write_all(&bytes).await.map_err(broken("WebSocket write"))?;
         writer.flush().await.map_err(broken("WebSocket write"))
     };

@@ -1,12 +1,13 @@
-//! What makes two answers equal: the rules, and a readable account of the differences.
+//! Compares two responses and describes their differences.
 //!
-//! Bodies are compared as bytes after normalising: what differs between two identical servers (uids, times, resource versions,
-//! continue tokens, the address, the case's unique name) is replaced. So the order of keys, white space and newlines count.
+//! Bodies are compared as bytes after normalisation, which replaces values that differ between two identical servers:
+//! UIDs, times, resource versions, continue tokens, the address, and the case's unique name. The order of keys and
+//! white space count.
 
 use crate::case::{Expected, Step, Values};
 use crate::client::{self, Answer, Broken};
 
-/// The headers that must agree, all values in order.
+/// The headers that must be equal, with all values in order.
 const HEADERS: &[&str] = &[
     "content-type",
     "content-encoding",
@@ -25,11 +26,11 @@ const HEADERS: &[&str] = &[
 
 pub(crate) type Outcome = Result<Answer, Broken>;
 
-/// Where the reference's answer is not what the case says.
+/// Differences between the reference's response and the case's expectation.
 pub(crate) fn against_expectation(step: &Step, outcome: &Outcome, values: &Values) -> Vec<String> {
     let mut wrong = Vec::new();
     match (step.expected, outcome) {
-        (Expected::Unstated, _) => wrong.push("the case does not say what the reference answers".to_owned()),
+        (Expected::Unstated, _) => wrong.push("the case has no expected response".to_owned()),
         (Expected::Broken, Err(_)) => {}
         (Expected::Broken, Ok(answer)) => {
             wrong.push(format!("expected a broken connection, got {}", answer.status));
@@ -58,7 +59,7 @@ pub(crate) fn against_expectation(step: &Step, outcome: &Outcome, values: &Value
     wrong
 }
 
-/// What every answer must satisfy by itself.
+/// Rules for every response.
 fn rules(step: &Step, answer: &Answer) -> Vec<String> {
     let mut wrong = Vec::new();
     if !answer.all("www-authenticate").is_empty() {
@@ -74,14 +75,14 @@ fn rules(step: &Step, answer: &Answer) -> Vec<String> {
     wrong
 }
 
-/// The differences of a subject's answer from the reference's; none means equal.
+/// Differences between the responses of the reference and the subject.
 pub(crate) fn differences(
     step: &Step,
     reference: (&Outcome, &Values),
     subject: (&Outcome, &Values),
 ) -> Vec<String> {
     let (left, right) = match (reference.0, subject.0) {
-        // A connection that hangs is not one that is refused.
+        // A timeout differs from a closed connection.
         (Err(left), Err(right))
             if left.0.starts_with(client::HANGS) != right.0.starts_with(client::HANGS) =>
         {
@@ -134,7 +135,7 @@ fn body(answer: &Answer, values: &Values) -> Vec<u8> {
     }
 }
 
-/// The body without its gzip; whether it was gzip is compared as a header.
+/// The decompressed body. `Content-Encoding` is compared as a header.
 fn decoded(answer: &Answer) -> Vec<u8> {
     if answer.all("content-encoding").iter().any(|value| value == "gzip") {
         let mut plain = Vec::new();
@@ -161,7 +162,7 @@ fn replace(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
     out
 }
 
-/// The text with everything replaced that differs between identical servers.
+/// Replaces the values that differ between identical servers.
 pub(crate) fn normalise(text: &str, values: &Values) -> String {
     let mut text = text.to_owned();
     for (name, token) in &values.tokens {
@@ -172,19 +173,20 @@ pub(crate) fn normalise(text: &str, values: &Values) -> String {
         .replace(&values.side, "{side}")
         .replace(&values.address, "{addr}");
     let text = replace_shape(&text, "hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh", "<uuid>");
-    // RFC 3339 with a fraction, then without.
+    // RFC 3339 with fractional seconds, then without.
     let text = replace_shape(&text, "dddd-dd-ddTdd:dd:dd.ddddddZ", "<time>");
     let text = replace_shape(&text, "dddd-dd-ddTdd:dd:ddZ", "<time>");
-    // Go's own form, in errors about tokens.
+    // Go's default format, in errors about tokens.
     let text = replace_shape(&text, "dddd-dd-dd dd:dd:dd", "<time>");
     let text = replace_ages(&text);
     let text = replace_after(&text, "resourceVersion", "<rv>");
-    // The address that a server advertises is its own, also behind a proxy.
+    // Every server advertises its own address, also behind a proxy.
     let text = replace_after(&text, "serverAddress", "<address>");
     replace_after(&text, "continue", "<continue>")
 }
 
-/// Replaces every stretch of the shape: `h` is a hexadecimal digit, `d` a decimal one, all else itself.
+/// Replaces every match of the pattern: `h` matches a hexadecimal digit, `d` a decimal digit, other characters match
+/// themselves.
 fn replace_shape(text: &str, shape: &str, by: &str) -> String {
     let matches = |bytes: &[u8]| {
         bytes.len() >= shape.len()
@@ -208,7 +210,7 @@ fn replace_shape(text: &str, shape: &str, by: &str) -> String {
     out
 }
 
-/// Replaces quoted ages, which are cells of tables: `"12s"`, `"3m5s"`.
+/// Replaces quoted ages, such as `"12s"` and `"3m5s"` in table cells.
 fn replace_ages(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (number, piece) in text.split('"').enumerate() {
@@ -220,7 +222,7 @@ fn replace_ages(text: &str) -> String {
     out
 }
 
-/// `12s`, `3m5s`, `2d`.
+/// Matches `12s`, `3m5s`, `2d`.
 pub(crate) fn is_age(word: &str) -> bool {
     word.len() <= 7
         && word.starts_with(|c: char| c.is_ascii_digit())
@@ -265,7 +267,7 @@ fn first_difference(left: &[u8], right: &[u8]) -> String {
     )
 }
 
-/// An answer for the account of a failure.
+/// A response as text, for failure messages.
 pub(crate) fn show(outcome: &Outcome) -> String {
     match outcome {
         Err(broken) => format!("broken: {}", broken.0),

@@ -1,13 +1,13 @@
-//! What the cases find in the cluster: namespaces, objects that stay unchanged, a node with a fake kubelet, and rights.
+//! The objects in the cluster: namespaces, objects for reads, nodes with the fake kubelet, and RBAC.
 //!
-//! Cases read in `twin-fixed` and write in `twin`, so that reads are the same on every server at any time.
+//! Cases read in `twin-fixed` and write in `twin`, so that reads give the same result on every server at any time.
 
 pub(crate) mod credentials;
 
 use serde_json::{Value, json};
 
-/// The objects and the collection to which each is posted, or the status that is patched, or `null` for what is deleted. All
-/// exist before the resource version `{rv}`.
+/// Paths with the object to post, the status to patch, or `null` to delete. All exist before the resource version
+/// `{rv}`.
 pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     let mut objects = Vec::new();
     for name in ["twin", "twin-fixed"] {
@@ -25,7 +25,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         object.1["metadata"]["labels"] = json!({"parity": if number % 2 == 0 { "even" } else { "odd" }});
         objects.push(object);
     }
-    // More than 128 KiB: the size from which the server compresses.
+    // More than 128 KiB, from which the server compresses responses.
     objects.push(core(
         "configmaps",
         "ConfigMap",
@@ -40,7 +40,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         Some("twin-fixed"),
         json!({"stringData": {"password": "swordfish"}}),
     ));
-    // kube-apiserver 1.36 passes WebSockets on to kubelets that declare it, and translates them to SPDY for others.
+    // kube-apiserver 1.36 forwards WebSockets to kubelets that declare support, and translates them to SPDY for others.
     for (name, features) in
         [("twin-node", json!([])), ("twin-node-modern", json!(["ExtendWebSocketsToKubelet"]))]
     {
@@ -72,7 +72,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         Some("twin-fixed"),
         json!({"spec": {"nodeName": "twin-node", "containers": container, "automountServiceAccountToken": false}}),
     ));
-    // kubectl forwards ports of pods that run, and a pod is created pending.
+    // kubectl forwards ports only of running pods, and new pods are pending.
     for (name, node) in [("running", "twin-node"), ("modern", "twin-node-modern")] {
         objects.push(core(
             "pods",
@@ -87,7 +87,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         ));
     }
     objects.extend(credentials::objects());
-    // `edit` and `view` themselves are put together by the controller manager, which does not run here.
+    // Only kube-controller-manager, which does not run here, aggregates the rules of `edit` and `view`.
     for namespace in ["twin", "twin-fixed"] {
         objects.push(binding("devs-edit", Some(namespace), "system:aggregate-to-edit", "Group", "devs"));
         objects.push(binding("devs-view", Some(namespace), "system:aggregate-to-view", "Group", "devs"));
@@ -99,7 +99,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         &json!([{"nonResourceURLs": ["/livez/*", "/readyz/*", "/healthz/*", "/metrics"], "verbs": ["get", "head", "post"]}]),
     ));
     objects.push(binding("twin-probers", None, "twin-prober", "Group", "probers"));
-    // Rights of the constrained kind, which 1.36 tries first …
+    // Permissions for constrained impersonation, which 1.36 checks first …
     objects.push(role(
         "twin-impersonator",
         &json!([
@@ -116,7 +116,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         ]),
     ));
     objects.push(binding("twin-impersonators", None, "twin-impersonator", "Group", "impersonators"));
-    // What the gateway looks up for tokens, and the label that it leaves on secrets.
+    // The gateway's permissions: to read objects of tokens, and to patch a label of token secrets.
     objects.push(role(
         "twin-gateway",
         &json!([
@@ -125,12 +125,12 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         ]),
     ));
     objects.push(binding("twin-gateway", None, "twin-gateway", "User", "system:portcullis"));
-    // A service account that may have tokens reviewed.
+    // A service account that may create TokenReviews.
     let mut delegator = binding("twin-delegator", None, "system:auth-delegator", "ServiceAccount", "other");
     delegator.1["subjects"] =
         json!([{"kind": "ServiceAccount", "namespace": credentials::NAMESPACE, "name": "other"}]);
     objects.push(delegator);
-    // … and of the old kind.
+    // … and for impersonation without constraints.
     objects.push(role(
         "twin-legacy-impersonator",
         &json!([

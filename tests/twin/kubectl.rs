@@ -1,6 +1,6 @@
-//! The real kubectl against both sides: standard output, standard error and exit code must be equal.
+//! Runs kubectl against both sides: standard output, standard error and exit code must be equal.
 //!
-//! Each side of each case has a home of its own, so that discovery is fetched anew and nothing is shared.
+//! Each side of each case has its own home directory, so kubectl shares no discovery cache.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -18,76 +18,77 @@ use crate::kubelet::noise;
 use crate::run::{Compared, side_of};
 use crate::servers::{Side, TwinServers};
 
-/// How long one command may take.
+/// The timeout of a command.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// Standard output from this size on is compared by its digest.
+/// From this size on, standard output is compared by its digest.
 const LONG: usize = 1 << 20;
 
 /// A sequence of commands by one user.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
-    who: Who,
+    user: User,
     commands: Vec<Invocation>,
-    /// kube-controller-manager runs meanwhile.
+    /// Whether the case needs kube-controller-manager.
     pub(crate) controllers: bool,
     pub(crate) declared: Option<Declared>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Who {
+enum User {
     Certificate(&'static str),
     Token(&'static str),
-    Nobody,
+    Anonymous,
 }
 
-/// One command. Text may hold the placeholders of `case.rs`.
+/// One command. Text may contain the placeholders of `case.rs`.
 #[derive(Clone, Debug)]
 struct Invocation {
     arguments: Vec<String>,
     stdin: Input,
     environment: Vec<(&'static str, &'static str)>,
-    /// Files in the home directory, by name and length.
+    /// Files of noise in the home directory, by name and length.
     files: Vec<(&'static str, usize)>,
-    /// What the reference's kubectl exits with.
+    /// The exit code of the reference's kubectl.
     code: i32,
     contains: Vec<String>,
-    /// What happens meanwhile, each once so many lines are printed.
-    meanwhile: Vec<(usize, Meanwhile)>,
-    /// Stopped once it has printed this many lines and all has happened.
+    /// Actions while the command runs, each after this many lines of output.
+    actions: Vec<(usize, Action)>,
+    /// The command is stopped after this many lines of output and all actions.
     lines: Option<usize>,
-    /// Stopped as by Ctrl-C, which is a proper end, and not killed.
+    /// Whether the command is stopped with SIGINT instead of SIGKILL.
     interrupted: bool,
-    /// Files that it has written, which are part of its output.
+    /// Files that the command writes, compared as part of its output.
     written: Vec<&'static str>,
-    /// The order of lines, and of words in a line, is random on one and the same server.
+    /// Whether the order of lines, and of words in a line, varies between runs against the same server.
     unordered: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Input {
     Text(String),
-    /// So many bytes, which standard output must be.
+    /// This many bytes of noise, which the command must echo to standard output.
     Noise(usize),
 }
 
-/// What happens while a command runs.
+/// An action while a command runs.
 #[derive(Clone, Debug)]
-enum Meanwhile {
-    /// Another kubectl, which succeeds.
+enum Action {
+    /// Another kubectl command, which must succeed.
     Kubectl(String),
-    /// A connection to the port that the command has announced: so many bytes are sent, what comes back is part of the output.
+    /// A connection to the port that the command has printed: sends this many bytes. The response is part of the
+    /// output.
     Dial(usize),
-    /// A GET request to that port.
+    /// A GET request to that port. The response is part of the output.
     Get(&'static str),
 }
 
-/// A case of one command, which succeeds. The command line is split at blanks.
-fn kubectl(name: &str, who: &'static str, command: &str) -> Case {
+/// A case of one command, which must succeed. The command line is split at blanks.
+fn kubectl(name: &str, user: &'static str, command: &str) -> Case {
     Case {
         name: name.to_owned(),
-        who: Who::Certificate(who),
+        user: User::Certificate(user),
         commands: vec![Invocation::new(command)],
         controllers: false,
         declared: None,
@@ -103,7 +104,7 @@ impl Invocation {
             files: Vec::new(),
             code: 0,
             contains: Vec::new(),
-            meanwhile: Vec::new(),
+            actions: Vec::new(),
             lines: None,
             interrupted: false,
             written: Vec::new(),
@@ -118,16 +119,16 @@ impl Case {
     }
 
     fn token(mut self, token: &'static str) -> Self {
-        self.who = Who::Token(token);
+        self.user = User::Token(token);
         self
     }
 
     fn without_credentials(mut self) -> Self {
-        self.who = Who::Nobody;
+        self.user = User::Anonymous;
         self
     }
 
-    /// One more argument, blanks and all.
+    /// Adds an argument that may contain blanks.
     fn argument(mut self, argument: &str) -> Self {
         self.last().arguments.push(argument.to_owned());
         self
@@ -138,7 +139,7 @@ impl Case {
         self
     }
 
-    /// So many bytes go in, and the same come out.
+    /// Sends noise of this length to standard input, and expects the same on standard output.
     fn echoes(mut self, length: usize) -> Self {
         self.last().stdin = Input::Noise(length);
         self
@@ -154,9 +155,9 @@ impl Case {
         self
     }
 
-    /// Once so many lines are printed.
-    fn after(mut self, lines: usize, meanwhile: Meanwhile) -> Self {
-        self.last().meanwhile.push((lines, meanwhile));
+    /// Adds an action after this many lines of output.
+    fn after(mut self, lines: usize, action: Action) -> Self {
+        self.last().actions.push((lines, action));
         self
     }
 
@@ -175,28 +176,21 @@ impl Case {
         self
     }
 
-    /// The reference's standard output or error holds this.
+    /// The reference's standard output or error must contain this text.
     fn prints(mut self, text: &str) -> Self {
         self.last().contains.push(text.to_owned());
         self
     }
 
-    /// Stops the command after so many lines.
+    /// Stops the command after this many lines.
     fn lines(mut self, lines: usize) -> Self {
         self.last().lines = Some(lines);
         self
     }
 
-    /// Lines and their words may come in any order.
+    /// Ignores the order of lines and of words in them.
     fn unordered(mut self) -> Self {
         self.last().unordered = true;
-        self
-    }
-
-    /// As for HTTP cases; the number is the exit code of the last command, or 0 when it was stopped.
-    #[expect(dead_code, reason = "no difference of kubectl is declared")]
-    fn declared(mut self, id: &'static str, code: u16) -> Self {
-        self.declared = Some(Declared { id, status: code });
         self
     }
 
@@ -211,24 +205,24 @@ impl Case {
     }
 }
 
-/// What a command did.
+/// The result of a command.
 struct Output {
-    /// `None` when it was stopped after its lines.
+    /// `None` if the command was killed.
     code: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
-/// What happened while a command ran: its name, and what came of it.
-type Seen = (String, Vec<u8>);
+/// The name of an action and its output.
+type ActionOutput = (String, Vec<u8>);
 
 /// Runs the case on both sides and returns the differences.
 pub(crate) fn run(servers: &TwinServers, case: &Case, side: Side) -> Result<Compared, Failed> {
     if case.controllers {
         servers.controllers()?;
     }
-    let reference = Home::new(servers, case.who, Side::Reference)?;
-    let subject = Home::new(servers, case.who, side)?;
+    let reference = Home::new(servers, case.user, Side::Reference)?;
+    let subject = Home::new(servers, case.user, side)?;
     let mut found = Vec::new();
     let mut last = 0;
     for command in &case.commands {
@@ -275,7 +269,7 @@ pub(crate) fn run(servers: &TwinServers, case: &Case, side: Side) -> Result<Comp
             ("standard error", left.stderr != right.stderr),
         ]
         .into_iter()
-        .filter_map(|(what, differs)| differs.then_some(what))
+        .filter_map(|(output, differs)| differs.then_some(output))
         .collect();
         if !differs.is_empty() {
             found.push(format!("{} differ\n{shown}", differs.join(", ")));
@@ -284,9 +278,9 @@ pub(crate) fn run(servers: &TwinServers, case: &Case, side: Side) -> Result<Comp
     Ok(Compared { differences: found, last })
 }
 
-/// The kubeconfig of a user with a certificate, for a client that is not kubectl.
+/// A kubeconfig with alice's certificate, for other clients than kubectl.
 pub(crate) fn kubeconfig_of_alice(servers: &TwinServers, side: Side) -> Result<PathBuf, Failed> {
-    Ok(Home::new(servers, Who::Certificate("alice"), side)?.dir.join("config"))
+    Ok(Home::new(servers, User::Certificate("alice"), side)?.dir.join("config"))
 }
 
 /// A home directory with a kubeconfig.
@@ -296,20 +290,20 @@ struct Home {
 }
 
 impl Home {
-    fn new(servers: &TwinServers, who: Who, side: Side) -> Result<Self, Failed> {
+    fn new(servers: &TwinServers, user: User, side: Side) -> Result<Self, Failed> {
         let (target, values) = side_of(servers, side)?;
         let dir = servers.dir.join("kubectl").join(&values.unique);
         fs::create_dir_all(&dir)?;
-        let user = match who {
-            Who::Certificate(name) => {
+        let user = match user {
+            User::Certificate(name) => {
                 let issued =
                     servers.issued(name).ok_or_else(|| format!("people.rs has no client called {name}"))?;
                 fs::write(dir.join("client.crt"), issued.cert_pem())?;
                 fs::write(dir.join("client.key"), issued.key_pem())?;
                 serde_json::json!({"client-certificate": dir.join("client.crt"), "client-key": dir.join("client.key")})
             }
-            Who::Token(token) => serde_json::json!({"token": token}),
-            Who::Nobody => serde_json::json!({}),
+            User::Token(token) => serde_json::json!({"token": token}),
+            User::Anonymous => serde_json::json!({}),
         };
         let config = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -352,18 +346,18 @@ impl Home {
             child.kill().ok();
             child.wait().ok();
         }
-        let (code, seen) = watched?;
+        let (code, action_outputs) = watched?;
         let bytes = fs::read(&stdout)?;
-        let port = announced_port(&bytes).map(|port| port.to_string());
+        let port = printed_port(&bytes).map(|port| port.to_string());
         let text = |bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes).into_owned();
             let text = port.as_ref().map_or(text.clone(), |port| text.replace(port, "{port}"));
             normalise(&text, &self.values, &self.dir)
         };
         let mut output = if bytes.len() < LONG { text(&bytes) } else { digest(&bytes) };
-        for (what, bytes) in seen {
+        for (action, bytes) in action_outputs {
             output.push_str(&format!(
-                "--- {what}\n{}",
+                "--- {action}\n{}",
                 if bytes.len() < LONG { text(&bytes) } else { digest(&bytes) }
             ));
         }
@@ -375,29 +369,30 @@ impl Home {
         Ok(Output { code, stdout: output, stderr: text(&fs::read(&stderr)?) })
     }
 
-    /// Waits for the end of the command, or brings it about. What happened meanwhile is returned with its name.
+    /// Runs the actions, then waits for the command to exit or stops it. Returns the exit code and the actions'
+    /// outputs.
     fn watch(
         &self,
         servers: &TwinServers,
         command: &Invocation,
         child: &mut Child,
         stdout: &Path,
-    ) -> Result<(Option<i32>, Vec<Seen>), Failed> {
+    ) -> Result<(Option<i32>, Vec<ActionOutput>), Failed> {
         let started = Instant::now();
         let printed = || fs::read(stdout).map_or(0, |text| line_ends(&text));
-        let mut meanwhile = command.meanwhile.iter();
-        let mut next = meanwhile.next();
+        let mut actions = command.actions.iter();
+        let mut next = actions.next();
         let mut stopped = false;
-        let mut seen = Vec::new();
+        let mut outputs = Vec::new();
         loop {
             if let Some(status) = child.try_wait()? {
                 let killed = stopped && !command.interrupted;
-                return Ok((if killed { None } else { status.code() }, seen));
+                return Ok((if killed { None } else { status.code() }, outputs));
             }
-            if let Some((lines, what)) = next {
+            if let Some((lines, action)) = next {
                 if printed() >= *lines {
-                    seen.push((format!("{what:?}"), self.play(servers, what, &fs::read(stdout)?)?));
-                    next = meanwhile.next();
+                    outputs.push((format!("{action:?}"), self.perform(servers, action, &fs::read(stdout)?)?));
+                    next = actions.next();
                     continue;
                 }
             } else if !stopped && command.lines.is_some_and(|lines| printed() >= lines) {
@@ -418,17 +413,17 @@ impl Home {
         }
     }
 
-    fn play(&self, servers: &TwinServers, what: &Meanwhile, printed: &[u8]) -> Result<Vec<u8>, Failed> {
+    fn perform(&self, servers: &TwinServers, action: &Action, printed: &[u8]) -> Result<Vec<u8>, Failed> {
         let dial = || -> Result<TcpStream, Failed> {
-            let port = announced_port(printed).ok_or("no port is announced")?;
+            let port = printed_port(printed).ok_or("the output has no port")?;
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
             stream.set_read_timeout(Some(DEADLINE))?;
             stream.set_write_timeout(Some(DEADLINE))?;
             Ok(stream)
         };
         let mut answer = Vec::new();
-        match what {
-            Meanwhile::Kubectl(arguments) => {
+        match action {
+            Action::Kubectl(arguments) => {
                 let done = Command::new(&servers.programs.kubectl)
                     .args(self.values.fill(arguments).split(' '))
                     .env_clear()
@@ -437,16 +432,16 @@ impl Home {
                     .output()?;
                 if !done.status.success() {
                     let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
-                    return Err(format!("kubectl {arguments} meanwhile: {stderr}").into());
+                    return Err(format!("kubectl {arguments} during the command: {stderr}").into());
                 }
                 answer = done.stdout;
             }
-            Meanwhile::Dial(length) => {
+            Action::Dial(length) => {
                 let mut stream = dial()?;
                 let mut writer = stream.try_clone()?;
                 let bytes = noise(*length);
                 std::thread::scope(|scope| {
-                    // A port that is refused takes nothing.
+                    // The write fails if the kubelet refuses the port.
                     scope.spawn(move || {
                         writer.write_all(&bytes).and_then(|()| writer.shutdown(Shutdown::Write)).ok()
                     });
@@ -454,12 +449,12 @@ impl Home {
                 });
                 answer = digest(&answer).into_bytes();
             }
-            Meanwhile::Get(path) => {
+            Action::Get(path) => {
                 let mut stream = dial()?;
                 stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
                 stream.read_to_end(&mut answer)?;
                 let text = String::from_utf8_lossy(&answer).into_owned();
-                let (head, body) = text.split_once("\r\n\r\n").ok_or("no answer")?;
+                let (head, body) = text.split_once("\r\n\r\n").ok_or("no response")?;
                 let kept = head.lines().enumerate().filter(|(number, line)| {
                     *number == 0 || line.starts_with("Content-Type:") || line.starts_with("Cache-Control:")
                 });
@@ -472,14 +467,15 @@ impl Home {
     }
 }
 
-/// The port of the first address in the output.
-fn announced_port(printed: &[u8]) -> Option<u16> {
+/// The port of the first loopback address in the output.
+fn printed_port(printed: &[u8]) -> Option<u16> {
     let text = String::from_utf8_lossy(printed);
     let (_, rest) = text.split_once("127.0.0.1:")?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// As for bodies, and further: ages, tokens, the home directory, log prefixes, and the width of columns that follow from them.
+/// Normalises output like bodies, and also ages, tokens, the home directory, log prefixes, and the column widths that
+/// depend on them.
 fn normalise(text: &str, values: &Values, dir: &Path) -> String {
     let text = text.replace(&dir.display().to_string(), "{home}");
     let text = compare::normalise(&text, values);
@@ -541,7 +537,8 @@ const SIGNING_REQUEST: &str = r#"{"apiVersion":"certificates.k8s.io/v1","kind":"
     "metadata":{"name":"{unique}"},
     "spec":{"signerName":"example.com/twin","usages":["client auth"],"request":"{csr}"}}"#;
 
-/// A request for `CN=twin`, PEM in base64: `openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=twin`.
+/// A certificate signing request for `CN=twin`, base64 of PEM:
+/// `openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=twin`.
 const CSR: &[&str] = &[
     "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlISk1IRUNBUUF3RHpFTk1Bc0dBMVVFQXd3RWRIZHBiakJaTUJN",
     "R0J5cUdTTTQ5QWdFR0NDcUdTTTQ5QXdFSApBMElBQk15ZG5JMGpvb1BWMm84R2E2NEcwNU0veVZoQm5iN3FrVWxsMEFacEJqRklq",
@@ -552,11 +549,11 @@ const CSR: &[&str] = &[
 
 /// Every kubectl case.
 pub(crate) fn all() -> Vec<Case> {
-    // The controller lets a namespace rest for five seconds before it is emptied: begin early.
+    // First: the namespace controller waits five seconds before it deletes the content of a namespace.
     [namespaces(), objects(), streams()].concat()
 }
 
-/// What the controllers of namespaces and service accounts do, who reach the cluster through the gateway if there is one.
+/// The namespace and service account controllers, which connect through the gateway if there is one.
 fn namespaces() -> Vec<Case> {
     vec![
         kubectl("a namespace gets its service account", "admin", "create ns {unique}")
@@ -574,7 +571,7 @@ fn namespaces() -> Vec<Case> {
     ]
 }
 
-/// Streams to the fake kubelet, over WebSocket as kubectl does by default, and over SPDY.
+/// Streams to the fake kubelet, over WebSocket (kubectl's default) and SPDY.
 fn streams() -> Vec<Case> {
     let mut cases = vec![
         kubectl("attach", "alice", "attach -n twin-fixed running").prints("ran"),
@@ -583,7 +580,7 @@ fn streams() -> Vec<Case> {
             .prints("typed"),
         kubectl("attach to a pod that does not run", "alice", "attach -n twin-fixed idle").exits(1),
         kubectl("attach forbidden", "viewer", "attach -n twin-fixed running").exits(1).prints("forbidden"),
-        kubectl("exec left by the kubelet", "alice", "exec -n twin-fixed running -- leave")
+        kubectl("exec closed by the kubelet", "alice", "exec -n twin-fixed running -- leave")
             .prints("ran leave"),
         kubectl("exec refused by the kubelet", "alice", "exec -n twin-fixed running -- refuse 403").exits(1),
         kubectl("exec in a broken kubelet", "alice", "exec -n twin-fixed running -- refuse 500").exits(1),
@@ -597,7 +594,7 @@ fn streams() -> Vec<Case> {
             .prints("received up/deep/large: 300000 bytes"),
         kubectl("exec of 8 MiB", "alice", "exec -i -n twin-fixed running -- pipe").echoes(8 << 20),
         kubectl("port forward", "alice", "port-forward --address 127.0.0.1 -n twin-fixed running :80")
-            .after(1, Meanwhile::Dial(20))
+            .after(1, Action::Dial(20))
             .lines(2)
             .interrupted()
             .prints("20 bytes"),
@@ -606,8 +603,8 @@ fn streams() -> Vec<Case> {
             "alice",
             "port-forward --address 127.0.0.1 -n twin-fixed running :8080",
         )
-        .after(1, Meanwhile::Dial(2 << 20))
-        .after(2, Meanwhile::Dial(0))
+        .after(1, Action::Dial(2 << 20))
+        .after(2, Action::Dial(0))
         .lines(3)
         .interrupted()
         .prints("2097152 bytes"),
@@ -616,7 +613,7 @@ fn streams() -> Vec<Case> {
             "alice",
             "port-forward --address 127.0.0.1 -n twin-fixed running :81",
         )
-        .after(1, Meanwhile::Dial(0))
+        .after(1, Action::Dial(0))
         .exits(1)
         .prints("port 81 is refused"),
         kubectl(
@@ -624,7 +621,7 @@ fn streams() -> Vec<Case> {
             "alice",
             "port-forward --address 127.0.0.1 -n twin-fixed running :82",
         )
-        .after(1, Meanwhile::Dial(0))
+        .after(1, Action::Dial(0))
         .lines(2)
         .interrupted()
         .prints("9 bytes"),
@@ -643,8 +640,8 @@ fn streams() -> Vec<Case> {
                 .environment("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false")
         })
         .collect();
-    // The WebSocket reaches the kubelet as it is.
-    let passed_on: Vec<Case> = cases
+    // For this node, kube-apiserver forwards the WebSocket to the kubelet without translation.
+    let passed_through: Vec<Case> = cases
         .iter()
         .filter(|case| case.commands.iter().any(|command| command.arguments.concat().contains("running")))
         .map(|case| {
@@ -653,15 +650,15 @@ fn streams() -> Vec<Case> {
             for argument in &mut case.last().arguments {
                 *argument = argument.replace("running", "modern");
             }
-            if case.name.starts_with("exec left by the kubelet") {
-                // No side translates the end into success; the messages come in any order.
+            if case.name.starts_with("exec closed by the kubelet") {
+                // Without translation, kubectl reports an abnormal closure; the order of its messages varies.
                 return case.exits(1).unordered().prints("1006");
             }
             case
         })
         .collect();
     cases.extend(over_spdy);
-    cases.extend(passed_on);
+    cases.extend(passed_through);
     cases.extend([
         kubectl("exec failing over spdy", "alice", "exec -n twin-fixed running -- fail")
             .environment("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
@@ -676,20 +673,20 @@ fn streams() -> Vec<Case> {
         .prints("second line"),
         kubectl("logs followed to their end", "alice", "logs -f -n twin-fixed running").prints("second line"),
         kubectl("proxy", "alice", "proxy --port=0")
-            .after(1, Meanwhile::Get("/api/v1/namespaces/twin-fixed/configmaps/alpha"))
-            .after(1, Meanwhile::Get("/api/v1/namespaces/twin-fixed/pods/running/log?follow=true"))
-            .after(1, Meanwhile::Get("/api/v1/secrets"))
+            .after(1, Action::Get("/api/v1/namespaces/twin-fixed/configmaps/alpha"))
+            .after(1, Action::Get("/api/v1/namespaces/twin-fixed/pods/running/log?follow=true"))
+            .after(1, Action::Get("/api/v1/secrets"))
             .lines(1)
             .prints("second line"),
         kubectl("watch a change", "alice", "create cm {unique} --from-literal=a=1")
             .then("get cm {unique} -w --output-watch-events")
-            .after(2, Meanwhile::Kubectl("label cm {unique} step=two".to_owned()))
-            .after(3, Meanwhile::Kubectl("delete cm {unique}".to_owned()))
+            .after(2, Action::Kubectl("label cm {unique} step=two".to_owned()))
+            .after(3, Action::Kubectl("delete cm {unique}".to_owned()))
             .lines(4)
             .prints("MODIFIED")
             .prints("DELETED"),
         kubectl("watch a creation", "alice", "get cm --field-selector metadata.name={unique} -w -o name")
-            .after(0, Meanwhile::Kubectl("create cm {unique}".to_owned()))
+            .after(0, Action::Kubectl("create cm {unique}".to_owned()))
             .lines(1)
             .prints("configmap/{unique}"),
     ]);
@@ -803,7 +800,7 @@ fn objects() -> Vec<Case> {
             .then("delete cm {unique}")
             .exits(1)
             .then("delete cm {unique} --ignore-not-found"),
-        kubectl("bad patch", "alice", "patch cm -n twin-fixed alpha --dry-run=server --type=json -p")
+        kubectl("invalid patch", "alice", "patch cm -n twin-fixed alpha --dry-run=server --type=json -p")
             .argument(r#"[{"op":"remove","path":"/data/none"}]"#)
             .exits(1),
         kubectl("replace with a stale version", "alice", "replace -n twin-fixed --dry-run=server -f -")

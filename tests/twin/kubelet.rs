@@ -1,28 +1,29 @@
-//! A kubelet that pretends: it lets exec, attach, port-forward and logs reach a far end without a container.
+//! A fake kubelet for exec, attach, port-forward and logs, without containers.
 //!
-//! kube-apiserver dials it because the fixtures' node names its port. It speaks just enough of SPDY/3.1 and of WebSocket.
+//! kube-apiserver connects to it because the node objects of the fixtures have its port. It implements the parts of
+//! SPDY/3.1 and WebSocket that these need.
 //!
-//! | command | what it does |
+//! | command | effect |
 //! |---|---|
-//! | any other, and attach | prints its arguments, echoes its input, succeeds |
-//! | `fail` | the same, and exits with 7 |
+//! | any other, and attach | prints its arguments, echoes its input, exits with 0 |
+//! | `fail` | prints its arguments, echoes its input, exits with 7 |
 //! | `pipe` | echoes its input and prints nothing else |
 //! | `test` | exits with 1 |
 //! | `tar cf - PATH` | prints an archive of two files below PATH |
 //! | `tar -xmf -` | reads an archive and lists it on standard error |
-//! | `hold KEY` | prints its arguments, then waits for its caller to go |
-//! | `leave` | prints its arguments, then the kubelet hangs up |
-//! | `refuse CODE`, `redirect` | the kubelet answers so instead of switching protocols |
-//! | `mute KEY` | the kubelet answers nothing until it is released, then 500 |
+//! | `hold KEY` | prints its arguments, then waits until the client disconnects |
+//! | `leave` | prints its arguments, then the kubelet closes the connection |
+//! | `refuse CODE`, `redirect` | the kubelet responds with this status instead of switching protocols |
+//! | `mute KEY` | the kubelet does not respond until it is released, then with 500 |
 //!
-//! | port | what it does |
+//! | port | effect |
 //! |---|---|
 //! | any other | echoes |
 //! | 81 | refused |
 //! | 82 | sends a line and closes |
-//! | 83 | the kubelet hangs up |
+//! | 83 | the kubelet closes the connection |
 //!
-//! What has a key, and every port by its number, can be waited for: [`Sessions`].
+//! Tests can wait for commands with a key, and for ports by their number, with [`Sessions`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,27 +36,27 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::client::digest;
 use crate::listener::{Bound, Listener};
 use crate::spdy::{self, Frame};
-use crate::websocket::{self, By, Message};
+use crate::websocket::{self, Message, Role};
 
-/// How long a session may take to get where a case wants it.
+/// How long a session may take to reach a phase.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How far a session has come.
+/// The progress of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Started,
-    /// A case allows it to go on.
+    /// A case has released it.
     Released,
-    /// Its connection is gone.
+    /// Its connection is closed.
     Ended,
 }
 
-/// What the kubelet has seen, by the key that the caller chose.
+/// The phases of the sessions, by the key that the caller chose.
 #[derive(Clone, Debug)]
 pub(crate) struct Sessions(Arc<watch::Sender<BTreeMap<String, Phase>>>);
 
 impl Sessions {
-    /// False when the session does not get so far in time.
+    /// Waits for a phase. Returns false on a timeout.
     pub(crate) async fn reaches(&self, key: &str, phase: Phase) -> bool {
         tokio::time::timeout(ARRIVAL_TIMEOUT, self.reached(key, phase)).await.is_ok()
     }
@@ -71,7 +72,7 @@ impl Sessions {
         });
     }
 
-    /// A session that has ended when this is dropped.
+    /// Starts a session, which ends when the returned value is dropped.
     fn begin(&self, key: &str) -> Session {
         self.set(key, Phase::Started);
         Session { key: key.to_owned(), sessions: self.clone() }
@@ -89,7 +90,7 @@ impl Drop for Session {
     }
 }
 
-/// A listener on a port of its own, served until it is dropped.
+/// The kubelet's listener, which serves until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Kubelet {
     listener: Listener,
@@ -103,7 +104,7 @@ impl Kubelet {
         let listener = Bound::new(runtime)?.serve(runtime, certificate, move |stream| {
             let seen = seen.clone();
             async move {
-                // A client that goes away is its own affair.
+                // Clients may disconnect at any time.
                 serve(stream, &seen).await.ok();
             }
         })?;
@@ -115,7 +116,7 @@ impl Kubelet {
     }
 }
 
-/// The parts of a request that matter here.
+/// The relevant parts of a request.
 struct Head {
     path: String,
     query: Vec<(String, String)>,
@@ -127,7 +128,7 @@ impl Head {
         self.headers.iter().find(|(have, _)| have.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    fn asks(&self, key: &str) -> bool {
+    fn is_set(&self, key: &str) -> bool {
         self.query.iter().any(|(have, value)| have == key && matches!(value.as_str(), "1" | "true"))
     }
 
@@ -187,14 +188,14 @@ async fn refuse<S: AsyncWrite + Unpin>(stream: &mut S, code: &str) -> std::io::R
     stream.write_all(answer.as_bytes()).await
 }
 
-/// Two lines. Followed: as chunks; with a limit of bytes, which is the key, without end.
+/// Responds with two lines: as chunks with `follow`, and without end if there is also `limitBytes`, which is the key.
 async fn logs<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     head: &Head,
     sessions: &Sessions,
 ) -> std::io::Result<()> {
     const LINES: [&str; 2] = ["first line\n", "second line\n"];
-    if !head.asks("follow") {
+    if !head.is_set("follow") {
         let body = LINES.concat();
         let answer = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
@@ -242,13 +243,13 @@ async fn read_head<S: AsyncRead + Unpin>(stream: &mut S) -> std::io::Result<Head
 
 // ---- commands ----
 
-/// The bytes to write, in order; nothing more is written after a hang-up.
+/// Queued output. Nothing is written after a hang-up.
 enum Write {
     Bytes(Vec<u8>),
     HangUp,
 }
 
-/// Where a command writes, and how that is put on the wire.
+/// The output of a command, and its stream protocol.
 struct Output {
     queue: mpsc::Sender<Write>,
     wire: Wire,
@@ -280,7 +281,7 @@ impl Output {
                     "stderr" => 2,
                     _ => 3,
                 };
-                websocket::message(By::Server, websocket::BINARY, &[&[channel], piece].concat())
+                websocket::message(Role::Server, websocket::BINARY, &[&[channel], piece].concat())
             }
         };
         self.queue.send(Write::Bytes(bytes)).await.ok();
@@ -304,13 +305,13 @@ impl Output {
         };
         self.piece("error", true, status.as_bytes()).await;
         if let Wire::WebSocket = self.wire {
-            let close = websocket::message(By::Server, websocket::CLOSE, &1000_u16.to_be_bytes());
+            let close = websocket::message(Role::Server, websocket::CLOSE, &1000_u16.to_be_bytes());
             self.queue.send(Write::Bytes(close)).await.ok();
         }
     }
 }
 
-/// Runs a command. `input` ends where standard input does.
+/// Runs a command. `input` ends with standard input.
 async fn command(head: &Head, mut input: mpsc::Receiver<Vec<u8>>, output: Output, sessions: &Sessions) {
     let words = head.command();
     let banner = async || {
@@ -356,7 +357,7 @@ async fn command(head: &Head, mut input: mpsc::Receiver<Vec<u8>>, output: Output
     }
 }
 
-/// What `tar cf - PATH` prints.
+/// The output of `tar cf - PATH`.
 fn archive(path: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, content) in [("one.txt", b"one\n".to_vec()), ("deep/two.bin", noise(300_000))] {
@@ -402,7 +403,7 @@ fn contents(mut archive: &[u8]) -> String {
     text
 }
 
-/// Bytes that do not compress and are always the same.
+/// Incompressible bytes, equal in every run.
 pub(crate) fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -432,7 +433,7 @@ async fn switch<S: AsyncWrite + Unpin>(
     stream.flush().await
 }
 
-/// Writes what is queued, until the hang-up.
+/// Writes the queued output, until a hang-up.
 async fn write_queue<W: AsyncWrite + Unpin>(
     mut stream: W,
     mut queue: mpsc::Receiver<Write>,
@@ -452,7 +453,7 @@ async fn exec_spdy<S: AsyncRead + AsyncWrite + Unpin>(
     switch(&mut stream, "SPDY/3.1", &[("X-Stream-Protocol-Version", "v4.channel.k8s.io")]).await?;
     let mut expected = vec!["error"];
     for (role, key) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error")] {
-        if head.asks(key) && !(role == "stderr" && head.asks("tty")) {
+        if head.is_set(key) && !(role == "stderr" && head.is_set("tty")) {
             expected.push(role);
         }
     }
@@ -465,7 +466,7 @@ async fn exec_spdy<S: AsyncRead + AsyncWrite + Unpin>(
         let (mut writer, mut reader) = (spdy::Writer::new(), spdy::Reader::default());
         let mut streams = BTreeMap::new();
         let mut opened = Some(opened);
-        let mut typed = head.asks("input").then_some(typed);
+        let mut typed = head.is_set("input").then_some(typed);
         let mut buffer = Vec::new();
         loop {
             let Some(frame) = spdy::take(&mut buffer) else {
@@ -526,7 +527,7 @@ async fn exec_websocket<S: AsyncRead + AsyncWrite + Unpin>(
     let (typed, input) = mpsc::channel(16);
     let replies = queue.clone();
     let reading = async move {
-        let mut typed = head.asks("input").then_some(typed);
+        let mut typed = head.is_set("input").then_some(typed);
         let mut buffer = Vec::new();
         loop {
             let Some(Message { opcode, payload }) = websocket::take(&mut buffer) else {
@@ -538,14 +539,14 @@ async fn exec_websocket<S: AsyncRead + AsyncWrite + Unpin>(
             match (opcode, payload.split_first()) {
                 (websocket::CLOSE, _) => return Ok(()),
                 (websocket::PING, _) => {
-                    let pong = websocket::message(By::Server, websocket::PONG, &payload);
+                    let pong = websocket::message(Role::Server, websocket::PONG, &payload);
                     replies.send(Write::Bytes(pong)).await.ok();
                 }
                 (_, Some((0, bytes))) => {
                     if let Some(typed) = &typed {
                         typed.send(bytes.to_vec()).await.ok();
                     }
-                    // Before v5 a client cannot end its input: then the first message is all of it.
+                    // Before v5, a client cannot close its input: the first message is the whole input.
                     if protocol != "v5.channel.k8s.io" {
                         typed = None;
                     }
@@ -566,7 +567,7 @@ async fn exec_websocket<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Takes the first protocol that is offered.
+/// Accepts the upgrade with the first offered protocol.
 async fn accept_websocket<S: AsyncWrite + Unpin>(stream: &mut S, head: &Head) -> std::io::Result<String> {
     let accept = websocket::accept(head.header("sec-websocket-key").unwrap_or_default());
     let offered = head.header("sec-websocket-protocol").unwrap_or_default();
@@ -576,8 +577,7 @@ async fn accept_websocket<S: AsyncWrite + Unpin>(stream: &mut S, head: &Head) ->
     Ok(protocol)
 }
 
-/// Forwards ports: each connection is a pair of streams, for errors and for data. The frames of SPDY may be in messages of
-/// WebSocket.
+/// Port-forward with SPDY, possibly in WebSocket messages. Each connection has two streams, for errors and for data.
 async fn forward<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     tunnelled: bool,
@@ -587,7 +587,7 @@ async fn forward<S: AsyncRead + AsyncWrite + Unpin>(
     let (queue, queued) = mpsc::channel(16);
     let reading = async move {
         let (mut writer, mut reader) = (spdy::Writer::new(), spdy::Reader::default());
-        // The error stream of a request; the error stream that belongs to a data stream.
+        // Error streams by request ID, and by the data stream of the same connection.
         let (mut errors, mut pairs) = (BTreeMap::new(), BTreeMap::new());
         let mut held = Vec::new();
         let (mut wrapped, mut buffer) = (Vec::new(), Vec::new());
@@ -643,7 +643,7 @@ async fn forward<S: AsyncRead + AsyncWrite + Unpin>(
                 Frame::Reset { .. } | Frame::Other => {}
             }
             for frame in frames {
-                let message = || websocket::message(By::Server, websocket::BINARY, &frame);
+                let message = || websocket::message(Role::Server, websocket::BINARY, &frame);
                 let bytes = if tunnelled { message() } else { frame };
                 queue.send(Write::Bytes(bytes)).await.ok();
             }
@@ -655,7 +655,7 @@ async fn forward<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// The old way: a pair of channels for each port, which begin with its number. One message is echoed.
+/// Port-forward with WebSocket channels: two per port, which begin with the port number. Echoes one message.
 async fn forward_websocket<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     head: &Head,
@@ -664,7 +664,7 @@ async fn forward_websocket<S: AsyncRead + AsyncWrite + Unpin>(
     let port: u16 = head.value("port").and_then(|port| port.parse().ok()).unwrap_or_default();
     let [low, high] = port.to_le_bytes();
     for channel in [0, 1] {
-        let message = websocket::message(By::Server, websocket::BINARY, &[channel, low, high]);
+        let message = websocket::message(Role::Server, websocket::BINARY, &[channel, low, high]);
         stream.write_all(&message).await?;
     }
     stream.flush().await?;
@@ -672,8 +672,8 @@ async fn forward_websocket<S: AsyncRead + AsyncWrite + Unpin>(
     loop {
         match websocket::take(&mut buffer) {
             Some(Message { opcode: websocket::BINARY, payload }) => {
-                stream.write_all(&websocket::message(By::Server, websocket::BINARY, &payload)).await?;
-                let close = websocket::message(By::Server, websocket::CLOSE, &1000_u16.to_be_bytes());
+                stream.write_all(&websocket::message(Role::Server, websocket::BINARY, &payload)).await?;
+                let close = websocket::message(Role::Server, websocket::CLOSE, &1000_u16.to_be_bytes());
                 stream.write_all(&close).await?;
                 stream.flush().await?;
             }

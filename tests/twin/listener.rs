@@ -1,4 +1,4 @@
-//! TLS listeners of the test's own, on ports of their own.
+//! TLS listeners of the tests, on free ports.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) struct Listener {
     task: tokio::task::JoinHandle<()>,
 }
 
-/// A port that is bound, and not served yet.
+/// A bound port that is not served yet.
 #[derive(Debug)]
 pub(crate) struct Bound {
     listener: TcpListener,
@@ -29,7 +29,7 @@ impl Bound {
         Ok(Self { listener, port })
     }
 
-    /// Every connection is served by a task of its own. Only HTTP/1.1 is spoken.
+    /// Serves every connection in its own task, with HTTP/1.1.
     pub(crate) fn serve<F, S>(
         self,
         runtime: &tokio::runtime::Runtime,

@@ -1,17 +1,18 @@
-//! The gateway beside the real kube-apiserver: every case is sent to both, and the answers must be equal.
+//! Compares the gateway with kube-apiserver: every case is sent to both, and the responses must be equal.
 //!
 //! ```text
-//! cargo test --test twin -- gateway     the real binary in front of a kube-apiserver that trusts only request headers
-//! cargo test --test twin -- proof       the harness proves itself: a second, equal kube-apiserver shows no difference
-//!                                       in any case, the bare backend shows one in every group
+//! cargo test --test twin -- gateway     the gateway in front of a kube-apiserver that trusts only request headers
+//! cargo test --test twin -- proof       tests of the harness: a second, equal kube-apiserver differs in no case,
+//!                                       the backend without the gateway differs in every group
 //! cargo test --test twin -- ::x509::    one group
 //! ```
 //!
-//! The servers are built on first use (`tests/backend/README.md`). How it fits together: `case.rs` is what is sent and what the
-//! reference must answer, `cases/` the cases, `people.rs` the client certificates and tokens, `fixtures.rs` the objects and rights,
-//! `servers.rs` the running servers, `client.rs` the wire, `compare.rs` what equal means, `kubectl.rs` the same with kubectl. `kubelet.rs`
-//! is the far end of exec, attach, port-forward and logs; `tunnels.rs` looks at those from both ends. `authenticators.rs` is whose
-//! tokens are taken, `mint.rs` signs them, `outside.rs` are the issuers and the webhook that are asked about them.
+//! The servers are built on first use (`tests/go/README.md`). Modules: `case.rs` has the requests and expected
+//! responses of a case, `cases/` the cases, `people.rs` the client certificates and the token file, `fixtures.rs` the
+//! objects and RBAC, `servers.rs` the running servers, `client.rs` the HTTP client, `compare.rs` the comparison of
+//! responses, and `kubectl.rs` the cases with kubectl. `kubelet.rs` is a fake kubelet for exec, attach, port-forward
+//! and logs; `tunnels.rs` tests these from both ends. `authenticators.rs` configures the token authenticators,
+//! `mint.rs` signs tokens, and `outside.rs` has the issuers and the TokenReview webhook.
 #![expect(
     clippy::expect_used,
     clippy::panic,
@@ -55,12 +56,12 @@ const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // The cases wait for servers; they do not compute.
+    // The tests mostly wait for servers, so more of them than cores can run.
     arguments.test_threads.get_or_insert(8);
     let source = Source::find();
     let without_controllers = source.without_controllers();
     let controllers = without_controllers.is_none();
-    // A few cases need kube-controller-manager; without it these are skipped, unless none may be.
+    // A few cases need kube-controller-manager and are skipped without it, unless skipping is disabled.
     let absent = source.absent().or_else(|| without_controllers.filter(|_| is_required()));
     let plan = run::Plan::new(&arguments);
     let servers = Arc::new(SharedTwin::new(source, plan.sides()));

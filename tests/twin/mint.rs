@@ -1,7 +1,8 @@
-//! Tokens that the cases send: JSON Web Tokens, signed when a case begins, right or wrong in every way a case wants.
+//! The tokens of the cases: valid and invalid JSON Web Tokens, signed at the start of a case.
 //!
-//! A token is described by value. Strings within may hold `{issuer}`, the address of the issuers, `{uid:NAME}`, the uid of a
-//! fixture, `{kid:NAME}` of a key, `{made:NAME}`, a token that a fixture holds, `{unique}`, and, alone in their string, `{now}`, `{now+SECONDS}` or `{now-SECONDS}`, which become numbers.
+//! Strings in a token may contain the placeholders `{issuer}`, the address of the issuers, `{uid:NAME}`, the UID of a
+//! fixture, `{kid:NAME}` of a key, `{made:NAME}`, a token in a fixture, and `{unique}`. A string that is only `{now}`,
+//! `{now+SECONDS}` or `{now-SECONDS}` becomes a number.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,9 +13,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Map, Value, json};
+use testkit::now;
 use testkit::pki::{Key, KeyKind, SigAlg};
 
-/// The keys by name. `strange` ones are published by no issuer.
+/// The keys by name. No issuer publishes the `strange` keys.
 const KEYS: &[(&str, KeyKind)] = &[
     ("accounts", KeyKind::P256),
     ("accounts-rsa", KeyKind::Rsa2048),
@@ -32,14 +34,14 @@ const KEYS: &[(&str, KeyKind)] = &[
     ("strange-p256", KeyKind::P256),
 ];
 
-/// Everything that tokens are made of.
+/// The keys and values to sign tokens.
 #[derive(Debug)]
 pub(crate) struct Mint {
     keys: BTreeMap<&'static str, Arc<Key>>,
     /// `https://127.0.0.1:PORT`.
     pub(crate) issuer: String,
     uids: Mutex<BTreeMap<String, String>>,
-    /// Tokens that are signed but once.
+    /// Tokens that are signed only once.
     table: BTreeMap<String, Jwt>,
     made: Mutex<BTreeMap<String, String>>,
 }
@@ -47,7 +49,7 @@ pub(crate) struct Mint {
 /// A token before it is signed.
 #[derive(Clone, Debug)]
 pub(crate) enum Token {
-    /// Not signed by us at all.
+    /// Text that is sent without change.
     Text(String),
     Jwt(Jwt),
 }
@@ -63,11 +65,11 @@ pub(crate) struct Jwt {
 #[derive(Clone, Debug)]
 enum Claims {
     Object(Map<String, Value>),
-    /// These bytes, whatever they are.
+    /// Arbitrary text in place of the claims.
     Raw(String),
 }
 
-/// A token of these claims, signed by this key with the algorithm that is the key's own.
+/// A token with these claims, signed with this key and its default algorithm.
 pub(crate) fn jwt(key: &'static str, claims: Value) -> Jwt {
     let Value::Object(claims) = claims else { panic!("claims are an object") };
     Jwt { header: Map::new(), claims: Claims::Object(claims), key, twist: |text| text }
@@ -90,7 +92,7 @@ impl Jwt {
         self
     }
 
-    /// This text in place of the claims.
+    /// Replaces the claims by this text.
     pub(crate) fn raw(mut self, claims: &str) -> Self {
         self.claims = Claims::Raw(claims.to_owned());
         self
@@ -105,13 +107,13 @@ impl Jwt {
         self.head("alg", json!(algorithm))
     }
 
-    /// One member of the header; `kid` is the key's own unless given, and absent when null.
+    /// Sets a header parameter. `kid` is the key's by default, and null removes it.
     pub(crate) fn head(mut self, name: &str, value: Value) -> Self {
         self.header.insert(name.to_owned(), value);
         self
     }
 
-    /// Changes the finished token.
+    /// Changes the signed token.
     pub(crate) fn twist(mut self, twist: fn(String) -> String) -> Self {
         self.twist = twist;
         self
@@ -143,7 +145,7 @@ impl From<&str> for Token {
 
 impl Mint {
     pub(crate) fn new(issuer: String, table: BTreeMap<String, Jwt>) -> Self {
-        // RSA keys take long to make: all at once.
+        // RSA keys take long to generate: in parallel.
         let keys = std::thread::scope(|scope| {
             let making: Vec<_> =
                 KEYS.iter().map(|(name, kind)| (*name, scope.spawn(|| Key::generate(*kind)))).collect();
@@ -156,18 +158,18 @@ impl Mint {
         self.keys.get(name).unwrap_or_else(|| panic!("there is no key called {name}"))
     }
 
-    /// How kube-apiserver names a key: the digest of its `SubjectPublicKeyInfo`.
+    /// The key ID that kube-apiserver derives from a key: the digest of its `SubjectPublicKeyInfo`.
     pub(crate) fn kid(&self, name: &str) -> String {
         let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &self.key(name).spki());
         URL_SAFE_NO_PAD.encode(digest)
     }
 
-    /// Remembers the uid of an object that was made, as `<resource>/<name>`.
+    /// Stores the UID of a created object, as `<resource>/<name>`.
     pub(crate) fn remember(&self, object: &str, uid: &str) {
         self.uids.lock().expect("no panic while held").insert(object.to_owned(), uid.to_owned());
     }
 
-    /// The JSON Web Key of a key, named after it.
+    /// The JSON Web Key of a key, with its name as `kid`.
     pub(crate) fn jwk(&self, name: &str) -> Value {
         let key = self.key(name);
         let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
@@ -211,7 +213,7 @@ impl Mint {
         })
     }
 
-    /// The finished token.
+    /// The signed token.
     pub(crate) fn mint(&self, token: &Token, unique: &str, side: &str) -> String {
         let fill = |text: &str| self.fill(&text.replace("{unique}", unique).replace("{side}", side));
         let jwt = match token {
@@ -235,7 +237,7 @@ impl Mint {
     }
 }
 
-/// Replaces every placeholder that begins so by the value of what is named in it.
+/// Replaces every placeholder with this prefix by the value of the name in it.
 fn each(mut text: String, begins: &str, value: impl Fn(&str) -> String) -> String {
     while let Some((before, rest)) = text.split_once(begins) {
         let (name, after) = rest.split_once('}').expect("a closed placeholder");
@@ -254,7 +256,7 @@ fn own_algorithm(kind: KeyKind) -> &'static str {
     }
 }
 
-/// Signs as the algorithm says where the key can; `HS256` takes the public key for the secret, as an attacker would.
+/// Signs with the algorithm if the key supports it. `HS256` uses the public key as secret (algorithm confusion attack).
 fn sign(key: &Key, algorithm: &str, message: &[u8]) -> Vec<u8> {
     let fixed = match key.kind {
         KeyKind::P256 => &signature::ECDSA_P256_SHA256_FIXED_SIGNING,
@@ -297,7 +299,7 @@ fn rsa_numbers(der: &[u8]) -> (Vec<u8>, Vec<u8>) {
 
 fn fill_value(value: &Value, fill: &dyn Fn(&str) -> String) -> Value {
     match value {
-        Value::String(text) => match moment(text) {
+        Value::String(text) => match relative_time(text) {
             Some(seconds) => json!(seconds),
             None => json!(fill(text)),
         },
@@ -309,15 +311,9 @@ fn fill_value(value: &Value, fill: &dyn Fn(&str) -> String) -> Value {
     }
 }
 
-/// `{now}`, `{now+60}`, `{now-60}` as seconds since 1970.
-fn moment(text: &str) -> Option<i64> {
+/// The Unix time of `{now}`, `{now+60}` or `{now-60}`.
+fn relative_time(text: &str) -> Option<i64> {
     let offset = text.strip_prefix("{now")?.strip_suffix('}')?;
     let offset: i64 = if offset.is_empty() { 0 } else { offset.parse().ok()? };
     Some(now() + offset)
-}
-
-pub(crate) fn now() -> i64 {
-    #[expect(clippy::disallowed_methods, reason = "tokens are judged by the servers' real clock")]
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-    i64::try_from(now.as_secs()).expect("a time")
 }

@@ -1,4 +1,4 @@
-//! What the authenticators ask outside the cluster: the issuers of JSON Web Tokens and a TokenReview webhook, on one port.
+//! The servers outside the cluster that authenticators call: OIDC issuers and a TokenReview webhook, on one port.
 
 mod issuers;
 mod webhook;
@@ -22,7 +22,7 @@ pub(crate) use webhook::script;
 
 type Answer = Response<Full<Bytes>>;
 
-/// The servers outside, until they are dropped.
+/// The running servers, until dropped.
 #[derive(Debug)]
 pub(crate) struct Outside {
     pub(crate) mint: Arc<Mint>,

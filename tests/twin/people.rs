@@ -1,4 +1,4 @@
-//! The clients of the twin tests: certificates, ordinary and odd, by the name under which a case asks for them.
+//! The client certificates of the twin tests, usual and unusual, by the names that cases use.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use testkit::pki::{ANY_EKU, CN, Ca, Issued, KeyKind, O, SERVER_AUTH, UID, attrib
 /// The authorities of one run.
 #[derive(Debug)]
 pub(crate) struct Authorities {
-    /// Signs the servers.
+    /// Issues the server certificates.
     pub(crate) server: Ca,
     /// `--client-ca-file` of the reference and of the gateway.
     pub(crate) client: Ca,
     /// `--requestheader-client-ca-file` of the reference and of the gateway.
     pub(crate) front: Ca,
-    /// `--requestheader-client-ca-file` of the backend: only the gateway has a certificate of it.
+    /// `--requestheader-client-ca-file` of the backend. Only the gateway has a certificate of this CA.
     pub(crate) inner: Ca,
-    /// Trusted by no server.
-    pub(crate) stranger: Ca,
+    /// Not trusted by any server.
+    pub(crate) untrusted: Ca,
 }
 
 impl Authorities {
@@ -26,18 +26,18 @@ impl Authorities {
             client: Ca::new("client-ca"),
             front: Ca::new("front-proxy-ca"),
             inner: Ca::new("inner-front-proxy-ca"),
-            stranger: Ca::new("stranger-ca"),
+            untrusted: Ca::new("stranger-ca"),
         }
     }
 
-    /// Every client certificate of the cases.
+    /// All client certificates.
     pub(crate) fn people(&self, now: i64) -> BTreeMap<&'static str, Issued> {
         let leaf = || self.client.leaf();
         let mut people = BTreeMap::new();
         let mut add = |name: &'static str, issued: Issued| {
             assert!(people.insert(name, issued).is_none(), "two clients are called {name}");
         };
-        // Ordinary people, who have rights in the fixtures.
+        // Users with permissions in the fixtures.
         add("admin", leaf().cn("admin").org("system:masters").issue());
         add("alice", leaf().cn("alice").org("devs").org("testers").issue());
         add("nobody", leaf().cn("nobody").issue());
@@ -49,7 +49,7 @@ impl Authorities {
         // Time, issuer, usage.
         add("expired", leaf().cn("late").expired(now).issue());
         add("not-yet-valid", leaf().cn("early").not_yet_valid(now).issue());
-        add("stranger", self.stranger.leaf().cn("alice").org("devs").issue());
+        add("stranger", self.untrusted.leaf().cn("alice").org("devs").issue());
         add("stranger-same-name", Ca::new("client-ca").leaf().cn("alice").org("devs").issue());
         add("self-signed", Ca::new("alice").as_leaf());
         add("server-only", leaf().cn("alice").eku(&[SERVER_AUTH]).issue());
@@ -84,7 +84,7 @@ impl Authorities {
         rooted.chain.push(self.client.cert.clone());
         add("root-sent-too", rooted);
         let mut padded = leaf().cn("padded").issue();
-        padded.chain.push(self.stranger.cert.clone());
+        padded.chain.push(self.untrusted.cert.clone());
         add("unrelated-certificate-sent-too", padded);
 
         // Names.
@@ -175,7 +175,7 @@ impl Authorities {
     }
 }
 
-/// `--token-auth-file`: ordinary rows, and every odd shape that Go's CSV reader and the API server take.
+/// `--token-auth-file`: usual rows, and unusual ones that Go's CSV reader and the API server accept.
 pub(crate) const TOKENS: &str = concat!(
     "tok-alice,alice,uid-alice,\"devs,testers\"\r\n",
     "tok-admin,admin,,system:masters\n",

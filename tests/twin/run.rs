@@ -1,4 +1,4 @@
-//! From cases to named tests: which ones there are, which servers they need, and how one is run.
+//! Turns the cases into named tests, determines the servers that they need, and runs them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,9 +13,10 @@ use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
 use crate::servers::{SharedTwin, Side, TwinServers};
 use crate::{cases, kubectl, rust_client, tunnels};
+use testkit::real::{is_selected, test_name};
 
 /// One test by name.
-struct Planned {
+struct PlannedTest {
     name: String,
     kind: Kind,
 }
@@ -23,7 +24,7 @@ struct Planned {
 /// A check without servers.
 type Rule = fn() -> Result<(), String>;
 
-/// What a test compares with the reference.
+/// The kinds of tests.
 enum Kind {
     Http {
         case: Arc<Case>,
@@ -38,83 +39,86 @@ enum Kind {
         case: Arc<tunnels::Case>,
         side: Side,
     },
-    /// Some case of the group differs on the bare backend.
+    /// Checks that a case of the group differs on the backend without the gateway.
     Differs {
         http: Vec<Arc<Case>>,
         kubectl: Vec<Arc<kubectl::Case>>,
         tunnels: Vec<Arc<tunnels::Case>>,
     },
-    /// kube-rs instead of kubectl.
+    /// The kube-rs client.
     RustClient {
         side: Side,
     },
-    /// A rule of the harness, which needs no server.
+    /// A test of the harness, without servers.
     Rule(Rule),
 }
 
 /// The tests of this run.
 pub(crate) struct Plan {
-    planned: Vec<Planned>,
+    planned: Vec<PlannedTest>,
 }
 
 impl Plan {
-    /// All tests, less those that the arguments filter out.
+    /// The tests that the arguments select.
     pub(crate) fn new(arguments: &Arguments) -> Self {
         let http: Vec<Arc<Case>> = cases::all().into_iter().map(Arc::new).collect();
         let kubectl: Vec<Arc<kubectl::Case>> = kubectl::all().into_iter().map(Arc::new).collect();
         let tunnels: Vec<Arc<tunnels::Case>> = tunnels::all().into_iter().map(Arc::new).collect();
         let mut planned = Vec::new();
-        // The proofs come first, so that the second reference can end early.
+        // The tests of the harness run first, so that the second reference can be stopped early.
         for (prefix, side) in [("proof::same", Side::Second), ("gateway", Side::Gateway)] {
             for case in &http {
                 for version in case.versions {
                     let protocol = if *version == Version::H1 { "h1" } else { "h2" };
-                    planned.push(Planned {
+                    planned.push(PlannedTest {
                         name: format!("{prefix}::{}::{protocol}::{}", case.group, test_name(&case.name)),
                         kind: Kind::Http { case: case.clone(), version: *version, side },
                     });
                 }
             }
             for case in &kubectl {
-                planned.push(Planned {
+                planned.push(PlannedTest {
                     name: format!("{prefix}::kubectl::{}", test_name(&case.name)),
                     kind: Kind::Kubectl { case: case.clone(), side },
                 });
             }
             for case in &tunnels {
-                planned.push(Planned {
+                planned.push(PlannedTest {
                     name: format!("{prefix}::tunnels::{}", test_name(&case.name)),
                     kind: Kind::Tunnel { case: case.clone(), side },
                 });
             }
-            planned.push(Planned { name: format!("{prefix}::rust_client"), kind: Kind::RustClient { side } });
+            planned.push(PlannedTest {
+                name: format!("{prefix}::rust_client"),
+                kind: Kind::RustClient { side },
+            });
             if side == Side::Second {
                 let groups: BTreeSet<&str> = http.iter().map(|case| case.group).collect();
                 for group in groups {
                     let http = http.iter().filter(|case| case.group == group).cloned().collect();
-                    planned.push(Planned {
+                    planned.push(PlannedTest {
                         name: format!("proof::differs::{group}"),
                         kind: Kind::Differs { http, kubectl: Vec::new(), tunnels: Vec::new() },
                     });
                 }
-                planned.push(Planned {
+                planned.push(PlannedTest {
                     name: "proof::differs::kubectl".to_owned(),
                     kind: Kind::Differs { http: Vec::new(), kubectl: kubectl.clone(), tunnels: Vec::new() },
                 });
-                planned.push(Planned {
+                planned.push(PlannedTest {
                     name: "proof::differs::tunnels".to_owned(),
                     kind: Kind::Differs { http: Vec::new(), kubectl: Vec::new(), tunnels: tunnels.clone() },
                 });
             }
         }
         for (name, rule) in RULES {
-            planned.push(Planned { name: format!("proof::rules::{name}"), kind: Kind::Rule(*rule) });
+            planned.push(PlannedTest { name: format!("proof::rules::{name}"), kind: Kind::Rule(*rule) });
         }
         let mut names = BTreeSet::new();
         for test in &planned {
             assert!(names.insert(test.name.clone()), "two tests are called {}", test.name);
         }
-        planned.retain(|test| selected(arguments, &test.name));
+        planned.retain(|test| is_selected(arguments, &test.name));
         Self { planned }
     }
 
@@ -174,18 +178,6 @@ impl Plan {
     }
 }
 
-/// The filter of libtest-mimic, which it does not export; it is applied here to know which servers to start.
-fn selected(arguments: &Arguments, name: &str) -> bool {
-    let matches = |filter: &String| {
-        if arguments.exact { name == filter } else { name.contains(filter.as_str()) }
-    };
-    arguments.filter.as_ref().is_none_or(&matches) && !arguments.skip.iter().any(matches)
-}
-
-fn test_name(name: &str) -> String {
-    name.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect()
-}
-
 fn run(twin: &SharedTwin, servers: &TwinServers, kind: &Kind) -> Result<(), Failed> {
     match kind {
         Kind::Http { case, version, side } => {
@@ -232,20 +224,20 @@ fn run(twin: &SharedTwin, servers: &TwinServers, kind: &Kind) -> Result<(), Fail
                 }
                 equal.push(case.name.clone());
             }
-            Err(format!("no case differs on the bare backend, so this group shows nothing: {equal:?}").into())
+            Err(format!("no case of this group differs on the backend without the gateway: {equal:?}").into())
         }
     }
 }
 
-/// What a subject did beside the reference.
+/// The result of a comparison of a subject with the reference.
 pub(crate) struct Compared {
-    /// One account per step that differs.
+    /// One description per step with differences.
     pub(crate) differences: Vec<String>,
-    /// The subject's last status or exit code; 0 when there was none.
+    /// The subject's last status or exit code; 0 without one.
     pub(crate) last: u16,
 }
 
-/// Differences are a failure unless they are declared; a declared difference that does not occur is one too.
+/// Fails if there are undeclared differences, or if a declared difference does not occur.
 fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(), Failed> {
     let Some(Declared { id, status }) = declared.filter(|_| side == Side::Gateway) else {
         let text = found.differences.join("\n");
@@ -262,14 +254,15 @@ fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(),
     }
     if found.last != status {
         let text = found.differences.join("\n");
-        return Err(
-            format!("not the difference that {id} declares, which ends with {status}:\n{text}").into()
-        );
+        return Err(format!(
+            "the difference is not the one that {id} declares, which ends with {status}:\n{text}"
+        )
+        .into());
     }
     Ok(())
 }
 
-/// Sends the case to both sides. The differences are returned; a reference that does not do what the case says is a failure.
+/// Runs the case on both sides and returns the differences. Fails if the reference does not respond as expected.
 async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) -> Result<Compared, Failed> {
     let (reference, mut reference_values) = side_of(servers, Side::Reference.with(case.setting))?;
     let (subject, mut subject_values) = side_of(servers, side.with(case.setting))?;
@@ -278,18 +271,18 @@ async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) 
     let mut found = Vec::new();
     let mut last = 0;
     for (number, step) in case.steps.iter().enumerate() {
-        let identity = match step.who {
+        let identity = match step.certificate {
             None => None,
             Some(name) => {
                 Some(servers.identity(name).ok_or_else(|| format!("people.rs has no client called {name}"))?)
             }
         };
-        let send = async |target, values: &Values, patient: bool| -> Outcome {
+        let send = async |target, values: &Values, retry: bool| -> Outcome {
             let request = step.request(version, values);
             let mut outcome = client::exchange(target, identity, &request).await;
-            // kube-apiserver closes HTTP/2 connections of the unauthenticated, and may do so while the body of the
-            // request is on its way: then the answer is lost, about once in forty times.
-            for _ in 0..if patient && version == Version::H2 { 5 } else { 0 } {
+            // kube-apiserver closes HTTP/2 connections of unauthenticated clients. If it does so while the client still
+            // sends the body, the response is lost, about once in forty times.
+            for _ in 0..if retry && version == Version::H2 { 5 } else { 0 } {
                 if outcome.is_ok() {
                     break;
                 }
@@ -305,8 +298,8 @@ async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) 
         remember(&right, &mut subject_values);
         let wrong = compare::against_expectation(step, &left, &reference_values);
         if !wrong.is_empty() {
-            return Err(account(
-                "the reference does not answer what the case says",
+            return Err(describe_failure(
+                "the reference does not respond as the case expects",
                 number,
                 step,
                 &wrong,
@@ -317,7 +310,7 @@ async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) 
         }
         let differences = compare::differences(step, (&left, &reference_values), (&right, &subject_values));
         if !differences.is_empty() {
-            found.push(account("the answers differ", number, step, &differences, &left, &right));
+            found.push(describe_failure("the responses differ", number, step, &differences, &left, &right));
         }
         last = right.as_ref().map_or(0, |answer| answer.status);
     }
@@ -335,8 +328,8 @@ fn remember(outcome: &Outcome, values: &mut Values) {
     }
 }
 
-fn account(
-    what: &str,
+fn describe_failure(
+    summary: &str,
     number: usize,
     step: &Step,
     wrong: &[String],
@@ -344,7 +337,7 @@ fn account(
     right: &Outcome,
 ) -> String {
     format!(
-        "{what} (step {}):\n  - {}\nsent: {}\nreference: {}\nsubject: {}",
+        "{summary} (step {}):\n  - {}\nsent: {}\nreference: {}\nsubject: {}",
         number + 1,
         wrong.join("\n  - "),
         step.describe(),
@@ -367,13 +360,13 @@ pub(crate) fn side_of(servers: &TwinServers, side: Side) -> Result<(&client::Tar
     Ok((target, values))
 }
 
-/// A name that no other case and no other side of this run has; always of the same length.
+/// A name that is unique in this run, of constant length.
 pub(crate) fn unique() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("uniq{:06}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The harness must fail where it should.
+/// Tests of the harness: it must report differences.
 const RULES: &[(&str, Rule)] = &[
     ("a difference fails", || fails(judge(&compared(&["x"], 401), None, Side::Gateway), "x")),
     ("no difference passes", || {
@@ -397,7 +390,7 @@ const RULES: &[(&str, Rule)] = &[
         let found = [r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1}"#, r#"{"a":1,"b":3}"#].map(count);
         if found == [0, 1, 1] { Ok(()) } else { Err(format!("{found:?}")) }
     }),
-    ("what differs between equal servers is replaced", || {
+    ("values that differ between equal servers are replaced", || {
         let values = some_values();
         let text = concat!(
             r#"{"name":"uniq000001","uid":"01234567-89ab-cdef-0123-456789abcdef","resourceVersion":"12","#,
@@ -414,7 +407,7 @@ const RULES: &[(&str, Rule)] = &[
     }),
 ];
 
-/// Of a side that does not run.
+/// Values for tests without servers.
 fn some_values() -> Values {
     Values {
         unique: "uniq000001".to_owned(),
@@ -434,7 +427,7 @@ fn compared(differences: &[&str], last: u16) -> Compared {
 fn fails(result: Result<(), Failed>, with: &str) -> Result<(), String> {
     match result {
         Err(failed) if failed.message().is_some_and(|message| message.contains(with)) => Ok(()),
-        Err(failed) => Err(format!("it failed otherwise: {:?}", failed.message())),
+        Err(failed) => Err(format!("it failed with another error: {:?}", failed.message())),
         Ok(()) => Err("it passed".to_owned()),
     }
 }

@@ -1,5 +1,5 @@
-//! A client that is not kubectl: kube-rs with its own TLS and HTTP stack, listing, writing, and watching through a
-//! reflector as controllers do.
+//! The kube-rs client, with its own TLS and HTTP stack: lists, writes, and watches through a reflector, like
+//! controllers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,9 +17,9 @@ use crate::kubectl;
 use crate::run::{Compared, unique};
 use crate::servers::{Side, TwinServers};
 
-/// What a client sees of one side; equal on both.
+/// The client's results on one side, which must be equal on both.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct Observations {
     version: String,
     listed: Vec<String>,
     created_by: Option<String>,
@@ -27,7 +27,7 @@ struct Seen {
     refused: u16,
 }
 
-/// Does the same on the reference and on the subject.
+/// Runs the client on the reference and on the subject.
 pub(crate) async fn run(servers: &TwinServers, side: Side) -> Result<Compared, Failed> {
     let reference = drive(servers, Side::Reference).await?;
     let subject = drive(servers, side).await?;
@@ -43,7 +43,7 @@ async fn client(kubeconfig: &Path) -> Result<Client, Failed> {
     Ok(Client::try_from(config)?)
 }
 
-async fn drive(servers: &TwinServers, side: Side) -> Result<Seen, Failed> {
+async fn drive(servers: &TwinServers, side: Side) -> Result<Observations, Failed> {
     let client = client(&kubectl::kubeconfig_of_alice(servers, side)?).await?;
     let fixed: Api<ConfigMap> = Api::namespaced(client.clone(), "twin-fixed");
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "twin");
@@ -91,5 +91,5 @@ async fn drive(servers: &TwinServers, side: Side) -> Result<Seen, Failed> {
         Ok(_) => 200,
     };
     let version = client.apiserver_version().await?.git_version;
-    Ok(Seen { version, listed, created_by, watched, refused })
+    Ok(Observations { version, listed, created_by, watched, refused })
 }

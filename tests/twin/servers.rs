@@ -1,8 +1,8 @@
 //! The servers of one run: a directory, a PKI, etcd, kube-apiservers, the gateway.
 //!
-//! `reference` has every authenticator of the present stage; `second` is the same once more, for the harness to prove itself;
-//! `backend` trusts only the request headers of the gateway's certificate; `gateway` is the real binary in front of `backend`.
-//! All share one etcd, so they see the same objects. Everything starts in parallel, once, when the first case wants it.
+//! `reference` has all authenticators; `second` is equal, for tests of the harness; `backend` trusts only request
+//! headers of the gateway's certificate; `gateway` is the gateway in front of `backend`. All share one etcd, so they
+//! have the same objects. The servers start in parallel when the first case needs them.
 
 mod starter;
 
@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use rustls::RootCertStore;
-use testkit::issuer::now;
+use testkit::now;
 use testkit::pki::Issued;
-use testkit::real::{self, Programs, ServerProcess, SharedServers, Source, certificate_user, start_etcd};
+use testkit::real::{self, Programs, ServerProcess, SharedServers, Source, start_etcd};
 use tokio::runtime::Runtime;
 
 use crate::authenticators::{self, Setting};
@@ -25,14 +25,14 @@ use crate::outside::Outside;
 use crate::people::{Authorities, TOKENS};
 use starter::Starter;
 
-/// The sides that a case can be sent to.
+/// The servers to which a case can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     Reference,
     Second,
     Backend,
     Gateway,
-    /// The same three with the authenticators of [`Setting::Flags`], before the same backend.
+    /// The same servers with the authenticators of [`Setting::Flags`], and the same backend.
     FlagsReference,
     FlagsSecond,
     FlagsGateway,
@@ -51,7 +51,7 @@ impl Side {
         }
     }
 
-    /// The side that has this set of authenticators.
+    /// The corresponding side with this set of authenticators.
     pub(crate) fn with(self, setting: Setting) -> Self {
         match (setting, self) {
             (Setting::Flags, Self::Reference) => Self::FlagsReference,
@@ -88,9 +88,9 @@ pub(crate) struct TwinServers {
     people: BTreeMap<&'static str, Issued>,
     identities: BTreeMap<&'static str, Identity>,
     sides: BTreeMap<Side, Result<Server, String>>,
-    /// The resource version at which all fixtures exist, and nothing else of ours.
+    /// The resource version at which all fixtures exist, and no objects of cases.
     pub(crate) resource_version: String,
-    /// Started for the cases that need it.
+    /// kube-controller-manager, started for the cases that need it.
     controllers: OnceLock<Result<ServerProcess, String>>,
     _etcd: ServerProcess,
     pub(crate) kubelet: Kubelet,
@@ -120,7 +120,7 @@ impl SharedTwin {
         })
     }
 
-    /// Ends the servers; the directory with their logs stays if it may be wanted.
+    /// Stops the servers; keeps the directory with their logs if `keep_logs` is set.
     pub(crate) fn finish(self, keep_logs: bool) {
         self.shared.finish(keep_logs);
     }
@@ -155,7 +155,7 @@ impl TwinServers {
             sides.push(Side::Backend);
         }
         let (sides, resource_version) = runtime.block_on(starter.all(&sides, kubelet.port()))?;
-        // From here on, what has cached the keys must fetch them again.
+        // From here on, servers with cached keys must fetch them again.
         outside.rotation.rotate();
         Ok(Self {
             programs,
@@ -171,7 +171,7 @@ impl TwinServers {
         })
     }
 
-    /// Where a side listens.
+    /// The address of a side.
     pub(crate) fn target(&self, side: Side) -> Result<&Target, String> {
         match self.sides.get(&side) {
             Some(Ok(server)) => Ok(&server.target),
@@ -188,7 +188,7 @@ impl TwinServers {
         self.people.get(name)
     }
 
-    /// Starts kube-controller-manager, with the two controllers that make namespaces whole and delete them.
+    /// Starts kube-controller-manager with the controllers that complete and delete namespaces.
     pub(crate) fn controllers(&self) -> Result<(), String> {
         let start = || {
             let side = if self.sides.contains_key(&Side::Gateway) { Side::Gateway } else { Side::Reference };
@@ -212,7 +212,7 @@ impl TwinServers {
         self.controllers.get_or_init(start).as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
-    /// Ends a server that no further test needs.
+    /// Stops a server that no further test needs.
     pub(crate) fn stop(&self, side: Side) {
         if let Some(Ok(server)) = self.sides.get(&side) {
             drop(server.process.lock().map(|mut process| process.take()));
@@ -222,8 +222,7 @@ impl TwinServers {
 
 /// The kubeconfig of a user whose certificate is in the directory of the run.
 fn kubeconfig(dir: &Path, server: SocketAddr, name: &str) -> String {
-    let user = certificate_user(&dir.join(format!("{name}.crt")), &dir.join(format!("{name}.key")));
-    real::kubeconfig(server, &dir.join("server-ca.crt"), &user)
+    real::certificate_kubeconfig(server, &dir.join("server-ca.crt"), name)
 }
 
 fn write_pki(dir: &Path, authorities: &Authorities) -> std::io::Result<()> {

@@ -1,10 +1,10 @@
-//! SPDY/3.1, as far as the streams of Kubernetes need it: the same frames for the fake kubelet and for a client.
+//! The parts of SPDY/3.1 that Kubernetes streams need, for the fake kubelet and for clients.
 
 use std::collections::BTreeMap;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 
-/// One frame. Blocks of headers are still compressed.
+/// One frame. Header blocks are still compressed.
 #[derive(Debug)]
 pub(crate) enum Frame {
     Data { id: u32, last: bool, payload: Vec<u8> },
@@ -19,7 +19,7 @@ const SYN_REPLY: u16 = 2;
 const RST_STREAM: u16 = 3;
 const PING: u16 = 6;
 
-/// Takes a whole frame off the front of what has arrived.
+/// Removes a complete frame from the front of the buffer.
 pub(crate) fn take(buffer: &mut Vec<u8>) -> Option<Frame> {
     let head = buffer.get(..8)?;
     let length = usize::from(head[5]) << 16 | usize::from(head[6]) << 8 | usize::from(head[7]);
@@ -33,7 +33,7 @@ pub(crate) fn take(buffer: &mut Vec<u8>) -> Option<Frame> {
         return Some(Frame::Data { id: number(head), last, payload: payload.to_vec() });
     }
     Some(match u16::from(head[2]) << 8 | u16::from(head[3]) {
-        // The id, an associated id, a priority and a slot stand before the headers.
+        // The header block follows the stream ID, associated stream ID, priority and slot.
         SYN_STREAM => {
             Frame::Open { id: number(payload), block: payload.get(10..).unwrap_or_default().to_vec() }
         }
@@ -71,7 +71,7 @@ fn number(bytes: &[u8]) -> u32 {
     bytes.iter().take(4).fold(0, |sum, byte| sum << 8 | u32::from(*byte))
 }
 
-/// The headers that one end writes; all blocks of a connection are one zlib stream.
+/// Compresses the header blocks of one direction; all blocks of a connection are one zlib stream.
 #[derive(Debug)]
 pub(crate) struct Writer(Compress);
 
@@ -106,7 +106,7 @@ impl Writer {
     }
 }
 
-/// The headers that the other end writes.
+/// Decompresses the header blocks of the other direction.
 #[derive(Debug, Default)]
 pub(crate) struct Reader(Option<Decompress>);
 
@@ -115,7 +115,7 @@ impl Reader {
         let mut rest = block;
         let inflate = self.0.get_or_insert_with(|| {
             let mut inflate = Decompress::new(false);
-            // The zlib header says whether there is a dictionary. It is fed as a stored block: then it is in the window.
+            // The zlib header has a flag for a preset dictionary. A stored block puts the dictionary into the window.
             let preset = block.get(1).is_some_and(|flags| flags & 0x20 != 0);
             rest = block.get(if preset { 6 } else { 2 }..).unwrap_or_default();
             if preset {
@@ -132,7 +132,7 @@ impl Reader {
         });
         let mut plain = Vec::with_capacity(4096);
         inflate.decompress_vec(rest, &mut plain, FlushDecompress::Sync).ok();
-        // The number of pairs comes first; the end of the block says the same.
+        // Skips the number of pairs, which the length of the block implies.
         let mut plain = plain.get(4..).unwrap_or_default();
         let mut next = || {
             let length = usize::try_from(number(plain.get(..4)?)).ok()?;

@@ -1,6 +1,7 @@
-//! Tunnels seen from both ends: the client here writes its own frames, and the fake kubelet tells what became of the other end.
+//! Tests of exec, port-forward and log streams that observe both ends: the client writes its own frames, and the fake
+//! kubelet reports the state of its sessions.
 //!
-//! A case does the same on the reference and on the subject and writes down what it saw; the two accounts must be equal.
+//! A case runs on the reference and on the subject and writes a transcript; the two transcripts must be equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,102 +17,127 @@ use crate::kubelet::{Phase, noise};
 use crate::run::{Compared, side_of};
 use crate::servers::{Side, TwinServers};
 use crate::spdy::{self, Frame};
-use crate::websocket::{self, By, Message};
+use crate::websocket::{self, Message, Role};
 
-/// How long one account may take.
+/// The timeout of a case on one side.
 const DEADLINE: Duration = Duration::from_secs(40);
 
-/// How a client speaks to the far end.
+/// The client's stream protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wire {
+enum StreamProtocol {
     /// The channels of `v5.channel.k8s.io`, which kube-apiserver translates to SPDY unless the kubelet is modern.
     V5,
-    /// The channels of `v4.channel.k8s.io`, which the kubelet gets as they are.
+    /// The channels of `v4.channel.k8s.io`, which kube-apiserver forwards to the kubelet without translation.
     V4,
-    /// SPDY after an upgrade to it.
+    /// SPDY after an HTTP upgrade.
     Spdy,
-    /// SPDY in WebSocket messages; for port-forward alone.
+    /// SPDY in WebSocket messages; only for port-forward.
     Tunnelled,
 }
 
 /// A pod of the fixtures.
 type Pod = &'static str;
 
-const EXEC: &[(Wire, Pod)] =
-    &[(Wire::V5, "running"), (Wire::V4, "running"), (Wire::Spdy, "running"), (Wire::V5, "modern")];
-const FORWARD: &[(Wire, Pod)] =
-    &[(Wire::Spdy, "running"), (Wire::Tunnelled, "running"), (Wire::Tunnelled, "modern")];
+const EXEC: &[(StreamProtocol, Pod)] = &[
+    (StreamProtocol::V5, "running"),
+    (StreamProtocol::V4, "running"),
+    (StreamProtocol::Spdy, "running"),
+    (StreamProtocol::V5, "modern"),
+];
+const FORWARD: &[(StreamProtocol, Pod)] = &[
+    (StreamProtocol::Spdy, "running"),
+    (StreamProtocol::Tunnelled, "running"),
+    (StreamProtocol::Tunnelled, "modern"),
+];
 
-/// What the client does.
+/// The client's actions.
 #[derive(Clone, Copy, Debug)]
-enum Story {
+enum Scenario {
     /// Runs the command and reads to the end.
     Exec { command: &'static str, input: &'static [u8] },
-    /// Runs `hold`, and goes away in the middle.
-    ExecLeft { reset: bool },
-    /// Runs `mute`, waits in vain, then the kubelet goes on. (Neither kube-apiserver nor the gateway looks whether the client
-    /// is still there while the kubelet has not answered.)
+    /// Runs `hold`, and disconnects while the command runs.
+    ExecDisconnect { reset: bool },
+    /// Runs `mute`, checks that there is no response, then releases the kubelet. (Neither kube-apiserver nor the
+    /// gateway notices that the client disconnects before the kubelet has responded.)
     ExecMute,
-    /// Sends this much to the port and reads to the end.
+    /// Sends this many bytes to the port and reads to the end.
     Forward { port: u16, length: usize },
-    /// Two connections in one tunnel.
+    /// Opens two connections in one tunnel.
     ForwardTwice,
-    /// The kubelet hangs up in the middle.
-    ForwardLost,
-    /// Goes away in the middle.
-    ForwardLeft { reset: bool },
-    /// Follows logs that do not end, and goes away.
-    LogsLeft { version: Version },
+    /// The kubelet closes its connection during the transfer.
+    ForwardKubeletDisconnect,
+    /// Disconnects during the transfer.
+    ForwardDisconnect { reset: bool },
+    /// Follows logs without end, and disconnects.
+    LogsDisconnect { version: Version },
 }
 
-/// One story over one wire.
+/// One scenario over one protocol.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
-    wire: Wire,
+    protocol: StreamProtocol,
     pod: Pod,
-    story: Story,
+    scenario: Scenario,
     contains: &'static [&'static str],
 }
 
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut add = |name: &str, wires: &[(Wire, Pod)], story: Story, contains: &'static [&'static str]| {
-        for (wire, pod) in wires {
-            let name = match story {
-                Story::LogsLeft { .. } => name.to_owned(),
-                _ if *pod == "running" => format!("{name} {wire:?}").to_lowercase(),
-                _ => format!("{name} {wire:?} {pod}").to_lowercase(),
+    let mut add = |name: &str,
+                   protocols: &[(StreamProtocol, Pod)],
+                   scenario: Scenario,
+                   contains: &'static [&'static str]| {
+        for (protocol, pod) in protocols {
+            let name = match scenario {
+                Scenario::LogsDisconnect { .. } => name.to_owned(),
+                _ if *pod == "running" => format!("{name} {protocol:?}").to_lowercase(),
+                _ => format!("{name} {protocol:?} {pod}").to_lowercase(),
             };
-            cases.push(Case { name, wire: *wire, pod, story, contains });
+            cases.push(Case { name, protocol: *protocol, pod, scenario, contains });
         }
     };
-    let exec = |command, input| Story::Exec { command, input };
+    let exec = |command, input| Scenario::Exec { command, input };
     add("exec", EXEC, exec("echo hello", b""), &["ran echo hello", "to stderr", "Success"]);
     add("exec with input", EXEC, exec("cat", b"typed\n"), &["typed", "Success"]);
     add("exec failing", EXEC, exec("fail", b""), &["to stderr", "NonZeroExitCode"]);
-    add("exec left by the kubelet", EXEC, exec("leave", b""), &["ran leave"]);
+    add("exec closed by the kubelet", EXEC, exec("leave", b""), &["ran leave"]);
     add("exec refused with 403", EXEC, exec("refuse 403", b""), &["status: "]);
     add("exec refused with 500", EXEC, exec("refuse 500", b""), &["status: "]);
     add("exec redirected", EXEC, exec("redirect", b""), &["status: "]);
-    add("exec of a mute kubelet", EXEC, Story::ExecMute, &["nothing yet"]);
-    add("exec left", EXEC, Story::ExecLeft { reset: false }, &["the kubelet sees the end"]);
-    add("exec reset", EXEC, Story::ExecLeft { reset: true }, &["the kubelet sees the end"]);
-    let forward = |port, length| Story::Forward { port, length };
+    add("exec of a mute kubelet", EXEC, Scenario::ExecMute, &["nothing yet"]);
+    add("exec disconnect", EXEC, Scenario::ExecDisconnect { reset: false }, &["the kubelet sees the end"]);
+    add("exec reset", EXEC, Scenario::ExecDisconnect { reset: true }, &["the kubelet sees the end"]);
+    let forward = |port, length| Scenario::Forward { port, length };
     add("port forward", FORWARD, forward(80, 20), &["data: 20 bytes", "error: 0 bytes"]);
     add("port forward of a mebibyte", FORWARD, forward(80, 1 << 20), &["data: 1048576 bytes"]);
     add("port forward of nothing", FORWARD, forward(80, 0), &["data: 0 bytes, ended"]);
     add("port forward to a refused port", FORWARD, forward(81, 20), &["port 81 is refused"]);
     add("port forward closed by the far end", FORWARD, forward(82, 0), &["good bye"]);
-    add("port forward left by the kubelet", FORWARD, Story::ForwardLost, &["connection ended"]);
-    add("two connections to ports", FORWARD, Story::ForwardTwice, &["first: one", "second: two"]);
-    add("port forward left", FORWARD, Story::ForwardLeft { reset: false }, &["the kubelet sees the end"]);
-    add("port forward reset", FORWARD, Story::ForwardLeft { reset: true }, &["the kubelet sees the end"]);
-    for (name, version) in [("logs left h1", Version::H1), ("logs left h2", Version::H2)] {
+    add(
+        "port forward closed by the kubelet",
+        FORWARD,
+        Scenario::ForwardKubeletDisconnect,
+        &["connection ended"],
+    );
+    add("two connections to ports", FORWARD, Scenario::ForwardTwice, &["first: one", "second: two"]);
+    add(
+        "port forward disconnect",
+        FORWARD,
+        Scenario::ForwardDisconnect { reset: false },
+        &["the kubelet sees the end"],
+    );
+    add(
+        "port forward reset",
+        FORWARD,
+        Scenario::ForwardDisconnect { reset: true },
+        &["the kubelet sees the end"],
+    );
+    for (name, version) in [("logs disconnect h1", Version::H1), ("logs disconnect h2", Version::H2)] {
         add(
             name,
-            &[(Wire::V5, "running")],
-            Story::LogsLeft { version },
+            &[(StreamProtocol::V5, "running")],
+            Scenario::LogsDisconnect { version },
             &["second line", "the kubelet sees the end"],
         );
     }
@@ -121,11 +147,11 @@ pub(crate) fn all() -> Vec<Case> {
 /// Plays the case on both sides and returns the differences.
 pub(crate) async fn run(servers: &TwinServers, case: &Case, side: Side) -> Result<Compared, Failed> {
     let (reference, subject) =
-        tokio::join!(account(servers, case, Side::Reference), account(servers, case, side));
+        tokio::join!(transcript(servers, case, Side::Reference), transcript(servers, case, side));
     let (reference, subject) = (reference?, subject?);
     for text in case.contains {
         if !reference.contains(text) {
-            return Err(format!("the reference's account does not hold {text:?}\n{reference}").into());
+            return Err(format!("the reference's transcript does not contain {text:?}\n{reference}").into());
         }
     }
     let same = reference == subject;
@@ -134,36 +160,36 @@ pub(crate) async fn run(servers: &TwinServers, case: &Case, side: Side) -> Resul
     Ok(Compared { differences, last: 0 })
 }
 
-async fn account(servers: &TwinServers, case: &Case, side: Side) -> Result<String, Failed> {
+async fn transcript(servers: &TwinServers, case: &Case, side: Side) -> Result<String, Failed> {
     let (target, values) = side_of(servers, side)?;
     let client = Client {
         servers,
-        wire: case.wire,
+        protocol: case.protocol,
         pod: case.pod,
         target,
         number: values.unique.replace("uniq", "1"),
     };
     let mut lines = Vec::new();
-    let played = tokio::time::timeout(DEADLINE, client.play(case.story, &mut lines)).await;
-    match played {
+    let outcome = tokio::time::timeout(DEADLINE, client.play(case.scenario, &mut lines)).await;
+    match outcome {
         Ok(Ok(())) => {}
         Ok(Err(failed)) => return Err(failed),
-        Err(_) => lines.push(format!("not at the end after {DEADLINE:?}")),
+        Err(_) => lines.push(format!("not finished after {DEADLINE:?}")),
     }
     Ok(compare::normalise(&lines.join("\n").replace(&client.number, "{number}"), &values))
 }
 
 struct Client<'a> {
     servers: &'a TwinServers,
-    wire: Wire,
+    protocol: StreamProtocol,
     pod: Pod,
     target: &'a client::Target,
-    /// Differs for every account; the key of the session.
+    /// The key of the session, unique for every run.
     number: String,
 }
 
 impl Client<'_> {
-    async fn play(&self, story: Story, lines: &mut Vec<String>) -> Result<(), Failed> {
+    async fn play(&self, scenario: Scenario, lines: &mut Vec<String>) -> Result<(), Failed> {
         let sessions = &self.servers.kubelet.sessions;
         let seen_ending = async |key: &str| {
             if sessions.reaches(key, Phase::Ended).await {
@@ -172,26 +198,26 @@ impl Client<'_> {
                 "the kubelet does not see the end".to_owned()
             }
         };
-        match story {
-            Story::Exec { command, input } => {
+        match scenario {
+            Scenario::Exec { command, input } => {
                 if let Some(mut tunnel) = self.exec(command, !input.is_empty(), lines).await? {
-                    tunnel.type_in(input).await;
+                    tunnel.send_stdin(input).await;
                     lines.extend(tunnel.read_to_end().await);
                 }
             }
-            Story::ExecLeft { reset } => {
+            Scenario::ExecDisconnect { reset } => {
                 let Some(mut tunnel) = self.exec(&format!("hold {}", self.number), false, lines).await?
                 else {
                     return Ok(());
                 };
-                lines.push(format!("output: {}", tunnel.some_output().await));
+                lines.push(format!("output: {}", tunnel.first_output().await));
                 lines.push(format!("started: {}", sessions.reaches(&self.number, Phase::Started).await));
-                tunnel.leave(reset);
+                tunnel.disconnect(reset);
                 lines.push(seen_ending(&self.number).await);
             }
-            Story::ExecMute => {
+            Scenario::ExecMute => {
                 let command = format!("mute {}", self.number);
-                // In v5 the client's upgrade is answered before the kubelet is asked.
+                // In v5, kube-apiserver responds to the client's upgrade before it connects to the kubelet.
                 let answering = async {
                     let mut lines = Vec::new();
                     if let Some(mut tunnel) = self.exec(&command, false, &mut lines).await? {
@@ -202,7 +228,7 @@ impl Client<'_> {
                 let mut answering = std::pin::pin!(answering);
                 let waiting = async {
                     let started = sessions.reaches(&self.number, Phase::Started).await;
-                    // An answer that should not come has this long to come.
+                    // Waits for a response that must not arrive.
                     let ever = std::future::pending::<()>();
                     tokio::time::timeout(Duration::from_millis(300), ever).await.ok();
                     started
@@ -210,19 +236,19 @@ impl Client<'_> {
                 tokio::select! {
                     early = &mut answering => lines.push(format!("too early: {:?}", early?)),
                     started = waiting => {
-                        lines.push(if started { "nothing yet" } else { "never asked" }.to_owned());
+                        lines.push(if started { "nothing yet" } else { "never called" }.to_owned());
                         sessions.set(&self.number, Phase::Released);
                         lines.extend(answering.await?);
                     }
                 }
             }
-            Story::Forward { port, length } => {
+            Scenario::Forward { port, length } => {
                 if let Some(mut tunnel) = self.forward(lines).await? {
                     let found = tunnel.connection(port, &noise(length)).await;
                     lines.extend(found);
                 }
             }
-            Story::ForwardTwice => {
+            Scenario::ForwardTwice => {
                 if let Some(mut tunnel) = self.forward(lines).await? {
                     let ids = [tunnel.connect(80, 0).await, tunnel.connect(81, 1).await];
                     let third = tunnel.connect(8080, 2).await;
@@ -237,39 +263,39 @@ impl Client<'_> {
                     lines.push(end);
                 }
             }
-            Story::ForwardLost => {
+            Scenario::ForwardKubeletDisconnect => {
                 let Some(mut tunnel) = self.forward(lines).await? else {
                     return Ok(());
                 };
                 let (error, data) = tunnel.connect(83, 0).await;
-                // kube-apiserver closes a tunnel of WebSocket only when the client says something more: its `Close` waits
-                // for the lock that its `Read` holds (streamtunnel.go, tunnelingWebsocketUpgraderConn).
+                // kube-apiserver closes a WebSocket tunnel only after another message from the client: its `Close`
+                // waits for the lock that its `Read` holds (streamtunnel.go, tunnelingWebsocketUpgraderConn).
                 let mut pings = tokio::time::interval(Duration::from_millis(50));
                 let ids = [error, data];
-                let reading = collect(&mut tunnel.reader, &mut tunnel.spdy, tunnel.wire, &ids);
+                let reading = collect(&mut tunnel.reader, &mut tunnel.spdy, tunnel.protocol, &ids);
                 let mut reading = std::pin::pin!(reading);
                 let (streams, end) = loop {
                     tokio::select! {
                         found = &mut reading => break found,
                         _ = pings.tick() => {
-                            write(&mut tunnel.write, tunnel.wire, &spdy::ping(&[0, 0, 0, 1])).await;
+                            write(&mut tunnel.write, tunnel.protocol, &spdy::ping(&[0, 0, 0, 1])).await;
                         }
                     }
                 };
                 lines.push(format!("{streams:?}, {end}"));
             }
-            Story::ForwardLeft { reset } => {
+            Scenario::ForwardDisconnect { reset } => {
                 let port = u16::try_from(20_000 + self.number.parse::<u64>()? % 40_000)?;
                 let Some(mut tunnel) = self.forward(lines).await? else {
                     return Ok(());
                 };
                 let (_, data) = tunnel.connect(port, 0).await;
                 tunnel.send(&spdy::data(data, false, b"hello")).await;
-                lines.push(format!("output: {}", tunnel.some_output().await));
-                tunnel.leave(reset);
+                lines.push(format!("output: {}", tunnel.first_output().await));
+                tunnel.disconnect(reset);
                 lines.push(seen_ending(&format!("port {port}")).await);
             }
-            Story::LogsLeft { version } => {
+            Scenario::LogsDisconnect { version } => {
                 let request = Request {
                     version,
                     method: "GET".to_owned(),
@@ -310,7 +336,7 @@ impl Client<'_> {
         let Some(mut tunnel) = self.open(&path, "v4.channel.k8s.io", lines).await? else {
             return Ok(None);
         };
-        if self.wire == Wire::Spdy {
+        if self.protocol == StreamProtocol::Spdy {
             for role in ["error", "stdin", "stdout", "stderr"] {
                 if role != "stdin" || input {
                     let id = tunnel.open(&[("streamtype", role)]).await;
@@ -325,7 +351,7 @@ impl Client<'_> {
         self.open("portforward", "portforward.k8s.io", lines).await
     }
 
-    /// Notes the answer; there is a tunnel if it was 101.
+    /// Sends the upgrade request and records the response. Returns the tunnel if the status is 101.
     async fn open(
         &self,
         path: &str,
@@ -338,19 +364,19 @@ impl Client<'_> {
             ("Sec-WebSocket-Version", "13"),
             ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
         ];
-        match self.wire {
-            Wire::V5 | Wire::V4 | Wire::Tunnelled => headers.extend(websocket),
-            Wire::Spdy => headers.push(("Upgrade", "SPDY/3.1")),
+        match self.protocol {
+            StreamProtocol::V5 | StreamProtocol::V4 | StreamProtocol::Tunnelled => headers.extend(websocket),
+            StreamProtocol::Spdy => headers.push(("Upgrade", "SPDY/3.1")),
         }
-        headers.push(match self.wire {
-            Wire::V5 => ("Sec-WebSocket-Protocol", "v5.channel.k8s.io"),
-            Wire::V4 => ("Sec-WebSocket-Protocol", "v4.channel.k8s.io"),
-            Wire::Tunnelled => ("Sec-WebSocket-Protocol", "SPDY/3.1+portforward.k8s.io"),
-            Wire::Spdy => ("X-Stream-Protocol-Version", spdy_protocol),
+        headers.push(match self.protocol {
+            StreamProtocol::V5 => ("Sec-WebSocket-Protocol", "v5.channel.k8s.io"),
+            StreamProtocol::V4 => ("Sec-WebSocket-Protocol", "v4.channel.k8s.io"),
+            StreamProtocol::Tunnelled => ("Sec-WebSocket-Protocol", "SPDY/3.1+portforward.k8s.io"),
+            StreamProtocol::Spdy => ("X-Stream-Protocol-Version", spdy_protocol),
         });
         let request = Request {
             version: Version::H1,
-            method: if self.wire == Wire::Spdy { "POST" } else { "GET" }.to_owned(),
+            method: if self.protocol == StreamProtocol::Spdy { "POST" } else { "GET" }.to_owned(),
             target: format!("/api/v1/namespaces/twin-fixed/pods/{}/{path}", self.pod),
             headers: headers
                 .into_iter()
@@ -394,7 +420,7 @@ impl Client<'_> {
             return Ok(None);
         }
         Ok(Some(Tunnel {
-            wire: self.wire,
+            protocol: self.protocol,
             reader,
             write,
             spdy: Vec::new(),
@@ -407,10 +433,10 @@ impl Client<'_> {
 
 /// An open tunnel.
 struct Tunnel {
-    wire: Wire,
+    protocol: StreamProtocol,
     reader: Reader<ReadHalf<TlsStream<TcpStream>>>,
     write: WriteHalf<TlsStream<TcpStream>>,
-    /// What has arrived of SPDY.
+    /// Received bytes of SPDY that are not parsed yet.
     spdy: Vec<u8>,
     headers: spdy::Writer,
     next: u32,
@@ -418,9 +444,10 @@ struct Tunnel {
 }
 
 impl Tunnel {
-    /// Bytes of SPDY, wrapped if that is the wire. A tunnel that is closed shows when it is read.
+    /// Sends SPDY bytes, in WebSocket messages if the protocol needs it. Ignores errors: the next read reports a closed
+    /// tunnel.
     async fn send(&mut self, bytes: &[u8]) {
-        write(&mut self.write, self.wire, bytes).await;
+        write(&mut self.write, self.protocol, bytes).await;
     }
 
     /// Opens a SPDY stream.
@@ -432,7 +459,7 @@ impl Tunnel {
         id
     }
 
-    /// Opens the two streams of a connection to a port: for errors, which only the far end writes, and for data.
+    /// Opens the two streams of a connection to a port: for errors, which only the kubelet writes, and for data.
     async fn connect(&mut self, port: u16, request: u16) -> (u32, u32) {
         let (port, request) = (port.to_string(), request.to_string());
         let rest = [("port", port.as_str()), ("requestid", request.as_str())];
@@ -442,28 +469,28 @@ impl Tunnel {
         (error, data)
     }
 
-    /// Standard input, and its end where the wire has one.
-    async fn type_in(&mut self, input: &[u8]) {
+    /// Sends standard input, and its end if the protocol has one.
+    async fn send_stdin(&mut self, input: &[u8]) {
         if input.is_empty() {
             return;
         }
-        match self.wire {
-            Wire::Spdy | Wire::Tunnelled => {
+        match self.protocol {
+            StreamProtocol::Spdy | StreamProtocol::Tunnelled => {
                 let stdin = self.roles.iter().find(|(_, role)| **role == "stdin").map(|(id, _)| *id);
                 self.send(&spdy::data(stdin.unwrap_or_default(), true, input)).await;
             }
-            Wire::V4 | Wire::V5 => {
+            StreamProtocol::V4 | StreamProtocol::V5 => {
                 self.send(&[&[0], input].concat()).await;
-                if self.wire == Wire::V5 {
+                if self.protocol == StreamProtocol::V5 {
                     self.send(&[255, 0]).await;
                 }
             }
         }
     }
 
-    /// What every stream or channel carried, and how it ended.
+    /// Reads the data of every stream or channel, and how the connection ended.
     async fn read_to_end(&mut self) -> Vec<String> {
-        let spdy = self.wire == Wire::Spdy;
+        let spdy = self.protocol == StreamProtocol::Spdy;
         let all: Vec<u32> =
             self.roles.iter().filter(|(_, role)| **role != "stdin").map(|(id, _)| *id).collect();
         let (streams, end) = if spdy { self.collect(&all).await } else { self.channels().await };
@@ -484,21 +511,21 @@ impl Tunnel {
         lines
     }
 
-    /// One connection to a port: sends while it reads.
+    /// Opens one connection to a port, and sends and reads concurrently.
     async fn connection(&mut self, port: u16, content: &[u8]) -> Vec<String> {
         let (error, data) = self.connect(port, 0).await;
-        let wire = self.wire;
+        let protocol = self.protocol;
         let (mut streams, end) = {
             let mut frames: Vec<Vec<u8>> =
                 content.chunks(32 * 1024).map(|piece| spdy::data(data, false, piece)).collect();
             frames.push(spdy::data(data, true, &[]));
             let sending = async {
                 for frame in frames {
-                    write(&mut self.write, wire, &frame).await;
+                    write(&mut self.write, protocol, &frame).await;
                 }
             };
             let ids = [error, data];
-            let reading = collect(&mut self.reader, &mut self.spdy, wire, &ids);
+            let reading = collect(&mut self.reader, &mut self.spdy, protocol, &ids);
             tokio::join!(sending, reading).1
         };
         let mut show = |name: &str, id: u32| {
@@ -515,27 +542,27 @@ impl Tunnel {
         if content.is_empty() || lines[1].contains(&digest(content)) || content.len() < 200 {
             lines.push(end);
         } else {
-            lines.push(format!("not what was sent: {}; {end}", digest(content)));
+            lines.push(format!("not the sent data: {}; {end}", digest(content)));
         }
         lines
     }
 
-    /// Something that arrives on the first stream or channel with data.
-    async fn some_output(&mut self) -> String {
+    /// Reads the first data of any stream or channel.
+    async fn first_output(&mut self) -> String {
         loop {
-            match self.wire {
-                Wire::Spdy | Wire::Tunnelled => match spdy::take(&mut self.spdy) {
+            match self.protocol {
+                StreamProtocol::Spdy | StreamProtocol::Tunnelled => match spdy::take(&mut self.spdy) {
                     Some(Frame::Data { payload, .. }) if !payload.is_empty() => {
                         return String::from_utf8_lossy(&payload).into_owned();
                     }
                     Some(_) => {}
                     None => {
-                        if !more(&mut self.reader, &mut self.spdy, self.wire).await {
+                        if !more(&mut self.reader, &mut self.spdy, self.protocol).await {
                             return "connection ended".to_owned();
                         }
                     }
                 },
-                Wire::V4 | Wire::V5 => match websocket::take(&mut self.reader.buffer) {
+                StreamProtocol::V4 | StreamProtocol::V5 => match websocket::take(&mut self.reader.buffer) {
                     Some(Message { opcode: websocket::BINARY, payload }) if payload.len() > 1 => {
                         return String::from_utf8_lossy(&payload[1..]).into_owned();
                     }
@@ -551,10 +578,10 @@ impl Tunnel {
     }
 
     async fn collect(&mut self, ids: &[u32]) -> (BTreeMap<u32, Vec<u8>>, String) {
-        collect(&mut self.reader, &mut self.spdy, self.wire, ids).await
+        collect(&mut self.reader, &mut self.spdy, self.protocol, ids).await
     }
 
-    /// Reads the channels of a WebSocket until it is closed.
+    /// Reads the channels of a WebSocket until the server closes it.
     async fn channels(&mut self) -> (BTreeMap<u32, Vec<u8>>, String) {
         let mut channels = BTreeMap::<u32, Vec<u8>>::new();
         loop {
@@ -568,7 +595,7 @@ impl Tunnel {
                 (websocket::CLOSE, _) => {
                     let code =
                         payload.get(..2).map_or(0, |code| u16::from(code[0]) << 8 | u16::from(code[1]));
-                    let answer = websocket::message(By::Client, websocket::CLOSE, &payload);
+                    let answer = websocket::message(Role::Client, websocket::CLOSE, &payload);
                     self.write.write_all(&answer).await.ok();
                     self.write.flush().await.ok();
                     return (channels, format!("close {code}"));
@@ -581,8 +608,8 @@ impl Tunnel {
         }
     }
 
-    /// Goes away without a word, and even without the end of TCP.
-    fn leave(self, reset: bool) {
+    /// Closes the TCP connection without a TLS or WebSocket close, or resets it.
+    fn disconnect(self, reset: bool) {
         let (tcp, _) = self.reader.stream.unsplit(self.write).into_inner();
         if reset {
             socket2::SockRef::from(&tcp).set_linger(Some(Duration::ZERO)).expect("a socket option");
@@ -591,20 +618,24 @@ impl Tunnel {
     }
 }
 
-async fn write(stream: &mut WriteHalf<TlsStream<TcpStream>>, wire: Wire, bytes: &[u8]) {
-    let wrapped = match wire {
-        Wire::Spdy => bytes.to_vec(),
-        _ => websocket::message(By::Client, websocket::BINARY, bytes),
+async fn write(stream: &mut WriteHalf<TlsStream<TcpStream>>, protocol: StreamProtocol, bytes: &[u8]) {
+    let wrapped = match protocol {
+        StreamProtocol::Spdy => bytes.to_vec(),
+        _ => websocket::message(Role::Client, websocket::BINARY, bytes),
     };
     if stream.write_all(&wrapped).await.is_ok() {
         stream.flush().await.ok();
     }
 }
 
-/// More bytes of SPDY; false at the end.
-async fn more(reader: &mut Reader<ReadHalf<TlsStream<TcpStream>>>, spdy: &mut Vec<u8>, wire: Wire) -> bool {
-    if wire == Wire::Spdy {
-        // Some may have come together with the answer to the upgrade.
+/// Reads more SPDY bytes. Returns false at the end.
+async fn more(
+    reader: &mut Reader<ReadHalf<TlsStream<TcpStream>>>,
+    spdy: &mut Vec<u8>,
+    protocol: StreamProtocol,
+) -> bool {
+    if protocol == StreamProtocol::Spdy {
+        // The response to the upgrade may be followed by SPDY bytes.
         let more = !reader.buffer.is_empty() || reader.more().await.unwrap_or_default();
         spdy.append(&mut reader.buffer);
         return more;
@@ -623,11 +654,11 @@ async fn more(reader: &mut Reader<ReadHalf<TlsStream<TcpStream>>>, spdy: &mut Ve
     }
 }
 
-/// Reads SPDY until these streams have ended, or the connection has.
+/// Reads SPDY until these streams or the connection have ended.
 async fn collect(
     reader: &mut Reader<ReadHalf<TlsStream<TcpStream>>>,
     buffer: &mut Vec<u8>,
-    wire: Wire,
+    protocol: StreamProtocol,
     ids: &[u32],
 ) -> (BTreeMap<u32, Vec<u8>>, String) {
     let mut streams = BTreeMap::<u32, Vec<u8>>::new();
@@ -646,7 +677,7 @@ async fn collect(
             }
             Some(_) => {}
             None => {
-                if !more(reader, buffer, wire).await {
+                if !more(reader, buffer, protocol).await {
                     return (streams, format!("connection ended, open streams: {open:?}"));
                 }
             }

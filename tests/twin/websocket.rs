@@ -1,4 +1,4 @@
-//! WebSocket messages of either end. The programs here never split a message.
+//! WebSocket messages of clients and servers, without fragmentation.
 
 /// One message, unmasked.
 #[derive(Debug)]
@@ -12,15 +12,15 @@ pub(crate) const CLOSE: u8 = 8;
 pub(crate) const PING: u8 = 9;
 pub(crate) const PONG: u8 = 10;
 
-/// Who writes: clients mask, and here with zeros. The mask is about proxies that do not know WebSocket, not about us.
+/// The sender of a message. Clients must mask the payload (RFC 6455, section 5.3); these use a mask of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum Role {
     Client,
     Server,
 }
 
-pub(crate) fn message(by: By, opcode: u8, payload: &[u8]) -> Vec<u8> {
-    let mask = if by == By::Client { 0x80 } else { 0 };
+pub(crate) fn message(by: Role, opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let mask = if by == Role::Client { 0x80 } else { 0 };
     let mut bytes = vec![0x80 | opcode];
     if let Some(short) = u8::try_from(payload.len()).ok().filter(|length| *length < 126) {
         bytes.push(mask | short);
@@ -31,14 +31,14 @@ pub(crate) fn message(by: By, opcode: u8, payload: &[u8]) -> Vec<u8> {
         bytes.push(mask | 0x7f);
         bytes.extend(u64::try_from(payload.len()).expect("a length").to_be_bytes());
     }
-    if by == By::Client {
+    if by == Role::Client {
         bytes.extend([0; 4]);
     }
     bytes.extend(payload);
     bytes
 }
 
-/// Takes a whole message off the front of what has arrived.
+/// Removes a complete message from the front of the buffer.
 pub(crate) fn take(buffer: &mut Vec<u8>) -> Option<Message> {
     let (opcode, second) = (*buffer.first()? & 0x0f, *buffer.get(1)?);
     let extended = match second & 0x7f {

@@ -1,4 +1,4 @@
-//! Issuers: when they are there, and what they publish.
+//! Issuers: availability, and the documents that they publish.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -8,8 +8,9 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 use testkit::body::endless;
 use testkit::client::Client;
-use testkit::issuer::{CONFIGURATION, Issuer, KEYS, SigningKey, key_set, now};
-use testkit::{Backend, Pki, ResponseFuture, TEST_TIMEOUT, in_time, until};
+use testkit::issuer::{CONFIGURATION, Issuer, KEYS, SigningKey, key_set};
+use testkit::now;
+use testkit::{FakeBackend, Pki, ResponseFuture, TEST_TIMEOUT, in_time, until};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
@@ -34,10 +35,10 @@ fn claims(issuer: &str, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_issuer_that_comes_late_is_taken_then() {
+async fn an_issuer_that_starts_late_is_discovered_then() {
     let pki = Pki::new();
     let key = SigningKey::new("first");
-    // Bound, and not listening yet.
+    // Bound, but not listening yet.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = format!("https://{}", socket.local_addr().unwrap());
@@ -45,7 +46,11 @@ async fn an_issuer_that_comes_late_is_taken_then() {
     let token = key.sign(&claims(&url, "1"));
     let began = Instant::now();
     assert_eq!(setup.code("/api", &token).await, 401);
-    assert!(began.elapsed() < Duration::from_secs(5), "the start waits for it: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "the start waits for the issuer: {:?}",
+        began.elapsed()
+    );
     setup.others_are_served().await;
 
     let _issuer = Issuer::at(&pki, socket.listen(16).unwrap(), &[&key]);
@@ -59,17 +64,17 @@ async fn an_issuer_that_comes_late_is_taken_then() {
     setup.logged(&["OIDC discovery failed", "Connection refused"], &[&token]).await;
 }
 
-/// One issuer of several at the same server: what is below its path.
+/// One of several issuers at the same server, each below its own path.
 struct Member {
     name: &'static str,
     code: u16,
-    /// What the log says of it.
+    /// The expected log message.
     logged: &'static str,
 }
 
 const MEMBERS: &[Member] = &[
     Member { name: "good", code: 200, logged: "" },
-    // As for go-oidc, JSON is JSON, whatever it is called.
+    // go-oidc ignores the content type too.
     Member { name: "plain", code: 200, logged: "" },
     Member { name: "silent", code: 401, logged: "oidc: authenticator not initialized" },
     Member { name: "html", code: 401, logged: "oidc: failed to decode provider discovery object: " },
@@ -89,8 +94,8 @@ const MEMBERS: &[Member] = &[
     Member { name: "no-keys", code: 401, logged: "failed to verify id token signature" },
 ];
 
-/// What the server of them all answers.
-fn published(path: &str, url: &str, keys: &str, target: &Backend) -> ResponseFuture {
+/// The response of the server of all issuers.
+fn published(path: &str, url: &str, keys: &str, target: &FakeBackend) -> ResponseFuture {
     let name = path.split('/').nth(1).unwrap_or_default();
     let issuer = format!("{url}/{name}");
     let configuration = json!({"issuer": issuer, "jwks_uri": format!("{issuer}{KEYS}")}).to_string();
@@ -112,14 +117,14 @@ fn published(path: &str, url: &str, keys: &str, target: &Backend) -> ResponseFut
 }
 
 #[tokio::test]
-async fn whatever_an_issuer_publishes_harms_its_own_tokens_alone() {
+async fn invalid_documents_of_an_issuer_affect_only_its_own_tokens() {
     let pki = Pki::new();
     let key = SigningKey::new("first");
     let (elsewhere, keys) = (target(&pki).await, key_set(&[&key]).to_string());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let (own, never) = (url.clone(), Arc::clone(&elsewhere));
-    let _server = Backend::without_client_auth(&pki, listener, move |request| {
+    let _server = FakeBackend::without_client_auth(&pki, listener, move |request| {
         published(request.uri().path(), &own, &keys, &never)
     });
     let mut file =
@@ -144,7 +149,7 @@ async fn whatever_an_issuer_publishes_harms_its_own_tokens_alone() {
         let token = key.sign(&claims(&format!("{url}/{name}"), "1"));
         let began = Instant::now();
         let mut found = setup.code("/api", &token).await;
-        // Those that are good have to be found first.
+        // Discovery of the valid issuers takes time.
         while *code == 200 && found == 401 && began.elapsed() < TEST_TIMEOUT {
             found = setup.code("/api", &token).await;
         }
@@ -162,7 +167,7 @@ async fn whatever_an_issuer_publishes_harms_its_own_tokens_alone() {
 }
 
 #[tokio::test]
-async fn a_slow_issuer_is_waited_for_by_its_own_tokens_alone() {
+async fn a_slow_issuer_delays_only_its_own_tokens() {
     let pki = Pki::new();
     let key = SigningKey::new("first");
     let issuer = Issuer::start(&pki, &[&key]).await;
@@ -177,8 +182,8 @@ async fn a_slow_issuer_is_waited_for_by_its_own_tokens_alone() {
     });
     let setup = LoggedGateway::new(&pki, one(&pki, &issuer.url)).await;
     let token = key.sign(&claims(&issuer.url, "1"));
-    let asked = || issuer.server.pending() >= 2;
-    // Until the configuration is known, no request waits.
+    let keys_requested = || issuer.server.pending() >= 2;
+    // Requests wait only after discovery has succeeded.
     let slow = async {
         loop {
             let code = setup.code("/api", &token).await;
@@ -188,9 +193,9 @@ async fn a_slow_issuer_is_waited_for_by_its_own_tokens_alone() {
         }
     };
     let others = async {
-        until("the question for the keys", asked).await;
+        until("the request for the keys", keys_requested).await;
         setup.others_are_served().await;
-        // Who will not wait so long is told so.
+        // A request with a shorter timeout gets its own response.
         assert_eq!(
             in_time(setup.code("/api?timeout=300ms", &key.sign(&claims(&issuer.url, "2")))).await,
             401
@@ -214,7 +219,7 @@ async fn no_request_fails_while_keys_are_rotated() {
     for round in 1..=3 {
         let new = SigningKey::new(&format!("key-{round}"));
         issuer.is(&issuer.url, &[&old, &new]);
-        // Before this the new key has signed nothing; each token is a new one, which is not cached.
+        // The new key has signed no token before; each token is new, so it is not cached.
         let tokens = (0..40).map(|index| {
             let key = if index % 2 == 0 { &old } else { &new };
             key.sign(&claims(&issuer.url, &format!("{round}-{index}")))
@@ -228,6 +233,6 @@ async fn no_request_fails_while_keys_are_rotated() {
         assert!(codes.iter().all(|code| *code == 200), "round {round}: {codes:?}");
         old = new;
     }
-    // One for the configuration, one for the first keys, one for each rotation.
-    assert_eq!(issuer.server.pending(), 5, "the issuer was asked too often");
+    // One request for the configuration, one for the first keys, one for each rotation.
+    assert_eq!(issuer.server.pending(), 5, "the issuer received too many requests");
 }

@@ -1,4 +1,4 @@
-//! Tokens that are large.
+//! Large tokens.
 
 use http::StatusCode;
 use testkit::issuer::SigningKey;
@@ -7,7 +7,7 @@ use testkit::{Pki, text};
 use super::LoggedGateway;
 
 #[tokio::test]
-async fn large_tokens_are_refused_as_others_are() {
+async fn large_tokens_are_refused_like_others() {
     let pki = Pki::new();
     let accounts = SigningKey::of_service_accounts();
     let file = pki.write("accounts.pub", accounts.public_pem());
@@ -28,7 +28,7 @@ async fn large_tokens_are_refused_as_others_are() {
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{token:.20}");
         setup.others_are_served().await;
     }
-    // A header of more than a megabyte is none, as for Go.
+    // A header of more than 1 MiB is refused without a `Status` body, as by Go's server.
     let response = setup.get("/api", &"x".repeat((1 << 20) + 8192)).await;
     assert_eq!(response.status(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
     assert_eq!(text(response).await, "");

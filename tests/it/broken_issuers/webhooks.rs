@@ -1,4 +1,4 @@
-//! Webhooks: what they answer, and when.
+//! Webhooks: invalid and late responses.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use http::Response;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use testkit::body::endless;
-use testkit::{Backend, Pki, ResponseFuture, in_time};
+use testkit::{FakeBackend, Pki, ResponseFuture, in_time};
 use tokio::net::TcpListener;
 
 use super::{LoggedGateway, elsewhere, ready, target};
@@ -15,7 +15,7 @@ use super::{LoggedGateway, elsewhere, ready, target};
 const JSON: &str = "application/json";
 const V1: &str = "authentication.k8s.io/v1";
 
-/// The token, which says what is answered; the code; what the log says.
+/// The token, which selects the webhook's response; the status code; the expected log message.
 const CASES: &[(&str, u16, &str)] = &[
     ("token-that-is-good", 200, ""),
     ("token-for-garbage", 401, "the answer is not a TokenReview: line 1, column "),
@@ -35,7 +35,7 @@ fn review(version: &str, kind: &str, status: &Value) -> String {
     json!({"apiVersion": version, "kind": kind, "status": status}).to_string()
 }
 
-fn reviewed(token: &str, target: &Backend) -> ResponseFuture {
+fn reviewed(token: &str, target: &FakeBackend) -> ResponseFuture {
     let good = json!({"authenticated": true, "user": {"username": "wanda"}});
     let body = match token {
         "token-that-is-good" => review(V1, "TokenReview", &good),
@@ -56,17 +56,17 @@ fn reviewed(token: &str, target: &Backend) -> ResponseFuture {
 }
 
 #[tokio::test]
-async fn whatever_a_webhook_answers_is_a_plain_refusal() {
+async fn invalid_webhook_responses_are_plain_401s() {
     let pki = Pki::new();
     let elsewhere = target(&pki).await;
     let never = Arc::clone(&elsewhere);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let webhook = Backend::without_client_auth(&pki, listener, move |request| {
+    let webhook = FakeBackend::without_client_auth(&pki, listener, move |request| {
         let never = Arc::clone(&never);
         Box::pin(async move {
             let body = request.into_body().collect().await.unwrap().to_bytes();
-            let asked: Value = serde_json::from_slice(&body).unwrap();
-            reviewed(asked["spec"]["token"].as_str().unwrap(), &never).await
+            let review: Value = serde_json::from_slice(&body).unwrap();
+            reviewed(review["spec"]["token"].as_str().unwrap(), &never).await
         })
     });
     let file = pki.write(
@@ -84,7 +84,7 @@ async fn whatever_a_webhook_answers_is_a_plain_refusal() {
     ];
     let setup = LoggedGateway::new(&pki, flags).await;
     let before = setup.most_memory();
-    // One that hangs goes on while all others are looked at; its own client does not wait for longer than it said.
+    // One call hangs while all others are processed; its client does not wait beyond its own timeout.
     let hanging = async {
         let began = Instant::now();
         assert_eq!(in_time(setup.code("/api?timeout=500ms", "token-that-hangs")).await, 401);

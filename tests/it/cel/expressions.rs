@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::Case;
 
-/// What the expressions see, unless a row says otherwise.
+/// The claims for the expressions, unless a row has its own.
 fn claims() -> Value {
     json!({
         "iss": "https://issuer.example.com", "sub": "1234", "aud": ["kubernetes", "other"], "exp": 1_700_000_000,
@@ -36,12 +36,12 @@ pub(super) fn all() -> Vec<Case> {
     ];
     let mut cases: Vec<Case> =
         rows.iter().flat_map(|(purpose, rows)| rows.iter().map(|text| case(*purpose, text))).collect();
-    // What is refused as a mapping tells more as a rule, and the other way around.
+    // Mappings are also evaluated as rules, and rules as mappings.
     let rules: Vec<Case> = MAPPINGS.iter().map(|text| case(Purpose::ClaimRule, text)).collect();
     let wrong: Vec<Case> = CLAIM_RULES.iter().map(|text| case(Purpose::UserRule, text)).collect();
     cases.extend(rules.into_iter().chain(wrong));
     cases.extend(long());
-    // Such a claim cannot be reached, and stops a walk over all claims.
+    // Such a claim cannot be selected, and fails an iteration over all claims.
     for text in ["claims.a__dot__b", "claims['a__dot__b']", "claims.all(c, true)", "has(claims.a__dot__b)"] {
         let claims = json!({"a__dot__b": "literal"});
         cases.push(Case { claims, ..case(Purpose::ClaimMapping, text) });
@@ -937,7 +937,7 @@ const MAPPINGS: &[&str] = &[
     "claims.groups.transformList(i, g, g)",
     "dyn(claims.groups).transformList(i, g, string(i) + g)",
     "dyn(claims.nested).transformList(k, v, k)",
-    // errors outvoted
+    // errors that a logical operator absorbs
     "claims.nope == 1 || true",
     "true || claims.nope == 1",
     "claims.nope == 1 && false",
@@ -955,7 +955,7 @@ const MAPPINGS: &[&str] = &[
     "lists.range(2000000).size()",
     "[1,2,3,4,5,6,7,8,9].all(a, [1,2,3,4,5,6,7,8,9].all(b, [1,2,3,4,5,6,7,8,9].all(c, [1,2,3,4,5,6,7,8,9].all(d, [1,2,3,4,5,6,7,8,9].all(e, [1,2,3,4,5,6,7,8,9].all(f, [1,2,3,4,5,6,7,8,9].all(g, a + b + c + d + e + f + g > 0)))))))",
     "lists.range(100).map(x, 'aaaaaaaaaaaaaaaaaaaa').join('').replace('a', 'aaaaaaaaaa').replace('a', 'aaaaaaaaaa').replace('a', 'aaaaaaaaaa').replace('a', 'aaaaaaaaaa').size()",
-    // missing here
+    // unsupported here
     "duration('1h')",
     "timestamp('2024-01-01T00:00:00Z')",
     "url('https://example.com').getHost()",

@@ -1,27 +1,12 @@
-//! Random expressions: some sensible, most refused, which is where a type checker goes wrong.
+//! Random expressions: some valid, most refused, since type checkers tend to differ on those.
 
 use portcullis_cel::Purpose;
 
 use super::Case;
 use super::expressions::case;
+use testkit::random::Rng;
 
-/// A small generator of pseudo-random numbers (xorshift).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 11).unwrap() % bound
-    }
-
-    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
-        from[self.below(from.len())]
-    }
-}
-
-/// What an expression is meant to be; now and then it is something else.
+/// The intended type of an expression; occasionally the generator deviates from it.
 #[derive(Debug, Clone, Copy)]
 enum Meant {
     Text,
@@ -76,14 +61,14 @@ impl Writer<'_> {
         if depth == 0 {
             let known = if self.user { user } else { claims };
             let from = if self.rng.below(3) == 0 { literals } else { known };
-            return self.rng.pick(&from.split(" ; ").collect::<Vec<_>>()).to_owned();
+            return self.rng.pick(&from.split(" ; ").collect::<Vec<_>>()).to_string();
         }
         let template = self.rng.pick(&composed.split(" ; ").collect::<Vec<_>>()).to_owned();
         let variable = self.rng.pick(&["x", "y"]);
         let bytes = template.as_bytes();
         let mut text = String::new();
         for (at, character) in template.chars().enumerate() {
-            // The capital letters of function names are none.
+            // Capital letters in function names are not placeholders.
             let inside = at > 0 && bytes[at - 1].is_ascii_lowercase();
             let part = match character {
                 'T' if !inside => Meant::Text,

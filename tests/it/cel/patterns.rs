@@ -1,5 +1,5 @@
-//! Patterns and numbers in text, judged by us and by Go's `regexp` and `strconv`: what is refused, what matches, and
-//! which characters each class holds. Inputs are random; `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` try others and more.
+//! Patterns and numbers in text, compared with Go's `regexp` and `strconv`: refusals, matches, and the characters of
+//! each class. Inputs are random; `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` change their seed and number.
 
 mod parts;
 
@@ -10,8 +10,8 @@ use testkit::random::{Rng, inputs, seed};
 
 use self::parts::{CLASS_PARTS, GROUPS, PARTS, REPEATS, TEXTS};
 
-/// What is refused here and not there: patterns that are too large for our limits, and halves of surrogate pairs, which
-/// Go takes for U+FFFD in some patterns and for nothing in others.
+/// Patterns that only we refuse: those beyond our size limits, and surrogates, which Go treats as U+FFFD in some
+/// patterns and ignores in others.
 const STRICTER: &[&str] =
     &["expression too large", "expression nests too deeply", "half of a surrogate pair"];
 
@@ -74,7 +74,7 @@ fn texts(rng: &mut Rng) -> Vec<String> {
     let mut text =
         || (0..rng.below(8)).map(|_| *TEXTS.get(rng.below(TEXTS.len())).unwrap()).collect::<String>();
     let mut texts: Vec<String> = (0..4).map(|_| text()).collect();
-    // Each on its own, because most classes are about one character.
+    // Single characters, since most classes match one character.
     texts.extend((0..6).map(|_| (*rng.pick(TEXTS)).to_owned()));
     texts
 }
@@ -115,7 +115,7 @@ fn patterns_are_those_of_go() {
     assert!(stricter < rounds / 20, "{stricter}");
 }
 
-/// Ranges of characters, each as long as it can be, without halves of surrogate pairs.
+/// Merges adjacent ranges of characters, without surrogates.
 fn merged(ranges: impl IntoIterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
     let mut ranges: Vec<_> = ranges
         .into_iter()
@@ -133,8 +133,7 @@ fn merged(ranges: impl IntoIterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
     merged
 }
 
-/// Every name that Go might know, positive and negative, with and without regard to case; and what each character is
-/// folded to.
+/// Every class name of Go, negated or not, case-sensitive or not; and the case folding of each character.
 #[test]
 fn classes_hold_the_same_characters_as_those_of_go() {
     let Some(program) = GoProgram::build("patterns") else { return };
@@ -259,7 +258,7 @@ fn doubles_in_text_are_those_of_go() {
     ];
     let Some(program) = GoProgram::build("patterns") else { return };
     let (seed, rounds) = (seed(), inputs(20_000));
-    // All at once, in memory.
+    // All inputs are held in memory.
     let rounds = rounds.min(400_000);
     let mut rng = Rng(seed);
     let mut texts: Vec<String> = (0..rounds)
@@ -274,7 +273,7 @@ fn doubles_in_text_are_those_of_go() {
             text
         })
         .collect();
-    // Doubles and what is half-way between two of them.
+    // Doubles, and numbers half-way between two of them.
     texts.extend((0..rounds / 4).map(|_| {
         let digits = rng.next_u64() >> rng.below(64);
         let exponent = i64::try_from(rng.below(2300)).unwrap() - 1200;

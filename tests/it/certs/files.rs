@@ -1,4 +1,4 @@
-//! What `init` makes, and that no command loses or half writes a file.
+//! The files of `init`; no command loses a file or leaves one half written.
 
 use std::fs;
 
@@ -19,10 +19,10 @@ const MADE: [&str; 9] = [
 ];
 
 #[test]
-fn init_makes_authorities_that_openssl_reads() {
+fn init_creates_cas_that_openssl_reads() {
     let directory = tempfile::tempdir().unwrap();
-    let said = certs(directory.path(), &["init"]);
-    insta::assert_snapshot!("certs_init", said.normal());
+    let output = certs(directory.path(), &["init"]);
+    insta::assert_snapshot!("certs_init", output.normal());
     let pki = directory.path().join("pki");
     assert_eq!((names(&pki), mode(&pki)), (MADE.map(str::to_owned).to_vec(), 0o700));
     for name in MADE {
@@ -44,18 +44,18 @@ fn init_makes_authorities_that_openssl_reads() {
     }
     let root = shell(&pki, "openssl x509 -noout -text -in ca.crt");
     assert!(root.contains("CA:TRUE, pathlen:1"), "{root}");
-    // Each key is that of its certificate.
+    // Each key matches its certificate.
     let line =
         "diff <(openssl pkey -in client-ca.key -pubout) <(openssl x509 -in client-ca.crt -noout -pubkey)";
     shell(&pki, line);
 }
 
 #[test]
-fn init_tells_programs_the_same() {
+fn init_has_json_output() {
     let directory = tempfile::tempdir().unwrap();
-    let said =
+    let output =
         certs(directory.path(), &["init", "--name", "example", "--validity", "90d", "--output", "json"]);
-    let json: Value = serde_json::from_str(&said.good()).unwrap();
+    let json: Value = serde_json::from_str(&output.succeeds()).unwrap();
     assert_eq!(json["authorities"][0]["keyEncrypted"], false);
     let subjects: Vec<_> = json["authorities"].as_array().unwrap().iter().map(|ca| &ca["subject"]).collect();
     let expected = ["root", "client", "serving", "front-proxy"].map(|kind| format!("CN=example {kind} CA"));
@@ -64,7 +64,7 @@ fn init_tells_programs_the_same() {
     assert!(end.contains("will not expire"), "{end}");
     shell(directory.path(), "! openssl x509 -noout -checkend $((91*86400)) -in pki/client-ca.crt");
     let index: Value =
-        serde_json::from_str(&certs(directory.path(), &["index", "--output", "json"]).good()).unwrap();
+        serde_json::from_str(&certs(directory.path(), &["index", "--output", "json"]).succeeds()).unwrap();
     assert_eq!(index.as_array().unwrap().len(), 3);
     assert_eq!(index[0]["profile"], "intermediate");
     for (at, name) in ["client-ca", "serving-ca", "front-proxy-ca"].into_iter().enumerate() {
@@ -76,24 +76,24 @@ fn init_tells_programs_the_same() {
 }
 
 #[test]
-fn every_kind_of_key_can_be_made() {
-    for (kind, told) in [
+fn every_kind_of_key_can_be_generated() {
+    for (kind, algorithm) in [
         ("ecdsa-p256", "prime256v1"),
         ("ecdsa-p384", "secp384r1"),
         ("rsa-3072", "3072 bit"),
         ("rsa-4096", "4096 bit"),
         ("ed25519", "ED25519"),
     ] {
-        // The processor time of four RSA keys is worth saving: one authority signs for every kind.
+        // One set of CAs for every kind saves the CPU time of more RSA keys.
         let directory = authorities();
         if !kind.starts_with("rsa") {
-            certs(directory.path(), &["init", "--key-type", kind, "--dir", "other"]).good();
+            certs(directory.path(), &["init", "--key-type", kind, "--dir", "other"]).succeeds();
             shell(directory.path(), "openssl verify -CAfile other/ca.crt other/client-ca.crt");
         }
         let issue = ["issue", "client", "--cn", "alice", "--out", "alice", "--key-type", kind];
-        certs(directory.path(), &issue).good();
+        certs(directory.path(), &issue).succeeds();
         let key = shell(directory.path(), "openssl pkey -in alice.key -noout -text");
-        assert!(key.contains(told), "{kind}: {told} is not in {key}");
+        assert!(key.contains(algorithm), "{kind}: {algorithm} is not in {key}");
         shell(directory.path(), "openssl verify -partial_chain -CAfile pki/client-ca.crt alice.crt");
         let usage = shell(directory.path(), "openssl x509 -noout -ext keyUsage -in alice.crt");
         assert_eq!(usage.contains("Key Encipherment"), kind.starts_with("rsa"), "{kind}: {usage}");
@@ -105,96 +105,96 @@ fn nothing_is_overwritten_without_force() {
     let directory = authorities();
     let all = || MADE.map(|name| fs::read(directory.path().join("pki").join(name)).unwrap());
     let before = all();
-    certs(directory.path(), &["init"]).bad(1, &["pki/ca.crt: the file already exists", "--force"]);
+    certs(directory.path(), &["init"]).fails(1, &["pki/ca.crt: the file already exists", "--force"]);
     assert_eq!(all(), before);
     fs::remove_file(directory.path().join("pki/ca.crt")).unwrap();
-    certs(directory.path(), &["init"]).bad(1, &["pki/ca.key: the file already exists"]);
+    certs(directory.path(), &["init"]).fails(1, &["pki/ca.key: the file already exists"]);
     assert_eq!(names(&directory.path().join("pki")), MADE[1..]);
-    certs(directory.path(), &["init", "--force"]).good();
+    certs(directory.path(), &["init", "--force"]).succeeds();
     assert_ne!(all()[2], before[2]);
-    // The old authorities are still listed: what they signed may still be about.
+    // The old CAs are still listed: certificates that they signed may be in use.
     let index = fs::read_to_string(directory.path().join("pki/ca.index.jsonl")).unwrap();
     assert_eq!(index.lines().count(), 6, "{index}");
 
     let issue = ["issue", "client", "--cn", "alice", "--out", "alice"];
-    certs(directory.path(), &issue).good();
+    certs(directory.path(), &issue).succeeds();
     let before = fs::read(directory.path().join("alice.key")).unwrap();
     fs::remove_file(directory.path().join("alice.crt")).unwrap();
-    certs(directory.path(), &issue).bad(1, &["alice.key: the file already exists"]);
+    certs(directory.path(), &issue).fails(1, &["alice.key: the file already exists"]);
     assert_eq!(names(directory.path()), ["alice.key", "pki"]);
     assert_eq!(fs::read(directory.path().join("alice.key")).unwrap(), before);
-    certs(directory.path(), &[&issue[..], &["--force"]].concat()).good();
+    certs(directory.path(), &[&issue[..], &["--force"]].concat()).succeeds();
     assert_ne!(fs::read(directory.path().join("alice.key")).unwrap(), before);
 }
 
 #[test]
-fn a_directory_that_init_cannot_fill_is_not_left_behind() {
+fn a_failed_init_leaves_no_directory() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("file"), "").unwrap();
-    certs(directory.path(), &["init", "--dir", "file"]).bad(1, &["file"]);
-    certs(directory.path(), &["init", "--passphrase-file", "none"]).bad(1, &["--passphrase-file none"]);
+    certs(directory.path(), &["init", "--dir", "file"]).fails(1, &["file"]);
+    certs(directory.path(), &["init", "--passphrase-file", "none"]).fails(1, &["--passphrase-file none"]);
     assert_eq!(names(directory.path()), ["file"]);
 }
 
 #[test]
-fn keys_are_encrypted_with_a_passphrase_that_is_on_no_command_line() {
+fn keys_are_encrypted_with_a_passphrase_that_is_never_an_argument() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();
     fs::write(dir.join("passphrase"), "correct horse\nbattery\n").unwrap();
     fs::write(dir.join("wrong"), "battery\n").unwrap();
     fs::write(dir.join("empty"), "\n").unwrap();
-    certs(dir, &["init", "--passphrase-file", "empty"]).bad(1, &["the first line is empty"]);
-    let said = certs(dir, &["init", "--passphrase-file", "passphrase"]).good();
-    assert!(said.contains("are encrypted"), "{said}");
+    certs(dir, &["init", "--passphrase-file", "empty"]).fails(1, &["the first line is empty"]);
+    let output = certs(dir, &["init", "--passphrase-file", "passphrase"]).succeeds();
+    assert!(output.contains("are encrypted"), "{output}");
     for name in ["ca", "client-ca", "serving-ca", "front-proxy-ca"] {
         let key = fs::read_to_string(dir.join(format!("pki/{name}.key"))).unwrap();
         assert!(key.starts_with("-----BEGIN ENCRYPTED PRIVATE KEY-----"), "{key}");
         shell(dir, &format!("openssl pkey -in pki/{name}.key -passin 'pass:correct horse' -noout"));
     }
     let issue = ["issue", "client", "--cn", "alice", "--out", "alice"];
-    certs(dir, &issue).bad(1, &["passphrase of pki/client-ca.key", "--passphrase-file or --passphrase-fd"]);
+    certs(dir, &issue).fails(1, &["passphrase of pki/client-ca.key", "--passphrase-file or --passphrase-fd"]);
     let wrong = certs(dir, &[&issue[..], &["--passphrase-file", "wrong"]].concat());
-    let wrong = wrong.bad(1, &["pki/client-ca.key", "passphrase is wrong"]);
+    let wrong = wrong.fails(1, &["pki/client-ca.key", "passphrase is wrong"]);
     assert!(!wrong.contains("battery"), "{wrong}");
     assert_eq!(names(dir), ["empty", "passphrase", "pki", "wrong"]);
-    certs(dir, &[&issue[..], &["--passphrase-file", "passphrase"]].concat()).good();
+    certs(dir, &[&issue[..], &["--passphrase-file", "passphrase"]].concat()).succeeds();
 
-    // From a descriptor, which the shell opens.
+    // The passphrase from a file descriptor of the shell.
     let portcullis = crate::gateway::PORTCULLIS;
     let rest = "certs issue client --cn bob --out bob --passphrase-fd 3 3<passphrase";
     shell(dir, &format!("{portcullis} {rest}"));
-    certs(dir, &[&issue[..], &["--passphrase-fd", "97"]].concat()).bad(1, &["--passphrase-fd /dev/fd/97"]);
-    // And never from an argument.
-    certs(dir, &[&issue[..], &["--passphrase", "correct horse"]].concat()).bad(64, &["--passphrase"]);
+    certs(dir, &[&issue[..], &["--passphrase-fd", "97"]].concat()).fails(1, &["--passphrase-fd /dev/fd/97"]);
+    // Never from an argument.
+    certs(dir, &[&issue[..], &["--passphrase", "correct horse"]].concat()).fails(64, &["--passphrase"]);
     // A prompt needs a terminal.
-    certs(dir, &["init", "--dir", "third", "--passphrase"]).bad(1, &["there is no terminal"]);
+    certs(dir, &["init", "--dir", "third", "--passphrase"]).fails(1, &["there is no terminal"]);
 }
 
 #[test]
-fn a_certificate_that_cannot_be_recorded_is_not_handed_out() {
+fn a_certificate_that_cannot_be_recorded_is_not_written() {
     let directory = authorities();
     let index = directory.path().join("pki/client-ca.index.jsonl");
     fs::write(&index, "not an entry\n").unwrap();
     let issue = ["issue", "client", "--cn", "alice", "--out", "alice"];
-    certs(directory.path(), &issue).bad(1, &["pki/client-ca.index.jsonl: line 1 is not an entry"]);
+    certs(directory.path(), &issue).fails(1, &["pki/client-ca.index.jsonl: line 1 is not an entry"]);
     fs::remove_file(&index).unwrap();
     fs::create_dir(&index).unwrap();
     certs(directory.path(), &issue)
-        .bad(1, &["pki/client-ca.index.jsonl", "cannot be recorded are not issued"]);
+        .fails(1, &["pki/client-ca.index.jsonl", "cannot be recorded are not issued"]);
     assert_eq!(names(directory.path()), ["pki"]);
 }
 
 #[test]
-fn the_index_lists_what_was_signed() {
+fn the_index_lists_signed_certificates() {
     let directory = authorities();
-    let empty = certs(directory.path(), &["index", "--ca-cert", "pki/client-ca.crt"]).good();
+    let empty = certs(directory.path(), &["index", "--ca-cert", "pki/client-ca.crt"]).succeeds();
     assert_eq!(empty, "no certificates signed yet\n");
-    certs(directory.path(), &["issue", "client", "--cn", "alice", "-O", "dev", "--out", "alice"]).good();
+    certs(directory.path(), &["issue", "client", "--cn", "alice", "-O", "dev", "--out", "alice"]).succeeds();
     let serve = ["issue", "serving", "--cn", "gateway", "--dns", "gateway.test", "--out", "gateway"];
-    certs(directory.path(), &serve).good();
+    certs(directory.path(), &serve).succeeds();
     let index = directory.path().join("pki/client-ca.index.jsonl");
     assert_eq!(mode(&index), 0o600);
-    insta::assert_snapshot!("certs_index", normal(&certs(directory.path(), &["index"]).good()));
+    insta::assert_snapshot!("certs_index", normal(&certs(directory.path(), &["index"]).succeeds()));
     let entry: Value = serde_json::from_str(&fs::read_to_string(&index).unwrap()).unwrap();
     let sha256 = shell(directory.path(), "openssl x509 -outform der -in alice.crt | sha256sum");
     assert_eq!(entry["sha256"], sha256.split(' ').next().unwrap());
@@ -202,47 +202,47 @@ fn the_index_lists_what_was_signed() {
 }
 
 #[test]
-fn an_authority_that_is_not_there_has_no_empty_list() {
+fn the_index_of_a_missing_ca_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
-    certs(directory.path(), &["index", "--ca-cert", "nope.crt"]).bad(1, &["nope.crt: there is no such CA"]);
+    certs(directory.path(), &["index", "--ca-cert", "nope.crt"]).fails(1, &["nope.crt: there is no such CA"]);
 }
 
 #[test]
-fn a_directory_that_takes_no_files_is_told_from_one_that_is_not_there() {
+fn an_unwritable_directory_is_not_reported_as_missing() {
     let directory = authorities();
     let issue = ["issue", "client", "--cn", "a", "--out", "/proc/x"];
-    let said = certs(directory.path(), &issue).bad(1, &["cannot create a file in /proc"]);
-    assert!(!said.contains("create it first"), "{said}");
+    let output = certs(directory.path(), &issue).fails(1, &["cannot create a file in /proc"]);
+    assert!(!output.contains("create it first"), "{output}");
 }
 
 #[test]
 fn a_certificate_that_is_replaced_stays_readable() {
     let directory = authorities();
     let issue = ["issue", "client", "--cn", "alice", "--out", "alice", "--force"];
-    certs(directory.path(), &issue).good();
+    certs(directory.path(), &issue).succeeds();
     shell(
         directory.path(),
         "chmod 644 alice.crt alice.key; mkdir real; mv alice.crt real; ln -s real/alice.crt .",
     );
-    certs(directory.path(), &issue).good();
+    certs(directory.path(), &issue).succeeds();
     assert_eq!(mode(&directory.path().join("real/alice.crt")), 0o644);
     assert!(directory.path().join("alice.crt").is_symlink());
-    // The key is for its group at most, whatever it was.
+    // The key is readable by its group at most, whatever its mode was.
     assert_eq!(mode(&directory.path().join("alice.key")), 0o640);
 }
 
 #[test]
-fn what_a_stranger_wrote_moves_no_cursor() {
+fn terminal_escapes_in_requests_are_not_printed() {
     let directory = authorities();
     let line = "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout a.key -out a.csr \
                 -utf8 -subj $'/CN=a\\e[31mlice\\u202e'";
     shell(directory.path(), line);
-    let mut said = certs(directory.path(), &["inspect", "a.csr"]);
+    let mut output = certs(directory.path(), &["inspect", "a.csr"]);
     let signed = certs(directory.path(), &["sign", "a.csr", "--profile", "client"]);
     let listed = certs(directory.path(), &["index"]);
-    said.out += &(signed.out + &signed.err + &listed.out);
-    assert!(said.out.contains("[31mlice"), "{}", said.out);
-    assert!(!said.out.contains(['\u{1b}', '\u{202e}']), "{:?}", said.out);
+    output.out += &(signed.out + &signed.err + &listed.out);
+    assert!(output.out.contains("[31mlice"), "{}", output.out);
+    assert!(!output.out.contains(['\u{1b}', '\u{202e}']), "{:?}", output.out);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The users that the gateway authenticates by the certificates: as `verify` predicts, and in requests.
 
-use testkit::{Backend, Gateway, H2, Pki, flags, full};
+use testkit::{FakeBackend, Gateway, H2, Pki, flags, full};
 
 use super::{authorities, certs, command};
 use crate::gateway::InProcess as _;
@@ -8,33 +8,33 @@ use crate::gateway::InProcess as _;
 const LIST: &str = r#"{"kind":"CertificateSigningRequestList","apiVersion":"certificates.k8s.io/v1","metadata":{},"items":[]}"#;
 
 #[test]
-fn verify_says_as_whom_or_why_not() {
+fn verify_prints_the_user_or_the_reason_for_refusal() {
     let directory = authorities();
     let dir = directory.path();
-    certs(dir, &["issue", "client", "--cn", "alice", "-O", "dev", "--out", "alice"]).good();
-    certs(dir, &["issue", "serving", "--cn", "gw", "--dns", "gw", "--out", "gw"]).good();
-    certs(dir, &["issue", "front-proxy", "--cn", "proxy", "--out", "proxy"]).good();
+    certs(dir, &["issue", "client", "--cn", "alice", "-O", "dev", "--out", "alice"]).succeeds();
+    certs(dir, &["issue", "serving", "--cn", "gw", "--dns", "gw", "--out", "gw"]).succeeds();
+    certs(dir, &["issue", "front-proxy", "--cn", "proxy", "--out", "proxy"]).succeeds();
     let verify = |certificate: &str, ca: &str| certs(dir, &["verify", certificate, "--client-ca-file", ca]);
     insta::assert_snapshot!("certs_verify", verify("alice.crt", "pki/client-ca.crt").normal());
     insta::assert_snapshot!("certs_verify_refused", verify("alice.crt", "pki/front-proxy-ca.crt").normal());
     assert_eq!(verify("gw.crt", "pki/ca.crt").code, 1);
-    // Why the gateway is given the authority of clients alone: with the root, a front proxy would be a client too.
+    // With the root as client CA, a front proxy's certificate would be accepted as a client certificate.
     assert_eq!(verify("proxy.crt", "pki/ca.crt").code, 0);
     assert_eq!(verify("proxy.crt", "pki/client-ca.crt").code, 1);
-    verify("alice.crt", "alice.key").bad(64, &["client-ca-file"]);
-    verify("alice.crt", "none").bad(64, &["none"]);
-    verify("alice.key", "pki/client-ca.crt").bad(1, &["alice.key: no certificate in it"]);
-    certs(dir, &["verify", "alice.crt"]).bad(64, &["--client-ca-file"]);
-    certs(dir, &["verify", "alice.crt", "--config", "none"]).bad(64, &["none"]);
-    let json =
-        certs(dir, &["verify", "alice.crt", "--client-ca-file", "pki/client-ca.crt", "-o", "json"]).good();
+    verify("alice.crt", "alice.key").fails(64, &["client-ca-file"]);
+    verify("alice.crt", "none").fails(64, &["none"]);
+    verify("alice.key", "pki/client-ca.crt").fails(1, &["alice.key: no certificate in it"]);
+    certs(dir, &["verify", "alice.crt"]).fails(64, &["--client-ca-file"]);
+    certs(dir, &["verify", "alice.crt", "--config", "none"]).fails(64, &["none"]);
+    let json = certs(dir, &["verify", "alice.crt", "--client-ca-file", "pki/client-ca.crt", "-o", "json"])
+        .succeeds();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["user"]["username"], "alice");
     assert_eq!(json["user"]["groups"], serde_json::json!(["dev", "system:authenticated"]));
 }
 
-/// Subjects whose names a header would change on its way; openssl's `-subj`, and how the name is printed.
-const CHANGED_ON_THE_WAY: [(&str, &str); 5] = [
+/// Subjects whose names would be altered in an HTTP header: openssl's `-subj`, and the printed name.
+const UNENCODABLE_SUBJECTS: [(&str, &str); 5] = [
     ("/CN=alice ", "\"alice \""),
     ("/CN= alice", "\" alice\""),
     ("/CN=alice/O=system:masters ", "\"system:masters \""),
@@ -50,10 +50,10 @@ fn an_identity_that_the_gateway_refuses_is_refused_by_verify_and_explain() {
     let explain = |certificate: &str| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_portcullis"));
         command.arg("explain").args(&given).args(["--certificate", certificate]).current_dir(dir);
-        super::Said::of(command.output().unwrap())
+        super::CommandOutput::of(command.output().unwrap())
     };
-    certs(dir, &["init"]).good();
-    for (subject, shown) in CHANGED_ON_THE_WAY {
+    certs(dir, &["init"]).succeeds();
+    for (subject, shown) in UNENCODABLE_SUBJECTS {
         let names = subject.split('/').skip(1).map(|pair| pair.split_once('=').unwrap());
         let mut leaf = pki.clients.leaf();
         for (kind, name) in names.clone() {
@@ -62,13 +62,13 @@ fn an_identity_that_the_gateway_refuses_is_refused_by_verify_and_explain() {
         pki.write("odd.crt", leaf.issue().cert_pem());
         let refused = certs(dir, &["verify", "odd.crt", "--client-ca-file", "clients-ca.crt"]);
         let explained = explain("odd.crt");
-        for said in [&refused, &explained] {
-            assert_eq!(said.code, 1, "{subject:?}: {said:?}");
-            assert!(said.out.starts_with("refused (401 Unauthorized)"), "{subject:?}: {said:?}");
+        for output in [&refused, &explained] {
+            assert_eq!(output.code, 1, "{subject:?}: {output:?}");
+            assert!(output.out.starts_with("refused (401 Unauthorized)"), "{subject:?}: {output:?}");
             let why = "forwarding, identity: the ";
-            assert!(said.out.contains(why) && said.out.contains(shown), "{subject:?}: {said:?}");
+            assert!(output.out.contains(why) && output.out.contains(shown), "{subject:?}: {output:?}");
         }
-        // Nor is such a certificate issued, or signed.
+        // `issue` and `sign` refuse such names too.
         let names: Vec<String> = names
             .map(|(kind, name)| {
                 format!("{}={name}", if kind == "CN" { "--common-name" } else { "--organization" })
@@ -76,7 +76,7 @@ fn an_identity_that_the_gateway_refuses_is_refused_by_verify_and_explain() {
             .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let issue = [&["issue", "client", "--out", "odd"], &names[..]].concat();
-        certs(dir, &issue).bad(1, &["not signed as client", shown, "would not arrive byte for byte"]);
+        certs(dir, &issue).fails(1, &["not signed as client", shown, "would not arrive byte for byte"]);
         assert!(!dir.join("odd.key").exists());
     }
 }
@@ -99,23 +99,23 @@ fn verify_takes_the_configuration_of_the_gateway() {
     let verify = |cluster: &[&str]| {
         certs(dir, &[&["verify", "alice.crt", "--config", "gateway.yaml"], cluster].concat())
     };
-    let said = verify(&["--cluster", "prod"]).good();
-    assert!(said.starts_with("accepted by x509 for cluster prod\n"), "{said}");
+    let output = verify(&["--cluster", "prod"]).succeeds();
+    assert!(output.starts_with("accepted by x509 for cluster prod\n"), "{output}");
     let refused = verify(&["--cluster", "staging"]);
     assert!(
         refused.code == 1 && refused.out.starts_with("refused (401 Unauthorized) for cluster staging"),
         "{refused:?}"
     );
-    verify(&["--cluster", "tokens"]).bad(64, &["cluster tokens does not accept client certificates"]);
-    verify(&["--cluster", "other"]).bad(64, &["prod, staging, tokens"]);
-    verify(&[]).bad(64, &["prod, staging, tokens"]);
+    verify(&["--cluster", "tokens"]).fails(64, &["cluster tokens does not accept client certificates"]);
+    verify(&["--cluster", "other"]).fails(64, &["prod, staging, tokens"]);
+    verify(&[]).fails(64, &["prod, staging, tokens"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubeconfig_that_was_issued_is_let_in_by_the_gateway() {
+async fn the_gateway_accepts_an_issued_kubeconfig() {
     let directory = authorities();
     let pki = Pki::new();
-    let backend = Backend::start(&pki, H2, |_| {
+    let backend = FakeBackend::start(&pki, H2, |_| {
         Box::pin(async {
             let answer = http::Response::builder().header("content-type", "application/json");
             answer.body(full(LIST)).unwrap()
@@ -143,10 +143,11 @@ async fn a_kubeconfig_that_was_issued_is_let_in_by_the_gateway() {
         "--certificate-authority",
         &servers,
     ];
-    certs(directory.path(), &issue).good();
+    certs(directory.path(), &issue).succeeds();
     let mut list = command(directory.path(), &["list", "--kubeconfig", "alice.kubeconfig"]);
-    let listed = tokio::task::spawn_blocking(move || super::Said::of(list.output().unwrap())).await.unwrap();
-    assert_eq!(listed.good(), "No resources found\n");
+    let listed =
+        tokio::task::spawn_blocking(move || super::CommandOutput::of(list.output().unwrap())).await.unwrap();
+    assert_eq!(listed.succeeds(), "No resources found\n");
     let seen = backend.take().unwrap();
     assert_eq!(seen.target.trim_end_matches('?'), "/apis/certificates.k8s.io/v1/certificatesigningrequests");
     assert_eq!(seen.all("x-remote-user"), ["alice"]);

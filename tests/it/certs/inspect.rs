@@ -1,35 +1,35 @@
-//! What `inspect` shows of everything, and what it finds wrong.
+//! The output of `inspect`, and the problems that it reports.
 
 use std::path::Path;
 
 use serde_json::Value;
-use testkit::issuer::now;
+use testkit::now;
 use testkit::pki::{Ca, KeyKind};
-use testkit::{Backend, Pki, full};
+use testkit::{FakeBackend, Pki, full};
 
 use super::{authorities, certs, shell};
 
 const DAY: i64 = 86_400;
 
-/// What is wrong, and whether it is an error.
+/// Severity and text of each problem, and the exit code.
 fn problems(directory: &Path, arguments: &[&str]) -> (Vec<(String, String)>, i32) {
-    let said = certs(directory, &[&["inspect", "--output", "json"], arguments].concat());
-    let json: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    let output = certs(directory, &[&["inspect", "--output", "json"], arguments].concat());
+    let json: Value = serde_json::from_str(&output.out).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let problems = json["problems"].as_array().unwrap();
-    (problems.iter().map(|one| (text(&one["severity"]), text(&one["problem"]))).collect(), said.code)
+    (problems.iter().map(|one| (text(&one["severity"]), text(&one["problem"]))).collect(), output.code)
 }
 
-/// What is wrong, and how bad it is.
+/// Severity and text of each problem.
 type Found<'a> = &'a [(&'a str, &'a str)];
 
 #[test]
-fn tables_show_everything_and_end_with_what_is_wrong() {
+fn tables_end_with_the_problems() {
     let directory = authorities();
     let dir = directory.path();
     let issue =
         ["issue", "serving", "--cn", "gateway", "--dns", "gw.test", "--ip", "10.0.0.1", "--out", "gateway"];
-    certs(dir, &issue).good();
+    certs(dir, &issue).succeeds();
     insta::assert_snapshot!(
         "certs_inspect_pair",
         certs(dir, &["inspect", "gateway.crt", "gateway.key"]).normal()
@@ -44,17 +44,17 @@ fn tables_show_everything_and_end_with_what_is_wrong() {
         "certs_inspect_json",
         certs(dir, &["inspect", "-o", "json", "gateway.crt"]).normal()
     );
-    let yaml = certs(dir, &["inspect", "-o", "yaml", "gateway.key"]).good();
+    let yaml = certs(dir, &["inspect", "-o", "yaml", "gateway.key"]).succeeds();
     let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
     assert_eq!(yaml["items"][0]["facts"]["key"], "ECDSA P-256");
-    // Nothing of a key is shown.
+    // No part of a key is shown.
     let key = std::fs::read_to_string(dir.join("gateway.key")).unwrap();
-    let said = certs(dir, &["inspect", "gateway.key", "pki/ca.key"]).good();
-    assert!(!key.lines().any(|line| said.contains(line)), "{said}");
+    let output = certs(dir, &["inspect", "gateway.key", "pki/ca.key"]).succeeds();
+    assert!(!key.lines().any(|line| output.contains(line)), "{output}");
 }
 
 #[test]
-fn each_thing_that_is_wrong_is_found() {
+fn each_problem_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();
     let ca = Ca::new("clients");
@@ -126,7 +126,7 @@ fn each_thing_that_is_wrong_is_found() {
 }
 
 #[test]
-fn kubeconfigs_are_looked_into_whether_embedded_or_not() {
+fn certificates_of_kubeconfigs_are_inspected_whether_embedded_or_not() {
     let directory = authorities();
     let dir = directory.path();
     let issue = [
@@ -141,13 +141,13 @@ fn kubeconfigs_are_looked_into_whether_embedded_or_not() {
         "--server",
         "https://gateway.test:6443",
     ];
-    certs(dir, &issue).good();
+    certs(dir, &issue).succeeds();
     insta::assert_snapshot!(
         "certs_inspect_kubeconfig",
         certs(dir, &["inspect", "alice.kubeconfig"]).normal()
     );
     let serving = ["issue", "serving", "--cn", "gw", "--dns", "gw", "--out", "gw"];
-    certs(dir, &serving).good();
+    certs(dir, &serving).succeeds();
     let config = |user: &str, cluster: &str| {
         let text = format!(
             "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: 'https://a', {cluster}}}}}]\n\
@@ -174,28 +174,30 @@ fn kubeconfigs_are_looked_into_whether_embedded_or_not() {
             code == 1 && found.iter().any(|(_, problem)| problem.contains(expected)),
             "{user}: {found:?}"
         );
-        let said = certs(dir, &["inspect", "config"]);
-        assert!(!said.out.contains("hidden"), "{}", said.out);
+        let output = certs(dir, &["inspect", "config"]);
+        assert!(!output.out.contains("hidden"), "{}", output.out);
     }
     std::fs::write(dir.join("garbage"), "users: [hidden: {").unwrap();
-    let said = certs(dir, &["inspect", "garbage"]).bad(1, &["garbage: neither PEM, DER nor a kubeconfig"]);
-    assert!(!said.contains("hidden"), "{said}");
-    certs(dir, &["inspect", "missing"]).bad(1, &["missing: No such file"]);
-    certs(dir, &["inspect"]).bad(64, &["--server"]);
+    let output =
+        certs(dir, &["inspect", "garbage"]).fails(1, &["garbage: neither PEM, DER nor a kubeconfig"]);
+    assert!(!output.contains("hidden"), "{output}");
+    certs(dir, &["inspect", "missing"]).fails(1, &["missing: No such file"]);
+    certs(dir, &["inspect"]).fails(64, &["--server"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_shows_its_chain_and_what_a_client_makes_of_it() {
+async fn a_servers_chain_is_shown_with_its_verification() {
     let pki = Pki::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let server =
-        Backend::without_client_auth(&pki, listener, |_| Box::pin(async { http::Response::new(full("ok")) }));
-    let closed = Backend::plain(&pki).await;
+    let server = FakeBackend::without_client_auth(&pki, listener, |_| {
+        Box::pin(async { http::Response::new(full("ok")) })
+    });
+    let backend = FakeBackend::plain(&pki).await;
     let dir = pki.directory.path().to_owned();
     pki.write("servers.crt", pki.servers.cert_pem());
     pki.write("clients.crt", pki.clients.cert_pem());
     let address = server.address.to_string();
-    let asked = closed.address.to_string();
+    let mutual_tls = backend.address.to_string();
     tokio::task::spawn_blocking(move || {
         let server = ["inspect", "--server", &address];
         let good = certs(&dir, &[&server[..], &["--ca-file", "servers.crt"]].concat());
@@ -206,28 +208,28 @@ async fn a_server_shows_its_chain_and_what_a_client_makes_of_it() {
         let other = ["--ca-file", "servers.crt", "--server-name", "elsewhere.test"];
         let (found, code) = problems(&dir, &[&server[1..], &other].concat());
         assert!(code == 1 && found[0].1.contains("not valid for name"), "{found:?}");
-        // One that asks for a certificate says whose.
-        let out = certs(&dir, &["inspect", "--server", &asked]).out;
+        // A server that requests client certificates names the accepted CAs.
+        let out = certs(&dir, &["inspect", "--server", &mutual_tls]).out;
         assert!(out.contains("requests a certificate of CN=front"), "{out}");
-        certs(&dir, &["inspect", "--server", "nowhere"]).bad(64, &["give HOST:PORT"]);
-        certs(&dir, &["inspect", "--server", &address, "--ca-file", "none"]).bad(1, &["--ca-file none"]);
+        certs(&dir, &["inspect", "--server", "nowhere"]).fails(64, &["give HOST:PORT"]);
+        certs(&dir, &["inspect", "--server", &address, "--ca-file", "none"]).fails(1, &["--ca-file none"]);
     })
     .await
     .unwrap();
-    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = nobody.local_addr().unwrap().to_string();
-    drop(nobody);
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = closed.local_addr().unwrap().to_string();
+    drop(closed);
     let dir = pki.directory.path().to_owned();
     let refused = tokio::task::spawn_blocking(move || certs(&dir, &["inspect", "--server", &address]));
-    refused.await.unwrap().bad(1, &["Connection refused"]);
+    refused.await.unwrap().fails(1, &["Connection refused"]);
 }
 
-/// The gateway and the signer read groups in every type of string, so they are told of in every one.
+/// The gateway and the signer accept groups in every string type, so the warning must cover every type.
 #[test]
-fn masters_are_found_however_they_are_written() {
+fn system_masters_is_found_in_every_string_type() {
     let directory = authorities();
     let path = directory.path();
-    // PrintableString has no mark of its own; T61String, BMPString, UTF8String.
+    // openssl's masks of PrintableString, T61String, BMPString and UTF8String.
     for mask in ["2", "4", "2048", "8192"] {
         let config = format!(
             "[req]\nprompt = no\ndistinguished_name = name\nstring_mask = MASK:{mask}\n[name]\nO = system:masters\n\
@@ -238,24 +240,24 @@ fn masters_are_found_however_they_are_written() {
             path,
             "openssl req -new -newkey ed25519 -nodes -keyout k -config req.cnf -out r.csr 2>/dev/null",
         );
-        let said = certs(path, &["inspect", "r.csr"]).good();
-        assert!(said.contains("requests the group system:masters"), "{mask}: {said}");
+        let output = certs(path, &["inspect", "r.csr"]).succeeds();
+        assert!(output.contains("requests the group system:masters"), "{mask}: {output}");
         shell(
             path,
             "openssl req -x509 -key k -config req.cnf -addext extendedKeyUsage=clientAuth \
                      -addext basicConstraints=CA:FALSE -out r.crt",
         );
-        let said = certs(path, &["inspect", "r.crt"]).good();
-        assert!(said.contains("in the group system:masters"), "{mask}: {said}");
+        let output = certs(path, &["inspect", "r.crt"]).succeeds();
+        assert!(output.contains("in the group system:masters"), "{mask}: {output}");
     }
 }
 
 #[test]
-fn an_encrypted_key_is_compared_if_its_passphrase_is_given() {
+fn an_encrypted_key_is_compared_with_its_certificate() {
     let directory = authorities();
     let dir = directory.path();
     for name in ["alice", "bob"] {
-        certs(dir, &["issue", "client", "--cn", name, "--out", name]).good();
+        certs(dir, &["issue", "client", "--cn", name, "--out", name]).succeeds();
         shell(dir, &format!("openssl pkey -in {name}.key -aes256 -passout pass:horse -out {name}.enc"));
     }
     std::fs::write(dir.join("passphrase"), "horse\n").unwrap();
@@ -274,6 +276,6 @@ fn an_encrypted_key_is_compared_if_its_passphrase_is_given() {
 fn the_standard_input_is_inspected() {
     let directory = authorities();
     let portcullis = crate::gateway::PORTCULLIS;
-    let said = shell(directory.path(), &format!("cat pki/ca.crt | {portcullis} certs inspect -"));
-    assert!(said.contains("CN=portcullis root CA") && said.contains("no problems found"), "{said}");
+    let output = shell(directory.path(), &format!("cat pki/ca.crt | {portcullis} certs inspect -"));
+    assert!(output.contains("CN=portcullis root CA") && output.contains("no problems found"), "{output}");
 }

@@ -1,4 +1,4 @@
-//! What `issue` and `sign` sign, and what they refuse.
+//! The certificates of `issue` and `sign`, and their refusals.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use testkit::ambiguous_pem::ambiguous;
 
 use super::{authorities, certs, mode, names, normal, shell};
 
-/// A request made by openssl, with this subject and more of its flags.
+/// A request made by openssl with this subject and additional flags.
 fn request(directory: &Path, name: &str, subject: &str, more: &str) {
     let line = format!(
         "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.key -out {name}.csr \
@@ -54,12 +54,12 @@ fn each_kind_is_signed_by_its_own_authority_for_its_own_purpose() {
         ),
     ];
     for (kind, flags, authority, purpose, subject) in cases {
-        let said = certs(directory.path(), &[&["issue", kind, "--out", kind], flags].concat()).good();
-        insta::assert_snapshot!(format!("certs_issue_{kind}"), normal(&said));
+        let output = certs(directory.path(), &[&["issue", kind, "--out", kind], flags].concat()).succeeds();
+        insta::assert_snapshot!(format!("certs_issue_{kind}"), normal(&output));
         for name in [format!("{kind}.crt"), format!("{kind}.key")] {
             assert_eq!(mode(&directory.path().join(&name)), 0o600, "{name}");
         }
-        // The whole chain is in the file: the root is enough to verify it.
+        // The file holds the whole chain, so the root suffices to verify it.
         let purpose_flag = if purpose == "clientAuth" { "sslclient" } else { "sslserver" };
         let verify = format!(
             "openssl verify -purpose {purpose_flag} -CAfile pki/ca.crt -untrusted {kind}.crt {kind}.crt"
@@ -84,13 +84,13 @@ fn each_kind_is_signed_by_its_own_authority_for_its_own_purpose() {
 }
 
 #[test]
-fn a_life_is_as_long_as_was_asked_but_not_longer_than_the_authority() {
+fn the_validity_is_as_requested_but_not_longer_than_that_of_the_ca() {
     let directory = tempfile::tempdir().unwrap();
-    certs(directory.path(), &["init", "--validity", "30d"]).good();
+    certs(directory.path(), &["init", "--validity", "30d"]).succeeds();
     let issue = |name, duration| {
         let flags =
             ["issue", "client", "--cn", name, "--out", name, "--duration", duration, "--output", "json"];
-        let json: Value = serde_json::from_str(&certs(directory.path(), &flags).good()).unwrap();
+        let json: Value = serde_json::from_str(&certs(directory.path(), &flags).succeeds()).unwrap();
         json["remarks"].as_array().unwrap().clone()
     };
     assert!(issue("short", "10d").is_empty());
@@ -102,7 +102,7 @@ fn a_life_is_as_long_as_was_asked_but_not_longer_than_the_authority() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_signed() {
+fn invalid_arguments_are_refused_before_signing() {
     let directory = authorities();
     let cases: [(&[&str], i32, &str); 18] = [
         (
@@ -155,31 +155,31 @@ fn what_makes_no_sense_is_refused_before_anything_is_signed() {
             "https://HOST:PORT",
         ),
     ];
-    for (arguments, code, told) in cases {
-        certs(directory.path(), arguments).bad(code, &[told]);
+    for (arguments, code, error) in cases {
+        certs(directory.path(), arguments).fails(code, &[error]);
     }
     assert_eq!(names(directory.path()), ["pki"]);
     assert!(!directory.path().join("pki/client-ca.index.jsonl").exists());
 }
 
 #[test]
-fn masters_are_told_of() {
+fn system_masters_is_warned_about() {
     let directory = authorities();
     let flags = ["issue", "client", "--cn", "root", "-O", "system:masters", "--out", "root"];
-    let said = certs(directory.path(), &flags).good();
-    assert!(said.contains("system:masters has full access"), "{said}");
-    // What another wrote is signed only if that is said.
+    let output = certs(directory.path(), &flags).succeeds();
+    assert!(output.contains("system:masters has full access"), "{output}");
+    // A request for system:masters from another author is signed only with a flag.
     request(directory.path(), "mallory", "/O=system:masters/CN=mallory", "");
     let sign = ["sign", "mallory.csr", "--profile", "client"];
     certs(directory.path(), &sign)
-        .bad(1, &["system:masters, which has full access", "--allow-system-masters"]);
+        .fails(1, &["system:masters, which has full access", "--allow-system-masters"]);
     assert!(!directory.path().join("mallory.crt").exists());
-    certs(directory.path(), &[&sign[..], &["--profile", "serving"]].concat()).bad(64, &["--profile"]);
-    certs(directory.path(), &[&sign[..], &["--allow-system-masters"]].concat()).good();
+    certs(directory.path(), &[&sign[..], &["--profile", "serving"]].concat()).fails(64, &["--profile"]);
+    certs(directory.path(), &[&sign[..], &["--allow-system-masters"]].concat()).succeeds();
 }
 
 #[test]
-fn no_client_is_signed_whom_the_gateway_would_refuse() {
+fn names_that_the_gateway_refuses_are_not_signed() {
     let directory = authorities();
     for (name, subject) in
         [("blank", "'/CN=alice '"), ("group", "'/O= dev/CN=alice'"), ("unseen", "$'/CN=al\\u200bice' -utf8")]
@@ -187,24 +187,26 @@ fn no_client_is_signed_whom_the_gateway_would_refuse() {
         request(directory.path(), name, subject, "");
         let problem = if name == "unseen" { "or an invisible one" } else { "would not arrive byte for byte" };
         certs(directory.path(), &["sign", &format!("{name}.csr"), "--profile", "client"])
-            .bad(1, &["not signed as client", problem]);
+            .fails(1, &["not signed as client", problem]);
     }
     let problem = "system:portcullis is the gateway's own user, and the gateway refuses clients of this name: choose another";
     let issue = ["issue", "client", "--cn", "system:portcullis", "--out", "own"];
-    certs(directory.path(), &issue).bad(1, &["not signed as client", problem]);
+    certs(directory.path(), &issue).fails(1, &["not signed as client", problem]);
     assert!(!directory.path().join("own.key").exists());
     request(directory.path(), "own", "/CN=system:portcullis", "");
     certs(directory.path(), &["sign", "own.csr", "--profile", "client"])
-        .bad(1, &["not signed as client", problem]);
-    // A front proxy may name any user, so its own name is none.
-    certs(directory.path(), &["issue", "front-proxy", "--cn", "system:portcullis", "--out", "front"]).good();
+        .fails(1, &["not signed as client", problem]);
+    // A front proxy asserts users, so its own name is not a user name.
+    certs(directory.path(), &["issue", "front-proxy", "--cn", "system:portcullis", "--out", "front"])
+        .succeeds();
 }
 
 #[test]
-fn a_duration_is_what_it_says() {
+fn durations_are_parsed() {
     let directory = authorities();
     let issue = |name, more: &[&str]| {
-        certs(directory.path(), &[&["issue", "client", "--cn", name, "--out", name], more].concat()).good();
+        certs(directory.path(), &[&["issue", "client", "--cn", name, "--out", name], more].concat())
+            .succeeds();
     };
     let lasts = |name, seconds: u64| {
         let line =
@@ -216,19 +218,19 @@ fn a_duration_is_what_it_says() {
     assert!(lasts("year", 365 * day - 60) && !lasts("year", 365 * day + 60));
     issue("hour", &["--duration", "1h"]);
     assert!(lasts("hour", 3600 - 60) && !lasts("hour", 3600 + 60));
-    // A user cannot be revoked.
+    // A user certificate cannot be revoked, so its default validity is short.
     issue("usual", &[]);
     assert!(lasts("usual", 90 * day - 60) && !lasts("usual", 90 * day + 60));
 }
 
 #[test]
-fn a_request_is_signed_with_all_its_groups_and_nothing_else_of_it() {
+fn a_request_is_signed_with_its_groups_and_sans_but_no_other_extension() {
     let directory = authorities();
     let more = "-addext basicConstraints=CA:TRUE -addext keyUsage=keyCertSign -addext nsComment=hello \
                 -addext subjectAltName=DNS:a.test";
     request(directory.path(), "alice", "/O=dev/O=ops/CN=alice", more);
-    let said = certs(directory.path(), &["sign", "alice.csr", "--profile", "client"]).good();
-    assert!(said.contains("alice.crt") && said.contains("pki/client-ca.index.jsonl"), "{said}");
+    let output = certs(directory.path(), &["sign", "alice.csr", "--profile", "client"]).succeeds();
+    assert!(output.contains("alice.crt") && output.contains("pki/client-ca.index.jsonl"), "{output}");
     let text = shell(directory.path(), "openssl x509 -noout -text -in alice.crt");
     for part in ["CA:FALSE", "Digital Signature", "TLS Web Client Authentication", "DNS:a.test"] {
         assert!(text.contains(part), "{part} is not in {text}");
@@ -238,19 +240,19 @@ fn a_request_is_signed_with_all_its_groups_and_nothing_else_of_it() {
     assert_eq!(subject.matches("O=").count(), 2, "{subject}");
     assert_eq!(mode(&directory.path().join("alice.crt")), 0o600);
     certs(directory.path(), &["sign", "alice.csr", "--profile", "client"])
-        .bad(1, &["alice.crt: the file already exists"]);
+        .fails(1, &["alice.crt: the file already exists"]);
 
-    // DER, elsewhere, for a purpose of its own.
+    // A request in DER, another output file, another purpose.
     shell(directory.path(), "openssl req -in alice.csr -outform der -out alice.der");
     let other =
         ["sign", "alice.der", "--profile", "serving", "--usages", "server auth", "--out", "served.crt"];
-    certs(directory.path(), &other).good();
+    certs(directory.path(), &other).succeeds();
     let usage = shell(directory.path(), "openssl x509 -noout -ext keyUsage,extendedKeyUsage -in served.crt");
     assert!(usage.contains("TLS Web Server Authentication") && !usage.contains("Client"), "{usage}");
 }
 
 #[test]
-fn a_request_that_cannot_be_signed_says_why() {
+fn refused_requests_have_a_reason() {
     let directory = authorities();
     request(directory.path(), "alice", "/CN=alice", "");
     shell(
@@ -258,12 +260,12 @@ fn a_request_that_cannot_be_signed_says_why() {
         "openssl req -new -newkey rsa:1024 -nodes -keyout w.key -out weak.csr -subj /CN=w",
     );
     std::fs::write(directory.path().join("none.csr"), "hello").unwrap();
-    // A request whose signature is not its own.
+    // A request with an invalid signature.
     let line = "openssl req -in alice.csr -outform der | head -c -1 > bad.der; printf x >> bad.der";
     shell(directory.path(), line);
     shell(directory.path(), "openssl req -text -in alice.csr -out text.csr");
     let before = names(directory.path());
-    certs(directory.path(), &["issue", "client", "--cn", "x", "--out", "x", "--dir", "pki"]).good();
+    certs(directory.path(), &["issue", "client", "--cn", "x", "--out", "x", "--dir", "pki"]).succeeds();
     std::fs::remove_file(directory.path().join("pki/client-ca.index.jsonl")).unwrap();
     let before = [before, vec!["x.crt".to_owned(), "x.key".to_owned()]].concat();
     let cases: [(&[&str], &str); 9] = [
@@ -286,16 +288,16 @@ fn a_request_that_cannot_be_signed_says_why() {
         (&["sign", "missing.csr", "--profile", "client"], "missing.csr: No such file"),
         (&["sign", "alice.csr", "--profile", "client", "--usages", "cert sign"], "not signed as client: "),
     ];
-    for (arguments, told) in cases {
-        let said = certs(directory.path(), arguments).bad(1, &[told]);
-        assert!(said.trim_end().len() > told.len() + "portcullis: ".len() + 10, "{said}");
+    for (arguments, error) in cases {
+        let output = certs(directory.path(), arguments).fails(1, &[error]);
+        assert!(output.trim_end().len() > error.len() + "portcullis: ".len() + 10, "{output}");
     }
     assert_eq!(names(directory.path()), before);
     assert!(!directory.path().join("pki/client-ca.index.jsonl").exists());
 }
 
 #[test]
-fn what_inspect_shows_is_what_sign_signs() {
+fn inspect_and_sign_parse_the_same_request() {
     let directory = authorities();
     let dir = directory.path();
     request(dir, "harmless", "/O=dev/CN=harmless", "");
@@ -307,18 +309,18 @@ fn what_inspect_shows_is_what_sign_signs() {
         let file = format!("ambiguous-{place}.csr");
         std::fs::write(dir.join(&file), text).unwrap();
         let refusal = "the certificate request is not one PEM block alone";
-        certs(dir, &["sign", &file, "--profile", "client"]).bad(1, &[refusal]);
-        let said = certs(dir, &["inspect", &file]);
-        assert!(said.code == 1 && said.out.contains(refusal), "{name}: {said:?}");
-        let (harmless, attacker) = (said.out.find("CN=harmless"), said.out.find("CN=attacker"));
-        assert!(harmless.is_some_and(|first| attacker.is_none_or(|then| first < then)), "{name}: {said:?}");
+        certs(dir, &["sign", &file, "--profile", "client"]).fails(1, &[refusal]);
+        let output = certs(dir, &["inspect", &file]);
+        assert!(output.code == 1 && output.out.contains(refusal), "{name}: {output:?}");
+        let (harmless, attacker) = (output.out.find("CN=harmless"), output.out.find("CN=attacker"));
+        assert!(harmless.is_some_and(|first| attacker.is_none_or(|then| first < then)), "{name}: {output:?}");
     }
 }
 
 #[test]
-fn another_authority_signs_a_front_proxy_as_readme_shows_it() {
+fn an_external_ca_signs_a_front_proxy_certificate_as_in_the_readme() {
     let directory = tempfile::tempdir().unwrap();
-    // As kubeadm makes it: a root of its own.
+    // A separate root, as kubeadm creates it.
     let line = "openssl req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN=front-proxy-ca -keyout front-proxy-ca.key \
                 -out front-proxy-ca.crt -addext keyUsage=critical,digitalSignature,keyEncipherment,keyCertSign";
     shell(directory.path(), line);
@@ -334,16 +336,16 @@ fn another_authority_signs_a_front_proxy_as_readme_shows_it() {
         "--out",
         "gateway-front",
     ];
-    let said = certs(directory.path(), &issue).good();
-    assert!(said.contains("recorded in  front-proxy-ca.index.jsonl"), "{said}");
+    let output = certs(directory.path(), &issue).succeeds();
+    assert!(output.contains("recorded in  front-proxy-ca.index.jsonl"), "{output}");
     shell(directory.path(), "openssl verify -purpose sslclient -CAfile front-proxy-ca.crt gateway-front.crt");
-    // A root is no part of a chain.
+    // The chain does not include the root.
     let chain = std::fs::read_to_string(directory.path().join("gateway-front.crt")).unwrap();
     assert_eq!(chain.matches("BEGIN CERTIFICATE").count(), 1);
 }
 
 #[test]
-fn a_kubeconfig_has_the_certificates_of_an_authority_and_not_its_key() {
+fn a_kubeconfig_embeds_the_ca_certificates_but_not_the_ca_key() {
     let directory = authorities();
     let path = directory.path();
     shell(path, "cat pki/ca.key pki/ca.crt > both.pem");
@@ -352,11 +354,11 @@ fn a_kubeconfig_has_the_certificates_of_an_authority_and_not_its_key() {
         let files = ["--kubeconfig-out", out, "--certificate-authority", authority];
         certs(path, &[&issue[..], &files].concat())
     };
-    issue("both.pem", "a").good();
+    issue("both.pem", "a").succeeds();
     let config: Value = serde_saphyr::from_str(&std::fs::read_to_string(path.join("a")).unwrap()).unwrap();
     let held = config["clusters"][0]["cluster"]["certificate-authority-data"].as_str().unwrap();
     let held = String::from_utf8(STANDARD.decode(held).unwrap()).unwrap();
     assert_eq!(held.replace("\r\n", "\n"), shell(path, "cat pki/ca.crt").replace("\r\n", "\n"));
-    issue("pki/ca.key", "b").bad(1, &["--certificate-authority pki/ca.key", "give the CA"]);
+    issue("pki/ca.key", "b").fails(1, &["--certificate-authority pki/ca.key", "give the CA"]);
     assert!(!path.join("b").exists());
 }

@@ -1,26 +1,29 @@
-//! Names of requests that a path, a selector or a terminal could take for something else.
+//! Names of requests with special characters of paths, selectors or terminals.
 
 use serde_json::json;
 
 use super::cluster::Cluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_decision_is_about_the_request_that_was_named_and_no_other() {
+async fn approve_and_deny_change_only_the_named_request() {
     let cluster = Cluster::start().await;
     cluster.add("victim", "/O=kubeadm:cluster-admins/CN=victim");
     for (verb, name) in
         [("approve", "victim?x"), ("deny", "victim#x"), ("approve", "victim?x=1&y"), ("deny", "a b")]
     {
         cluster.add(name, "/CN=harmless");
-        let said = cluster.run(&[verb, name, "--yes"]).await.good();
-        assert!(said.contains("CN=harmless") && !said.contains("victim:"), "{said}");
-        assert!(cluster.found(name).unwrap()["status"]["conditions"].is_array(), "{name} is not decided on");
-        assert!(cluster.found("victim").unwrap().get("status").is_none(), "{name} decided on victim");
+        let output = cluster.run(&[verb, name, "--yes"]).await.succeeds();
+        assert!(output.contains("CN=harmless") && !output.contains("victim:"), "{output}");
+        assert!(cluster.found(name).unwrap()["status"]["conditions"].is_array(), "{name} has no condition");
+        assert!(
+            cluster.found("victim").unwrap().get("status").is_none(),
+            "the command for {name} changed victim"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_no_request_can_have_is_an_error() {
+async fn an_invalid_request_name_is_an_error() {
     let cluster = Cluster::start().await;
     cluster.add("victim", "/CN=victim");
     let names = [
@@ -32,30 +35,30 @@ async fn a_name_that_no_request_can_have_is_an_error() {
         ("", "resource name may not be empty"),
     ];
     for (name, problem) in names {
-        cluster.run(&["approve", name, "--yes"]).await.bad(64, &[problem]);
-        cluster.run(&["deny", "victim", name, "--yes"]).await.bad(64, &[problem]);
+        cluster.run(&["approve", name, "--yes"]).await.fails(64, &[problem]);
+        cluster.run(&["deny", "victim", name, "--yes"]).await.fails(64, &[problem]);
         let request = ["request", "--cn", "a", "--name", name, "--out-cert", "a.crt", "--out-key", "a.key"];
-        cluster.run(&request).await.bad(64, &[problem]);
+        cluster.run(&request).await.fails(64, &[problem]);
     }
     assert!(cluster.found("victim").unwrap().get("status").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_about_another_request_is_an_error() {
+async fn a_response_with_another_request_is_an_error() {
     let cluster = Cluster::start().await;
     cluster.add("victim", "/CN=victim");
     cluster.add("harmless", "/CN=harmless");
     cluster.answer_with("victim");
     let problem = "the API server answered with certificatesigningrequest \"victim\"";
-    cluster.run(&["approve", "harmless", "--yes"]).await.bad(1, &[problem]);
+    cluster.run(&["approve", "harmless", "--yes"]).await.fails(1, &[problem]);
     let taken_up =
         ["request", "--cn", "a", "--name", "harmless", "--out-cert", "a.crt", "--out-key", "a.key"];
-    cluster.run(&taken_up).await.bad(1, &[problem]);
+    cluster.run(&taken_up).await.fails(1, &[problem]);
     assert!(cluster.found("victim").unwrap().get("status").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_whose_name_reads_as_a_selector_is_waited_for() {
+async fn a_request_name_is_escaped_in_the_field_selector() {
     let cluster = Cluster::start().await;
     let name = "a,metadata.name=b\\c";
     let request = ["request", "--cn", "a", "--name", name, "--out-cert", "a.crt", "--out-key", "a.key"];
@@ -65,11 +68,11 @@ async fn a_request_whose_name_reads_as_a_selector_is_waited_for() {
         request["status"] = json!({"conditions": [{"type": "Denied", "status": "True", "reason": "No"}]});
     });
     let output = testkit::in_time(child.wait_with_output()).await.unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("the request was denied: No"), "{said}");
+    let output = String::from_utf8(output.stderr).unwrap();
+    assert!(output.contains("the request was denied: No"), "{output}");
 }
 
-/// What a request may hold beside the names and the key, as openssl's options write it, and what of it is shown.
+/// Request contents beside the names and the key: a name, openssl's option, and the expected text in the output.
 const CONTENTS: [(&str, &str, &str); 6] = [
     (
         "an authority",
@@ -88,16 +91,16 @@ const CONTENTS: [(&str, &str, &str); 6] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_signer_may_copy_is_shown_before_it_is_approved() {
+async fn extensions_that_another_signer_may_copy_are_shown_before_the_approval() {
     let cluster = Cluster::start().await;
-    for (what, options, shown) in CONTENTS {
+    for (name, options, shown) in CONTENTS {
         cluster.add_with("one", "/CN=a", options);
-        let said = cluster.run(&["approve", "one", "--yes"]).await.good();
-        assert!(said.contains(shown), "{what}: {said}");
+        let output = cluster.run(&["approve", "one", "--yes"]).await.succeeds();
+        assert!(output.contains(shown), "{name}: {output}");
         assert_eq!(
-            said.contains("WARNING"),
+            output.contains("WARNING"),
             shown.contains("CA certificate") || shown.contains("CA:TRUE"),
-            "{what}: {said}"
+            "{name}: {output}"
         );
     }
     cluster.add("two", "/CN=b");
@@ -105,8 +108,8 @@ async fn what_another_signer_may_copy_is_shown_before_it_is_approved() {
         request["spec"]["uid"] = "uid-of-carol".into();
         request["spec"]["extra"] = json!({"example.com/scopes": ["all", "none "]});
     });
-    let said = cluster.run(&["approve", "two", "--yes"]).await.good();
+    let output = cluster.run(&["approve", "two", "--yes"]).await.succeeds();
     for shown in ["uid        uid-of-carol", "example.com/scopes=all", "example.com/scopes=\"none \""] {
-        assert!(said.contains(shown), "{shown}: {said}");
+        assert!(output.contains(shown), "{shown}: {output}");
     }
 }

@@ -1,4 +1,4 @@
-//! The files of `certs/`: both readers accept them, and their certificates are those of the built-in profiles.
+//! The files of `certs/`: the command and the gateway accept them, and their certificates match the built-in profiles.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use portcullis::pki::issuance::issue::IssuanceRequest;
 use portcullis::pki::issuance::request::CertificateRequest;
 use serde_json::Value;
 
-use super::{Said, certs, names, shell};
+use super::{CommandOutput, certs, names, shell};
 use testkit::{Pki, flags};
 
 use crate::gateway::resolved;
@@ -81,7 +81,7 @@ impl Sample {
                 arguments.extend([flag, value]);
             }
         }
-        serde_json::from_str(&certs(directory, &arguments).good()).unwrap()
+        serde_json::from_str(&certs(directory, &arguments).succeeds()).unwrap()
     }
 }
 
@@ -93,12 +93,12 @@ fn copy() -> tempfile::TempDir {
         let file = Path::new("certs").join(&name);
         std::fs::copy(Path::new(CERTS).join(&name), directory.path().join(file)).unwrap();
     }
-    certs(directory.path(), &["init", "--dir", "certs"]).good();
-    certs(directory.path(), &["init", "--dir", "certs/service", "--name", "service"]).good();
+    certs(directory.path(), &["init", "--dir", "certs"]).succeeds();
+    certs(directory.path(), &["init", "--dir", "certs/service", "--name", "service"]).succeeds();
     directory
 }
 
-/// What a profile decides of a certificate: the CA, the names, the extensions, and the validity in hours.
+/// The parts of a certificate that a profile determines: the CA, the names, the extensions, and the validity in hours.
 fn decided(directory: &Path, file: &str) -> (String, u64) {
     let extensions = "basicConstraints,keyUsage,extendedKeyUsage,authorityKeyIdentifier,subjectAltName";
     let line = format!("openssl x509 -noout -issuer -subject -ext {extensions} -in {file}");
@@ -132,7 +132,7 @@ fn files_agree_with_the_built_in_profiles() {
                     dir,
                     &["sign", &request, "--profile", profile, "--dir", "certs", "--out", out, "--force"],
                 )
-                .good();
+                .succeeds();
                 decided(dir, out)
             };
             let expected = sign(sample.name, "built-in.crt");
@@ -170,7 +170,7 @@ fn signed_by_the_gateway(directory: &Path, sample: &Sample, request: &str) -> (S
 }
 
 #[test]
-fn every_file_is_read_by_both_and_named_in_the_readme() {
+fn command_and_gateway_read_every_file_and_the_readme_lists_it() {
     let directory = copy();
     let readme = std::fs::read_to_string(Path::new(CERTS).join("README.md")).unwrap();
     let mut files: Vec<String> =
@@ -178,7 +178,7 @@ fn every_file_is_read_by_both_and_named_in_the_readme() {
     for file in &files {
         assert!(readme.contains(&format!("({file})")), "{file} is not in certs/README.md");
     }
-    // Nothing else, above all no key.
+    // No other files, in particular no key.
     files.extend([".gitignore", "README.md"].map(str::to_owned));
     files.sort();
     let tracked = shell(Path::new(CERTS), "git ls-files --cached --others --exclude-standard .");
@@ -195,7 +195,7 @@ fn every_file_is_read_by_both_and_named_in_the_readme() {
 }
 
 #[test]
-fn the_readme_is_what_the_commands_print() {
+fn the_readme_is_the_output_of_the_commands() {
     let directory = tempfile::tempdir().unwrap();
     shell(directory.path(), &format!("mkdir certs && cp {CERTS}/*.yaml certs"));
     let page = Path::new(CERTS).join("README.md");
@@ -208,10 +208,10 @@ fn the_readme_is_what_the_commands_print() {
 }
 
 #[test]
-fn a_file_refuses_what_it_does_not_list() {
+fn a_profile_refuses_unlisted_names_and_extensions() {
     let directory = copy();
     let dir = directory.path();
-    let issue = |profile: &str, more: &[&str]| -> Said {
+    let issue = |profile: &str, more: &[&str]| -> CommandOutput {
         certs(dir, &[&["issue", "--profile", profile, "--out", "x"], more].concat())
     };
     let cases: &[(&str, &[&str], i32, &str)] = &[
@@ -246,7 +246,7 @@ fn a_file_refuses_what_it_does_not_list() {
             1,
             "DNS subjectAltName \"gateway.example.com\" is not allowed",
         ),
-        // Another CA may sign, but only for its own purpose.
+        // Another CA may sign only for its own purpose.
         (
             "certs/serving.yaml",
             &[
@@ -263,8 +263,8 @@ fn a_file_refuses_what_it_does_not_list() {
             "the CA certificate allows client auth, but not server auth",
         ),
     ];
-    for (profile, more, code, told) in cases {
-        issue(profile, more).bad(*code, &[told]);
+    for (profile, more, code, error) in cases {
+        issue(profile, more).fails(*code, &[error]);
     }
     assert!(!dir.join("x.key").exists());
 }
@@ -276,7 +276,7 @@ fn a_file_limits_the_validity() {
         let flags = ["issue", "--profile", "certs/client.yaml", "--cn", name, "--out", name];
         let more = ["--duration", duration, "--output", "json"];
         let json: Value =
-            serde_json::from_str(&certs(directory.path(), &[&flags[..], &more].concat()).good()).unwrap();
+            serde_json::from_str(&certs(directory.path(), &[&flags[..], &more].concat()).succeeds()).unwrap();
         let (_, hours) = decided(directory.path(), &format!("{name}.crt"));
         (hours, json["remarks"].as_array().unwrap().clone())
     };
@@ -287,7 +287,7 @@ fn a_file_limits_the_validity() {
 }
 
 #[test]
-fn what_is_wrong_in_a_file_is_told_with_its_line() {
+fn mistakes_in_a_profile_are_reported_with_their_line() {
     let directory = copy();
     let dir = directory.path();
     let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
@@ -367,13 +367,13 @@ fn what_is_wrong_in_a_file_is_told_with_its_line() {
         (&["client", "--profile", "two.yaml"], 64, &["--profile"]),
         (&[], 64, &["KIND or --profile is required", "fix: "]),
     ];
-    for (profile, code, told) in cases {
+    for (profile, code, texts) in cases {
         let rest = ["--cn", "a", "--out", "x"];
-        certs(dir, &[&["issue"], *profile, &rest].concat()).bad(*code, told);
+        certs(dir, &[&["issue"], *profile, &rest].concat()).fails(*code, texts);
     }
     assert!(!dir.join("x.key").exists());
     let chosen =
         ["issue", "--profile", "two.yaml", "--signer-name", "example.com/b", "--cn", "a", "--out", "x"];
-    certs(dir, &chosen).good();
-    certs(dir, &["issue", "--profile", "client", "--dir", "certs", "--cn", "a", "--out", "y"]).good();
+    certs(dir, &chosen).succeeds();
+    certs(dir, &["issue", "--profile", "client", "--dir", "certs", "--cn", "a", "--out", "y"]).succeeds();
 }

@@ -1,4 +1,4 @@
-//! Damaged certificates: bytes and elements changed, with and without a new signature over them.
+//! Damaged certificates: changed bytes and elements, with and without a new signature.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use testkit::random::Rng;
 
 use super::{Case, NOW};
 
-/// P-256 twice, since it is what most clients have.
+/// P-256 twice, since most clients use it.
 const KINDS: [KeyKind; 4] = [KeyKind::P256, KeyKind::P256, KeyKind::Ed25519, KeyKind::Rsa2048];
 
-/// Chains with a bit of everything in them, and the keys that signed them.
+/// Chains with many extensions, and the keys that signed them.
 fn rich(kind: KeyKind) -> (Ca, Ca, Issued) {
     let root = Ca::build("root")
         .key(kind)
@@ -45,7 +45,7 @@ fn rich(kind: KeyKind) -> (Ca, Ca, Issued) {
     (root, middle, leaf)
 }
 
-/// Bytes flipped, lost and added anywhere, signatures left as they are.
+/// Bytes flipped, removed and added anywhere, without new signatures.
 pub(super) fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
     let kinds = KINDS.map(|kind| {
         let (root, _, leaf) = rich(kind);
@@ -75,14 +75,14 @@ pub(super) fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
         .collect()
 }
 
-/// Certificates with damaged elements that are trusted as they are: what they say is read without any signature.
+/// Root certificates with damaged elements: a root's content is used without checking its signature.
 pub(super) fn own_authorities(rng: &mut Rng, count: usize) -> Vec<Case> {
     let leaves = KINDS.map(|kind| rich(kind).2);
     (0..count)
         .map(|index| {
             let mut whole = Node::list(rng.pick(&leaves).leaf()).expect("own certificates are DER").remove(0);
             for _ in 0..=rng.below(3) {
-                // The first levels are the frame, which is damaged often enough.
+                // The outer levels are damaged often enough elsewhere.
                 let size = whole.count();
                 whole.damage(2 + rng.below(size - 2), rng);
             }
@@ -103,12 +103,12 @@ pub(super) fn own_authorities(rng: &mut Rng, count: usize) -> Vec<Case> {
 pub(crate) enum Node {
     Primitive(u8, Vec<u8>),
     Constructed(u8, Vec<Self>),
-    /// Bytes to be written as they are.
+    /// Bytes that are written unchanged.
     Raw(Vec<u8>),
 }
 
 impl Node {
-    /// Reads elements; `None` if the bytes are not made of them.
+    /// Parses elements; `None` if the bytes are not a sequence of elements.
     pub(crate) fn list(mut bytes: &[u8]) -> Option<Vec<Self>> {
         let mut nodes = Vec::new();
         while let [tag, length, rest @ ..] = bytes {
@@ -121,7 +121,7 @@ impl Node {
             };
             let content = rest.get(..length)?;
             bytes = &rest[length..];
-            // OCTET STRINGs of extensions hold elements too.
+            // OCTET STRINGs of extensions contain elements too.
             let inner = if tag & 0x20 != 0 || *tag == 0x04 { Self::list(content) } else { None };
             nodes.push(inner.map_or_else(
                 || Self::Primitive(*tag, content.to_vec()),
@@ -200,7 +200,7 @@ impl Node {
     }
 }
 
-/// An element whose length is written in more octets than it takes, or not at all.
+/// An element whose length has redundant octets or is missing.
 fn with_odd_length(element: &[u8], rng: &mut Rng) -> Vec<u8> {
     let (tag, first) = (element[0], element[1]);
     let (length, content) = if first < 0x80 {
@@ -221,8 +221,8 @@ fn with_odd_length(element: &[u8], rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// Elements changed, lost, doubled and swapped within a certificate, which is then signed again, so that what parses
-/// is judged for what it says.
+/// Elements changed, removed, duplicated and swapped within a certificate, which is then signed again, so that
+/// verification does not stop at the signature.
 pub(super) fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
     let kinds = KINDS.map(|kind| (kind, rich(kind)));
     (0..4000)
@@ -238,7 +238,7 @@ pub(super) fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
             for _ in 0..=rng.below(2) {
                 let Node::Constructed(_, parts) = &mut whole else { unreachable!() };
                 let size = parts[0].count();
-                // The signed part, or now and then what is around it.
+                // The signed part, or occasionally the outer sequence.
                 if rng.one_in(12) {
                     let part = rng.below(parts.len());
                     parts[part].damage(0, rng);
@@ -249,7 +249,7 @@ pub(super) fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
             let Node::Constructed(tag, parts) = &mut whole else { unreachable!() };
             let tbs = parts[0].encode();
             if rng.one_in(2) {
-                // Keep the outer algorithm in step with the inner one.
+                // Keeps the outer algorithm equal to the inner one.
                 if let Node::Constructed(_, inner) = &parts[0]
                     && let Some(algorithm) =
                         inner.iter().find(|node| matches!(node, Node::Constructed(0x30, _)))

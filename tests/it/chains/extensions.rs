@@ -1,4 +1,4 @@
-//! Extensions that a whole chain is judged by: name constraints, policies, and the URIs that must parse.
+//! Extensions that affect a whole chain: name constraints, policies, and URIs, which must parse.
 
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ pub(super) fn name_constraints(rng: &mut Rng) -> Vec<Case> {
             add(format!("excluded {t}, name {n}"), &[], &[*tree], &[*name]);
         }
     }
-    // More than verifiers compare.
+    // At and beyond the limit of comparisons.
     for count in [499_usize, 501] {
         let texts: Vec<String> = (0..count).map(|index| format!("n{index}.example")).collect();
         let list: Vec<(u8, &[u8])> = texts.iter().map(|text| (2, text.as_bytes())).collect();
@@ -122,7 +122,7 @@ pub(super) fn name_constraints(rng: &mut Rng) -> Vec<Case> {
     // Random lists, at several places of a chain.
     for index in 0..1200 {
         let some = |rng: &mut Rng, list: &[(u8, &'static [u8])], most: usize| -> Vec<(u8, &'static [u8])> {
-            // Of one kind more often than not, so that the lists meet.
+            // Mostly of one kind, so that names and constraints match often.
             let kind = rng.pick(list).0;
             let alike = rng.one_in(2);
             (0..rng.below(most + 1))
@@ -195,7 +195,7 @@ pub(super) fn policies(rng: &mut Rng) -> Vec<Case> {
         for step in 0..rng.below(5) {
             let mut next = ca.build_intermediate(&format!("m{step}"));
             if rng.one_in(4) {
-                // Self-issued; another key keeps it from being a repetition.
+                // Self-issued, with another key so that it is not a duplicate.
                 next = next.raw_subject(ca.subject.clone()).key(KeyKind::P256);
             } else {
                 next = next.with_key(Arc::clone(&key));
@@ -208,7 +208,7 @@ pub(super) fn policies(rng: &mut Rng) -> Vec<Case> {
     cases
 }
 
-/// URIs must parse for a certificate to parse, and their hosts meet constraints.
+/// A certificate parses only if its URIs parse, and their hosts are subject to name constraints.
 pub(super) fn uris(rng: &mut Rng) -> Vec<Case> {
     const PIECES: &[&str] = &[
         "http",

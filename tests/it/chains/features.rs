@@ -1,4 +1,4 @@
-//! Every oddity of a certificate at every place of a chain, and random combinations of them.
+//! Every unusual property of a certificate at every position in a chain, and random combinations of them.
 
 use std::net::IpAddr;
 
@@ -267,7 +267,7 @@ pub(super) fn features() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut add = |name: String, roots: &[&Ca], issued: &Issued| {
         let case = Case::new(name, roots, issued);
-        // Once as it is, once with its certificates in the other order, once a moment later.
+        // Unchanged, in reverse order, and a second later.
         cases.push(Case { time: case.time + 1, name: format!("{}, later", case.name), ..case.clone() });
         cases.push(Case { nanos: 1, name: format!("{}, a moment later", case.name), ..case.clone() });
         cases.push(case);
@@ -332,7 +332,7 @@ pub(super) fn combinations(rng: &mut Rng) -> Vec<Case> {
     let identifier = seq(&[oid("1.3.101.112"), null()]);
     let leaf = root.leaf().cn("u").raw_algorithms(identifier.clone(), identifier).issue();
     cases.push(Case::new("Ed25519 with NULL", &[&root], &leaf));
-    // RSA-PSS, whose parameters can be written in many ways and mean what they say.
+    // RSA-PSS, whose parameters can be encoded in many ways.
     let root = Ca::with_key("root", KeyKind::Rsa2048);
     let sha256 = || oid("2.16.840.1.101.3.4.2.1");
     let mgf = |hash: Vec<u8>| tlv(0xa1, &seq(&[oid("1.2.840.113549.1.1.8"), hash]));
@@ -390,7 +390,7 @@ pub(super) fn combinations(rng: &mut Rng) -> Vec<Case> {
     for index in 0..1200 {
         let mut names = Vec::new();
         let mut alter = |rng: &mut Rng, mut builder: Builder, place: &str| {
-            // One change at a place on average: more of them hide each other.
+            // One change per certificate on average, since more would mask each other.
             while rng.one_in(2) {
                 let (name, change) = rng.pick(&changes);
                 names.push(format!("{place}: {name}"));

@@ -1,4 +1,4 @@
-//! Several ways to a root: cross-signing, circles, same names, long chains, the limit on signature checks.
+//! Path building: cross-signing, cycles, equal names, long chains, the limit on signature checks.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use testkit::random::Rng;
 
 use super::{Case, NOW};
 
-/// Several ways to a root, circles, same names, long chains, and the limit on signature checks.
+/// Chains with several paths, cycles, equal names, great length, or many signature checks.
 pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
     let mut cases = Vec::new();
     let root = Ca::new("root");
     let other = Ca::new("other");
     let leaf = |ca: &Ca| ca.leaf().cn("u").org("g").issue();
 
-    // The intermediate is missing, comes twice, comes before the leaf, or with strangers.
+    // The intermediate is missing, repeated, before the leaf, or among unrelated certificates.
     let middle = root.intermediate("middle");
     let good = leaf(&middle);
     let mut add = |name: &str, roots: &[&Ca], chain: Vec<CertificateDer<'static>>| {
@@ -56,7 +56,7 @@ pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
         cases.push(Case::new(format!("roots over intermediate: {name}"), &roots, &good));
     }
 
-    // Cross-signing and circles.
+    // Cross-signing and cycles.
     let a = Ca::new("a");
     let b = Ca::new("b");
     let (ab, ba) = (a.cross_sign(&b), b.cross_sign(&a));
@@ -94,7 +94,7 @@ pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
         }
     }
 
-    // The budget: many authorities of one name.
+    // The budget of signature checks: many CAs with the same name.
     for count in [1, 10, 48, 49, 50, 51, 97, 98, 99] {
         let crowd: Vec<Ca> =
             (0..count).map(|_| root.build_intermediate("crowd").skid(None).issue_ca()).collect();
@@ -114,12 +114,12 @@ pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
         let roots: Vec<&Ca> = crowd.iter().collect();
         let last = roots[count - 1];
         cases.push(Case::new(format!("crowd of {count} roots"), &roots, &leaf(last)));
-        // One check more, for the intermediate; the budget is spent by all of the path together.
+        // One more check, for the intermediate: the whole path shares the budget.
         let below = leaf(&last.intermediate("below"));
         cases.push(Case::new(format!("crowd of {count} roots over an intermediate"), &roots, &below));
     }
 
-    // Random graphs of authorities: few names, few keys, random issuers, random flaws.
+    // Random graphs of CAs: few names, few keys, random issuers, random defects.
     for index in 0..1200 {
         let keys: Vec<Arc<Key>> = (0..4).map(|key| Key::pooled(KeyKind::P256, key)).collect();
         let names = ["x", "y", "z"];

@@ -1,4 +1,4 @@
-//! Claims of service-account tokens, as they are written in JSON.
+//! Claims of service-account tokens, as JSON text.
 
 /// Names of claims, in the spelling of JSON text.
 pub(super) const NAMES: &[&str] = &[
@@ -136,7 +136,7 @@ pub(super) const NAMESPACES: &[&str] = &[
     "[\"ns\"]",
 ];
 
-/// Names of objects; many of them are there in some kind.
+/// Names of objects, many of which exist in some kind.
 pub(super) const OBJECT_NAMES: &[&str] = &[
     "\"builder\"",
     "\"builder-token\"",
@@ -209,7 +209,7 @@ pub(super) const REFERENCE_MEMBERS: &[&str] = &[
     "\"other\"",
 ];
 
-/// References that are none, or that are written whole.
+/// Invalid references, and complete ones.
 pub(super) const REFERENCES: &[&str] = &[
     "null",
     "{}",
@@ -224,7 +224,7 @@ pub(super) const REFERENCES: &[&str] = &[
     "{\"name\": \"web\", \"uid\": \"web-uid\", \"web\": {}}",
 ];
 
-/// Members that no side reads, one or more of them.
+/// Members that neither side reads.
 pub(super) const FURTHER_MEMBERS: &[&str] = &[
     "\"x\": 1",
     "\"x\": 1, \"x\": 1",

@@ -1,4 +1,4 @@
-//! Claims of ID tokens, as they are written in JSON.
+//! Claims of ID tokens, as JSON text.
 
 /// Names of claims, in the spelling of JSON text.
 pub(super) const NAMES: &[&str] = &[

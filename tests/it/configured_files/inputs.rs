@@ -1,4 +1,4 @@
-//! Everything that may stand in the place of a file.
+//! The content that replaces a configured file.
 
 use std::process::Command;
 use std::sync::OnceLock;
@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 use base64::Engine as _;
 use testkit::pki::{Ca, Issued, pem};
 
-/// What a file is made of.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// A certificate, perhaps with its intermediates, that has a key.
+    /// A certificate that has a key, with or without intermediates.
     Chain,
-    /// The key of a certificate.
+    /// The private key of a certificate.
     Key,
-    /// Certificates of authorities.
+    /// CA certificates.
     Bundle,
     /// Public keys.
     PublicKeys,
@@ -27,7 +27,7 @@ use Form::{Bundle, Chain, Key, PublicKeys, Text, Token};
 
 pub(super) enum Content {
     Bytes(Vec<u8>),
-    /// For a certificate's file and its key's.
+    /// The contents of a certificate file and of its key file.
     Pair(Vec<u8>, Vec<u8>),
     Directory,
     Fifo,
@@ -38,53 +38,53 @@ pub(super) enum Content {
     Huge,
 }
 
-/// What inputs are made of.
+/// The material from which inputs are built.
 pub(super) struct Material {
     pub(super) form: Form,
-    /// What the file holds.
-    pub(super) good: Vec<u8>,
-    /// The key of the certificate, if it is one.
+    /// The valid content of the file.
+    pub(super) valid: Vec<u8>,
+    /// The private key of the certificate, if the file holds one.
     pub(super) key: Vec<u8>,
-    /// Another certificate, and its key.
+    /// Another certificate and its key.
     pub(super) other: Issued,
-    /// Whether the file is one of a certificate and a key in files of their own.
+    /// Whether the file is one of a separate certificate file and key file.
     pub(super) in_pair: bool,
-    /// Whether the certificate is that of an authority.
+    /// Whether the certificate is a CA certificate.
     pub(super) is_authority: bool,
-    /// Whether the content stands within another file.
+    /// Whether the content is embedded in another file.
     pub(super) within: bool,
 }
 
 type Make = fn(&Material) -> Option<Content>;
 
-/// Each input, by what it is; `None` where it does not apply.
+/// The inputs by name; a function returns `None` where its input does not apply.
 pub(super) const INPUTS: &[(&str, Make)] = &[
     ("empty", |_| bytes("")),
-    ("the first half", |of| bytes(of.good.get(..of.good.len() / 2)?)),
+    ("the first half", |of| bytes(of.valid.get(..of.valid.len() / 2)?)),
     ("plain garbage", |_| bytes("garbage\n")),
     ("garbage in a PEM frame", |of| bytes(of.broken()?)),
     ("PEM of another type", |of| bytes(pem("X509 CRL", &of.der()?))),
     ("DER", |of| bytes(of.der()?)),
     ("bytes behind the DER in its block", |of| bytes(pem(of.label()?, &[of.der()?, vec![0]].concat()))),
     ("that of another pair", |of| bytes(of.of_another()?)),
-    ("another behind it", |of| bytes([of.good.clone(), of.another()?.into_bytes()].concat())),
-    ("another before it", |of| bytes([of.another()?.into_bytes(), of.good.clone()].concat())),
-    ("a broken one behind it", |of| bytes([of.good.clone(), of.broken()?.into_bytes()].concat())),
-    ("a broken one before it", |of| bytes([of.broken()?.into_bytes(), of.good.clone()].concat())),
+    ("another behind it", |of| bytes([of.valid.clone(), of.another()?.into_bytes()].concat())),
+    ("another before it", |of| bytes([of.another()?.into_bytes(), of.valid.clone()].concat())),
+    ("a broken one behind it", |of| bytes([of.valid.clone(), of.broken()?.into_bytes()].concat())),
+    ("a broken one before it", |of| bytes([of.broken()?.into_bytes(), of.valid.clone()].concat())),
     ("certificate and key in one", |of| {
         let beside = match of.form {
             Chain => of.key.clone(),
             Key => of.other.cert_pem().into_bytes(),
             Bundle | PublicKeys | Text | Token => return None,
         };
-        bytes([of.good.clone(), beside].concat())
+        bytes([of.valid.clone(), beside].concat())
     }),
     ("text around it", |of| {
         of.label()?;
-        bytes([b"subject: someone\n\n".as_slice(), &of.good, b"\n# the end\n"].concat())
+        bytes([b"subject: someone\n\n".as_slice(), &of.valid, b"\n# the end\n"].concat())
     }),
     ("headers in its block", |of| {
-        let text = String::from_utf8(of.good.clone()).ok().filter(|_| of.label().is_some())?;
+        let text = String::from_utf8(of.valid.clone()).ok().filter(|_| of.label().is_some())?;
         bytes(text.replacen("-----\n", "-----\nName: value\n\n", 1))
     }),
     ("a directory", |_| Some(Content::Directory)),
@@ -95,16 +95,16 @@ pub(super) const INPUTS: &[(&str, Make)] = &[
     ("a path through a file", |_| Some(Content::Unreachable)),
     ("100 MiB", |_| Some(Content::Huge)),
     ("UTF-16", |of| {
-        let text = String::from_utf8(of.good.clone()).ok()?;
+        let text = String::from_utf8(of.valid.clone()).ok()?;
         bytes([0xfeff].into_iter().chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect::<Vec<u8>>())
     }),
-    ("a byte order mark before it", |of| bytes([b"\xef\xbb\xbf", of.good.as_slice()].concat())),
+    ("a byte order mark before it", |of| bytes([b"\xef\xbb\xbf", of.valid.as_slice()].concat())),
     ("a NUL within it", |of| {
-        // Where nothing of the length of a signature moves it.
-        let (before, after) = of.good.split_at((of.good.len() / 2).min(100));
+        // Before the signature, whose length varies.
+        let (before, after) = of.valid.split_at((of.valid.len() / 2).min(100));
         bytes([before, b"\0", after].concat())
     }),
-    ("line ends of Windows", |of| bytes(String::from_utf8(of.good.clone()).ok()?.replace('\n', "\r\n"))),
+    ("line ends of Windows", |of| bytes(String::from_utf8(of.valid.clone()).ok()?.replace('\n', "\r\n"))),
     ("an encrypted key", |of| (of.form == Key).then(|| encrypted(&of.key, &[])).and_then(bytes)),
     ("an encrypted key of the old form", |of| {
         (of.form == Key).then(|| encrypted(&of.key, &["-traditional"])).and_then(bytes)
@@ -122,13 +122,13 @@ pub(super) const INPUTS: &[(&str, Make)] = &[
     ("not valid yet", |of| of.at(4_070_000_000, 4_070_908_800)),
 ];
 
-#[expect(clippy::unnecessary_wraps, reason = "what inputs return")]
+#[expect(clippy::unnecessary_wraps, reason = "the return type of inputs")]
 fn bytes(content: impl Into<Vec<u8>>) -> Option<Content> {
     Some(Content::Bytes(content.into()))
 }
 
 impl Material {
-    /// What the blocks are called, if it is PEM.
+    /// The label of the PEM blocks, if the format is PEM.
     fn label(&self) -> Option<&'static str> {
         match self.form {
             Chain | Bundle => Some("CERTIFICATE"),
@@ -140,7 +140,7 @@ impl Material {
 
     fn der(&self) -> Option<Vec<u8>> {
         self.label()?;
-        let text = std::str::from_utf8(&self.good).ok()?;
+        let text = std::str::from_utf8(&self.valid).ok()?;
         let lines = text.lines().skip(1).take_while(|line| !line.starts_with('-'));
         base64::engine::general_purpose::STANDARD.decode(lines.collect::<String>()).ok()
     }
@@ -149,7 +149,7 @@ impl Material {
         Some(pem(self.label()?, b"nothing that it should be"))
     }
 
-    /// Another of its kind that is good in itself.
+    /// Other valid content of the same format.
     fn another(&self) -> Option<String> {
         match self.form {
             Chain => Some(self.other.cert_pem()),
@@ -159,12 +159,12 @@ impl Material {
         }
     }
 
-    /// What does not fit the other file of the pair.
+    /// Content that does not match the other file of the pair.
     fn of_another(&self) -> Option<String> {
         matches!(self.form, Chain | Key).then(|| self.another()).flatten()
     }
 
-    /// Certificates of this life.
+    /// Certificates with this validity.
     fn at(&self, from: i64, until: i64) -> Option<Content> {
         let build = |authority: bool| {
             if authority {
@@ -180,7 +180,7 @@ impl Material {
                 let (certificate, key) = build(self.is_authority);
                 Some(Content::Pair(certificate.into_bytes(), key.into_bytes()))
             }
-            Bundle => bytes([self.good.clone(), build(true).0.into_bytes()].concat()),
+            Bundle => bytes([self.valid.clone(), build(true).0.into_bytes()].concat()),
             _ => None,
         }
     }
@@ -200,7 +200,8 @@ fn encrypted(key: &[u8], form: &[&str]) -> Vec<u8> {
     std::fs::read(path("key")).unwrap()
 }
 
-/// A certificate, its private key and its public key; the library that signs here makes none that are so weak.
+/// A certificate with a weak key, its private key and its public key, made by openssl: aws-lc-rs generates no keys this
+/// short.
 fn weak(authority: bool) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     type Made = (Vec<u8>, Vec<u8>, Vec<u8>);
     static MADE: [OnceLock<Made>; 2] = [const { OnceLock::new() }; 2];

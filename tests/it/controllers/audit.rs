@@ -1,4 +1,4 @@
-//! The audit trail of a gateway that ends in the midst of signing: no certificate without its line.
+//! The audit log of a gateway that terminates while it signs: every certificate has a log line.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -14,21 +14,21 @@ use crate::gateway::start_process;
 
 const REQUESTS: usize = 200;
 
-/// The serial numbers of the certificates in the API, and the lines of a gateway that got a signal while it signed.
+/// The serial numbers of the certificates in the API, and the log of a gateway that received a signal while it signed.
 async fn ended_by(signal: Signal) -> (BTreeSet<String>, Vec<Value>) {
     let setup = ControllerGateway::new().await;
-    let spec = Asked::node("one").spec;
+    let spec = TestCsr::node("one").spec;
     for number in 0..REQUESTS {
         setup.cluster.request(&format!("csr-{number:03}"), &spec, &approved());
     }
-    // Always some that are written and not yet answered.
+    // Delayed responses, so that some writes are in flight at any time.
     setup.cluster.late.store(true, Ordering::SeqCst);
     let process = start_process(setup.flags("csrsigning", &["--shutdown-grace-period=10s"])).await;
     until("certificates", || setup.cluster.certificates().len() >= 20).await;
     process.signal(signal);
     let (_, log) = process.end().await;
     let written = setup.cluster.certificates();
-    assert!(written.len() < REQUESTS, "it ended too late for this to show anything");
+    assert!(written.len() < REQUESTS, "all requests were signed before the signal");
     let serial = |pem: &str| {
         let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
         let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
@@ -39,29 +39,29 @@ async fn ended_by(signal: Signal) -> (BTreeSet<String>, Vec<Value>) {
     (serials, log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
-/// The serial numbers in lines with this message, without the zeros that DER does not have.
+/// The serial numbers in the lines with this message, without leading zeros, which DER omits.
 fn serials(log: &[Value], message: &str) -> BTreeSet<String> {
     let lines =
-        log.iter().filter(|line| line["message"].as_str().is_some_and(|said| said.starts_with(message)));
+        log.iter().filter(|line| line["message"].as_str().is_some_and(|text| text.starts_with(message)));
     lines.map(|line| line["serial"].as_str().unwrap().to_owned()).collect()
 }
 
-/// What differs only in leading zeros is the same number.
+/// Removes leading zeros.
 fn numbers(serials: &BTreeSet<String>) -> BTreeSet<String> {
     serials.iter().map(|serial| serial.trim_start_matches('0').to_owned()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_that_is_asked_to_end_has_told_the_outcome_of_every_certificate() {
+async fn after_sigterm_the_log_has_the_outcome_of_every_certificate() {
     let (written, log) = ended_by(Signal::TERM).await;
     let issued = numbers(&serials(&log, "certificate issued"));
     let missing: Vec<_> = numbers(&written).difference(&issued).cloned().collect();
     assert!(missing.is_empty(), "{} of {} have no line: {missing:?}", missing.len(), written.len());
-    assert_eq!(issued, numbers(&written), "and no line is without its certificate");
+    assert_eq!(issued, numbers(&written), "every line has its certificate");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_that_is_killed_has_named_every_certificate_before_it_was_written() {
+async fn after_sigkill_the_log_names_every_certificate_that_was_written() {
     let (written, log) = ended_by(Signal::KILL).await;
     let named: BTreeSet<String> =
         ["signing", "certificate issued"].iter().flat_map(|m| serials(&log, m)).collect();

@@ -1,4 +1,4 @@
-//! Which of several gateways works: the one that holds the lease.
+//! Leader election: of several gateways, only the holder of the lease runs controllers.
 
 use std::sync::atomic::Ordering;
 
@@ -6,13 +6,13 @@ use testkit::until;
 
 use super::*;
 
-/// A lease that ends soon.
+/// A lease that expires quickly.
 const SHORT: [&str; 3] = [
     "--leader-elect-lease-duration=1s",
     "--leader-elect-renew-deadline=500ms",
     "--leader-elect-retry-period=50ms",
 ];
-/// One that is not lost by a machine that has much to do.
+/// A lease long enough not to expire on a busy machine.
 const STEADY: [&str; 3] = [
     "--leader-elect-lease-duration=4s",
     "--leader-elect-renew-deadline=3s",
@@ -26,19 +26,19 @@ async fn leads(gateway: &Gateway) {
 }
 
 #[tokio::test]
-async fn a_gateway_that_is_killed_is_followed_by_another() {
+async fn another_gateway_takes_over_from_a_killed_one() {
     let setup = ControllerGateway::new().await;
     let first = setup.gateway("csrsigning", &STEADY);
     leads(&first).await;
     let holder = setup.cluster.holder(LEASE);
     let second = setup.gateway("csrsigning", &STEADY);
     second.checked().await;
-    setup.cluster.request("first", &Asked::node("first").spec, &approved());
+    setup.cluster.request("first", &TestCsr::node("first").spec, &approved());
     setup.cluster.until_status("first", is_issued).await;
-    assert_eq!(second.count(LEADS).await, 0, "one works");
-    // Without a word, as a process that is killed: the lease has to end by itself.
+    assert_eq!(second.count(LEADS).await, 0, "one replica leads");
+    // Dropped without a shutdown, as by SIGKILL: the lease has to expire.
     drop(first);
-    setup.cluster.request("second", &Asked::node("second").spec, &approved());
+    setup.cluster.request("second", &TestCsr::node("second").spec, &approved());
     assert_eq!(setup.cluster.holder(LEASE), holder);
     setup.cluster.until_status("second", is_issued).await;
     leads(&second).await;
@@ -48,15 +48,15 @@ async fn a_gateway_that_is_killed_is_followed_by_another() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_drains_gives_its_lease_up() {
+async fn a_draining_gateway_releases_its_lease() {
     let setup = ControllerGateway::new().await;
-    // A lease that ends long after the test.
+    // A lease that outlives the test.
     let mut first = setup.gateway("csrsigning", &["--leader-elect-lease-duration=1h"]);
     leads(&first).await;
     let holder = setup.cluster.holder(LEASE).unwrap();
     let server = first.take_server();
     tokio::task::spawn_blocking(move || server.shut_down()).await.unwrap();
-    assert_eq!(setup.cluster.holder(LEASE).as_deref(), Some(""), "given up before it ended");
+    assert_eq!(setup.cluster.holder(LEASE).as_deref(), Some(""), "released before it expired");
     let second = setup.gateway("csrsigning", &["--leader-elect-lease-duration=1h"]);
     leads(&second).await;
     let wanted = [format!("{holder} became leader"), format!("{holder} stopped leading")];
@@ -68,7 +68,7 @@ async fn a_gateway_that_drains_gives_its_lease_up() {
 }
 
 #[tokio::test]
-async fn what_a_reload_ended_gives_its_lease_up_though_the_gateway_drains_at_once() {
+async fn controllers_that_a_reload_stopped_release_their_lease_even_if_the_gateway_drains_at_once() {
     let setup = ControllerGateway::new().await;
     let head = "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\n";
     let config = setup.pki.write(
@@ -92,13 +92,13 @@ async fn what_a_reload_ended_gives_its_lease_up_though_the_gateway_drains_at_onc
 }
 
 #[tokio::test]
-async fn who_cannot_renew_the_lease_stops_before_it_ends() {
+async fn controllers_that_cannot_renew_the_lease_stop_before_it_expires() {
     let setup = ControllerGateway::new().await;
     let gateway = setup.gateway("csrsigning", &SHORT);
     leads(&gateway).await;
     setup.cluster.leases.store(false, Ordering::SeqCst);
     gateway.until_counted(&format!("{LEADS} 0")).await;
-    setup.cluster.request("late", &Asked::node("late").spec, &approved());
+    setup.cluster.request("late", &TestCsr::node("late").spec, &approved());
     // No replica leads, so none has processed it.
     assert_eq!(gateway.count("workqueue_adds_total{cluster=\"backend\",name=\"csrsigning\"}").await, 0);
     assert!(!is_issued(&setup.cluster.status("late")));
@@ -111,26 +111,26 @@ async fn who_cannot_renew_the_lease_stops_before_it_ends() {
 async fn without_election_there_is_no_lease() {
     let setup = ControllerGateway::new().await;
     let _gateway = setup.gateway("csrsigning", &["--leader-elect=false"]);
-    setup.cluster.request("one", &Asked::node("one").spec, &approved());
+    setup.cluster.request("one", &TestCsr::node("one").spec, &approved());
     setup.cluster.until_status("one", is_issued).await;
     assert_eq!(setup.cluster.holder(LEASE), None);
 }
 
-/// How many requests come while gateways come and go.
+/// The number of certificate requests during the restarts.
 const REQUESTS: usize = 500;
 
 #[tokio::test]
-async fn requests_get_one_certificate_each_while_gateways_come_and_go() {
+async fn requests_get_one_certificate_each_while_gateways_restart() {
     let setup = ControllerGateway::new().await;
     let controllers = "csrsigning,csrapproving";
     let mut gateways = vec![setup.gateway(controllers, &SHORT), setup.gateway(controllers, &SHORT)];
     until("a leader", || setup.cluster.holder(LEASE).is_some()).await;
-    // One request is enough for all: what it asks for does not matter here.
-    let spec = Asked::node("one").spec;
+    // All share one CSR: its content does not matter here.
+    let spec = TestCsr::node("one").spec;
     for number in 0..REQUESTS {
         setup.cluster.request(&format!("csr-{number}"), &spec, &serde_json::json!({}));
         if number % 100 == 50 {
-            // The one that leads, most likely, is killed in the middle of it.
+            // Kills the leader, most likely while it signs.
             let holder = setup.cluster.holder(LEASE);
             drop(gateways.remove(0));
             gateways.push(setup.gateway(controllers, &SHORT));
@@ -141,7 +141,7 @@ async fn requests_get_one_certificate_each_while_gateways_come_and_go() {
     until("every certificate", || setup.cluster.certificates().len() >= REQUESTS).await;
     assert!((0..REQUESTS).all(|number| is_issued(&setup.cluster.status(&format!("csr-{number}")))));
     let written = setup.cluster.certificates();
-    assert_eq!(written.len(), REQUESTS, "each was written once");
+    assert_eq!(written.len(), REQUESTS, "each certificate was written once");
     let names: std::collections::BTreeSet<_> = written.iter().map(|(name, _)| name).collect();
     assert_eq!(names.len(), REQUESTS);
 }

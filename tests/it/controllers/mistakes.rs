@@ -1,4 +1,4 @@
-//! What is refused before anything runs.
+//! Controller configurations that are refused at startup.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,14 @@ use testkit::pki::Ca;
 use super::*;
 use crate::gateway::resolved;
 
-/// What the flags of controllers are refused for; `DIR` is the directory of the files.
+/// The errors for these controller flags; `DIR` replaces the directory of the files.
 fn refused(pki: &Pki, further: &[&str]) -> String {
     let directory = pki.directory.path().display().to_string();
     let all = flags(pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
     let further = further.iter().map(|flag| flag.replace("DIR", &directory));
-    let errors = resolved(all.into_iter().chain(further)).expect_err("it should be refused").to_string();
+    let errors = resolved(all.into_iter().chain(further))
+        .expect_err("the configuration should be refused")
+        .to_string();
     errors.replace(&directory, "DIR")
 }
 
@@ -140,7 +142,7 @@ fn authorities_that_cannot_sign_are_refused() {
 }
 
 #[test]
-fn files_that_nobody_signs_with_are_not_read() {
+fn unused_authority_files_are_not_read() {
     let pki = pki();
     let directory = pki.directory.path().display().to_string();
     let all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
@@ -156,7 +158,7 @@ fn files_that_nobody_signs_with_are_not_read() {
 }
 
 #[test]
-fn an_authority_is_made_anew_only_when_its_files_have_changed() {
+fn an_authority_is_reloaded_only_when_its_files_have_changed() {
     let pki = pki();
     let directory = pki.directory.path().display().to_string();
     let further = ["--controllers=csrsigning", CERT, KEY].map(|flag| flag.replace("DIR", &directory));
@@ -168,7 +170,7 @@ fn an_authority_is_made_anew_only_when_its_files_have_changed() {
         Arc::clone(&settings.clusters[0].controllers.as_ref().unwrap().signers[0].authority)
     };
     let first = authority();
-    // Its key may be in a token, which is not to be asked whenever something else is reloaded.
+    // The key may be on a PKCS#11 token, which a reload of other settings must not access.
     assert!(Arc::ptr_eq(&first, &authority()));
     let next = Ca::new("next");
     pki.write("ca.crt", next.cert_pem());
@@ -179,7 +181,7 @@ fn an_authority_is_made_anew_only_when_its_files_have_changed() {
 }
 
 #[test]
-fn an_authority_that_expires_while_it_is_in_force_holds_up_no_other_change() {
+fn an_authority_that_expires_while_in_use_does_not_block_other_changes() {
     let pki = pki();
     let directory = pki.directory.path().display().to_string();
     let further = ["--controllers=csrsigning", CERT, KEY].map(|flag| flag.replace("DIR", &directory));
@@ -193,13 +195,13 @@ fn an_authority_that_expires_while_it_is_in_force_holds_up_no_other_change() {
         Clock::system().now() + of_all
     });
     let mut inputs = ConfigInputs::new(clock.clone());
-    let told = |warnings: &[String]| {
+    let reports = |warnings: &[String]| {
         warnings.iter().any(|warning| warning.contains("the CA certificate has expired"))
     };
-    assert!(!told(&resolve(&parsed, &mut inputs).unwrap().warnings));
+    assert!(!reports(&resolve(&parsed, &mut inputs).unwrap().warnings));
     late.store(true, Ordering::Relaxed);
-    assert!(told(&resolve(&parsed, &mut inputs).unwrap().warnings));
-    // A start with it is another matter.
+    assert!(reports(&resolve(&parsed, &mut inputs).unwrap().warnings));
+    // At startup the same file is an error.
     let refused = resolve(&parsed, &mut ConfigInputs::new(clock)).unwrap_err().to_string();
     assert!(refused.contains("the CA certificate has expired"), "{refused}");
 }
@@ -246,7 +248,7 @@ signers:
 }
 
 #[test]
-fn check_tells_what_would_run() {
+fn check_lists_the_controllers_that_would_run() {
     let pki = pki();
     let directory = pki.directory.path().display().to_string();
     let all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
@@ -257,7 +259,7 @@ fn check_tells_what_would_run() {
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let told = |line: &str| text.lines().any(|found| found.starts_with(line));
+    let reports = |line: &str| text.lines().any(|found| found.starts_with(line));
     for line in [
         "runs      csrsigning, csrapproving, while the lease kube-system/portcullis-controllers is held",
         "signs     kubernetes.io/kubelet-serving, by CN=clients, until 20",
@@ -265,6 +267,6 @@ fn check_tells_what_would_run() {
         "          kubernetes.io/kube-apiserver-client, by CN=clients, until 20",
         "          kubernetes.io/legacy-unknown, by CN=clients, until 20",
     ] {
-        assert!(told(line), "{line} is missing in\n{text}");
+        assert!(reports(line), "{line} is missing in\n{text}");
     }
 }

@@ -1,4 +1,5 @@
-//! Pending requests by the thousand: the requester that made them waits, and the lease, kubelets and memory do not notice.
+//! Thousands of pending requests delay the requester that made them, but not the lease or other requesters, and do not
+//! grow memory.
 
 use serde_json::json;
 use testkit::fake_cluster::STRANGER;
@@ -7,24 +8,24 @@ use testkit::{kubeconfig, until};
 
 use super::*;
 
-/// Renewed often, and lost once the controllers' lease cannot be renewed for four seconds.
+/// Renews the lease often; it is lost after four seconds without a renewal.
 const ELECTION: [&str; 3] = [
     "--leader-elect-lease-duration=6s",
     "--leader-elect-renew-deadline=4s",
     "--leader-elect-retry-period=500ms",
 ];
 const KUBELETS: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// Signatures by P-521 take longest to verify: these take longer together than the lease lasts.
+/// P-521 signatures take the longest to verify: together these take longer than the lease lasts.
 const FOR_ANOTHER_SIGNER: usize = 20_000;
 const FOR_KUBELETS: usize = 1_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pending_requests_of_strangers_cost_neither_the_lease_nor_a_kubelet_its_certificate() {
+async fn a_flood_of_pending_requests_costs_neither_the_lease_nor_a_kubelets_certificate() {
     let setup = ControllerGateway::new().await;
     let spec = |signer: &str, user: &str| {
-        let mut asked = Asked::with_key(KeyKind::P521, signer, "system:node:victim", &["system:nodes"], &[]);
-        asked.spec["username"] = json!(user);
-        asked.spec
+        let mut csr = TestCsr::with_key(KeyKind::P521, signer, "system:node:victim", &["system:nodes"], &[]);
+        csr.spec["username"] = json!(user);
+        csr.spec
     };
     let (other, kubelets) = (spec("example.com/other", STRANGER), spec(KUBELETS, STRANGER));
     for number in 0..FOR_ANOTHER_SIGNER {
@@ -33,15 +34,15 @@ async fn pending_requests_of_strangers_cost_neither_the_lease_nor_a_kubelet_its_
     for number in 0..FOR_KUBELETS {
         setup.cluster.request(&format!("b-{number:06}"), &kubelets, &json!({}));
     }
-    // The last of the list.
-    setup.cluster.request("z-before", &Asked::node("before").spec, &json!({}));
+    // The last in the order of the list.
+    setup.cluster.request("z-before", &TestCsr::node("before").spec, &json!({}));
     let gateway = setup.gateway("csrsigning,csrapproving", &ELECTION);
     setup.cluster.until_status("z-before", is_issued).await;
     let waiting = gateway.count("workqueue_depth{cluster=\"backend\",name=\"csrapproving\"}").await;
-    setup.cluster.request("after", &Asked::node("after").spec, &json!({}));
+    setup.cluster.request("after", &TestCsr::node("after").spec, &json!({}));
     setup.cluster.until_status("after", is_issued).await;
-    assert!(waiting > 0, "they did not wait for the strangers' requests");
-    // Nothing of the strangers' is left to be looked at for the first time.
+    assert!(waiting > 0, "the kubelets' requests waited for the strangers'");
+    // The first pass over the strangers' requests has ended.
     gateway.until_counted("workqueue_depth{cluster=\"backend\",name=\"csrapproving\"} 0").await;
     until("the lease", || setup.cluster.holder(LEASE).is_some_and(|holder| !holder.is_empty())).await;
     assert!(
@@ -53,7 +54,7 @@ async fn pending_requests_of_strangers_cost_neither_the_lease_nor_a_kubelet_its_
     assert_eq!(setup.cluster.certificates().len(), 2);
 }
 
-/// Each has a signing authority, connections and turns of its own.
+/// Each cluster has its own signing authority, connections and work queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pending_requests_in_one_cluster_delay_no_certificate_in_another() {
     let pki = Pki::new();
@@ -80,18 +81,18 @@ async fn pending_requests_in_one_cluster_delay_no_certificate_in_another() {
         );
         text.push_str(&cluster);
     }
-    let mut asked = Asked::with_key(KeyKind::P521, KUBELETS, "system:node:victim", &["system:nodes"], &[]);
-    asked.spec["username"] = json!(STRANGER);
+    let mut csr = TestCsr::with_key(KeyKind::P521, KUBELETS, "system:node:victim", &["system:nodes"], &[]);
+    csr.spec["username"] = json!(STRANGER);
     for number in 0..FOR_KUBELETS / 2 {
-        flooded.request(&format!("a-{number:06}"), &asked.spec, &json!({}));
+        flooded.request(&format!("a-{number:06}"), &csr.spec, &json!({}));
     }
     let file = pki.write("gateway.yaml", text);
     let gateway = Gateway::with(vec![format!("--config={}", file.display())]);
     let depth = "workqueue_depth{cluster=\"flooded\",name=\"csrapproving\"}";
     gateway.until_counted_as(depth, |line| line.starts_with(depth) && !line.ends_with(" 0")).await;
-    quiet.request("first", &Asked::node("first").spec, &json!({}));
+    quiet.request("first", &TestCsr::node("first").spec, &json!({}));
     quiet.until_status("first", is_issued).await;
     let waiting = gateway.count(depth).await;
-    assert!(waiting > 0, "it did not wait for the other cluster's requests");
+    assert!(waiting > 0, "the request waited for the other cluster's");
     assert_eq!((quiet.certificates().len(), flooded.certificates().len()), (1, 0));
 }

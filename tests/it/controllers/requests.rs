@@ -1,4 +1,4 @@
-//! Certificate signing requests, from what a client asks for to what it gets.
+//! Certificate signing requests, from creation to the issued certificate.
 
 use std::sync::atomic::Ordering;
 
@@ -12,18 +12,18 @@ use testkit::until;
 
 use super::*;
 
-/// What a client shows who has got this certificate.
-fn identity(asked: &Asked, pem: &str) -> Issued {
+/// The issued certificate with the key of its request.
+fn identity(csr: &TestCsr, pem: &str) -> Issued {
     let chain = vec![CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()];
-    Issued { chain, key: asked.key.pkcs8(), private: Arc::clone(&asked.key) }
+    Issued { chain, key: csr.key.pkcs8(), private: Arc::clone(&csr.key) }
 }
 
 #[tokio::test]
-async fn a_kubelet_gets_a_certificate_by_which_it_is_its_node() {
+async fn a_kubelet_gets_a_certificate_that_authenticates_it_as_its_node() {
     let setup = ControllerGateway::new().await;
     let gateway = setup.gateway("csrsigning,csrapproving", &[]);
-    let asked = Asked::node("one");
-    setup.cluster.request("one", &asked.spec, &json!({}));
+    let csr = TestCsr::node("one");
+    setup.cluster.request("one", &csr.spec, &json!({}));
     let status = setup.cluster.until_status("one", is_issued).await;
     let approval = condition(&status, "Approved").unwrap();
     assert_eq!(approval["reason"], "AutoApproved");
@@ -32,7 +32,7 @@ async fn a_kubelet_gets_a_certificate_by_which_it_is_its_node() {
         "Auto approving self kubelet client certificate after SubjectAccessReview."
     );
     // The certificate is accepted at once.
-    let mut client = Client::connect(&gateway, true, Some(&identity(&asked, &certificate(&status)))).await;
+    let mut client = Client::connect(&gateway, true, Some(&identity(&csr, &certificate(&status)))).await;
     while setup.backend.take().is_some() {}
     assert_eq!(client.code(&[]).await, 200);
     let forwarded = std::iter::from_fn(|| setup.backend.take())
@@ -48,25 +48,25 @@ async fn a_kubelet_gets_a_certificate_by_which_it_is_its_node() {
 }
 
 #[tokio::test]
-async fn a_request_that_breaks_a_rule_fails_and_others_are_left_alone() {
+async fn a_request_that_breaks_a_rule_fails_and_other_signers_requests_are_ignored() {
     let setup = ControllerGateway::new().await;
     let gateway = setup.gateway("csrsigning", &[]);
     let kubelet = "kubernetes.io/kube-apiserver-client-kubelet";
     let denied =
         json!({"conditions": [{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True"}]});
-    setup.cluster.request("pending", &Asked::node("pending").spec, &json!({}));
-    setup.cluster.request("denied", &Asked::node("denied").spec, &denied);
-    setup.cluster.request("other", &Asked::of("example.com/other", "x", &[], &[]).spec, &approved());
-    let asked = Asked::of(kubelet, "system:node:bad", &["system:masters"], &[]);
-    setup.cluster.request("bad", &asked.spec, &approved());
+    setup.cluster.request("pending", &TestCsr::node("pending").spec, &json!({}));
+    setup.cluster.request("denied", &TestCsr::node("denied").spec, &denied);
+    setup.cluster.request("other", &TestCsr::of("example.com/other", "x", &[], &[]).spec, &approved());
+    let csr = TestCsr::of(kubelet, "system:node:bad", &["system:masters"], &[]);
+    setup.cluster.request("bad", &csr.spec, &approved());
     let status = setup.cluster.until_status("bad", |status| condition(status, "Failed").is_some()).await;
     let failed = condition(&status, "Failed").unwrap();
     assert_eq!(failed["reason"], "SignerValidationFailure");
     assert_eq!(failed["message"], "subject organization is not system:nodes");
     assert_eq!(failed["status"], "True");
     assert!(failed["lastUpdateTime"].is_string(), "{failed}");
-    // A later one is signed, so those before were looked at.
-    setup.cluster.request("good", &Asked::node("good").spec, &approved());
+    // Requests are processed in order: once a later one is signed, the earlier ones have been processed.
+    setup.cluster.request("good", &TestCsr::node("good").spec, &approved());
     setup.cluster.until_status("good", is_issued).await;
     for name in ["pending", "denied", "other", "bad"] {
         assert!(!is_issued(&setup.cluster.status(name)), "{name}");
@@ -77,20 +77,20 @@ async fn a_request_that_breaks_a_rule_fails_and_others_are_left_alone() {
     gateway.until_counted(&refused).await;
 }
 
-/// A request of which the approver reads one thing and the signer another is the whole certificate of an attacker: what
-/// Go reads, and people approve, is harmless in each of these.
+/// If the approver and the signer parse a request differently, an attacker gets a certificate that was never approved.
+/// In each of these texts the request that Go parses, and people approve, is harmless.
 #[tokio::test]
-async fn a_request_that_can_be_read_in_two_ways_is_never_approved_or_signed() {
+async fn an_ambiguous_request_is_never_approved_or_signed() {
     let setup = ControllerGateway::new().await;
     let gateway = setup.gateway("csrsigning,csrapproving", &[]);
     let kubelet = "kubernetes.io/kube-apiserver-client-kubelet";
     let client = "kubernetes.io/kube-apiserver-client";
-    let text = |asked: &Asked| {
-        let pem = BASE64_STANDARD.decode(asked.spec["request"].as_str().unwrap()).unwrap();
+    let text = |csr: &TestCsr| {
+        let pem = BASE64_STANDARD.decode(csr.spec["request"].as_str().unwrap()).unwrap();
         String::from_utf8(pem).unwrap()
     };
-    let harmful = text(&Asked::of(client, "attacker", &["system:masters"], &[]));
-    let victim = text(&Asked::of(kubelet, "system:node:victim", &["system:nodes"], &[]));
+    let harmful = text(&TestCsr::of(client, "attacker", &["system:masters"], &[]));
+    let victim = text(&TestCsr::of(kubelet, "system:node:victim", &["system:nodes"], &[]));
     let mut texts = Vec::new();
     let mut write = |spec: &Value, request: &str, status: &Value| {
         let name = format!("ambiguous-{}", texts.len());
@@ -99,9 +99,9 @@ async fn a_request_that_can_be_read_in_two_ways_is_never_approved_or_signed() {
         setup.cluster.request(&name, &spec, status);
         texts.push(name);
     };
-    // Approved by a person, or by an approver that reads with Go.
-    let harmless = Asked::of(client, "harmless", &["dev"], &[]);
-    let own = Asked::node("own");
+    // Approved by a person, or by an approver that parses with Go.
+    let harmless = TestCsr::of(client, "harmless", &["dev"], &[]);
+    let own = TestCsr::node("own");
     for (_, request) in ambiguous(&text(&harmless), &harmful) {
         write(&harmless.spec, &request, &approved());
     }
@@ -120,7 +120,7 @@ async fn a_request_that_can_be_read_in_two_ways_is_never_approved_or_signed() {
             "the certificate request is not one PEM block alone: remove its headers and all text before and after it"
         );
     }
-    // Pending: our own approver leaves them alone, and approves the kubelet that comes after them.
+    // Pending: our approver ignores them, and approves the kubelet's later request.
     let mut pending = Vec::new();
     for (place, (_, request)) in ambiguous(&text(&own), &victim).into_iter().enumerate() {
         let mut spec = own.spec.clone();
@@ -128,28 +128,28 @@ async fn a_request_that_can_be_read_in_two_ways_is_never_approved_or_signed() {
         pending.push(format!("pending-{place}"));
         setup.cluster.request(&pending[place], &spec, &json!({}));
     }
-    setup.cluster.request("good", &Asked::node("good").spec, &json!({}));
+    setup.cluster.request("good", &TestCsr::node("good").spec, &json!({}));
     setup.cluster.until_status("good", is_issued).await;
     for name in &pending {
         assert_eq!(condition(&setup.cluster.status(name), "Approved"), None, "{name}");
     }
-    assert_eq!(setup.cluster.certificates().len(), 1, "the kubelet's alone");
+    assert_eq!(setup.cluster.certificates().len(), 1, "only the kubelet has a certificate");
     drop(gateway);
 }
 
 #[tokio::test]
-async fn a_lost_race_is_counted_and_tried_again() {
+async fn a_conflict_is_counted_and_retried() {
     let setup = ControllerGateway::new().await;
     let gateway = setup.gateway("csrsigning,csrapproving", &[]);
     for name in ["signed", "approved"] {
         setup.cluster.conflict_once(name);
     }
-    setup.cluster.request("signed", &Asked::node("signed").spec, &approved());
+    setup.cluster.request("signed", &TestCsr::node("signed").spec, &approved());
     setup.cluster.until_status("signed", is_issued).await;
     gateway
         .until_counted("portcullis_status_conflicts_total{cluster=\"backend\",controller=\"csrsigning\"} 1")
         .await;
-    setup.cluster.request("approved", &Asked::node("approved").spec, &json!({}));
+    setup.cluster.request("approved", &TestCsr::node("approved").spec, &json!({}));
     setup.cluster.until_status("approved", is_issued).await;
     gateway
         .until_counted("portcullis_status_conflicts_total{cluster=\"backend\",controller=\"csrapproving\"} 1")
@@ -160,13 +160,13 @@ async fn a_lost_race_is_counted_and_tried_again() {
 }
 
 #[tokio::test]
-async fn who_may_not_have_a_certificate_waits_until_he_may() {
+async fn a_request_stays_pending_until_its_user_is_authorized() {
     let setup = ControllerGateway::new().await;
     setup.cluster.allows.store(false, Ordering::SeqCst);
     let gateway = setup.gateway("csrapproving", &[]);
-    let mut asked = Asked::node("one");
-    asked.spec["username"] = json!("system:bootstrap:abcdef");
-    setup.cluster.request("one", &asked.spec, &json!({}));
+    let mut csr = TestCsr::node("one");
+    csr.spec["username"] = json!("system:bootstrap:abcdef");
+    setup.cluster.request("one", &csr.spec, &json!({}));
     let retries = "workqueue_retries_total{cluster=\"backend\",name=\"csrapproving\"}";
     gateway.until_counted(&format!("{retries} 2")).await;
     assert_eq!(condition(&setup.cluster.status("one"), "Denied"), None, "no request is ever denied");
@@ -179,20 +179,20 @@ async fn who_may_not_have_a_certificate_waits_until_he_may() {
 }
 
 #[tokio::test]
-async fn what_is_over_is_deleted_and_what_is_not_stays() {
+async fn the_cleaner_deletes_only_stale_requests() {
     let setup = ControllerGateway::new().await;
-    // Created long ago, and not processed yet; the name must not lead to another request.
-    let spec = Asked::node("old").spec;
+    // Both were created long ago; a request without conditions is pending.
+    let spec = TestCsr::node("old").spec;
     setup.cluster.request("old", &spec, &json!({}));
     setup.cluster.request("new", &spec, &json!({"conditions": [{"type": "Looked", "status": "True"}]}));
     let _gateway = setup.gateway("csrcleaner", &[]);
     let path = format!("{}/old", testkit::fake_cluster::CSRS);
-    until("the end of the old one", || setup.cluster.get(&path).is_none()).await;
+    until("the deletion of the old request", || setup.cluster.get(&path).is_none()).await;
     assert!(setup.cluster.get(&path.replace("old", "new")).is_some());
 }
 
 #[tokio::test]
-async fn a_signer_of_an_operators_own_signs_what_its_profile_says() {
+async fn a_custom_signer_follows_its_profile() {
     let setup = ControllerGateway::new().await;
     setup.pki.write("own.crt", setup.pki.servers.cert_pem());
     setup.pki.write("own.key", setup.pki.servers.key_pem());
@@ -203,8 +203,8 @@ async fn a_signer_of_an_operators_own_signs_what_its_profile_says() {
          dnsNames: ['*.svc.example.com']\n  allowedUsages: [digital signature, client auth]\n  maxDuration: 1h\n",
     );
     let _gateway = setup.gateway("csrsigning", &["--signer-profiles=DIR/profiles.yaml"]);
-    let good = Asked::of("example.com/service", "service-a", &[], &["a.svc.example.com"]);
-    let bad = Asked::of("example.com/service", "service-a", &["system:masters"], &["a.svc.example.com"]);
+    let good = TestCsr::of("example.com/service", "service-a", &[], &["a.svc.example.com"]);
+    let bad = TestCsr::of("example.com/service", "service-a", &["system:masters"], &["a.svc.example.com"]);
     setup.cluster.request("good", &good.spec, &approved());
     setup.cluster.request("bad", &bad.spec, &approved());
     let status = setup.cluster.until_status("good", is_issued).await;
@@ -212,13 +212,13 @@ async fn a_signer_of_an_operators_own_signs_what_its_profile_says() {
     let (_, parsed) = x509_parser::parse_x509_certificate(&pem).unwrap();
     assert_eq!(parsed.issuer().iter_common_name().next().unwrap().as_str().unwrap(), "servers");
     let life = parsed.validity().not_after.timestamp() - parsed.validity().not_before.timestamp();
-    assert_eq!(life, 3600 + 300, "an hour, and five minutes before");
+    assert_eq!(life, 3600 + 300, "an hour, and five minutes of backdating");
     setup.cluster.until_status("bad", |status| condition(status, "Failed").is_some()).await;
     assert_eq!(setup.cluster.certificates().len(), 1);
 }
 
 #[tokio::test]
-async fn another_authority_signs_once_it_is_in_the_files() {
+async fn a_replaced_authority_signs_after_a_reload() {
     let setup = ControllerGateway::new().await;
     let gateway = setup.gateway("csrsigning", &[]);
     let issuer = |status: &Value| {
@@ -226,9 +226,9 @@ async fn another_authority_signs_once_it_is_in_the_files() {
         let (_, parsed) = x509_parser::parse_x509_certificate(&pem).unwrap();
         parsed.issuer().iter_common_name().next().unwrap().as_str().unwrap().to_owned()
     };
-    setup.cluster.request("before", &Asked::node("before").spec, &approved());
+    setup.cluster.request("before", &TestCsr::node("before").spec, &approved());
     assert_eq!(issuer(&setup.cluster.until_status("before", is_issued).await), "clients");
-    // Half of a pair is refused, and the old one signs on.
+    // A certificate without its new key is refused; the old pair stays in use.
     let next = testkit::pki::Ca::new("next");
     let refused = gateway.count("portcullis_config_reloads_total{result=\"failure\"}").await;
     replace(&setup.path().join("ca.crt"), next.cert_pem());
@@ -236,15 +236,15 @@ async fn another_authority_signs_once_it_is_in_the_files() {
     gateway
         .until_counted(&format!("portcullis_config_reloads_total{{result=\"failure\"}} {}", refused + 1))
         .await;
-    setup.cluster.request("meanwhile", &Asked::node("meanwhile").spec, &approved());
+    setup.cluster.request("meanwhile", &TestCsr::node("meanwhile").spec, &approved());
     assert_eq!(issuer(&setup.cluster.until_status("meanwhile", is_issued).await), "clients");
     let (generation, holder) = (gateway.generation().await, setup.cluster.holder(LEASE));
     replace(&setup.path().join("ca.key"), next.key_pem());
     gateway.server().reload();
     gateway.reloaded(generation).await;
-    // The controllers are replaced a moment after the configuration.
-    until("the next controllers", || setup.cluster.holder(LEASE) != holder).await;
+    // The controllers restart asynchronously after a reload.
+    until("the new controllers", || setup.cluster.holder(LEASE) != holder).await;
     until("the next lease", || setup.cluster.holder(LEASE).is_some_and(|holder| !holder.is_empty())).await;
-    setup.cluster.request("after", &Asked::node("after").spec, &approved());
+    setup.cluster.request("after", &TestCsr::node("after").spec, &approved());
     assert_eq!(issuer(&setup.cluster.until_status("after", is_issued).await), "next");
 }

@@ -1,4 +1,4 @@
-//! Signing authorities of several clusters: what one cluster approves must be nothing to another.
+//! Signing authorities of several clusters: certificates that one cluster approves must not authenticate to another.
 
 use testkit::kubeconfig;
 use testkit::pki::Ca;
@@ -6,7 +6,7 @@ use testkit::pki::Ca;
 use super::*;
 use crate::gateway::resolved;
 
-/// Files of two clusters; `a-ca` signs for A and is believed there, `b-ca` is B's.
+/// Files of two clusters; `a-ca` signs for A and is a client CA there, `b-ca` is B's.
 struct TwoTenants {
     pki: Pki,
 }
@@ -46,8 +46,8 @@ impl TwoTenants {
         Self { pki }
     }
 
-    /// What is said of this configuration, whose clusters have these further lines.
-    fn judged(&self, head: &str, [a, b]: [&str; 2]) -> Result<(), String> {
+    /// Resolves a configuration whose clusters have these additional lines; returns its errors.
+    fn resolve(&self, head: &str, [a, b]: [&str; 2]) -> Result<(), String> {
         let cluster = |name: &str, further: &str| {
             format!(
                 "- name: {name}\n  kubeconfig: backend.kubeconfig\n  match: {{serverNames: [{name}.example.com]}}\n{further}"
@@ -56,8 +56,8 @@ impl TwoTenants {
         let text = format!("{HEAD}{head}clusters:\n{}{}", cluster("a", a), cluster("b", b));
         let file = self.pki.write("gateway.yaml", text);
         let directory = self.pki.directory.path().display().to_string();
-        let judged = resolved([format!("--config={}", file.display())]);
-        judged.map(drop).map_err(|errors| errors.to_string().replace(&directory, "DIR"))
+        let resolved = resolved([format!("--config={}", file.display())]);
+        resolved.map(drop).map_err(|errors| errors.to_string().replace(&directory, "DIR"))
     }
 }
 
@@ -67,57 +67,57 @@ fn signs(ca: &str) -> String {
     )
 }
 
-/// With signers of its own alone.
+/// A cluster with custom signers only.
 fn signs_own(ca: &str) -> String {
     format!("  controllerManager: {{controllers: [csrsigning], signerProfiles: by-{ca}.yaml}}\n")
 }
 
-fn believes(ca: &str) -> String {
+fn trusts(ca: &str) -> String {
     format!("  authentication: {{clientCAFile: {ca}.crt}}\n")
 }
 
 #[test]
-fn an_authority_that_signs_for_one_cluster_is_believed_by_no_other() {
+fn a_signing_authority_that_another_cluster_trusts_is_refused() {
     let two = TwoTenants::new();
     let global = "controllerManager: {controllers: [csrsigning], clusterSigningCertFile: a-ca.crt, clusterSigningKeyFile: a-ca.key}\n";
     let proxies = "  authentication: {tokenAuthFile: tokens.csv, requestheaderClientCAFile: a-ca.crt, requestheaderAllowedNames: [p], requestheaderUsernameHeaders: [X-Remote-User]}\n";
     two.pki.write("tokens.csv", "good-token,carol,7\n");
-    // The head, what A and B have besides, and what is said.
+    // The global part, the additional lines of A and B, and the expected error.
     let cases: &[(&str, &str, [String; 2], &str)] = &[
         (
             "one block for all",
             global,
-            [believes("a-ca"), believes("b-ca")],
+            [trusts("a-ca"), trusts("b-ca")],
             "gateway.yaml:4: controllerManager.clusterSigningCertFile: DIR/a-ca.crt: clusters a and b sign with the same CA",
         ),
         (
             "the same CA named twice",
             "",
-            [signs("a-ca") + &believes("a-ca"), signs("a-ca") + &believes("b-ca")],
+            [signs("a-ca") + &trusts("a-ca"), signs("a-ca") + &trusts("b-ca")],
             "clusters a and b sign with the same CA",
         ),
         (
-            "B believes A's",
+            "B trusts A's",
             "",
-            [signs("a-ca") + &believes("a-ca"), believes("a-ca")],
+            [signs("a-ca") + &trusts("a-ca"), trusts("a-ca")],
             "clusters[0].controllerManager.clusterSigningCertFile: DIR/a-ca.crt: cluster b accepts client certificates of this CA",
         ),
         (
-            "A believes B's",
+            "A trusts B's",
             "",
-            [believes("b-ca"), signs("b-ca") + &believes("b-ca")],
+            [trusts("b-ca"), signs("b-ca") + &trusts("b-ca")],
             "clusters[1].controllerManager.clusterSigningCertFile: DIR/b-ca.crt: cluster a accepts client certificates of this CA",
         ),
         (
-            "B believes what A's is signed by",
+            "B trusts what A's is signed by",
             "",
-            [signs("below-root") + &believes("below-root"), believes("root")],
+            [signs("below-root") + &trusts("below-root"), trusts("root")],
             "cluster b accepts client certificates of this CA",
         ),
         (
-            "B believes another certificate of A's",
+            "B trusts another certificate of A's",
             "",
-            [signs("a-ca") + &believes("a-ca"), believes("a-ca-by-root")],
+            [signs("a-ca") + &trusts("a-ca"), trusts("a-ca-by-root")],
             "cluster b accepts client certificates of this CA",
         ),
         (
@@ -133,36 +133,36 @@ fn an_authority_that_signs_for_one_cluster_is_believed_by_no_other() {
             "clusters a and b sign with the same CA",
         ),
         (
-            "B believes what one of A's certificates is signed by",
+            "B trusts what one of A's certificates is signed by",
             "",
-            [signs("a-ca") + &believes("a-ca-both"), believes("root")],
+            [signs("a-ca") + &trusts("a-ca-both"), trusts("root")],
             "clusters[0].controllerManager.clusterSigningCertFile: DIR/a-ca.crt: cluster b accepts client certificates of this CA",
         ),
         (
             "front proxies of B are of A's",
             "",
-            [signs("a-ca") + &believes("a-ca"), proxies.to_owned()],
+            [signs("a-ca") + &trusts("a-ca"), proxies.to_owned()],
             "cluster b accepts front proxies with certificates of this CA",
         ),
     ];
     for (name, head, [a, b], expected) in cases {
-        let said = two.judged(head, [a, b]).expect_err(name);
-        assert!(said.contains(expected), "{name}: {said}");
-        assert!(said.contains("fix: give each cluster"), "{name}: {said}");
+        let errors = two.resolve(head, [a, b]).expect_err(name);
+        assert!(errors.contains(expected), "{name}: {errors}");
+        assert!(errors.contains("fix: give each cluster"), "{name}: {errors}");
     }
 }
 
 #[test]
-fn authorities_that_only_their_own_cluster_believes_are_good() {
+fn signing_authorities_that_only_their_own_cluster_trusts_are_accepted() {
     let two = TwoTenants::new();
-    let own = [signs("a-ca") + &believes("a-ca"), signs("b-ca") + &believes("b-ca")];
-    assert_eq!(two.judged("", [&own[0], &own[1]]), Ok(()));
-    // What certificates for signers of one's own are good for is not the gateway's to know.
-    assert_eq!(two.judged("", [&signs_own("a-ca"), &signs_own("a-ca")]), Ok(()));
-    // What is global is what is not of one cluster.
+    let own = [signs("a-ca") + &trusts("a-ca"), signs("b-ca") + &trusts("b-ca")];
+    assert_eq!(two.resolve("", [&own[0], &own[1]]), Ok(()));
+    // The gateway cannot know the use of custom signers' certificates, so clusters may share their CA.
+    assert_eq!(two.resolve("", [&signs_own("a-ca"), &signs_own("a-ca")]), Ok(()));
+    // The global section may enable controllers that do not sign.
     let cleaning = "controllerManager: {controllers: [csrcleaner]}\n";
-    assert_eq!(two.judged(cleaning, [&believes("a-ca"), &believes("a-ca")]), Ok(()));
-    // An authority above that of another cluster is not the other's: B believes what the intermediate signs alone.
-    let above = [signs("root") + &believes("root"), believes("below-root")];
-    assert_eq!(two.judged("", [&above[0], &above[1]]), Ok(()));
+    assert_eq!(two.resolve(cleaning, [&trusts("a-ca"), &trusts("a-ca")]), Ok(()));
+    // A may sign with the root of B's intermediate: B trusts only certificates that the intermediate signed.
+    let above = [signs("root") + &trusts("root"), trusts("below-root")];
+    assert_eq!(two.resolve("", [&above[0], &above[1]]), Ok(()));
 }

@@ -1,4 +1,4 @@
-//! Credential plugins: what they are told, what they get wrong, and when they are run again.
+//! Credential plugins: their environment, invalid output, and when they are run again.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn pair(issued: &Issued) -> String {
 }
 
 #[test]
-fn what_a_plugin_gave_is_shown_nowhere() {
+fn plugin_credentials_are_never_printed() {
     let mut case = Case::with_plugin(IMPERSONATE, &token("s3cr3t"));
     let read = case.read().unwrap_or_else(|error| panic!("{error}"));
     let shown = format!("{:?} {:?} {:?}", read.backend, read.backend.bearer_token, case.inputs);
@@ -26,7 +26,7 @@ fn what_a_plugin_gave_is_shown_nowhere() {
 }
 
 #[test]
-fn a_certificate_that_a_plugin_gives_is_shown_to_the_backend() {
+fn a_plugins_certificate_is_sent_to_the_backend() {
     let mut case = Case::with_plugin(REQUEST_HEADER, "");
     let issued = case.pki.front.leaf().cn("gateway").validity(0, NOW.cast_signed() + 1000).issue();
     case.answer(&pair(&issued));
@@ -36,7 +36,7 @@ fn a_certificate_that_a_plugin_gives_is_shown_to_the_backend() {
 }
 
 #[test]
-fn what_a_plugin_gets_wrong_is_told_without_what_it_printed() {
+fn plugin_errors_do_not_contain_the_plugins_output() {
     const V1: &str = r#""apiVersion": "client.authentication.k8s.io/v1""#;
     let never = &format!(r#"{V1}, "interactiveMode": "Never""#);
     let good = &credential("v1", r#"{"token": "s3cr3t"}"#);
@@ -150,7 +150,7 @@ fn what_a_plugin_gets_wrong_is_told_without_what_it_printed() {
     ];
     for (name, first, more, printed, expected) in cases {
         let mut case = Case::new(IMPERSONATE, "{}");
-        // What is given once more replaces what is there.
+        // The keys of `more` override those of `first`.
         let mut user: serde_json::Value = serde_json::from_str(&exec(case.path(), first, "")).unwrap();
         let more: serde_json::Value =
             serde_json::from_str(&format!("{{{}}}", more.trim_start_matches(", "))).unwrap();
@@ -166,14 +166,14 @@ fn what_a_plugin_gets_wrong_is_told_without_what_it_printed() {
 }
 
 #[test]
-fn a_plugin_is_told_what_is_asked_of_it() {
+fn a_plugin_receives_kubernetes_exec_info() {
     let mut case = Case::with_plugin(IMPERSONATE, &token("t1"));
     case.pki.write(
         "plugin.sh",
         "printf '%s' \"$KUBERNETES_EXEC_INFO\" >\"$DIR/info\"; printf '%s' \"$EXTRA\" >\"$DIR/extra\"; \
          read line && exit 1; cat \"$DIR/answer\"",
     );
-    let told = |case: &Case| -> serde_json::Value {
+    let exec_info = |case: &Case| -> serde_json::Value {
         assert_eq!(std::fs::read_to_string(case.path().join("extra")).unwrap(), "given");
         serde_json::from_str(&std::fs::read_to_string(case.path().join("info")).unwrap()).unwrap()
     };
@@ -181,7 +181,7 @@ fn a_plugin_is_told_what_is_asked_of_it() {
     let mut expected = serde_json::json!({
         "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "spec": {"interactive": false}
     });
-    assert_eq!(told(&case), expected);
+    assert_eq!(exec_info(&case), expected);
 
     let cluster = r#""server": "https://127.0.0.1:6443", "tls-server-name": "api", "extensions": [
         {"name": "other", "extension": 1},
@@ -194,11 +194,11 @@ fn a_plugin_is_told_what_is_asked_of_it() {
         "certificate-authority-data": base64(&case.pki.servers.cert_pem()),
         "config": {"audience": "a"}
     });
-    assert_eq!(told(&case), expected);
+    assert_eq!(exec_info(&case), expected);
 }
 
 #[test]
-fn no_program_is_run_for_a_kubeconfig_that_is_refused_anyway() {
+fn no_plugin_runs_for_an_invalid_kubeconfig() {
     let mut case = Case::with_plugin(IMPERSONATE, &token("t1"));
     let user = case.plugin("");
     for cluster in
@@ -211,7 +211,7 @@ fn no_program_is_run_for_a_kubeconfig_that_is_refused_anyway() {
 }
 
 #[test]
-fn a_plugin_is_run_once_and_again_in_time_before_its_credential_expires() {
+fn a_plugin_runs_once_and_again_before_its_credential_expires() {
     let mut case = Case::with_plugin(IMPERSONATE, &token("t1"));
     assert_eq!(case.due_in(), None);
     let first = case.read().unwrap_or_else(|error| panic!("{error}"));
@@ -231,7 +231,7 @@ fn a_plugin_is_run_once_and_again_in_time_before_its_credential_expires() {
 }
 
 #[test]
-fn a_plugin_that_repeats_its_credential_is_asked_more_often_towards_its_end_but_not_all_the_time() {
+fn a_plugin_that_repeats_its_credential_runs_at_bounded_intervals_until_the_expiry() {
     let mut case = Case::with_plugin(IMPERSONATE, &token("t1"));
     let mut pauses = Vec::new();
     for run in 1..=6 {
@@ -250,7 +250,7 @@ fn a_plugin_that_repeats_its_credential_is_asked_more_often_towards_its_end_but_
 }
 
 #[test]
-fn a_refused_credential_is_replaced_but_a_backend_that_refuses_all_does_not_keep_the_plugin_running() {
+fn a_refused_credential_runs_the_plugin_but_repeated_refusals_do_not_run_it_continuously() {
     let mut case = Case::with_plugin(IMPERSONATE, r#"{"token": "t1"}"#);
     assert_eq!(case.token(), "t1");
     case.forward(60);
@@ -271,7 +271,7 @@ fn a_refused_credential_is_replaced_but_a_backend_that_refuses_all_does_not_keep
 }
 
 #[test]
-fn a_plugin_that_fails_is_bridged_with_what_it_gave_before_and_tried_again() {
+fn a_failing_plugin_keeps_its_previous_credential_and_is_retried() {
     let mut case = Case::with_plugin(IMPERSONATE, &token("t1"));
     assert_eq!(case.token(), "t1");
     case.pki.write("answer", "s3cr3t");
@@ -286,7 +286,7 @@ fn a_plugin_that_fails_is_bridged_with_what_it_gave_before_and_tried_again() {
     }
     assert_eq!(case.runs(), 4);
     case.token();
-    assert_eq!(case.runs(), 4, "another reason to read the configuration does not hurry it");
+    assert_eq!(case.runs(), 4, "a reload for another reason does not run the plugin earlier");
 
     case.forward(10);
     case.answer(r#"{"token": "t2"}"#);
@@ -296,7 +296,7 @@ fn a_plugin_that_fails_is_bridged_with_what_it_gave_before_and_tried_again() {
 }
 
 #[test]
-fn a_plugin_that_never_gave_anything_is_an_error_and_tried_again() {
+fn a_plugin_that_never_succeeded_is_an_error_and_is_retried() {
     let mut case = Case::with_plugin(IMPERSONATE, "{}");
     assert!(case.error().contains("didn't return a token"));
     assert_eq!(case.due_in(), Some(10));

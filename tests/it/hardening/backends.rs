@@ -1,4 +1,4 @@
-//! Backends that misbehave: each gives its refusal, and the gateway serves on.
+//! Misbehaving backends: each failure gets its error response, and other requests are not disturbed.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -25,14 +25,14 @@ use crate::gateway::InProcess as _;
 /// RFC 9113, section 6.5.2
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 
-/// Answers each request.
+/// Responds to each request.
 fn answers(kind: u8, id: u32, _: &[u8]) -> Vec<u8> {
     if kind == HEADERS { ok(id) } else { Vec::new() }
 }
 
-// Go's server resets the stream of an upload that it has answered; others wait for its end.
+// Go's server resets the stream of an upload after its response; other servers wait for the end of the upload.
 #[tokio::test]
-async fn uploads_that_go_on_after_their_answer_do_not_take_the_streams_of_others() {
+async fn uploads_that_continue_after_their_response_do_not_use_up_the_streams_of_others() {
     let pki = Pki::new();
     let address = frames::backend(&pki, &[(MAX_CONCURRENT_STREAMS, 10)], |_| answers).await;
     let gateway = Gateway::with(flags(&pki, address));
@@ -50,7 +50,7 @@ async fn uploads_that_go_on_after_their_answer_do_not_take_the_streams_of_others
     assert_eq!(in_time(other.send(get("/api/v1/x", &[]))).await.unwrap().status(), StatusCode::OK);
 }
 
-/// A listener that does this to every connection.
+/// A TCP listener that sends these bytes on every connection and closes it.
 async fn tcp(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -71,7 +71,7 @@ async fn tls(issued: &Issued) -> SocketAddr {
     address
 }
 
-/// A backend of HTTP/1.1 that answers everything with these bytes and hangs up.
+/// An HTTP/1.1 backend that responds with these bytes and closes the connection.
 async fn http1(pki: &Pki, answer: Vec<u8>) -> SocketAddr {
     let (address, mut streams) = bare(pki, H1).await;
     tokio::spawn(async move {
@@ -87,13 +87,13 @@ async fn http1(pki: &Pki, answer: Vec<u8>) -> SocketAddr {
     address
 }
 
-/// A backend of HTTP/2 that answers every request with these frames.
+/// An HTTP/2 backend that responds to every request with these frames.
 async fn http2(pki: &Pki, answer: fn(u32) -> Vec<u8>) -> SocketAddr {
     let each = move |kind, id, _: &[u8]| if kind == HEADERS { answer(id) } else { Vec::new() };
     frames::backend(pki, &[], move |_| each).await
 }
 
-/// How a gateway process with this backend answers, and that its log says why.
+/// Checks that a gateway process with this backend responds with `code`, and that its log contains `why`.
 async fn refused(name: &str, pki: &Pki, backend: SocketAddr, code: StatusCode, why: &str) {
     let mut command = Command::new(crate::gateway::PORTCULLIS);
     command.arg("serve").args(flags(pki, backend));
@@ -109,21 +109,21 @@ async fn refused(name: &str, pki: &Pki, backend: SocketAddr, code: StatusCode, w
     }
     let (_, log) = process.end().await;
     let line = log.lines().find(|line| line.contains("no answer from the backend"));
-    let line = line.unwrap_or_else(|| panic!("{name}: nothing is logged:\n{log}"));
+    let line = line.unwrap_or_else(|| panic!("{name}: the failure is not logged:\n{log}"));
     assert!(line.contains("find-me") && line.contains(why), "{name}: {line}");
 }
 
 #[tokio::test]
-async fn a_backend_that_cannot_be_reached_is_a_503_and_a_line_that_says_why() {
+async fn an_unreachable_backend_is_a_503_and_its_cause_is_logged() {
     let pki = Pki::new();
     let now = 1_700_000_000;
     let expired = pki.servers.leaf().san_dns("backend.test").expired(now).issue();
-    // Bound and never listening: connections are refused, and no other process gets the port.
-    let unheard = TcpSocket::new_v4().unwrap();
-    unheard.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    let nobody = unheard.local_addr().unwrap();
+    // Bound but not listening: connections are refused, and no other process can take the port.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let closed = socket.local_addr().unwrap();
     for (name, backend, why) in [
-        ("nobody", nobody, "Connection refused"),
+        ("no listener", closed, "Connection refused"),
         ("plain HTTP", tcp(b"HTTP/1.0 400 Bad Request\r\n\r\nnot here\n").await, "InvalidContentType"),
         ("hangs up", tcp(b"").await, "TLS handshake with"),
         ("another name", tls(&pki.servers.server(&["other.test"])).await, "not valid for name"),
@@ -135,7 +135,7 @@ async fn a_backend_that_cannot_be_reached_is_a_503_and_a_line_that_says_why() {
 }
 
 #[tokio::test]
-async fn a_backend_that_does_not_answer_as_it_should_is_a_502_and_a_line_that_says_why() {
+async fn an_invalid_response_is_a_502_and_its_cause_is_logged() {
     let pki = Pki::new();
     let large = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "x".repeat(2 << 20));
     let switch = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
@@ -147,7 +147,7 @@ async fn a_backend_that_does_not_answer_as_it_should_is_a_502_and_a_line_that_sa
         ),
         ("no HTTP", http1(&pki, b"SSH-2.0-OpenSSH_9.9\r\n".to_vec()).await, "invalid HTTP version"),
         ("a large header", http1(&pki, large.into_bytes()).await, "too large"),
-        ("a switch unasked", http1(&pki, switch.to_vec()).await, "switched"),
+        ("an unrequested upgrade", http1(&pki, switch.to_vec()).await, "switched"),
         ("a reset", http2(&pki, |id| reset(id, 2)).await, "unexpected internal error"),
         (
             "no status",
@@ -164,7 +164,7 @@ async fn a_backend_that_does_not_answer_as_it_should_is_a_502_and_a_line_that_sa
     }
 }
 
-/// What a backend does with every other request than those of the others.
+/// The backend's handling of the requests of the misbehaving client.
 type Misbehaviour = fn(Request<Incoming>) -> ResponseFuture;
 
 fn breaking_off() -> ResponseFuture {
@@ -177,10 +177,10 @@ fn breaking_off() -> ResponseFuture {
     })
 }
 
-// All of these share connections with the requests of the others.
+// All of these share connections with the well-behaved clients' requests.
 #[tokio::test]
-async fn requests_that_a_backend_mishandles_disturb_no_others() {
-    // `None` is an answer that breaks off.
+async fn requests_that_a_backend_mishandles_do_not_disturb_others() {
+    // `None` is a truncated response.
     let cases: [(&str, Misbehaviour, &[Option<StatusCode>]); 5] = [
         ("never answers", |_| Box::pin(std::future::pending()), &[Some(StatusCode::GATEWAY_TIMEOUT)]),
         (
@@ -239,14 +239,14 @@ async fn requests_that_a_backend_mishandles_disturb_no_others() {
 }
 
 #[tokio::test]
-async fn a_backend_that_goes_away_after_each_answer_is_dialled_again_each_time() {
+async fn a_backend_that_sends_goaway_after_each_response_is_dialled_again_each_time() {
     let pki = Pki::new();
     let dialled = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&dialled);
     let address = frames::backend(&pki, &[], move |_| {
         count.fetch_add(1, Ordering::SeqCst);
         |kind, id: u32, _: &[u8]| match kind {
-            // The last stream that counts is this one.
+            // The last stream ID is that of this request.
             HEADERS => [ok(id), frame(GOAWAY, 0, 0, &[id.to_be_bytes(), [0; 4]].concat())].concat(),
             _ => Vec::new(),
         }
@@ -263,22 +263,22 @@ async fn a_backend_that_goes_away_after_each_answer_is_dialled_again_each_time()
     assert!((20..=40).contains(&dialled), "dialled {dialled} times for 20 requests");
 }
 
-// kube-apiserver sends GOAWAY on every connection when it is told to end; watches go on for a while.
+// kube-apiserver sends GOAWAY on every connection when it shuts down; watches continue for a while.
 #[tokio::test]
-async fn a_request_finds_a_new_connection_however_many_are_going_away() {
+async fn a_request_gets_a_new_connection_if_all_others_received_goaway() {
     let pki = Pki::new();
     let going = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&going);
     let address = frames::backend(&pki, &[(MAX_CONCURRENT_STREAMS, 3)], move |number| {
         let (count, mut leaving) = (Arc::clone(&counted), false);
-        // The first ones take two watches each, the last answers.
+        // The first eight connections get two watches each; the last one answers.
         let end = if number < 8 { 0 } else { END_STREAM };
         move |kind, id, payload| match kind {
             HEADERS => frame(HEADERS, END_HEADERS | end, id, &[0x88]),
             RST_STREAM => {
                 leaving = true;
                 let last = [3_u32.to_be_bytes(), [0; 4]].concat();
-                // Once the settings are acknowledged, the frame before them has been read.
+                // An acknowledgement of SETTINGS shows that the gateway has read the preceding GOAWAY.
                 [frame(GOAWAY, 0, 0, &last), frame(SETTINGS, 0, 0, b"")].concat()
             }
             SETTINGS if leaving && payload.is_empty() => {
@@ -296,7 +296,7 @@ async fn a_request_finds_a_new_connection_however_many_are_going_away() {
         let mut client = gateway.http1(Some(&alice)).await;
         watches.push((client.get("/api/v1/pods?watch=true", &[]).await, client));
     }
-    // One of the two on each connection.
+    // Closes one of the two watches of each connection.
     let mut index = 0;
     watches.retain(|(_, client)| {
         index += 1;
@@ -305,16 +305,16 @@ async fn a_request_finds_a_new_connection_however_many_are_going_away() {
         }
         index % 2 == 1
     });
-    until("all to go away", || going.load(Ordering::SeqCst) == 8).await;
+    until("GOAWAY on all connections", || going.load(Ordering::SeqCst) == 8).await;
     let request = Request::post("/api/v1/namespaces/n/services/s/proxy/x").body(full("{}")).unwrap();
     let response = gateway.http1(Some(&alice)).await.send(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_backend_that_takes_one_stream_or_none_is_slow_and_nothing_worse() {
+async fn a_backend_that_allows_one_stream_or_none_delays_requests_without_redials() {
     let late = StatusCode::GATEWAY_TIMEOUT;
-    // What is sent before the backend has said so is answered.
+    // Requests that are sent before the backend's SETTINGS arrive are answered.
     for (settings, expected) in [
         (&[(MAX_CONCURRENT_STREAMS, 1)], &[StatusCode::OK][..]),
         (&[(MAX_CONCURRENT_STREAMS, 0)], &[StatusCode::OK, late]),
@@ -330,14 +330,14 @@ async fn a_backend_that_takes_one_stream_or_none_is_slow_and_nothing_worse() {
         .await;
         let gateway = Gateway::with(flags(&pki, address));
         let alice = pki.clients.leaf().cn("alice").issue();
-        let mut asking = Vec::new();
+        let mut responses = Vec::new();
         for _ in 0..20 {
             let mut client = gateway.http1(Some(&alice)).await;
-            asking.push(tokio::spawn(
-                async move { client.get("/api/v1/pods?timeout=500ms", &[]).await.status() },
-            ));
+            responses.push(tokio::spawn(async move {
+                client.get("/api/v1/pods?timeout=500ms", &[]).await.status()
+            }));
         }
-        for answer in asking {
+        for answer in responses {
             let answered = in_time(answer).await.unwrap();
             assert!(expected.contains(&answered), "{most} streams: {answered}");
         }
@@ -346,17 +346,17 @@ async fn a_backend_that_takes_one_stream_or_none_is_slow_and_nothing_worse() {
     }
 }
 
-// What a pod behind `services/proxy` can make kube-apiserver send: 10 MiB of header in lines of four bytes.
+// kube-apiserver can relay such a header from a pod behind `services/proxy`: 10 MiB in lines of four bytes.
 #[tokio::test]
-async fn an_answer_whose_header_has_millions_of_lines_is_a_502_and_ends_no_other_request() {
+async fn a_response_header_with_millions_of_lines_is_a_502_and_ends_no_other_request() {
     let pki = Pki::new();
-    let asked = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&asked);
+    let requests_seen = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&requests_seen);
     let address = frames::backend(&pki, &[], move |_| {
         let count = Arc::clone(&counted);
         move |kind, id, _| match (kind, count.fetch_add(u32::from(kind == HEADERS), Ordering::SeqCst)) {
             (HEADERS, 1) => {
-                // RFC 7541: status 200, a line that goes into the table, and that line over and over.
+                // RFC 7541: status 200, a field that is added to the dynamic table, and references to it.
                 let first = frame(HEADERS, 0, id, &[0x88, 0x40, 1, b'a', 0]);
                 let more = frame(CONTINUATION, 0, id, &[0xbe; 16_384]).repeat((10 << 20) / 4 / 16_384);
                 [first, more, frame(CONTINUATION, END_HEADERS, id, b"")].concat()
@@ -370,7 +370,7 @@ async fn an_answer_whose_header_has_millions_of_lines_is_a_502_and_ends_no_other
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut waiting = gateway.http1(Some(&alice)).await;
     let waiting = tokio::spawn(async move { waiting.get("/api/v1/pods", &[]).await.status() });
-    until("the first request", || asked.load(Ordering::SeqCst) == 1).await;
+    until("the first request", || requests_seen.load(Ordering::SeqCst) == 1).await;
     let mut client = gateway.http1(Some(&alice)).await;
     let large = client.send(Request::post("/api/v1/x").body(full("")).unwrap()).await.unwrap();
     assert_eq!(large.status(), StatusCode::BAD_GATEWAY);

@@ -1,4 +1,4 @@
-//! More connections than there is room for, and those who keep them from others.
+//! More connections than the limits allow, and clients that occupy them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,14 +16,14 @@ fn ok() -> ResponseFuture {
     Box::pin(async { Response::new(full("ok")) })
 }
 
-/// A connection from somewhere else than the other clients.
+/// A connection from another IP address than the other clients'.
 async fn from_elsewhere(gateway: &Gateway) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, 66], 0))).unwrap();
     in_time(socket.connect(gateway.address)).await.unwrap()
 }
 
-/// Reads to the end of a connection that the gateway closes.
+/// Reads until the gateway closes the connection.
 async fn closed(stream: &mut TcpStream) {
     let mut rest = Vec::new();
     in_time(stream.read_to_end(&mut rest)).await.ok();
@@ -36,11 +36,11 @@ fn open<'a>(gateway: &Gateway, streams: impl Iterator<Item = &'a TcpStream>) -> 
     streams.filter(|stream| held.contains(&stream.local_addr().unwrap().port())).count()
 }
 
-/// What a client sends that never comes to the point: nothing, the first byte of a handshake, half a handshake.
+/// The bytes of clients that never complete a handshake: none, the first byte, half of a `ClientHello`.
 const BEGINNINGS: [&[u8]; 3] = [b"", &[22], &[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3]];
 
 #[tokio::test]
-async fn one_peer_with_many_connections_that_say_nothing_does_not_keep_others_out() {
+async fn a_peer_with_many_silent_connections_does_not_lock_out_others() {
     for beginning in BEGINNINGS {
         let setup = GatewayWithBystanders::with(&["--max-connections=40"], |_| {}, |_| ok()).await;
         let mut silent = Vec::new();
@@ -58,14 +58,14 @@ async fn one_peer_with_many_connections_that_say_nothing_does_not_keep_others_ou
     }
 }
 
-// A handshake without a certificate costs nothing, and an anonymous request next to nothing.
+// Handshakes without a certificate and anonymous requests cost a client next to nothing.
 #[tokio::test]
-async fn nor_does_one_whose_connections_are_anonymous() {
+async fn a_peer_with_many_anonymous_connections_does_not_lock_out_others() {
     let setup = GatewayWithBystanders::with(&["--max-connections=40"], |_| {}, |_| ok()).await;
     let mut anonymous = Vec::new();
     for index in 0..60 {
         let stream = from_elsewhere(&setup.gateway).await;
-        // One that is too much ends before its handshake does.
+        // A connection beyond the limit is closed before its handshake completes.
         let Ok(mut stream) = handshake_over("localhost".try_into().unwrap(), stream, b"http/1.1", None).await
         else {
             continue;
@@ -82,7 +82,7 @@ async fn nor_does_one_whose_connections_are_anonymous() {
     setup.others.were_undisturbed().await;
 }
 
-/// A connection on which alice has been answered, as soon as there is room for it.
+/// A connection with an answered request, as soon as the limits allow one.
 async fn known(gateway: &Gateway, identity: &Issued) -> Http1 {
     in_time(async {
         loop {
@@ -103,7 +103,7 @@ async fn known(gateway: &Gateway, identity: &Issued) -> Http1 {
 }
 
 #[tokio::test]
-async fn connections_past_the_limit_are_closed_and_those_before_it_go_on() {
+async fn connections_beyond_the_limit_are_closed_and_open_ones_continue() {
     let setup = GatewayWithBystanders::with(&["--max-connections=20"], |_| {}, |_| ok()).await;
     let GatewayWithBystanders { gateway, alice, others, .. } = setup;
     others.were_undisturbed().await;
@@ -120,7 +120,7 @@ async fn connections_past_the_limit_are_closed_and_those_before_it_go_on() {
     for client in &mut clients {
         assert_eq!(text(client.get("/api", &[]).await).await, "ok");
     }
-    // One that goes makes room for another.
+    // Closing a connection makes room for another.
     clients.pop().unwrap().task.abort();
     known(&gateway, &alice).await;
 }

@@ -1,17 +1,17 @@
-//! A process that has no more file descriptors.
+//! A process that has run out of file descriptors.
 
 use std::process::Command;
 use std::time::Duration;
 
 use http::StatusCode;
 use testkit::gateway_process::GatewayProcess;
-use testkit::{Backend, Pki, flags, in_time, until};
+use testkit::{FakeBackend, Pki, flags, in_time, until};
 use tokio::net::TcpStream;
 
-/// The time that a process has used of the processor, in hundredths of a second.
+/// The CPU time of a process, in hundredths of a second.
 fn processor_time(process: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    // The name may hold anything, but ends at the last parenthesis; user and system time are the 14th and 15th field.
+    // The name may contain any character and ends at the last parenthesis; user and system time are fields 14 and 15.
     let (_, rest) = stat.rsplit_once(") ").unwrap();
     rest.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
@@ -21,10 +21,10 @@ fn open_files(process: u32) -> usize {
 }
 
 #[tokio::test]
-async fn without_file_descriptors_the_gateway_waits_and_then_goes_on() {
+async fn without_file_descriptors_the_gateway_pauses_accepting_and_then_resumes() {
     const LIMIT: usize = 64;
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let mut command = Command::new("sh");
     command
         .args(["-c", &format!("ulimit -n {LIMIT} && exec \"$0\" \"$@\""), crate::gateway::PORTCULLIS])
@@ -49,7 +49,7 @@ async fn without_file_descriptors_the_gateway_waits_and_then_goes_on() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let (used, whole) = (processor_time(process.id()) - before, waiting.elapsed());
-    // Accepting again and again would take all of a core; answering on a busy machine takes a part of one.
+    // Retrying accept in a loop would use a whole core.
     assert!(
         Duration::from_millis(used * 10) < whole.mul_f64(0.6),
         "{used} hundredths of a second in {whole:?}"
@@ -60,7 +60,7 @@ async fn without_file_descriptors_the_gateway_waits_and_then_goes_on() {
     assert_eq!(new.get("/api", &[]).await.status(), StatusCode::OK);
     let (ended, log) = process.end().await;
     assert!(ended.success());
-    let told = log.matches("cannot accept connections").count();
-    assert_eq!(told, 1, "{log}");
+    let lines = log.matches("cannot accept connections").count();
+    assert_eq!(lines, 1, "{log}");
     assert!(log.contains("the limit of open files does not allow so many connections"), "{log}");
 }

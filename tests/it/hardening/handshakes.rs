@@ -1,4 +1,4 @@
-//! Connections that never get to their first request.
+//! Connections that fail before their first request.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn ok() -> ResponseFuture {
 
 // Go: net/http server.go, tlsRecordHeaderLooksLikeHTTP
 #[tokio::test]
-async fn plain_http_is_told_that_this_is_https() {
+async fn plain_http_on_the_https_port_is_a_400_that_explains_it() {
     let setup = GatewayWithBystanders::with(&[], |_| {}, |_| ok()).await;
     for request in ["GET /api", "HEAD /api", "POST /api", "PUT /api", "OPTIONS /api"] {
         for parts in [1, 3] {
@@ -40,7 +40,7 @@ async fn plain_http_is_told_that_this_is_https() {
 }
 
 #[tokio::test]
-async fn what_is_no_handshake_or_only_a_part_of_one_ends_in_time() {
+async fn invalid_and_partial_handshakes_are_closed_in_time() {
     let limit = |limits: &mut ClientLimits| limits.header_timeout = Duration::from_millis(300);
     let setup = GatewayWithBystanders::with(&[], limit, |_| ok()).await;
     let cases: [(&str, &[u8]); 8] = [
@@ -58,7 +58,7 @@ async fn what_is_no_handshake_or_only_a_part_of_one_ends_in_time() {
         stream.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
         in_time(stream.read_to_end(&mut answer)).await.ok();
-        // At most an alert.
+        // At most a TLS alert.
         assert!(answer.len() < 16, "{name}: {answer:?}");
     }
     setup.gateway.until_counted(&format!("apiserver_tls_handshake_errors_total {}", cases.len())).await;

@@ -1,4 +1,4 @@
-//! HTTP/2 clients that send what costs them little and others much.
+//! HTTP/2 clients that send frames which cost the gateway or the backend more than the client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,20 +22,20 @@ use tokio_rustls::client::TlsStream;
 use super::GatewayWithBystanders;
 use crate::gateway::InProcess as _;
 
-// A client that cancels a request may be answered nevertheless: the answer was under way. h2 takes such frames for errors of
-// the backend once it has forgotten the stream, and ends a connection on which there were 1024.
+// The response to a cancelled request may already be in flight. h2 counts its frames as errors of the backend once it
+// has forgotten the stream, and closes a connection after 1024 of them.
 #[tokio::test]
-async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_everybody_shares() {
+async fn responses_to_cancelled_requests_do_not_end_the_shared_connection() {
     let pki = Pki::new();
-    let (asked, cancelled) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (requests_seen, cancelled) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let release = Arc::new(AtomicBool::new(false));
-    let counts = (Arc::clone(&asked), Arc::clone(&cancelled), Arc::clone(&release));
+    let counts = (Arc::clone(&requests_seen), Arc::clone(&cancelled), Arc::clone(&release));
     let address = frames::backend(&pki, &[], move |_| {
-        let (asked, cancelled, release) = counts.clone();
+        let (requests_seen, cancelled, release) = counts.clone();
         move |kind, id, payload| match kind {
             HEADERS if release.load(Ordering::SeqCst) => [ok(1), ok(id)].concat(),
             HEADERS => {
-                asked.fetch_add(1, Ordering::SeqCst);
+                requests_seen.fetch_add(1, Ordering::SeqCst);
                 Vec::new()
             }
             RST_STREAM if payload == CANCEL.to_be_bytes() => {
@@ -51,13 +51,13 @@ async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_
     let bob = pki.clients.leaf().cn("bob").issue();
     let mut patient = gateway.http1(Some(&bob)).await;
     let waiting = tokio::spawn(async move { patient.get("/api/v1/pods", &[]).await.status() });
-    until("bob's request", || asked.load(Ordering::SeqCst) == 1).await;
+    until("bob's request", || requests_seen.load(Ordering::SeqCst) == 1).await;
     for round in 0..30 {
         let mut client = gateway.frames(Some(&alice), 65_535).await;
         let ids = (0..50).map(|index| 2 * index + 1);
         let requests: Vec<_> = ids.clone().flat_map(|id| request(id, "/api/v1/pods")).collect();
         in_time(client.write_all(&requests)).await.unwrap();
-        until("alice's requests", || asked.load(Ordering::SeqCst) == 1 + 50 * (round + 1)).await;
+        until("alice's requests", || requests_seen.load(Ordering::SeqCst) == 1 + 50 * (round + 1)).await;
         let resets: Vec<_> = ids.flat_map(|id| reset(id, CANCEL)).collect();
         in_time(client.write_all(&resets)).await.unwrap();
         until("their end", || cancelled.load(Ordering::SeqCst) == 50 * (round + 1)).await;
@@ -65,12 +65,12 @@ async fn answers_to_requests_that_were_cancelled_do_not_end_the_connection_that_
     release.store(true, Ordering::SeqCst);
     let last = gateway.http1(Some(&alice)).await.get("/api/v1/pods", &[]).await;
     assert_eq!(last.status(), StatusCode::OK);
-    assert_eq!(in_time(waiting).await.unwrap(), StatusCode::OK, "bob's request fell with the connection");
+    assert_eq!(in_time(waiting).await.unwrap(), StatusCode::OK, "bob's request failed with the connection");
     let again = gateway.http1(Some(&bob)).await.send(get("/api/v1/pods", &[])).await.unwrap();
     assert_eq!(again.status(), StatusCode::OK);
 }
 
-/// A backend that never answers, and counts the requests.
+/// A backend that never responds, and counts the requests.
 async fn unanswered(extra: &[&str]) -> (GatewayWithBystanders, Arc<AtomicU32>) {
     let reached = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&reached);
@@ -81,36 +81,37 @@ async fn unanswered(extra: &[&str]) -> (GatewayWithBystanders, Arc<AtomicU32>) {
     (GatewayWithBystanders::with(extra, |_| {}, answer).await, reached)
 }
 
-// CVE-2023-44487: each request that is taken back costs the backend work, and no stream of the client.
+// CVE-2023-44487 (rapid reset): each reset request costs the backend work, but does not count against the client's
+// streams.
 #[tokio::test]
-async fn a_client_that_takes_back_request_after_request_loses_its_connection() {
+async fn a_client_that_resets_request_after_request_loses_its_connection() {
     let (setup, reached) = unanswered(&[]).await;
     let mut client = setup.gateway.frames(Some(&setup.alice), 65_535).await;
     let (local, remote) = (setup.gateway.address.port(), client.get_ref().0.local_addr().unwrap().port());
-    let mut taken_back = 0;
-    // What is regained with time is little beside ten at once.
+    let mut reset_count = 0;
+    // The limiter regains far fewer than ten resets in the time of one round.
     while is_held(local, remote) {
-        let ids = (taken_back..taken_back + 10).map(|index| 2 * index + 1);
+        let ids = (reset_count..reset_count + 10).map(|index| 2 * index + 1);
         let requests: Vec<_> = ids.clone().flat_map(|id| request(id, "/api/v1/pods")).collect();
         client.write_all(&requests).await.ok();
-        taken_back += 10;
+        reset_count += 10;
         until("the requests at the backend", || {
-            reached.load(Ordering::SeqCst) >= taken_back || !is_held(local, remote)
+            reached.load(Ordering::SeqCst) >= reset_count || !is_held(local, remote)
         })
         .await;
         let resets: Vec<_> = ids.flat_map(|id| reset(id, CANCEL)).collect();
         client.write_all(&resets).await.ok();
-        assert!(taken_back < 1000, "it may go on");
+        assert!(reset_count < 1000, "the connection stays open");
     }
-    // Twice as many as it may have streams.
-    assert!(taken_back >= 40, "only {taken_back} were taken back");
+    // Twice the number of concurrent streams.
+    assert!(reset_count >= 40, "only {reset_count} requests were reset");
     assert_eq!(reason_of_goaway(&mut client).await, Some(ENHANCE_YOUR_CALM));
     setup.gateway.until_counted("portcullis_reset_limit_closed_connections_total 1").await;
     setup.others.were_undisturbed().await;
 }
 
 #[tokio::test]
-async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
+async fn requests_that_are_reset_at_once_do_not_reach_the_backend() {
     let (setup, reached) = unanswered(&[]).await;
     let flood = |ids: std::ops::Range<u32>| -> Vec<u8> {
         let ids = ids.map(|index| 2 * index + 1);
@@ -118,10 +119,10 @@ async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
     };
     let mut client = setup.gateway.frames(Some(&setup.alice), 65_535).await;
     client.write_all(&flood(0..15)).await.unwrap();
-    // What they mean is not looked at any more.
+    // The gateway does not parse the targets of reset requests.
     setup.gateway.until_counted("apiserver_request_total{code=\"499\",verb=\"other\"} 15").await;
     assert_eq!(reached.load(Ordering::SeqCst), 0);
-    // h2 ends a connection with ENHANCE_YOUR_CALM that takes back more than 20 before they were looked at.
+    // h2 closes a connection with ENHANCE_YOUR_CALM after more than 20 resets of requests that were not accepted yet.
     client.write_all(&flood(15..2000)).await.ok();
     let goaway = loop {
         let (kind, _, payload) = in_time(read_frame(&mut client)).await.unwrap();
@@ -134,7 +135,7 @@ async fn requests_that_are_taken_back_at_once_do_not_reach_the_backend() {
     setup.others.were_undisturbed().await;
 }
 
-/// Reads what is left on a connection; why it ended, if that was said.
+/// Reads until the connection ends; returns the error code of a GOAWAY.
 async fn reason_of_goaway(client: &mut (impl AsyncRead + Unpin)) -> Option<u32> {
     let mut reason = None;
     while let Ok((kind, _, payload)) = in_time(read_frame(client)).await {
@@ -145,14 +146,14 @@ async fn reason_of_goaway(client: &mut (impl AsyncRead + Unpin)) -> Option<u32> 
     reason
 }
 
-/// Frames to begin with, and the one that is sent over and over.
+/// The first frames, and the frame that is then repeated.
 type Flood = (Vec<u8>, Vec<u8>);
 
 fn post(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &header_block("POST", "/api/v1/x"))
 }
 
-/// Sends frames until the connection ends, and reads what comes. The reason of the gateway's GOAWAY, if it sent one.
+/// Sends frames until the connection ends, while reading. Returns the error code of the gateway's GOAWAY.
 async fn flood(client: TlsStream<TcpStream>, (first, again): Flood) -> Option<u32> {
     let (mut read, mut write) = tokio::io::split(client);
     let many = again.repeat((16 << 10) / again.len());
@@ -166,7 +167,7 @@ async fn flood(client: TlsStream<TcpStream>, (first, again): Flood) -> Option<u3
 }
 
 #[tokio::test]
-async fn floods_of_frames_end_their_connection_and_nothing_else() {
+async fn floods_of_frames_end_only_their_own_connection() {
     let calm = Some(ENHANCE_YOUR_CALM);
     let floods: [(&str, Flood, Option<u32>); 9] = [
         (
@@ -177,7 +178,7 @@ async fn floods_of_frames_end_their_connection_and_nothing_else() {
         ("empty DATA", (post(1), frame(DATA, 0, 1, b"")), calm),
         ("trailers that do not end", (post(1), frame(HEADERS, END_HEADERS, 1, b"")), Some(PROTOCOL_ERROR)),
         ("malformed requests", (Vec::new(), Vec::new()), calm),
-        // What is answered, or costs nothing, goes on until the connection has been without a request for too long.
+        // Answered or free frames are accepted until the idle timeout for connections without a request.
         ("PING", (Vec::new(), frame(PING, 0, 0, b"12345678")), None),
         ("SETTINGS", (Vec::new(), frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255])), None),
         ("empty SETTINGS", (Vec::new(), frame(SETTINGS, 0, 0, b"")), None),
@@ -188,7 +189,7 @@ async fn floods_of_frames_end_their_connection_and_nothing_else() {
     let setup = GatewayWithBystanders::with(&[], limit, |_| Box::pin(std::future::pending())).await;
     for (name, (first, mut again), expected) in floods {
         if again.is_empty() {
-            // Without a path. Each has a stream of its own.
+            // Headers without a path, each on its own stream.
             again = (0..500)
                 .flat_map(|id| frame(HEADERS, END_HEADERS | END_STREAM, 2 * id + 1, &[0x82]))
                 .collect();
@@ -201,9 +202,9 @@ async fn floods_of_frames_end_their_connection_and_nothing_else() {
     setup.others.were_undisturbed().await;
 }
 
-// What the gateway must answer waits for the client to read it, and so does what comes next.
+// The gateway reads no further frames while its acknowledgements wait for the client to read them.
 #[tokio::test]
-async fn a_flood_whose_answers_nobody_reads_is_not_read_either() {
+async fn a_flood_stalls_while_the_client_does_not_read_acknowledgements() {
     for again in [frame(PING, 0, 0, b"12345678"), frame(SETTINGS, 0, 0, b"")] {
         let setup = GatewayWithBystanders::with(&[], |_| {}, |_| Box::pin(std::future::pending())).await;
         let mut client = setup.gateway.frames(Some(&setup.alice), 65_535).await;
@@ -212,7 +213,7 @@ async fn a_flood_whose_answers_nobody_reads_is_not_read_either() {
         let mut sent = 0;
         while timeout(Duration::from_secs(1), client.write_all(&many)).await.is_ok() {
             sent += many.len();
-            assert!(sent < 64 << 20, "the gateway keeps on reading");
+            assert!(sent < 64 << 20, "the gateway continues to read");
         }
         setup.others.were_undisturbed().await;
     }

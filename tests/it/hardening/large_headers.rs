@@ -1,4 +1,4 @@
-//! Headers without measure.
+//! Headers beyond the size limits.
 
 use http::{Response, StatusCode};
 use testkit::body::endless;
@@ -10,9 +10,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::GatewayWithBystanders;
 
-// Go: net/http DefaultMaxHeaderBytes; the answer is bare, and HTTP/1.1 ends with it.
+// Go: net/http DefaultMaxHeaderBytes; the response has no `Status` body, and an HTTP/1.1 connection ends with it.
 #[tokio::test]
-async fn a_header_that_is_too_large_is_refused_and_disturbs_nobody() {
+async fn a_header_that_is_too_large_is_refused_without_disturbing_others() {
     let setup =
         GatewayWithBystanders::with(&[], |_| {}, |_| Box::pin(async { Response::new(endless().0) })).await;
     let value = "x".repeat(1 << 20);
@@ -34,18 +34,18 @@ async fn a_header_that_is_too_large_is_refused_and_disturbs_nobody() {
     // On the same connection.
     assert_eq!(text(client.get(super::CALM, &[]).await).await, "ok");
     drop(watch);
-    // One that is much too large ends its own connection, as Go's server does.
+    // Far beyond the limit, the connection is closed, as Go's server does.
     let mut client = setup.gateway.http2(Some(&setup.alice)).await;
     assert!(client.send(get("/api", &[("x-large", &large.repeat(2))])).await.is_err());
     setup.others.were_undisturbed().await;
 }
 
-// What a few bytes on the wire say again and again.
+// HPACK expansion: a few bytes on the wire reference the same large field again and again.
 #[tokio::test]
-async fn a_header_that_grows_when_it_is_unpacked_ends_its_connection() {
+async fn a_header_that_grows_when_decompressed_ends_its_connection() {
     let setup = GatewayWithBystanders::with(&[], |_| {}, |_| Box::pin(std::future::pending())).await;
     let mut client = setup.gateway.frames(Some(&setup.alice), 65_535).await;
-    // RFC 7541: a header of 4,000 bytes goes into the table once and is named by one byte from then on.
+    // RFC 7541: a field of 4,000 bytes is added to the dynamic table once, and then referenced by one byte.
     let mut block = header_block("GET", "/api");
     block.extend([0x40, 1, b'x', 0x7f, 0xa1, 0x1e]);
     block.extend(vec![b'y'; 4000]);

@@ -1,4 +1,4 @@
-//! HTTP/1.1 clients that go on sending after they were answered.
+//! HTTP/1.1 clients that continue to send after the response.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::GatewayWithBystanders;
 
-/// How each of the clients sends what is not read.
+/// The way in which a client sends the unread body.
 #[derive(Clone, Copy, Debug)]
 enum Sends {
     AllItCan,
@@ -17,9 +17,10 @@ enum Sends {
     Nothing,
 }
 
-/// The gateway reads on so that answers are not lost; that must have an end, and cost other clients nothing.
+/// The gateway continues to read so that the response is not lost; this must be bounded and must not disturb other
+/// clients.
 #[tokio::test]
-async fn a_client_that_sends_on_after_its_answer_is_disconnected() {
+async fn a_client_that_keeps_sending_after_its_response_is_disconnected() {
     let limit = |limits: &mut portcullis::config::settings::ClientLimits| {
         limits.idle_timeout = Duration::from_hours(1);
     };
@@ -32,7 +33,7 @@ async fn a_client_that_sends_on_after_its_answer_is_disconnected() {
     let mut clients = Vec::new();
     for (count, sends) in [(8, Sends::AllItCan), (8, Sends::AByteNowAndThen), (8, Sends::Nothing)] {
         for index in 0..count {
-            // Refused by the gateway, and by the backend.
+            // Half of the clients are refused by the gateway, half by the backend.
             let identity = (index % 2 == 0).then_some(&*setup.alice);
             let token = if identity.is_none() { "Authorization: Bearer forged\r\n" } else { "" };
             let mut stream = setup.gateway.tls(b"http/1.1", identity).await;

@@ -1,4 +1,4 @@
-//! Connections to the backend that clients share: no request of one of them ends such a connection, and no answer does.
+//! Backend connections that clients share: no request or response of one client ends such a connection.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,19 +19,19 @@ use super::GatewayWithBystanders;
 use crate::gateway::InProcess as _;
 
 const WATCH: &str = "/api/v1/pods?watch=true";
-/// What the attacker may not see: the request reaches the backend, which says so.
+/// A path that the backend forbids to the attacker.
 const FORBIDDEN: &str = "/api/v1/secrets?watch=1";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// A setup with watches of another client that the test feeds.
-struct Watched {
+/// A setup with another client's watches, whose events the test sends.
+struct SharedWatches {
     setup: GatewayWithBystanders,
     feeds: Arc<Mutex<Vec<Frames>>>,
     watches: Vec<Response<Incoming>>,
     _watcher: Http2,
 }
 
-impl Watched {
+impl SharedWatches {
     async fn start(count: usize) -> Self {
         let feeds = Arc::new(Mutex::new(Vec::new()));
         let fed_by = Arc::clone(&feeds);
@@ -59,11 +59,11 @@ impl Watched {
         Self { setup, feeds, watches, _watcher: watcher }
     }
 
-    /// Every watch tells what happens next, and no connection was ended.
+    /// Checks that every watch delivers the next event, and that no connection was closed.
     async fn are_undisturbed(&mut self, after: &str) {
         for feed in self.feeds.lock().unwrap().iter() {
             feed.send(Frame::data(Bytes::from_static(b"event")))
-                .unwrap_or_else(|_| panic!("{after}: a watch is gone"));
+                .unwrap_or_else(|_| panic!("{after}: a watch has ended"));
         }
         for watch in &mut self.watches {
             let event = in_time(watch.body_mut().frame()).await;
@@ -75,10 +75,10 @@ impl Watched {
     }
 }
 
-// Go's server ends a whole connection for a header that is too large or wrong and goes on in another frame.
+// Go's server closes the connection for a header that is too large, or invalid and continued in another frame.
 #[tokio::test]
 async fn no_header_of_one_client_ends_the_watches_of_another() {
-    let mut watched = Watched::start(4).await;
+    let mut watched = SharedWatches::start(4).await;
     for (name, request, expected) in forms(FORBIDDEN) {
         let mut client = watched.setup.gateway.tls(b"http/1.1", Some(&watched.setup.alice)).await;
         in_time(client.write_all(&request)).await.unwrap();
@@ -90,11 +90,11 @@ async fn no_header_of_one_client_ends_the_watches_of_another() {
     watched.setup.others.were_undisturbed().await;
 }
 
-// Go ends the stream of a wrong header without opening it. What follows there, if only one byte of a body, ends the
-// connection, and so do trailers if their stream is closed already.
+// Go's server resets the stream of an invalid header without opening it. Any further frame on that stream, such as one
+// byte of a body, closes the connection, and so do trailers on a closed stream.
 #[tokio::test]
-async fn nothing_wrong_with_a_header_ends_the_watches_of_another() {
-    let mut watched = Watched::start(2).await;
+async fn no_invalid_header_of_one_client_ends_the_watches_of_another() {
+    let mut watched = SharedWatches::start(2).await;
     let mut client = watched.setup.gateway.http2(Some(&watched.setup.alice)).await;
     let wrong_name = |length: usize| {
         let mut request = get(FORBIDDEN, &[]);
@@ -124,9 +124,9 @@ async fn nothing_wrong_with_a_header_ends_the_watches_of_another() {
 
 #[tokio::test]
 async fn no_trailers_of_one_client_end_the_watches_or_the_writes_of_another() {
-    let mut watched = Watched::start(2).await;
+    let mut watched = SharedWatches::start(2).await;
     let mut client = watched.setup.gateway.http2(Some(&watched.setup.alice)).await;
-    // One that is answered when it was read, and one that is answered at once.
+    // One response is sent after the body was read, one at once.
     for (path, expected) in [(REVIEWS, StatusCode::OK), (FORBIDDEN, StatusCode::FORBIDDEN)] {
         for large in [false, true] {
             let response = client.send(with_trailers(path, large)).await.unwrap();
@@ -137,11 +137,11 @@ async fn no_trailers_of_one_client_end_the_watches_or_the_writes_of_another() {
     watched.setup.others.were_undisturbed().await;
 }
 
-/// More than may share a connection, and the eighth part of a user's share of such headers.
+/// Too large for a shared connection, and an eighth of a user's quota for such headers.
 const LARGE: usize = 1_000_000;
 
 #[tokio::test]
-async fn a_read_with_a_large_header_is_not_sent_again_when_its_connection_broke() {
+async fn a_read_with_a_large_header_is_not_retried_when_its_connection_breaks() {
     let sent = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&sent);
     let setup = GatewayWithBystanders::with(
@@ -149,7 +149,7 @@ async fn a_read_with_a_large_header_is_not_sent_again_when_its_connection_broke(
         |_| {},
         move |_| {
             count.fetch_add(1, Ordering::SeqCst);
-            // Ends the connection.
+            // Drops the connection.
             Box::pin(async { std::panic::resume_unwind(Box::new(())) })
         },
     )
@@ -162,7 +162,7 @@ async fn a_read_with_a_large_header_is_not_sent_again_when_its_connection_broke(
 }
 
 #[tokio::test]
-async fn a_client_with_many_large_headers_gets_its_share_of_connections_and_leaves_the_others_theirs() {
+async fn a_client_with_many_large_headers_is_limited_to_its_share_of_connections() {
     let open = Arc::new(Mutex::new(Vec::new()));
     let opened = Arc::clone(&open);
     let setup = GatewayWithBystanders::with(
@@ -185,18 +185,18 @@ async fn a_client_with_many_large_headers_gets_its_share_of_connections_and_leav
     }
     let refused = client.get(WATCH, &[("x-large", &large)]).await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    // Another client's are answered, and so is what is not large.
+    // Another client's requests are answered, and so are those with small headers.
     let bob = setup.pki.clients.leaf().cn("bob").issue();
     let mut other = setup.gateway.http2(Some(&bob)).await;
     assert_eq!(other.get(WATCH, &[("x-large", &large)]).await.status(), StatusCode::OK);
     assert_eq!(client.get(WATCH, &[]).await.status(), StatusCode::OK);
-    // One that ends makes room.
+    // A request that ends frees its part of the quota.
     drop(watches.pop());
     assert_eq!(client.get(WATCH, &[("x-large", &large)]).await.status(), StatusCode::OK);
     setup.others.were_undisturbed().await;
 }
 
-/// An answer with a header name that h2 ends the connection for. Go sends names of any length.
+/// A response with a header name so long that h2 closes the connection. Go sends names of any length.
 fn unreadable(id: u32) -> Vec<u8> {
     // RFC 7541: status 200, then a literal whose name has 70,000 bytes.
     let mut block = vec![0x88, 0x00, 0x7f, 0xf1, 0xa1, 0x04];
@@ -211,9 +211,9 @@ fn unreadable(id: u32) -> Vec<u8> {
     bytes
 }
 
-// What pods, nodes and aggregated API servers answer is theirs to choose.
+// Pods, nodes and aggregated API servers control their responses, which kube-apiserver relays.
 #[tokio::test]
-async fn an_answer_from_behind_the_api_server_ends_no_request_of_a_client_that_did_not_ask_there() {
+async fn a_relayed_response_ends_no_request_of_another_client() {
     let evil = [
         "/api/v1/namespaces/n/services/evil/proxy/",
         "/api/v1/namespaces/n/pods/evil/log?follow=true",
@@ -222,8 +222,8 @@ async fn an_answer_from_behind_the_api_server_ends_no_request_of_a_client_that_d
         "/apis/evil.example.com/v1",
         "/openapi/v3/apis/evil.example.com/v1",
     ];
-    let asked = ["/api/v1/namespaces/n/pods/one/log?follow=true", "/api/v1/pods", WATCH];
-    for (attack, honest) in evil.into_iter().flat_map(|attack| asked.map(|honest| (attack, honest))) {
+    let honest_paths = ["/api/v1/namespaces/n/pods/one/log?follow=true", "/api/v1/pods", WATCH];
+    for (attack, honest) in evil.into_iter().flat_map(|attack| honest_paths.map(|honest| (attack, honest))) {
         let pki = Pki::new();
         let (requests, by) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
         let (counted, noted) = (Arc::clone(&requests), Arc::clone(&by));
@@ -256,7 +256,7 @@ async fn an_answer_from_behind_the_api_server_ends_no_request_of_a_client_that_d
         assert_eq!(again.status(), StatusCode::OK, "{attack}, {honest}");
         assert_eq!(in_time(waiting).await.unwrap(), StatusCode::OK, "{attack}, {honest}");
         let by = by.lock().unwrap();
-        assert_eq!(by[0], by[2], "{attack}: bob's connection went, {honest}");
+        assert_eq!(by[0], by[2], "{attack}: bob's connection was closed, {honest}");
     }
 }
 

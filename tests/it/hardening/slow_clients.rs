@@ -22,7 +22,7 @@ use tokio_rustls::client::TlsStream;
 use super::GatewayWithBystanders;
 use crate::gateway::InProcess as _;
 
-/// Sends a byte from time to time until the other end closes the connection.
+/// Sends a byte at intervals until the gateway closes the connection.
 async fn drip(stream: &mut TlsStream<TcpStream>) {
     let (mut read, mut write) = tokio::io::split(stream);
     let dripping = async {
@@ -46,9 +46,9 @@ fn ok() -> ResponseFuture {
     Box::pin(async { Response::new(full("ok")) })
 }
 
-// Go: net/http Server.ReadHeaderTimeout runs from the first byte of a request, however many follow.
+// Go: net/http Server.ReadHeaderTimeout starts at the first byte of a request; further bytes do not extend it.
 #[tokio::test]
-async fn a_header_that_drips_in_ends_its_connection() {
+async fn a_slowly_sent_header_ends_its_connection() {
     for first in [true, false] {
         let limit = |limits: &mut portcullis::config::settings::ClientLimits| {
             limits.header_timeout = Duration::from_millis(300);
@@ -68,13 +68,13 @@ async fn a_header_that_drips_in_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn a_body_that_drips_in_has_the_time_of_its_request() {
-    let (told, mut bodies) = tokio::sync::mpsc::unbounded_channel();
+async fn a_slowly_sent_body_is_limited_by_the_request_timeout() {
+    let (bodies_read, mut bodies) = tokio::sync::mpsc::unbounded_channel();
     let answer = move |request: http::Request<hyper::body::Incoming>| -> ResponseFuture {
-        let told = told.clone();
+        let bodies_read = bodies_read.clone();
         Box::pin(async move {
             let reading = tokio::spawn(async move {
-                told.send(whole(request.version(), request.into_body()).await).unwrap();
+                bodies_read.send(whole(request.version(), request.into_body()).await).unwrap();
             });
             reading.await.unwrap();
             Response::new(full("ok"))
@@ -93,15 +93,15 @@ async fn a_body_that_drips_in_has_the_time_of_its_request() {
     });
     assert!(head(&mut read).await.unwrap().starts_with("HTTP/1.1 504 "));
     let body = in_time(bodies.recv()).await.unwrap();
-    assert!(body.is_err(), "a part of a body reached the backend as a whole");
+    assert!(body.is_err(), "a truncated body reached the backend as a complete one");
     in_time(dripping).await.unwrap();
     setup.others.were_undisturbed().await;
 }
 
 #[tokio::test]
-async fn a_client_that_never_reads_is_gone_some_time_after_its_request_should_have_been() {
+async fn a_client_that_never_reads_is_disconnected_after_the_request_timeout() {
     let limit = |limits: &mut portcullis::config::settings::ClientLimits| {
-        // Of the others too, whose handshakes and next requests take their time on a busy machine.
+        // It applies to the well-behaved clients too, which may be slow on a busy machine.
         limits.header_timeout = Duration::from_secs(1);
         limits.idle_timeout = Duration::from_secs(1);
     };
@@ -111,7 +111,7 @@ async fn a_client_that_never_reads_is_gone_some_time_after_its_request_should_ha
     let mut http1 = setup.gateway.tls(b"http/1.1", Some(&setup.alice)).await;
     http1.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
     assert!(head(&mut http1).await.unwrap().starts_with("HTTP/1.1 200 "));
-    // No window at all, and one that is larger than what the kernel holds.
+    // An empty window, and one larger than the kernel's buffers.
     let mut no_window = setup.gateway.frames(Some(&setup.alice), 0).await;
     no_window.write_all(&request(1, path)).await.unwrap();
     let mut not_read = setup.gateway.frames(Some(&setup.alice), (1 << 31) - 1).await;
@@ -127,7 +127,7 @@ async fn a_client_that_never_reads_is_gone_some_time_after_its_request_should_ha
     setup.others.were_undisturbed().await;
 }
 
-/// A body without end that counts what is taken of it.
+/// An endless body that counts the bytes that were read from it.
 fn counted(taken: &Arc<AtomicUsize>) -> BoxedBody {
     let taken = Arc::clone(taken);
     let stream = unfold(taken, |taken| async move {
@@ -138,7 +138,7 @@ fn counted(taken: &Arc<AtomicUsize>) -> BoxedBody {
     StreamBody::new(stream).boxed()
 }
 
-/// Waits until no more is taken, and tells how much it was.
+/// Waits until reading stops, and returns the number of bytes read.
 async fn settled(taken: &AtomicUsize) -> usize {
     let mut before = usize::MAX;
     in_time(async {
@@ -152,7 +152,7 @@ async fn settled(taken: &AtomicUsize) -> usize {
 }
 
 #[tokio::test]
-async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobody() {
+async fn unread_watches_are_buffered_within_bounds_and_block_no_other_request() {
     let taken = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&taken);
     let setup = GatewayWithBystanders::with(
@@ -165,7 +165,7 @@ async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobo
     )
     .await;
     let watch = "/api/v1/pods?watch=true";
-    // Streams of one connection: with the window of the RFC, and with an unbounded one on an unread connection.
+    // Streams of one connection, with the default window, and with an unbounded window on an unread connection.
     for (name, window, connection_window, streams, bound) in [
         ("a common window", 65_535, 0, 90, 256 << 10),
         ("no measure", (1 << 31) - 1, (1 << 31) - 65_536, 90, 320 << 10),
@@ -183,7 +183,7 @@ async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobo
         until("the first bytes", || taken.load(Ordering::Relaxed) > 0).await;
         let each = settled(&taken).await / usize::try_from(streams).unwrap();
         assert!(each < bound, "{name}: {each} bytes for each stream");
-        // A stream that is read goes on meanwhile, on a connection of its own and to the same backend.
+        // A stream on another connection to the gateway, which the client reads, continues.
         let mut reader = setup.gateway.http2(Some(&setup.alice)).await;
         let mut live = reader.get(watch, &[]).await.into_body();
         for _ in 0..200 {
@@ -191,7 +191,7 @@ async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobo
         }
         setup.others.go_on().await;
     }
-    // Connections of one watch each; what the kernel holds for them comes on top.
+    // One watch per connection; the bound includes the kernel's buffers.
     taken.store(0, Ordering::Relaxed);
     let mut clients = Vec::new();
     for _ in 0..20 {
@@ -207,19 +207,19 @@ async fn watches_that_nobody_reads_cost_a_bounded_number_of_bytes_and_block_nobo
     setup.others.were_undisturbed().await;
 }
 
-// What a pod that writes byte by byte makes of its log: frames that cost a reader far more than their bytes. h2 ends the
-// connection when too many of them wait.
+// The log of a pod that writes single bytes consists of frames that cost far more than their content. h2 closes the
+// connection when too many of them are queued.
 #[tokio::test]
-async fn small_frames_of_a_pod_that_a_client_does_not_read_end_no_watch() {
+async fn unread_small_frames_of_a_pod_log_end_no_watch() {
     let pki = Pki::new();
-    let (asked, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let counts = (asked, Arc::clone(&ended));
+    let (requests_seen, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (requests_seen, Arc::clone(&ended));
     let address = frames::backend(&pki, &[], move |_| {
-        let (asked, ended) = counts.clone();
+        let (requests_seen, ended) = counts.clone();
         move |kind, id, _: &[u8]| {
             ended.fetch_add(usize::from(kind == GOAWAY), Ordering::SeqCst);
             let begin = frame(HEADERS, END_HEADERS, id, &[0x88]);
-            match (kind, asked.fetch_add(usize::from(kind == HEADERS), Ordering::SeqCst)) {
+            match (kind, requests_seen.fetch_add(usize::from(kind == HEADERS), Ordering::SeqCst)) {
                 (HEADERS, 0) => begin,
                 (HEADERS, 1) => [begin, frame(DATA, 0, id, b"x").repeat(60_000)].concat(),
                 (HEADERS, 2) => [begin, frame(DATA, END_STREAM, 1, b"still there")].concat(),
@@ -236,7 +236,7 @@ async fn small_frames_of_a_pod_that_a_client_does_not_read_end_no_watch() {
     let events = patient.get(watch, &[]).await;
     let mut stalled = gateway.frames(Some(&alice), 0).await;
     stalled.write_all(&request(1, "/api/v1/namespaces/n/pods/p/log?follow=true")).await.unwrap();
-    until("the end of its connection", || ended.load(Ordering::SeqCst) == 1).await;
+    until("the end of the pod log's connection", || ended.load(Ordering::SeqCst) == 1).await;
     let mut other = gateway.http1(Some(&bob)).await;
     let _other = other.get(watch, &[]).await;
     assert_eq!(text(events).await, "still there");

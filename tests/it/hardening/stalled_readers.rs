@@ -1,4 +1,4 @@
-//! Clients that do not read their answers: no other request is delayed, not even on the same connection.
+//! Clients that do not read responses: no other request is delayed, not even on the same connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,29 +10,29 @@ use hyper::body::{Frame, Incoming};
 use testkit::body::{Frames, endless, fed};
 use testkit::client::Client;
 use testkit::pki::Issued;
-use testkit::{Backend, Gateway, H2, Pki, full, in_time, text, until};
+use testkit::{FakeBackend, Gateway, H2, Pki, full, in_time, text, until};
 use tokio::sync::mpsc;
 
 use crate::gateway::InProcess as _;
 
-/// A watch that the test feeds, and a short request.
+/// A watch whose events the test sends, and a short request.
 const WATCH: &str = "/api/v1/pods?watch=true";
 const SHORT: &str = "/api/v1/pods";
 const SHORT_LENGTH: usize = 100_000;
-/// What those ask for who do not read: a stream that may last, and an answer that should not. Neither has an end.
+/// The paths that stalled clients request: a long-running request and a short one. Both responses are endless.
 const ENDLESS: [&str; 2] = ["/api/v1/events?watch=true", "/api/v1/events"];
-/// Streams that a client may open on one connection.
+/// The number of streams that a client may open on one connection.
 const STREAMS: usize = 100;
-/// What a watch tells at once: more than every window on its way.
+/// The number of events that a watch sends at once: more than every window on the path holds.
 const EVENTS: usize = 256;
 const EVENT: usize = 4096;
 
 struct EndlessAnswers {
     _pki: Pki,
-    backend: Backend,
+    backend: FakeBackend,
     gateway: Gateway,
     alice: Issued,
-    /// How often a part of an endless answer was asked for.
+    /// How many frames of endless responses the gateway has read.
     taken: Arc<AtomicUsize>,
     watches: mpsc::UnboundedReceiver<Frames>,
 }
@@ -43,7 +43,7 @@ impl EndlessAnswers {
         let taken = Arc::new(AtomicUsize::new(0));
         let (begun, watches) = mpsc::unbounded_channel();
         let counted = Arc::clone(&taken);
-        let backend = Backend::start(&pki, H2, move |request| {
+        let backend = FakeBackend::start(&pki, H2, move |request| {
             let path = request.uri().path_and_query().unwrap().as_str();
             let body = if path == WATCH {
                 let (events, body, _) = fed();
@@ -71,7 +71,7 @@ impl EndlessAnswers {
         Client::connect(&self.gateway, http2, Some(&self.alice)).await
     }
 
-    /// So many answers on one connection, of which the client reads no byte.
+    /// Opens a connection with `answers` responses, of which the client reads nothing.
     async fn stall(&self, http2: bool, path: &str, answers: usize) -> (Client, Vec<Response<Incoming>>) {
         let mut client = Client::narrow(&self.gateway, http2, Some(&self.alice)).await;
         let mut unread = Vec::new();
@@ -81,7 +81,7 @@ impl EndlessAnswers {
         (client, unread)
     }
 
-    /// Waits until the backend cannot write any more to those who do not read, however much is done for others.
+    /// Waits until the backend's writes to the stalled clients block, while other requests proceed.
     async fn until_all_are_stalled(&self) {
         let mut client = self.client(false).await;
         in_time(async {
@@ -103,8 +103,9 @@ impl EndlessAnswers {
         Watch { body, events: in_time(self.watches.recv()).await.unwrap() }
     }
 
-    /// With `connections` of HTTP/1.1 and of HTTP/2, each with so many unread answers.
-    async fn is_as_ever_with(&mut self, path: &str, connections: [usize; 2], answers: usize) {
+    /// Checks that watches and requests proceed beside stalled `connections` (HTTP/1.1, HTTP/2) with `answers` unread
+    /// responses each.
+    async fn is_undisturbed_by(&mut self, path: &str, connections: [usize; 2], answers: usize) {
         let mut old = Vec::new();
         for http2 in [false, true] {
             let (client, mut watching) = (self.client(http2).await, self.client(http2).await);
@@ -119,49 +120,49 @@ impl EndlessAnswers {
         }
         self.until_all_are_stalled().await;
         let given = self.taken.load(Ordering::SeqCst);
-        assert!(given >= stalled.len() * answers, "only {given} parts of answers were ever asked for");
+        assert!(given >= stalled.len() * answers, "only {given} frames of the responses were read");
 
         for (client, _watching, watch) in &mut old {
             serves(client).await;
-            watch.tells_all().await;
+            watch.delivers_all_events().await;
         }
         for http2 in [false, true] {
             let mut client = self.client(http2).await;
             serves(&mut client).await;
-            self.watch(&mut client).await.tells_all().await;
+            self.watch(&mut client).await.delivers_all_events().await;
         }
-        // The last stream of those who do not read the others.
+        // The last stream of a connection whose other streams are stalled.
         if let Some((client @ Client::Two(_), _)) = stalled.last_mut() {
             serves(client).await;
-            self.watch(client).await.tells_all().await;
+            self.watch(client).await.delivers_all_events().await;
         }
     }
 }
 
-/// A watch, and what tells its events.
+/// A watch and the sender of its events.
 struct Watch {
     body: Incoming,
     events: Frames,
 }
 
 impl Watch {
-    /// What is told arrives, all of it and in order.
-    async fn tells_all(&mut self) {
-        let told: Vec<u8> =
+    /// Checks that all events arrive in order.
+    async fn delivers_all_events(&mut self) {
+        let sent: Vec<u8> =
             (0..EVENTS).flat_map(|number| format!("{number:0>EVENT$}").into_bytes()).collect();
-        for event in told.chunks(EVENT) {
+        for event in sent.chunks(EVENT) {
             self.events.send(Frame::data(Bytes::copy_from_slice(event))).unwrap();
         }
         let mut read = Vec::new();
-        while read.len() < told.len() {
+        while read.len() < sent.len() {
             let frame = in_time(self.body.frame()).await.expect("the watch goes on").unwrap();
             read.extend_from_slice(&frame.into_data().unwrap());
         }
-        assert!(read == told, "events are missing, or in another order");
+        assert!(read == sent, "events are missing, or in another order");
     }
 }
 
-/// Requests are answered, one after another.
+/// Checks that requests are answered, one after another.
 async fn serves(client: &mut Client) {
     for _ in 0..10 {
         assert_eq!(text(client.get(SHORT, &[]).await).await.len(), SHORT_LENGTH);
@@ -169,26 +170,26 @@ async fn serves(client: &mut Client) {
 }
 
 #[tokio::test]
-async fn all_but_one_stream_of_a_connection_stall_and_the_last_one_does_not() {
+async fn the_last_stream_of_a_connection_proceeds_while_all_others_stall() {
     for path in ENDLESS {
-        EndlessAnswers::start().await.is_as_ever_with(path, [0, 1], STREAMS - 1).await;
+        EndlessAnswers::start().await.is_undisturbed_by(path, [0, 1], STREAMS - 1).await;
     }
 }
 
 #[tokio::test]
-async fn answers_that_stall_on_many_connections_disturb_nobody() {
+async fn stalled_responses_on_many_connections_do_not_disturb_others() {
     for path in ENDLESS {
-        EndlessAnswers::start().await.is_as_ever_with(path, [64, 64], 1).await;
+        EndlessAnswers::start().await.is_undisturbed_by(path, [64, 64], 1).await;
     }
 }
 
 #[tokio::test]
-async fn more_answers_may_stall_than_a_connection_to_the_backend_carries() {
+async fn more_responses_may_stall_than_a_backend_connection_has_streams() {
     for path in ENDLESS {
         let mut setup = EndlessAnswers::start().await;
         let before = setup.backend.connections();
-        setup.is_as_ever_with(path, [0, 3], STREAMS - 1).await;
-        // One of each kind would be there anyway.
+        setup.is_undisturbed_by(path, [0, 3], STREAMS - 1).await;
+        // The gateway has one connection of each kind in any case.
         assert!(setup.backend.connections() > before + 2, "{} connections", setup.backend.connections());
     }
 }
@@ -198,13 +199,13 @@ async fn more_answers_may_stall_than_a_connection_to_the_backend_carries() {
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_at_the_deadline() {
     let pki = Pki::new();
-    let (told, mut bodies) = mpsc::unbounded_channel();
-    let backend = Backend::start(&pki, H2, move |request: Request<_>| {
+    let (started, mut bodies) = mpsc::unbounded_channel();
+    let backend = FakeBackend::start(&pki, H2, move |request: Request<_>| {
         if request.uri().path() == "/api" {
             return Box::pin(async { Response::new(full("ok")) });
         }
         let (body, gone) = endless();
-        told.send(gone).unwrap();
+        started.send(gone).unwrap();
         Box::pin(async { Response::new(body) })
     })
     .await;
@@ -212,7 +213,7 @@ async fn a_client_that_does_not_read_is_cut_off_at_the_deadline() {
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut http1 = gateway.http1(Some(&alice)).await;
     let mut http2 = gateway.http2(Some(&alice)).await;
-    // Connects, so that the deadline is not that of a handshake.
+    // Connects first, so that the deadline does not include the handshake.
     text(http2.get("/api", &[]).await).await;
     let path = "/api/v1/pods?timeout=400ms";
     for (version, response) in
@@ -221,6 +222,9 @@ async fn a_client_that_does_not_read_is_cut_off_at_the_deadline() {
         assert_eq!(response.status(), StatusCode::OK);
         let gone = in_time(bodies.recv()).await.unwrap();
         until(&format!("the end of the backend's stream, {version}"), || gone.load(Ordering::SeqCst)).await;
-        assert!(in_time(response.into_body().collect()).await.is_err(), "{version}: it looks whole");
+        assert!(
+            in_time(response.into_body().collect()).await.is_err(),
+            "{version}: the truncated response looks complete"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Made-up tokens, more of them than may be reviewed at once: each token authenticator is called a bounded number of
-//! times, and honest clients are answered meanwhile.
+//! Floods of forged tokens: each token authenticator is called a bounded number of times, and clients with valid tokens
+//! are answered without delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,19 +13,19 @@ use tokio::task::JoinSet;
 
 use crate::gateway::InProcess as _;
 
-/// How many tokens a webhook is asked about at a time.
+/// The limit of concurrent webhook calls.
 const AT_ONCE: usize = 128;
-/// More than that, on connections with as many streams as there may be.
+/// Together more than that limit, on connections with the maximum number of streams.
 const CONNECTIONS: usize = 3;
 const STREAMS: usize = 100;
 
 #[tokio::test]
-async fn honest_clients_are_answered_while_a_webhook_hangs_over_made_up_tokens() {
+async fn valid_tokens_are_accepted_while_the_webhook_hangs_over_forged_ones() {
     let pki = Pki::new();
     let (release, held) = watch::channel(true);
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let asked = TokenBackends::start(&pki, move |_| {
+    let backends = TokenBackends::start(&pki, move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         let mut held = held.clone();
         Box::pin(async move {
@@ -34,11 +34,11 @@ async fn honest_clients_are_answered_while_a_webhook_hangs_over_made_up_tokens()
         })
     })
     .await;
-    let gateway = Gateway::with(asked.flags(&pki));
-    asked.until_known(&gateway).await;
+    let gateway = Gateway::with(backends.flags(&pki));
+    backends.until_known(&gateway).await;
     release.send_replace(false);
     calls.store(0, Ordering::SeqCst);
-    let before = asked.secret_reads();
+    let before = backends.secret_reads();
 
     let mut flood = JoinSet::new();
     for connection in 0..CONNECTIONS {
@@ -56,7 +56,7 @@ async fn honest_clients_are_answered_while_a_webhook_hangs_over_made_up_tokens()
         assert_eq!(Client::connect(&gateway, http2, Some(&alice)).await.code(&[]).await, StatusCode::OK);
         let mut client = Client::connect(&gateway, http2, None).await;
         for _ in 0..20 {
-            for token in [asked.accounts.token(), asked.id_token()] {
+            for token in [backends.accounts.token(), backends.id_token()] {
                 let header = format!("Bearer {token}");
                 assert_eq!(client.code(&[("authorization", &header)]).await, StatusCode::OK);
             }
@@ -68,6 +68,6 @@ async fn honest_clients_are_answered_while_a_webhook_hangs_over_made_up_tokens()
     for answer in flood.join_all().await {
         assert_eq!(answer.unwrap().status(), StatusCode::UNAUTHORIZED);
     }
-    assert_eq!(calls.load(Ordering::SeqCst), CONNECTIONS * STREAMS, "each token is asked about once");
-    assert_eq!(asked.secret_reads(), before, "the API server is not asked about them");
+    assert_eq!(calls.load(Ordering::SeqCst), CONNECTIONS * STREAMS, "the webhook is called once per token");
+    assert_eq!(backends.secret_reads(), before, "the API server receives no reads for them");
 }

@@ -1,4 +1,4 @@
-//! HTTP/2 clients without a credential that will not let go of their connection.
+//! HTTP/2 clients without a credential that hold on to their connection.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::GatewayWithBystanders;
 
-/// A request with a bearer token that nothing knows.
+/// A request with an unknown bearer token.
 fn forged(stream: u32) -> Vec<u8> {
     let mut block = header_block("GET", "/api/v1/pods");
     let (name, value) = (b"authorization", b"Bearer forged");
-    // RFC 7541, section 6.2.2: a literal with a new name.
+    // RFC 7541, section 6.2.2: a literal field with a new name.
     block.push(0);
     block.push(u8::try_from(name.len()).unwrap());
     block.extend(name);
@@ -24,7 +24,7 @@ fn forged(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &block)
 }
 
-/// The client never acknowledges a PING, so GOAWAY alone would let it go on for ever.
+/// The client ignores GOAWAY and acknowledges no PING, so the gateway must close the connection.
 #[tokio::test]
 async fn a_client_that_ignores_goaway_is_answered_once_and_disconnected() {
     let setup =
@@ -47,7 +47,7 @@ async fn a_client_that_ignores_goaway_is_answered_once_and_disconnected() {
                 assert_eq!(
                     payload,
                     REFUSED_STREAM.to_be_bytes(),
-                    "the client may safely send it again elsewhere"
+                    "the client may safely retry the request elsewhere"
                 );
                 refused += 1;
             }
@@ -59,7 +59,7 @@ async fn a_client_that_ignores_goaway_is_answered_once_and_disconnected() {
     setup.others.were_undisturbed().await;
 }
 
-/// A connection whose client says nothing more must not be kept either.
+/// The gateway also closes a connection on which the client sends nothing more.
 #[tokio::test]
 async fn a_silent_client_is_disconnected_after_its_answer() {
     let limit = |limits: &mut portcullis::config::settings::ClientLimits| {

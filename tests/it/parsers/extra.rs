@@ -1,4 +1,4 @@
-//! Extra keys: what stands behind `X-Remote-Extra-` in the name of a header.
+//! Extra keys: the part of a header name after `X-Remote-Extra-`.
 
 use http::HeaderName;
 use portcullis::go::extra_key::{decode_extra_key, encode_extra_key};
@@ -16,7 +16,7 @@ const WORDS: &[&str] = &[
 pub(super) fn any(rng: &mut Rng) -> Vec<u8> {
     let text = soup(rng, WORDS, 6);
     if rng.one_in(3) {
-        // As we send it.
+        // In the encoding that we send.
         return encode_extra_key(&String::from_utf8_lossy(&text)).into_bytes();
     }
     text

@@ -1,5 +1,5 @@
-//! Certificate requests: odd subjects and names under a good signature, damaged elements with and without a new one, and
-//! damaged PEM around them.
+//! Certificate requests: unusual subjects and names with a valid signature, damaged elements with and without a new
+//! signature, and damaged PEM.
 
 use std::net::IpAddr;
 
@@ -84,7 +84,7 @@ const NAMES: &[&[u8]] = &[
     b"\x0a\0\0",
 ];
 
-/// Requests in DER: the corpus, and those whose keys are too weak for us.
+/// Requests in DER: the corpus, and requests with keys that are too weak for us.
 pub(super) fn known() -> Vec<Vec<u8>> {
     let directory = format!("{}/tests/signers/requests", env!("CARGO_MANIFEST_DIR"));
     let mut files: Vec<_> =
@@ -98,7 +98,7 @@ pub(super) fn any(rng: &mut Rng, known: &[Vec<u8>]) -> Vec<u8> {
     let kind = *rng.pick(&KINDS);
     let armour = |der: &[u8]| pem("CERTIFICATE REQUEST", der);
     if rng.one_in(12) {
-        let (harmless, harmful) = (armour(&asked(rng, kind).der()), armour(rng.pick::<Vec<u8>>(known)));
+        let (harmless, harmful) = (armour(&unusual(rng, kind).der()), armour(rng.pick::<Vec<u8>>(known)));
         let (_, mut text) = ambiguous(&harmless, &harmful).swap_remove(rng.below(6));
         if rng.one_in(3) {
             text.insert_str(0, "text before\n");
@@ -107,7 +107,7 @@ pub(super) fn any(rng: &mut Rng, known: &[Vec<u8>]) -> Vec<u8> {
     }
     let der = match rng.below(8) {
         0 => rng.pick(known).clone(),
-        1..=3 => asked(rng, kind).der(),
+        1..=3 => unusual(rng, kind).der(),
         _ => damaged(rng, kind),
     };
     let mut text = armour(&der).into_bytes();
@@ -117,8 +117,8 @@ pub(super) fn any(rng: &mut Rng, known: &[Vec<u8>]) -> Vec<u8> {
     text
 }
 
-/// Signed well, with odd things in it.
-fn asked(rng: &mut Rng, kind: KeyKind) -> Csr {
+/// A request with unusual content and a valid signature.
+fn unusual(rng: &mut Rng, kind: KeyKind) -> Csr {
     let mut csr = Csr::new().with_key(Key::pooled(kind, 100));
     for _ in 0..rng.below(4) {
         let pairs: Vec<_> = (0..=rng.below(2))
@@ -147,10 +147,11 @@ fn asked(rng: &mut Rng, kind: KeyKind) -> Csr {
     if rng.one_in(20) { csr.corrupt_signature() } else { csr }
 }
 
-/// Elements changed, lost, doubled and swapped; mostly signed again, so that what parses is judged for what it says.
+/// Elements changed, removed, duplicated and swapped; mostly signed again, so that verification does not stop at the
+/// signature.
 fn damaged(rng: &mut Rng, kind: KeyKind) -> Vec<u8> {
     let key = Key::pooled(kind, 100);
-    let mut whole = Node::list(&asked(rng, kind).der()).expect("own requests are DER").remove(0);
+    let mut whole = Node::list(&unusual(rng, kind).der()).expect("own requests are DER").remove(0);
     let Node::Constructed(_, parts) = &mut whole else { unreachable!() };
     for _ in 0..=rng.below(2) {
         let size = parts[0].count();
@@ -189,7 +190,7 @@ pub(super) fn judge(input: &[u8], answer: &Value) -> Compared {
                 (RequestError::WeakKey(_) | RequestError::WeakSignature(_), "signature" | "ok") => {
                     Ok("stricter: weak")
                 }
-                // D-csr-weak-key: a curve that is not known here cannot be found to be missed.
+                // D-csr-weak-key: we do not distinguish unknown curves from weak keys.
                 (RequestError::WeakKey(_), "parse") if error.starts_with("P224 ") => Ok("stricter: weak"),
                 // D-csr-tag-numbers
                 (RequestError::Malformed(_), "signature" | "ok") if has_long_tag(input) => {

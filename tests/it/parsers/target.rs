@@ -1,4 +1,4 @@
-//! Request targets: which are refused, what path and query say, and which resource they are about.
+//! Request targets: refusals, path, query, and the requested resource.
 
 use http::header::HOST;
 use http::{Method, Request};
@@ -139,7 +139,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// D-fragment: what follows a `#` is not forwarded.
+    /// D-fragment: the fragment is not forwarded.
     pub(super) fn forwarded(&self) -> &[u8] {
         self.target.split(|byte| *byte == b'#').next().unwrap_or_default()
     }
@@ -161,7 +161,7 @@ pub(super) fn any(rng: &mut Rng) -> Input {
     }
     if rng.one_in(10) && !target.is_empty() {
         let at = rng.below(target.len());
-        // What cuts the line of a request is another reader's.
+        // Not characters that end the request line, which another parser handles.
         target[at] = match rng.byte() {
             b' ' | b'\r' | b'\n' => b'/',
             byte => byte,
@@ -170,7 +170,7 @@ pub(super) fn any(rng: &mut Rng) -> Input {
     Input { method, target }
 }
 
-/// Where we refuse what Go reads: the identifiers of `docs/conformance.md`.
+/// Targets that only we refuse: the ids of `docs/conformance.md`.
 fn declared(target: &[u8]) -> Option<&'static str> {
     // D-target-characters
     let Ok(text) = std::str::from_utf8(target) else { return Some("stricter: characters") };
@@ -199,7 +199,7 @@ pub(super) fn judge(input: &Input, answer: &Value) -> Compared {
         return match (go, declared(&input.target)) {
             (Some(_), _) => Ok("refused"),
             (None, Some(difference)) => Ok(difference),
-            // D-fragment: the library takes an asterisk for a target only if it stands alone.
+            // D-fragment: the `http` crate accepts an asterisk only as the whole target.
             (None, None) if input.target.starts_with(b"*#") => Ok("stricter: characters"),
             (None, None) => Err(format!("refused, and Go reads {answer}")),
         };
@@ -282,7 +282,7 @@ fn info(request: &Request<()>, path: &str, answer: &Value) -> Compared {
     let mut expected: Vec<String> = serde_json::from_value(answer["info"].clone()).unwrap();
     let is_resource = answer["isResource"].as_bool().unwrap();
     if !is_resource {
-        // Upstream leaves there what it has found before it gave up; no rule looks at it.
+        // Kubernetes keeps the parts that it parsed before it gave up; no rule uses them.
         expected.truncate(2);
         expected.extend((0..9).map(|_| String::new()));
     }

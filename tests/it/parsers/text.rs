@@ -1,4 +1,4 @@
-//! Texts with PEM in them: whole blocks with damaged lines, and parts of blocks in any order.
+//! Texts with PEM: complete blocks with damaged lines, and parts of blocks in random order.
 
 use testkit::random::Rng;
 
@@ -72,7 +72,7 @@ pub(super) fn any(rng: &mut Rng, corpora: &[Vec<u8>]) -> Vec<u8> {
     text
 }
 
-/// A block, of which lines are odd now and then.
+/// A block with occasional unusual lines.
 fn block(rng: &mut Rng) -> Vec<u8> {
     let kind = *rng.pick(TYPES);
     let mut text = String::new();
@@ -103,7 +103,7 @@ fn block(rng: &mut Rng) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Bytes and parts that are lost, added, doubled or moved.
+/// Removes, adds, duplicates or moves bytes and parts.
 pub(super) fn damage(rng: &mut Rng, text: &mut Vec<u8>) {
     for _ in 0..=rng.below(3) {
         let at = rng.below(text.len() + 1);
@@ -119,7 +119,7 @@ pub(super) fn damage(rng: &mut Rng, text: &mut Vec<u8>) {
             3 if at < text.len() => text[at] = rng.byte(),
             4 if at < text.len() => text[at] ^= 1 << rng.below(8),
             _ => {
-                // Behind the end of a line.
+                // After the end of a line.
                 let ends: Vec<_> = (0..text.len()).filter(|at| text[*at] == b'\n').collect();
                 if !ends.is_empty() {
                     let at = *rng.pick(&ends);

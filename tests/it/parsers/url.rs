@@ -98,7 +98,7 @@ pub(super) fn judge(input: &[u8], answer: &Value) -> Compared {
         Ok(url) if go.is_empty() => url,
         Err(error) if !go.is_empty() => {
             let ours = error.to_string();
-            // Go tells more about what is wrong with an address, and shows half a character.
+            // Go's error has more details about an address, and may show half a character.
             let cuts = [
                 ": invalid host: ParseAddr(",
                 "invalid URL escape \"%4\u{fffd}",
@@ -112,7 +112,7 @@ pub(super) fn judge(input: &[u8], answer: &Value) -> Compared {
     };
     let host = octets(&answer["host"]);
     let Ok(host) = String::from_utf8(host) else {
-        // A name cannot contain bytes that are not UTF-8: certificates with them are refused.
+        // Certificates with URIs that are not UTF-8 are refused.
         return if url.host.contains(char::REPLACEMENT_CHARACTER) {
             Ok("not UTF-8")
         } else {

@@ -1,4 +1,4 @@
-//! Parts of any token, as they are written in JSON.
+//! Parts of any token, as JSON text.
 
 pub(crate) const VALUES: &[&str] = &[
     "null",

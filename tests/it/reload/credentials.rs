@@ -1,5 +1,5 @@
-//! A credential counts from the reload that brings it to the one that takes it away, also on connections that were
-//! open before: the next request on them is judged by the new configuration.
+//! A credential is valid from the reload that adds it until the reload that removes it, also on open connections: their
+//! next request is authenticated by the new configuration.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use rustls_pki_types::ServerName;
 use testkit::client::Client;
 use testkit::config_reload::replace;
 use testkit::pki::Ca;
-use testkit::{Backend, Gateway, Pki, flags, tls_client};
+use testkit::{FakeBackend, Gateway, Pki, flags, tls_client};
 
 use super::reload;
 use crate::gateway::InProcess as _;
 
-/// Both versions of HTTP, by whether it is the second.
+/// Both versions of HTTP, as `http2` flags.
 const VERSIONS: [bool; 2] = [false, true];
 
 struct Setup {
     pki: Pki,
-    backend: Backend,
+    backend: FakeBackend,
     gateway: Gateway,
 }
 
 impl Setup {
     async fn start() -> Self {
         let pki = Pki::new();
-        let backend = Backend::plain(&pki).await;
+        let backend = FakeBackend::plain(&pki).await;
         let gateway = Gateway::with(flags(&pki, backend.address));
         Self { pki, backend, gateway }
     }
@@ -41,9 +41,9 @@ impl Setup {
         reload(&self.gateway).await;
     }
 
-    /// Who asked the backend last.
+    /// The user of the last request that the backend received.
     fn user(&self) -> String {
-        let last = std::iter::from_fn(|| self.backend.take()).last().expect("a request has come");
+        let last = std::iter::from_fn(|| self.backend.take()).last().expect("the backend received a request");
         last.all("x-remote-user").join(",")
     }
 }
@@ -52,7 +52,7 @@ const OLD: (&str, &str) = ("authorization", "Bearer good-token");
 const NEW: (&str, &str) = ("authorization", "Bearer new-token");
 
 #[tokio::test]
-async fn tokens_come_and_go_on_open_connections() {
+async fn tokens_are_added_and_removed_on_open_connections() {
     for http2 in VERSIONS {
         let setup = Setup::start().await;
         let mut client = Client::connect(&setup.gateway, http2, None).await;
@@ -65,12 +65,12 @@ async fn tokens_come_and_go_on_open_connections() {
 }
 
 #[tokio::test]
-async fn anonymous_requests_are_let_in_where_the_file_says() {
+async fn anonymous_requests_are_accepted_on_the_paths_of_the_file() {
     let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
     let conditions =
         |path: &str| format!("{head}anonymous: {{enabled: true, conditions: [{{path: {path}}}]}}\n");
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let file = pki.write("authentication.yaml", conditions("/version"));
     let config = format!("--authentication-config={}", file.display());
     let mut given = flags(&pki, backend.address);
@@ -81,7 +81,7 @@ async fn anonymous_requests_are_let_in_where_the_file_says() {
         let codes = async |paths: [&str; 4]| {
             let mut codes = Vec::new();
             for path in paths {
-                // The refusal of an anonymous request ends an HTTP/2 connection.
+                // A refused anonymous request closes its HTTP/2 connection.
                 let mut client = Client::connect(&setup.gateway, http2, None).await;
                 codes.push(client.code_at(path, &[]).await.as_u16());
             }
@@ -99,7 +99,7 @@ async fn anonymous_requests_are_let_in_where_the_file_says() {
 }
 
 #[tokio::test]
-async fn a_token_that_becomes_somebody_elses_is_that_users_at_once() {
+async fn a_token_that_is_reassigned_authenticates_the_new_user_at_once() {
     for http2 in VERSIONS {
         let setup = Setup::start().await;
         let mut client = Client::connect(&setup.gateway, http2, None).await;
@@ -112,7 +112,7 @@ async fn a_token_that_becomes_somebody_elses_is_that_users_at_once() {
 }
 
 #[tokio::test]
-async fn client_authorities_come_and_go_on_open_connections() {
+async fn client_cas_are_added_and_removed_on_open_connections() {
     let other = Ca::new("other clients");
     let carl = other.leaf().cn("carl").issue();
     for http2 in VERSIONS {
@@ -120,7 +120,7 @@ async fn client_authorities_come_and_go_on_open_connections() {
         let alice = setup.pki.clients.leaf().cn("alice").issue();
         let mut of_alice = Client::connect(&setup.gateway, http2, Some(&alice)).await;
         assert_eq!(of_alice.code(&[]).await, 200);
-        // The certificate is refused, and that is remembered; the token is good, so the connection stays open.
+        // The certificate is refused, and the result is cached; the token is valid, so the connection stays open.
         let mut of_carl = Client::connect(&setup.gateway, http2, Some(&carl)).await;
         assert_eq!(of_carl.code(&[OLD]).await, 200);
         assert_eq!(setup.user(), "carol");
@@ -132,7 +132,7 @@ async fn client_authorities_come_and_go_on_open_connections() {
 }
 
 #[tokio::test]
-async fn front_proxies_come_and_go_on_open_connections() {
+async fn front_proxies_are_added_and_removed_on_open_connections() {
     for http2 in VERSIONS {
         let setup = Setup::start().await;
         let directory = setup.pki.directory.path().display();
@@ -168,9 +168,9 @@ async fn front_proxies_come_and_go_on_open_connections() {
     }
 }
 
-/// A resumed session brings the certificate of the first handshake along; it is judged anew all the same.
+/// A resumed session carries the certificate of the first handshake, which the gateway verifies again.
 #[tokio::test]
-async fn a_removed_authority_counts_for_resumed_sessions() {
+async fn a_removed_ca_is_removed_for_resumed_sessions_too() {
     for version in [&TLS13, &TLS12] {
         for alpn in [&b"http/1.1"[..], b"h2"] {
             let setup = Setup::start().await;
@@ -200,9 +200,13 @@ async fn a_removed_authority_counts_for_resumed_sessions() {
 
             setup.replace("clients-ca.crt", Ca::new("others").cert_pem()).await;
             assert_eq!(resumed.code(&[]).await, 401, "{case}");
-            assert_eq!(unused.code(&[]).await, 401, "{case}: resumed before, asked after");
+            assert_eq!(
+                unused.code(&[]).await,
+                401,
+                "{case}: resumed before the reload, first request after it"
+            );
             let (mut later, _) = connect().await;
-            assert_eq!(later.code(&[]).await, 401, "{case}: resumed after");
+            assert_eq!(later.code(&[]).await, 401, "{case}: resumed after the reload");
         }
     }
 }

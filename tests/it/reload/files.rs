@@ -1,4 +1,4 @@
-//! How files change: the way a mounted Secret does, and many times in a row under load.
+//! File changes: those of a mounted Secret, and many in a row under load.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -9,14 +9,14 @@ use rustix::process::Signal;
 use testkit::client::Client;
 use testkit::config_reload::replace;
 use testkit::pki::Issued;
-use testkit::{Backend, Gateway, Pki, flags, until};
+use testkit::{FakeBackend, Gateway, Pki, flags, until};
 
 use crate::gateway::InProcess as _;
 use crate::gateway::start_process;
 
 const GOOD: (&str, &str) = ("authorization", "Bearer good-token");
 
-/// What the kubelet does with a Secret: names that never change lead through `..data`, which is swapped.
+/// Mounts files as the kubelet mounts a Secret: constant links through `..data`, which is replaced by a rename.
 fn mount(directory: &Path, version: &str, files: &[(&str, &str)]) {
     let data = directory.join(version);
     std::fs::create_dir_all(&data).unwrap();
@@ -31,9 +31,9 @@ fn mount(directory: &Path, version: &str, files: &[(&str, &str)]) {
 }
 
 #[tokio::test]
-async fn a_mounted_secret_is_noticed_without_a_signal() {
+async fn a_changed_mounted_secret_is_detected_without_a_signal() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let secret = pki.directory.path().join("secret");
     let [first, second] = ["first", "second"].map(|name| pki.servers.leaf().cn(name).issue());
     let files = |issued: &Issued, tokens: &str| {
@@ -74,7 +74,7 @@ const RELOADS: usize = 50;
 #[tokio::test]
 async fn no_request_fails_while_signals_reload_under_load() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let files = pki.directory.path();
     let process =
         start_process(flags(&pki, backend.address).into_iter().chain(["--workers=2".to_owned()])).await;
@@ -92,7 +92,7 @@ async fn no_request_fails_while_signals_reload_under_load() {
                     let headers: &[_] = if index % 3 == 0 { &[GOOD] } else { &[] };
                     assert_eq!(client.code(headers).await, 200);
                     answered.fetch_add(1, Ordering::SeqCst);
-                    // Some come anew each time.
+                    // Some clients reconnect each time.
                     if index % 5 == 0 {
                         client = connect().await;
                     }

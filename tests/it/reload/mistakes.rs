@@ -1,4 +1,4 @@
-//! What is wrong with a new configuration is told once, and changes nothing.
+//! Mistakes in a new configuration are logged once, and change nothing.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use testkit::client::Client;
 use testkit::config_reload::replace;
 use testkit::pki::Ca;
-use testkit::{Backend, Gateway, Pki, flags, until};
+use testkit::{FakeBackend, Gateway, Pki, flags, until};
 
 use crate::gateway::InProcess as _;
 use crate::gateway::start_process;
@@ -16,7 +16,7 @@ use crate::gateway::start_process;
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 const REFUSED: &str = "the configuration is not reloaded";
 
-/// Files, and what they cannot hold; `None` if they are missing.
+/// Files and invalid contents; `None` for a missing file.
 const MISTAKES: &[(&str, Option<&str>)] = &[
     ("clients-ca.crt", Some("-----BEGIN CERTIFICATE-----\nbm90aGluZw==\n-----END CERTIFICATE-----\n")),
     ("clients-ca.crt", Some("")),
@@ -36,16 +36,16 @@ const MISTAKES: &[(&str, Option<&str>)] = &[
 
 struct Setup {
     pki: Pki,
-    _backend: Backend,
+    _backend: FakeBackend,
     gateway: Gateway,
-    /// One of each version of HTTP.
+    /// One client per version of HTTP.
     clients: [Client; 2],
 }
 
 impl Setup {
     async fn start() -> Self {
         let pki = Pki::new();
-        let backend = Backend::plain(&pki).await;
+        let backend = FakeBackend::plain(&pki).await;
         let gateway = Gateway::with(flags(&pki, backend.address));
         let clients =
             [Client::connect(&gateway, false, None).await, Client::connect(&gateway, true, None).await];
@@ -60,7 +60,7 @@ impl Setup {
         self.gateway.server().reload();
     }
 
-    /// Requests are answered, on connections old and new.
+    /// Checks that requests succeed on old and new connections.
     async fn serves(&mut self, case: &str) {
         for (index, client) in self.clients.iter_mut().enumerate() {
             assert_eq!(client.code(&[TOKEN]).await, 200, "{case}");
@@ -71,15 +71,15 @@ impl Setup {
 }
 
 #[tokio::test]
-async fn a_mistake_keeps_the_configuration_in_force_until_it_is_mended() {
-    // Certificates that are good, but not of the key beside them.
+async fn a_mistake_keeps_the_configuration_in_use_until_it_is_fixed() {
+    // A valid certificate that does not match the key.
     let foreign = Ca::new("another").leaf().cn("another").issue().cert_pem();
     let foreign = ["gateway.crt", "front.crt"].map(|name| (name, Some(foreign.as_str())));
     join_all(MISTAKES.iter().copied().chain(foreign).map(async |(name, content)| {
         let case = format!("{name} {content:?}");
         let mut setup = Setup::start().await;
         let file = setup.file(name);
-        let good = std::fs::read(&file).unwrap();
+        let valid = std::fs::read(&file).unwrap();
         match content {
             Some(content) => replace(&file, content),
             None => std::fs::remove_file(&file).unwrap(),
@@ -89,7 +89,7 @@ async fn a_mistake_keeps_the_configuration_in_force_until_it_is_mended() {
         setup.gateway.until_counted("portcullis_config_reloads_total{result=\"failure\"} 1").await;
         assert_eq!(setup.gateway.generation().await, 1, "{case}");
         setup.serves(&case).await;
-        replace(&file, good);
+        replace(&file, valid);
         setup.reload();
         setup.gateway.until_counted("portcullis_config_last_reload_successful 1").await;
         setup.gateway.until_counted("portcullis_config_reloads_total{result=\"failure\"} 1").await;
@@ -100,9 +100,9 @@ async fn a_mistake_keeps_the_configuration_in_force_until_it_is_mended() {
 }
 
 #[tokio::test]
-async fn what_is_odd_is_logged_once_until_it_changes() {
+async fn warnings_are_logged_once_until_they_change() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     flags(&pki, backend.address);
     let write = |version: &str, workers: usize| {
         let content = format!(
@@ -134,17 +134,18 @@ clusters: [{{name: c, kubeconfig: backend.kubeconfig}}]
             process.signal(Signal::HUP);
             process.gateway.reloaded(before).await;
         }
-        let said = ["is not supported; using", "restart to change them"].map(|part| process.said(part).len());
-        assert_eq!(said, expected, "step {index}");
+        let lines =
+            ["is not supported; using", "restart to change them"].map(|part| process.said(part).len());
+        assert_eq!(lines, expected, "step {index}");
     }
 }
 
 #[tokio::test]
-async fn a_certificate_that_precedes_its_key_is_no_mistake() {
+async fn a_certificate_that_is_written_before_its_key_is_not_a_mistake() {
     let mut setup = Setup::start().await;
     let next = setup.pki.servers.leaf().cn("next").issue();
     replace(&setup.file("gateway.crt"), next.cert_pem());
-    // However often a reload is requested meanwhile.
+    // Repeated reload requests do not change that.
     let written = Instant::now();
     while written.elapsed() < Duration::from_millis(300) {
         setup.reload();
@@ -161,27 +162,27 @@ async fn a_certificate_that_precedes_its_key_is_no_mistake() {
 #[tokio::test]
 async fn a_mistake_is_logged_once_however_long_it_lasts() {
     let pki = Pki::new();
-    let backend = Backend::plain(&pki).await;
+    let backend = FakeBackend::plain(&pki).await;
     let process = start_process(flags(&pki, backend.address)).await;
     let mut client = Client::connect(&process.gateway, true, None).await;
     let tokens = pki.write("tokens.csv", "only,two\n");
-    until("a word of the mistake", || !process.said(REFUSED).is_empty()).await;
-    let said = process.said(REFUSED);
-    let [said] = said.as_slice() else { panic!("{said:?}") };
-    assert!(said.contains("--token-auth-file") && said.contains(&tokens.display().to_string()), "{said}");
-    // Longer than from one look to the next, and asked for.
-    let told = Instant::now();
-    while told.elapsed() < Duration::from_millis(2500) {
+    until("a log line about the mistake", || !process.said(REFUSED).is_empty()).await;
+    let lines = process.said(REFUSED);
+    let [line] = lines.as_slice() else { panic!("{lines:?}") };
+    assert!(line.contains("--token-auth-file") && line.contains(&tokens.display().to_string()), "{line}");
+    // Longer than the poll interval, with additional reload requests.
+    let logged_at = Instant::now();
+    while logged_at.elapsed() < Duration::from_millis(2500) {
         process.signal(Signal::HUP);
         assert_eq!(client.code(&[TOKEN]).await, 200);
     }
-    // The same mistake after a good time is told again.
+    // After a valid configuration the same mistake is logged again.
     replace(&tokens, "good-token,carol,7\n");
     process.gateway.until_counted("portcullis_config_last_reload_successful 1").await;
     assert_eq!(process.said(REFUSED).len(), 1);
     replace(&tokens, "only,two\n");
     process.signal(Signal::HUP);
-    until("another word of the mistake", || process.said(REFUSED).len() > 1).await;
+    until("another log line about the mistake", || process.said(REFUSED).len() > 1).await;
     assert_eq!(client.code(&[TOKEN]).await, 200);
     let (ended, log) = process.end().await;
     assert!(ended.success());

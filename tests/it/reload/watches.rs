@@ -1,4 +1,4 @@
-//! Open watches do not notice a reload.
+//! A reload does not interrupt open watches.
 
 use rustls_pki_types::CertificateDer;
 use testkit::client::Client;
@@ -10,12 +10,12 @@ use super::{Watch, reload, watched};
 use crate::gateway::InProcess as _;
 
 const CONNECTIONS: usize = 10;
-/// Watches on one connection of HTTP/2; as many are on connections of their own.
+/// Watches on one HTTP/2 connection; as many use separate connections.
 const STREAMS: usize = 10;
 const ROUNDS: usize = 20;
 
 #[tokio::test]
-async fn watches_go_on_through_reloads_of_certificates_authorities_and_tokens() {
+async fn watches_continue_through_reloads_of_certificates_cas_and_tokens() {
     let pki = Pki::new();
     let (backend, mut started) = watched(&pki).await;
     let gateway = Gateway::with(flags(&pki, backend.address));
@@ -43,7 +43,7 @@ async fn watches_go_on_through_reloads_of_certificates_authorities_and_tokens() 
         let clients_of_round = Ca::new(&format!("clients of round {round}"));
         let token = format!("token-{round}");
         let both = pki.clients.cert_pem() + &clients_of_round.cert_pem();
-        // The poll may come in between: a certificate without its key is put up with.
+        // The poll may run between the writes: a certificate without its key is tolerated.
         replace(&files.join("gateway.crt"), serving.cert_pem());
         replace(&files.join("gateway.key"), serving.key_pem());
         replace(&files.join("clients-ca.crt"), both);

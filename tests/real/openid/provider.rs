@@ -1,4 +1,4 @@
-//! The real OpenID provider: `oidc-provider` under Node, installed once below cargo's target directory.
+//! The OpenID provider: `oidc-provider` under Node.js, installed once below cargo's target directory.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,7 +11,7 @@ use testkit::paths::{cache_dir, temporary_dir, workspace_root};
 
 const FILES: [&str; 3] = ["package.json", "package-lock.json", "provider.mjs"];
 
-/// Why the provider cannot be installed, if it cannot.
+/// The reason why the provider cannot be installed, if any.
 pub(crate) fn absent() -> Option<String> {
     ["node", "npm"].into_iter().find_map(|program| {
         let run = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -19,7 +19,7 @@ pub(crate) fn absent() -> Option<String> {
     })
 }
 
-/// Installs it, unless another run has. A directory that exists is complete.
+/// Installs the provider, unless an earlier run has. An existing directory is complete.
 pub(crate) fn install() -> Result<PathBuf, String> {
     let own = workspace_root().join("tests/real/openid/provider");
     let files = FILES.map(|file| own.join(file));
@@ -41,13 +41,13 @@ pub(crate) fn install() -> Result<PathBuf, String> {
         return Err(format!("npm ci failed: {}", String::from_utf8_lossy(&npm.stderr)));
     }
     match fs::rename(partial.keep(), &dir) {
-        // Another run was faster.
+        // A concurrent run has installed it.
         Err(_) if dir.exists() => Ok(dir),
         renamed => renamed.map(|()| dir).map_err(|error| error.to_string()),
     }
 }
 
-/// A running provider; it ends when this is dropped.
+/// A running provider, which is stopped when this is dropped.
 pub(crate) struct Provider {
     pub(crate) issuer: String,
     child: Child,
@@ -72,9 +72,9 @@ impl Provider {
         Ok(Self { issuer, child, lines: Mutex::new((input, output)) })
     }
 
-    fn ask(&self, question: &Value) -> Result<Value, String> {
+    fn command(&self, command: &Value) -> Result<Value, String> {
         let mut lines = self.lines.lock().unwrap();
-        writeln!(lines.0, "{question}").map_err(|error| error.to_string())?;
+        writeln!(lines.0, "{command}").map_err(|error| error.to_string())?;
         let answer = next(&mut lines.1)?;
         match answer["error"].as_str() {
             Some(error) => Err(error.to_owned()),
@@ -84,30 +84,30 @@ impl Provider {
 
     /// The ID token of a new login.
     pub(crate) fn login(&self, user: &str) -> Result<String, String> {
-        let answer = self.ask(&json!({"do": "login", "user": user}))?;
+        let answer = self.command(&json!({"do": "login", "user": user}))?;
         answer["idToken"].as_str().map(str::to_owned).ok_or_else(|| format!("no token: {answer}"))
     }
 
-    /// A new key signs from now on.
+    /// Starts to sign with a new key.
     pub(crate) fn rotate(&self) -> Result<(), String> {
-        self.ask(&json!({"do": "rotate"})).map(drop)
+        self.command(&json!({"do": "rotate"})).map(drop)
     }
 
-    /// Only the key that signs is published from now on.
+    /// Stops publishing all keys except the signing key.
     pub(crate) fn forget(&self) -> Result<(), String> {
-        self.ask(&json!({"do": "forget"})).map(drop)
+        self.command(&json!({"do": "forget"})).map(drop)
     }
 
-    /// How often its keys were fetched.
+    /// The number of key fetches.
     pub(crate) fn key_fetches(&self) -> Result<u64, String> {
-        Ok(self.ask(&json!({"do": "fetches"}))?["keys"].as_u64().unwrap_or_default())
+        Ok(self.command(&json!({"do": "fetches"}))?["keys"].as_u64().unwrap_or_default())
     }
 }
 
 fn next(output: &mut BufReader<ChildStdout>) -> Result<Value, String> {
     let mut line = String::new();
     output.read_line(&mut line).map_err(|error| error.to_string())?;
-    serde_json::from_str(&line).map_err(|error| format!("the provider said {line:?}: {error}"))
+    serde_json::from_str(&line).map_err(|error| format!("the provider printed {line:?}: {error}"))
 }
 
 impl Drop for Provider {

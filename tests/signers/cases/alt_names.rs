@@ -1,4 +1,5 @@
-//! Subject alternative names: which kinds survive, in which order, written how (Go: crypto/x509, `marshalSANs`).
+//! Subject alternative names: the kinds that a certificate keeps, their order and encoding (Go: crypto/x509,
+//! `marshalSANs`).
 
 use testkit::csr::Csr;
 use testkit::pki::{oid, seq, tlv};
@@ -7,7 +8,7 @@ use crate::case::{Case, case};
 
 const GROUP: &str = "alt_names";
 const KINDS: &str = "x509.CreateCertificate: names by kind, in the order of the request";
-const URIS: &str = "net/url: a URI is written as Go writes what it has read";
+const URIS: &str = "net/url: a URI is written as Go formats the parsed URL";
 
 pub(crate) fn cases() -> Vec<Case> {
     let named = |name, csr: &Csr| case(GROUP, name, KINDS, csr);
@@ -32,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
             "DNS names that are none",
             &a().dns("a b").dns(".lead").dns("trail.").dns("_x._y").dns("*.*").dns(""),
         ),
-        named("e-mail addresses that are none", &a().email("nobody").email("@").email("a b@c")),
+        named("invalid e-mail addresses", &a().email("nobody").email("@").email("a b@c")),
         named(
             "addresses of both families",
             &a().ip("10.0.0.1").ip("::1").ip("fe80::1").ip("255.255.255.255"),

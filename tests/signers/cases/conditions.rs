@@ -1,11 +1,13 @@
-//! What a signer waits for, and what it leaves alone (`certificate_controller.go`, `certificate_controller_utils.go`, `signer.go`).
+//! The conditions under which a signer signs or ignores a request (`certificate_controller.go`,
+//! `certificate_controller_utils.go`, `signer.go`).
 
 use serde_json::{Value, json};
 use testkit::csr::Csr;
+use testkit::now;
 use testkit::pki::Ca;
 
 use crate::case::{
-    CLIENT, Case, Expect, KUBELET, LEGACY, SERVING, Step, approved, case, condition, now, timestamp,
+    CLIENT, Case, Expect, KUBELET, LEGACY, SERVING, Step, approved, case, condition, timestamp,
 };
 
 const GROUP: &str = "conditions";
@@ -14,7 +16,7 @@ const UTILS: &str =
     "certificate_controller_utils_test.go: TestIsCertificateRequestApproved, TestHasCondition";
 const FRAME: &str = "certificate_controller_test.go: TestCertificateController";
 
-/// As the API would have stored it.
+/// A condition as the API server stores it.
 pub(crate) fn stored(kind: &str, status: &str) -> Value {
     let mut condition = condition(kind, status);
     condition["lastUpdateTime"] = timestamp(now()).into();
@@ -30,10 +32,10 @@ pub(crate) fn cases() -> Vec<Case> {
     let failed = Step::Status(condition("Failed", "True"));
     let custom = |kind, status| Step::Status(condition(kind, status));
     let mut cases = vec![
-        // pkg/apis/certificates/validation: a name may be anything that is one segment of a path
-        of("a name of blanks and line breaks", FRAME).called(" \r\n\tB_c "),
-        of("a name of delimiters", FRAME).called("?#&+;:@'\"<ä>"),
-        node("kubelet: a name with a line break").kubelet().called("\nb"),
+        // pkg/apis/certificates/validation: a name may be any single path segment
+        of("a name of blanks and line breaks", FRAME).name_suffix(" \r\n\tB_c "),
+        of("a name of delimiters", FRAME).name_suffix("?#&+;:@'\"<ä>"),
+        node("kubelet: a name with a line break").kubelet().name_suffix("\nb"),
     ];
     for (name, signer) in [("client", CLIENT), ("kubelet", KUBELET), ("serving", SERVING)] {
         let names: [&'static str; 4] = match name {
@@ -111,7 +113,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// A request that has a certificate keeps it.
+/// Requests that already have a certificate.
 fn with_certificates() -> Vec<Case> {
     let of = |name, csr: &Csr| case(GROUP, name, FRAME, csr);
     let other = Ca::new("other").leaf().cn("other").issue().cert_pem();
@@ -133,7 +135,7 @@ fn with_certificates() -> Vec<Case> {
     ]
 }
 
-/// Objects that the API refuses to create.
+/// Objects that the API server refuses to create.
 fn stored_ones() -> Vec<Case> {
     let of = |name, conditions: &[Value]| {
         case(GROUP, name, UTILS, &Csr::new().cn("alice")).legacy().steps(&[]).conditions(conditions)
@@ -161,7 +163,7 @@ fn stored_ones() -> Vec<Case> {
         of("stored: approved, another signer", std::slice::from_ref(&approved))
             .signer(CLIENT)
             .expect(Expect::Issued),
-        of("stored: a request that is none", std::slice::from_ref(&approved))
+        of("stored: an invalid request", std::slice::from_ref(&approved))
             .request(malformed.clone())
             .nothing(),
         of("stored: a request of another type", std::slice::from_ref(&approved))

@@ -1,4 +1,4 @@
-//! Keys and signatures of requests (authority.go verifies them again; Go: crypto/x509, `CheckSignature`).
+//! Keys and signatures of requests, which authority.go verifies (Go: crypto/x509, `CheckSignature`).
 
 use testkit::ambiguous_pem::ambiguous;
 use testkit::csr::Csr;
@@ -8,7 +8,7 @@ use crate::case::{Case, Expect, case};
 
 const GROUP: &str = "keys";
 const KEYS: &str = "authority.go: the request's signature is verified, its key copied";
-const EXTENSIONS: &str = "authority.go: of the extensions asked for, only names are copied";
+const EXTENSIONS: &str = "authority.go: of the requested extensions, only names are copied";
 const WEAK: &str = "D-csr-weak-key";
 
 macro_rules! requests {
@@ -69,42 +69,42 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn extensions() -> Vec<Case> {
-    let asks = || Csr::new().cn("extensions");
+    let base = || Csr::new().cn("extensions");
     let named = |name, csr: &Csr| case(GROUP, name, EXTENSIONS, csr);
     vec![
-        named("asks to be an authority", &asks().extension("2.5.29.19", true, &seq(&[boolean(true)]))),
-        named("asks for key usages", &asks().extension("2.5.29.15", true, &tlv(0x03, &[1, 0x06]))),
+        named("requests a CA certificate", &base().extension("2.5.29.19", true, &seq(&[boolean(true)]))),
+        named("requests key usages", &base().extension("2.5.29.15", true, &tlv(0x03, &[1, 0x06]))),
         named(
-            "asks for extended key usages",
-            &asks().extension("2.5.29.37", false, &seq(&[oid("1.3.6.1.5.5.7.3.1")])),
+            "requests extended key usages",
+            &base().extension("2.5.29.37", false, &seq(&[oid("1.3.6.1.5.5.7.3.1")])),
         ),
-        named("asks for a key identifier", &asks().extension("2.5.29.14", false, &tlv(0x04, &[1, 2, 3]))),
+        named("requests a key identifier", &base().extension("2.5.29.14", false, &tlv(0x04, &[1, 2, 3]))),
         named(
-            "asks for an authority key identifier",
-            &asks().extension("2.5.29.35", false, &seq(&[tlv(0x80, &[9; 20])])),
+            "requests an authority key identifier",
+            &base().extension("2.5.29.35", false, &seq(&[tlv(0x80, &[9; 20])])),
         ),
-        named("asks for an unknown extension", &asks().extension("1.2.3.4.5", false, b"\x05\x00")),
-        named("asks for an unknown critical extension", &asks().extension("1.2.3.4.5", true, b"\x05\x00")),
-        named("asks for all of it, with names", &{
-            asks()
+        named("requests an unknown extension", &base().extension("1.2.3.4.5", false, b"\x05\x00")),
+        named("requests an unknown critical extension", &base().extension("1.2.3.4.5", true, b"\x05\x00")),
+        named("requests all extensions, with names", &{
+            base()
                 .extension("2.5.29.19", true, &seq(&[boolean(true)]))
                 .extension("2.5.29.15", true, &tlv(0x03, &[1, 0x06]))
                 .extension("1.2.3.4.5", true, b"\x05\x00")
                 .dns("a.example")
         }),
-        named("a challenge password", &asks().attribute("1.2.840.113549.1.9.7", &[tlv(0x0c, b"hunter2")])),
+        named("a challenge password", &base().attribute("1.2.840.113549.1.9.7", &[tlv(0x0c, b"hunter2")])),
         named(
             "an unstructured name",
-            &asks().attribute("1.2.840.113549.1.9.2", &[tlv(0x0c, b"name")]).dns("a"),
+            &base().attribute("1.2.840.113549.1.9.2", &[tlv(0x0c, b"name")]).dns("a"),
         ),
-        named("another version of the request", &asks().version(1)),
+        named("another version of the request", &base().version(1)),
     ]
 }
 
-/// How the request is written down.
+/// Encodings of the request.
 fn forms() -> Vec<Case> {
     let pem = || Csr::new().cn("form").pem();
-    // Which request is meant is for the reader to say: kube-controller-manager signs the first block that Go finds.
+    // These encodings are ambiguous: kube-controller-manager signs the first block that Go finds.
     let refused = |case: Case| case.declared("D-csr-bare", Expect::Failed);
     let named = |name, request: String| {
         case(GROUP, name, "helpers.go: ParseCSR, the first block", &Csr::new()).request(request)

@@ -21,7 +21,7 @@ pub(crate) fn all() -> Vec<Case> {
     .concat()
 }
 
-/// An approval as the API would have stored it.
+/// An approval as the API server stores it.
 fn stored_approval() -> serde_json::Value {
     conditions::stored("Approved", "True")
 }

@@ -1,4 +1,5 @@
-//! Subjects: which attributes survive, in which order, as which strings (Go: crypto/x509/pkix, `Name.ToRDNSequence`).
+//! Subjects: the attributes that a certificate keeps, their order and string types (Go: crypto/x509/pkix,
+//! `Name.ToRDNSequence`).
 
 use testkit::csr::Csr;
 use testkit::pki::string::{BMP, IA5, NUMERIC, PRINTABLE, T61, UNIVERSAL, UTF8, VISIBLE};

@@ -1,4 +1,5 @@
-//! Usages, durations, and the rules of the signers (pkg/controller/certificates/signer, authority/policies, pkg/apis/certificates).
+//! Usages, durations, and the rules of the signers (pkg/controller/certificates/signer, authority/policies,
+//! pkg/apis/certificates).
 
 use testkit::csr::Csr;
 use testkit::pki::{Key, KeyKind};
@@ -14,7 +15,7 @@ const KUBELETS: &str = "certificates/v1beta1/defaults_test.go: TestIsKubeletClie
 const SERVINGS: &str = "certificates/v1beta1/defaults_test.go: TestIsKubeletServingCSR";
 const CLAMP: &str = "signer_test.go: Test_signer_duration; authority_test.go: TestCertificateAuthority";
 
-/// Every usage that the API knows.
+/// All usages of the API.
 const ALL: [&str; 23] = [
     "signing",
     "digital signature",
@@ -55,7 +56,7 @@ pub(crate) fn cases() -> Vec<Case> {
         legacy("all usages backwards", &backwards),
         legacy("two names of one usage", &["signing", "digital signature", "s/mime", "email protection"]),
         legacy("a usage twice", &["client auth", "client auth", "digital signature", "digital signature"]),
-        // The API judges the whole request again when anything is written, and refuses.
+        // The API server validates the whole request on every write, and rejects it.
         legacy("no usage", &[]).conditions(&[super::stored_approval()]).steps(&[]).nothing(),
         legacy("an unknown usage", &["client auth", "teleportation"]).nothing(),
         legacy("an unknown usage in other letters", &["Client Auth"]).nothing(),
@@ -189,14 +190,14 @@ fn durations() -> Vec<Case> {
         lasts("a second more than eight hours", 28_801),
         lasts("a day", 86_400),
         lasts("a year", 31_536_000),
-        lasts("the most that the signer gives", 946_080_000),
+        lasts("the maximum of the signer", 946_080_000),
         lasts("a second more than that", 946_080_001),
-        lasts("the most that can be asked for", 2_147_483_647),
+        lasts("the maximum of the field", 2_147_483_647),
     ]);
     let stored = |name, seconds| lasts(name, seconds).legacy();
     cases.extend([
         stored("stored: an hour", 3600),
-        // The API judges the whole request again when the certificate is written, and refuses.
+        // The API server validates the whole request when the certificate is written, and rejects it.
         stored("stored: too short", 599).conditions(&[super::stored_approval()]).steps(&[]).nothing(),
     ]);
     cases

@@ -1,4 +1,4 @@
-//! The certificate authorities of a run: those of the servers and clients, and one for each signer.
+//! The certificate authorities of a run: for servers, for clients, and one for each signer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use testkit::pki::{Ca, Issued, Key, KeyKind, attribute, pem, string};
 
 use super::Side;
 
-/// A signer and its authority. The kinds of keys differ, so that each is seen to sign.
+/// A signer and its CA. The key types differ, so that all of them are tested.
 pub(crate) struct SigningCa {
     pub(crate) signer: &'static str,
-    /// What its flags are called between `--cluster-signing-` and `-cert-file`.
+    /// The part of the flag names between `--cluster-signing-` and `-cert-file`.
     pub(crate) flag: &'static str,
     pub(crate) ca: Ca,
 }
@@ -37,7 +37,7 @@ impl Authorities {
         let signing = SIGNERS
             .into_iter()
             .map(|(signer, flag, kind)| {
-                // Issuers are copied byte for byte: an odd one shows it.
+                // An unusual issuer name, to check that it is copied byte for byte.
                 let ca = Ca::build(flag)
                     .key(kind)
                     .attr("2.5.4.10", string::PRINTABLE, b"Example")
@@ -56,7 +56,7 @@ impl Authorities {
         self.signing.iter().find(|signing| signing.signer == signer)
     }
 
-    /// All whose clients are let in: the signers of client certificates, too.
+    /// The client CAs, including the signers of client certificates.
     fn client_bundle(&self) -> String {
         let signing = self.signing.iter().filter(|signing| signing.flag != "kubelet-serving");
         let signing: String = signing.map(|signing| signing.ca.cert_pem()).collect();
@@ -85,7 +85,7 @@ impl Authorities {
         Ok(())
     }
 
-    /// A side has files of its own, so that they can be exchanged.
+    /// Each side has its own files, so that tests can replace them.
     pub(crate) fn write_signing(&self, dir: &Path, side: Side) -> std::io::Result<()> {
         for signing in &self.signing {
             let (certificate, key) = signing_files(dir, side, signing.flag);

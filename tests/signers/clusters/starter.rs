@@ -1,4 +1,4 @@
-//! How the servers are started, and when each is ready for the cases.
+//! Starts the servers and waits until they are ready.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,22 +16,22 @@ use super::authorities::{Authorities, SIGNERS, signing_files};
 use super::{Cluster, Side, kubeconfig};
 use crate::client::{Api, text};
 
-/// The controllers, by the names that kube-controller-manager gives them.
+/// The controllers, by their names in kube-controller-manager.
 pub(crate) const CONTROLLERS: &str = "--controllers=certificatesigningrequest-signing-controller,\
     certificatesigningrequest-approving-controller,certificatesigningrequest-cleaner-controller,\
     token-cleaner-controller,bootstrap-signer-controller";
 
-/// Thirty years, so that some certificates end after 2049, when times are written otherwise.
+/// Thirty years, so that some certificates expire after 2049 and need GeneralizedTime.
 pub(crate) const DURATION: &str = "--cluster-signing-duration=262800h";
 
-/// What is to be applied for the gateway and its controllers.
+/// The manifests of the gateway and its controllers.
 const DEPLOYED: [&str; 3] = [
     include_str!("../../../deploy/rbac.yaml"),
     include_str!("../../../deploy/rbac-controllers.yaml"),
     include_str!("../../../deploy/rbac-bootstrap.yaml"),
 ];
 
-/// What is needed to start a server.
+/// The parameters to start a server.
 pub(crate) struct Starter<'a> {
     pub(crate) programs: &'a Programs,
     pub(crate) dir: &'a Path,
@@ -83,7 +83,7 @@ impl Starter<'_> {
         Ok(cluster)
     }
 
-    /// An API server whose objects are its own.
+    /// An API server with its own prefix in etcd.
     pub(crate) async fn apiserver(&self, name: &str) -> Result<(SocketAddr, ServerProcess), String> {
         let file = |name: &str| self.dir.join(name).display().to_string();
         let start = async || {
@@ -161,7 +161,7 @@ impl Starter<'_> {
             .collect()
     }
 
-    /// The real binary; which controllers it has is for the caller to say.
+    /// The gateway's binary. `flags` select the controllers.
     pub(crate) async fn gateway(
         &self,
         name: &str,
@@ -201,18 +201,18 @@ impl Starter<'_> {
         .await
     }
 
-    /// The rights that the cases need, until they are in force.
+    /// Grants the permissions that the cases need, and waits until they are in effect.
     pub(crate) async fn grant(&self, api: &Api) -> Result<(), String> {
         const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
         let csrs = "system:certificates.k8s.io:certificatesigningrequests";
         let role = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "asks"},
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "requester"},
             "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"],
                 "verbs": ["create", "get", "list", "watch"]}],
         });
         api.post(&format!("{RBAC}/clusterroles"), &role).await?.ok()?;
         let rights = [
-            ("asks", "Group", "system:authenticated", "asks".to_owned()),
+            ("requester", "Group", "system:authenticated", "requester".to_owned()),
             ("nodeclient", "Group", "system:bootstrappers", format!("{csrs}:nodeclient")),
             ("selfnodeclient", "Group", "system:nodes", format!("{csrs}:selfnodeclient")),
             ("may-node", "Group", "may-node", format!("{csrs}:nodeclient")),
@@ -229,7 +229,7 @@ impl Starter<'_> {
             });
             api.post(&format!("{RBAC}/clusterrolebindings"), &binding).await?.ok()?;
         }
-        // The gateway has what its operators give it.
+        // The gateway gets the permissions of the deployed manifests.
         for document in DEPLOYED.iter().flat_map(|file| file.split("\n---\n")) {
             let object: Value = serde_saphyr::from_str(document).map_err(text)?;
             let plural = format!("{}s", object["kind"].as_str().unwrap_or_default().to_lowercase());
@@ -239,7 +239,7 @@ impl Starter<'_> {
             };
             api.post(&path, &object).await?.ok()?;
         }
-        // The last of them.
+        // The permission that was created last.
         let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
             "user": "system:portcullis",
             "resourceAttributes": {"namespace": "kube-public", "verb": "update", "resource": "configmaps", "name": "cluster-info"},
@@ -253,8 +253,12 @@ impl Starter<'_> {
     }
 }
 
-/// Without TLS: a POST of a body, else a GET; the body of a success.
-pub(crate) async fn plainly(address: SocketAddr, path: &str, body: Option<&Value>) -> Result<String, String> {
+/// Sends a request without TLS: POST with a body, otherwise GET. Returns the body of a successful response.
+pub(crate) async fn plain_http(
+    address: SocketAddr,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<String, String> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     let request = http::Request::builder()
         .method(if body.is_some() { "POST" } else { "GET" })

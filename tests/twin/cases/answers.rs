@@ -1,4 +1,4 @@
-//! The form of answers: negotiated errors, pretty printing, tables, protobuf, compression, audit ids, warnings.
+//! Response formats: negotiated errors, pretty printing, tables, protobuf, compression, audit IDs, warnings.
 
 use crate::case::{Case, case, get, whoami};
 
@@ -7,7 +7,7 @@ const LIST: &str = "/api/v1/namespaces/twin-fixed/configmaps?labelSelector=parit
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// Each error in each form a client may ask for.
+/// Each error in each media type.
 fn errors() -> Vec<Case> {
     let kinds: [(&str, &str, Option<&'static str>, u16); 4] = [
         ("401", MAP, Some("expired"), 401),
@@ -32,14 +32,14 @@ fn errors() -> Vec<Case> {
         ("browser", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"),
     ];
     let mut cases = Vec::new();
-    for (kind, target, who, status) in kinds {
+    for (kind, target, cert, status) in kinds {
         for (form, accept) in accepts {
             let case = get("negotiation", &format!("{kind} as {form}"), target).header("Accept", accept);
-            let case = match who {
-                Some(who) => case.cert(who),
+            let case = match cert {
+                Some(cert) => case.cert(cert),
                 None => case,
             };
-            // A form that cannot be had never turns an error of authentication or authorisation into a 406.
+            // An unsupported media type never turns an authentication or authorisation error into a 406.
             let unacceptable =
                 status == 404 && matches!(form, "html" | "cbor" | "garbage" | "any application");
             cases.push(case.answers(if unacceptable { 406 } else { status }));
@@ -62,8 +62,8 @@ fn pretty() -> Vec<Case> {
         ("browser", "", "Mozilla/5.0 (X11)", true),
         ("other agent", "", "kubectl/v1.36.3", false),
         ("curl in another case", "", "Curl/8", false),
-        ("asked for", "?pretty=true", "x", true),
-        ("asked for by one", "?pretty=1", "x", true),
+        ("requested", "?pretty=true", "x", true),
+        ("requested with 1", "?pretty=1", "x", true),
         ("refused", "?pretty=false", "curl/8", false),
         ("junk", "?pretty=junk", "curl/8", false),
         ("bare", "?pretty", "curl/8", true),
@@ -77,8 +77,8 @@ fn pretty() -> Vec<Case> {
         ] {
             let case = case.header("User-Agent", agent).answers(status);
             let case = if indented { case.contains("{\n  \"kind\"") } else { case.lacks("{\n  \"kind\"") };
-            // All three for the shapes that matter; the agents once.
-            if kind == "403" || query.is_empty() || name == "asked for" {
+            // The 403 for all queries; the 401 and the 200 only for some.
+            if kind == "403" || query.is_empty() || name == "requested" {
                 cases.push(case);
             }
         }
@@ -136,7 +136,7 @@ fn forms() -> Vec<Case> {
         alice("if none match is ignored", MAP).header("If-None-Match", "*").answers(200),
         alice("openapi has an etag", "/openapi/v3/api/v1").answers(200),
         alice("openapi by its etag", "/openapi/v2").header("If-None-Match", "\"0\"").answers(200),
-        // Audit ids: echoed, or made.
+        // Audit IDs: echoed or generated.
         alice("audit id is echoed", MAP).header("Audit-ID", "my-own-id").answers(200),
         alice("audit id with blanks", MAP).header("Audit-ID", "one two  three").answers(200),
         alice("audit id of three hundred bytes", MAP).header("Audit-ID", &"i".repeat(300)).answers(200),
@@ -163,7 +163,7 @@ fn forms() -> Vec<Case> {
         alice("warning of an extra blank in the credential", MAP)
             .header("Authorization", "Bearer  tok-alice")
             .answers(200),
-        // No CORS here.
+        // CORS is not enabled.
         alice("origin", MAP).header("Origin", "https://example.com").answers(200),
         case("forms", "preflight", "OPTIONS", MAP)
             .header("Origin", "https://example.com")

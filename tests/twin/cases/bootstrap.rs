@@ -1,11 +1,11 @@
-//! Bootstrap tokens: what the secret must hold, and who the node then is.
+//! Bootstrap tokens: the required data of the secret, and the resulting user.
 
 use super::credentials::{ALL, by};
 use crate::case::{BOTH, Case};
 
 const BASE: &str = "system:bootstrappers";
 
-/// The token of a secret in the fixtures.
+/// A case with the token of a secret in the fixtures.
 fn of(id: &str, name: &str) -> Case {
     by("bootstrap", name, format!("{id}.0123456789abcdef").as_str())
 }
@@ -29,11 +29,11 @@ fn accepted() -> Vec<Case> {
     ]
 }
 
-/// All of these say nothing but that the token is none.
+/// Tokens for which a review reports only that no authenticator accepts them.
 fn refused() -> Vec<Case> {
     [
         ("foreig", "a group that is not a bootstrap group"),
-        ("mixgrp", "a good group and one that is not a bootstrap group"),
+        ("mixgrp", "a valid group and one that is not a bootstrap group"),
         ("trailg", "comma after the last group"),
         ("spaceg", "space after a comma"),
         ("basegr", "the base group as an extra group"),

@@ -1,92 +1,92 @@
-//! Identity in request headers: accepted from front proxies, and from no other client.
+//! Identity in request headers: accepted only from front proxies.
 
 use crate::case::{Case, H1, case, get, whoami};
 
 const ALL: &str = "system:authenticated";
 
-/// By a front proxy with the right certificate.
-fn told() -> Vec<Case> {
-    let told = |name: &str, user: &str| {
+/// Requests of a front proxy with a valid certificate.
+fn accepted() -> Vec<Case> {
+    let proxied = |name: &str, user: &str| {
         whoami("front_proxy", name).cert("front-proxy").header("X-Remote-User", user)
     };
     let bare = |name: &str| whoami("front_proxy", name).cert("front-proxy");
     vec![
-        told("user", "carol").is("carol", &[ALL]),
-        told("groups in order", "carol")
+        proxied("user", "carol").is("carol", &[ALL]),
+        proxied("groups in order", "carol")
             .header("X-Remote-Group", "b")
             .header("X-Remote-Group", "a")
             .is("carol", &["b", "a", ALL]),
-        told("comma in a group", "carol").header("X-Remote-Group", "a,b").is("carol", &["a,b", ALL]),
-        told("empty group is dropped", "carol")
+        proxied("comma in a group", "carol").header("X-Remote-Group", "a,b").is("carol", &["a,b", ALL]),
+        proxied("empty group is dropped", "carol")
             .header("X-Remote-Group", "")
             .header("X-Remote-Group", "g")
             .is("carol", &["g", ALL]),
-        told("uid", "carol").header("X-Remote-Uid", "u-7").is("carol", &[ALL]).contains(r#""uid":"u-7""#),
-        told("first of two uids", "carol")
+        proxied("uid", "carol").header("X-Remote-Uid", "u-7").is("carol", &[ALL]).contains(r#""uid":"u-7""#),
+        proxied("first of two uids", "carol")
             .header("X-Remote-Uid", "u-7")
             .header("X-Remote-Uid", "u-8")
             .is("carol", &[ALL])
             .contains(r#""uid":"u-7""#),
-        told("first of two users", "carol").header("X-Remote-User", "dave").is("carol", &[ALL]),
-        told("first user empty", "").header("X-Remote-User", "dave").unauthorized(),
-        told("extra", "carol")
+        proxied("first of two users", "carol").header("X-Remote-User", "dave").is("carol", &[ALL]),
+        proxied("first user empty", "").header("X-Remote-User", "dave").unauthorized(),
+        proxied("extra", "carol")
             .header("X-Remote-Extra-Scopes", "one")
             .header("X-Remote-Extra-scopes", "two")
             .is("carol", &[ALL])
             .contains(r#""extra":{"scopes":["#),
-        told("extra with escaped key", "carol")
+        proxied("extra with escaped key", "carol")
             .header("X-Remote-Extra-acme.io%2Fproject", "p")
             .is("carol", &[ALL])
             .contains(r#""acme.io/project":["p"]"#),
-        told("escaped upper case survives", "carol")
+        proxied("escaped upper case survives", "carol")
             .header("X-Remote-Extra-%4Bey", "v")
             .is("carol", &[ALL])
             .contains(r#""Key":["v"]"#),
-        told("plain upper case does not", "carol")
+        proxied("plain upper case does not", "carol")
             .header("X-Remote-Extra-KEY", "v")
             .is("carol", &[ALL])
             .contains(r#""key":["v"]"#),
-        told("broken escape is kept", "carol")
+        proxied("broken escape is kept", "carol")
             .header("X-Remote-Extra-a%zz", "v")
             .is("carol", &[ALL])
             .contains(r#""a%zz":["v"]"#),
-        told("doubly escaped", "carol")
+        proxied("doubly escaped", "carol")
             .header("X-Remote-Extra-a%2520b", "v")
             .is("carol", &[ALL])
             .contains(r#""a%20b":["v"]"#),
-        told("plus is a plus", "carol")
+        proxied("plus is a plus", "carol")
             .header("X-Remote-Extra-a+b", "v")
             .is("carol", &[ALL])
             .contains(r#""a+b":["v"]"#),
-        told("empty extra key", "carol")
+        proxied("empty extra key", "carol")
             .header("X-Remote-Extra-", "v")
             .is("carol", &[ALL])
             .contains(r#""":["v"]"#),
-        told("empty extra value", "carol")
+        proxied("empty extra value", "carol")
             .header("X-Remote-Extra-k", "")
             .is("carol", &[ALL])
             .contains(r#""k":[""]"#),
-        told("lower case names", "carol").header("x-remote-group", "g").is("carol", &["g", ALL]),
-        told("masters", "root")
+        proxied("lower case names", "carol").header("x-remote-group", "g").is("carol", &["g", ALL]),
+        proxied("masters", "root")
             .header("X-Remote-Group", "system:masters")
             .is("root", &["system:masters", ALL]),
-        told("anonymous", "system:anonymous").answers(403),
-        told("anonymous with its group", "system:anonymous")
+        proxied("anonymous", "system:anonymous").answers(403),
+        proxied("anonymous with its group", "system:anonymous")
             .header("X-Remote-Group", "system:unauthenticated")
             .answers(403),
-        told("unicode", "Zoë").header("X-Remote-Group", "Größe").is("Zoë", &["Größe", ALL]),
+        proxied("unicode", "Zoë").header("X-Remote-Group", "Größe").is("Zoë", &["Größe", ALL]),
         bare("no user").header("X-Remote-Group", "g").unauthorized(),
         bare("nothing").unauthorized(),
         bare("no user but a token").bearer("tok-alice").is("alice", &["devs", "testers", ALL]),
-        told("user before token", "carol").bearer("tok-alice").is("carol", &[ALL]),
+        proxied("user before token", "carol").bearer("tok-alice").is("carol", &[ALL]),
         bare("underscores are another header").header("X_Remote_User", "carol").unauthorized(),
-        told("impersonates with the rights of the told user", "carol")
+        proxied("impersonates with the rights of the forwarded user", "carol")
             .header("X-Remote-Group", "system:masters")
             .header("Impersonate-User", "bob")
             .is("bob", &[ALL]),
-        told("blank around the user", "  carol  ").only(H1).is("carol", &[ALL]),
-        told("sixty groups", "carol").answers(201),
-        // Certificates that are not the front proxy's.
+        proxied("blank around the user", "  carol  ").only(H1).is("carol", &[ALL]),
+        proxied("sixty groups", "carol").answers(201),
+        // Certificates that are not valid for a front proxy.
         whoami("front_proxy", "name that is not allowed")
             .cert("front-proxy-not-allowed")
             .header("X-Remote-User", "carol")
@@ -129,7 +129,7 @@ fn told() -> Vec<Case> {
     .collect()
 }
 
-/// The same headers from clients that are not front proxies: they change nothing.
+/// The same headers from clients that are not front proxies: they have no effect.
 fn spoofed() -> Vec<Case> {
     let alice = |name: &str| whoami("spoofing", name).cert("alice");
     let unchanged =
@@ -174,7 +174,7 @@ fn spoofed() -> Vec<Case> {
                 .header("X-Remote-Group", "system:masters"),
         ),
         unchanged(
-            alice("Connection nominates what a proxy adds").only(H1).header(
+            alice("Connection nominates headers that a proxy adds").only(H1).header(
                 "Connection",
                 "keep-alive, X-Remote-User, X-Remote-Group, X-Remote-Uid, Authorization",
             ),
@@ -182,7 +182,7 @@ fn spoofed() -> Vec<Case> {
         unchanged(
             alice("Connection nominates in another case").only(H1).header("Connection", "x-remote-group"),
         ),
-        whoami("spoofing", "by nobody")
+        whoami("spoofing", "without credentials")
             .header("X-Remote-User", "mallory")
             .header("X-Remote-Group", "system:masters")
             .anonymous(),
@@ -214,5 +214,5 @@ fn spoofed() -> Vec<Case> {
 }
 
 pub(crate) fn cases() -> Vec<Case> {
-    [told(), spoofed()].concat()
+    [accepted(), spoofed()].concat()
 }

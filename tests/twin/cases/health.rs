@@ -1,4 +1,4 @@
-//! Health endpoints go through authentication and authorisation like everything else.
+//! Health endpoints need authentication and authorisation like all other paths.
 
 use crate::case::{Case, case, get};
 
@@ -16,9 +16,9 @@ pub(crate) fn cases() -> Vec<Case> {
         all("readyz with basic", "/readyz").header("Authorization", "Basic eDp5").answers(200),
         all("escaped letter", "/%6civez").answers(200),
         all("trailing slash", "/livez/").answers(403),
-        all("HEAD by nobody", "/livez").answers(200),
-        case("health", "HEAD of livez by nobody", "HEAD", "/livez").answers(403),
-        case("health", "POST of livez by nobody", "POST", "/livez").answers(403),
+        all("HEAD by anonymous", "/livez").answers(200),
+        case("health", "HEAD of livez by anonymous", "HEAD", "/livez").answers(403),
+        case("health", "POST of livez by anonymous", "POST", "/livez").answers(403),
         case("health", "HEAD of livez by masters", "HEAD", "/livez").cert("admin").answers(200),
         case("health", "POST of livez by masters", "POST", "/livez").cert("admin").answers(200),
         case("health", "OPTIONS of livez by masters", "OPTIONS", "/livez").cert("admin").answers(200),
@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         all("verbose with a value", "/readyz?verbose=false").answers(200).contains("[+]").any_body(hooks),
         all("unknown exclude", "/livez?exclude=none").answers(200).contains("ok"),
         all("excluded ping", "/livez?exclude=ping").answers(200),
-        all("single check by nobody", "/livez/ping").answers(403),
+        all("single check by anonymous", "/livez/ping").answers(403),
         prober("single check", "/livez/ping").answers(200),
         prober("single check log", "/livez/log").answers(200),
         prober("single check etcd", "/livez/etcd").answers(200),
@@ -42,13 +42,13 @@ pub(crate) fn cases() -> Vec<Case> {
         prober("a check of the gateway's own", "/readyz/cluster-backend")
             .answers(404)
             .declared("D-own-checks", 200),
-        all("a check of the gateway's own by nobody", "/readyz/cluster-backend").answers(403),
+        all("a check of the gateway's own by anonymous", "/readyz/cluster-backend").answers(403),
         prober("a cluster is not a check of livez", "/livez/cluster-backend").answers(404),
         all("a check that only the server has is not excluded", "/livez?exclude=etcd&verbose")
             .answers(200)
             .contains("livez check passed")
             .any_body(hooks),
-        all("metrics by nobody", "/metrics").answers(403),
+        all("metrics by anonymous", "/metrics").answers(403),
         prober("metrics", "/metrics").answers(200).any_body("figures"),
         all("livez as yaml", "/livez").header("Accept", "application/yaml").answers(200),
         all("audit id", "/livez").header("Audit-ID", "mine").answers(200),

@@ -1,5 +1,5 @@
-//! `Impersonate-*`: allowed, forbidden, incomplete. Texts of refusals depend on what the same requester was allowed before, so a
-//! requester either succeeds in one mode only, or never.
+//! `Impersonate-*`: allowed, forbidden, incomplete. The message of a 403 depends on earlier decisions for the same
+//! requester, so each requester has permissions for one mode only, or none.
 
 use crate::case::{Case, get, whoami};
 
@@ -7,11 +7,11 @@ const GROUP: &str = "impersonation";
 const ALL: &str = "system:authenticated";
 
 pub(crate) fn cases() -> Vec<Case> {
-    let asks = |name: &str, who: &'static str, user: &str| {
-        whoami(GROUP, name).cert(who).header("Impersonate-User", user)
+    let impersonates = |name: &str, cert: &'static str, user: &str| {
+        whoami(GROUP, name).cert(cert).header("Impersonate-User", user)
     };
-    let new = |name: &str| asks(name, "impersonator", "bob");
-    let old = |name: &str| asks(name, "legacy-impersonator", "bob");
+    let new = |name: &str| impersonates(name, "impersonator", "bob");
+    let old = |name: &str| impersonates(name, "legacy-impersonator", "bob");
     vec![
         new("user").is("bob", &[ALL]),
         new("lower case header").header("impersonate-group", "g1").is("bob", &["g1", ALL]),
@@ -31,11 +31,13 @@ pub(crate) fn cases() -> Vec<Case> {
         new("extra value without right").header("Impersonate-Extra-acme.io%2fscopes", "edit").answers(403),
         new("extra key without domain").header("Impersonate-Extra-scopes", "view").answers(403),
         new("first of two users").header("Impersonate-User", "eve").is("bob", &[ALL]),
-        asks("user without right", "impersonator", "eve").answers(403).contains("impersonate:user-info"),
-        asks("service account without right", "impersonator", "system:serviceaccount:twin:default")
+        impersonates("user without right", "impersonator", "eve")
+            .answers(403)
+            .contains("impersonate:user-info"),
+        impersonates("service account without right", "impersonator", "system:serviceaccount:twin:default")
             .answers(403),
-        asks("node without right", "impersonator", "system:node:twin-node").answers(403),
-        asks("empty user", "impersonator", "").is("impersonator", &["impersonators", ALL]),
+        impersonates("node without right", "impersonator", "system:node:twin-node").answers(403),
+        impersonates("empty user", "impersonator", "").is("impersonator", &["impersonators", ALL]),
         old("the old right").is("bob", &[ALL]),
         old("old right to groups").header("Impersonate-Group", "g1").is("bob", &["g1", ALL]),
         old("old right to masters")
@@ -47,25 +49,35 @@ pub(crate) fn cases() -> Vec<Case> {
             .header("Impersonate-Extra-Scopes", "two")
             .is("bob", &[ALL])
             .contains(r#""scopes":["one","two"]"#),
-        asks("old right to a service account", "legacy-impersonator", "system:serviceaccount:twin:default")
-            .is(
-                "system:serviceaccount:twin:default",
-                &["system:serviceaccounts", "system:serviceaccounts:twin", ALL],
-            ),
-        asks("service account with groups", "legacy-impersonator", "system:serviceaccount:twin:default")
-            .header("Impersonate-Group", "g1")
-            .is("system:serviceaccount:twin:default", &["g1", ALL]),
-        asks("anonymous", "legacy-impersonator", "system:anonymous")
+        impersonates(
+            "old right to a service account",
+            "legacy-impersonator",
+            "system:serviceaccount:twin:default",
+        )
+        .is(
+            "system:serviceaccount:twin:default",
+            &["system:serviceaccounts", "system:serviceaccounts:twin", ALL],
+        ),
+        impersonates(
+            "service account with groups",
+            "legacy-impersonator",
+            "system:serviceaccount:twin:default",
+        )
+        .header("Impersonate-Group", "g1")
+        .is("system:serviceaccount:twin:default", &["g1", ALL]),
+        impersonates("anonymous", "legacy-impersonator", "system:anonymous")
             .answers(403)
             .contains("system:anonymous"),
-        asks("by one without any right", "nobody", "bob").answers(403).contains(r#"User \"nobody\" cannot"#),
-        asks("quotes in the name", "nobody", "b\"o<b>").answers(403),
-        asks("by masters", "admin", "bob").header("Impersonate-Group", "x").is("bob", &["x", ALL]),
-        asks("masters by masters", "admin", "bob")
+        impersonates("by a user without any right", "nobody", "bob")
+            .answers(403)
+            .contains(r#"User \"nobody\" cannot"#),
+        impersonates("quotes in the name", "nobody", "b\"o<b>").answers(403),
+        impersonates("by masters", "admin", "bob").header("Impersonate-Group", "x").is("bob", &["x", ALL]),
+        impersonates("masters by masters", "admin", "bob")
             .header("Impersonate-Group", "system:masters")
             .is("bob", &["system:masters", ALL]),
         whoami(GROUP, "by token").bearer("tok-admin").header("Impersonate-User", "bob").is("bob", &[ALL]),
-        whoami(GROUP, "by nobody")
+        whoami(GROUP, "without credentials")
             .header("Impersonate-User", "bob")
             .answers(403)
             .contains("system:anonymous"),

@@ -1,4 +1,4 @@
-//! Tokens of service accounts that do not expire, and are kept in secrets.
+//! Legacy service account tokens, which do not expire and are stored in secrets.
 
 use serde_json::{Value, json};
 
@@ -13,35 +13,39 @@ const GROUPS: [&str; 3] = ["system:serviceaccounts", "system:serviceaccounts:twi
 const PREFIX: &str = "kubernetes.io/serviceaccount/";
 const WARNING: &str = "Use tokens from the TokenRequest API or manually created secret-based tokens instead of auto-generated secret-based tokens.";
 
-/// The token that is in this secret.
+/// A case with the token of this secret.
 fn kept(name: &str, secret: &str) -> Case {
     by(GROUP, name, format!("{{made:{secret}}}").as_str())
 }
 
-fn good(name: &str, secret: &str) -> Case {
+fn valid(name: &str, secret: &str) -> Case {
     kept(name, secret).accepted(ROBOT, &GROUPS).lacks(r#""extra""#)
 }
 
-fn bad(name: &str, secret: &str, why: &str) -> Case {
-    kept(name, secret).refused(why)
+fn rejected(name: &str, secret: &str, reason: &str) -> Case {
+    kept(name, secret).refused(reason)
 }
 
 fn secrets() -> Vec<Case> {
     let gone = "Token has been invalidated";
     vec![
-        good("good", "legacy-good").only(BOTH).contains(r#""uid":"{uid:serviceaccounts/robot}""#),
-        good("expiry is not looked at", "legacy-expired"),
-        good("not-before is not looked at", "legacy-early"),
-        good("audience of ours", "legacy-audience"),
-        bad("foreign audience", "legacy-foreign-audience", r#"token audiences ["elsewhere"] is invalid"#),
-        good("RS256", "legacy-rsa"),
-        good("token id is not a credential id", "legacy-jti"),
-        good("secret of another type", "legacy-opaque"),
+        valid("good", "legacy-good").only(BOTH).contains(r#""uid":"{uid:serviceaccounts/robot}""#),
+        valid("expiry is not looked at", "legacy-expired"),
+        valid("not-before is not looked at", "legacy-early"),
+        valid("audience of ours", "legacy-audience"),
+        rejected(
+            "foreign audience",
+            "legacy-foreign-audience",
+            r#"token audiences ["elsewhere"] is invalid"#,
+        ),
+        valid("RS256", "legacy-rsa"),
+        valid("token id is not a credential id", "legacy-jti"),
+        valid("secret of another type", "legacy-opaque"),
         kept("listed in the account, with a warning", "legacy-auto")
             .is(ROBOT, &GROUPS)
             .warns(WARNING)
             .reviewed(),
-        bad(
+        rejected(
             "marked as invalid",
             "legacy-marked",
             concat!(
@@ -50,16 +54,16 @@ fn secrets() -> Vec<Case> {
                 "'kubernetes.io/legacy-token-invalid-since' label from the secret to temporarily allow use of this token"
             ),
         ),
-        bad("secret that is being deleted", "legacy-leaving", gone),
-        bad("deleted secret", "legacy-gone", gone),
-        bad("sub missing", "legacy-no-sub", "sub claim is missing"),
-        bad(
+        rejected("secret that is being deleted", "legacy-leaving", gone),
+        rejected("deleted secret", "legacy-gone", gone),
+        rejected("sub missing", "legacy-no-sub", "sub claim is missing"),
+        rejected(
             "uid of the account differs",
             "legacy-wrong-uid",
             "ServiceAccount UID ({uid:serviceaccounts/robot}) does not match claim (0-0-0)",
         ),
-        bad("deleted account", "legacy-gone-account", r#"serviceaccounts "fleeting" not found"#),
-        bad(
+        rejected("deleted account", "legacy-gone-account", r#"serviceaccounts "fleeting" not found"#),
+        rejected(
             "account that is being deleted",
             "legacy-leaving-account",
             "ServiceAccount twin-tokens/leaving has been deleted",
@@ -70,7 +74,7 @@ fn secrets() -> Vec<Case> {
     ]
 }
 
-/// The use of a token leaves a label on its secret; each side has its own.
+/// The use of a token changes a label of its secret, so each side has its own secret.
 fn recorded(name: &str, secret: &str) -> Case {
     let used = kept(name, &format!("{secret}-{{side}}"));
     let used = if secret == "legacy-marked" { used.unauthorized() } else { used.is(ROBOT, &GROUPS) };
@@ -89,8 +93,9 @@ fn recorded(name: &str, secret: &str) -> Case {
 
 fn claims() -> Vec<Case> {
     let base = || legacy("legacy-good");
-    let of =
-        |name: &str, token: crate::mint::Jwt, why: &str| by(GROUP, name, Token::from(token)).refused(why);
+    let of = |name: &str, token: crate::mint::Jwt, reason: &str| {
+        by(GROUP, name, Token::from(token)).refused(reason)
+    };
     let with = |claim: &str, value: Value| base().with(json!({ format!("{PREFIX}{claim}"): value }));
     let sub = |value: &str| base().with(json!({"sub": value}));
     let without = |claim: &str| base().without(&format!("{PREFIX}{claim}"));

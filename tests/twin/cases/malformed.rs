@@ -1,4 +1,4 @@
-//! Requests over HTTP/1.1 that are not quite requests. What is refused here must never reach a backend.
+//! Malformed HTTP/1.1 requests. The gateway must not forward the rejected ones.
 
 use crate::case::{Case, get};
 

@@ -1,4 +1,4 @@
-//! The cases, by group. A group is what a reader looks for; every group holds cases that the bare backend answers otherwise.
+//! The cases, by group. Every group has cases for which the backend without the gateway responds differently.
 
 mod answers;
 mod bootstrap;

@@ -1,4 +1,4 @@
-//! JSON Web Tokens of the issuer that `--oidc-*` flags name.
+//! JSON Web Tokens of the issuer in `--oidc-*` flags.
 
 use serde_json::{Value, json};
 
@@ -14,12 +14,12 @@ fn jane(claims: Value) -> Jwt {
     token("flags").with(json!({"hd": "example.com", "tier": "gold"})).with(claims)
 }
 
-fn good(name: &str, jwt: Jwt, groups: &[&str]) -> Case {
+fn valid(name: &str, jwt: Jwt, groups: &[&str]) -> Case {
     by(GROUP, name, jwt).by_flags().accepted(JANE, &[groups, &[ALL]].concat())
 }
 
-fn bad(name: &str, jwt: Jwt, why: &str) -> Case {
-    by(GROUP, name, jwt).by_flags().refused(why)
+fn rejected(name: &str, jwt: Jwt, reason: &str) -> Case {
+    by(GROUP, name, jwt).by_flags().refused(reason)
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -30,45 +30,45 @@ pub(crate) fn cases() -> Vec<Case> {
     };
     let unknown = |name: &str, jwt: Jwt| by(GROUP, name, jwt).by_flags().unknown();
     vec![
-        good("the issuer is the prefix", jane(json!({})), &[]),
-        good("groups", jane(json!({"groups": ["a", "b"]})), &["oidc:a", "oidc:b"]),
-        good("one group", jane(json!({"groups": "a"})), &["oidc:a"]),
-        good("token id", jane(json!({"jti": "t-1"})), &[]).contains("JTI=t-1"),
-        good("audience among others", jane(json!({"aud": ["x", "portcullis"]})), &[]),
-        good("email does not matter", jane(json!({"email": "j@example.com", "email_verified": false})), &[]),
-        good("no key id", jane(json!({})).head("kid", Value::Null), &[]),
+        valid("the issuer is the prefix", jane(json!({})), &[]),
+        valid("groups", jane(json!({"groups": ["a", "b"]})), &["oidc:a", "oidc:b"]),
+        valid("one group", jane(json!({"groups": "a"})), &["oidc:a"]),
+        valid("token id", jane(json!({"jti": "t-1"})), &[]).contains("JTI=t-1"),
+        valid("audience among others", jane(json!({"aud": ["x", "portcullis"]})), &[]),
+        valid("email does not matter", jane(json!({"email": "j@example.com", "email_verified": false})), &[]),
+        valid("no key id", jane(json!({})).head("kid", Value::Null), &[]),
         by(GROUP, "system names get the prefix", jane(json!({"sub": "system:admin"})))
             .by_flags()
             .accepted("{issuer}/flags#system:admin", &[ALL]),
         by(GROUP, "empty user name", jane(json!({"sub": ""}))).by_flags().accepted("{issuer}/flags#", &[ALL]),
-        bad("RS384", jane(json!({})).alg("RS384"), &algorithm("RS384")),
-        bad("PS256", jane(json!({})).alg("PS256"), &algorithm("PS256")),
-        bad("ES256", jane(json!({})).key("issuer-p256"), &algorithm("ES256")),
-        bad("alg none", jane(json!({})).alg("none"), &algorithm("none")),
-        bad("HS256 with the public key", jane(json!({})).alg("HS256"), &algorithm("HS256")),
-        bad("strange key", jane(json!({})).key("strange"), "failed to verify id token signature"),
-        bad("expired", jane(json!({"exp": "{now-25}"})), "oidc: token is expired"),
-        bad(
+        rejected("RS384", jane(json!({})).alg("RS384"), &algorithm("RS384")),
+        rejected("PS256", jane(json!({})).alg("PS256"), &algorithm("PS256")),
+        rejected("ES256", jane(json!({})).key("issuer-p256"), &algorithm("ES256")),
+        rejected("alg none", jane(json!({})).alg("none"), &algorithm("none")),
+        rejected("HS256 with the public key", jane(json!({})).alg("HS256"), &algorithm("HS256")),
+        rejected("strange key", jane(json!({})).key("strange"), "failed to verify id token signature"),
+        rejected("expired", jane(json!({"exp": "{now-25}"})), "oidc: token is expired"),
+        rejected(
             "foreign audience",
             jane(json!({"aud": "other"})),
             r#"oidc: expected audience "portcullis" got ["other"]"#,
         ),
-        bad(
+        rejected(
             "first required claim missing",
             jane(json!({})).without("hd"),
             "oidc: required claim hd not present in ID token",
         ),
-        bad(
+        rejected(
             "second required claim missing",
             jane(json!({})).without("tier"),
             "oidc: required claim tier not present in ID token",
         ),
-        bad(
+        rejected(
             "required claim differs",
             jane(json!({"tier": "silver"})),
             "oidc: required claim tier value does not match. Got = silver, want = gold",
         ),
-        bad(
+        rejected(
             "no user name",
             jane(json!({})).without("sub"),
             r#"oidc: parse username claims "sub": claim not present"#,

@@ -1,4 +1,4 @@
-//! JSON Web Tokens whose claims are mapped and judged by expressions, and claims that are fetched from elsewhere.
+//! JSON Web Tokens with claim mappings and validation rules in CEL, and with distributed claims.
 
 use serde_json::{Value, json};
 
@@ -9,15 +9,15 @@ use crate::mint::Jwt;
 
 const GROUP: &str = "oidc_mappings";
 
-fn bad(name: &str, jwt: Jwt, why: &str) -> Case {
-    by(GROUP, name, jwt).refused(why)
+fn rejected(name: &str, jwt: Jwt, reason: &str) -> Case {
+    by(GROUP, name, jwt).refused(reason)
 }
 
 fn cel(claims: Value) -> Jwt {
     token("cel").with(claims)
 }
 
-/// Jane of the issuer `cel`, in these groups.
+/// Expects the user jane of the issuer `cel` in these groups.
 fn jane(name: &str, claims: Value, groups: &[&str]) -> Case {
     by(GROUP, name, cel(claims)).accepted("cel:jane", &[groups, &[ALL]].concat())
 }
@@ -45,32 +45,32 @@ fn mappings() -> Vec<Case> {
             .contains(r#""authentication.kubernetes.io/credential-id":["JTI=t-1"]"#)
             .contains("twin.example/constant"),
         jane("required by expression", json!({"hd": "example.com"}), &[]),
-        bad(
+        rejected(
             "roles are numbers",
             cel(json!({"roles": [1]})),
             "oidc: error evaluating group claim expression: ",
         ),
-        bad(
+        rejected(
             "roles are a string",
             cel(json!({"roles": "a"})),
             "oidc: error evaluating group claim expression: ",
         ),
-        bad(
+        rejected(
             "uid is a number",
             cel(json!({"uid": 5})),
             "oidc: error evaluating uid claim expression: uid claim expression must return a string",
         ),
-        bad(
+        rejected(
             "extra is a number",
             cel(json!({"tenant": 5})),
             "oidc: error evaluating extra claim expression: claims.?tenant.orValue(''): expression must return a string or a list of strings",
         ),
-        bad(
+        rejected(
             "no user name",
             cel(json!({})).without("sub"),
             "oidc: error evaluating username claim expression: expression ''cel:' + claims.sub' resulted in error: no such key: sub",
         ),
-        bad("user name is a number", cel(json!({})).with(json!({"sub": 5})), "").any_body(GO),
+        rejected("user name is a number", cel(json!({})).with(json!({"sub": 5})), "").any_body(GO),
     ]
 }
 
@@ -78,65 +78,69 @@ fn rules() -> Vec<Case> {
     let claim = "oidc: error evaluating claim validation expression: ";
     let user = "oidc: error evaluating user info validation rule: ";
     vec![
-        bad(
+        rejected(
             "claim rule with a message",
             cel(json!({"hd": "example.org"})),
             &format!(
                 "{claim}validation expression 'claims.?hd.orValue('example.com') == 'example.com'' failed: hd must be example.com"
             ),
         ),
-        bad(
+        rejected(
             "claim rule without a message",
             cel(json!({"revoked": true})),
             &format!("{claim}validation expression '!has(claims.revoked)' failed: "),
         ),
-        bad("claim rule about another type", cel(json!({"hd": 5})), "hd must be example.com"),
-        bad(
+        rejected("claim rule about another type", cel(json!({"hd": 5})), "hd must be example.com"),
+        rejected(
             "the first of two broken claim rules",
             cel(json!({"hd": "x", "revoked": true})),
             "hd must be example.com",
         ),
-        bad("claim rule about times", cel(json!({"exp": "{now+90000}"})), "must not live longer than a day"),
-        bad(
+        rejected(
+            "claim rule about times",
+            cel(json!({"exp": "{now+90000}"})),
+            "must not live longer than a day",
+        ),
+        rejected(
             "claim rule about a missing claim",
             cel(json!({})).without("iat"),
             &format!(
                 "{claim}expression 'claims.exp - claims.iat <= 86400' resulted in error: no such key: iat"
             ),
         ),
-        bad(
+        rejected(
             "claim rule about text and number",
             cel(json!({"exp": "4000000000"})),
             &format!("{claim}expression "),
         ),
-        bad(
+        rejected(
             "user rule about the name",
             cel(json!({})).with(json!({"sub": "system:admin"})),
             &format!(
                 "{user}validation expression '!user.username.startsWith('cel:system:')' failed: system names are ours"
             ),
         ),
-        bad(
+        rejected(
             "user rule about groups",
             cel(json!({"roles": ["a", "system:masters"]})),
             "system groups are ours",
         ),
-        bad(
+        rejected(
             "user rule about the uid",
             cel(json!({"uid": "forbidden"})),
             &format!("{user}validation expression 'user.uid != 'forbidden'' failed: "),
         ),
-        bad(
+        rejected(
             "user rule about an extra",
             cel(json!({"tenant": "evil"})),
             &format!("{user}validation expression '!('twin.example/tenant' in user.extra"),
         ),
-        bad(
+        rejected(
             "claim rules before user rules",
             cel(json!({"hd": "x", "uid": "forbidden"})),
             "hd must be example.com",
         ),
-        bad(
+        rejected(
             "mappings before rules",
             cel(json!({"hd": "x", "uid": 5})),
             "uid claim expression must return a string",
@@ -151,27 +155,32 @@ fn rules() -> Vec<Case> {
 
 fn email() -> Vec<Case> {
     let email = |claims: Value| token("celemail").with(json!({"email": "jane@example.com"})).with(claims);
-    let good =
+    let valid =
         |name: &str, claims: Value| by(GROUP, name, email(claims)).accepted("jane@example.com", &[ALL]);
     vec![
-        good("email", json!({})),
-        good("email verified", json!({"email_verified": true})),
-        bad("email not verified", email(json!({"email_verified": false})), "email must be verified"),
-        bad("email verified is a string", email(json!({"email_verified": "true"})), "email must be verified"),
-        bad("email verified null", email(json!({"email_verified": null})), "email must be verified"),
-        bad("no email", token("celemail"), "resulted in error: no such key: email"),
+        valid("email", json!({})),
+        valid("email verified", json!({"email_verified": true})),
+        rejected("email not verified", email(json!({"email_verified": false})), "email must be verified"),
+        rejected(
+            "email verified is a string",
+            email(json!({"email_verified": "true"})),
+            "email must be verified",
+        ),
+        rejected("email verified null", email(json!({"email_verified": null})), "email must be verified"),
+        rejected("no email", token("celemail"), "resulted in error: no such key: email"),
     ]
 }
 
-/// Expressions that are the bare claims, so that any type comes out.
+/// Expressions that return a claim without conversion, of any type.
 fn types() -> Vec<Case> {
     let raw = |claims: Value| {
         token("celraw").with(json!({"name": "jane", "roles": ["a"], "uid": "u-1", "raw": "r"})).with(claims)
     };
-    let good = |name: &str, claims: Value, groups: &[&str]| {
+    let valid = |name: &str, claims: Value, groups: &[&str]| {
         by(GROUP, &format!("raw {name}"), raw(claims)).accepted("jane", &[groups, &[ALL]].concat())
     };
-    let bad = |name: &str, claims: Value, why: &str| bad(&format!("raw {name}"), raw(claims), why);
+    let rejected =
+        |name: &str, claims: Value, reason: &str| rejected(&format!("raw {name}"), raw(claims), reason);
     let username =
         "oidc: error evaluating username claim expression: username claim expression must return a string";
     let uid = "oidc: error evaluating uid claim expression: uid claim expression must return a string";
@@ -180,35 +189,35 @@ fn types() -> Vec<Case> {
     let extra = "oidc: error evaluating extra claim expression: claims.raw: expression must return a string or a list of strings";
     let value = |text: &str| format!(r#""twin.example/raw":{text}"#);
     vec![
-        good("strings", json!({}), &["a"]).contains(&value(r#"["r"]"#)).contains(r#""uid":"u-1""#),
-        bad("empty name", json!({"name": ""}), "oidc: empty username via CEL expression is not allowed"),
-        bad("name is a number", json!({"name": 5}), username),
-        bad("name null", json!({"name": null}), username),
-        bad("name is a list", json!({"name": ["jane"]}), username),
-        bad("name is true", json!({"name": true}), username),
-        bad("uid is a number", json!({"uid": 5}), uid),
-        bad("uid null", json!({"uid": null}), uid),
-        good("uid empty", json!({"uid": ""}), &["a"]).lacks(r#""uid""#),
-        good("one group", json!({"roles": "b"}), &["b"]),
-        good("empty group", json!({"roles": ""}), &[]),
-        good("groups null", json!({"roles": null}), &[]),
-        good("no groups", json!({"roles": []}), &[]),
-        good("empty groups among others", json!({"roles": ["", "b", ""]}), &["b"]),
-        bad("group null among others", json!({"roles": ["b", null]}), groups),
-        good("repeated groups", json!({"roles": ["b", "a", "b"]}), &["b", "a", "b"]),
-        good("system groups", json!({"roles": ["system:masters"]}), &["system:masters"]),
-        bad("groups are a number", json!({"roles": 5}), groups),
-        bad("groups are numbers", json!({"roles": [5]}), groups),
-        bad("groups are lists", json!({"roles": [["a"]]}), groups),
-        bad("groups are an object", json!({"roles": {"a": "b"}}), groups),
-        bad("groups are true", json!({"roles": true}), groups),
-        good("extra list", json!({"raw": ["b", "a", "b"]}), &["a"]).contains(&value(r#"["b","a","b"]"#)),
-        good("extra empty", json!({"raw": ""}), &["a"]).lacks("twin.example/raw"),
-        good("extra null", json!({"raw": null}), &["a"]).lacks("twin.example/raw"),
-        good("extra beyond ASCII", json!({"raw": "größe ☃"}), &["a"]).contains("größe ☃"),
-        bad("extra is a number", json!({"raw": 5}), extra),
-        bad("extra is an object", json!({"raw": {}}), extra),
-        bad("extra is a list of lists", json!({"raw": [["a"]]}), extra),
+        valid("strings", json!({}), &["a"]).contains(&value(r#"["r"]"#)).contains(r#""uid":"u-1""#),
+        rejected("empty name", json!({"name": ""}), "oidc: empty username via CEL expression is not allowed"),
+        rejected("name is a number", json!({"name": 5}), username),
+        rejected("name null", json!({"name": null}), username),
+        rejected("name is a list", json!({"name": ["jane"]}), username),
+        rejected("name is true", json!({"name": true}), username),
+        rejected("uid is a number", json!({"uid": 5}), uid),
+        rejected("uid null", json!({"uid": null}), uid),
+        valid("uid empty", json!({"uid": ""}), &["a"]).lacks(r#""uid""#),
+        valid("one group", json!({"roles": "b"}), &["b"]),
+        valid("empty group", json!({"roles": ""}), &[]),
+        valid("groups null", json!({"roles": null}), &[]),
+        valid("no groups", json!({"roles": []}), &[]),
+        valid("empty groups among others", json!({"roles": ["", "b", ""]}), &["b"]),
+        rejected("group null among others", json!({"roles": ["b", null]}), groups),
+        valid("repeated groups", json!({"roles": ["b", "a", "b"]}), &["b", "a", "b"]),
+        valid("system groups", json!({"roles": ["system:masters"]}), &["system:masters"]),
+        rejected("groups are a number", json!({"roles": 5}), groups),
+        rejected("groups are numbers", json!({"roles": [5]}), groups),
+        rejected("groups are lists", json!({"roles": [["a"]]}), groups),
+        rejected("groups are an object", json!({"roles": {"a": "b"}}), groups),
+        rejected("groups are true", json!({"roles": true}), groups),
+        valid("extra list", json!({"raw": ["b", "a", "b"]}), &["a"]).contains(&value(r#"["b","a","b"]"#)),
+        valid("extra empty", json!({"raw": ""}), &["a"]).lacks("twin.example/raw"),
+        valid("extra null", json!({"raw": null}), &["a"]).lacks("twin.example/raw"),
+        valid("extra beyond ASCII", json!({"raw": "größe ☃"}), &["a"]).contains("größe ☃"),
+        rejected("extra is a number", json!({"raw": 5}), extra),
+        rejected("extra is an object", json!({"raw": {}}), extra),
+        rejected("extra is a list of lists", json!({"raw": [["a"]]}), extra),
     ]
 }
 
@@ -222,35 +231,35 @@ fn dots() -> Vec<Case> {
             .accepted("jane", &["n", ALL])
             .contains(r#""twin.example/dotted":["i"]"#)
             .contains(r#""twin.example/iterated":["unseen"]"#),
-        bad(
+        rejected(
             "name with dots is missing",
             dots("i").without("user.name"),
             "expression 'claims.user__dot__name' resulted in error: no such key: user__dot__name",
         ),
-        bad(
+        rejected(
             "the escaped name itself",
             dots("i").without("user.name").with(json!({"user__dot__name": "jane"})),
             "",
         ),
-        bad("user rule with an index", dots("refused"), "failed: refused"),
+        rejected("user rule with an index", dots("refused"), "failed: refused"),
     ]
 }
 
-/// Groups that are fetched from where the token says.
+/// Distributed groups claims.
 fn distributed() -> Vec<Case> {
     let source =
         |source: Value| json!({"_claim_names": {"groups": "src"}, "_claim_sources": {"src": source}});
     let at = |variant: &str| source(json!({"endpoint": format!("{{issuer}}/distributed/claims/{variant}")}));
     let with = |claims: Value| token("distributed").with(claims);
-    let good = |name: &str, claims: Value, groups: &[&str]| {
+    let valid = |name: &str, claims: Value, groups: &[&str]| {
         by(GROUP, &format!("distributed {name}"), with(claims))
             .accepted("distributed:jane", &[groups, &[ALL]].concat())
     };
-    let bad = |name: &str, claims: Value, why: &str| {
-        bad(
+    let rejected = |name: &str, claims: Value, reason: &str| {
+        rejected(
             &format!("distributed {name}"),
             with(claims),
-            &format!("oidc: could not expand distributed claims: {why}"),
+            &format!("oidc: could not expand distributed claims: {reason}"),
         )
     };
     let getting = r#"while getting distributed claim "groups": "#;
@@ -265,73 +274,73 @@ fn distributed() -> Vec<Case> {
     let mut both = at("good");
     both["_claim_sources"]["src"]["JWT"] = json!("x.y.z");
     vec![
-        good("groups", at("good"), &["d:far", "d:away"]),
-        good("one group", at("string"), &["d:alone"]),
-        good("with an access token", authorized, &["d:far", "d:away"]),
-        good("without an access token", at("unasked"), &["d:far", "d:away"]),
-        good("status 201", at("created"), &["d:far", "d:away"]),
-        good("redirected", at("redirect"), &["d:far", "d:away"]).declared("D-redirects", 201),
-        good("groups in the token win", local, &["d:near"]),
-        good("other claims are left", other, &[]),
-        good("aggregated claims are left", source(json!({"JWT": "x.y.z"})), &[]),
-        good("an endpoint beside an aggregated claim", both, &["d:far", "d:away"]),
-        good(
+        valid("groups", at("good"), &["d:far", "d:away"]),
+        valid("one group", at("string"), &["d:alone"]),
+        valid("with an access token", authorized, &["d:far", "d:away"]),
+        valid("without an access token", at("unasked"), &["d:far", "d:away"]),
+        valid("status 201", at("created"), &["d:far", "d:away"]),
+        valid("redirected", at("redirect"), &["d:far", "d:away"]).declared("D-redirects", 201),
+        valid("groups in the token win", local, &["d:near"]),
+        valid("other claims are left", other, &[]),
+        valid("aggregated claims are left", source(json!({"JWT": "x.y.z"})), &[]),
+        valid("an endpoint beside an aggregated claim", both, &["d:far", "d:away"]),
+        valid(
             "no names",
             json!({"_claim_sources": {"src": {"endpoint": "{issuer}/distributed/claims/broken"}}}),
             &[],
         ),
-        bad(
+        rejected(
             "wrong access token",
             unauthorized,
             &format!("{getting}error while getting distributed claim JWT: 401 Unauthorized"),
         ),
-        bad(
+        rejected(
             "endpoint fails",
             at("broken"),
             &format!("{getting}error while getting distributed claim JWT: 500 Internal Server Error"),
         ),
-        bad(
+        rejected(
             "endpoint has nothing",
             at("nothing"),
             &format!("{getting}error while getting distributed claim JWT: 404 Not Found"),
         ),
-        bad("answer is JSON", at("json"), "").any_body(GO),
-        bad(
+        rejected("answer is JSON", at("json"), "").any_body(GO),
+        rejected(
             "answer is empty",
             at("empty"),
             "getting untrusted issuer from endpoint {issuer}/distributed/claims/empty failed for claim \"groups\": malformed token",
         ),
-        bad(
+        rejected(
             "another audience",
             at("other-audience"),
             r#"verify distributed claim token: oidc: expected audience "portcullis" got ["another"]"#,
         ),
-        bad("expired", at("expired"), "verify distributed claim token: oidc: token is expired"),
-        bad("not yet valid", at("not-yet"), "verify distributed claim token: oidc: current time ")
+        rejected("expired", at("expired"), "verify distributed claim token: oidc: token is expired"),
+        rejected("not yet valid", at("not-yet"), "verify distributed claim token: oidc: current time ")
             .any_body("it holds the time of the check"),
-        bad(
+        rejected(
             "strange key",
             at("strange-key"),
             "verify distributed claim token: failed to verify signature: failed to verify id token signature",
         ),
-        bad(
+        rejected(
             "unsigned",
             at("unsigned"),
             "verify distributed claim token: oidc: id token signed with unsupported algorithm",
         ),
-        bad(
+        rejected(
             "without the claim",
             at("no-groups"),
             r#"jwt returned by distributed claim endpoint "{issuer}/distributed/claims/no-groups" did not contain claim: groups"#,
         ),
-        bad(
+        rejected(
             "an issuer that is down",
             at("unknown-issuer"),
             r#"verifying untrusted issuer {issuer}/down failed: verifier not initialized for issuer: "{issuer}/down""#,
         ),
-        bad("no listener", source(json!({"endpoint": "https://127.0.0.1:1/claims"})), getting)
+        rejected("no listener", source(json!({"endpoint": "https://127.0.0.1:1/claims"})), getting)
             .any_body("the words of Go's HTTP client"),
-        bad("endpoint is not an address", source(json!({"endpoint": "nowhere"})), getting)
+        rejected("endpoint is not an address", source(json!({"endpoint": "nowhere"})), getting)
             .any_body("the words of Go's HTTP client"),
         by(GROUP, "distributed no sources", with(json!({"_claim_names": {"groups": "src"}})))
             .refused("oidc: verify token: oidc: source does not exist"),
@@ -341,20 +350,20 @@ fn distributed() -> Vec<Case> {
             with(json!({"_claim_names": {"groups": "other"}, "_claim_sources": {"src": {}}})),
         )
         .refused("oidc: verify token: oidc: source does not exist"),
-        bad("names without sources", json!({"_claim_names": {}}), "oidc: no claim sources"),
-        bad("null for names without sources", json!({"_claim_names": null}), "oidc: no claim sources"),
-        good("names and sources of nothing", json!({"_claim_names": {}, "_claim_sources": {}}), &[]),
-        good(
+        rejected("names without sources", json!({"_claim_names": {}}), "oidc: no claim sources"),
+        rejected("null for names without sources", json!({"_claim_names": null}), "oidc: no claim sources"),
+        valid("empty names and sources", json!({"_claim_names": {}, "_claim_sources": {}}), &[]),
+        valid(
             "names without sources, and groups",
             json!({"_claim_names": {}, "groups": ["here"]}),
             &["d:here"],
         ),
-        bad(
+        rejected(
             "endpoint in another case",
             source(json!({"ENDPOINT": "{issuer}/distributed/claims/broken"})),
             &format!("{getting}error while getting distributed claim JWT: 500 Internal Server Error"),
         ),
-        bad(
+        rejected(
             "JWT is a number",
             json!({"_claim_names": {"a": "src"}, "_claim_sources": {"src": {"JWT": 5}}}),
             "oidc: could not parse claim sources: ",

@@ -1,11 +1,11 @@
-//! Odd paths, queries and methods: they must reach the backend byte for byte, and be refused as kube-apiserver refuses them.
+//! Unusual paths, queries and methods: the gateway must forward them byte for byte, or reject them like kube-apiserver.
 
 use crate::case::{Case, H1, case, get};
 
 const MAP: &str = "/api/v1/namespaces/twin-fixed/configmaps/alpha";
 
 pub(crate) fn cases() -> Vec<Case> {
-    let by = |who: &'static str, name: &str, target: &str| get("paths", name, target).cert(who);
+    let by = |cert: &'static str, name: &str, target: &str| get("paths", name, target).cert(cert);
     let alice = |name: &str, target: &str| by("alice", name, target);
     let admin = |name: &str, target: &str| by("admin", name, target);
     let method = |name: &str, method: &str, target: &str| case("methods", name, method, target).cert("alice");
@@ -69,32 +69,32 @@ pub(crate) fn cases() -> Vec<Case> {
         alice("group and forbidden", "/apis/apps/v1/namespaces/default/deployments/x")
             .answers(403)
             .contains(r#"deployments.apps \"x\" is forbidden"#),
-        // The old watch prefix, and time-outs.
+        // The deprecated watch prefix, and timeouts.
         alice("watch prefix too short", "/api/v1/watch").answers(500),
         get("paths", "watch prefix too short, anonymous", "/api/v1/watch").answers(500),
         alice("watch prefix with markup", "/api/v1/watch?x=<b>").only(H1).answers(500).declared("D-target-characters", 400),
         alice("watch prefix", "/api/v1/watch/namespaces/twin-fixed/configmaps?resourceVersion=0&timeoutSeconds=1&labelSelector=none")
             .answers(200),
         alice("proxy prefix too short", "/api/v1/proxy").answers(500),
-        alice("bad timeout", &format!("{MAP}?timeout=foo")).answers(400).contains("invalid timeout"),
-        get("paths", "bad timeout, anonymous", &format!("{MAP}?timeout=5")).answers(400).contains("missing unit"),
-        get("paths", "bad timeout with a bad token", &format!("{MAP}?timeout=5s5")).bearer("tok-none").answers(400),
-        alice("good timeout", &format!("{MAP}?timeout=20s")).answers(200),
+        alice("malformed timeout", &format!("{MAP}?timeout=foo")).answers(400).contains("invalid timeout"),
+        get("paths", "invalid timeout, anonymous", &format!("{MAP}?timeout=5")).answers(400).contains("missing unit"),
+        get("paths", "invalid timeout with an invalid token", &format!("{MAP}?timeout=5s5")).bearer("tok-none").answers(400),
+        alice("valid timeout", &format!("{MAP}?timeout=20s")).answers(200),
         alice("zero timeout", &format!("{MAP}?timeout=0s")).answers(200),
         alice("negative timeout", &format!("{MAP}?timeout=-1s")).answers(200),
         alice("empty timeout", &format!("{MAP}?timeout=")).answers(200),
-        alice("second timeout bad", &format!("{MAP}?timeout=1m&timeout=foo")).answers(200),
-        alice("watch ignores a bad timeout", "/api/v1/namespaces/twin-fixed/configmaps?watch=1&timeout=foo&timeoutSeconds=1&labelSelector=none")
+        alice("second timeout invalid", &format!("{MAP}?timeout=1m&timeout=foo")).answers(200),
+        alice("watch ignores an invalid timeout", "/api/v1/namespaces/twin-fixed/configmaps?watch=1&timeout=foo&timeoutSeconds=1&labelSelector=none")
             .answers(200),
         alice("watch with a name", &format!("{MAP}?watch=true")).lines(1).answers(200),
         alice("watch false", "/api/v1/namespaces/twin-fixed/configmaps?watch=false&limit=1").answers(200),
         alice("watch empty", "/api/v1/namespaces/twin-fixed/configmaps?watch=&timeoutSeconds=1&labelSelector=none").answers(200),
         // Queries.
-        alice("bad label selector", "/api/v1/namespaces/twin-fixed/configmaps?labelSelector=%21%21").answers(400),
-        alice("bad field selector", "/api/v1/namespaces/twin-fixed/configmaps?fieldSelector=spec.x%3Dy").answers(400),
-        alice("bad limit", "/api/v1/namespaces/twin-fixed/configmaps?limit=x").answers(400),
-        alice("bad resource version", "/api/v1/namespaces/twin-fixed/configmaps?resourceVersion=x").answers(400),
-        alice("bad escape in the query", &format!("{MAP}?x=%zz")).answers(200),
+        alice("invalid label selector", "/api/v1/namespaces/twin-fixed/configmaps?labelSelector=%21%21").answers(400),
+        alice("invalid field selector", "/api/v1/namespaces/twin-fixed/configmaps?fieldSelector=spec.x%3Dy").answers(400),
+        alice("invalid limit", "/api/v1/namespaces/twin-fixed/configmaps?limit=x").answers(400),
+        alice("invalid resource version", "/api/v1/namespaces/twin-fixed/configmaps?resourceVersion=x").answers(400),
+        alice("invalid escape in the query", &format!("{MAP}?x=%zz")).answers(200),
         alice("semicolon in the query", &format!("{MAP}?a=1;b=2")).answers(200),
         alice("empty query", &format!("{MAP}?")).answers(200),
         alice("two question marks", &format!("{MAP}?a?b")).answers(200),

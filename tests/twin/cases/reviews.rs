@@ -1,5 +1,5 @@
-//! Reviews of tokens that the server itself answers: of tokens of every kind, for audiences, by several users; and the same tokens in
-//! the other forms in which a client may send them.
+//! TokenReviews of all kinds of tokens, with audiences and by several users; and the same tokens as WebSocket
+//! subprotocols and with client certificates.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::outside::script;
 const GROUP: &str = "review";
 const ROBOT: &str = "system:serviceaccount:twin-tokens:robot";
 
-/// One token of each kind, and the name that it gives.
+/// One token of each kind, and its username.
 fn kinds() -> Vec<(&'static str, Token, &'static str)> {
     let hook = script(&json!([{"status": {"authenticated": true, "user": {"username": "hook-jane"}}}]));
     vec![
@@ -27,7 +27,7 @@ fn kinds() -> Vec<(&'static str, Token, &'static str)> {
     ]
 }
 
-/// A review by an admin.
+/// A TokenReview by an administrator.
 fn review(name: &str, token: impl Into<Token>, mut spec: Value) -> Case {
     spec["token"] = json!("{token:t}");
     posted(name, &spec).token("t", token).cert("admin").answers(201)
@@ -81,7 +81,7 @@ fn audiences() -> Vec<Case> {
             .contains(r#""audiences":["vault"]"#),
         no(review("foreign token for no audience", vault(), json!({})))
             .contains(r#"token audiences [\"vault\"] is invalid for the target audiences [\"https://api.twin.example\" \"second.twin\"]"#),
-        yes(review("both audiences in the order asked", robot().with(json!({"aud": ["second.twin", "https://api.twin.example"]})),
+        yes(review("both audiences in the requested order", robot().with(json!({"aud": ["second.twin", "https://api.twin.example"]})),
             json!({"audiences": ["https://api.twin.example", "second.twin"]})), ROBOT),
         yes(review("both audiences in the other order", robot().with(json!({"aud": ["second.twin", "https://api.twin.example"]})),
             json!({"audiences": ["second.twin", "https://api.twin.example"]})), ROBOT),
@@ -92,7 +92,7 @@ fn audiences() -> Vec<Case> {
         review("webhook for the audience it names", script(&json!([{"status": {"authenticated": true,
             "audiences": ["vault"], "user": {"username": "jane"}}}])).as_str(), json!({"audiences": ["vault"]}))
             .contains(r#""audiences":["vault"]"#),
-        review("webhook is told the audiences", script(&json!([{"status": {"authenticated": true,
+        review("webhook receives the audiences", script(&json!([{"status": {"authenticated": true,
             "audiences": ["vault"], "user": {"username": "jane", "groups": ["{audiences}"]}}}])).as_str(), json!({"audiences": ["vault", "bank"]}))
             .contains("vault+bank"),
         yes(review("a token that was used before", "tok-alice", json!({})), "alice").then_review_again(),
@@ -101,7 +101,7 @@ fn audiences() -> Vec<Case> {
 }
 
 impl Case {
-    /// The same once more: what is remembered is the same answer.
+    /// Repeats the review: the cached result must be equal.
     fn then_review_again(self) -> Self {
         let again = json!({"token": "{token:t}"});
         self.review(&again).cert("admin").answers(201).contains(r#""username":"alice""#)
@@ -134,9 +134,9 @@ fn unknown() -> Vec<Case> {
 fn requests() -> Vec<Case> {
     let raw = |name: &str, body: &str| case(GROUP, name, "POST", REVIEWS).only(H1).cert("admin").json(body);
     let version = r#""apiVersion":"authentication.k8s.io/v1","kind":"TokenReview""#;
-    let good = format!(r#"{{{version},"spec":{{"token":"tok-alice"}}}}"#);
+    let valid = format!(r#"{{{version},"spec":{{"token":"tok-alice"}}}}"#);
     let coloured = format!(r#"{{{version},"spec":{{"token":"tok-alice","colour":"red"}}}}"#);
-    let at = |name: &str, target: &str| case(GROUP, name, "POST", target).only(H1).cert("admin").json(&good);
+    let at = |name: &str, target: &str| case(GROUP, name, "POST", target).only(H1).cert("admin").json(&valid);
     let required = "token is required for TokenReview in authentication";
     vec![
         raw("empty token", &format!(r#"{{{version},"spec":{{"token":""}}}}"#)).answers(400).contains(required),
@@ -184,7 +184,7 @@ fn requests() -> Vec<Case> {
         at("with a slash at the end", &format!("{REVIEWS}/")).answers(201),
         get(GROUP, "GET", REVIEWS).only(H1).cert("admin").answers(405),
         case(GROUP, "DELETE", "DELETE", REVIEWS).only(H1).cert("admin").answers(405),
-        case(GROUP, "PUT", "PUT", REVIEWS).only(H1).cert("admin").json(&good).answers(405),
+        case(GROUP, "PUT", "PUT", REVIEWS).only(H1).cert("admin").json(&valid).answers(405),
         at("answer in YAML", REVIEWS).header("Accept", "application/yaml").answers(201).contains("username: alice"),
         at("answer as a table", REVIEWS).header("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").answers(406),
         at("an unsupported media type", REVIEWS).header("Accept", "text/html").answers(406),
@@ -192,14 +192,14 @@ fn requests() -> Vec<Case> {
         case(GROUP, "request in YAML", "POST", REVIEWS).only(H1).cert("admin")
             .body("application/yaml", b"apiVersion: authentication.k8s.io/v1\nkind: TokenReview\nspec:\n  token: tok-alice\n")
             .answers(201).contains(r#""username":"alice""#),
-        case(GROUP, "request in another type", "POST", REVIEWS).only(H1).cert("admin").body("text/plain", good.as_bytes()).answers(415),
-        case(GROUP, "request without a type", "POST", REVIEWS).only(H1).cert("admin").body("", good.as_bytes()).answers(201),
+        case(GROUP, "request in another type", "POST", REVIEWS).only(H1).cert("admin").body("text/plain", valid.as_bytes()).answers(415),
+        case(GROUP, "request without a type", "POST", REVIEWS).only(H1).cert("admin").body("", valid.as_bytes()).answers(201),
         case(GROUP, "request in protobuf", "POST", REVIEWS).only(H1).cert("admin")
             .body("application/vnd.kubernetes.protobuf", PROTOBUF).answers(201).contains(r#""username":"alice""#),
     ]
 }
 
-/// `k8s\0`, the type `authentication.k8s.io/v1 TokenReview`, and a review of `tok-alice`.
+/// A protobuf TokenReview of `tok-alice`: `k8s\0`, the type `authentication.k8s.io/v1 TokenReview`, and the message.
 const PROTOBUF: &[u8] = b"k8s\x00\n'\n\x18authentication.k8s.io/v1\x12\x0bTokenReview\x12\x0f\n\x00\x12\x0b\n\ttok-alice\x1a\x00\"\x00";
 
 fn reviewers() -> Vec<Case> {
@@ -212,14 +212,17 @@ fn reviewers() -> Vec<Case> {
     };
     vec![
         forbidden(by("by a user without rights").cert("alice"), "alice"),
-        forbidden(by("by nobody"), "system:anonymous"),
+        forbidden(by("without credentials"), "system:anonymous"),
         forbidden(by("by the user of the token").bearer("tok-alice"), "alice"),
         forbidden(by("by a service account").token("r", robot()).bearer("{token:r}"), ROBOT),
         forbidden(by("by a node that joins").bearer("good00.0123456789abcdef"), "system:bootstrap:good00"),
         by("by an admin with a token").bearer("tok-admin").answers(201).contains(r#""username":"alice""#),
         by("by an unknown token").bearer("tok-none").unauthorized(),
-        by("by an admin who impersonates").cert("admin").header("Impersonate-User", "bob").answers(403),
-        by("by an admin who impersonates an admin")
+        by("by an administrator with impersonation")
+            .cert("admin")
+            .header("Impersonate-User", "bob")
+            .answers(403),
+        by("by an administrator who impersonates an administrator")
             .cert("admin")
             .header("Impersonate-User", "root")
             .header("Impersonate-Group", "system:masters")
@@ -239,7 +242,7 @@ fn reviewers() -> Vec<Case> {
     ]
 }
 
-/// Every kind of token as a subprotocol of a WebSocket, and beside a certificate.
+/// Every kind of token as a WebSocket subprotocol, and beside a client certificate.
 fn forms() -> Vec<Case> {
     let watch = |name: &str, protocols: &str| {
         get(GROUP, name, "/api/v1/namespaces/twin-fixed/configmaps?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dalpha")
@@ -252,14 +255,14 @@ fn forms() -> Vec<Case> {
         let as_protocol = |name: &str, protocols: &str| {
             watch(&format!("{kind} {name}"), protocols).token("t", token.clone())
         };
-        let who = |case: Case| {
+        let expect_user = |case: Case| {
             if user == "alice" {
                 case.answers(101)
             } else {
                 case.answers(403).contains(&format!(r#"User \"{user}\""#))
             }
         };
-        cases.push(who(as_protocol("as subprotocol", &format!("{protocol}, binary.k8s.io"))));
+        cases.push(expect_user(as_protocol("as subprotocol", &format!("{protocol}, binary.k8s.io"))));
         cases.push(as_protocol("as only subprotocol", protocol).unauthorized());
         let plain =
             get(GROUP, &format!("{kind} in another scheme"), "/api/v1/namespaces/twin-fixed/configmaps")

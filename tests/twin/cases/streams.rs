@@ -1,4 +1,4 @@
-//! What stays open or changes protocol: watches, exec, attach, logs, proxied subresources.
+//! Long-running requests and protocol upgrades: watches, exec, attach, logs, proxied subresources.
 
 use crate::case::{Case, H1, case, get};
 
@@ -41,7 +41,7 @@ fn watches() -> Vec<Case> {
         alice("forbidden", "/api/v1/configmaps?watch=1").answers(403),
         get("watch", "unauthorized", &format!("{MAPS}?watch=1")).bearer("tok-none").unauthorized(),
         alice("of an unknown field", &format!("{MAPS}?watch=1&fieldSelector=spec.x%3Dy")).answers(400),
-        alice("bad initial events", &format!("{MAPS}?watch=1&sendInitialEvents=true")).answers(422),
+        alice("invalid initial events", &format!("{MAPS}?watch=1&sendInitialEvents=true")).answers(422),
         alice(
             "over WebSocket",
             &format!("{MAPS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dalpha"),
@@ -142,7 +142,7 @@ fn pods() -> Vec<Case> {
         alice("logs followed", &format!("{POD}/log?follow=true")).answers(200).contains("second line"),
         alice("logs with options", &format!("{POD}/log?tailLines=5&timestamps=true&container=main"))
             .answers(200),
-        alice("logs with a bad option", &format!("{POD}/log?tailLines=-1")).answers(422),
+        alice("logs with an invalid option", &format!("{POD}/log?tailLines=-1")).answers(422),
         alice("logs of a pod without node", &format!("{IDLE}/log")).answers(204),
         alice("logs of a missing pod", "/api/v1/namespaces/twin-fixed/pods/none/log").answers(404),
         alice("logs forbidden", &format!("{POD}/log")).cert("nobody").answers(403),

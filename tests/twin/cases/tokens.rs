@@ -1,11 +1,11 @@
-//! Bearer tokens of the token file, and what counts as a bearer token at all.
+//! Bearer tokens of the token file, and the syntax of bearer tokens.
 
 use base64::Engine as _;
 
 use super::credentials::ALL;
 use crate::case::{Case, get, whoami};
 
-/// The rows of `people::TOKENS`, one by one.
+/// The rows of `people::TOKENS`.
 fn rows() -> Vec<Case> {
     let by = |name: &str, token: &str| whoami("token_file", name).bearer(token);
     vec![
@@ -53,7 +53,7 @@ fn rows() -> Vec<Case> {
     ]
     .into_iter()
     .map(|mut case| {
-        // The first step of a sequence is the same review as elsewhere.
+        // The first step is the same review as in other cases.
         if case.steps.len() > 1 {
             case.steps.remove(0);
         }
@@ -62,7 +62,7 @@ fn rows() -> Vec<Case> {
     .collect()
 }
 
-/// Shapes of `Authorization`.
+/// Forms of the `Authorization` header.
 fn shapes() -> Vec<Case> {
     let with = |name: &str, value: &str| whoami("authorization", name).header("Authorization", value);
     let alice = |case: Case| case.is("alice", &["devs", "testers", ALL]);
@@ -106,11 +106,11 @@ fn shapes() -> Vec<Case> {
         get("authorization", "token in the query", "/api/v1/nodes?access_token=tok-admin")
             .answers(403)
             .contains("system:anonymous"),
-        whoami("authorization", "proxy authorization is nothing")
+        whoami("authorization", "proxy authorization is ignored")
             .header("Proxy-Authorization", "Bearer tok-alice")
             .anonymous(),
-        // Certificate and token together.
-        whoami("authorization", "good certificate and bad token")
+        // Certificate and token in one request.
+        whoami("authorization", "valid certificate and invalid token")
             .cert("alice")
             .bearer("tok-none")
             .is("alice", &["devs", "testers", ALL]),
@@ -119,19 +119,21 @@ fn shapes() -> Vec<Case> {
             .bearer("tok-alice")
             .is("nobody", &[ALL]),
         alice(
-            whoami("authorization", "expired certificate and good token").cert("expired").bearer("tok-alice"),
+            whoami("authorization", "expired certificate and valid token")
+                .cert("expired")
+                .bearer("tok-alice"),
         ),
         alice(
-            whoami("authorization", "foreign certificate and good token")
+            whoami("authorization", "foreign certificate and valid token")
                 .cert("stranger")
                 .bearer("tok-alice"),
         ),
-        whoami("authorization", "expired certificate and bad token")
+        whoami("authorization", "expired certificate and invalid token")
             .cert("expired")
             .bearer("tok-none")
             .unauthorized(),
         alice(
-            whoami("authorization", "nameless certificate and good token").cert("no-cn").bearer("tok-alice"),
+            whoami("authorization", "nameless certificate and valid token").cert("no-cn").bearer("tok-alice"),
         ),
         whoami("authorization", "foreign certificate and basic")
             .cert("stranger")
@@ -140,7 +142,7 @@ fn shapes() -> Vec<Case> {
     ]
 }
 
-/// Tokens as a WebSocket subprotocol: on a watch that the server ends after a second.
+/// Tokens as a WebSocket subprotocol, on a watch with a timeout of one second.
 fn subprotocols() -> Vec<Case> {
     let encode = |token: &str| {
         let text = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(token);
@@ -174,7 +176,7 @@ fn subprotocols() -> Vec<Case> {
             .bearer("tok-alice")
             .answers(400)
             .declared("D-bearer-subprotocol", 101),
-        watch("bad header and good subprotocol", &format!("{alice}, binary.k8s.io"))
+        watch("invalid header and valid subprotocol", &format!("{alice}, binary.k8s.io"))
             .bearer("tok-none")
             .answers(101)
             .contains("alpha"),

@@ -1,4 +1,4 @@
-//! Tokens that only the TokenReview webhook authenticates: its answers, how often it is called, and what is cached.
+//! Tokens that only the TokenReview webhook authenticates: its responses, the number of calls, and the cache.
 
 use serde_json::{Value, json};
 
@@ -14,12 +14,12 @@ fn hook(name: &str, answers: &Value) -> Case {
     by(GROUP, name, Token::from(script(answers).as_str()))
 }
 
-/// Authenticated, as this user.
+/// A response that authenticates this user.
 fn user(user: Value) -> Value {
     json!({"status": {"authenticated": true, "user": user}})
 }
 
-/// Authenticated; the group tells how many calls it took.
+/// A response with the number of calls as the group.
 fn counted() -> Value {
     user(json!({"username": "jane", "groups": ["call {calls}"]}))
 }
@@ -75,7 +75,7 @@ fn users() -> Vec<Case> {
         ),
         is_jane("status 201", &json!([{"code": 201, "status": jane()["status"]}])),
         hook(
-            "what is asked",
+            "request of the webhook",
             &json!([user(
                 json!({"username": "jane", "groups": ["{version}", "{path}?{query}", "{audiences}"]})
             )]),
@@ -90,7 +90,7 @@ fn users() -> Vec<Case> {
             ],
         ),
         hook(
-            "flags what is asked",
+            "flags request of the webhook",
             &json!([user(json!({"username": "jane", "groups": ["{version}", "{audiences}"]}))]),
         )
         .by_flags()
@@ -128,7 +128,7 @@ fn refusals() -> Vec<Case> {
         hook("empty status", &json!([{"status": {}}])).unknown(),
         hook("denied with an error", &json!([{"status": {"authenticated": false, "error": "the moon is full"}}]))
             .refused("[invalid bearer token, the moon is full]"),
-        by(GROUP, "not asked by name", "tok-none").unknown(),
+        by(GROUP, "not called for other tokens", "tok-none").unknown(),
         hook("authenticated is a string", &json!([{"status": {"authenticated": "true", "user": {"username": "jane"}}}])).refused("").any_body(GO),
         hook("answer is not JSON", &json!([{"code": 200, "body": "garbage"}])).refused("").any_body(GO),
         hook("answer is empty", &json!([{"code": 200, "body": ""}])).refused("").any_body(GO),
@@ -143,7 +143,7 @@ fn memory() -> Vec<Case> {
     let denied = json!({"status": {"authenticated": false}});
     let failed = json!({"status": {"authenticated": false, "error": "the moon is full"}});
     let call = |case: Case, calls: usize| case.is("jane", &[&format!("call {calls}"), ALL]);
-    // Refused at first; the next request is the given call.
+    // Rejected at first; the next request causes the given call.
     let refused_once = |name: &str, first: Value, calls: usize| {
         call(hook(name, &json!([first, counted()])).unauthorized().then_by("t"), calls)
     };
@@ -199,7 +199,7 @@ fn memory() -> Vec<Case> {
     cases
 }
 
-/// The answer of the webhook counts, whichever authenticator refused the token before it.
+/// The webhook's response counts, even if other authenticators have rejected the token.
 fn after_others() -> Vec<Case> {
     let hooked = |issuer: &str| token(issuer).with(json!({"hook": [jane()]}));
     vec![
@@ -209,7 +209,7 @@ fn after_others() -> Vec<Case> {
         by(GROUP, "not after an issuer that accepts", hooked("plain").with(json!({"sub": "joan"}))).accepted("plain:joan", &[ALL]),
         by(GROUP, "after a service account that is refused",
             super::service_accounts::robot().with(json!({"exp": "{now-600}", "hook": [jane()]}))).accepted("jane", &[ALL]),
-        by(GROUP, "its reason is told with those of others",
+        by(GROUP, "its error is reported with those of others",
             hooked("plain").with(json!({"exp": 1, "hook": [{"status": {"authenticated": false, "error": "the moon is full"}}]})))
             .refused("oidc: verify token: oidc: token is expired").contains("the moon is full"),
     ]

@@ -7,7 +7,7 @@ const MAPS: &str = "/api/v1/namespaces/twin/configmaps";
 const OWN: &str = "/api/v1/namespaces/twin/configmaps/{unique}";
 const MAP: &str = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{unique}"},"data":{"a":"1"}}"#;
 
-/// By how much a unique name is longer than its placeholder.
+/// The difference in length between a unique name and its placeholder.
 const UNIQUE_IS_LONGER: usize = 10 - "{unique}".len();
 
 fn post(name: &str, target: &str) -> Case {
@@ -109,7 +109,7 @@ pub(crate) fn cases() -> Vec<Case> {
         post("strict with a duplicate field", &format!("{MAPS}?fieldValidation=Strict"))
             .json(r#"{"metadata":{"name":"{unique}"},"data":{"a":"1","a":"2"}}"#)
             .answers(400),
-        post("bad name", MAPS).json(r#"{"metadata":{"name":"Bad_Name"}}"#).answers(422),
+        post("invalid name", MAPS).json(r#"{"metadata":{"name":"Bad_Name"}}"#).answers(422),
         post("wrong kind", MAPS).json(r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"x"}}"#).answers(400),
         post("wrong namespace", MAPS).json(r#"{"metadata":{"name":"{unique}","namespace":"default"}}"#).answers(400),
         post("missing namespace", "/api/v1/namespaces/none/configmaps").cert("admin").json(MAP).answers(404),

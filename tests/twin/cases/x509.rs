@@ -1,14 +1,15 @@
-//! Client certificates: the user of a chain, and the chains that are refused.
+//! Client certificates: the user of a chain, and the chains that are rejected.
 //!
-//! What Go's parser refuses breaks the connection at the reference: its TLS library parses the certificate before anyone may judge it.
+//! The reference closes the connection for certificates that Go cannot parse, because its TLS library parses them
+//! during the handshake.
 
 use crate::case::{Case, whoami};
 
 const GROUP: &str = "x509";
 const ALL: &str = "system:authenticated";
 
-fn by(name: &str, who: &'static str) -> Case {
-    whoami(GROUP, name).cert(who)
+fn by(name: &str, cert: &'static str) -> Case {
+    whoami(GROUP, name).cert(cert)
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -23,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         by("expired certificate", "expired").unauthorized(),
         by("certificate not yet valid", "not-yet-valid").unauthorized(),
         by("certificate of an unknown authority", "stranger").unauthorized(),
-        by("authority of the same name with another key", "stranger-same-name").unauthorized(),
+        by("CA of the same name with another key", "stranger-same-name").unauthorized(),
         by("self-signed certificate", "self-signed").unauthorized(),
         by("server usage only", "server-only").unauthorized(),
         by("any usage", "any-usage").is("anyone", &[ALL]),
@@ -106,7 +107,7 @@ pub(crate) fn cases() -> Vec<Case> {
         by("NumericString", "cn-numeric").is("12 34", &[ALL]),
         by("VisibleString", "cn-visible").breaks(),
         by("UniversalString", "cn-universal").breaks(),
-        by("UTF8String that is none", "cn-utf8-bad").breaks(),
+        by("invalid UTF8String", "cn-utf8-bad").breaks(),
         by("integer as name", "cn-integer").breaks(),
         by("T61String group", "group-t61").is("t", &["tele", ALL]),
         by("BMPString group", "group-bmp").is("b", &["g€", ALL]),

@@ -1,6 +1,6 @@
-//! Issuers of JSON Web Tokens: their discovery documents, their keys, and claims that live elsewhere.
+//! OIDC issuers: discovery documents, keys, and distributed claims.
 //!
-//! An issuer is the first segment of a path. Any is an ordinary one, except those that [`answer`] knows.
+//! The first path segment is the issuer. All issuers are equal, except the special ones in [`answer`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{Answer, status};
 use crate::mint::{Jwt, Mint, jwt};
 
-/// Whether the issuer `rotating` has changed its keys.
+/// Whether the issuer `rotating` has replaced its keys.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rotation(Arc<AtomicBool>);
 
@@ -20,7 +20,7 @@ impl Rotation {
     }
 }
 
-/// The issuer whose metadata are not below its own address.
+/// The issuer whose discovery URL is not below the issuer URL.
 pub(crate) const MOVED: &str = "https://issuer.twin.example/tenant";
 
 pub(super) fn answer(head: &http::request::Parts, mint: &Mint, rotation: &Rotation) -> Answer {
@@ -32,7 +32,7 @@ pub(super) fn answer(head: &http::request::Parts, mint: &Mint, rotation: &Rotati
         ("down", _) | ("keyless", "keys") => status(500, "down"),
         ("silent", ".well-known/openid-configuration") => super::json(&json!({"issuer": own})),
         ("liar", ".well-known/openid-configuration") => document("https://somebody-else.example"),
-        // Only under another host name: what is asked is the discovery URL, and its host is told.
+        // Only with another host name: the client must send the host of the discovery URL.
         ("moved", "metadata.json") => document(MOVED),
         ("moved", ".well-known/openid-configuration") => status(404, "not here"),
         ("slash", ".well-known/openid-configuration") => document(&format!("{own}/")),
@@ -55,9 +55,9 @@ fn keys(mint: &Mint, names: &[&str]) -> Answer {
     super::json(&json!({"keys": keys}))
 }
 
-/// Distributed claims, by variant: a token of the issuer `distributed` that holds groups.
+/// Distributed claims, by variant: a token of the issuer `distributed` with groups.
 fn claims(variant: &str, head: &http::request::Parts, mint: &Mint) -> Answer {
-    let good = || {
+    let valid = || {
         jwt(
             "issuer-rsa",
             json!({"iss": "{issuer}/distributed", "aud": "portcullis", "exp": "{now+3600}", "groups": ["far", "away"]}),
@@ -69,11 +69,11 @@ fn claims(variant: &str, head: &http::request::Parts, mint: &Mint) -> Answer {
         answer
     };
     match variant {
-        "good" => token(good()),
-        "string" => token(good().with(json!({"groups": "alone"}))),
+        "good" => token(valid()),
+        "string" => token(valid().with(json!({"groups": "alone"}))),
         "authorized" => {
             if head.headers.get("authorization").is_some_and(|value| value == "Bearer open-sesame") {
-                token(good())
+                token(valid())
             } else {
                 status(401, "no access token")
             }
@@ -82,23 +82,23 @@ fn claims(variant: &str, head: &http::request::Parts, mint: &Mint) -> Answer {
             if head.headers.contains_key("authorization") {
                 status(400, "an access token that was not given")
             } else {
-                token(good())
+                token(valid())
             }
         }
         "created" => {
-            let mut answer = token(good());
+            let mut answer = token(valid());
             *answer.status_mut() = http::StatusCode::CREATED;
             answer
         }
-        "other-audience" => token(good().with(json!({"aud": "another"}))),
-        "expired" => token(good().with(json!({"exp": "{now-60}"}))),
-        "not-yet" => token(good().with(json!({"nbf": "{now+600}"}))),
-        "other-issuer" => token(good().with(json!({"iss": "{issuer}/plain"}))),
-        "unknown-issuer" => token(good().with(json!({"iss": "{issuer}/down"}))),
-        "strange-key" => token(good().key("strange")),
-        "unsigned" => token(good().alg("none")),
-        "no-groups" => token(good().without("groups")),
-        "number" => token(good().with(json!({"groups": 5}))),
+        "other-audience" => token(valid().with(json!({"aud": "another"}))),
+        "expired" => token(valid().with(json!({"exp": "{now-60}"}))),
+        "not-yet" => token(valid().with(json!({"nbf": "{now+600}"}))),
+        "other-issuer" => token(valid().with(json!({"iss": "{issuer}/plain"}))),
+        "unknown-issuer" => token(valid().with(json!({"iss": "{issuer}/down"}))),
+        "strange-key" => token(valid().key("strange")),
+        "unsigned" => token(valid().alg("none")),
+        "no-groups" => token(valid().without("groups")),
+        "number" => token(valid().with(json!({"groups": 5}))),
         "json" => super::json(&json!({"groups": ["far"]})),
         "empty" => status(200, ""),
         "redirect" => {

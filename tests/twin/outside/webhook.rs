@@ -1,4 +1,4 @@
-//! A TokenReview webhook that answers what the token itself says: [`script`].
+//! A TokenReview webhook. The token itself contains the responses: [`script`].
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use super::{Answer, status};
 
-/// A token that has the webhook give these answers, one per call; the last one to all further calls.
+/// A token for which the webhook gives these responses, one per call; the last one also for all further calls.
 ///
-/// An answer is `{"status": …}`, a `TokenReview`'s, or `{"code": …, "headers": {…}, "body": …}` with anything. Strings in it may hold
-/// `{calls}`, how often this token was asked about, `{audiences}`, what was asked for, `{version}` of the question, and `{query}`.
+/// A response is `{"status": …}` of a `TokenReview`, or any `{"code": …, "headers": {…}, "body": …}`. Strings may
+/// contain the placeholders `{calls}`, the number of calls with this token, and `{audiences}`, `{version}` and
+/// `{query}` of the request.
 pub(crate) fn script(answers: &Value) -> String {
-    // `{unique}` keeps the counts of two sides apart.
+    // `{unique}` separates the counts of two sides.
     format!("hook/{{unique}}/{}", URL_SAFE_NO_PAD.encode(answers.to_string()))
 }
 
@@ -82,7 +83,7 @@ impl Webhook {
     }
 }
 
-/// The script of a token: after its second slash, or in the claim `hook` of a JSON Web Token.
+/// The responses in a token: after its second slash, or in the claim `hook` of a JSON Web Token.
 fn answers(token: &str) -> Option<Vec<Value>> {
     let json = |encoded: &str| -> Option<Value> {
         serde_json::from_slice(&URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()

@@ -1,4 +1,4 @@
-//! How the servers are started, and when each is ready for the cases.
+//! Starts the servers and waits until they are ready.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,10 +18,10 @@ use crate::client::{self, Identity, Request, Target, Until, Version};
 use crate::fixtures;
 use crate::mint::Mint;
 
-/// How long all issuers may take to be found: another attempt comes after ten seconds.
+/// How long a server may take to fetch the keys of all issuers; it retries after ten seconds.
 const ISSUER_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// What is needed to start a server.
+/// The parameters to start a server.
 pub(super) struct Starter<'a> {
     pub(super) programs: &'a Programs,
     pub(super) dir: &'a Path,
@@ -33,7 +33,8 @@ pub(super) struct Starter<'a> {
 }
 
 impl Starter<'_> {
-    /// Starts these sides, the reference among them, and the fixtures; the resource version at which all fixtures exist.
+    /// Starts these sides, which must include the reference, and creates the fixtures. Returns the servers and the
+    /// resource version at which all fixtures exist.
     pub(super) async fn all(
         &self,
         sides: &[Side],
@@ -83,7 +84,7 @@ impl Starter<'_> {
                 "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
                 "--requestheader-group-headers=X-Remote-Group".to_owned(),
                 "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-                // Old resource versions must stay readable for as long as a run takes.
+                // Old resource versions must stay readable during the whole run.
                 "--etcd-compaction-interval=0".to_owned(),
                 "--endpoint-reconciler-type=none".to_owned(),
             ];
@@ -143,7 +144,7 @@ impl Starter<'_> {
                 "--requestheader-group-headers=X-Remote-Group".to_owned(),
                 "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
                 format!("--backend-kubeconfig={}", file("backend.kubeconfig")),
-                // It is ready before it is given any right.
+                // The gateway becomes ready before the fixtures grant it permissions.
                 "--backend-requestheader-username-headers=X-Remote-User".to_owned(),
                 "--backend-requestheader-uid-headers=X-Remote-Uid".to_owned(),
                 "--backend-requestheader-group-headers=X-Remote-Group".to_owned(),
@@ -188,7 +189,7 @@ impl Starter<'_> {
                 frames: Vec::new(),
                 until: Until::End,
             };
-            // RBAC checks escalation against its informers, which may lag a moment behind the roles just made.
+            // RBAC checks privilege escalation with its informers, which may not have the new roles yet.
             let mut answer = String::new();
             eventually("fixtures", async || {
                 let sent = client::exchange(reference, Some(&self.admin), &request);
@@ -197,7 +198,7 @@ impl Starter<'_> {
                 match got.status {
                     200 | 201 => Ok(true),
                     403 => Ok(false),
-                    // The system's namespaces come after the server's start.
+                    // The server creates the system namespaces after its start.
                     404 if path.contains("/kube-system/") => Ok(false),
                     status => Err(format!("fixture for {path}: {status} {answer}")),
                 }
@@ -217,7 +218,7 @@ impl Starter<'_> {
         Ok(last)
     }
 
-    /// Until the last binding of the fixtures works on this server.
+    /// Waits until the last binding of the fixtures is in effect on this server.
     async fn wait_for_rights(&self, side: Side, server: &Server) -> Result<(), String> {
         for (group, path) in [
             ("devs", "/api/v1/namespaces/twin-fixed/pods/placed"),
@@ -232,7 +233,7 @@ impl Starter<'_> {
             .await
             .map_err(|error| format!("{}: rights of {group} on {path}: {last}{error}", side.name()))?;
         }
-        // The last binding is about impersonation; ask the server itself.
+        // The last binding grants impersonation; a SubjectAccessReview checks it.
         let review = r#"{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{"user":"legacy-impersonator",
             "resourceAttributes":{"verb":"impersonate","resource":"users","name":"bob"}}}"#;
         eventually(&format!("{} rights", side.name()), async || {
@@ -246,7 +247,7 @@ impl Starter<'_> {
         .await
     }
 
-    /// Until the server takes the tokens that show that it is ready.
+    /// Waits until the server accepts the probe tokens.
     async fn wait_for_tokens(&self, side: Side, server: &Server) -> Result<(), String> {
         let started = Instant::now();
         for probe in authenticators::probes(side.setting()) {
@@ -256,7 +257,7 @@ impl Starter<'_> {
             eventually(side.name(), async || {
                 let sent = client::exchange(&server.target, None, &request);
                 let answer = sent.await.map_err(|broken| broken.0)?;
-                // A gateway that is not ready for a token fails the cases of such tokens, and no others.
+                // Not an error for the gateway: only the cases of such tokens fail then.
                 match (answer.status, started.elapsed() > ISSUER_TIMEOUT) {
                     (200, _) => Ok(true),
                     (_, true) if side.is_gateway() => Ok(true),
@@ -293,7 +294,8 @@ impl Starter<'_> {
         }
     }
 
-    /// As this user: by the gateway's certificate on the backend, elsewhere as admin who impersonates.
+    /// Sends a request as a user: with the gateway's certificate to the backend, with impersonation by the
+    /// administrator to other servers.
     async fn send(
         &self,
         side: Side,
