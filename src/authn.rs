@@ -4,24 +4,24 @@
 //! the credentials removed from it, so it cannot alter the forwarded request. An authenticator must never authorize:
 //! that is the backend's part. Follows `k8s.io/apiserver/pkg/authentication/authenticator/interfaces.go`.
 
-pub mod anonymous;
-pub mod bearer;
-pub mod bootstrap;
-pub mod cache;
-pub mod chain;
-pub mod jwt;
-pub mod oidc;
-pub mod request_header;
-pub mod service_account;
-pub mod settings;
-pub mod static_token;
+pub(crate) mod anonymous;
+pub(crate) mod bearer;
+pub(crate) mod bootstrap;
+pub(crate) mod cache;
+pub(crate) mod chain;
+pub(crate) mod jwt;
+pub(crate) mod oidc;
+pub(crate) mod request_header;
+pub(crate) mod service_account;
+pub(crate) mod settings;
+pub(crate) mod static_token;
 #[cfg(test)]
 pub(crate) mod testing;
-pub mod token_getter;
-pub mod trace;
-pub mod webhook;
-pub mod websocket;
-pub mod x509;
+pub(crate) mod token_getter;
+pub(crate) mod trace;
+pub(crate) mod webhook;
+pub(crate) mod websocket;
+pub(crate) mod x509;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -37,10 +37,10 @@ use x509::UnverifiedChain;
 
 /// Result of an authenticator: `Ok(Some)` for an authenticated user, `Ok(None)` for no opinion (another kind of
 /// credential), `Err` for a credential of its kind that is invalid or could not be checked.
-pub type AuthnVerdict = Result<Option<Authenticated>, AuthnError>;
+pub(crate) type AuthnVerdict = Result<Option<Authenticated>, AuthnError>;
 
 /// Authenticates the credentials of a request.
-pub trait RequestAuthenticator: Send + Sync + fmt::Debug {
+pub(crate) trait RequestAuthenticator: Send + Sync + fmt::Debug {
     /// The name in logs and metrics.
     fn name(&self) -> &'static str;
     /// Checks the credentials; see [`AuthnVerdict`] for the contract.
@@ -48,7 +48,7 @@ pub trait RequestAuthenticator: Send + Sync + fmt::Debug {
 }
 
 /// Authenticates a bearer token.
-pub trait TokenAuthenticator: Send + Sync + fmt::Debug {
+pub(crate) trait TokenAuthenticator: Send + Sync + fmt::Debug {
     /// The name in logs and metrics.
     fn name(&self) -> &'static str;
     /// Checks the token; see [`AuthnVerdict`] for the contract.
@@ -128,11 +128,11 @@ pub struct Authenticated {
 
 /// An authentication result that only [`chain::AuthnChain::authenticate`] can construct.
 #[derive(Debug)]
-pub struct ProvenIdentity(Authenticated);
+pub(crate) struct ProvenIdentity(Authenticated);
 
 impl ProvenIdentity {
     /// The authenticated user.
-    pub fn user(&self) -> &UserInfo {
+    pub(crate) fn user(&self) -> &UserInfo {
         &self.0.user
     }
 
@@ -142,7 +142,7 @@ impl ProvenIdentity {
     }
 
     /// The authentication method.
-    pub fn method(&self) -> AuthnMethod {
+    pub(crate) fn method(&self) -> AuthnMethod {
         self.0.method
     }
 
@@ -170,7 +170,7 @@ pub struct Audience(pub String);
 /// Why authentication failed. Every variant is answered with 401; metrics and readiness distinguish them. The text is
 /// only for the log, and for the answer to a `TokenReview`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AuthnError {
+pub(crate) enum AuthnError {
     /// The credential is invalid.
     Invalid(String),
     /// The credential could not be checked: an issuer or a webhook is unavailable.
@@ -185,12 +185,13 @@ pub enum AuthnError {
 
 impl AuthnError {
     /// Aggregates the errors of several authenticators; `None` for an empty list.
-    pub fn of_all(mut errors: Vec<Self>) -> Option<Self> {
+    pub(crate) fn of_all(mut errors: Vec<Self>) -> Option<Self> {
         if errors.len() > 1 { Some(Self::Several(errors)) } else { errors.pop() }
     }
 
     /// Whether the credential may be valid but could not be checked.
-    pub fn is_unavailable(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_unavailable(&self) -> bool {
         match self {
             Self::Unavailable(_) => true,
             Self::Several(errors) => errors.iter().any(Self::is_unavailable),

@@ -11,7 +11,7 @@ mod lanes;
 pub(crate) mod pool;
 pub(crate) mod pools;
 pub(crate) mod probe;
-pub mod settings;
+pub(crate) mod settings;
 pub(crate) mod shares;
 pub(crate) mod sharing;
 

@@ -6,7 +6,7 @@
 pub(crate) mod authenticators;
 pub(crate) mod jwt_issuers;
 pub(crate) mod router;
-pub mod settings;
+pub(crate) mod settings;
 pub(crate) mod token_objects;
 
 use std::sync::Arc;

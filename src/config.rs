@@ -6,16 +6,16 @@
 
 mod authentication_configuration;
 mod controller_flags;
-pub mod error;
+pub(crate) mod error;
 mod file;
-pub mod flags;
-pub mod inputs;
+pub(crate) mod flags;
+pub(crate) mod inputs;
 pub(crate) mod kubeconfig;
-pub mod resolve;
-pub mod sections;
-pub mod settings;
-pub mod source;
+pub(crate) mod resolve;
+pub(crate) mod sections;
+pub(crate) mod settings;
+pub(crate) mod source;
 mod validity;
 mod yaml;
 
-pub use error::{ConfigError, ConfigErrors};
+pub(crate) use error::{ConfigError, ConfigErrors};

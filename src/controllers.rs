@@ -18,7 +18,7 @@ mod election;
 mod name;
 mod problems;
 pub(crate) mod queue;
-pub mod settings;
+pub(crate) mod settings;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod token_cleaner;

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::Clock;
 use announce::Announcement;
-pub use pki::DevPaths;
+pub(crate) use pki::DevPaths;
 use pki::{DevPki, FRONT_PROXY_NAME, file_error};
 use server::DemoServer;
 

@@ -13,11 +13,11 @@
 //! | [`url`] | `net/url` | `tests/it/parsers` |
 
 pub(crate) mod csv;
-pub mod duration;
-pub mod extra_key;
+pub(crate) mod duration;
+pub(crate) mod extra_key;
 pub(crate) mod hex;
 pub(crate) mod json;
-pub mod pem;
-pub mod quote;
-pub mod rfc3339;
-pub mod url;
+pub(crate) mod pem;
+pub(crate) mod quote;
+pub(crate) mod rfc3339;
+pub(crate) mod url;

@@ -3,12 +3,12 @@
 //! Decides which headers are forwarded and how identities are written. Must never forward an identity header of a client.
 
 pub(crate) mod body;
-pub mod client_tls;
+pub(crate) mod client_tls;
 pub(crate) mod encoding;
 pub(crate) mod hop_by_hop;
-pub mod https_client;
+pub(crate) mod https_client;
 pub(crate) mod identity_headers;
 pub(crate) mod limits;
 pub(crate) mod peer;
-pub mod status;
+pub(crate) mod status;
 pub(crate) mod transport;

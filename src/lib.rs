@@ -39,6 +39,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `fuzzing` | the entry points of the fuzz targets |
+//! | `internal` | the parts of the crate that tests and benchmarks use |
 //! | [`cli`] | the commands: `serve`, `check`, `explain`, `dev`, `certs`, `token`, `cluster-info` |
 //! | `dev` | the demonstration backend of `portcullis dev` |
 //! | [`server`] | start, threads, graceful shutdown, admin listener, identity self-check, the controllers of a process |
@@ -84,28 +85,32 @@
 //! | *lane* | an HTTP/2 connection that requests of one sharing class share |
 //! | *settings* | a part of the configuration after it was validated |
 
-pub mod authn;
-pub mod backend;
-pub mod cli;
-pub mod clock;
-pub mod cluster;
-pub mod config;
-pub mod controllers;
+mod authn;
+mod backend;
+mod cli;
+mod clock;
+mod cluster;
+mod config;
+mod controllers;
 #[cfg(feature = "dev")]
-pub mod dev;
+mod dev;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-pub mod go;
-pub mod http;
+mod go;
+mod http;
 mod input_file;
+#[doc(hidden)]
+pub mod internal;
 mod listener;
 mod metrics;
 mod pipeline;
-pub mod pki;
-pub mod request;
-pub mod server;
+mod pki;
+mod request;
+mod server;
 mod state;
 mod sync;
 mod tasks;
 mod telemetry;
-pub mod user;
+mod user;
+
+pub use cli::Cli;

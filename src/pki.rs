@@ -3,6 +3,6 @@
 //! Decides which certificates are valid and which certificates a signer issues. Must never accept a certificate that
 //! kube-apiserver rejects, issue one that breaks its profile, or show a private key or token.
 
-pub mod bootstrap_tokens;
-pub mod issuance;
-pub mod x509;
+pub(crate) mod bootstrap_tokens;
+pub(crate) mod issuance;
+pub(crate) mod x509;

@@ -20,7 +20,7 @@ use tracing::info;
 use admin::AdminServer;
 use controllers::ControllerRunner;
 use self_check::SelfCheck;
-pub use shutdown::ForceShutdown;
+pub(crate) use shutdown::ForceShutdown;
 use shutdown::{ShutdownEvents, ShutdownHandles};
 
 use crate::backend::pools::Pools;

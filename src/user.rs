@@ -15,15 +15,15 @@ pub use encode::IdentityMode;
 pub(crate) use encode::{IdentityHeaderLines, UnencodableIdentity};
 
 /// The name of a client that presented no credential.
-pub const ANONYMOUS: &str = "system:anonymous";
+pub(crate) const ANONYMOUS: &str = "system:anonymous";
 /// The group of every client that presented no credential.
-pub const ALL_UNAUTHENTICATED: &str = "system:unauthenticated";
+pub(crate) const ALL_UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group of every client that presented a good credential.
-pub const ALL_AUTHENTICATED: &str = "system:authenticated";
+pub(crate) const ALL_AUTHENTICATED: &str = "system:authenticated";
 /// The user of the gateway itself. It may read every Secret, so the credential of a client must not name it.
-pub const GATEWAY: &str = "system:portcullis";
+pub(crate) const GATEWAY: &str = "system:portcullis";
 /// The extra key for the ID of the credential that was authenticated.
-pub const CREDENTIAL_ID_KEY: &str = "authentication.kubernetes.io/credential-id";
+pub(crate) const CREDENTIAL_ID_KEY: &str = "authentication.kubernetes.io/credential-id";
 
 /// A user as `SelfSubjectReview` returns it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

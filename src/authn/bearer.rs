@@ -12,7 +12,7 @@ const EXTRA_SPACE: &str =
 
 /// Passes the token of the `Authorization` header to a token authenticator.
 #[derive(Debug)]
-pub struct BearerAuthenticator {
+pub(crate) struct BearerAuthenticator {
     tokens: Box<dyn TokenAuthenticator>,
 }
 
@@ -27,7 +27,7 @@ enum BearerHeader<'a> {
 
 impl BearerAuthenticator {
     /// Checks tokens with `tokens`, usually a union of several authenticators.
-    pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
+    pub(crate) fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
         Self { tokens }
     }
 }

@@ -26,13 +26,13 @@ const NAME: &str = AuthnMethod::BootstrapToken.name();
 
 /// Authenticates the bootstrap tokens of a cluster.
 #[derive(Debug)]
-pub struct BootstrapTokens {
+pub(crate) struct BootstrapTokens {
     getter: Arc<dyn TokenGetter>,
 }
 
 impl BootstrapTokens {
     /// Reads the secrets with `getter`.
-    pub fn new(getter: Arc<dyn TokenGetter>) -> Self {
+    pub(crate) fn new(getter: Arc<dyn TokenGetter>) -> Self {
         Self { getter }
     }
 }

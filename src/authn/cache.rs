@@ -37,7 +37,7 @@ const SHARDS: usize = 16;
 
 /// How long verdicts are stored, counted from the start of their lookup. Zero disables storing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CachePolicy {
+pub(crate) struct CachePolicy {
     /// For authenticated tokens.
     pub success: Duration,
     /// For tokens on which no authenticator had an opinion.
@@ -49,7 +49,8 @@ pub struct CachePolicy {
 impl CachePolicy {
     /// The policy of kube-apiserver's cache for all methods.
     // kubernetes: pkg/kubeapiserver/options/authentication.go, NewBuiltInAuthenticationOptions
-    pub const TOKENS: Self = Self { success: Duration::from_secs(10), failure: Duration::ZERO, errors: true };
+    pub(crate) const TOKENS: Self =
+        Self { success: Duration::from_secs(10), failure: Duration::ZERO, errors: true };
 
     fn duration(&self, verdict: &AuthnVerdict) -> Duration {
         match verdict {
@@ -88,7 +89,7 @@ impl CacheLimits {
 
 /// Caches the verdicts of another token authenticator.
 #[derive(Debug)]
-pub struct CachedTokens(Arc<CacheState>);
+pub(crate) struct CachedTokens(Arc<CacheState>);
 
 #[derive(Debug)]
 struct CacheState {

@@ -23,7 +23,7 @@ use crate::user::{GATEWAY, UserInfo};
 
 /// All authenticators of one cluster.
 #[derive(Debug)]
-pub struct AuthnChain {
+pub(crate) struct AuthnChain {
     members: Vec<Box<dyn RequestAuthenticator>>,
     anonymous: Option<AnonymousAuthenticator>,
     tokens: Option<Arc<dyn TokenAuthenticator>>,
@@ -36,7 +36,7 @@ pub struct EmptyChain;
 
 impl AuthnChain {
     /// Runs `members` in this order, then `anonymous` if no member had an opinion.
-    pub fn new(
+    pub(crate) fn new(
         members: Vec<Box<dyn RequestAuthenticator>>,
         anonymous: Option<AnonymousAuthenticator>,
     ) -> Result<Self, EmptyChain> {
@@ -48,19 +48,19 @@ impl AuthnChain {
 
     /// Enables [`Self::review`] with the token authenticators of the members.
     #[must_use]
-    pub fn with_token_review(self, tokens: Arc<dyn TokenAuthenticator>) -> Self {
+    pub(crate) fn with_token_review(self, tokens: Arc<dyn TokenAuthenticator>) -> Self {
         Self { tokens: Some(tokens), ..self }
     }
 
     /// Whether [`Self::review`] is enabled.
-    pub fn reviews_tokens(&self) -> bool {
+    pub(crate) fn reviews_tokens(&self) -> bool {
         self.tokens.is_some()
     }
 
     /// Authenticates the token of a `TokenReview`, by the rules for a request that carries only this token; `Ok(None)`
     /// if an `Authorization` header with the text would not contain a token.
     // kubernetes: pkg/registry/authentication/tokenreview/storage.go
-    pub async fn review(
+    pub(crate) async fn review(
         &self,
         token: &str,
         audiences: &[Audience],
@@ -85,7 +85,7 @@ impl AuthnChain {
     }
 
     /// Authenticates a request.
-    pub async fn authenticate(&self, input: &AuthnInput<'_>) -> Result<ProvenIdentity, AuthnError> {
+    pub(crate) async fn authenticate(&self, input: &AuthnInput<'_>) -> Result<ProvenIdentity, AuthnError> {
         bearer::warn_of_extra_space(input);
         let mut errors = Vec::new();
         let mut found = None;
@@ -150,11 +150,11 @@ fn with_authenticated_group(found: Authenticated) -> Authenticated {
 /// Adds the group `system:authenticated` before verdicts are cached, so that the chain need not copy the user for every
 /// request.
 #[derive(Debug)]
-pub struct AuthenticatedGroupAdder(Box<dyn TokenAuthenticator>);
+pub(crate) struct AuthenticatedGroupAdder(Box<dyn TokenAuthenticator>);
 
 impl AuthenticatedGroupAdder {
     /// Adds the group to the users of `tokens`.
-    pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
+    pub(crate) fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
         Self(tokens)
     }
 }
@@ -198,7 +198,7 @@ pub(super) fn intersection(own: &[Audience], requested: &[Audience]) -> Vec<Audi
 
 /// How a union of token authenticators handles an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnionErrorPolicy {
+pub(crate) enum UnionErrorPolicy {
     /// Try the next authenticator; a later success counts. The rule between methods.
     Continue,
     /// Return the error. The rule between JWT issuers.
@@ -207,7 +207,7 @@ pub enum UnionErrorPolicy {
 
 /// Combines token authenticators, tried in this order. A single one is returned unchanged; `None` for an empty list.
 // apiserver: pkg/authentication/token/union/union.go
-pub fn token_union(
+pub(crate) fn token_union(
     mut members: Vec<Box<dyn TokenAuthenticator>>,
     on_error: UnionErrorPolicy,
 ) -> Option<Box<dyn TokenAuthenticator>> {
@@ -248,14 +248,14 @@ impl TokenAuthenticator for TokenUnion {
 
 /// Restricts an authenticator without audiences of its own to a fixed list of them.
 #[derive(Debug)]
-pub struct AudienceAgnostic<A: ?Sized> {
+pub(crate) struct AudienceAgnostic<A: ?Sized> {
     implicit: Vec<Audience>,
     delegate: Box<A>,
 }
 
 impl<A: ?Sized> AudienceAgnostic<A> {
     /// Credentials of `delegate` are valid for the audiences `implicit`.
-    pub fn new(implicit: Vec<Audience>, delegate: Box<A>) -> Self {
+    pub(crate) fn new(implicit: Vec<Audience>, delegate: Box<A>) -> Self {
         Self { implicit, delegate }
     }
 

@@ -4,9 +4,9 @@
 //! decide which claims they trust. Before verification the module keeps a few header fields and the issuer only and
 //! never builds the claim set: any client can send a large unsigned one.
 
-pub mod key_file;
-pub mod key_set;
-pub mod keys;
+pub(crate) mod key_file;
+pub(crate) mod key_set;
+pub(crate) mod keys;
 pub(crate) mod members;
 
 use base64::Engine as _;
@@ -44,7 +44,7 @@ const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
 /// A parsed token. Nothing in it is verified.
-pub struct Jwt<'a> {
+pub(crate) struct Jwt<'a> {
     header: JoseHeader,
     payload: Vec<u8>,
     issuer: Option<String>,
@@ -63,7 +63,7 @@ struct JoseHeader {
 
 /// Why a text is not a JSON Web Token in the compact serialization.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MalformedJwt {
+pub(crate) enum MalformedJwt {
     /// The token does not have exactly three parts.
     #[error("not three parts separated by dots")]
     Parts,
@@ -80,7 +80,7 @@ pub enum MalformedJwt {
 
 impl<'a> Jwt<'a> {
     /// Parses a token.
-    pub fn parse(token: &'a str) -> Result<Self, MalformedJwt> {
+    pub(crate) fn parse(token: &'a str) -> Result<Self, MalformedJwt> {
         let [header, claims, signature] = parts(token)?;
         let (signing_input, _) = token.rsplit_once('.').ok_or(MalformedJwt::Parts)?;
         if header.len() > MAX_HEADER_SIZE {
@@ -100,41 +100,41 @@ impl<'a> Jwt<'a> {
     }
 
     /// The decoded payload: a JSON object.
-    pub fn payload(&self) -> &[u8] {
+    pub(crate) fn payload(&self) -> &[u8] {
         &self.payload
     }
 
     /// The claims. Call this after the signature is verified.
-    pub fn claims(&self) -> Result<Map<String, Value>, MalformedJwt> {
+    pub(crate) fn claims(&self) -> Result<Map<String, Value>, MalformedJwt> {
         let claims = serde_json::from_slice::<JsonObject>(&self.payload);
         claims.map(|JsonObject(claims)| claims).map_err(|_| MalformedJwt::Json("payload"))
     }
 
     /// The unverified `iss` claim: empty if absent, `None` if it is not a string.
-    pub fn issuer(&self) -> Option<&str> {
+    pub(crate) fn issuer(&self) -> Option<&str> {
         self.issuer.as_deref()
     }
 
     /// `alg` in the header.
-    pub fn algorithm(&self) -> Option<&str> {
+    pub(crate) fn algorithm(&self) -> Option<&str> {
         self.header.algorithm.as_deref()
     }
 
     /// `kid` in the header, unless absent or empty.
-    pub fn key_id(&self) -> Option<&str> {
+    pub(crate) fn key_id(&self) -> Option<&str> {
         self.header.key_id.as_deref().filter(|id| !id.is_empty())
     }
 
     /// Whether one of the keys verifies the signature. Tries the keys with the ID in `kid`, or all keys without `kid`,
     /// up to a limit.
-    pub fn is_signed_by_one_of(&self, keys: &[VerificationKey]) -> bool {
+    pub(crate) fn is_signed_by_one_of(&self, keys: &[VerificationKey]) -> bool {
         let named = |key: &&VerificationKey| self.key_id().is_none_or(|id| key.id() == id);
         keys.iter().filter(named).take(MAX_KEYS_TRIED).any(|key| self.is_signed_by(key))
     }
 
     /// Whether the key verifies the signature with the algorithm in `alg`. Critical extensions and unencoded payloads
     /// (RFC 7797) are not supported.
-    pub fn is_signed_by(&self, key: &VerificationKey) -> bool {
+    pub(crate) fn is_signed_by(&self, key: &VerificationKey) -> bool {
         let algorithm = self.algorithm().and_then(JwsAlgorithm::named);
         !self.header.is_extended
             && algorithm.is_some_and(|algorithm| {

@@ -7,12 +7,12 @@
 mod claim_issuers;
 mod claims;
 #[doc(hidden)]
-pub mod compared;
+pub(crate) mod compared;
 mod distributed;
-pub mod fetch;
+pub(crate) mod fetch;
 mod identity;
 mod provider;
-pub mod settings;
+pub(crate) mod settings;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -43,7 +43,7 @@ const NAME: &str = AuthnMethod::Jwt.name();
 
 /// Authenticates the tokens of one issuer. Returns no audiences: the owner adds those of the API server.
 #[derive(Debug)]
-pub struct OidcAuthenticator {
+pub(crate) struct OidcAuthenticator {
     settings: JwtAuthenticator,
     provider: Arc<OidcProvider>,
     claim_issuers: Arc<ClaimIssuers>,
@@ -92,12 +92,12 @@ impl OidcAuthenticator {
     }
 
     /// The issuer URL.
-    pub fn issuer(&self) -> &str {
+    pub(crate) fn issuer(&self) -> &str {
         &self.settings.issuer.url
     }
 
     /// Fails with the discovery error until OIDC discovery has succeeded.
-    pub fn health(&self) -> Result<(), String> {
+    pub(crate) fn health(&self) -> Result<(), String> {
         self.provider.problem().map_or(Ok(()), |problem| {
             let issuer = Quoted(self.issuer());
             Err(format!("oidc: authenticator for issuer {issuer} is not healthy: {problem}"))
@@ -105,7 +105,7 @@ impl OidcAuthenticator {
     }
 
     /// Retries OIDC discovery until it succeeds. Until then every token of the issuer is refused.
-    pub async fn run(&self) {
+    pub(crate) async fn run(&self) {
         while self.provider.initialize().await.is_none() {
             sleep(DISCOVERY_BACKOFF).await;
         }

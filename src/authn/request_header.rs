@@ -11,7 +11,7 @@ use super::{
     Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BoxFuture, RequestAuthenticator,
 };
 use crate::go::extra_key::decode_extra_key;
-pub use crate::http::identity_headers::{HeaderNameError, RequestHeaderNames};
+pub(crate) use crate::http::identity_headers::RequestHeaderNames;
 use crate::user::UserInfo;
 
 const NAME: &str = AuthnMethod::RequestHeader.name();
@@ -67,14 +67,14 @@ fn text<'a>(name: &HeaderName, value: &'a HeaderValue) -> Result<&'a str, AuthnE
 
 /// Authenticates the users that front proxies assert.
 #[derive(Debug)]
-pub struct RequestHeaderAuthenticator {
+pub(crate) struct RequestHeaderAuthenticator {
     verifier: FrontProxyVerifier,
     names: RequestHeaderNames,
 }
 
 impl RequestHeaderAuthenticator {
     /// Reads the headers `names` if `verifier` accepts the client as a front proxy.
-    pub fn new(verifier: FrontProxyVerifier, names: RequestHeaderNames) -> Self {
+    pub(crate) fn new(verifier: FrontProxyVerifier, names: RequestHeaderNames) -> Self {
         Self { verifier, names }
     }
 }

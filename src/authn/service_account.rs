@@ -8,7 +8,7 @@ mod bound;
 mod checks;
 mod claims;
 #[doc(hidden)]
-pub mod compared;
+pub(crate) mod compared;
 mod identity;
 mod legacy;
 mod objects;
@@ -21,8 +21,8 @@ use super::jwt::keys::VerificationKey;
 use super::{Audience, TokenAuthenticator};
 use crate::authn::token_getter::TokenGetter;
 use crate::metrics::service_accounts::ServiceAccountMetrics;
-pub use bound::BoundTokenAuthenticator;
-pub use legacy::LegacyTokenAuthenticator;
+pub(crate) use bound::BoundTokenAuthenticator;
+pub(crate) use legacy::LegacyTokenAuthenticator;
 pub(crate) use legacy::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};
 
 /// Settings of service-account authentication.

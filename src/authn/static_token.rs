@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::go::csv;
-pub use crate::go::csv::CsvError;
+pub(crate) use crate::go::csv::CsvError;
 use aws_lc_rs::{hmac, rand};
 
 use super::{

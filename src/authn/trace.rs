@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::sync::lock;
 
-pub use check::Check;
+pub(crate) use check::Check;
 
 /// Collects a [`TraceRecord`] while authenticators check a credential.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@
 //! an error, never a verdict, and errors never quote the token.
 
 mod review;
-pub mod settings;
+pub(crate) mod settings;
 
 use std::fmt;
 use std::sync::Arc;

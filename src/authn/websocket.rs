@@ -20,13 +20,13 @@ const TOKEN_ENCODING: GeneralPurpose =
 
 /// Passes the token among the subprotocols to a token authenticator.
 #[derive(Debug)]
-pub struct WebSocketAuthenticator {
+pub(crate) struct WebSocketAuthenticator {
     tokens: Box<dyn TokenAuthenticator>,
 }
 
 impl WebSocketAuthenticator {
     /// Checks tokens with `tokens`, usually the authenticator of `Authorization` headers.
-    pub fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
+    pub(crate) fn new(tokens: Box<dyn TokenAuthenticator>) -> Self {
         Self { tokens }
     }
 }

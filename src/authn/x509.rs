@@ -326,13 +326,13 @@ impl VerdictMemo {
 
 /// Authenticates by client certificate: the common name is the user, the organizations are the groups.
 #[derive(Debug)]
-pub struct X509Authenticator {
+pub(crate) struct X509Authenticator {
     bundle: Arc<CaBundle>,
 }
 
 impl X509Authenticator {
     /// Trusts the CAs in `bundle` for users.
-    pub fn new(bundle: Arc<CaBundle>) -> Self {
+    pub(crate) fn new(bundle: Arc<CaBundle>) -> Self {
         Self { bundle }
     }
 
@@ -388,20 +388,20 @@ impl RequestAuthenticator for X509Authenticator {
 /// Recognizes front proxies by a certificate from their own CA.
 // apiserver: pkg/authentication/request/x509/x509.go, Verifier
 #[derive(Debug)]
-pub struct FrontProxyVerifier {
+pub(crate) struct FrontProxyVerifier {
     bundle: Arc<CaBundle>,
     allowed_names: Vec<String>,
 }
 
 impl FrontProxyVerifier {
     /// Trusts the CAs in `bundle` for clients whose common name is in `allowed_names`; an empty list allows every name.
-    pub fn new(bundle: Arc<CaBundle>, allowed_names: Vec<String>) -> Self {
+    pub(crate) fn new(bundle: Arc<CaBundle>, allowed_names: Vec<String>) -> Self {
         Self { bundle, allowed_names }
     }
 
     /// Whether the client is a front proxy: `false` for a client without certificate, an error for a certificate that
     /// is not a front proxy's.
-    pub fn verify(&self, input: &AuthnInput<'_>) -> Result<bool, AuthnError> {
+    pub(crate) fn verify(&self, input: &AuthnInput<'_>) -> Result<bool, AuthnError> {
         if input.conn.peer_chain.is_empty() {
             return Ok(false);
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use rustls_pki_types::ServerName;
 
 use crate::authn::BearerToken;
-pub use crate::http::client_tls::TrustedRoots;
+pub(crate) use crate::http::client_tls::TrustedRoots;
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::pki::x509::CertificateKeyPair;
 use crate::user::IdentityMode;

@@ -22,7 +22,7 @@ use super::settings::{Operation, Settings, Shutdown};
 use super::validity;
 use crate::go::duration::parse_duration;
 use crate::pki::x509::certificate::Certificate;
-pub use controllers::{AuthorityFiles, SignerProfile, signer_profiles};
+pub(crate) use controllers::{SignerProfile, signer_profiles};
 
 /// The settings and the warnings about them.
 #[derive(Debug)]

@@ -3,12 +3,8 @@
 use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
-pub use crate::authn::settings::{Authentication, RequestHeaderConfig};
-pub use crate::backend::settings::{Backend, HostPort};
 pub use crate::cluster::settings::{Cluster, Routes};
-pub use crate::controllers::settings::ControllerSettings;
-pub use crate::listener::settings::{ClientLimits, ServingCertificate, ServingSettings};
-pub use crate::user::IdentityMode;
+pub(crate) use crate::listener::settings::ServingSettings;
 
 /// The settings of the gateway.
 #[derive(Debug, Clone)]

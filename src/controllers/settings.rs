@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use super::name::ControllerName;
+pub(crate) use super::name::ControllerName;
 use crate::pki::issuance::authority::CertificateAuthority;
 use crate::pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
 

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::CertificateDer;
 use secrecy::zeroize::Zeroizing;
 
 /// A PEM block.
@@ -37,7 +37,7 @@ const DASHES: &[u8] = b"-----";
 const CERTIFICATE: &[u8] = b"CERTIFICATE";
 
 /// Every block up to the point where [`decode`] finds none.
-pub fn blocks(mut data: &[u8]) -> Vec<Block> {
+pub(crate) fn blocks(mut data: &[u8]) -> Vec<Block> {
     let mut blocks = Vec::new();
     while let Some((block, rest)) = decode(data) {
         blocks.push(block);
@@ -59,21 +59,21 @@ pub fn is_bare(data: &[u8], kind: &[u8]) -> bool {
 
 /// The certificates of a chain, as a server or a client presents it.
 // go: crypto/tls/tls.go, X509KeyPair
-pub fn certificate_chain(data: &[u8]) -> Vec<CertificateDer<'static>> {
+pub(crate) fn certificate_chain(data: &[u8]) -> Vec<CertificateDer<'static>> {
     let certificates = blocks(data).into_iter().filter(|block| block.kind == CERTIFICATE);
     certificates.map(|block| block.content.into()).collect()
 }
 
 /// The certificates of trusted authorities: of these, Go leaves out blocks with headers.
 // client-go: util/cert/pem.go, ParseCertsPEM; go: crypto/x509/cert_pool.go, AppendCertsFromPEM
-pub fn authorities(data: &[u8]) -> Vec<CertificateDer<'static>> {
+pub(crate) fn authorities(data: &[u8]) -> Vec<CertificateDer<'static>> {
     let certificates = blocks(data).into_iter().filter(|block| block.kind == CERTIFICATE && !block.headers);
     certificates.map(|block| block.content.into()).collect()
 }
 
 /// The first block that is a private key, whatever its form; else why there is none.
 // go: crypto/tls/tls.go, X509KeyPair
-pub fn private_key_block(data: &[u8]) -> Result<Block, String> {
+pub(crate) fn private_key_block(data: &[u8]) -> Result<Block, String> {
     let mut skipped = Vec::new();
     for block in blocks(data) {
         if block.kind == b"PRIVATE KEY" || block.kind.ends_with(b" PRIVATE KEY") {
@@ -91,12 +91,6 @@ pub fn private_key_block(data: &[u8]) -> Result<Block, String> {
             types.join(" ")
         ),
     })
-}
-
-/// The first private key, if it is one and is not encrypted. The form counts, and not the type that the block names.
-// go: crypto/tls/tls.go, parsePrivateKey
-pub fn private_key(data: &[u8]) -> Option<PrivateKeyDer<'static>> {
-    PrivateKeyDer::try_from(private_key_block(data).ok()?.content).ok()
 }
 
 /// The first block, and the text after its END line.

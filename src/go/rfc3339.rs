@@ -11,7 +11,7 @@ const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 /// A time that Go parses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rfc3339Time {
+pub(crate) struct Rfc3339Time {
     since_epoch: SignedDuration,
     text: String,
 }
@@ -19,7 +19,7 @@ pub struct Rfc3339Time {
 /// The text is not an RFC 3339 time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an RFC 3339 time")]
-pub struct InvalidTimestamp;
+pub(crate) struct InvalidTimestamp;
 
 /// Formats a time for logs and output: RFC 3339, UTC, whole seconds.
 pub(crate) fn format(time: UnixTime) -> String {
@@ -35,7 +35,7 @@ pub(crate) fn format_utc(seconds: i64) -> String {
 impl Rfc3339Time {
     /// Parses a time.
     // Go: time/format.go, Parse with the layout RFC3339
-    pub fn parse(text: &str) -> Result<Self, InvalidTimestamp> {
+    pub(crate) fn parse(text: &str) -> Result<Self, InvalidTimestamp> {
         let mut rest = TimestampReader(text.as_bytes());
         let (civil, nanoseconds) = rest.civil().ok_or(InvalidTimestamp)?;
         let (east, zone) = rest.zone().filter(|_| rest.0.is_empty()).ok_or(InvalidTimestamp)?;
@@ -46,19 +46,19 @@ impl Rfc3339Time {
 
     /// The time until the expiration; `None` if that has passed.
     // cluster-bootstrap: util/secrets/secrets.go, GetExpiration
-    pub fn remaining(&self, now: UnixTime) -> Option<Duration> {
+    pub(crate) fn remaining(&self, now: UnixTime) -> Option<Duration> {
         let now = SignedDuration::try_from(now).unwrap_or(SignedDuration::MAX);
         let remaining = Duration::try_from(self.since_epoch.saturating_sub(now)).ok()?;
         (!remaining.is_zero()).then_some(remaining)
     }
 
     /// The time of the expiration; times before 1970 are cut to 1970.
-    pub fn at(&self) -> UnixTime {
+    pub(crate) fn at(&self) -> UnixTime {
         Duration::try_from(self.since_epoch).unwrap_or_default()
     }
 
     /// The time as Go formats it: whole seconds, in its own time zone.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 }

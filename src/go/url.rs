@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::hex;
 use super::quote::Quoted;
 
-pub mod query;
+pub(crate) mod query;
 
 /// An error of the URL parser, with Go's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum UrlError {
 /// A part of a URL with rules of its own about escapes.
 // Go: net/url/url.go, encoding
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// The path; `+` is a plus.
     Path,
     /// A key or a value of the query; `+` is a blank.
@@ -97,7 +97,7 @@ impl Part {
 }
 
 /// Decodes a text. Without anything to decode it costs one look at each byte.
-pub fn unescape(text: &str, part: Part) -> Result<Cow<'_, str>, UrlError> {
+pub(crate) fn unescape(text: &str, part: Part) -> Result<Cow<'_, str>, UrlError> {
     Ok(unescape_bytes(text, part)?.map_or(Cow::Borrowed(text), |bytes| Cow::Owned(to_text(bytes))))
 }
 

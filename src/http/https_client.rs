@@ -20,9 +20,9 @@ use tokio::time::timeout;
 use super::client_tls::ClientTls;
 
 /// The default timeout of a request, from the connection to the end of the response.
-pub const HTTPS_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const HTTPS_TIMEOUT: Duration = Duration::from_secs(30);
 /// The default limit of the response body.
-pub const MAX_RESPONSE_BYTES: usize = 1 << 20;
+pub(crate) const MAX_RESPONSE_BYTES: usize = 1 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Less than the minute or more after which most servers close an idle connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
@@ -39,11 +39,11 @@ pub(crate) const GATEWAY_USER_AGENT: HeaderValue =
 
 /// A client with its connection pool. The connections belong to the runtime that sends the requests.
 #[derive(Clone)]
-pub struct HttpsClient(hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+pub(crate) struct HttpsClient(hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
 /// A request: a GET, or a POST if it has a JSON body.
 #[derive(Clone)]
-pub struct HttpsRequest<'a> {
+pub(crate) struct HttpsRequest<'a> {
     /// The URL; only `https`.
     pub url: &'a str,
     /// The bearer token; never shown.
@@ -58,7 +58,7 @@ pub struct HttpsRequest<'a> {
 
 /// A complete response, with any status but a redirect.
 #[derive(Debug, Clone)]
-pub struct HttpsResponse {
+pub(crate) struct HttpsResponse {
     /// Its status.
     pub status: StatusCode,
     /// Its headers.
@@ -69,7 +69,7 @@ pub struct HttpsResponse {
 
 /// Why a request has no response. The texts are for logs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum HttpsError {
+pub(crate) enum HttpsError {
     /// The URL is not supported.
     #[error("{0}")]
     Url(&'static str),
@@ -135,18 +135,18 @@ pub enum HttpsError {
 
 impl<'a> HttpsRequest<'a> {
     /// A GET.
-    pub fn get(url: &'a str) -> Self {
+    pub(crate) fn get(url: &'a str) -> Self {
         Self { url, bearer: None, json: None, timeout: HTTPS_TIMEOUT, max_bytes: MAX_RESPONSE_BYTES }
     }
 
     /// A POST of JSON.
-    pub fn post(url: &'a str, json: impl Into<Bytes>) -> Self {
+    pub(crate) fn post(url: &'a str, json: impl Into<Bytes>) -> Self {
         Self { json: Some(json.into()), ..Self::get(url) }
     }
 
     /// Adds a bearer token.
     #[must_use]
-    pub fn bearer(self, token: Option<&'a str>) -> Self {
+    pub(crate) fn bearer(self, token: Option<&'a str>) -> Self {
         Self { bearer: token, ..self }
     }
 
@@ -183,7 +183,7 @@ impl<'a> HttpsRequest<'a> {
 
 impl HttpsClient {
     /// A client without connections yet.
-    pub fn new(tls: &ClientTls, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+    pub(crate) fn new(tls: &ClientTls, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -210,7 +210,7 @@ impl HttpsClient {
     }
 
     /// Sends a request and reads the whole response.
-    pub async fn send(&self, request: HttpsRequest<'_>) -> Result<HttpsResponse, HttpsError> {
+    pub(crate) async fn send(&self, request: HttpsRequest<'_>) -> Result<HttpsResponse, HttpsError> {
         let (limit, max_bytes) = (request.timeout, request.max_bytes);
         let (host, request) = request.into_http()?;
         match timeout(limit, self.exchange(&host, request, max_bytes)).await {

@@ -8,7 +8,7 @@
 //! `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`. The text of a response must never contain a
 //! credential, nor the cause of a failure between the gateway and the backend.
 
-pub mod render;
+pub(crate) mod render;
 
 use http::StatusCode;
 use prost::Message;
@@ -16,10 +16,14 @@ use serde::Serialize;
 
 use crate::go::quote::Quoted;
 
-/// The reason of a failure, for programs: the closed set of kube-apiserver.
+/// The reason of a failure, for programs: those of kube-apiserver that the gateway uses.
 // apimachinery: pkg/apis/meta/v1/types.go, StatusReason
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
+#[cfg_attr(
+    not(feature = "dev"),
+    allow(dead_code, reason = "only the embedded backend has some of these errors")
+)]
+pub(crate) enum Reason {
     /// No reason; the field is omitted.
     Unknown,
     /// 401
@@ -32,14 +36,8 @@ pub enum Reason {
     AlreadyExists,
     /// 409
     Conflict,
-    /// 410
-    Gone,
     /// 422
     Invalid,
-    /// 500, the client should retry
-    ServerTimeout,
-    /// 500, an object in storage cannot be read
-    StorageReadError,
     /// 504
     Timeout,
     /// 429
@@ -48,12 +46,8 @@ pub enum Reason {
     BadRequest,
     /// 405
     MethodNotAllowed,
-    /// 406
-    NotAcceptable,
     /// 413
     RequestEntityTooLarge,
-    /// 415
-    UnsupportedMediaType,
     /// 500
     InternalError,
     /// 410, a resource version or continue token is too old
@@ -64,31 +58,27 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in kube-apiserver's order.
-    pub const ALL: [Self; 20] = [
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 15] = [
         Self::Unknown,
         Self::Unauthorized,
         Self::Forbidden,
         Self::NotFound,
         Self::AlreadyExists,
         Self::Conflict,
-        Self::Gone,
         Self::Invalid,
-        Self::ServerTimeout,
-        Self::StorageReadError,
         Self::Timeout,
         Self::TooManyRequests,
         Self::BadRequest,
         Self::MethodNotAllowed,
-        Self::NotAcceptable,
         Self::RequestEntityTooLarge,
-        Self::UnsupportedMediaType,
         Self::InternalError,
         Self::Expired,
         Self::ServiceUnavailable,
     ];
 
     /// The text in the JSON; empty for [`Reason::Unknown`].
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "",
             Self::Unauthorized => "Unauthorized",
@@ -96,17 +86,12 @@ impl Reason {
             Self::NotFound => "NotFound",
             Self::AlreadyExists => "AlreadyExists",
             Self::Conflict => "Conflict",
-            Self::Gone => "Gone",
             Self::Invalid => "Invalid",
-            Self::ServerTimeout => "ServerTimeout",
-            Self::StorageReadError => "StorageReadError",
             Self::Timeout => "Timeout",
             Self::TooManyRequests => "TooManyRequests",
             Self::BadRequest => "BadRequest",
             Self::MethodNotAllowed => "MethodNotAllowed",
-            Self::NotAcceptable => "NotAcceptable",
             Self::RequestEntityTooLarge => "RequestEntityTooLarge",
-            Self::UnsupportedMediaType => "UnsupportedMediaType",
             Self::InternalError => "InternalError",
             Self::Expired => "Expired",
             Self::ServiceUnavailable => "ServiceUnavailable",
@@ -114,32 +99,28 @@ impl Reason {
     }
 
     /// The default status code of a response with this reason.
-    pub const fn default_code(self) -> StatusCode {
+    pub(crate) const fn default_code(self) -> StatusCode {
         match self {
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::AlreadyExists | Self::Conflict => StatusCode::CONFLICT,
-            Self::Gone | Self::Expired => StatusCode::GONE,
+            Self::Expired => StatusCode::GONE,
             Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
             Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
             Self::BadRequest => StatusCode::BAD_REQUEST,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
             Self::RequestEntityTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Unknown | Self::ServerTimeout | Self::StorageReadError | Self::InternalError => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            Self::Unknown | Self::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 }
 
 /// The form of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     /// JSON, YAML or protobuf, by the request's `Accept`.
     Negotiated,
     /// JSON without kind and apiVersion, with a text content type.
@@ -153,7 +134,7 @@ pub enum Form {
 /// The details of a `Status`. Fields are in the order of kube-apiserver's JSON.
 // apimachinery: pkg/apis/meta/v1/generated.proto, StatusDetails
 #[derive(Clone, PartialEq, Eq, Message, Serialize)]
-pub struct Details {
+pub(crate) struct Details {
     /// The name of the object.
     #[prost(string, required, tag = "1")]
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -184,7 +165,7 @@ fn is_zero(number: &u32) -> bool {
 
 /// The response to a request that ends at the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub(crate) struct Status {
     /// The HTTP status code.
     pub code: StatusCode,
     /// The reason, for programs.
@@ -234,7 +215,7 @@ pub enum AttemptTarget<'a> {
 
 impl Status {
     /// A negotiated response with the reason's default code.
-    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+    pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             code: reason.default_code(),
             reason,
@@ -248,24 +229,25 @@ impl Status {
 
     /// 401. The text is fixed: only the log has the reason of a refusal.
     // apiserver: pkg/endpoints/filters/authentication.go, Unauthorized
-    pub fn unauthorized() -> Self {
+    pub(crate) fn unauthorized() -> Self {
         Self::new(Reason::Unauthorized, "Unauthorized")
     }
 
     /// 400.
-    pub fn bad_request(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(Reason::BadRequest, message)
     }
 
     /// 400 with `nosniff`, for invalid `Impersonate-*` headers.
     // apiserver: pkg/endpoints/filters/impersonation — RespondWithError
-    pub fn bad_impersonation(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_impersonation(message: impl Into<String>) -> Self {
         Self { nosniff: true, ..Self::bad_request(message) }
     }
 
     /// 403. `reason` is the text of the authorizer; it may be empty.
     // apiserver: responsewriters/errors.go, ForbiddenStatusError; apimachinery: api/errors, NewForbidden
-    pub fn forbidden(attempt: &Attempt<'_>, reason: &str) -> Self {
+    #[cfg(any(test, feature = "dev"))]
+    pub(crate) fn forbidden(attempt: &Attempt<'_>, reason: &str) -> Self {
         // kube-apiserver escapes only the attempt, not the reason, nor the name before it.
         let mut said = sanitize(&attempt.to_string());
         if !reason.is_empty() {
@@ -292,40 +274,43 @@ impl Status {
 
     /// 404 for a path that no handler serves.
     // apimachinery: api/errors, NewGenericServerResponse
-    pub fn not_found() -> Self {
+    pub(crate) fn not_found() -> Self {
         let message = "the server could not find the requested resource";
         Self { details: Some(Details::default()), ..Self::new(Reason::NotFound, message) }
     }
 
     /// 404 for an object.
     // apimachinery: api/errors, NewNotFound
-    pub fn object_not_found(group: &str, resource: &str, name: &str) -> Self {
+    #[cfg(any(test, feature = "dev"))]
+    pub(crate) fn object_not_found(group: &str, resource: &str, name: &str) -> Self {
         let message = format!("{} {} not found", group_resource(group, resource), Quoted(name));
         Self { details: Some(about(group, resource, name)), ..Self::new(Reason::NotFound, message) }
     }
 
     /// 405.
     // apimachinery: api/errors, NewGenericServerResponse
-    pub fn method_not_allowed() -> Self {
+    #[cfg(any(test, feature = "dev"))]
+    pub(crate) fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
         Self { details: Some(Details::default()), ..Self::new(Reason::MethodNotAllowed, message) }
     }
 
     /// 413.
     // apimachinery: api/errors, NewRequestEntityTooLargeError
-    pub fn request_entity_too_large(message: &str) -> Self {
+    #[cfg(any(test, feature = "dev"))]
+    pub(crate) fn request_entity_too_large(message: &str) -> Self {
         Self::new(Reason::RequestEntityTooLarge, format!("Request entity is too large: {message}"))
     }
 
     /// 421: the TLS server name and the `Host` are those of different clusters.
-    pub fn misdirected() -> Self {
+    pub(crate) fn misdirected() -> Self {
         let message = "the requested host is not served on this connection";
         Self { code: StatusCode::MISDIRECTED_REQUEST, ..Self::new(Reason::Unknown, message) }
     }
 
     /// 429: too many requests are in flight.
     // apiserver: pkg/server/filters/maxinflight.go, tooManyRequests
-    pub fn too_many_requests(retry_after: u32) -> Self {
+    pub(crate) fn too_many_requests(retry_after: u32) -> Self {
         Self {
             retry_after: Some(retry_after),
             ..Self::text(Reason::TooManyRequests, "Too many requests, please try again later.")
@@ -334,20 +319,20 @@ impl Status {
 
     /// 429: the server is shutting down.
     // apiserver: pkg/server/filters/with_retry_after.go
-    pub fn shutting_down_try_later() -> Self {
+    pub(crate) fn shutting_down_try_later() -> Self {
         let message = "The apiserver is shutting down, please try again later.";
         Self { retry_after: Some(5), ..Self::text(Reason::TooManyRequests, message) }
     }
 
     /// 503: this part of the service is away for now.
-    pub fn service_unavailable(message: impl Into<String>, retry_after_seconds: Option<u32>) -> Self {
+    pub(crate) fn service_unavailable(message: impl Into<String>, retry_after_seconds: Option<u32>) -> Self {
         let details = retry_after_seconds
             .map(|retry_after_seconds| Details { retry_after_seconds, ..Details::default() });
         Self { details, ..Self::new(Reason::ServiceUnavailable, message) }
     }
 
     /// 502: the backend did not answer as a backend should. The cause is in the log, under the id.
-    pub fn bad_gateway(request_id: &str) -> Self {
+    pub(crate) fn bad_gateway(request_id: &str) -> Self {
         let message = format!(
             "the gateway could not get an answer from the API server; the log says why, under request id {request_id}"
         );
@@ -356,21 +341,21 @@ impl Status {
 
     /// 504: the request's time is up and nothing was written yet.
     // apiserver: pkg/server/filters/timeout.go; apimachinery: api/errors, NewTimeoutError
-    pub fn timeout() -> Self {
+    pub(crate) fn timeout() -> Self {
         let message = "Timeout: request did not complete within the allotted timeout";
         Self { details: Some(Details::default()), form: Form::Untyped, ..Self::new(Reason::Timeout, message) }
     }
 
     /// 500 as text, for a request that cannot even be understood or recorded. `target` is the request target as sent.
     // apiserver: responsewriters/errors.go, InternalError
-    pub fn internal_error_text(target: &str, message: &str) -> Self {
+    pub(crate) fn internal_error_text(target: &str, message: &str) -> Self {
         let text = sanitize(&format!("Internal Server Error: {}: {message}", Quoted(target)));
         Self::text(Reason::InternalError, text)
     }
 
     /// 500 as text, for a bug.
     // apiserver: pkg/server/filters/wrap.go
-    pub fn panicked() -> Self {
+    pub(crate) fn panicked() -> Self {
         let message = "This request caused apiserver to panic. Look in the logs for details.";
         Self::text(Reason::InternalError, message)
     }
@@ -381,7 +366,7 @@ impl Status {
 
     /// The value of `Retry-After`, if the answer has one.
     // apiserver: responsewriters/writers.go, ErrorNegotiated
-    pub fn retry_after(&self) -> Option<u32> {
+    pub(crate) fn retry_after(&self) -> Option<u32> {
         match &self.details {
             Some(details) if details.retry_after_seconds > 0 => Some(details.retry_after_seconds),
             _ => self.retry_after,
@@ -414,10 +399,12 @@ impl std::fmt::Display for Attempt<'_> {
 
 /// A resource with its group, as messages name it.
 // apimachinery: pkg/runtime/schema/group_version.go, GroupResource.String
+#[cfg(any(test, feature = "dev"))]
 fn group_resource(group: &str, resource: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }
 
+#[cfg(any(test, feature = "dev"))]
 fn about(group: &str, resource: &str, name: &str) -> Details {
     Details {
         name: name.to_owned(),

@@ -5,9 +5,9 @@
 //! expired tokens ([`token_cleaner`]). Follows `k8s.io/cluster-bootstrap`; pure functions without I/O. Must never put a
 //! token secret into a log or an error.
 
-pub mod cluster_info;
-pub mod jws;
-pub mod pins;
-pub mod secret;
-pub mod token;
-pub mod token_cleaner;
+pub(crate) mod cluster_info;
+pub(crate) mod jws;
+pub(crate) mod pins;
+pub(crate) mod secret;
+pub(crate) mod token;
+pub(crate) mod token_cleaner;

@@ -9,24 +9,24 @@
 //!
 //! The rules are kube-controller-manager's: `pkg/controller/certificates/{signer,authority}`.
 
-pub mod alt_names;
-pub mod authority;
+pub(crate) mod alt_names;
+pub(crate) mod authority;
 pub(crate) mod ca;
-pub mod dns;
-pub mod issue;
-pub mod limits;
-pub mod lint;
+pub(crate) mod dns;
+pub(crate) mod issue;
+pub(crate) mod limits;
+pub(crate) mod lint;
 mod name_pattern;
 mod pattern;
-pub mod profile;
-pub mod public_key;
-pub mod request;
-pub mod signer;
+pub(crate) mod profile;
+pub(crate) mod public_key;
+pub(crate) mod request;
+pub(crate) mod signer;
 mod signer_name;
-pub mod subject;
+pub(crate) mod subject;
 mod tbs;
-pub mod usage;
-pub mod validity;
+pub(crate) mod usage;
+pub(crate) mod validity;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -17,7 +17,6 @@ pub(crate) mod time;
 pub(crate) mod verify;
 
 pub use bundle::{BundleError, CaBundle};
-pub use certificate::ParseError;
-pub use key_pair::{CertificateKeyPair, KeyPairError};
-pub use signature::SignatureError;
-pub use verify::VerifyError;
+pub(crate) use certificate::ParseError;
+pub(crate) use key_pair::{CertificateKeyPair, KeyPairError};
+pub(crate) use verify::VerifyError;

@@ -27,13 +27,13 @@ pub struct Credentials {
 /// The `Impersonate-*` headers of a request. Not a credential, but removed alike, so that none is forwarded by
 /// accident.
 #[derive(Debug, Default)]
-pub struct ImpersonateHeaders(HeaderMap);
+pub(crate) struct ImpersonateHeaders(HeaderMap);
 
 /// An unknown header in the `Impersonate-` namespace. kube-apiserver ignores it, but a newer one might not, and then
 /// the gateway would have to authorize it. So the request is refused, a declared deviation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown impersonation header {0:?}")]
-pub struct UnknownImpersonateHeader(pub HeaderName);
+pub(crate) struct UnknownImpersonateHeader(pub HeaderName);
 
 impl Credentials {
     /// Removes the credentials from `headers`; `custom` selects the front-proxy headers beside the standard ones.
@@ -88,14 +88,14 @@ impl Credentials {
 
 impl ImpersonateHeaders {
     /// Whether the request has none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Refuses an unknown header of the namespace.
     // apiserver: pkg/endpoints/filters/impersonation/impersonation.go
     // threat: unknown-identity-headers
-    pub fn check_known(&self) -> Result<(), UnknownImpersonateHeader> {
+    pub(crate) fn check_known(&self) -> Result<(), UnknownImpersonateHeader> {
         let known = |name: &str| {
             matches!(name, "impersonate-user" | "impersonate-uid" | "impersonate-group")
                 || name.starts_with("impersonate-extra-")

@@ -13,11 +13,11 @@ use crate::go::url::query;
 /// A `?timeout=` that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid timeout specified in the request URL - {0}")]
-pub struct BadTimeout(DurationError);
+pub(crate) struct BadTimeout(DurationError);
 
 /// The time that a request may take after its receipt; `None` for a long-running request. A zero or negative `timeout`,
 /// or one above `limit`, results in `limit`.
-pub fn deadline(
+pub(crate) fn deadline(
     info: &RequestInfo,
     query: Option<&str>,
     limit: Duration,

@@ -10,11 +10,11 @@ use std::collections::BTreeSet;
 /// A selector does not parse. The text is for logs and authorizers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct SelectorError(String);
+pub(crate) struct SelectorError(String);
 
 /// One requirement of a field selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FieldRequirement<'a> {
+pub(crate) struct FieldRequirement<'a> {
     /// The field.
     pub field: &'a str,
     /// Whether the field must have the value; otherwise it must not.
@@ -24,7 +24,7 @@ pub struct FieldRequirement<'a> {
 }
 
 /// Parses a field selector. The requirements are in kube-apiserver's order: sorted by term.
-pub fn parse_fields(selector: &str) -> Result<Vec<FieldRequirement<'_>>, SelectorError> {
+pub(crate) fn parse_fields(selector: &str) -> Result<Vec<FieldRequirement<'_>>, SelectorError> {
     let mut terms = split_terms(selector);
     terms.sort_unstable();
     terms.into_iter().filter(|term| !term.is_empty()).map(|term| parse_term(selector, term)).collect()
@@ -32,7 +32,10 @@ pub fn parse_fields(selector: &str) -> Result<Vec<FieldRequirement<'_>>, Selecto
 
 /// The value that a field selector requires of a field, if it is readable and requires one.
 // apimachinery: fields/selector.go, RequiresExactMatch
-pub fn required_field_value<'a>(requirements: &[FieldRequirement<'a>], field: &str) -> Option<Cow<'a, str>> {
+pub(crate) fn required_field_value<'a>(
+    requirements: &[FieldRequirement<'a>],
+    field: &str,
+) -> Option<Cow<'a, str>> {
     requirements
         .iter()
         .find(|requirement| requirement.equals && requirement.field == field)
@@ -106,7 +109,7 @@ fn unescape_value(value: &str) -> Result<Cow<'_, str>, SelectorError> {
 
 /// One requirement of a label selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LabelRequirement {
+pub(crate) struct LabelRequirement {
     /// The label's key.
     pub key: String,
     /// The operator.
@@ -117,7 +120,7 @@ pub struct LabelRequirement {
 
 /// An operator of a label selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LabelOperator {
+pub(crate) enum LabelOperator {
     /// `in`
     In,
     /// `notin`
@@ -137,7 +140,7 @@ pub enum LabelOperator {
 }
 
 /// Reads a label selector; the requirements come out sorted by key.
-pub fn parse_labels(selector: &str) -> Result<Vec<LabelRequirement>, SelectorError> {
+pub(crate) fn parse_labels(selector: &str) -> Result<Vec<LabelRequirement>, SelectorError> {
     let mut parser = Parser { lexer: Lexer { rest: selector.as_bytes() }, peeked: None };
     let mut requirements = Vec::new();
     loop {

@@ -5,12 +5,12 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use portcullis::clock::Clock;
-use portcullis::config::flags::ServeFlags;
-use portcullis::config::source::ConfigSource;
-use portcullis::dev::{Dev, DevOptions};
-use portcullis::pki::bootstrap_tokens::pins::PublicKeyPins;
-use portcullis::server::Server;
+use portcullis::internal::Clock;
+use portcullis::internal::ConfigSource;
+use portcullis::internal::PublicKeyPins;
+use portcullis::internal::ServeFlags;
+use portcullis::internal::Server;
+use portcullis::internal::{Dev, DevOptions};
 use regex::Regex;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;

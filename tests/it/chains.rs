@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use portcullis::authn::x509::{UnverifiedChain, parse_for_handshake};
-use portcullis::pki::x509::{BundleError, CaBundle};
+use portcullis::internal::{BundleError, CaBundle};
+use portcullis::internal::{UnverifiedChain, parse_for_handshake};
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 use testkit::go_program::GoProgram;
@@ -89,7 +89,7 @@ fn ours(case: &Case) -> Answer {
         Err(error) => return answer(Outcome::BadRoots, error.to_string(), false),
     };
     let parsed = case.chain.iter().try_for_each(|certificate| {
-        portcullis::authn::x509::parse_chain_for_handshake(certificate, &[]).map(drop).or_else(|error| {
+        portcullis::internal::parse_chain_for_handshake(certificate, &[]).map(drop).or_else(|error| {
             // Certificates with keys that TLS does not support still parse.
             if error.to_string().starts_with("tls: ") { Ok(()) } else { Err(error) }
         })

@@ -7,12 +7,12 @@ mod parts;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use portcullis::authn::jwt::key_file;
-use portcullis::authn::service_account::compared::StaticAccountAuthenticator;
-use portcullis::authn::token_getter::{GetResult, ObjectIdentity, Secret, ServiceAccount, TokenGetter};
-use portcullis::authn::{Audience, BoxFuture};
-use portcullis::clock::{Clock, UnixTime};
-use portcullis::user::UserInfo;
+use portcullis::internal::StaticAccountAuthenticator;
+use portcullis::internal::UserInfo;
+use portcullis::internal::read_key_file;
+use portcullis::internal::{Audience, BoxFuture};
+use portcullis::internal::{Clock, UnixTime};
+use portcullis::internal::{GetResult, ObjectIdentity, Secret, ServiceAccount, TokenGetter};
 use secrecy::SecretSlice;
 use serde_json::{Value, json};
 use testkit::go_program::GoProgram;
@@ -354,7 +354,7 @@ async fn service_account_tokens_are_judged_as_the_api_server_judges_them() {
     let judges: Vec<StaticAccountAuthenticator> = SETTINGS
         .iter()
         .map(|settings| {
-            let keys = key_file::read(keys.as_bytes()).unwrap();
+            let keys = read_key_file(keys.as_bytes()).unwrap();
             let issuers = settings.issuers.iter().map(|issuer| (*issuer).to_owned()).collect();
             let lookup = Arc::<Cluster>::clone(&cluster);
             StaticAccountAuthenticator::new(

@@ -4,13 +4,11 @@
 
 mod parts;
 
-use portcullis::authn::jwt::keys::JwsAlgorithm;
-use portcullis::authn::oidc::compared::StaticIdTokenAuthenticator;
-use portcullis::authn::oidc::settings::{
-    AttributeMapping, ClaimRule, ExpressionRule, IssuerSettings, JwtAuthenticator,
-};
-use portcullis::clock::Clock;
-use portcullis::user::UserInfo;
+use portcullis::internal::Clock;
+use portcullis::internal::JwsAlgorithm;
+use portcullis::internal::StaticIdTokenAuthenticator;
+use portcullis::internal::UserInfo;
+use portcullis::internal::{AttributeMapping, ClaimRule, ExpressionRule, IssuerSettings, JwtAuthenticator};
 use portcullis_cel::{Expression, Purpose};
 use serde_json::{Value, json};
 use testkit::go_program::GoProgram;

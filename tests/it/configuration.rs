@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use portcullis::authn::anonymous::AnonymousAuth;
-use portcullis::config::settings::{Cluster, IdentityMode, Routes, Settings};
+use portcullis::internal::AnonymousAuth;
+use portcullis::internal::{ClusterSettings, IdentityMode, Routes, Settings};
 use testkit::{Pki, flags};
 
 use crate::gateway::resolved;
@@ -60,7 +60,7 @@ clusters:
 operation: {requestTimeout: 5s, v: 3, metricsBindAddress: '0'}
 ";
 
-fn cluster<'a>(settings: &'a Settings, name: &str) -> &'a Cluster {
+fn cluster<'a>(settings: &'a Settings, name: &str) -> &'a ClusterSettings {
     settings.clusters.iter().find(|cluster| cluster.name == name).unwrap()
 }
 

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use clap::{Arg, Args, Command};
-use portcullis::config::flags::{
+use portcullis::internal::key_of;
+use portcullis::internal::{
     AuthenticationFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags, RESTART, ServeFlags,
     ServingFlags, SignerProfileKeys,
 };
-use portcullis::config::sections::key_of;
 
 const INTRODUCTION: &str = "\
 # Configuration

@@ -13,10 +13,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use base64::Engine as _;
-use portcullis::config::ConfigErrors;
-use portcullis::config::resolve::ResolvedConfig;
-use portcullis::config::source::ConfigSource;
-use portcullis::server::Server;
+use portcullis::internal::ConfigErrors;
+use portcullis::internal::ConfigSource;
+use portcullis::internal::ResolvedConfig;
+use portcullis::internal::Server;
 use rustix::fs::OFlags;
 use testkit::pki::{Ca, KeyKind};
 use testkit::{Pki, flags};

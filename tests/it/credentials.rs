@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
-use portcullis::authn::BearerToken;
-use portcullis::clock::Clock;
-use portcullis::config::flags::ServeFlags;
-use portcullis::config::inputs::ConfigInputs;
-use portcullis::config::resolve::resolve;
-use portcullis::config::settings::Backend;
-use portcullis::pki::x509::CertificateKeyPair;
+use portcullis::internal::BackendSettings;
+use portcullis::internal::BearerToken;
+use portcullis::internal::CertificateKeyPair;
+use portcullis::internal::Clock;
+use portcullis::internal::ConfigInputs;
+use portcullis::internal::ServeFlags;
+use portcullis::internal::resolve;
 use testkit::pki::Issued;
 use testkit::{Pki, flags};
 
@@ -34,7 +34,7 @@ struct Case {
 
 /// The result of a load.
 struct Read {
-    backend: Backend,
+    backend: BackendSettings,
     warnings: Vec<String>,
 }
 

@@ -10,8 +10,8 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use portcullis::clock::Clock;
-use portcullis::dev::{Dev, DevError, DevOptions};
+use portcullis::internal::Clock;
+use portcullis::internal::{Dev, DevError, DevOptions};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
@@ -349,7 +349,7 @@ async fn the_announcement_names_endpoints_and_example_commands() {
 #[derive(clap::Parser)]
 struct Serve {
     #[command(flatten)]
-    flags: portcullis::config::flags::ServeFlags,
+    flags: portcullis::internal::ServeFlags,
 }
 
 #[tokio::test]
@@ -362,8 +362,8 @@ async fn gateway_starts_with_the_printed_flags_from_a_relative_directory() {
     let dev = Dev::start(&DevOptions { dir: relative, port: 0 }, Clock::system()).await.unwrap();
     let flags = dev.gateway_flags();
     let parsed = Serve::parse_from(std::iter::once("serve".to_owned()).chain(flags)).flags;
-    let mut source = portcullis::config::source::ConfigSource::new(parsed);
+    let mut source = portcullis::internal::ConfigSource::new(parsed);
     let resolved = source.load().unwrap();
-    let server = portcullis::server::Server::start(&resolved.settings, source).unwrap();
+    let server = portcullis::internal::Server::start(&resolved.settings, source).unwrap();
     TcpStream::connect(server.address()).await.unwrap();
 }

@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 
 use clap::Parser;
-use portcullis::config::ConfigErrors;
-use portcullis::config::flags::ServeFlags;
-use portcullis::config::resolve::{ResolvedConfig, resolve};
-use portcullis::config::settings::ClientLimits;
-use portcullis::config::source::ConfigSource;
-use portcullis::server::Server;
+use portcullis::internal::ClientLimits;
+use portcullis::internal::ConfigErrors;
+use portcullis::internal::ConfigSource;
+use portcullis::internal::ServeFlags;
+use portcullis::internal::Server;
+use portcullis::internal::{ResolvedConfig, resolve};
 use testkit::gateway_process::GatewayProcess;
 use testkit::{FakeBackend, Gateway, Pki, flags};
 
@@ -73,5 +73,5 @@ pub(crate) async fn start_process(flags: impl IntoIterator<Item = String>) -> Ga
 
 /// The settings that a command line resolves to.
 pub(crate) fn resolved(flags: impl IntoIterator<Item = String>) -> Result<ResolvedConfig, ConfigErrors> {
-    resolve(&parse(flags), &mut portcullis::config::inputs::ConfigInputs::default())
+    resolve(&parse(flags), &mut portcullis::internal::ConfigInputs::default())
 }

@@ -40,7 +40,7 @@ impl GatewayWithBystanders {
     /// Starts a backend that answers `200 ok` on [`CALM`] and calls `answer` for other paths.
     async fn with(
         extra: &[&str],
-        limit: impl FnOnce(&mut portcullis::config::settings::ClientLimits),
+        limit: impl FnOnce(&mut portcullis::internal::ClientLimits),
         answer: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static,
     ) -> Self {
         let pki = Pki::new();

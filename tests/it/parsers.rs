@@ -103,7 +103,7 @@ fn whole(input: &[u8]) -> Value {
 
 #[test]
 fn pem_blocks_are_those_that_go_finds() {
-    use portcullis::go::pem;
+    use portcullis::internal::{PemBlock, decode_pem, is_bare_pem};
     let corpora = [corpus("pem"), corpus("pem_bundle")].concat();
     let words = compare(
         "pem",
@@ -113,7 +113,7 @@ fn pem_blocks_are_those_that_go_finds() {
         |input, answer| {
             let mut rest = input.as_slice();
             let mut found = Vec::new();
-            while let Some((block, after)) = pem::decode(rest) {
+            while let Some((block, after)) = decode_pem(rest) {
                 found.push((block, after.len()));
                 rest = after;
             }
@@ -121,7 +121,7 @@ fn pem_blocks_are_those_that_go_finds() {
                 let headers = block["headers"].as_bool().unwrap();
                 let (kind, content) = (octets(&block["type"]), octets(&block["bytes"]));
                 (
-                    pem::Block { kind, headers, content },
+                    PemBlock { kind, headers, content },
                     usize::try_from(block["rest"].as_u64().unwrap()).unwrap(),
                 )
             });
@@ -131,12 +131,12 @@ fn pem_blocks_are_those_that_go_finds() {
             }
             for (block, _) in &found {
                 if found.len() > 1 || block.headers {
-                    assert!(!pem::is_bare(input, &block.kind), "{}", input.escape_ascii());
+                    assert!(!is_bare_pem(input, &block.kind), "{}", input.escape_ascii());
                 }
             }
             Ok(match found.as_slice() {
                 [] => "none",
-                [(block, _)] if pem::is_bare(input, &block.kind) => "bare",
+                [(block, _)] if is_bare_pem(input, &block.kind) => "bare",
                 [(block, _)] if block.headers => "headers",
                 [_] => "one",
                 _ => "several",

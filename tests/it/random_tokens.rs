@@ -10,7 +10,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use portcullis::authn::jwt::keys::VerificationKey;
+use portcullis::internal::VerificationKey;
 use serde_json::{Value, json};
 use testkit::pki::Ca;
 use testkit::random::Rng;

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use portcullis::authn::service_account::{ServiceAccountKeys, ServiceAccountSettings};
-use portcullis::config::settings::Authentication;
+use portcullis::internal::Authentication;
+use portcullis::internal::{ServiceAccountKeys, ServiceAccountSettings};
 use testkit::{Pki, flags};
 
 use crate::gateway::resolved;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis::authn::BearerToken;
-use portcullis::authn::webhook::settings::{TokenReviewVersion, WebhookSettings};
+use portcullis::internal::BearerToken;
+use portcullis::internal::{TokenReviewVersion, WebhookSettings};
 use testkit::{Pki, flags};
 
 use crate::gateway::resolved;

@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use libtest_mimic::{Arguments, Failed, Trial};
-use portcullis::pki::issuance::alt_names::AltNames;
-use portcullis::pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
-use portcullis::pki::issuance::issue::IssuanceRequest;
-use portcullis::pki::issuance::profile::CertificateProfile;
-use portcullis::pki::issuance::request;
-use portcullis::pki::issuance::signer::pkcs11::Pkcs11Key;
-use portcullis::pki::issuance::signer::{KeyKind, PemKey, Signer as _, SigningAlgorithm};
-use portcullis::pki::issuance::subject::Subject;
+use portcullis::internal::AltNames;
+use portcullis::internal::CertificateProfile;
+use portcullis::internal::IssuanceRequest;
+use portcullis::internal::Pkcs11Key;
+use portcullis::internal::Subject;
+use portcullis::internal::build_request;
+use portcullis::internal::{AuthorityKeySource, CertificateAuthority};
+use portcullis::internal::{KeyKind, PemKey, Signer as _, SigningAlgorithm};
 use secrecy::ExposeSecret as _;
 
 const CONF: &str = "SOFTHSM2_CONF";
@@ -189,12 +189,12 @@ fn verify(spki: &[u8], algorithm: SigningAlgorithm, message: &[u8], signature: &
 fn issue(authority: &CertificateAuthority) -> String {
     let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
     let alice = Subject { common_name: "alice".to_owned(), ..Subject::default() };
-    let request = request::build(&alice, &AltNames::default(), &key).unwrap();
+    let request = build_request(&alice, &AltNames::default(), &key).unwrap();
     let usages = ["client auth".to_owned()];
     let day = Duration::from_hours(24);
     let wanted =
         IssuanceRequest { request: &request, usages: &usages, expiration: None, signing_duration: day };
-    let now = portcullis::clock::Clock::system().now();
+    let now = portcullis::internal::Clock::system().now();
     let prepared = authority.prepare(&CertificateProfile::client(), &wanted, now).unwrap();
     authority.issue(prepared).unwrap().pem().to_owned()
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use portcullis::pki::bootstrap_tokens::pins::PublicKeyPins;
+use portcullis::internal::PublicKeyPins;
 use testkit::transcript;
 use tokio::task::spawn_blocking;
 

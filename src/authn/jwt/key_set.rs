@@ -33,7 +33,7 @@ pub(crate) const REFRESH_INTERVAL: Duration = Duration::from_mins(5);
 const MAX_WAITING: usize = 32;
 
 /// Fetches the key set of an issuer.
-pub trait JwksSource: Send + Sync + fmt::Debug {
+pub(crate) trait JwksSource: Send + Sync + fmt::Debug {
     /// Fetches the key set as JSON (RFC 7517), with a timeout of its own. The error is for the log.
     fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>>;
 
@@ -43,7 +43,7 @@ pub trait JwksSource: Send + Sync + fmt::Debug {
 
 /// The cached keys of one issuer.
 #[derive(Debug)]
-pub struct KeySet {
+pub(crate) struct KeySet {
     source: Box<dyn JwksSource>,
     keys: ArcSwapOption<Vec<VerificationKey>>,
     last: Mutex<Option<LastFetch>>,
@@ -62,7 +62,7 @@ struct LastFetch {
 
 /// Why a key set does not verify a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeySetError {
+pub(crate) enum KeySetError {
     /// None of the keys verifies the signature.
     #[error("failed to verify id token signature")]
     NotSigned,
@@ -73,25 +73,26 @@ pub enum KeySetError {
 
 impl KeySet {
     /// Returns an empty set; the first [`Self::initialize`] or [`Self::verify`] fetches the keys.
-    pub fn new(source: Box<dyn JwksSource>) -> Self {
+    pub(crate) fn new(source: Box<dyn JwksSource>) -> Self {
         let waiting = Semaphore::new(MAX_WAITING);
         let (keys, last) = (ArcSwapOption::empty(), Mutex::new(None));
         Self { source, keys, last, waiting, is_failing: AtomicBool::new(false) }
     }
 
     /// The cached keys, once a fetch has succeeded.
-    pub fn known(&self) -> Option<Arc<Vec<VerificationKey>>> {
+    pub(crate) fn known(&self) -> Option<Arc<Vec<VerificationKey>>> {
         self.keys.load_full()
     }
 
     /// Fetches the keys unless a fetch has succeeded.
-    pub async fn initialize(&self) -> Result<(), KeySetError> {
+    #[cfg(test)]
+    pub(crate) async fn initialize(&self) -> Result<(), KeySetError> {
         if self.keys.load().is_some() { Ok(()) } else { self.fetch_since(Instant::now()).await }
     }
 
     /// Refreshes the keys periodically. Never returns.
     // threat: withdrawn-key
-    pub async fn keep_fresh(&self) {
+    pub(crate) async fn keep_fresh(&self) {
         loop {
             sleep(REFRESH_INTERVAL).await;
             self.refresh().await;
@@ -99,7 +100,7 @@ impl KeySet {
     }
 
     /// Fetches the keys. After a failure the cached keys stay in use; the first failure in a row is logged.
-    pub async fn refresh(&self) {
+    pub(crate) async fn refresh(&self) {
         let fetched = self.fetch_since(Instant::now()).await;
         let was_failing = self.is_failing.swap(fetched.is_err(), Ordering::Relaxed);
         let source = || self.source.name();
@@ -116,7 +117,7 @@ impl KeySet {
     }
 
     /// Verifies the signature of a token; fetches the keys if no cached key does.
-    pub async fn verify(&self, jwt: &Jwt<'_>) -> Result<(), KeySetError> {
+    pub(crate) async fn verify(&self, jwt: &Jwt<'_>) -> Result<(), KeySetError> {
         let requested = Instant::now();
         if self.is_signed(jwt) {
             return Ok(());

@@ -8,7 +8,7 @@ use crate::authn::BoxFuture;
 use crate::http::https_client::{HttpsClient, HttpsRequest};
 
 /// Fetches documents of issuers over HTTP.
-pub trait DocumentFetcher: Send + Sync + fmt::Debug {
+pub(crate) trait DocumentFetcher: Send + Sync + fmt::Debug {
     /// Fetches a document, with an optional bearer token. Limits the time and the response size itself and does not
     /// follow redirects. The error is for the log and never contains the bearer token.
     fn get<'a>(
@@ -20,7 +20,7 @@ pub trait DocumentFetcher: Send + Sync + fmt::Debug {
 
 /// A response with any status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FetchedDocument {
+pub(crate) struct FetchedDocument {
     /// The status code.
     pub status: u16,
     /// The `Content-Type` header.

@@ -25,7 +25,7 @@ const STALE: &str = "authentication.k8s.io/stale-token";
 
 /// Authenticates the bound tokens of some issuers.
 #[derive(Debug)]
-pub struct BoundTokenAuthenticator {
+pub(crate) struct BoundTokenAuthenticator {
     issuers: Vec<String>,
     deps: AccountTokenDeps,
 }

@@ -38,7 +38,7 @@ const WARNING: &str = "Use tokens from the TokenRequest API or manually created 
 
 /// Authenticates legacy tokens.
 #[derive(Debug)]
-pub struct LegacyTokenAuthenticator {
+pub(crate) struct LegacyTokenAuthenticator {
     issuers: [String; 1],
     lookup: bool,
     deps: AccountTokenDeps,

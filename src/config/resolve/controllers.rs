@@ -15,8 +15,8 @@ use crate::config::sections::MergedSection;
 use crate::controllers::selected;
 use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
 use crate::pki::issuance::profile::CertificateProfile;
-pub use authority::AuthorityFiles;
-pub use profiles::{SignerProfile, signer_profiles};
+pub(crate) use authority::AuthorityFiles;
+pub(crate) use profiles::{SignerProfile, signer_profiles};
 pub(super) use tenants::{SigningCa, Tenant};
 
 /// The two flags of a CA, with its name in kube-controller-manager's errors and the signers that use it.

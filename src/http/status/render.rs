@@ -25,7 +25,7 @@ const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 /// The parts of a request that select the encoding.
 #[derive(Debug, Clone, Default)]
-pub struct Negotiation<'a> {
+pub(crate) struct Negotiation<'a> {
     /// The first `Accept` header; empty if absent.
     pub accept: Cow<'a, str>,
     /// The raw query of the request.
@@ -36,7 +36,7 @@ pub struct Negotiation<'a> {
 
 impl<'a> Negotiation<'a> {
     /// Reads them from a request.
-    pub fn of(headers: &'a HeaderMap, query: Option<&'a str>) -> Self {
+    pub(crate) fn of(headers: &'a HeaderMap, query: Option<&'a str>) -> Self {
         let first = |name: HeaderName| {
             headers.get(name).map_or(Cow::Borrowed(""), |value| String::from_utf8_lossy(value.as_bytes()))
         };
@@ -88,7 +88,7 @@ enum Encoding {
 }
 
 /// Writes an answer.
-pub fn render(status: &Status, negotiation: &Negotiation<'_>) -> Response<Bytes> {
+pub(crate) fn render(status: &Status, negotiation: &Negotiation<'_>) -> Response<Bytes> {
     let (body, content_type) = match status.form {
         Form::Negotiated => match negotiation.encoding() {
             Encoding::Json => (line(&Typed::from(status)), JSON),

@@ -15,18 +15,18 @@ use super::token::{BootstrapToken, TokenId};
 use crate::go::pem;
 
 /// The namespace of the `ConfigMap`.
-pub const NAMESPACE: &str = "kube-public";
+pub(crate) const NAMESPACE: &str = "kube-public";
 /// The name of the `ConfigMap`.
-pub const NAME: &str = "cluster-info";
+pub(crate) const NAME: &str = "cluster-info";
 /// The key of the signed kubeconfig.
-pub const KUBECONFIG: &str = "kubeconfig";
+pub(crate) const KUBECONFIG: &str = "kubeconfig";
 /// The prefix of the signatures' keys; the token ID follows.
-pub const SIGNATURE_PREFIX: &str = "jws-kubeconfig-";
+pub(crate) const SIGNATURE_PREFIX: &str = "jws-kubeconfig-";
 
 /// The data of the `ConfigMap` with a signature by each of these keys and no others; `None` if that changes nothing.
 /// Without a kubeconfig there is nothing to sign, and the data stays as it is.
 // kube-controller-manager: pkg/controller/bootstrap/bootstrapsigner.go, signConfigMap
-pub fn wanted(
+pub(crate) fn wanted(
     data: &BTreeMap<String, String>,
     keys: &BTreeMap<TokenId, &[u8]>,
 ) -> Option<BTreeMap<String, String>> {
@@ -41,7 +41,7 @@ pub fn wanted(
 
 /// Why a node does not trust the `ConfigMap`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ClusterInfoError {
+pub(crate) enum ClusterInfoError {
     /// The `ConfigMap` has no kubeconfig.
     #[error(
         "the ConfigMap {NAMESPACE}/{NAME} has no kubeconfig: this API server is not set up for token bootstrapping"
@@ -76,7 +76,7 @@ pub enum ClusterInfoError {
 /// The kubeconfig, if the signature by the token verifies.
 // kubeadm: discovery/token/token.go, validateClusterInfoToken
 // threat: impersonated-cluster
-pub fn verified_kubeconfig<'a>(
+pub(crate) fn verified_kubeconfig<'a>(
     data: &'a BTreeMap<String, String>,
     token: &BootstrapToken,
 ) -> Result<&'a str, ClusterInfoError> {
@@ -94,7 +94,7 @@ pub fn verified_kubeconfig<'a>(
 
 /// The URL and the CAs of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClusterLocation {
+pub(crate) struct ClusterLocation {
     /// The URL of the API server.
     pub server: String,
     /// The CAs in PEM, as in the kubeconfig.
@@ -106,7 +106,7 @@ pub struct ClusterLocation {
 impl ClusterLocation {
     /// Reads the unnamed cluster of a kubeconfig, else the cluster of its current context.
     // kubeadm: util/kubeconfig/kubeconfig.go, GetClusterFromKubeConfig
-    pub fn of(kubeconfig: &str) -> Result<Self, ClusterInfoError> {
+    pub(crate) fn of(kubeconfig: &str) -> Result<Self, ClusterInfoError> {
         let config =
             Kubeconfig::from_yaml(kubeconfig).map_err(|_| ClusterInfoError::Malformed("is not valid"))?;
         let current = config.current_context.as_deref().unwrap_or_default();
@@ -128,7 +128,7 @@ impl ClusterLocation {
 
     /// Checks that one of the CAs is pinned.
     // kubeadm: discovery/token/token.go, validateClusterCA
-    pub fn is_pinned(&self, pins: &PublicKeyPins) -> Result<(), ClusterInfoError> {
+    pub(crate) fn is_pinned(&self, pins: &PublicKeyPins) -> Result<(), ClusterInfoError> {
         if pins.match_any(&self.authorities) {
             return Ok(());
         }
@@ -141,7 +141,7 @@ impl ClusterLocation {
 /// signatures cover the text. `server` is a URL and needs no quotes in YAML.
 // kubeadm: phases/bootstraptoken/clusterinfo/clusterinfo.go, CreateBootstrapConfigMapIfNotExists
 // client-go: tools/clientcmd/loader.go, Write
-pub fn kubeconfig(server: &Uri, ca_pem: &[u8]) -> String {
+pub(crate) fn kubeconfig(server: &Uri, ca_pem: &[u8]) -> String {
     let (ca, server) = (STANDARD.encode(ca_pem), server.to_string());
     // Omits a path of `/`, which `Uri` adds.
     let server = server.trim_end_matches('/');

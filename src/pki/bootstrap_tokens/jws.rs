@@ -12,7 +12,7 @@ use super::token::TokenId;
 
 /// Signs a payload.
 // cluster-bootstrap: token/jws/jws.go, ComputeDetachedSignature
-pub fn sign(payload: &str, id: &TokenId, secret: &[u8]) -> String {
+pub(crate) fn sign(payload: &str, id: &TokenId, secret: &[u8]) -> String {
     // A token ID has no characters that JSON escapes.
     let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"HS256","kid":"{id}"}}"#));
     let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(payload));
@@ -24,7 +24,7 @@ pub fn sign(payload: &str, id: &TokenId, secret: &[u8]) -> String {
 /// Verifies a detached signature of a payload.
 // cluster-bootstrap: token/jws/jws.go, DetachedTokenIsValid
 // threat: impersonated-cluster
-pub fn verify(signature: &str, payload: &str, id: &TokenId, secret: &[u8]) -> bool {
+pub(crate) fn verify(signature: &str, payload: &str, id: &TokenId, secret: &[u8]) -> bool {
     let own = sign(payload, id, secret);
     verify_slices_are_equal(own.as_bytes(), signature.as_bytes()).is_ok()
 }

@@ -12,9 +12,9 @@ use crate::clock::UnixTime;
 use crate::go::rfc3339::{self, InvalidTimestamp, Rfc3339Time};
 
 /// The type of the Secrets that hold bootstrap tokens.
-pub const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
+pub(crate) const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 /// The namespace of the Secrets.
-pub const NAMESPACE: &str = "kube-system";
+pub(crate) const NAMESPACE: &str = "kube-system";
 /// The group of all clients that authenticate with a bootstrap token.
 pub(crate) const GROUP: &str = "system:bootstrappers";
 /// The required prefix of extra groups.
@@ -31,7 +31,7 @@ const USAGE_PREFIX: &str = "usage-bootstrap-";
 
 /// A usage of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TokenUsage {
+pub(crate) enum TokenUsage {
     /// Clients may authenticate with the token.
     Authentication,
     /// The token signs `cluster-info`.
@@ -41,10 +41,10 @@ pub enum TokenUsage {
 impl TokenUsage {
     /// All usages, in the order of Kubernetes.
     // cluster-bootstrap: token/api/types.go, KnownTokenUsages
-    pub const ALL: [Self; 2] = [Self::Signing, Self::Authentication];
+    pub(crate) const ALL: [Self; 2] = [Self::Signing, Self::Authentication];
 
     /// The name in commands.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Authentication => "authentication",
             Self::Signing => "signing",
@@ -68,7 +68,7 @@ pub(crate) fn is_token(secret: &core::v1::Secret) -> bool {
 
 /// The data of a token's Secret. Its `Debug` output omits the data, which has the token.
 #[derive(Clone, Default)]
-pub struct TokenData<'a>(BTreeMap<&'a str, &'a [u8]>);
+pub(crate) struct TokenData<'a>(BTreeMap<&'a str, &'a [u8]>);
 
 impl fmt::Debug for TokenData<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,7 +84,7 @@ impl<'a> FromIterator<(&'a str, &'a [u8])> for TokenData<'a> {
 
 impl<'a> TokenData<'a> {
     /// The data of a Secret.
-    pub fn of(secret: &'a core::v1::Secret) -> Self {
+    pub(crate) fn of(secret: &'a core::v1::Secret) -> Self {
         secret.data.iter().flatten().map(|(key, value)| (key.as_str(), value.0.as_slice())).collect()
     }
 
@@ -96,7 +96,7 @@ impl<'a> TokenData<'a> {
 
     /// The expiration; `None` if the token never expires.
     // cluster-bootstrap: util/secrets/secrets.go, GetExpiration
-    pub fn expiration(&self) -> Result<Option<Rfc3339Time>, InvalidTimestamp> {
+    pub(crate) fn expiration(&self) -> Result<Option<Rfc3339Time>, InvalidTimestamp> {
         match self.get(EXPIRATION) {
             [] => Ok(None),
             text => {
@@ -107,19 +107,19 @@ impl<'a> TokenData<'a> {
 
     /// Whether the token has expired. A token with a malformed expiration counts as expired.
     // cluster-bootstrap: util/secrets/secrets.go, HasExpired
-    pub fn has_expired(&self, now: UnixTime) -> bool {
+    pub(crate) fn has_expired(&self, now: UnixTime) -> bool {
         self.expiration().map_or(true, |end| end.is_some_and(|end| end.remaining(now).is_none()))
     }
 
     /// Whether the Secret grants the usage; only the value `true` does.
-    pub fn allows(&self, usage: TokenUsage) -> bool {
+    pub(crate) fn allows(&self, usage: TokenUsage) -> bool {
         self.get(usage.key()) == b"true"
     }
 
     /// The groups of clients that authenticate with the token, sorted, without duplicates; `None` if an extra group is not
     /// allowed.
     // cluster-bootstrap: util/secrets/secrets.go, GetGroups
-    pub fn groups(&self) -> Option<Vec<String>> {
+    pub(crate) fn groups(&self) -> Option<Vec<String>> {
         let extra = std::str::from_utf8(self.get(EXTRA_GROUPS)).ok()?;
         let extra = extra.split(',').filter(|_| !extra.is_empty());
         let mut groups = BTreeSet::from([GROUP.to_owned()]);
@@ -131,7 +131,7 @@ impl<'a> TokenData<'a> {
 
     /// The ID and the secret of the token, if the Secret of this name may sign. The secret may have any format.
     // kube-controller-manager: pkg/controller/bootstrap/util.go, validateSecretForSigning
-    pub fn signing_key(&self, name: &str, now: UnixTime) -> Option<(TokenId, &'a [u8])> {
+    pub(crate) fn signing_key(&self, name: &str, now: UnixTime) -> Option<(TokenId, &'a [u8])> {
         let id = TokenId::of_secret(name)?;
         let secret = self.get(SECRET);
         let may_sign = self.get(ID) == id.as_str().as_bytes()
@@ -143,7 +143,7 @@ impl<'a> TokenData<'a> {
 
     /// Describes the token in the Secret of this name.
     // kubeadm: apis/bootstraptoken/v1/utils.go, BootstrapTokenFromSecret
-    pub fn describe(&self, name: &str) -> Result<TokenDescription, TokenSecretError> {
+    pub(crate) fn describe(&self, name: &str) -> Result<TokenDescription, TokenSecretError> {
         let text = |key| String::from_utf8_lossy(self.get(key)).into_owned();
         let id = text(ID);
         if id.is_empty() {
@@ -181,7 +181,7 @@ impl<'a> TokenData<'a> {
 
 /// The description of a token, for listings.
 #[derive(Debug, Clone)]
-pub struct TokenDescription {
+pub(crate) struct TokenDescription {
     /// The token.
     pub token: BootstrapToken,
     /// The free-text description.
@@ -196,7 +196,7 @@ pub struct TokenDescription {
 
 /// Why a Secret with the type of a bootstrap token does not hold one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TokenSecretError {
+pub(crate) enum TokenSecretError {
     /// A key is missing or empty.
     #[error("the Secret {1} has no {0}")]
     Lacks(&'static str, String),
@@ -213,7 +213,7 @@ pub enum TokenSecretError {
 
 /// Whether a token may have this extra group.
 // cluster-bootstrap: token/api/types.go, BootstrapGroupPattern
-pub fn is_group(group: &str) -> bool {
+pub(crate) fn is_group(group: &str) -> bool {
     let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     group.strip_prefix(GROUP_PREFIX).map(str::as_bytes).is_some_and(|name| {
         name.len() <= GROUP_NAME_LENGTH
@@ -224,7 +224,7 @@ pub fn is_group(group: &str) -> bool {
 
 /// A token to create.
 #[derive(Debug, Clone)]
-pub struct NewToken {
+pub(crate) struct NewToken {
     /// The token.
     pub token: BootstrapToken,
     /// The expiration; `None` if the token never expires.
@@ -240,7 +240,7 @@ pub struct NewToken {
 impl NewToken {
     /// The Secret to create.
     // kubeadm: apis/bootstraptoken/v1/utils.go, BootstrapTokenToSecret
-    pub fn secret(&self) -> core::v1::Secret {
+    pub(crate) fn secret(&self) -> core::v1::Secret {
         let BootstrapToken { id, secret } = &self.token;
         let mut data = BTreeMap::from([(ID, id.to_string()), (SECRET, secret.expose().to_owned())]);
         if !self.description.is_empty() {

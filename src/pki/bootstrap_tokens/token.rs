@@ -14,15 +14,15 @@ const NAME_PREFIX: &str = "bootstrap-token-";
 
 /// The public ID of a token: six characters of `a-z` and `0-9`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TokenId(String);
+pub(crate) struct TokenId(String);
 
 /// The secret of a token: sixteen characters of `a-z` and `0-9`. Its `Debug` output omits it.
 #[derive(Clone)]
-pub struct TokenSecret(SecretString);
+pub(crate) struct TokenSecret(SecretString);
 
 /// A bootstrap token.
 #[derive(Debug, Clone)]
-pub struct BootstrapToken {
+pub(crate) struct BootstrapToken {
     /// The public ID.
     pub id: TokenId,
     /// The secret.
@@ -32,34 +32,34 @@ pub struct BootstrapToken {
 /// The text does not have the format of a bootstrap token. The error omits the text, which may be a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a bootstrap token of the form [a-z0-9]{{6}}.[a-z0-9]{{16}}")]
-pub struct MalformedToken;
+pub(crate) struct MalformedToken;
 
 /// The random number generator failed.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the random number generator failed")]
-pub struct RandomnessError;
+pub(crate) struct RandomnessError;
 
 impl TokenId {
     /// Parses an ID.
     // cluster-bootstrap: token/api/types.go, BootstrapTokenIDPattern
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         fits(text, ID_LENGTH).then(|| Self(text.to_owned()))
     }
 
     /// The ID in the name of a Secret.
     // cluster-bootstrap: util/secrets/secrets.go, ParseName
-    pub fn of_secret(name: &str) -> Option<Self> {
+    pub(crate) fn of_secret(name: &str) -> Option<Self> {
         Self::parse(name.strip_prefix(NAME_PREFIX)?)
     }
 
     /// The name of the token's Secret.
     // cluster-bootstrap: token/util/helpers.go, BootstrapTokenSecretName
-    pub fn secret_name(&self) -> String {
+    pub(crate) fn secret_name(&self) -> String {
         format!("{NAME_PREFIX}{}", self.0)
     }
 
     /// The ID as text.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -72,7 +72,7 @@ impl fmt::Display for TokenId {
 
 impl TokenSecret {
     /// The secret as text, for signing and for its owner.
-    pub fn expose(&self) -> &str {
+    pub(crate) fn expose(&self) -> &str {
         self.0.expose_secret()
     }
 }
@@ -86,14 +86,14 @@ impl fmt::Debug for TokenSecret {
 impl BootstrapToken {
     /// Parses a token; does not trim whitespace.
     // cluster-bootstrap: token/api/types.go, BootstrapTokenPattern
-    pub fn parse(text: &str) -> Result<Self, MalformedToken> {
+    pub(crate) fn parse(text: &str) -> Result<Self, MalformedToken> {
         let (id, secret) = split(text).ok_or(MalformedToken)?;
         Ok(Self { id: TokenId(id.to_owned()), secret: TokenSecret(secret.into()) })
     }
 
     /// Generates a random token.
     // cluster-bootstrap: token/util/helpers.go, GenerateBootstrapToken
-    pub fn generate() -> Result<Self, RandomnessError> {
+    pub(crate) fn generate() -> Result<Self, RandomnessError> {
         let mut random = || {
             let mut bytes = [0; 64];
             aws_lc_rs::rand::fill(&mut bytes).map_err(|_| RandomnessError)?;
@@ -105,7 +105,7 @@ impl BootstrapToken {
     }
 
     /// The whole token, for its owner.
-    pub fn expose(&self) -> SecretString {
+    pub(crate) fn expose(&self) -> SecretString {
         format!("{}.{}", self.id, self.secret.expose()).into()
     }
 }

@@ -9,7 +9,7 @@ use crate::go::rfc3339::Rfc3339Time;
 /// The action of the token cleaner for a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum CleanupAction {
+pub(crate) enum CleanupAction {
     /// Delete the Secret: the token has expired, or its expiration does not parse.
     Delete,
     /// Check again after this time, when the token expires.
@@ -20,7 +20,7 @@ pub enum CleanupAction {
 
 /// The action for a token. Considers the expiration alone, even if the Secret is otherwise invalid.
 // kube-controller-manager: pkg/controller/bootstrap/tokencleaner.go, evalSecret
-pub fn cleanup_action(token: &TokenData<'_>, now: UnixTime) -> CleanupAction {
+pub(crate) fn cleanup_action(token: &TokenData<'_>, now: UnixTime) -> CleanupAction {
     match token.expiration().map(|end| end.map(|end: Rfc3339Time| end.remaining(now))) {
         Ok(None) => CleanupAction::Keep,
         Ok(Some(Some(remaining))) => CleanupAction::KeepFor(remaining),

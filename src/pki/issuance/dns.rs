@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 /// Why a text is not a DNS name. The error follows "is not allowed:" or a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotDnsName {
+pub(crate) enum NotDnsName {
     /// The text is empty.
     #[error("it is empty")]
     Empty,
@@ -33,7 +33,7 @@ pub enum NotDnsName {
 
 /// Checks one name. With `wildcards`, its first label may be `*`.
 // threat: custom-signer-names
-pub fn check(name: &str, wildcards: bool) -> Result<(), NotDnsName> {
+pub(crate) fn check(name: &str, wildcards: bool) -> Result<(), NotDnsName> {
     let rest = name.strip_prefix("*.");
     let name = rest.unwrap_or(name);
     if name.is_empty() {

@@ -7,25 +7,25 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::dns;
-pub use super::name_pattern::{DnsPattern, EmailPattern, IdentityPattern, NamePatternError, UriPattern};
+pub(crate) use super::name_pattern::{DnsPattern, EmailPattern, IdentityPattern, UriPattern};
 use super::name_pattern::{RejectedName, email, identity, uri};
-pub use super::pattern::{IpRange, IpRangeError};
+pub(crate) use super::pattern::IpRange;
 use super::request::CertificateRequest;
-pub use super::signer_name::{SignerName, SignerNameError};
+pub(crate) use super::signer_name::SignerName;
 use super::usage::CertificateUsage;
 
 /// `kubernetes.io/kube-apiserver-client`
-pub const KUBE_APISERVER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+pub(crate) const KUBE_APISERVER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 /// `kubernetes.io/kube-apiserver-client-kubelet`
-pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+pub(crate) const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// `kubernetes.io/kubelet-serving`
-pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+pub(crate) const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 /// `kubernetes.io/legacy-unknown`
-pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
+pub(crate) const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 
 /// The group of superusers, which bypasses authorization: RBAC cannot restrict it.
 // apiserver: pkg/authentication/user/user.go, SystemPrivilegedGroup
-pub const SYSTEM_MASTERS: &str = "system:masters";
+pub(crate) const SYSTEM_MASTERS: &str = "system:masters";
 
 /// The rules of one signer.
 #[derive(Debug, Clone)]

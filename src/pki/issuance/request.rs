@@ -20,7 +20,7 @@ use crate::pki::x509::name::{self, NameDecoder};
 use crate::pki::x509::signature::{SignatureAlgorithm, SignatureError};
 
 /// The maximum size of a request in DER. Not a limit of Kubernetes; real requests have a few kilobytes.
-pub const MAX_REQUEST_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
 /// The type of the PEM block.
 pub(crate) const REQUEST_PEM_TYPE: &[u8] = b"CERTIFICATE REQUEST";

@@ -2,7 +2,7 @@
 
 mod pem_key;
 #[cfg(feature = "pkcs11")]
-pub mod pkcs11;
+pub(crate) mod pkcs11;
 
 use std::fmt;
 

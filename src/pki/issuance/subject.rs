@@ -10,7 +10,7 @@ pub use crate::pki::x509::name::DistinguishedName as Subject;
 
 /// Why a text is not a valid name of a user or group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidIdentityName {
+pub(crate) enum InvalidIdentityName {
     /// The text is empty.
     #[error("it is empty")]
     Empty,
@@ -20,7 +20,7 @@ pub enum InvalidIdentityName {
 }
 
 /// Checks the name of a user or group: it must be fully visible, and valid in an HTTP header.
-pub fn check_name(name: &str) -> Result<(), InvalidIdentityName> {
+pub(crate) fn check_name(name: &str) -> Result<(), InvalidIdentityName> {
     if name.is_empty() {
         return Err(InvalidIdentityName::Empty);
     }

@@ -7,17 +7,17 @@ use crate::go::rfc3339::format_utc;
 
 /// The time by which notBefore precedes the issuance, for clients with slow clocks.
 // kubernetes: pkg/controller/certificates/signer/signer.go, sign
-pub const BACKDATE: Duration = Duration::from_mins(5);
+pub(crate) const BACKDATE: Duration = Duration::from_mins(5);
 /// Below this lifetime, notAfter is not reduced by the backdate.
 // kubernetes: pkg/controller/certificates/signer/signer.go, sign
-pub const SHORT_LIFETIME: Duration = Duration::from_hours(8);
+pub(crate) const SHORT_LIFETIME: Duration = Duration::from_hours(8);
 /// The minimum of a requested lifetime.
 // kubernetes: pkg/controller/certificates/signer/signer.go, duration
-pub const MIN_LIFETIME: Duration = Duration::from_mins(10);
+pub(crate) const MIN_LIFETIME: Duration = Duration::from_mins(10);
 
 /// The validity of a certificate, in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Validity {
+pub(crate) struct Validity {
     /// The first second.
     pub not_before: UnixTime,
     /// The last second.

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use portcullis::clock::Clock;
-use portcullis::pki::issuance::issue::IssuanceRequest;
-use portcullis::pki::issuance::request::CertificateRequest;
+use portcullis::internal::CertificateRequest;
+use portcullis::internal::Clock;
+use portcullis::internal::IssuanceRequest;
 use serde_json::Value;
 
 use super::{CommandOutput, certs, names, shell};

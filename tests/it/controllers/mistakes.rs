@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use portcullis::clock::Clock;
-use portcullis::config::inputs::ConfigInputs;
-use portcullis::config::resolve::resolve;
+use portcullis::internal::Clock;
+use portcullis::internal::ConfigInputs;
+use portcullis::internal::resolve;
 use testkit::pki::Ca;
 
 use super::*;

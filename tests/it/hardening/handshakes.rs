@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Response;
-use portcullis::config::settings::ClientLimits;
+use portcullis::internal::ClientLimits;
 use testkit::{ResponseFuture, full, in_time};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

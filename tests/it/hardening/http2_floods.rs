@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
-use portcullis::config::settings::ClientLimits;
+use portcullis::internal::ClientLimits;
 use testkit::frames::{
     self, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, PING,
     PRIORITY, PROTOCOL_ERROR, RST_STREAM, SETTINGS, frame, header_block, ok, read_frame, request, reset,

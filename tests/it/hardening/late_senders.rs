@@ -21,7 +21,7 @@ enum Sends {
 /// clients.
 #[tokio::test]
 async fn a_client_that_keeps_sending_after_its_response_is_disconnected() {
-    let limit = |limits: &mut portcullis::config::settings::ClientLimits| {
+    let limit = |limits: &mut portcullis::internal::ClientLimits| {
         limits.idle_timeout = Duration::from_hours(1);
     };
     let refuse = |_| -> testkit::ResponseFuture {

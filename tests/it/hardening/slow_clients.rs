@@ -50,7 +50,7 @@ fn ok() -> ResponseFuture {
 #[tokio::test]
 async fn a_slowly_sent_header_ends_its_connection() {
     for first in [true, false] {
-        let limit = |limits: &mut portcullis::config::settings::ClientLimits| {
+        let limit = |limits: &mut portcullis::internal::ClientLimits| {
             limits.header_timeout = Duration::from_millis(300);
         };
         let setup = GatewayWithBystanders::with(&[], limit, |_| ok()).await;
@@ -100,7 +100,7 @@ async fn a_slowly_sent_body_is_limited_by_the_request_timeout() {
 
 #[tokio::test]
 async fn a_client_that_never_reads_is_disconnected_after_the_request_timeout() {
-    let limit = |limits: &mut portcullis::config::settings::ClientLimits| {
+    let limit = |limits: &mut portcullis::internal::ClientLimits| {
         // It applies to the well-behaved clients too, which may be slow on a busy machine.
         limits.header_timeout = Duration::from_secs(1);
         limits.idle_timeout = Duration::from_secs(1);

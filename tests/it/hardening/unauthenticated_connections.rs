@@ -62,7 +62,7 @@ async fn a_client_that_ignores_goaway_is_answered_once_and_disconnected() {
 /// The gateway also closes a connection on which the client sends nothing more.
 #[tokio::test]
 async fn a_silent_client_is_disconnected_after_its_answer() {
-    let limit = |limits: &mut portcullis::config::settings::ClientLimits| {
+    let limit = |limits: &mut portcullis::internal::ClientLimits| {
         limits.idle_timeout = Duration::from_hours(1);
     };
     let setup =

@@ -1,7 +1,7 @@
 //! Extra keys: the part of a header name after `X-Remote-Extra-`.
 
 use http::HeaderName;
-use portcullis::go::extra_key::{decode_extra_key, encode_extra_key};
+use portcullis::internal::{decode_extra_key, encode_extra_key};
 use serde_json::Value;
 use testkit::random::Rng;
 

@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
-use portcullis::go::pem::decode;
-use portcullis::pki::issuance::request::{CertificateRequest, RequestError};
+use portcullis::internal::decode_pem;
+use portcullis::internal::{CertificateRequest, RequestError};
 use serde_json::Value;
 use testkit::ambiguous_pem::ambiguous;
 use testkit::csr::Csr;
@@ -90,7 +90,7 @@ pub(super) fn known() -> Vec<Vec<u8>> {
     let mut files: Vec<_> =
         std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    let ders = files.iter().filter_map(|file| Some(decode(&std::fs::read(file).unwrap())?.0.content));
+    let ders = files.iter().filter_map(|file| Some(decode_pem(&std::fs::read(file).unwrap())?.0.content));
     super::corpus("csr").into_iter().chain(ders).collect()
 }
 
@@ -171,7 +171,7 @@ fn damaged(rng: &mut Rng, kind: KeyKind) -> Vec<u8> {
 
 /// Whether an octet among the attributes may begin a tag of several octets.
 fn has_long_tag(input: &[u8]) -> bool {
-    let Some((block, _)) = decode(input) else { return false };
+    let Some((block, _)) = decode_pem(input) else { return false };
     let whole = Node::list(&block.content).unwrap_or_default();
     let Some(Node::Constructed(_, parts)) = whole.first() else { return false };
     let Some(Node::Constructed(_, info)) = parts.first() else { return false };

@@ -2,10 +2,10 @@
 
 use http::header::HOST;
 use http::{Method, Request};
-use portcullis::go::url::decode_path;
-use portcullis::go::url::query;
-use portcullis::request::info::RequestInfo;
-use portcullis::request::wellformed::check;
+use portcullis::internal::RequestInfo;
+use portcullis::internal::check_well_formed;
+use portcullis::internal::decode_path;
+use portcullis::internal::query_pairs;
 use serde_json::Value;
 use testkit::random::Rng;
 
@@ -195,7 +195,7 @@ pub(super) fn judge(input: &Input, answer: &Value) -> Compared {
     let go = answer["error"].as_str().filter(|error| !error.is_empty());
     let request =
         Request::builder().method(input.method).uri(input.target.as_slice()).header(HOST, "a").body(()).ok();
-    let Some(request) = request.filter(|request| check(request).is_ok()) else {
+    let Some(request) = request.filter(|request| check_well_formed(request).is_ok()) else {
         return match (go, declared(&input.target)) {
             (Some(_), _) => Ok("refused"),
             (None, Some(difference)) => Ok(difference),
@@ -221,7 +221,7 @@ pub(super) fn judge(input: &Input, answer: &Value) -> Compared {
         return Err(format!("query {raw_query:?}, Go {:?}", text(octets(&answer["rawQuery"]))));
     }
     let mut pairs: Vec<[String; 2]> =
-        query::pairs(raw_query).map(|(key, value)| [key.into_owned(), value.into_owned()]).collect();
+        query_pairs(raw_query).map(|(key, value)| [key.into_owned(), value.into_owned()]).collect();
     let mut expected: Vec<[String; 2]> = answer["query"]
         .as_array()
         .unwrap()

@@ -1,6 +1,6 @@
 //! Whole URLs: those of issuers, and those in certificates.
 
-use portcullis::go::url::Url;
+use portcullis::internal::Url;
 use serde_json::{Value, json};
 
 use super::{Compared, octets, soup};

@@ -18,7 +18,7 @@ use crate::pki::issuance::signer::PrivateKeyError;
 
 /// The files of an authority's certificate and key, and the configuration keys that name them.
 #[derive(Debug, Clone)]
-pub struct AuthorityFiles {
+pub(crate) struct AuthorityFiles {
     cert_key: String,
     cert: PathBuf,
     key_key: String,
@@ -40,12 +40,12 @@ impl AuthorityFiles {
     }
 
     /// The configuration key and the file of the certificate.
-    pub fn certificate(&self) -> (&str, &Path) {
+    pub(crate) fn certificate(&self) -> (&str, &Path) {
         (&self.cert_key, &self.cert)
     }
 
     /// The configuration key of the key, and its file or URI.
-    pub fn key(&self) -> (&str, &AuthorityKeySource) {
+    pub(crate) fn key(&self) -> (&str, &AuthorityKeySource) {
         (&self.key_key, &self.key)
     }
 }

@@ -27,7 +27,7 @@ const LIST: &str = "signers";
 
 /// One signer of a `SignerProfiles` file. Its CA has not been loaded.
 #[derive(Debug, Clone)]
-pub struct SignerProfile {
+pub(crate) struct SignerProfile {
     /// The name of the signer.
     pub name: SignerName,
     /// The rules for its requests.
@@ -44,7 +44,7 @@ struct ReadProfile {
 }
 
 /// Reads a `SignerProfiles` file without the files of its CAs. `key` is the flag that names the file, for errors.
-pub fn signer_profiles(key: &str, file: &Path) -> Result<Vec<SignerProfile>, ConfigErrors> {
+pub(crate) fn signer_profiles(key: &str, file: &Path) -> Result<Vec<SignerProfile>, ConfigErrors> {
     let mut inputs = ConfigInputs::default();
     let mut resolver =
         ConfigResolver { unread: Vec::new(), errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };

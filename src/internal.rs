@@ -1,0 +1,51 @@
+//! The parts of the crate that its tests and benchmarks use. No stability promise.
+
+pub use crate::authn::anonymous::AnonymousAuth;
+pub use crate::authn::jwt::key_file::read as read_key_file;
+pub use crate::authn::jwt::keys::{JwsAlgorithm, VerificationKey};
+pub use crate::authn::oidc::compared::StaticIdTokenAuthenticator;
+pub use crate::authn::oidc::settings::{
+    AttributeMapping, ClaimRule, ExpressionRule, IssuerSettings, JwtAuthenticator,
+};
+pub use crate::authn::service_account::compared::StaticAccountAuthenticator;
+pub use crate::authn::service_account::{ServiceAccountKeys, ServiceAccountSettings};
+pub use crate::authn::settings::Authentication;
+pub use crate::authn::token_getter::{GetResult, ObjectIdentity, Secret, ServiceAccount, TokenGetter};
+pub use crate::authn::webhook::settings::{TokenReviewVersion, WebhookSettings};
+pub use crate::authn::x509::{UnverifiedChain, parse_chain_for_handshake, parse_for_handshake};
+pub use crate::authn::{Audience, BearerToken, BoxFuture};
+pub use crate::backend::settings::Backend as BackendSettings;
+pub use crate::clock::{Clock, UnixTime};
+pub use crate::config::error::ConfigErrors;
+pub use crate::config::flags::{
+    AuthenticationFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags, RESTART, ServeFlags,
+    ServingFlags, SignerProfileKeys,
+};
+pub use crate::config::inputs::ConfigInputs;
+pub use crate::config::resolve::{ResolvedConfig, resolve};
+pub use crate::config::sections::key_of;
+pub use crate::config::settings::{Cluster as ClusterSettings, Routes, Settings};
+pub use crate::config::source::ConfigSource;
+#[cfg(feature = "dev")]
+pub use crate::dev::{Dev, DevError, DevOptions};
+pub use crate::go::extra_key::{decode_extra_key, encode_extra_key};
+pub use crate::go::pem::{Block as PemBlock, decode as decode_pem, is_bare as is_bare_pem};
+pub use crate::go::url::query::pairs as query_pairs;
+pub use crate::go::url::{Url, decode_path};
+pub use crate::listener::settings::ClientLimits;
+pub use crate::pki::bootstrap_tokens::pins::PublicKeyPins;
+pub use crate::pki::issuance::alt_names::AltNames;
+pub use crate::pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
+pub use crate::pki::issuance::issue::IssuanceRequest;
+pub use crate::pki::issuance::profile::CertificateProfile;
+pub use crate::pki::issuance::request::{CertificateRequest, RequestError, build as build_request};
+#[cfg(feature = "pkcs11")]
+pub use crate::pki::issuance::signer::pkcs11::Pkcs11Key;
+pub use crate::pki::issuance::signer::{KeyKind, PemKey, Signer, SigningAlgorithm};
+pub use crate::pki::issuance::subject::Subject;
+pub use crate::pki::x509::key_pair::CertificateKeyPair;
+pub use crate::pki::x509::{BundleError, CaBundle};
+pub use crate::request::info::RequestInfo;
+pub use crate::request::wellformed::check as check_well_formed;
+pub use crate::server::Server;
+pub use crate::user::{IdentityMode, UserInfo};
