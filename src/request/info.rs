@@ -265,7 +265,7 @@ impl<'a> RequestResource<'a> {
 impl RequestInfoError {
     /// The message of the response, with the URL as Go prints it. Not escaped for HTML; the response escapes it.
     // apiserver: pkg/endpoints/filters/requestinfo.go
-    pub(crate) fn message(self, raw_path: &str, query: Option<&str>) -> String {
+    pub fn message(self, raw_path: &str, query: Option<&str>) -> String {
         let path = url::escaped_path(raw_path);
         let (mark, query) = query.map_or(("", ""), |query| ("?", query));
         format!("failed to create RequestInfo: {self}, {path}{mark}{query}")

@@ -155,11 +155,9 @@ fn without_times(bytes: &[u8]) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
     while let [first, tail @ ..] = rest {
         match rest {
-            [8, 8, a, b, c, d, e, 0x10, 0, after @ ..]
-                if [a, b, c, d].iter().all(|octet| **octet >= 0x80) && *e < 0x80 =>
-            {
+            [8, 8, seconds @ ..] if is_time(seconds) => {
                 out.extend(b"<time>");
-                rest = after;
+                rest = &seconds[7..];
             }
             _ => {
                 out.push(*first);
@@ -168,6 +166,13 @@ fn without_times(bytes: &[u8]) -> Vec<u8> {
         }
     }
     out
+}
+
+/// Seconds of this century as a varint, and no nanoseconds.
+fn is_time(bytes: &[u8]) -> bool {
+    let Some((seconds, nanoseconds)) = bytes.split_at_checked(5) else { return false };
+    let more = seconds.iter().map(|octet| octet >= &0x80);
+    more.eq([true, true, true, true, false]) && nanoseconds.starts_with(&[0x10, 0])
 }
 
 fn replace(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
