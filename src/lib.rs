@@ -39,15 +39,15 @@
 //! | module | purpose |
 //! |---|---|
 //! | `fuzzing` | the entry points of the fuzz targets |
-//! | `internal` | the parts of the crate that tests and benchmarks use |
+//! | [`internal`] | the parts of the crate that tests and benchmarks use |
 //! | [`cli`] | the commands: `serve`, `check`, `explain`, `dev`, `certs`, `token`, `cluster-info` |
 //! | `dev` | the demonstration backend of `portcullis dev` |
 //! | [`server`] | start, threads, graceful shutdown, admin listener, identity self-check, the controllers of a process |
-//! | `pipeline` | THE request path; health checks and `TokenReview` are answered here; `forward` sends to the backend |
-//! | `state` | the snapshot in force and its reload |
-//! | `telemetry` | the log |
+//! | [`pipeline`] | THE request path; health checks and `TokenReview` are answered here; `forward` sends to the backend |
+//! | [`state`] | the snapshot in force and its reload |
+//! | [`telemetry`] | the log |
 //! | [`config`] | flags, file and kubeconfig to settings, all errors at once |
-//! | `listener` | connections: quotas, TLS, HTTP/1.1 and HTTP/2, limits against floods |
+//! | [`listener`] | connections: quotas, TLS, HTTP/1.1 and HTTP/2, limits against floods |
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
 //! | [`backend`] | endpoints, connections to them, the gateway's own clients |
@@ -55,12 +55,12 @@
 //! | [`request`] | `RequestInfo`, credentials, deadlines, well-formedness |
 //! | [`http`] | bodies, hop-by-hop and identity headers, transport, `Status`, the HTTPS client |
 //! | [`pki`] | X.509 as Go reads it, certificate issuance, bootstrap tokens |
-//! | `tasks` | background tasks: restart after a panic, threads with a runtime |
-//! | `metrics` | every metric and its labels |
+//! | [`tasks`] | background tasks: restart after a panic, threads with a runtime |
+//! | [`metrics`] | every metric and its labels |
 //! | [`user`] | an identity, and its encoding as header lines |
 //! | [`go`] | everything that must equal Go's library: URL, PEM, CSV, JSON, RFC 3339, quoting |
-//! | `input_file` | files that the configuration names: regular, of at most 16 MiB |
-//! | `sync` | the helper that locks a mutex |
+//! | [`input_file`] | files that the configuration names: regular, of at most 16 MiB |
+//! | [`sync`] | the helper that locks a mutex |
 //! | [`clock`] | the injected wall clock |
 //!
 //! `crates/cel` evaluates CEL and knows nothing of the rest. Tests: `tests/README.md` says which test goes where, and
@@ -84,6 +84,8 @@
 //! | *token objects* | the Secrets, ServiceAccounts, Pods and Nodes that tokens are verified by |
 //! | *lane* | an HTTP/2 connection that requests of one sharing class share |
 //! | *settings* | a part of the configuration after it was validated |
+
+#![allow(rustdoc::private_intra_doc_links, reason = "the guide is for developers, who document private items")]
 
 mod authn;
 mod backend;
