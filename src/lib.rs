@@ -85,7 +85,10 @@
 //! | *lane* | an HTTP/2 connection that requests of one sharing class share |
 //! | *settings* | a part of the configuration after it was validated |
 
-#![allow(rustdoc::private_intra_doc_links, reason = "the guide is for developers, who document private items")]
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the guide is for developers, who document private items"
+)]
 
 mod authn;
 mod backend;

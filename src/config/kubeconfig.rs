@@ -1,7 +1,7 @@
 //! The backend's kubeconfig: `kube` parses it, this module validates it. Must never accept a connection to the backend
 //! that is less than mutually authenticated.
 //!
-//! [`user`] reads the gateway's own credential; [`exec`] runs credential plugins and [`plugins`] caches their
+//! [`user`] reads the gateway's own credential; [`exec`] runs credential plugins and [`plugin_cache`] caches their
 //! credentials. Without a kubeconfig, a gateway in a pod uses its service account.
 
 mod credential;

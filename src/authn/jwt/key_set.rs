@@ -72,7 +72,7 @@ pub(crate) enum KeySetError {
 }
 
 impl KeySet {
-    /// Returns an empty set; the first [`Self::initialize`] or [`Self::verify`] fetches the keys.
+    /// Returns an empty set; the first [`Self::verify`] fetches the keys.
     pub(crate) fn new(source: Box<dyn JwksSource>) -> Self {
         let waiting = Semaphore::new(MAX_WAITING);
         let (keys, last) = (ArcSwapOption::empty(), Mutex::new(None));
