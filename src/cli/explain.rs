@@ -171,7 +171,7 @@ impl ExplainRequest<'_> {
             };
             timeout(CONNECT_TIMEOUT, waiting_for("the API server", checked)).await.ok();
             if !cluster.backend.is_trusted() {
-                print_error("the API server does not answer; continuing without it");
+                print_error("the API server cannot be used for this token; continuing without it");
             }
         }
         if let Kind::Jwt(issuer) = &kind {

@@ -337,7 +337,8 @@ fn explain(directory: &Path, arguments: &[&str], token: Option<&str>) -> (String
 fn normal(text: &str) -> String {
     let rules = [
         (r"127\.0\.0\.1:\d+", "127.0.0.1:8443"),
-        (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\dZ?", "<time>"),
+        (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "<time>"),
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "<date> <time>"),
         (r"\b1[789]\d{8}\b", "<seconds>"),
         (r"[0-9a-f]{64}", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
         (r#""[0-9A-Za-z_-]{43}""#, r#""n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg""#),
@@ -449,7 +450,7 @@ async fn explain_ends_in_time_if_servers_are_unreachable() {
     let account = servers.account_token(&json!({}), &json!({}));
     let away = servers.id_token(&json!({"iss": AWAY}));
     let cases = [
-        ("a silent API server", &account, &backend, &silent, "the API server does not answer"),
+        ("a silent API server", &account, &backend, &silent, "the API server cannot be used for this token"),
         ("no API server", &account, &backend, &closed, "self-check failed, endpoint unreachable: "),
         ("a silent issuer", &away, &closed, &silent, "does not answer; continuing without it"),
         (

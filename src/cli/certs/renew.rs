@@ -203,6 +203,11 @@ fn renew_intermediate(
     let before = parsed(&file)?;
     let life = staggered(role, flags.validity.unwrap_or(5 * YEAR));
     let mut plan = CaPlan::new(Some(role), root.name(), life, now).until(end(&root.certificate));
+    // Also refuses a root of another tool: an intermediate below it could be trusted for more than this PKI.
+    let expected = like(CaPlan::new(None, "", life, now), &root.certificate).certificate().name();
+    if !expected.is_ok_and(|name| name == root.certificate.raw_subject) {
+        return Err(CommandError::about(ROOT, NOT_OF_INIT));
+    }
     let issuer = CaIssuer { certificate: &root.certificate, key: &root.key };
     let mut files = NewFiles::new(true);
     let (certificate, authority) = if flags.new_key {

@@ -127,7 +127,7 @@ fn unknown_issuer(issuer: &str, settings: &Authentication) -> (&'static str, Str
 fn fix(row: &Row) -> Option<&'static str> {
     if row.outcome == StepOutcome::Unavailable {
         return Some(
-            "the API server did not answer: check that the gateway can reach it, and that system:portcullis may read this",
+            "the API server did not return the object: check that the gateway can reach it, and that system:portcullis may read it",
         );
     }
     Some(match &row.kind {

@@ -22,6 +22,9 @@ use crate::clock::Clock;
 use crate::pki::issuance::profile::SYSTEM_MASTERS;
 use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
+/// The parts that a warning names; a request can have thousands.
+const MAX_NOT_SHOWN: usize = 5;
+
 /// Attempts to write a decision when other clients update the request concurrently.
 // kubectl: pkg/cmd/certificates/certificates.go, modifyCertificateCondition
 const MAX_UPDATE_ATTEMPTS: usize = 10;
@@ -236,9 +239,8 @@ fn shown(rows: &[RequestRow]) -> String {
                 facts.extend(alt_names.iter().map(|name| ("name", name.clone())));
                 facts.push(("key", key.clone()));
             }
-            RequestedContent::Unreadable(problem) => {
-                facts.push(("WARNING", format!("malformed request: {problem}")));
-            }
+            // A warning has the cause.
+            RequestedContent::Unreadable(_) => {}
         }
         facts.extend(row.also_asks_for.iter().map(|also| ("also", also.clone())));
         facts.push(("usages", row.usages.join(", ")));
@@ -254,28 +256,42 @@ fn shown(rows: &[RequestRow]) -> String {
         }
         facts.push(("duration", row.requested_duration.clone()));
         facts.push(("condition", row.condition.clone()));
-        // Last, directly above the prompt: nothing that the requester wrote can scroll them away.
-        let subject =
-            if let RequestedContent::Request { subject, .. } = &row.asks { Some(subject) } else { None };
-        if subject.into_iter().chain(&row.also_asks_for).any(|part| part.contains(SYSTEM_MASTERS)) {
-            let warning = format!("the group {SYSTEM_MASTERS} has full access, regardless of RBAC");
-            facts.push(("WARNING", warning));
-        }
-        if !row.not_shown.is_empty() {
-            let parts: Vec<&str> = row.not_shown.iter().map(String::as_str).collect();
-            let warning = "not fully shown, another signer may read more";
-            facts.push(("WARNING", format!("{warning}: {}", parts.join(", "))));
-        }
-        if row.asks_for_authority {
-            facts.push((
-                "WARNING",
-                "requests a CA certificate: if a signer grants it, its holder can sign for any name"
-                    .to_owned(),
-            ));
-        }
         facts.push(("", String::new()));
     }
+    // Last, directly above the prompt: no other text of a requester can scroll them away.
+    for row in rows {
+        let name = plain(&row.name);
+        facts.extend(warnings(row).into_iter().map(|warning| ("WARNING", format!("{name}: {warning}"))));
+    }
     table::facts(facts)
+}
+
+/// The warnings about a request, the gravest last.
+fn warnings(row: &RequestRow) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let subject = match &row.asks {
+        RequestedContent::Request { subject, .. } => Some(subject),
+        RequestedContent::Unreadable(problem) => {
+            warnings.push(format!("malformed request: {problem}"));
+            None
+        }
+    };
+    if !row.not_shown.is_empty() {
+        let mut parts: Vec<&str> = row.not_shown.iter().take(MAX_NOT_SHOWN).map(String::as_str).collect();
+        let more = format!("{} more", row.not_shown.len() - parts.len());
+        if row.not_shown.len() > MAX_NOT_SHOWN {
+            parts.push(&more);
+        }
+        warnings.push(format!("not fully shown, another signer may read more: {}", parts.join(", ")));
+    }
+    if row.asks_for_authority {
+        let text = "requests a CA certificate: if a signer grants it, its holder can sign for any name";
+        warnings.push(text.to_owned());
+    }
+    if subject.into_iter().chain(&row.also_asks_for).any(|part| part.contains(SYSTEM_MASTERS)) {
+        warnings.push(format!("the group {SYSTEM_MASTERS} has full access, regardless of RBAC"));
+    }
+    warnings
 }
 
 #[cfg(test)]
@@ -339,7 +355,7 @@ mod tests {
         let wanted = |extension: Vec<u8>| asks(EXTENSION_REQUEST, &[extension]);
         let ca = || wanted(extension(19, CA));
         let names = |content: &[u8]| wanted(extension(SAN, &element(SEQUENCE, content)));
-        let unread = "WARNING    not fully shown";
+        let unread = "not fully shown";
         let authority = "requests a CA certificate";
         let cases: Vec<Case> = vec![
             ("an authority", alice(), ca(), vec!["basicConstraints: CA:TRUE", authority]),
@@ -483,6 +499,10 @@ mod tests {
         {
             assert!(said.contains(part), "{part}: {said}");
         }
+        assert!(
+            said.trim_end().ends_with("has full access, regardless of RBAC"),
+            "the gravest warning is last: {said}"
+        );
         for text in ["", &encode_pem("CERTIFICATE REQUEST", &[0x30, 0])] {
             assert!(shown_of_pem(text).contains("not fully shown"), "{text}");
         }
