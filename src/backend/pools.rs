@@ -119,7 +119,7 @@ impl Pools {
         }
     }
 
-    /// Reserves memory for the body of an anonymous request while it is read.
+    /// Reserves memory for the body of an anonymous request while it is read and until it is sent.
     pub(crate) async fn reserve_body_buffer(
         &self,
         client: IpAddr,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use super::respond::{self, RefusalRenderer};
+use super::respond::{self, RefusalRenderer, shown_audit_id};
 use super::{AUDIT_ID, LogThrottle};
 use crate::authn::{AuthnError, ProvenIdentity};
 use crate::backend::pool::SendError;
@@ -34,9 +34,6 @@ use crate::user::Identity;
 const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_secs(5);
 /// The code of a request whose client has disconnected before the response.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
-/// The length of a client's audit ID in log lines.
-// apiserver: pkg/audit/context.go
-const MAX_LOGGED_AUDIT_ID: usize = 64;
 
 /// The facts about a request that its log line, its metrics and its response need.
 pub(super) struct AccessLog {
@@ -358,11 +355,6 @@ impl Drop for AccessLogGuard {
             );
         }
     }
-}
-
-/// An audit ID in log lines and messages. A client chooses it freely.
-pub(super) fn shown_audit_id(audit_id: &HeaderValue) -> String {
-    String::from_utf8_lossy(audit_id.as_bytes()).chars().take(MAX_LOGGED_AUDIT_ID).collect()
 }
 
 fn new_audit_id() -> HeaderValue {

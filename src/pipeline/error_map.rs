@@ -149,3 +149,29 @@ impl ForwardError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::Method;
+
+    use super::*;
+    use crate::request::deadline::deadline;
+    use crate::request::info::RequestInfo;
+
+    #[test]
+    fn an_invalid_timeout_is_a_bad_request_without_nosniff() {
+        let info = RequestInfo::parse(&Method::GET, "/", None).unwrap();
+        let bad = deadline(&info, Some("timeout=5"), Duration::from_mins(1)).unwrap_err();
+        let RefusalResponse::Status(status) = Refusal::from(bad).response("id") else {
+            panic!("a Status is expected")
+        };
+        assert_eq!((status.code, status.nosniff), (StatusCode::BAD_REQUEST, false));
+        assert!(
+            status.message.starts_with("invalid timeout specified in the request URL - "),
+            "{}",
+            status.message
+        );
+    }
+}

@@ -28,7 +28,6 @@ pub(crate) use prepare::{PrepareError, Prepared, prepare};
 use crate::backend::Backend;
 use crate::backend::pool::SendError;
 use crate::backend::pools::Pools;
-use crate::backend::shares::SharePermit;
 use crate::backend::sharing::{self, SharingClass};
 use crate::http::body::{Body, EndGuard};
 use crate::http::hop_by_hop;
@@ -104,12 +103,11 @@ pub(crate) async fn send(
     // Pinned, with the rare parts boxed, to keep the future of a request small: it is moved several times.
     let sending = pin!(async {
         // A slow client must not hold one of the few connections for anonymous requests, so its body is buffered first.
-        // Its memory is reserved until the response arrives.
-        let (request, _reserved) = match class {
+        let request = match class {
             SharingClass::Anonymous { client } => {
                 Box::pin(buffer_request_body(pools, client, request)).await?
             }
-            _ => (request, None),
+            _ => request,
         };
         if let Some((protocol, client)) = upgrade {
             let connection = Box::pin(pools.connect_for_upgrade(&backend, class)).await?;
@@ -210,22 +208,26 @@ async fn send_with_retry(
     }
 }
 
-/// Buffers the body of an anonymous request, up to the size after which the backend responds without the rest. Returns
-/// the memory that is reserved for it.
+/// Buffers the body of an anonymous request, up to the size after which the backend responds without the rest. The
+/// memory of a body that is buffered whole stays reserved until it is sent.
 // threat: anonymous-lockout
 async fn buffer_request_body(
     pools: &Pools,
     client: IpAddr,
     request: Box<Request<Body>>,
-) -> Result<(Box<Request<Body>>, Option<SharePermit>), ForwardError> {
-    if request.body().is_end_stream() {
-        return Ok((request, None));
+) -> Result<Box<Request<Body>>, ForwardError> {
+    let size = request.body().size_hint();
+    if request.body().is_end_stream() || size.lower() > MAX_BUFFERED_BODY {
+        return Ok(request);
     }
     let (head, body) = request.into_parts();
-    let length = body.size_hint().upper().unwrap_or(MAX_BUFFERED_BODY).min(MAX_BUFFERED_BODY);
+    let length = size.upper().unwrap_or(MAX_BUFFERED_BODY).min(MAX_BUFFERED_BODY);
     let reserved = pools.reserve_body_buffer(client, length).await?;
-    let body = body.read_up_to(MAX_BUFFERED_BODY).await.map_err(ForwardError::RequestBody)?;
-    Ok((Box::new(Request::from_parts(head, body)), Some(reserved)))
+    let mut body = body.read_up_to(MAX_BUFFERED_BODY).await.map_err(ForwardError::RequestBody)?;
+    if body.size_hint().exact().is_some() {
+        body = body.with_guard(Box::new(reserved));
+    }
+    Ok(Box::new(Request::from_parts(head, body)))
 }
 
 /// Buffers the response to an anonymous request. A short one releases its connection at once.

@@ -6,13 +6,15 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 
 use super::AUDIT_ID;
-use super::access_log::shown_audit_id;
 use super::error_map::{Refusal, RefusalResponse};
 use crate::http::body::Body;
 use crate::http::status::Status;
 use crate::http::status::render::{Negotiation, render};
 
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
+/// The length of a client's audit ID in log lines.
+// apiserver: pkg/audit/context.go
+const MAX_LOGGED_AUDIT_ID: usize = 64;
 
 /// The parts of a request by which the response to its refusal is rendered.
 pub(super) struct RefusalRenderer {
@@ -103,4 +105,9 @@ fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
             headers.append(WARNING, value);
         }
     }
+}
+
+/// An audit ID in log lines and messages. A client chooses it freely.
+pub(super) fn shown_audit_id(audit_id: &HeaderValue) -> String {
+    String::from_utf8_lossy(audit_id.as_bytes()).chars().take(MAX_LOGGED_AUDIT_ID).collect()
 }
