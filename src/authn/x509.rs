@@ -219,7 +219,8 @@ fn identifier(leaf: &Certificate) -> String {
     let colons = |octets: &[u8]| {
         let shown = octets.get(..MAX_PRINTED_KEY_ID).unwrap_or(octets);
         let pairs: Vec<String> = shown.iter().map(|octet| format!("{octet:02X}")).collect();
-        pairs.join(":")
+        let cut = if shown.len() < octets.len() { "…" } else { "" };
+        pairs.join(":") + cut
     };
     format!(
         "SN={}, SKID={}, AKID={}",

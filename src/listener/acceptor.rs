@@ -1,6 +1,7 @@
 //! One listening socket and one acceptor, which passes each connection to the worker with the fewest. A socket for each
 //! worker (`SO_REUSEPORT`) would distribute long watches unevenly and hide a second gateway on the same port.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -141,14 +142,14 @@ pub(crate) async fn accept_into(
     workers: &[Worker],
     limiter: &ConnectionLimiter,
 ) -> Infallible {
-    let mut refused = CoalescedWarning::default();
+    let mut refused = HashMap::<&'static str, CoalescedWarning>::new();
     let mut failed = CoalescedWarning::default();
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 if let Ok(stream) = stream.into_std()
                     && let Err(limit) = hand_over(stream, peer, workers, limiter)
-                    && let Some(times) = refused.record()
+                    && let Some(times) = refused.entry(limit).or_default().record()
                 {
                     warn!(%peer, times, limit, "too many connections, refused");
                 }

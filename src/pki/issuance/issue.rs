@@ -155,7 +155,7 @@ impl CertificateIssuer {
         let validity = Validity::of(now, lifetime, self.validity)?;
         let subject = request.subject().to_der().map_err(lint::unencodable)?;
         let serial = new_serial()?;
-        // go: crypto/x509/x509.go, CreateCertificate — a certificate with the CA's own name has no authority key identifier
+        // go: crypto/x509/x509.go, CreateCertificate — a certificate with the CA's name has no authority key identifier
         let authority_key_id = if subject == self.subject { &[] } else { self.key_id.as_slice() };
         let encoded = TbsFields {
             serial: &serial,

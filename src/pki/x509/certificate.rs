@@ -339,12 +339,14 @@ fn check_information_access(mut der: DerReader<'_>, critical: bool) -> Result<()
 /// conversion takes quadratic time.
 const MAX_PRINTED_SERIAL: usize = 128;
 
-/// Formats a big-endian serial number in decimal; `…` stands for one that is too long.
+/// Formats a big-endian serial number in decimal; of one that is too long, its first octets and its length.
 pub(crate) fn decimal(octets: &[u8]) -> String {
-    if octets.len() > MAX_PRINTED_SERIAL {
-        return "…".to_owned();
+    match octets.get(..MAX_PRINTED_SERIAL) {
+        Some(first) if octets.len() > MAX_PRINTED_SERIAL => {
+            format!("{}… ({} octets)", BigUint::from_bytes_be(first), octets.len())
+        }
+        _ => BigUint::from_bytes_be(octets).to_string(),
     }
-    BigUint::from_bytes_be(octets).to_string()
 }
 
 #[cfg(test)]
@@ -359,6 +361,7 @@ mod tests {
             assert_eq!(decimal(octets), printed);
         }
         assert_eq!(decimal(&[1; MAX_PRINTED_SERIAL]).len(), 306);
-        assert_eq!(decimal(&vec![1; 60_000]), "…");
+        let long = decimal(&vec![1; 60_000]);
+        assert!(long.len() < 400 && long.ends_with("… (60000 octets)"), "{long}");
     }
 }
