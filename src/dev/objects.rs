@@ -55,6 +55,8 @@ pub(super) fn write(request: &ResourceRequest) -> WriteResult {
 /// Answers a `SelfSubjectReview` or a `SelfSubjectAccessReview`.
 pub(super) fn review(request: &ResourceRequest) -> WriteResult {
     let mut review = validated(request, parse(request)?)?;
+    // A client's own status must not become part of the answer.
+    set(&mut review, "/status", Value::Null);
     if request.resource.plural == "selfsubjectreviews" {
         set(&mut review, "/metadata/creationTimestamp", rfc3339::format(request.store.clock.now()));
         set(&mut review, "/status/userInfo", user_info(&request.user));

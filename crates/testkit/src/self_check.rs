@@ -58,15 +58,14 @@ pub fn user_info(headers: &HeaderMap, prefix: &str) -> Value {
     json!({"username": all("user").first(), "uid": all("uid").first(), "groups": all("group"), "extra": extra})
 }
 
-/// A text with its percent escapes decoded.
-pub fn percent_decoded(name: &str) -> String {
-    let (mut bytes, mut rest) = (Vec::new(), name.as_bytes());
-    while let [first, tail @ ..] = rest {
-        let code =
-            (*first == b'%').then(|| tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok()));
-        let byte = code.flatten().and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &tail[2..] } else { tail };
+/// A text with its percent escapes decoded; panics on a malformed escape.
+pub fn percent_decoded(text: &str) -> String {
+    let mut pieces = text.split('%');
+    let mut decoded = pieces.next().unwrap_or_default().as_bytes().to_vec();
+    for piece in pieces {
+        let (digits, rest) = piece.split_at(2);
+        decoded.push(u8::from_str_radix(digits, 16).unwrap());
+        decoded.extend(rest.as_bytes());
     }
-    String::from_utf8(bytes).unwrap()
+    String::from_utf8(decoded).unwrap()
 }
