@@ -1,4 +1,5 @@
-//! The injected wall clock: decisions are functions of (input, snapshot, now).
+//! The injected wall clock: decisions are functions of (input, snapshot, now). Unit tests pass [`Clock::from_fn`], and
+//! pause tokio's clock (`start_paused`) for timeouts; a `Server` always has the system's.
 
 use std::fmt;
 use std::sync::Arc;

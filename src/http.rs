@@ -1,6 +1,7 @@
 //! HTTP for both sides of the gateway: bodies, headers, errors as `Status` objects, the transport, and an HTTPS client.
 //!
-//! Decides which headers are forwarded and how identities are written. Must never forward an identity header of a client.
+//! Decides how identities are written and which headers are hop-by-hop. Must never leave an identity header of a client
+//! beside the identity that it writes.
 
 pub(crate) mod body;
 pub(crate) mod client_tls;

@@ -17,8 +17,9 @@
 //!    - `Authorized`: the identity under which the request is made is decided. It is refused unless headers can carry it
 //!      byte for byte (`user::encode`).
 //!    - `Admitted`: the request may be forwarded.
-//! 3. `pipeline::forward` prepares the request for the backend: hop-by-hop headers go, the identity is written last by
-//!    the one function that does so (`http::identity_headers`). A fault of the client that shows only now ends here.
+//! 3. `pipeline::forward::prepare` makes the request for the backend; it has the table of all headers that are removed.
+//!    One function writes the identity (`http::identity_headers`); after it come only `Impersonate-*` headers that the
+//!    backend authorizes, and the gateway's own credential. A fault of the client that shows only now ends here.
 //! 4. [`backend`] sends it to an endpoint that has passed the identity self-check, over connections that no client can
 //!    break for another, and the answer streams back. A few answers are post-processed (health checks, `TokenReview`,
 //!    the end of watches at a shutdown).
@@ -29,8 +30,9 @@
 //! # The life of the process
 //!
 //! [`server`] starts the threads: workers, the acceptor, one that verifies tokens, one for reload and self-check, those
-//! of the controllers, and the admin listener. `state::Live` holds the configuration in force, a snapshot that is built
-//! whole and never changed; one request is decided by one snapshot. A reload that fails leaves the old one in force.
+//! of the controllers, and the admin listener, which serves `/metrics` and the health checks. `state::Live` holds the
+//! configuration in force, a snapshot that is built whole and never changed; one request is decided by one snapshot. A
+//! reload that fails leaves the old one in force.
 //!
 //! # The map
 //!

@@ -1,7 +1,8 @@
 //! Users that an authenticating front proxy asserts in request headers.
 //!
 //! Follows `k8s.io/apiserver/pkg/authentication/request/headerrequest/requestheader.go`. The headers count only on a
-//! connection whose client certificate is that of a front proxy. Stricter than kube-apiserver in one point: a request
+//! connection whose client certificate is that of a front proxy: `authn::x509` decides it by the CA and
+//! `--requestheader-allowed-names` (empty: every name). Stricter than kube-apiserver in one point: a request
 //! with a value or key that is not UTF-8 is refused, because it could not be compared, logged or forwarded unchanged.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};

@@ -44,11 +44,12 @@ pub struct ServeFlags {
     pub ignore_unknown_apiserver_flags: bool,
 }
 
-/// The flags that take effect only at the next start; all others are reloaded.
-pub const RESTART: [&str; 7] = [
+/// The flags that take effect only at the next start; all others are reloaded. `state::reload` warns of a change.
+pub const RESTART: [&str; 8] = [
     "bind-address",
     "secure-port",
     "permit-port-sharing",
+    "max-connections",
     "metrics-bind-address",
     "workers",
     "v",
@@ -316,7 +317,7 @@ pub struct OperationFlags {
     /// How long after the start /livez reports success while the first backend self-checks run.
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub livez_grace_period: String,
-    /// The IP:PORT on which to serve /metrics over plain HTTP. `0` disables it.
+    /// The IP:PORT on which to serve /metrics and the health checks over plain HTTP. `0` disables it.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9094")]
     pub metrics_bind_address: String,
     /// The number of worker threads that serve requests. 0: one per CPU core.

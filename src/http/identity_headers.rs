@@ -1,5 +1,6 @@
 //! Identity headers: removes every header that a backend could read as an identity, then writes the identity. No other
-//! function writes one.
+//! function writes the client's identity; `pipeline::forward::prepare` restores `Impersonate-*` headers for a backend that
+//! authorizes them.
 //!
 //! The gateway removes whole namespaces (`X-Remote-*`, `Impersonate-*`) and the names that the configuration or the
 //! backend adds ([`RequestHeaderNames`]). `pipeline::forward::prepare` has the table of all headers that it removes.

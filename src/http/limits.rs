@@ -2,7 +2,8 @@
 
 use http::HeaderMap;
 
-/// The largest request header of a client: Go's limit with its slack, in bytes as they arrive.
+/// The largest request header of a client, Go's limit with its slack: over HTTP/1.1 in bytes as they arrive, over HTTP/2
+/// by its count ([`header_list_size`]).
 // Go: net/http DefaultMaxHeaderBytes, and `initialReadLimitSize`
 pub(crate) const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
 

@@ -1,6 +1,7 @@
 //! The limit on HTTP/2 streams that a client resets before their responses (rapid reset, CVE-2023-44487). Each costs
 //! the backend work, and `SETTINGS_MAX_CONCURRENT_STREAMS` does not count it. Occasional resets are normal: clients
-//! cancel requests.
+//! cancel requests. So a connection may reset twice its stream limit at once (`activity`), and then ten streams a second.
+//! `http2` also limits the streams that are reset before h2 has returned them.
 
 use std::time::Duration;
 

@@ -44,7 +44,7 @@ impl ConfigMetrics {
         self.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
     }
 
-    /// Records a configuration that failed validation; the previous one stays in use.
+    /// Records a failed reload; the previous configuration stays in use.
     pub(crate) fn refused(&self) {
         self.reloads.with_label_values(&["failure"]).inc();
         self.last_reload_successful.set(0);

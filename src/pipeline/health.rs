@@ -1,6 +1,6 @@
 //! The health endpoints `/healthz`, `/livez` and `/readyz`. The gateway responds to the three roots itself. A request
 //! for a single check, such as `/readyz/ping`, goes to the backend, which authorizes it; [`HealthChecks::merge_check`]
-//! then adds the gateway's own check. The metrics listener serves the gateway's checks without authentication.
+//! then adds the gateway's own check. The admin listener serves the gateway's checks without authentication.
 // apiserver: pkg/server/healthz/healthz.go
 
 use std::borrow::Cow;

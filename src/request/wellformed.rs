@@ -1,5 +1,8 @@
 //! Refuses malformed and ambiguous requests before any other processing: two HTTP parsers could read them differently
 //! (request smuggling), so none is ever forwarded.
+//!
+//! `..`, `//` and escapes in the path are well-formed and forwarded byte for byte; only in front of a backend with a path
+//! prefix are dot segments refused (`pipeline::forward::prefix`).
 
 use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;

@@ -1,5 +1,6 @@
-//! The graceful shutdown sequence: fail `/readyz`, keep serving for the delay, stop accepting, end watches one after
-//! the other while other requests finish, abort the rest after the grace period.
+//! The graceful shutdown sequence: fail `/readyz`, keep serving for the delay, stop accepting (or, with
+//! `--shutdown-send-retry-after`, respond to new requests with 429), end watches one after the other while other
+//! requests finish, abort the rest after the grace period.
 //!
 //! Watches do not wait for other requests to finish: that may take longer than a pod has.
 // apiserver: pkg/server/genericapiserver.go, RunWithContext
@@ -98,7 +99,7 @@ pub(super) fn run(
         ?grace_period,
         ?watch_termination_grace_period,
         send_retry_after,
-        "shutting down: no new connections, requests in progress may finish"
+        "shutting down: no new requests, requests in progress may finish"
     );
     // Includes logs and tunnels, so that watches end a little earlier than necessary.
     watches.begin(

@@ -1,8 +1,10 @@
 //! Reload without a restart. Every second, and when the backend has rejected the gateway's credential, the reloader
-//! compares the configuration files with the content in force. On a change, and on SIGHUP (`cli::serve`) in any case, it
-//! builds a whole new snapshot, in the same way as at the start, and swaps it in. On an error the old snapshot stays in
-//! force, and the reloader logs and counts the error once.
+//! compares the configuration files with the content in force. On a change, and in any case on SIGHUP (`cli::serve`),
+//! after an issuer's first discovery, and when a pending backend has passed its self-check, it builds a whole new
+//! snapshot, in the same way as at the start, and swaps it in. On an error the old snapshot stays in force, and the
+//! reloader logs and counts the error once.
 
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -52,11 +54,12 @@ enum ReloadTrigger {
     CredentialRefused,
 }
 
-/// Settings that only a restart changes.
+/// Settings that only a restart changes: those of `config::flags::RESTART`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FixedSettings {
     address: std::net::SocketAddr,
     permit_port_sharing: bool,
+    max_connections: Option<NonZeroUsize>,
     metrics: MetricsAddress,
     workers: usize,
     logging: (u8, LogFormat),
@@ -67,6 +70,7 @@ impl FixedSettings {
         Self {
             address: settings.serving.address,
             permit_port_sharing: settings.serving.permit_port_sharing,
+            max_connections: settings.serving.limits.max_connections,
             metrics: settings.operation.metrics,
             workers: settings.operation.workers,
             logging: (settings.operation.verbosity, settings.operation.log_format),
@@ -144,7 +148,10 @@ impl Reloader {
         let wanted = FixedSettings::of(settings);
         let mut state = self.state();
         if wanted != state.wanted && wanted != self.fixed {
-            warn!("addresses, port sharing, workers and logging are not reloaded: restart to change them");
+            warn!(
+                "addresses, port sharing, the maximum number of connections, workers and logging are not reloaded: restart to change \
+                 them"
+            );
         }
         state.wanted = wanted;
         drop(state);

@@ -1,5 +1,5 @@
 //! Encodes an identity as header lines. If a name, UID, group, key or value would not arrive byte for byte, the encoder
-//! refuses the identity; it never trims, escapes or drops a value.
+//! refuses the identity; it never trims or shortens a value. Extra keys are escaped, and empty groups omitted.
 //!
 //! Go trims header values on HTTP/1.1 but not on HTTP/2: a certificate with `O="system:masters "` would become a member
 //! of `system:masters` on HTTP/1.1.

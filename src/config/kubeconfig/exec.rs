@@ -1,7 +1,7 @@
 //! Credential plugins: programs that print an `ExecCredential` of the API group `client.authentication.k8s.io`.
 //!
-//! [`plugin_cache`](super::plugin_cache) decides when a plugin runs. It runs without standard input; one with `interactiveMode: Always` is rejected. Its output is a secret, and no
-//! error shows it.
+//! [`plugin_cache`](super::plugin_cache) decides when a plugin runs. It runs without standard input; one with
+//! `interactiveMode: Always` is rejected. Its output is a secret, and no error shows it.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -85,11 +85,12 @@ pub(crate) fn prepare(admitted: Admitted, context: &ForwardContext) -> Result<Pr
 ///
 /// | removed from a client's request | where |
 /// |---|---|
-/// | `Authorization`, the bearer token in `Sec-WebSocket-Protocol`, `X-Remote-*` and configured front-proxy headers | `request::credentials`, before authentication |
+/// | `Authorization`, the bearer token in `Sec-WebSocket-Protocol`, `X-Remote-*` in any spelling (`X_Remote_User`), and configured front-proxy headers | `request::credentials`, before authentication |
 /// | `Impersonate-*` | `request::credentials`; restored if the backend authorizes the impersonation |
 /// | hop-by-hop headers, and those that `Connection` names | `http::hop_by_hop` |
 /// | `Trailer` | here |
-/// | `X-Forwarded-For`, `Audit-Id`; of a client that is not a front proxy `Forwarded` and `X-Real-Ip` | `forwarded`, which writes the first two |
+/// | `X-Forwarded-For`; of a client that is not a front proxy `Forwarded` and `X-Real-Ip` | `forwarded`, which writes `X-Forwarded-For`, and `Audit-Id`, a client's or a new one |
+/// | `Host`, with `--identity=impersonate` | `address_to_backend`, which writes the backend's |
 /// | the names from which the backend reads identities | `http::identity_headers`, which writes the identity last |
 // threat: connection-nomination
 pub(crate) fn write_trusted_headers(

@@ -24,7 +24,8 @@ use crate::http::transport::Incoming;
 const HALF_CLOSE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Sends an upgrade request and, after a 101, tunnels until either side ends or `deadline` expires. `request` has no
-/// hop-by-hop headers; `guard` is dropped when the tunnel ends.
+/// hop-by-hop headers; `guard` is dropped when the tunnel ends. A tunnel has no idle limit, and only an unauthenticated
+/// client's has a deadline; TCP keep-alive finds a dead peer.
 // threat: raw-pipe
 pub(super) async fn tunnel(
     connection: UpgradeConnection,
