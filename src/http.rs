@@ -12,4 +12,6 @@ pub(crate) mod identity_headers;
 pub(crate) mod limits;
 pub(crate) mod peer;
 pub(crate) mod status;
+#[cfg(test)]
+pub(crate) mod testing;
 pub(crate) mod transport;

@@ -28,7 +28,7 @@ impl fmt::Display for Announcement<'_> {
         let backend = format!("https://{}", server.address);
         let rows = [
             ("gateway", &gateway, "the real one, as `portcullis serve` runs it"),
-            ("metrics", &metrics, "what the gateway counts"),
+            ("metrics", &metrics, "Prometheus metrics"),
             ("backend", &backend, "in memory, for trying only; trusts the gateway alone"),
             ("files", &quoted_path(paths.dir()), &pki),
         ];
@@ -92,7 +92,7 @@ Without kubectl
   {curl} {gateway}/version -H 'Authorization: Bearer wrong'
   {curl} {gateway}/api/v1/namespaces -H "Authorization: Bearer $(cat {token})"
 
-What this runs, in long (with another --secure-port it runs beside this one)
+The full command (with another --secure-port it runs beside this one)
 
   {serve}
 

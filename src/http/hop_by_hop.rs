@@ -98,23 +98,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
-        let mut map = HeaderMap::new();
-        for (name, value) in lines {
-            map.append(
-                HeaderName::from_bytes(name.as_bytes()).unwrap(),
-                HeaderValue::from_str(value).unwrap(),
-            );
-        }
-        map
-    }
-
-    fn names(map: &HeaderMap) -> Vec<&str> {
-        let mut names: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
-        names.sort_unstable();
-        names
-    }
+    use crate::http::testing::{headers, names};
 
     #[test]
     fn nominated_headers_are_removed() {

@@ -126,22 +126,8 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::http::testing::{headers, names};
     use crate::user::{Identity, IdentityMode, UserInfo};
-
-    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
-        lines
-            .iter()
-            .map(|(name, value)| {
-                (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap())
-            })
-            .collect()
-    }
-
-    fn names(map: &HeaderMap) -> Vec<&str> {
-        let mut names: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
-        names.sort_unstable();
-        names
-    }
 
     #[test]
     fn writing_an_identity_removes_existing_identity_headers() {
