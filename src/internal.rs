@@ -36,7 +36,7 @@ pub use crate::listener::settings::ClientLimits;
 pub use crate::pki::bootstrap_tokens::pins::PublicKeyPins;
 pub use crate::pki::issuance::alt_names::AltNames;
 pub use crate::pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
-pub use crate::pki::issuance::issue::IssuanceRequest;
+pub use crate::pki::issuance::issue::{IssuanceRequest, IssueError, IssuedCertificate, PreparedCertificate};
 pub use crate::pki::issuance::profile::CertificateProfile;
 pub use crate::pki::issuance::request::{CertificateRequest, RequestError, build as build_request};
 #[cfg(feature = "pkcs11")]

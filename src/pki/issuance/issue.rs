@@ -38,7 +38,7 @@ pub struct IssuanceRequest<'a> {
 /// It cannot be used twice:
 ///
 /// ```compile_fail,E0382
-/// use portcullis::pki::issuance::{authority::CertificateAuthority, issue::PreparedCertificate};
+/// use portcullis::internal::{CertificateAuthority, PreparedCertificate};
 /// fn twice(authority: &CertificateAuthority, prepared: PreparedCertificate) {
 ///     authority.issue(prepared).unwrap();
 ///     authority.issue(prepared).unwrap();
@@ -48,7 +48,7 @@ pub struct IssuanceRequest<'a> {
 /// It cannot be cloned:
 ///
 /// ```compile_fail,E0599
-/// use portcullis::pki::issuance::issue::PreparedCertificate;
+/// use portcullis::internal::PreparedCertificate;
 /// fn copied(prepared: PreparedCertificate) -> (PreparedCertificate, PreparedCertificate) {
 ///     (prepared.clone(), prepared)
 /// }
@@ -57,7 +57,7 @@ pub struct IssuanceRequest<'a> {
 /// It cannot be constructed elsewhere:
 ///
 /// ```compile_fail,E0451
-/// use portcullis::pki::issuance::issue::PreparedCertificate;
+/// use portcullis::internal::PreparedCertificate;
 /// fn made(other: PreparedCertificate) -> PreparedCertificate {
 ///     PreparedCertificate { encoded: vec![0x30, 0], ..other }
 /// }
@@ -66,8 +66,7 @@ pub struct IssuanceRequest<'a> {
 /// A CA signs it:
 ///
 /// ```
-/// use portcullis::pki::issuance::authority::CertificateAuthority;
-/// use portcullis::pki::issuance::issue::{IssueError, IssuedCertificate, PreparedCertificate};
+/// use portcullis::internal::{CertificateAuthority, IssueError, IssuedCertificate, PreparedCertificate};
 /// fn once(authority: &CertificateAuthority, prepared: PreparedCertificate) -> Result<IssuedCertificate, IssueError> {
 ///     authority.issue(prepared)
 /// }
