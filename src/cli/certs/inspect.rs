@@ -89,9 +89,7 @@ impl Fact {
             Self::Text(text) => text.clone(),
             Self::Several(texts) => texts.join(", "),
             Self::Authority(None) => "yes".to_owned(),
-            Self::Authority(Some(0)) => "yes, path length 0".to_owned(),
-            Self::Authority(Some(1)) => "yes, path length 1".to_owned(),
-            Self::Authority(Some(below)) => format!("yes, path length {below}"),
+            Self::Authority(Some(path_length)) => format!("yes, path length {path_length}"),
         }
     }
 
