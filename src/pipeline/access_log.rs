@@ -37,7 +37,6 @@ const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 /// The facts about a request that its log line, its metrics and its response need.
 pub(super) struct AccessLog {
-    http2: bool,
     renderer: RefusalRenderer,
     cluster: Option<Arc<Cluster>>,
     guard: AccessLogGuard,
@@ -162,8 +161,7 @@ impl AccessLog {
             request: connection.begin_request(),
         };
         Self {
-            http2: connection.http2,
-            renderer: RefusalRenderer::of(request, connection.http2),
+            renderer: RefusalRenderer::of(request),
             cluster: None,
             guard,
             warnings: Vec::new(),
@@ -255,12 +253,12 @@ impl AccessLog {
             Ok(response) => response,
             Err(refusal) => {
                 self.log_refusal(&refusal);
-                self.renderer.render(&refusal, self.audit_id())
+                self.renderer.render(&refusal, self.audit_id(), connection.http2)
             }
         };
         respond::add_headers(response.headers_mut(), &self.warnings, strict_transport_security);
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        if !self.http2 && !upgraded && connection.is_draining() {
+        if !connection.http2 && !upgraded && connection.is_draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         self.guard.code = Some(response.status());

@@ -21,20 +21,19 @@ pub(super) struct RefusalRenderer {
     uri: Uri,
     /// The headers by which the encoding of a `Status` is negotiated.
     negotiation_headers: [(HeaderName, Option<HeaderValue>); 2],
-    http2: bool,
 }
 
 impl RefusalRenderer {
-    pub(super) fn of<B>(request: &Request<B>, http2: bool) -> Self {
+    pub(super) fn of<B>(request: &Request<B>) -> Self {
         let negotiation_headers = [ACCEPT, USER_AGENT].map(|name| {
             let value = request.headers().get(&name).cloned();
             (name, value)
         });
-        Self { uri: request.uri().clone(), negotiation_headers, http2 }
+        Self { uri: request.uri().clone(), negotiation_headers }
     }
 
     /// The response to a refused request.
-    pub(super) fn render(&self, refusal: &Refusal, audit_id: HeaderValue) -> Response<Body> {
+    pub(super) fn render(&self, refusal: &Refusal, audit_id: HeaderValue, http2: bool) -> Response<Body> {
         match refusal.response(&shown_audit_id(&audit_id)) {
             RefusalResponse::Status(status) => {
                 let response = self.render_status(&status);
@@ -44,7 +43,7 @@ impl RefusalRenderer {
                 }
                 with_common_headers(response, audit_id)
             }
-            RefusalResponse::Bare(code, text) => self.render_bare(code, text),
+            RefusalResponse::Bare(code, text) => render_bare(code, text, http2),
         }
     }
 
@@ -54,19 +53,19 @@ impl RefusalRenderer {
         let headers: HeaderMap = headers.collect();
         render(status, &Negotiation::of(&headers, self.uri.query())).map(Body::bytes)
     }
+}
 
-    fn render_bare(&self, code: StatusCode, text: &'static str) -> Response<Body> {
-        let mut response = Response::new(Body::bytes(text));
-        *response.status_mut() = code;
-        let headers = response.headers_mut();
-        if !text.is_empty() {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        }
-        if !self.http2 {
-            headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        response
+fn render_bare(code: StatusCode, text: &'static str, http2: bool) -> Response<Body> {
+    let mut response = Response::new(Body::bytes(text));
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    if !text.is_empty() {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     }
+    if !http2 {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// Adds the headers that every response of the gateway itself has.
