@@ -149,8 +149,8 @@ impl Reloader {
         let mut state = self.state();
         if wanted != state.wanted && wanted != self.fixed {
             warn!(
-                "addresses, port sharing, the maximum number of connections, workers and logging are not reloaded: restart to change \
-                 them"
+                "addresses, port sharing, the maximum number of connections, workers and logging are not reloaded: \
+                 restart to change them"
             );
         }
         state.wanted = wanted;
