@@ -108,7 +108,7 @@ async fn a_target_beyond_65534_bytes_is_refused() {
         };
         if length == 65_534 {
             // RFC 7541, appendix A: `:status: 200`.
-            assert_eq!((answer.0, answer.1[0]), (frames::HEADERS, 0x88));
+            assert_eq!((answer.0, answer.1[0]), (frames::HEADERS, frames::STATUS_200));
         } else {
             assert_eq!(answer, (frames::RST_STREAM, frames::PROTOCOL_ERROR.to_be_bytes().to_vec()));
         }

@@ -39,6 +39,8 @@ pub const END_STREAM: u8 = 0x1;
 pub const ACK: u8 = 0x1;
 /// Flag: the last frame of a header block.
 pub const END_HEADERS: u8 = 0x4;
+/// `:status: 200`, as an index into the static table of HPACK.
+pub const STATUS_200: u8 = 0x88;
 /// `PROTOCOL_ERROR`, an error code.
 pub const PROTOCOL_ERROR: u32 = 1;
 /// `REFUSED_STREAM`.
@@ -118,7 +120,7 @@ pub fn long_request(stream: u32, length: usize) -> Vec<u8> {
 
 /// A response without a body: status 200.
 pub fn ok(stream: u32) -> Vec<u8> {
-    frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88])
+    frame(HEADERS, END_HEADERS | END_STREAM, stream, &[STATUS_200])
 }
 
 /// An HTTP/2 backend at the level of frames. `each` gets the number of a connection and returns the function that

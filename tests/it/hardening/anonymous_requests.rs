@@ -117,7 +117,7 @@ async fn anonymous_requests_beyond_the_queue_are_refused_at_once() {
     assert!(started.elapsed() < Duration::from_secs(5), "the refused requests had to wait");
 }
 
-/// An HTTP/1.1 backend that never responds to proxy requests, but to all others.
+/// An HTTP/1.1 backend that never responds to proxy requests, but to all others, and the number of proxy requests.
 async fn stalled_pods(pki: &Pki) -> (SocketAddr, Arc<AtomicUsize>) {
     let (address, mut streams) = bare(pki, H1).await;
     let stalled = Arc::new(AtomicUsize::new(0));
@@ -133,15 +133,18 @@ async fn stalled_pods(pki: &Pki) -> (SocketAddr, Arc<AtomicUsize>) {
                             .await
                             .unwrap();
                     } else if head.contains("/large") {
-                        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n{:60000}", "");
+                        let answer =
+                            format!("HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n{}", " ".repeat(60_000));
                         stream.write_all(answer.as_bytes()).await.unwrap();
                     } else if head.contains("/chunked") || head.contains("/long") {
                         let length = if head.contains("/long") { 400_000 } else { 60_000 };
                         let answer = format!(
-                            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{length:x}\r\n{:length$}\r\n0\r\n\r\n",
-                            ""
+                            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{length:x}\r\n{}\r\n0\r\n\r\n",
+                            " ".repeat(length)
                         );
-                        stream.write_all(answer.as_bytes()).await.unwrap();
+                        if stream.write_all(answer.as_bytes()).await.is_err() {
+                            return;
+                        }
                     } else if head.contains("/proxy/") {
                         count.fetch_add(1, Ordering::SeqCst);
                     } else {
@@ -235,7 +238,13 @@ async fn long_anonymous_responses_that_are_not_read_end_with_the_request_timeout
     for _ in 0..8 {
         let mut attacker = gateway.frames(None, 0).await;
         attacker.write_all(&frames::request(1, "/long")).await.unwrap();
-        while in_time(frames::read_frame(&mut attacker)).await.unwrap().0 != frames::HEADERS {}
+        let headers = loop {
+            let (kind, _, payload) = in_time(frames::read_frame(&mut attacker)).await.unwrap();
+            if kind == frames::HEADERS {
+                break payload;
+            }
+        };
+        assert_eq!(headers.first(), Some(&frames::STATUS_200), "the backend's response, not a refusal");
         attackers.push(attacker);
     }
     let code = async || gateway.http2_from(1).await.get("/version", &[]).await.status();
