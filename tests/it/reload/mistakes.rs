@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use portcullis::internal::RESTART;
 use rustix::process::Signal;
 use testkit::client::Client;
 use testkit::config_reload::replace;
+use testkit::gateway_process::GatewayProcess;
 use testkit::pki::Ca;
 use testkit::{FakeBackend, Gateway, Pki, flags, until};
 
@@ -99,24 +101,45 @@ async fn a_mistake_keeps_the_configuration_in_use_until_it_is_fixed() {
     .await;
 }
 
+/// Writes a configuration file with these keys of `serving` and `operation`; returns the flag that names it.
+fn write_configuration(pki: &Pki, backend: &FakeBackend, serving: &str, operation: &str) -> String {
+    flags(pki, backend.address);
+    let content = format!(
+        "apiVersion: portcullis.dev/v1alpha1
+kind: GatewayConfiguration
+serving: {{tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key, {serving}}}
+operation: {{{operation}}}
+authentication: {{tokenAuthFile: tokens.csv}}
+clusters: [{{name: c, kubeconfig: backend.kubeconfig}}]
+"
+    );
+    let file = pki.directory.path().join("gateway.yaml");
+    replace(&file, content);
+    format!("--config={}", file.display())
+}
+
+/// Reloads the configuration and waits for the log line that follows the warnings. Twice, since the watch of the files
+/// may reload the old content before.
+async fn reload(process: &GatewayProcess) {
+    let reloads = || process.said("configuration reloaded").len();
+    for _ in 0..2 {
+        let before = reloads();
+        process.signal(Signal::HUP);
+        until("the reload", || reloads() > before).await;
+    }
+}
+
 #[tokio::test]
 async fn warnings_are_logged_once_until_they_change() {
     let pki = Pki::new();
     let backend = FakeBackend::plain(&pki).await;
-    flags(&pki, backend.address);
     let write = |version: &str, workers: usize| {
-        let content = format!(
-            "apiVersion: portcullis.dev/v1alpha1
-kind: GatewayConfiguration
-serving: {{bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key, tlsMinVersion: {version}}}
-operation: {{metricsBindAddress: '127.0.0.1:0', workers: {workers}}}
-authentication: {{tokenAuthFile: tokens.csv}}
-clusters: [{{name: c, kubeconfig: backend.kubeconfig}}]
-"
-        );
-        let file = pki.directory.path().join("gateway.yaml");
-        replace(&file, content);
-        format!("--config={}", file.display())
+        write_configuration(
+            &pki,
+            &backend,
+            &format!("bindAddress: 127.0.0.1, securePort: 0, tlsMinVersion: {version}"),
+            &format!("metricsBindAddress: '127.0.0.1:0', workers: {workers}"),
+        )
     };
     let process = start_process([write("VersionTLS10", 1)]).await;
     let steps = [
@@ -129,14 +152,45 @@ clusters: [{{name: c, kubeconfig: backend.kubeconfig}}]
     ];
     for (index, (version, workers, expected)) in steps.into_iter().enumerate() {
         write(version, workers);
-        for _ in 0..2 {
-            let before = process.gateway.generation().await;
-            process.signal(Signal::HUP);
-            process.gateway.reloaded(before).await;
-        }
+        reload(&process).await;
         let lines =
             ["is not supported; using", "restart to change them"].map(|part| process.said(part).len());
         assert_eq!(lines, expected, "step {index}");
+    }
+}
+
+// All but the last, --logging-format: the process has it as a flag, which overrides the file.
+#[tokio::test]
+async fn a_change_of_any_setting_that_is_not_reloaded_warns() {
+    const SERVING: [(&str, &str, &str); 4] = [
+        ("bind-address", "bindAddress: 127.0.0.1", "bindAddress: 127.0.0.2"),
+        ("secure-port", "securePort: 0", "securePort: 1"),
+        ("permit-port-sharing", "permitPortSharing: false", "permitPortSharing: true"),
+        ("max-connections", "maxConnections: 100", "maxConnections: 99"),
+    ];
+    const OPERATION: [(&str, &str, &str); 3] = [
+        ("metrics-bind-address", "metricsBindAddress: '127.0.0.1:0'", "metricsBindAddress: '127.0.0.2:0'"),
+        ("workers", "workers: 1", "workers: 2"),
+        ("v", "v: 0", "v: 1"),
+    ];
+    let tested: Vec<&str> = SERVING.iter().chain(&OPERATION).map(|(flag, ..)| *flag).collect();
+    assert_eq!(tested, RESTART[..7]);
+
+    let pki = Pki::new();
+    let backend = FakeBackend::plain(&pki).await;
+    let write = |changed: &str| {
+        let section = |keys: &[(&str, &str, &str)]| {
+            let keys =
+                keys.iter().map(|(flag, before, after)| if *flag == changed { *after } else { *before });
+            keys.collect::<Vec<_>>().join(", ")
+        };
+        write_configuration(&pki, &backend, &section(&SERVING), &section(&OPERATION))
+    };
+    let process = start_process([write("none")]).await;
+    for (count, flag) in tested.into_iter().enumerate() {
+        write(flag);
+        process.signal(Signal::HUP);
+        until(flag, || process.said("restart to change them").len() == count + 1).await;
     }
 }
 
