@@ -180,6 +180,15 @@ async fn requests_are_answered_with_kube_apiservers_codes() {
         answer["status"]["userInfo"],
         json!({"username": "carol", "groups": ["system:authenticated"]})
     );
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"nonResourceAttributes": {"verb": "get", "path": "/version"}},
+        "status": {"allowed": false, "denied": true, "reason": "of the client"},
+    });
+    let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let (_, answer) = call(&mut sender, ALICE, Method::POST, reviews, review).await;
+    assert_eq!(answer["status"], json!({"allowed": true}), "nothing of the client's own status");
 }
 
 #[tokio::test]
