@@ -1,14 +1,21 @@
 //! The type checker. Rejects the same expressions at load time as the reference.
 
-use super::Purpose;
+use std::fmt::Write as _;
+
+use super::environment::{Environment, NotAnObject, ResultType, field_names, field_type};
+use super::faults::CompileFault;
 use super::signatures::{self, Overload};
-use super::syntax::{CompileFault, ExprNode, Fold, FoldKind, NodeKind, Selection};
+use super::syntax::{ExprNode, Fold, FoldKind, NodeKind, Selection};
 use super::types::{Solution, Type};
 
-/// Checks an expression against its purpose.
-pub(super) fn check(tree: &ExprNode, purpose: Purpose) -> Result<(), CompileFault> {
+/// Checks an expression against its environment and the type that its result must have.
+pub(super) fn check(
+    tree: &ExprNode,
+    environment: Environment,
+    required: ResultType,
+) -> Result<(), CompileFault> {
     let mut checker = Checker {
-        purpose,
+        environment,
         scope: Vec::new(),
         solution: Solution::default(),
         literals: Vec::new(),
@@ -27,18 +34,24 @@ pub(super) fn check(tree: &ExprNode, purpose: Purpose) -> Result<(), CompileFaul
             return fault(at, "a variable cannot stand for a type");
         }
     }
-    if purpose != Purpose::ClaimMapping && result != Type::BOOL {
-        return fault(0, "must evaluate to bool");
+    match required.required() {
+        Some(required) if required != result => {
+            let mut text = format!("must evaluate to {required}");
+            if environment.names_wrong_result() {
+                write!(text, " but got {result}").ok();
+            }
+            Err(CompileFault::of_whole(text))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn fault<T>(at: usize, text: impl Into<String>) -> Result<T, CompileFault> {
-    Err(CompileFault { at, text: text.into() })
+    Err(CompileFault::new(at, text))
 }
 
 struct Checker<'a> {
-    purpose: Purpose,
+    environment: Environment,
     /// The variables of macros, the innermost last.
     scope: Vec<(&'a str, Type)>,
     solution: Solution,
@@ -119,11 +132,10 @@ impl<'a> Checker<'a> {
             self.uses.push((at, found.clone()));
             return Ok(found.clone());
         }
-        match (name, self.purpose) {
-            ("claims", Purpose::ClaimMapping | Purpose::ClaimRule) => Ok(Type::map(Type::STRING, Type::ANY)),
-            ("user", Purpose::UserRule) => Ok(Type::Named("kubernetes.UserInfo", Vec::new())),
-            _ => fault(at, format!("undeclared reference to '{name}' (in container '')")),
-        }
+        self.environment.variable(name).ok_or_else(|| {
+            CompileFault::new(at, format!("undeclared reference to '{name}' (in container '')"))
+                .with_fix(format!("the variables are: {}", self.environment.names()))
+        })
     }
 
     fn select(
@@ -137,20 +149,21 @@ impl<'a> Checker<'a> {
         let (target, was_optional) = self.solution.solve(&target, false).unwrapped();
         let found = match &target {
             Type::Named("map", parameters) => parameters.get(1).cloned().unwrap_or(Type::DYN),
-            Type::Named("kubernetes.UserInfo", _) => match field {
-                "username" | "uid" => Type::STRING,
-                "groups" => Type::list(Type::STRING),
-                "extra" => Type::map(Type::STRING, Type::list(Type::STRING)),
-                _ => return fault(at, format!("undefined field '{field}'")),
-            },
             Type::Parameter(_) => {
                 self.solution.assign(&Type::DYN, &target);
                 Type::DYN
             }
             dynamic @ Type::Named(..) if dynamic.is_dynamic() => Type::DYN,
-            other @ Type::Named(..) => {
-                return fault(at, format!("type '{other}' does not support field selection"));
-            }
+            other @ Type::Named(name, _) => match field_type(name, field) {
+                Ok(Some(found)) => found,
+                Ok(None) => {
+                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
+                    return Err(fault.with_fix(format!("the fields of {name} are: {}", field_names(name))));
+                }
+                Err(NotAnObject) => {
+                    return fault(at, format!("type '{other}' does not support field selection"));
+                }
+            },
         };
         Ok(match how {
             Selection::Test => Type::BOOL,
@@ -168,8 +181,9 @@ impl<'a> Checker<'a> {
         given: &[Type],
         member: bool,
     ) -> Result<(Type, Option<&'static Overload>), CompileFault> {
-        let Some(overloads) = signatures::overloads(function) else {
-            return fault(at, missing(function));
+        let overloads = signatures::overloads(function).filter(|_| self.environment.has_function(function));
+        let Some(overloads) = overloads else {
+            return Err(CompileFault::undeclared_function(at, function));
         };
         let mut result: Option<Type> = None;
         let mut only = None;
@@ -186,19 +200,18 @@ impl<'a> Checker<'a> {
                 Some(_) => Type::DYN,
             });
         }
-        match result {
-            Some(found) => Ok((found, only)),
-            None if signatures::is_missing(function) => fault(at, missing(function)),
-            None => {
-                let given: Vec<String> =
-                    given.iter().map(|part| self.solution.solve(part, true).to_string()).collect();
-                let applied = match given.split_first() {
-                    Some((target, arguments)) if member => format!("{target}.({})", arguments.join(", ")),
-                    _ => format!("({})", given.join(", ")),
-                };
-                fault(at, format!("found no matching overload for '{function}' applied to '{applied}'"))
-            }
-        }
+        result.map(|found| (found, only)).ok_or_else(|| {
+            let given: Vec<String> =
+                given.iter().map(|part| self.solution.solve(part, true).to_string()).collect();
+            let applied = match given.split_first() {
+                Some((target, arguments)) if member => format!("{target}.({})", arguments.join(", ")),
+                _ => format!("({})", given.join(", ")),
+            };
+            let text = format!("found no matching overload for '{function}' applied to '{applied}'");
+            let declared: Vec<String> = overloads.iter().map(ToString::to_string).collect();
+            CompileFault::new(at, text)
+                .with_fix(format!("'{function}' is declared as: {}", declared.join(" | ")))
+        })
     }
 
     /// Instantiates an overload with fresh type parameters.
@@ -346,13 +359,5 @@ impl<'a> Checker<'a> {
         };
         self.scope.truncate(outside);
         Ok(self.solution.solve(&result, false))
-    }
-}
-
-fn missing(function: &str) -> String {
-    if signatures::is_missing(function) {
-        format!("function '{function}' is not supported here")
-    } else {
-        format!("undeclared reference to '{function}' (in container '')")
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::functions;
+use super::libraries::authorizer::{AccessDecision, AccessQuestion};
 use super::number;
 use super::pattern::Patterns;
 use super::signatures::Overload;
@@ -27,6 +28,18 @@ pub(super) enum Halt {
     Unsuited,
     /// The cost limit is exceeded.
     Cost,
+    /// The authorizer must answer a question first.
+    Ask(Box<AccessQuestion>),
+}
+
+impl Halt {
+    /// Whether the evaluation ends, whatever other operands of `&&` and `||` are.
+    pub(super) fn is_final(&self) -> bool {
+        match self {
+            Self::Error(_) | Self::Unsuited => false,
+            Self::Cost | Self::Ask(_) => true,
+        }
+    }
 }
 
 pub(super) type EvalResult = Result<Datum, Halt>;
@@ -46,12 +59,28 @@ pub(super) struct Machine<'a> {
     /// The variables in scope, innermost last.
     scope: Vec<(&'a str, Datum)>,
     patterns: &'a Patterns,
+    answers: &'a [(AccessQuestion, AccessDecision)],
     spent: u64,
 }
 
 impl<'a> Machine<'a> {
-    pub(super) fn new(name: &'a str, root: Datum, patterns: &'a Patterns) -> Self {
-        Self { scope: vec![(name, root)], patterns, spent: 0 }
+    pub(super) fn new(
+        variables: &'a [(&'static str, Datum)],
+        patterns: &'a Patterns,
+        answers: &'a [(AccessQuestion, AccessDecision)],
+    ) -> Self {
+        let scope = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
+        Self { scope, patterns, answers, spent: 0 }
+    }
+
+    /// The cost so far.
+    pub(super) fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// The answer to a question, if it has been given.
+    pub(super) fn answer(&self, question: &AccessQuestion) -> Option<&'a AccessDecision> {
+        self.answers.iter().find(|(answered, _)| answered == question).map(|(_, decision)| decision)
     }
 
     pub(super) fn patterns(&self) -> &'a Patterns {
@@ -208,7 +237,7 @@ impl<'a> Machine<'a> {
                 Ok(Datum::Bool(value)) if value == decides => return Ok(Datum::Bool(decides)),
                 Ok(Datum::Bool(_)) => {}
                 Ok(_) => failed = failed.or(Some(Halt::Error(NO_SUCH_OVERLOAD.to_owned()))),
-                Err(Halt::Cost) => return Err(Halt::Cost),
+                Err(halt) if halt.is_final() => return Err(halt),
                 Err(halt) => failed = failed.or(Some(halt)),
             }
         }
@@ -261,7 +290,7 @@ impl<'a> Machine<'a> {
                 }
                 Ok(Datum::Bool(_)) => {}
                 Ok(_) => *failed = failed.take().or(Some(Halt::Error(NO_SUCH_OVERLOAD.to_owned()))),
-                Err(Halt::Cost) => return Err(Halt::Cost),
+                Err(halt) if halt.is_final() => return Err(halt),
                 Err(halt) => *failed = failed.take().or(Some(halt)),
             },
             Gathered::Count(count) => match value? {
@@ -392,6 +421,7 @@ fn go_type(value: &Datum) -> &'static str {
         Datum::Optional(_) => "*types.Optional",
         Datum::Type(_) => "*types.Type",
         Datum::Root(_) => "*lazy.MapValue",
+        Datum::Native(native) => native.go_type(),
     }
 }
 
@@ -512,6 +542,10 @@ pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> R
             true
         }
         (Datum::Root(left), Datum::Root(right)) => Arc::ptr_eq(left, right),
+        (Datum::Native(left), Datum::Native(right)) => match left.equals(right) {
+            Some(equal) => equal,
+            None => return no_such_overload(),
+        },
         _ => false,
     })
 }
@@ -535,6 +569,10 @@ pub(super) fn compare(machine: &mut Machine<'_>, left: &Datum, right: &Datum) ->
             machine.charge_reading(left.len().min(right.len()))?;
             left.cmp(right)
         }
+        (Datum::Native(left), Datum::Native(right)) => match left.compare(right) {
+            Some(order) => order,
+            None => return Err(Halt::Unsuited),
+        },
         _ => return Err(Halt::Unsuited),
     })
 }

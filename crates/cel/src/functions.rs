@@ -1,4 +1,4 @@
-//! Dispatches functions by name and arguments: operators, conversions and optionals; see `strings` and `lists`.
+//! Dispatches functions by name and arguments: operators, conversions and optionals; the rest is in `libraries`.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
 use super::signatures::Overload;
 use super::value::{Datum, ListValue};
-use super::{float, lists, number, strings};
+use super::{float, libraries, number};
 
 /// Calls a function; the target of a member function is the first value.
 ///
@@ -81,8 +81,7 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Eval
             Some(value) => Ok(value.as_ref().clone()),
             None => error("optional.none() dereference"),
         },
-        (_, [Datum::String(_), ..]) => strings::call(machine, function, values),
-        _ => lists::call(machine, function, values),
+        _ => libraries::call(machine, function, values),
     }
 }
 
@@ -178,7 +177,7 @@ fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> EvalRes
                 match equal(machine, item, needle) {
                     Ok(true) => return Ok(Datum::Bool(true)),
                     Ok(false) => {}
-                    Err(Halt::Cost) => return Err(Halt::Cost),
+                    Err(halt) if halt.is_final() => return Err(halt),
                     Err(halt) => failed = failed.or(Some(halt)),
                 }
             }

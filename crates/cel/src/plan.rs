@@ -2,8 +2,9 @@
 //! literal patterns once instead of at each evaluation.
 
 use super::eval::{Halt, Machine, is_index};
+use super::faults::CompileFault;
 use super::pattern::Patterns;
-use super::syntax::{CompileFault, ExprNode, NodeKind};
+use super::syntax::{ExprNode, NodeKind};
 use super::value::Datum;
 
 /// Functions that are folded on constants.
@@ -15,7 +16,7 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
     for child in node.children_mut() {
         plan(child, patterns)?;
     }
-    let fault = |text: String| Err(CompileFault { at, text });
+    let fault = |text: String| Err(CompileFault::new(at, text));
     if let NodeKind::Call { function, target, arguments, .. } = &node.kind {
         let last = arguments.last().and_then(constant);
         match (function.as_str(), last) {
@@ -41,11 +42,12 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
     if !is_constant(node) {
         return Ok(());
     }
-    match Machine::new("", Datum::Null, patterns).eval(node) {
+    match Machine::new(&[], patterns, &[]).eval(node) {
         Ok(value) => node.kind = NodeKind::Literal(value),
         Err(Halt::Error(text)) => return fault(text),
         Err(Halt::Unsuited) => return fault("no such overload".to_owned()),
-        Err(Halt::Cost) => return fault("constant is too large".to_owned()),
+        // No constant calls the authorizer.
+        Err(Halt::Cost | Halt::Ask(_)) => return fault("constant is too large".to_owned()),
     }
     Ok(())
 }

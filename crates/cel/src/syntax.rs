@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 use cel::common::ast::operators as op;
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SourceInfo};
 
+use super::environment::Environment;
+use super::faults::CompileFault;
 use super::signatures::{self, Overload};
 use super::types::type_named;
 use super::value::Datum;
@@ -20,14 +22,6 @@ pub(super) const MAX_NESTING: usize = 60;
 /// Maximum depth of the tree; the reference's parser fails at 250 levels of one grammar rule.
 const MAX_DEPTH: usize = 120;
 const PARSER_STACK_SIZE: usize = 256 << 20;
-
-/// A compile error and its position.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CompileFault {
-    /// The offset in the text, in characters.
-    pub(super) at: usize,
-    pub(super) text: String,
-}
 
 /// A node of the tree.
 #[derive(Debug)]
@@ -152,7 +146,7 @@ impl ExprNode {
 }
 
 /// Parses an expression.
-pub(super) fn parse(text: &str) -> Result<ExprNode, CompileFault> {
+pub(super) fn parse(text: &str, environment: Environment) -> Result<ExprNode, CompileFault> {
     bounded(text)?;
     let owned = text.to_owned();
     std::thread::Builder::new()
@@ -165,14 +159,14 @@ pub(super) fn parse(text: &str) -> Result<ExprNode, CompileFault> {
                     .into_iter()
                     .next()
                 {
-                    Some(error) => CompileFault { at: offset(&owned, error.pos), text: error.msg },
-                    None => CompileFault { at: 0, text: "syntax error".to_owned() },
+                    Some(error) => CompileFault::new(offset(&owned, error.pos), error.msg),
+                    None => CompileFault::new(0, "syntax error"),
                 })?;
-            AstReader { source: &source, bound: Vec::new() }.node(tree, 0)
+            AstReader { source: &source, environment, bound: Vec::new() }.node(tree, 0)
         })
-        .map_err(|error| CompileFault { at: 0, text: format!("cannot be parsed now: {error}") })?
+        .map_err(|error| CompileFault::new(0, format!("cannot be parsed now: {error}")))?
         .join()
-        .unwrap_or_else(|_| Err(CompileFault { at: 0, text: "cannot be parsed".to_owned() }))
+        .unwrap_or_else(|_| Err(CompileFault::new(0, "cannot be parsed")))
 }
 
 /// The offset of a line and column, which count from 1.
@@ -185,7 +179,7 @@ fn offset(text: &str, (line, column): (isize, isize)) -> usize {
 /// Rejects texts with too deep brackets or conditionals, into which the crate's parser recurses.
 fn bounded(text: &str) -> Result<(), CompileFault> {
     if text.len() > MAX_LENGTH {
-        return Err(CompileFault { at: 0, text: format!("expression is longer than {MAX_LENGTH} bytes") });
+        return Err(CompileFault::new(0, format!("expression is longer than {MAX_LENGTH} bytes")));
     }
     // Also counts brackets and question marks within string literals. That rejects more, but only texts with dozens of
     // them; skipping literals would need a second lexer that agrees with the parser's.
@@ -198,7 +192,7 @@ fn bounded(text: &str) -> Result<(), CompileFault> {
             _ => {}
         }
         if open > MAX_NESTING || conditionals > 4 * MAX_NESTING {
-            return Err(CompileFault { at, text: "expression is nested too deeply".to_owned() });
+            return Err(CompileFault::new(at, "expression is nested too deeply"));
         }
     }
     Ok(())
@@ -206,13 +200,14 @@ fn bounded(text: &str) -> Result<(), CompileFault> {
 
 struct AstReader<'a> {
     source: &'a SourceInfo,
+    environment: Environment,
     /// The variables of macros, which shadow types of the same name.
     bound: Vec<String>,
 }
 
 impl AstReader<'_> {
     fn fault<T>(&self, id: u64, text: impl Into<String>) -> Result<T, CompileFault> {
-        Err(CompileFault { at: self.at(id), text: text.into() })
+        Err(CompileFault::new(self.at(id), text))
     }
 
     fn at(&self, id: u64) -> usize {
@@ -243,11 +238,13 @@ impl AstReader<'_> {
                 }
             }
             Expr::Select(select) => {
-                match qualified(&select.operand.expr)
-                    .and_then(|prefix| type_named(&format!("{prefix}.{}", select.field)))
-                {
-                    Some(named) => NodeKind::Literal(Datum::Type(named.into())),
-                    None => NodeKind::Select {
+                let name = qualified(&select.operand.expr).map(|prefix| format!("{prefix}.{}", select.field));
+                match name {
+                    Some(name) if self.environment.declares(&name) => NodeKind::Name(name),
+                    Some(name) if let Some(named) = type_named(&name) => {
+                        NodeKind::Literal(Datum::Type(named.into()))
+                    }
+                    _ => NodeKind::Select {
                         operand: self.boxed(*select.operand, depth)?,
                         field: select.field,
                         how: Selection::Plain,
@@ -408,7 +405,7 @@ impl AstReader<'_> {
         let mut args = args.into_iter();
         let at = self.at(id);
         let mut next =
-            || args.next().ok_or_else(|| CompileFault { at, text: format!("too few arguments to {name}()") });
+            || args.next().ok_or_else(|| CompileFault::new(at, format!("too few arguments to {name}()")));
         let variable = self.variable(next()?)?;
         let second = if variables == 2 { Some(self.variable(next()?)?) } else { None };
         if second.as_deref() == Some(variable.as_str()) {

@@ -44,7 +44,6 @@ impl Type {
     pub(super) const INT: Self = Self::Named("int", Vec::new());
     pub(super) const STRING: Self = Self::Named("string", Vec::new());
     pub(super) const DYN: Self = Self::Named("dyn", Vec::new());
-    pub(super) const ANY: Self = Self::Named("any", Vec::new());
 
     /// The type of a constant.
     pub(super) fn of(value: &Datum) -> Self {

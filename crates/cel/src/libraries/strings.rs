@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use regex_automata::meta::Regex;
 
-use super::eval::{EvalResult, Halt, Machine, error};
-use super::functions::{length, shown};
-use super::value::Datum;
+use crate::eval::{EvalResult, Halt, Machine, error};
+use crate::functions::{length, shown};
+use crate::value::Datum;
 
-pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     let Some((Datum::String(text), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
     machine.charge_reading(text.len())?;
     match (function, arguments) {
@@ -185,7 +185,7 @@ fn quote(text: &str) -> Datum {
 }
 
 /// Joins a list of strings.
-pub(super) fn join(machine: &mut Machine<'_>, items: &[Datum], separator: &str) -> EvalResult {
+pub(crate) fn join(machine: &mut Machine<'_>, items: &[Datum], separator: &str) -> EvalResult {
     let mut joined = String::new();
     for (at, item) in items.iter().enumerate() {
         let Datum::String(text) = item else { return error(format!("join: invalid input: {}", shown(item))) };

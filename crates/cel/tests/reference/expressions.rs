@@ -1,9 +1,8 @@
 //! The table of expressions.
 
-use portcullis_cel::Purpose;
 use serde_json::{Value, json};
 
-use super::Case;
+use super::{Case, Purpose};
 
 /// The claims for the expressions, unless a row has its own.
 fn claims() -> Value {
@@ -50,7 +49,7 @@ pub(super) fn all() -> Vec<Case> {
 }
 
 pub(super) fn case(purpose: Purpose, text: &str) -> Case {
-    Case { purpose, text: text.to_owned(), claims: claims(), user: user() }
+    Case { purpose, text: text.to_owned(), claims: claims(), user: user(), variables: Value::Null }
 }
 
 /// Texts at and beyond the limits.

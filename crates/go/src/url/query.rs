@@ -23,7 +23,7 @@ pub fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> 
 }
 
 /// The first value of a key, if the key is there at all.
-pub(crate) fn first<'a>(query: &'a str, key: &str) -> Option<Cow<'a, str>> {
+pub fn first<'a>(query: &'a str, key: &str) -> Option<Cow<'a, str>> {
     pairs(query).find(|(name, _)| name == key).map(|(_, value)| value)
 }
 

@@ -2,12 +2,12 @@
 
 use std::cmp::Ordering;
 
-use super::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
-use super::functions::{self, length};
-use super::strings;
-use super::value::{Datum, ListValue};
+use crate::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
+use crate::functions::{self, length};
+use crate::libraries::strings;
+use crate::value::{Datum, ListValue};
 
-pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     if let ("lists.range", [Datum::Int(count)]) = (function, values) {
         let count = usize::try_from(*count).unwrap_or(0);
         machine.charge(count)?;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 /// Why a text is not a duration, in Go's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DurationError {
+pub enum DurationError {
     /// Not in the form of a duration, or out of range.
     #[error("time: invalid duration {}", quote(.0))]
     Invalid(String),
@@ -23,7 +23,7 @@ pub(crate) enum DurationError {
 
 /// Parses a duration as Go does, in nanoseconds: `1h30m`, `1.5s`, `-10ms`.
 // time: ParseDuration
-pub(crate) fn parse_duration(text: &str) -> Result<i64, DurationError> {
+pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
     let invalid = || DurationError::Invalid(text.to_owned());
     let negative = text.starts_with('-');
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);

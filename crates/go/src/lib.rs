@@ -1,0 +1,15 @@
+//! Functions that must equal Go's standard library. Each file names the code that it follows.
+//!
+//! | file | Go | compared with Go by |
+//! |---|---|---|
+//! | [`duration`] | `time.ParseDuration` | a table that Go printed; twin group `paths`; `crates/cel/tests/reference` |
+//! | [`hex`] | `encoding/hex` | – |
+//! | [`quote`] | `strconv.Quote` | twin groups whose messages quote |
+//! | [`url`] | `net/url` | `tests/it/parsers`; `crates/cel/tests/reference` |
+//!
+//! What else must equal Go, but only the gateway needs, is in `src/go/`.
+
+pub mod duration;
+pub mod hex;
+pub mod quote;
+pub mod url;
