@@ -172,16 +172,19 @@ fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> EvalRes
     Ok(Datum::Bool(match range {
         Datum::List(list) => {
             machine.charge(list.items.len())?;
-            let mut failed = None;
+            let mut found = false;
             for item in list.items.iter() {
                 match equal(machine, item, needle) {
-                    Ok(true) => return Ok(Datum::Bool(true)),
-                    Ok(false) => {}
+                    Ok(equal) => found = equal,
                     Err(halt) if halt.is_final() => return Err(halt),
-                    Err(halt) => failed = failed.or(Some(halt)),
+                    // As in the reference, what cannot be compared is not equal.
+                    Err(_) => {}
+                }
+                if found {
+                    break;
                 }
             }
-            return failed.map_or(Ok(Datum::Bool(false)), Err);
+            found
         }
         Datum::Map(map) => map.raw(needle).is_some(),
         _ => return Err(Halt::Unsuited),

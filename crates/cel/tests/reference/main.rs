@@ -11,6 +11,7 @@
 )]
 #![allow(clippy::print_stderr, clippy::print_stdout, missing_docs, reason = "the output of a test program")]
 
+mod conditions;
 mod expressions;
 mod generated;
 mod patterns;
@@ -260,6 +261,14 @@ fn expressions_evaluate_as_in_the_api_server() {
     for (part, _) in STRICTER {
         assert!(seen.contains(part), "no longer stricter: {part}");
     }
+}
+
+#[test]
+fn conditions_evaluate_as_in_the_api_server() {
+    let Some(program) = GoProgram::build("cel") else { return };
+    let cases = conditions::all();
+    assert!(cases.len() >= 250);
+    compare(&program, &cases);
 }
 
 #[test]
