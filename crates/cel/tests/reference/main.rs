@@ -9,7 +9,12 @@
     clippy::indexing_slicing,
     reason = "a test program: a panic is a failed test"
 )]
-#![allow(clippy::print_stderr, clippy::print_stdout, missing_docs, reason = "the output of a test program")]
+#![allow(
+    clippy::print_stderr,
+    clippy::explicit_auto_deref,
+    missing_docs,
+    reason = "the output of a test program"
+)]
 
 mod conditions;
 mod expressions;

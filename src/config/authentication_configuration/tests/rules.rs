@@ -202,7 +202,7 @@ fn every_field_of_an_issuer_reaches_the_settings() {
         },
         "userValidationRules": [{"expression": "user.username != 'x'"}],
     }));
-    let compiled = |text: &str, purpose| Expression::compile(text, environment, result).unwrap();
+    let compiled = |text: &str, environment, result| Expression::compile(text, environment, result).unwrap();
     let expected = JwtAuthenticator {
         issuer: IssuerSettings {
             url: "https://issuer-url".to_owned(),
