@@ -284,7 +284,7 @@ impl AstReader<'_> {
         let Some(target) = target else { return self.global(id, name, args, depth) };
         if let Some(prefix) = qualified(&target.expr) {
             let function = format!("{prefix}.{name}");
-            if signatures::is_function(&function) {
+            if signatures::is_function(&function) && self.environment.has_function(&function) {
                 return Ok(NodeKind::Call {
                     function,
                     target: None,

@@ -130,6 +130,7 @@ impl fmt::Display for Type {
                 Ok(letter @ b'A'..=b'Z') => write!(out, "{}", char::from(letter)),
                 _ => out.write_str("dyn"),
             },
+            Self::Named("null_type", _) => out.write_str("null"),
             Self::Named(name, parameters) if parameters.is_empty() => out.write_str(name),
             Self::Named(name, parameters) => {
                 let parameters: Vec<String> = parameters.iter().map(Self::to_string).collect();
