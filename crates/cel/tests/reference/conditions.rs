@@ -19,14 +19,17 @@ pub(super) fn all() -> Vec<Case> {
         (Purpose::Review, OBJECTS),
         (Purpose::ClaimRule, AUTHORIZER),
     ];
-    let case = |purpose: Purpose, text: &str| Case {
+    rows.iter().flat_map(|(purpose, rows)| rows.iter().map(|text| case(*purpose, text))).collect()
+}
+
+pub(super) fn case(purpose: Purpose, text: &str) -> Case {
+    Case {
         purpose,
         text: text.to_owned(),
         claims: json!({}),
         user: json!({"username": "", "uid": "", "groups": [], "extra": {}}),
         variables: if purpose == Purpose::Review { review() } else { admission() },
-    };
-    rows.iter().flat_map(|(purpose, rows)| rows.iter().map(|text| case(*purpose, text))).collect()
+    }
 }
 
 /// As kube-apiserver converts a `SubjectAccessReviewSpec`: strings are never absent.

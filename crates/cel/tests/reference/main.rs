@@ -14,6 +14,7 @@
 mod conditions;
 mod expressions;
 mod generated;
+mod generated_conditions;
 mod patterns;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +25,7 @@ use portcullis_cel::{
 };
 use serde_json::json;
 use testkit::go_program::GoProgram;
-use testkit::random::seed;
+use testkit::random::{inputs, seed};
 
 /// Expressions that we refuse or fail and kube-apiserver does not: a part of our error, and the reason.
 const STRICTER: &[(&str, &str)] = &[
@@ -282,7 +283,15 @@ fn random_expressions_evaluate_as_in_the_api_server() {
     let Some(program) = GoProgram::build("cel") else { return };
     let seed = seed();
     eprintln!("seed {seed}");
-    compare(&program, &generated::expressions(seed, 3000));
+    compare(&program, &generated::expressions(seed, inputs(3000)));
+}
+
+#[test]
+fn random_conditions_evaluate_as_in_the_api_server() {
+    let Some(program) = GoProgram::build("cel") else { return };
+    let seed = seed();
+    eprintln!("seed {seed}");
+    compare(&program, &generated_conditions::expressions(seed, inputs(5000)));
 }
 
 #[test]
