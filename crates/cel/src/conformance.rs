@@ -49,6 +49,7 @@ fn describe(value: &Datum) -> Json {
         Datum::String(text) => json!({ "string": &**text }),
         Datum::Int(number) => text(number.to_string()),
         Datum::Uint(number) => text(number.to_string()),
+        Datum::Double(number) if number.is_nan() => text("NaN".to_owned()),
         Datum::Double(number) => text(format!("{:x}", number.to_bits())),
         Datum::Bytes(bytes) => text(hex::hex(bytes)),
         Datum::List(items) if items.opaque => json!({ "opaque": list(&items.items) }),

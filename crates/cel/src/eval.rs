@@ -544,8 +544,12 @@ pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> R
         (Datum::Root(left), Datum::Root(right)) => Arc::ptr_eq(left, right),
         (Datum::Native(left), Datum::Native(right)) => match left.equals(right) {
             Some(equal) => equal,
+            None if left.is_time() => false,
             None => return no_such_overload(),
         },
+        (Datum::Native(left), right) if !matches!(right, Datum::Null) && !left.is_time() => {
+            return no_such_overload();
+        }
         _ => false,
     })
 }

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
+use super::native::Native;
 use super::signatures::Overload;
 use super::value::{Datum, ListValue};
 use super::{float, libraries, number};
@@ -285,6 +286,9 @@ fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> EvalResult {
         ("uint", Datum::String(text)) => parsed(to, text.parse().ok().map(Datum::Uint)),
         ("string", Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_)) => Ok(Datum::string(&shown(value))),
         ("string", Datum::Double(value)) => Ok(Datum::string(&number::text(*value))),
+        ("string", Datum::Native(native @ (Native::Ip(_) | Native::Cidr(_)))) => {
+            Ok(Datum::string(&native.shown()))
+        }
         ("string", Datum::Bytes(bytes)) => {
             machine.charge_reading(bytes.len())?;
             match std::str::from_utf8(bytes) {

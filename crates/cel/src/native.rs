@@ -2,8 +2,9 @@
 
 use std::cmp::Ordering;
 
+use portcullis_go::netip::Prefix;
+
 use super::libraries::authorizer::{Authorizer, Decision, GroupCheck, PathCheck, ResourceCheck};
-use super::libraries::ip::Cidr;
 use super::libraries::named_formats::NamedFormat;
 use super::libraries::quantity::Quantity;
 use super::libraries::semver::Semver;
@@ -17,7 +18,7 @@ pub(super) enum Native {
     Timestamp(Timestamp),
     NamedFormat(NamedFormat),
     Ip(std::net::IpAddr),
-    Cidr(Cidr),
+    Cidr(Prefix),
     Quantity(std::sync::Arc<Quantity>),
     Url(std::sync::Arc<Url>),
     Semver(std::sync::Arc<Semver>),
@@ -74,12 +75,17 @@ impl Native {
             Self::Timestamp(timestamp) => timestamp.0.to_string(),
             Self::NamedFormat(format) => format.0.to_owned(),
             Self::Ip(address) => address.to_string(),
-            Self::Cidr(network) => format!("{}/{}", network.address, network.prefix),
+            Self::Cidr(network) => network.to_string(),
             Self::Quantity(quantity) => format!("{quantity:?}"),
-            Self::Url(url) => format!("{url:?}"),
-            Self::Semver(version) => format!("{version:?}"),
+            Self::Url(url) => url.to_string(),
+            Self::Semver(version) => version.to_string(),
             other => other.type_name().to_owned(),
         }
+    }
+
+    /// Whether this is a duration or a timestamp, which are types of CEL itself.
+    pub(super) fn is_time(&self) -> bool {
+        matches!(self, Self::Duration(_) | Self::Timestamp(_))
     }
 
     /// Whether two values are equal; `None` where the reference has no such overload.
@@ -92,7 +98,7 @@ impl Native {
             (Self::Cidr(left), Self::Cidr(right)) => Some(left == right),
             (Self::Quantity(left), Self::Quantity(right)) => Some(left == right),
             (Self::Url(left), Self::Url(right)) => Some(left == right),
-            (Self::Semver(left), Self::Semver(right)) => Some(left == right),
+            (Self::Semver(left), Self::Semver(right)) => Some(left.is_equal(right)),
             _ => None,
         }
     }

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`duration`] | `time.ParseDuration` | a table that Go printed; twin group `paths`; `crates/cel/tests/reference` |
 //! | [`hex`] | `encoding/hex` | – |
+//! | [`netip`] | `net/netip` | `crates/cel/tests/reference` |
 //! | [`quote`] | `strconv.Quote` | twin groups whose messages quote |
 //! | [`url`] | `net/url` | `tests/it/parsers`; `crates/cel/tests/reference` |
 //!
@@ -11,5 +12,6 @@
 
 pub mod duration;
 pub mod hex;
+pub mod netip;
 pub mod quote;
 pub mod url;

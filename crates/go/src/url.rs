@@ -192,15 +192,48 @@ impl Url {
     pub fn parse(url: &str) -> Result<Self, UrlError> {
         let (rest, fragment) = url.split_once('#').unwrap_or((url, ""));
         let wrong = |url: &str, problem| UrlError::Parse { url: url.to_owned(), problem: Box::new(problem) };
-        let parsed = Self::without_fragment(rest).map_err(|problem| wrong(rest, problem))?;
+        let parsed = Self::without_fragment(rest, false).map_err(|problem| wrong(rest, problem))?;
         unescape_bytes(fragment, Part::Fragment).map_err(|problem| wrong(url, problem))?;
         Ok(Self { fragment: fragment.to_owned(), ..parsed })
     }
 
+    /// Checks the target of a request: an absolute URL or an absolute path, in which a `#` begins no fragment.
+    // Go: net/url/url.go, ParseRequestURI
+    pub fn check_request_uri(url: &str) -> Result<(), UrlError> {
+        let wrong = |problem| UrlError::Parse { url: url.to_owned(), problem: Box::new(problem) };
+        Self::without_fragment(url, true).map(drop).map_err(wrong)
+    }
+
+    /// The path as Go prints it.
+    pub fn escaped_path(&self) -> Cow<'_, str> {
+        escaped_path(&self.path)
+    }
+
+    /// The host without its port and without brackets.
+    // Go: net/url/url.go, Hostname
+    pub fn hostname(&self) -> &str {
+        let (host, _) = self.split_port();
+        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+    }
+
+    /// The port, empty if absent.
+    // Go: net/url/url.go, Port
+    pub fn port(&self) -> &str {
+        self.split_port().1
+    }
+
+    fn split_port(&self) -> (&str, &str) {
+        let split = self.host.rsplit_once(':');
+        split.filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())).unwrap_or((&self.host, ""))
+    }
+
     // Go: net/url/url.go, parse
-    fn without_fragment(url: &str) -> Result<Self, UrlError> {
+    fn without_fragment(url: &str, via_request: bool) -> Result<Self, UrlError> {
         if url.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
             return Err(UrlError::Form("net/url: invalid control character in URL"));
+        }
+        if via_request && url.is_empty() {
+            return Err(UrlError::Form("empty url"));
         }
         if url == "*" {
             return Ok(Self { path: url.to_owned(), ..Self::default() });
@@ -214,11 +247,16 @@ impl Url {
                 rest.clone_into(&mut parsed.opaque);
                 return Ok(parsed);
             }
+            if via_request {
+                return Err(UrlError::Form("invalid URI for request"));
+            }
             if has_colon_in_first_segment(rest) {
                 return Err(UrlError::Form("first path segment in URL cannot contain colon"));
             }
         }
-        let authority = rest.strip_prefix("//").filter(|_| !scheme.is_empty() || !rest.starts_with("///"));
+        let authority = rest
+            .strip_prefix("//")
+            .filter(|_| !scheme.is_empty() || !via_request && !rest.starts_with("///"));
         let path = if let Some(authority) = authority {
             let slash = authority.find('/').unwrap_or(authority.len());
             let (authority, path) = authority.split_at_checked(slash).unwrap_or((authority, ""));

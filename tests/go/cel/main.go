@@ -233,6 +233,9 @@ func describe(value ref.Val) any {
 	case types.Uint:
 		return native(strconv.FormatUint(uint64(v), 10))
 	case types.Double:
+		if math.IsNaN(float64(v)) {
+			return native("NaN")
+		}
 		return native(strconv.FormatUint(math.Float64bits(float64(v)), 16))
 	case types.Bytes:
 		return native(hex.EncodeToString(v))

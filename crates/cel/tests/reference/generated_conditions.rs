@@ -158,7 +158,7 @@ const GRAMMAR: &[Kind] = &[
     },
     Kind {
         name: "texts",
-        leaves: &["['a', 'b']", "[]", "object.metadata.labels.map(k, k)", "request.userInfo.groups"],
+        leaves: &["['a', 'b']", "[]", "object.metadata.labels.map(k, k).sort()", "request.userInfo.groups"],
         composed: &[
             "[«text», «text»]",
             "«texts» + «texts»",
