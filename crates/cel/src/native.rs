@@ -73,7 +73,7 @@ impl Native {
         match self {
             Self::Duration(duration) => duration.0.to_string(),
             Self::Timestamp(timestamp) => timestamp.0.to_string(),
-            Self::NamedFormat(format) => format.0.to_owned(),
+            Self::NamedFormat(format) => format.name().to_owned(),
             Self::Ip(address) => address.to_string(),
             Self::Cidr(network) => network.to_string(),
             Self::Quantity(quantity) => format!("{quantity:?}"),

@@ -15,6 +15,7 @@ mod conditions;
 mod expressions;
 mod generated;
 mod generated_conditions;
+mod named_formats;
 mod patterns;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -284,6 +285,12 @@ fn random_expressions_evaluate_as_in_the_api_server() {
     let seed = seed();
     eprintln!("seed {seed}");
     compare(&program, &generated::expressions(seed, inputs(3000)));
+}
+
+#[test]
+fn named_formats_evaluate_as_in_the_api_server() {
+    let Some(program) = GoProgram::build("cel") else { return };
+    compare(&program, &named_formats::all());
 }
 
 #[test]
