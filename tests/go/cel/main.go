@@ -27,6 +27,7 @@ import (
 	"github.com/google/cel-go/common/types/traits"
 	"github.com/google/cel-go/interpreter"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	admissioncel "k8s.io/apiserver/pkg/admission/plugin/cel"
@@ -217,6 +218,17 @@ func (q testCase) values() map[string]any {
 	return values
 }
 
+// number returns a quantity as digits and exponent, without trailing zeros.
+func number(quantity resource.Quantity) string {
+	amount := quantity.AsDec()
+	digits := amount.UnscaledBig().String()
+	reduced := strings.TrimRight(digits, "0")
+	if reduced == "" {
+		return "0e0"
+	}
+	return fmt.Sprintf("%se%d", reduced, len(digits)-len(reduced)-int(amount.Scale()))
+}
+
 // describe returns a result: values of libraries as their type and text. A list that the authenticator does not accept
 // as a list of strings is only a type.
 func describe(value ref.Val) any {
@@ -255,7 +267,9 @@ func describe(value ref.Val) any {
 	case apiservercel.CIDR:
 		return native(v.Prefix.String())
 	case apiservercel.Quantity:
-		return native(v.Quantity.String())
+		return native(number(v.Quantity.DeepCopy()))
+	case *apiservercel.Quantity:
+		return native(number(v.Quantity.DeepCopy()))
 	case apiservercel.URL:
 		return native(v.URL.String())
 	case apiservercel.Semver:

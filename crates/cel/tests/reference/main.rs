@@ -17,6 +17,7 @@ mod generated;
 mod generated_conditions;
 mod named_formats;
 mod patterns;
+mod quantities;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +34,10 @@ const STRICTER: &[(&str, &str)] = &[
     ("messages are not supported", "a literal says the same"),
     ("nested too deeply", "the parser recurses; a depth that no expression needs"),
     ("expression is longer than", "the same"),
+    (
+        "quantities have at most 1000 digits",
+        "the reference has no bound, and comparing large ones does not end there",
+    ),
     ("unsupported key type", "keys that no lookup finds, or that end the API server"),
     ("actual cost limit exceeded", "strings that a call makes are paid for by their own length"),
     (
@@ -291,6 +296,13 @@ fn random_expressions_evaluate_as_in_the_api_server() {
 fn named_formats_evaluate_as_in_the_api_server() {
     let Some(program) = GoProgram::build("cel") else { return };
     compare(&program, &named_formats::all());
+}
+
+#[test]
+fn quantities_evaluate_as_in_the_api_server() {
+    let Some(program) = GoProgram::build("cel") else { return };
+    compare(&program, &quantities::all());
+    compare(&program, &quantities::random(seed(), inputs(3000)));
 }
 
 #[test]
