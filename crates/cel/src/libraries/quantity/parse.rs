@@ -7,6 +7,7 @@ use super::Amount;
 
 const FORMAT: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+const NUMBER: &str = "unable to parse numeric part of quantity";
 const SUFFIX: &str = "unable to parse quantity's suffix";
 /// The largest exponent, and the largest number of digits. The reference has no bounds; comparing `1e1000000000` with
 /// `1` does not end there.
@@ -43,7 +44,18 @@ pub(super) fn parse(text: &str) -> Result<Amount, &'static str> {
     if parts.whole.len() + parts.fraction.len() > usize::try_from(MAX_DIGITS).unwrap_or(usize::MAX) {
         return Err(TOO_LARGE);
     }
-    Ok(parts.small().unwrap_or_else(|| parts.large()))
+    match parts.small() {
+        Some(amount) => Ok(amount),
+        // The reference needs a digit only here.
+        None if !has_digit(text) => Err(NUMBER),
+        None => Ok(parts.large()),
+    }
+}
+
+/// Whether there is a digit before the suffix.
+fn has_digit(text: &str) -> bool {
+    let text = text.strip_prefix(['+', '-']).unwrap_or(text);
+    text.strip_prefix('.').unwrap_or(text).starts_with(|first: char| first.is_ascii_digit())
 }
 
 impl<'a> Parts<'a> {
