@@ -9,7 +9,7 @@ use std::fmt;
 use super::value::Datum;
 
 /// The types that an expression may name, with their names in the checker.
-const TYPE_NAMES: [(&str, &str); 13] = [
+const TYPE_NAMES: [(&str, &str); 15] = [
     ("bool", "bool"),
     ("bytes", "bytes"),
     ("double", "double"),
@@ -18,6 +18,8 @@ const TYPE_NAMES: [(&str, &str); 13] = [
     ("int", "int"),
     ("list", "list"),
     ("map", "map"),
+    ("net.CIDR", "net.CIDR"),
+    ("net.IP", "net.IP"),
     ("null_type", "null_type"),
     ("optional_type", "optional_type"),
     ("string", "string"),
