@@ -119,6 +119,7 @@ impl<'a> Checker<'a> {
                 self.conditional(node.at, &parts)
             }
             NodeKind::Fold(fold) => self.fold(fold),
+            NodeKind::Member(..) => Ok(Type::BOOL),
             NodeKind::WithOptional { target, variable, body, flat } => {
                 let held = self.node(target)?;
                 self.resolve(target.at, "hasValue", std::slice::from_ref(&held), true)?;
@@ -358,7 +359,12 @@ impl<'a> Checker<'a> {
             }
             FoldKind::SortBy => {
                 let keys = Type::list(self.node(&fold.body)?);
-                self.resolve(fold.range.at, "@sortByAssociatedKeys", &[range, keys], true)?.0
+                let (sorted, overload) =
+                    self.resolve(fold.range.at, "@sortByAssociatedKeys", &[range, keys], true)?;
+                if let Some(overload) = overload {
+                    fold.only.set(overload).ok();
+                }
+                sorted
             }
         };
         self.scope.truncate(outside);

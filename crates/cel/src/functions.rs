@@ -3,11 +3,13 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
+use super::equality::{equal, order, same};
+use super::eval::{EvalResult, Halt, Machine, error, no_such_overload};
 use super::native::Native;
+use super::price::LIST;
 use super::signatures::Overload;
 use super::value::{Datum, ListValue};
-use super::{float, libraries, number};
+use super::{float, libraries, number, price};
 
 /// Calls a function; the target of a member function is the first value.
 ///
@@ -18,7 +20,7 @@ pub(super) fn call(
     values: &[Datum],
     only: Option<&Overload>,
 ) -> EvalResult {
-    machine.charge(1)?;
+    price::charge(machine, function, only, values)?;
     let result = match only {
         Some(only) if !is_one_function(function) && !only.takes(values) => Err(Halt::Unsuited),
         _ => dispatch(machine, function, values),
@@ -38,12 +40,12 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Eval
         ("_==_", [Datum::Root(_), right]) if !matches!(right, Datum::Root(_) | Datum::Null) => {
             no_such_overload()
         }
-        ("_==_", [left, right]) => Ok(Datum::Bool(equal(machine, left, right)?)),
-        ("_!=_", [left, right]) => Ok(Datum::Bool(!equal(machine, left, right)?)),
-        ("_<_", [left, right]) => ordered(machine, left, right, Ordering::is_lt),
-        ("_<=_", [left, right]) => ordered(machine, left, right, Ordering::is_le),
-        ("_>_", [left, right]) => ordered(machine, left, right, Ordering::is_gt),
-        ("_>=_", [left, right]) => ordered(machine, left, right, Ordering::is_ge),
+        ("_==_", [left, right]) => Ok(Datum::Bool(same(machine, left, right)?)),
+        ("_!=_", [left, right]) => Ok(Datum::Bool(!same(machine, left, right)?)),
+        ("_<_", [left, right]) => ordered(left, right, Ordering::is_lt),
+        ("_<=_", [left, right]) => ordered(left, right, Ordering::is_le),
+        ("_>_", [left, right]) => ordered(left, right, Ordering::is_gt),
+        ("_>=_", [left, right]) => ordered(left, right, Ordering::is_ge),
         ("@in", [needle, range]) => contains(machine, needle, range),
         ("_+_", [left, right]) => add(machine, left, right),
         ("_-_" | "_*_" | "_/_" | "_%_", [left, right]) => arithmetic(function, left, right),
@@ -57,18 +59,16 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Eval
         ("size", [value @ (Datum::Bytes(_) | Datum::List(_) | Datum::Map(_))]) => {
             Ok(Datum::Int(length(value.size())))
         }
-        ("bool" | "bytes" | "double" | "int" | "string" | "uint", [value]) => {
-            convert(machine, function, value)
-        }
+        ("bool" | "bytes" | "double" | "int" | "string" | "uint", [value]) => convert(function, value),
         ("optional.none", []) => Ok(Datum::Optional(None)),
         ("optional.of", [value]) => Ok(some(value.clone())),
         ("optional.ofNonZeroValue", [value]) => {
             Ok(if is_zero(value) { Datum::Optional(None) } else { some(value.clone()) })
         }
         ("optional.unwrap" | "unwrapOpt", [Datum::List(list)]) => {
+            machine.charge(list.items.len().saturating_sub(1))?;
             let mut held = Vec::new();
             for item in list.items.iter() {
-                machine.charge(1)?;
                 match item {
                     Datum::Optional(Some(value)) => held.push(value.as_ref().clone()),
                     Datum::Optional(None) => {}
@@ -160,19 +160,13 @@ fn is_zero(value: &Datum) -> bool {
     }
 }
 
-fn ordered(
-    machine: &mut Machine<'_>,
-    left: &Datum,
-    right: &Datum,
-    holds: impl FnOnce(Ordering) -> bool,
-) -> EvalResult {
-    compare(machine, left, right).map(|order| Datum::Bool(holds(order)))
+fn ordered(left: &Datum, right: &Datum, holds: impl FnOnce(Ordering) -> bool) -> EvalResult {
+    order(left, right).map(|order| Datum::Bool(holds(order)))
 }
 
 fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> EvalResult {
     Ok(Datum::Bool(match range {
         Datum::List(list) => {
-            machine.charge(list.items.len())?;
             let mut found = false;
             for item in list.items.iter() {
                 match equal(machine, item, needle) {
@@ -187,7 +181,10 @@ fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> EvalRes
             }
             found
         }
-        Datum::Map(map) => map.raw(needle).is_some(),
+        Datum::Map(map) => {
+            machine.charge(price::size(needle) / 100)?;
+            map.raw(needle).is_some()
+        }
         _ => return Err(Halt::Unsuited),
     }))
 }
@@ -205,12 +202,8 @@ pub(super) fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Eva
         (Datum::Int(left), Datum::Int(right)) => integer(left.checked_add(*right)),
         (Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_add(*right)),
         (Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left + right)),
-        (Datum::String(left), Datum::String(right)) => {
-            machine.charge_reading(left.len() + right.len())?;
-            Ok(Datum::String(format!("{left}{right}").into()))
-        }
+        (Datum::String(left), Datum::String(right)) => Ok(Datum::String(format!("{left}{right}").into())),
         (Datum::Bytes(left), Datum::Bytes(right)) => {
-            machine.charge_reading(left.len() + right.len())?;
             Ok(Datum::Bytes([left.as_ref(), right.as_ref()].concat().into()))
         }
         (Datum::List(left), Datum::List(right)) => joined(machine, left, right),
@@ -225,7 +218,8 @@ fn joined(machine: &mut Machine<'_>, left: &ListValue, right: &ListValue) -> Eva
     if left.items.is_empty() {
         return Ok(Datum::List(right.clone()));
     }
-    machine.charge(left.items.len() + right.items.len())?;
+    // The reference copies nothing. A few elements are cheaper than a list of them.
+    machine.charge((left.items.len() + right.items.len()).saturating_sub(LIST))?;
     Ok(Datum::list(left.scattered().chain(right.scattered()).collect()))
 }
 
@@ -253,10 +247,7 @@ fn arithmetic(operator: &str, left: &Datum, right: &Datum) -> EvalResult {
 }
 
 /// Conversions from strings, such as `int("1")`.
-fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> EvalResult {
-    if let Datum::String(text) = value {
-        machine.charge_reading(text.len())?;
-    }
+fn convert(to: &str, value: &Datum) -> EvalResult {
     match (to, value) {
         ("bool", Datum::Bool(_))
         | ("bytes", Datum::Bytes(_))
@@ -289,13 +280,10 @@ fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> EvalResult {
         ("string", Datum::Native(native @ (Native::Ip(_) | Native::Cidr(_)))) => {
             Ok(Datum::string(&native.shown()))
         }
-        ("string", Datum::Bytes(bytes)) => {
-            machine.charge_reading(bytes.len())?;
-            match std::str::from_utf8(bytes) {
-                Ok(text) => Ok(Datum::string(text)),
-                Err(_) => error("invalid UTF-8 in bytes, cannot convert to string"),
-            }
-        }
+        ("string", Datum::Bytes(bytes)) => match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(Datum::string(text)),
+            Err(_) => error("invalid UTF-8 in bytes, cannot convert to string"),
+        },
         _ => Err(Halt::Unsuited),
     }
 }

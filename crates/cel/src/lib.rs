@@ -53,15 +53,18 @@ mod check;
 #[doc(hidden)]
 pub mod conformance;
 mod environment;
+mod equality;
 mod eval;
 mod faults;
 mod float;
+mod fold;
 mod functions;
 mod libraries;
 mod native;
 mod number;
 mod pattern;
 mod plan;
+mod price;
 mod signatures;
 mod syntax;
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Constant folding, as in the reference: an expression with an invalid constant does not compile. Also compiles
 //! literal patterns once instead of at each evaluation.
 
+use std::collections::BTreeSet;
+
 use super::eval::{Halt, Machine, is_index};
 use super::faults::CompileFault;
 use super::pattern::Patterns;
 use super::syntax::{ExprNode, NodeKind};
-use super::value::Datum;
+use super::value::{Datum, MapKey};
 
 /// Functions that are folded on constants.
 const CONVERSIONS: [&str; 8] = ["bool", "bytes", "double", "dyn", "int", "string", "type", "uint"];
@@ -32,13 +34,7 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
             _ => {}
         }
     }
-    // `in` an empty list is false without evaluation of the operand.
-    if let NodeKind::Call { function, arguments, .. } = &node.kind
-        && function == "@in"
-        && matches!(arguments.last().and_then(constant), Some(Datum::List(list)) if list.items.is_empty())
-    {
-        node.kind = NodeKind::Literal(Datum::Bool(false));
-    }
+    membership(node);
     if !is_constant(node) {
         return Ok(());
     }
@@ -50,6 +46,42 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
         Err(Halt::Cost | Halt::Ask(_)) => return fault("constant is too large".to_owned()),
     }
     Ok(())
+}
+
+/// Replaces `in` a list of constants by a lookup, which is free in the reference.
+// cel-go: interpreter/decorators.go — maybeOptimizeSetMembership
+fn membership(node: &mut ExprNode) {
+    let NodeKind::Call { function, arguments, only, .. } = &mut node.kind else { return };
+    let in_list =
+        only.get().is_some_and(|only| only.parameters.get(1).is_some_and(|list| list.parts().0 == "list"));
+    let ("@in", true, [_, list]) = (function.as_str(), in_list, arguments.as_slice()) else { return };
+    let Some(Datum::List(list)) = constant(list) else { return };
+    if list.items.is_empty() {
+        // The operand is not evaluated.
+        node.kind = NodeKind::Literal(Datum::Bool(false));
+        return;
+    }
+    let Some(set) = keys(&list.items) else { return };
+    arguments.truncate(1);
+    if let Some(operand) = arguments.pop() {
+        node.kind = NodeKind::Member(Box::new(operand), set);
+    }
+}
+
+/// The keys that are equal to one of the values, if all are numbers, strings or truth values.
+fn keys(values: &[Datum]) -> Option<BTreeSet<MapKey>> {
+    let mut set = BTreeSet::new();
+    for value in values {
+        match value {
+            // Equal to nothing.
+            Datum::Double(value) if value.is_nan() => {}
+            Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::String(_) => {
+                set.extend(MapKey::candidates(value).into_iter().flatten());
+            }
+            _ => return None,
+        }
+    }
+    Some(set)
 }
 
 fn constant(node: &ExprNode) -> Option<&Datum> {

@@ -4,6 +4,7 @@
 //! first, and parses on a separate thread with a stack for the deepest allowed text; a panic there becomes an error.
 //! The macros stay unexpanded: checking and evaluating `all` or `map` is simpler and cheaper on the call itself.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use cel::common::ast::operators as op;
@@ -13,7 +14,7 @@ use super::environment::Environment;
 use super::faults::CompileFault;
 use super::signatures::{self, Overload};
 use super::types::type_named;
-use super::value::Datum;
+use super::value::{Datum, MapKey};
 
 /// Maximum length of an expression, in bytes. The reference allows 100,000 code points.
 pub(super) const MAX_LENGTH: usize = 10_000;
@@ -56,6 +57,8 @@ pub(super) enum NodeKind {
     Or(Vec<ExprNode>),
     Conditional(Box<[ExprNode; 3]>),
     Fold(Box<Fold>),
+    /// `in` a list of constants.
+    Member(Box<ExprNode>, BTreeSet<MapKey>),
     /// `optMap` and `optFlatMap`.
     WithOptional {
         target: Box<ExprNode>,
@@ -85,6 +88,8 @@ pub(super) struct Fold {
     pub(super) second: Option<String>,
     pub(super) filter: Option<ExprNode>,
     pub(super) body: ExprNode,
+    /// The overload of `sortBy` that the checker selected.
+    pub(super) only: OnceLock<&'static Overload>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +109,7 @@ impl ExprNode {
     pub(super) fn children(&self) -> Vec<&Self> {
         match &self.kind {
             NodeKind::Literal(_) | NodeKind::Name(_) => Vec::new(),
-            NodeKind::Select { operand, .. } => vec![operand],
+            NodeKind::Select { operand, .. } | NodeKind::Member(operand, _) => vec![operand],
             NodeKind::Call { target, arguments, .. } => {
                 target.iter().map(|target| &**target).chain(arguments).collect()
             }
@@ -123,7 +128,7 @@ impl ExprNode {
     pub(super) fn children_mut(&mut self) -> Vec<&mut Self> {
         match &mut self.kind {
             NodeKind::Literal(_) | NodeKind::Name(_) => Vec::new(),
-            NodeKind::Select { operand, .. } => vec![operand],
+            NodeKind::Select { operand, .. } | NodeKind::Member(operand, _) => vec![operand],
             NodeKind::Call { target, arguments, .. } => {
                 target.iter_mut().map(|target| &mut **target).chain(arguments).collect()
             }
@@ -419,7 +424,15 @@ impl AstReader<'_> {
         let filter = if filtered { Some(self.node(next()?, depth)?) } else { None };
         let body = self.node(next()?, depth)?;
         self.bound.truncate(outside);
-        Ok(NodeKind::Fold(Box::new(Fold { kind, range, variable, second, filter, body })))
+        Ok(NodeKind::Fold(Box::new(Fold {
+            kind,
+            range,
+            variable,
+            second,
+            filter,
+            body,
+            only: OnceLock::new(),
+        })))
     }
 }
 

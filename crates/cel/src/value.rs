@@ -153,13 +153,17 @@ impl Datum {
 impl ListValue {
     /// The element that index selection finds.
     pub(super) fn get(&self, index: usize) -> Option<Datum> {
-        let item = self.items.get(index)?.clone();
-        Some(if self.escaped { item.escaped() } else { item })
+        self.items.get(index).map(|item| self.taken(item))
+    }
+
+    /// An element with the escaped mark.
+    pub(super) fn taken(&self, item: &Datum) -> Datum {
+        if self.escaped { item.clone().escaped() } else { item.clone() }
     }
 
     /// All elements for another list, with the escaped mark.
     pub(super) fn scattered(&self) -> impl Iterator<Item = Datum> + '_ {
-        self.items.iter().cloned().map(|item| if self.escaped { item.escaped() } else { item })
+        self.items.iter().map(|item| self.taken(item))
     }
 }
 
@@ -222,7 +226,8 @@ impl MapKey {
         })
     }
 
-    fn candidates(value: &Datum) -> [Option<Self>; 3] {
+    /// The keys that are equal to a value.
+    pub(super) fn candidates(value: &Datum) -> [Option<Self>; 3] {
         let exact = Self::exact(value);
         match value {
             Datum::Int(number) => [exact, u64::try_from(*number).ok().map(Self::Uint), None],

@@ -1,8 +1,12 @@
 //! The functions of lists.
+//!
+//! The price of a call ([`price::of`]) includes the walk over a list and the elements of the result; the functions charge
+//! what it does not include.
 
 use std::cmp::Ordering;
 
-use crate::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
+use crate::equality::{compare, equal, order, same};
+use crate::eval::{EvalResult, Halt, Machine, error, no_such_overload};
 use crate::functions::{self, length};
 use crate::libraries::strings;
 use crate::value::{Datum, ListValue};
@@ -10,12 +14,10 @@ use crate::value::{Datum, ListValue};
 pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     if let ("lists.range", [Datum::Int(count)]) = (function, values) {
         let count = usize::try_from(*count).unwrap_or(0);
-        machine.charge(count)?;
         return Ok(Datum::list((0..count).map(|at| Datum::Int(length(at))).collect()));
     }
     let Some((Datum::List(list), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
     let items = list.items.as_slice();
-    machine.charge(items.len())?;
     match (function, arguments) {
         ("join", []) => strings::join(machine, items, ""),
         ("join", [Datum::String(separator)]) => strings::join(machine, items, separator),
@@ -24,14 +26,14 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("isSorted", []) if items.first().is_some_and(|first| !is_ordered(first)) => Err(Halt::Unsuited),
         ("isSorted", []) => {
             for (left, right) in items.iter().zip(items.iter().skip(1)) {
-                if order(machine, left, right)?.is_gt() {
+                if ordering(left, right)?.is_gt() {
                     return Ok(Datum::Bool(false));
                 }
             }
             Ok(Datum::Bool(true))
         }
-        ("min", []) => extreme(machine, "min", items, Ordering::is_lt),
-        ("max", []) => extreme(machine, "max", items, Ordering::is_gt),
+        ("min", []) => extreme("min", items, Ordering::is_lt),
+        ("max", []) => extreme("max", items, Ordering::is_gt),
         ("sum", []) => sum(machine, items),
         ("distinct" | "sort", []) if items.is_empty() => Ok(Datum::List(list.clone())),
         ("sort", []) => sorted(machine, items, items),
@@ -39,7 +41,6 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("distinct", []) => {
             let mut kept: Vec<Datum> = Vec::new();
             for item in list.scattered() {
-                machine.charge(kept.len())?;
                 let mut known = false;
                 for other in &kept {
                     known = known || equal(machine, &item, other)?;
@@ -84,7 +85,7 @@ fn position<'a>(
     needle: &Datum,
 ) -> EvalResult {
     for (at, item) in items {
-        if equal(machine, item, needle)? {
+        if same(machine, item, needle)? {
             return Ok(Datum::Int(length(at)));
         }
     }
@@ -92,19 +93,14 @@ fn position<'a>(
 }
 
 /// The order of two elements; the reference's error for incomparable ones omits the function.
-fn order(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
-    match compare(machine, left, right) {
+fn ordering(left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
+    match order(left, right) {
         Err(Halt::Unsuited) => no_such_overload(),
         result => result,
     }
 }
 
-fn extreme(
-    machine: &mut Machine<'_>,
-    name: &str,
-    items: &[Datum],
-    better: impl Fn(Ordering) -> bool,
-) -> EvalResult {
+fn extreme(name: &str, items: &[Datum], better: impl Fn(Ordering) -> bool) -> EvalResult {
     let Some((first, rest)) = items.split_first() else {
         return error(format!("{name} called on empty list"));
     };
@@ -113,7 +109,7 @@ fn extreme(
     }
     let mut best = first;
     for item in rest {
-        if better(order(machine, item, best)?) {
+        if better(ordering(item, best)?) {
             best = item;
         }
     }
@@ -146,8 +142,6 @@ fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> EvalRes
             compare(machine, first, key)?;
         }
     }
-    machine
-        .charge(keys.len().saturating_mul(keys.len().checked_ilog2().unwrap_or(0).try_into().unwrap_or(0)))?;
     let mut pairs: Vec<(&Datum, &Datum)> = keys.iter().zip(items).collect();
     let mut failed = None;
     pairs.sort_by(|(left, _), (right, _)| {
@@ -188,27 +182,33 @@ fn slice(list: &ListValue, from: i64, to: i64) -> EvalResult {
         return error(format!("cannot slice({from}, {to}), list is length {length}"));
     }
     let (from, to) = (usize::try_from(from).unwrap_or(0), usize::try_from(to).unwrap_or(0));
-    Ok(Datum::list(list.scattered().skip(from).take(to - from).collect()))
+    let items = list.items.get(from..to).unwrap_or_default().iter();
+    Ok(Datum::list(items.map(|item| list.taken(item)).collect()))
 }
 
+/// Replaces lists by their elements, without recursion.
 fn flatten(machine: &mut Machine<'_>, list: &ListValue, depth: i64) -> EvalResult {
-    let mut flat: Vec<Datum> = list.scattered().collect();
-    // One level per pass, without recursion.
-    for _ in 0..depth {
-        if !flat.iter().any(|item| matches!(item, Datum::List(_))) {
-            break;
-        }
-        let mut opened = Vec::new();
-        for item in flat {
-            match item {
-                Datum::List(inner) => {
-                    machine.charge(inner.items.len())?;
-                    opened.extend(inner.scattered());
-                }
-                other => opened.push(other),
+    let depth = usize::try_from(depth).unwrap_or(0);
+    // The price includes the elements of the list at each depth, but not those of the lists in it.
+    let mut paid = list.items.len().saturating_mul(depth);
+    let mut flat = Vec::new();
+    let mut open = vec![(list.clone(), 0)];
+    while let Some((list, at)) = open.last_mut() {
+        let Some(item) = list.get(*at) else {
+            open.pop();
+            continue;
+        };
+        *at += 1;
+        match item {
+            Datum::List(inner) if open.len() <= depth => {
+                // One more for the list itself, which may be empty.
+                let work = inner.items.len() + 1;
+                machine.charge(work.saturating_sub(paid))?;
+                paid = paid.saturating_sub(work);
+                open.push((inner, 0));
             }
+            item => flat.push(item),
         }
-        flat = opened;
     }
     Ok(Datum::list(flat))
 }
@@ -216,7 +216,6 @@ fn flatten(machine: &mut Machine<'_>, list: &ListValue, depth: i64) -> EvalResul
 /// Whether each element of `part` equals one of `items`.
 fn covers(machine: &mut Machine<'_>, items: &[Datum], part: &[Datum]) -> Result<bool, Halt> {
     for needle in part {
-        machine.charge(items.len())?;
         let mut found = false;
         for item in items {
             found = found || equal(machine, item, needle)?;
