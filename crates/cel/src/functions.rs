@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
+use super::libraries::{lists, time};
+use super::native::Native;
 use super::signatures::Overload;
 use super::value::{Datum, ListValue};
 use super::{float, libraries, number};
@@ -20,7 +22,12 @@ pub(super) fn call(
     machine.charge(1)?;
     let result = match only {
         Some(only) if !is_one_function(function) && !only.takes(values) => Err(Halt::Unsuited),
-        _ => dispatch(machine, function, values),
+        _ => match (function, values, only) {
+            ("sum", [Datum::List(list)], Some(only)) if list.items.is_empty() => {
+                Ok(lists::zero(&only.result))
+            }
+            _ => dispatch(machine, function, values),
+        },
     };
     match result {
         // Selects the reference's error text.
@@ -34,6 +41,7 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Eval
         ("!_", [Datum::Bool(value)]) => Ok(Datum::Bool(!value)),
         ("-_", [Datum::Int(value)]) => integer(value.checked_neg()),
         ("-_", [Datum::Double(value)]) => Ok(Datum::Double(-value)),
+        ("-_", [Datum::Native(Native::Duration(value))]) => time::negate(*value),
         ("_==_", [Datum::Root(_), right]) if !matches!(right, Datum::Root(_) | Datum::Null) => {
             no_such_overload()
         }
@@ -100,8 +108,8 @@ fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> EvalResu
     // The reference compiles a call with a literal pattern to another function.
     let literal_pattern =
         matches!(values.get(1), Some(String(pattern)) if !machine.patterns().is_new(pattern));
-    // In the reference, strings treat an operator as a method call.
-    let receiver = matches!(first, String(_));
+    // In the reference, strings and times treat an operator as a method call.
+    let receiver = matches!(first, String(_) | Datum::Native(Native::Duration(_) | Native::Timestamp(_)));
     let named = match function {
         "_+_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_) | Bytes(_) | List(_)),
         "_-_" | "_*_" | "_/_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_)),
@@ -113,7 +121,7 @@ fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> EvalResu
         "-_" => !receiver && !matches!(first, Bool(_) | Int(_) | Double(_)),
         "!_" | "@in" | "_==_" | "_!=_" | "contains" | "startsWith" | "endsWith" => false,
         "matches" | "find" | "findAll" if literal_pattern => false,
-        "matches" => !matches!(first, String(_)),
+        "matches" => !receiver,
         "flatten" => {
             let parameters = if matches!(first, Datum::Map(_)) { "(dyn, dyn)" } else { "" };
             return error(format!("no such overload: {}{parameters}.flatten()", first.type_name()));
@@ -155,6 +163,8 @@ fn is_zero(value: &Datum) -> bool {
         Datum::List(list) => list.items.is_empty(),
         Datum::Map(map) => map.entries.is_empty(),
         Datum::Root(root) => root.fields.is_empty(),
+        Datum::Native(Native::Duration(duration)) => duration.0 == 0,
+        Datum::Native(Native::Timestamp(timestamp)) => timestamp.is_zero(),
         _ => false,
     }
 }
@@ -210,6 +220,7 @@ pub(super) fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Eva
             Ok(Datum::Bytes([left.as_ref(), right.as_ref()].concat().into()))
         }
         (Datum::List(left), Datum::List(right)) => joined(machine, left, right),
+        (Datum::Native(left), Datum::Native(right)) => time::add(left, right),
         _ => Err(Halt::Unsuited),
     }
 }
@@ -230,6 +241,7 @@ fn arithmetic(operator: &str, left: &Datum, right: &Datum) -> EvalResult {
         ("_-_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_sub(*right)),
         ("_-_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_sub(*right)),
         ("_-_", Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left - right)),
+        ("_-_", Datum::Native(left), Datum::Native(right)) => time::subtract(left, right),
         ("_*_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_mul(*right)),
         ("_*_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_mul(*right)),
         ("_*_", Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left * right)),
@@ -289,6 +301,7 @@ fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> EvalResult {
                 Err(_) => error("invalid UTF-8 in bytes, cannot convert to string"),
             }
         }
+        ("int" | "string", Datum::Native(native)) => time::convert(to, native),
         _ => Err(Halt::Unsuited),
     }
 }

@@ -5,6 +5,9 @@ use std::cmp::Ordering;
 use crate::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
 use crate::functions::{self, length};
 use crate::libraries::strings;
+use crate::libraries::time::Duration;
+use crate::native::Native;
+use crate::types::Type;
 use crate::value::{Datum, ListValue};
 
 pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
@@ -24,14 +27,14 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("isSorted", []) if items.first().is_some_and(|first| !is_ordered(first)) => Err(Halt::Unsuited),
         ("isSorted", []) => {
             for (left, right) in items.iter().zip(items.iter().skip(1)) {
-                if order(machine, left, right)?.is_gt() {
+                if is_order(machine, left, right, Ordering::Greater)? {
                     return Ok(Datum::Bool(false));
                 }
             }
             Ok(Datum::Bool(true))
         }
-        ("min", []) => extreme(machine, "min", items, Ordering::is_lt),
-        ("max", []) => extreme(machine, "max", items, Ordering::is_gt),
+        ("min", []) => extreme(machine, "min", items, Ordering::Greater),
+        ("max", []) => extreme(machine, "max", items, Ordering::Less),
         ("sum", []) => sum(machine, items),
         ("distinct" | "sort", []) if items.is_empty() => Ok(Datum::List(list.clone())),
         ("sort", []) => sorted(machine, items, items),
@@ -91,20 +94,19 @@ fn position<'a>(
     Ok(Datum::Int(-1))
 }
 
-/// The order of two elements; the reference's error for incomparable ones omits the function.
-fn order(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
+/// Whether two elements have this order. Values of two types, and a NaN, have none.
+fn is_order(machine: &mut Machine<'_>, left: &Datum, right: &Datum, wanted: Ordering) -> Result<bool, Halt> {
+    if !is_ordered(right) {
+        return no_such_overload();
+    }
     match compare(machine, left, right) {
-        Err(Halt::Unsuited) => no_such_overload(),
-        result => result,
+        Ok(order) => Ok(order == wanted),
+        Err(halt) if halt.is_final() => Err(halt),
+        Err(_) => Ok(false),
     }
 }
 
-fn extreme(
-    machine: &mut Machine<'_>,
-    name: &str,
-    items: &[Datum],
-    better: impl Fn(Ordering) -> bool,
-) -> EvalResult {
+fn extreme(machine: &mut Machine<'_>, name: &str, items: &[Datum], replaced: Ordering) -> EvalResult {
     let Some((first, rest)) = items.split_first() else {
         return error(format!("{name} called on empty list"));
     };
@@ -113,7 +115,7 @@ fn extreme(
     }
     let mut best = first;
     for item in rest {
-        if better(order(machine, item, best)?) {
+        if is_order(machine, best, item, replaced)? {
             best = item;
         }
     }
@@ -122,14 +124,30 @@ fn extreme(
 
 fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> EvalResult {
     let Some((first, rest)) = items.split_first() else { return Ok(Datum::Int(0)) };
+    if !matches!(
+        first,
+        Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::Native(Native::Duration(_))
+    ) {
+        return Err(Halt::Unsuited);
+    }
     let mut total = first.clone();
     for item in rest {
-        if !matches!(total, Datum::Int(_) | Datum::Uint(_) | Datum::Double(_)) {
-            return Err(Halt::Unsuited);
-        }
-        total = functions::add(machine, &total, item)?;
+        total = match functions::add(machine, &total, item) {
+            Err(Halt::Unsuited) => return no_such_overload(),
+            result => result?,
+        };
     }
     Ok(total)
+}
+
+/// The sum of an empty list of a type that the checker knows.
+pub(crate) fn zero(sum: &Type) -> Datum {
+    match sum.parts().0 {
+        "uint" => Datum::Uint(0),
+        "double" => Datum::Double(0.0),
+        "duration" => Datum::Native(Native::Duration(Duration(0))),
+        _ => Datum::Int(0),
+    }
 }
 
 /// Sorts items by their keys; stable.
@@ -171,6 +189,7 @@ fn is_ordered(value: &Datum) -> bool {
             | Datum::Double(_)
             | Datum::String(_)
             | Datum::Bytes(_)
+            | Datum::Native(Native::Duration(_) | Native::Timestamp(_))
     )
 }
 
