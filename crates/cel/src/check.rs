@@ -1,12 +1,15 @@
 //! The type checker. Rejects the same expressions at load time as the reference.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::environment::{Environment, NotAnObject, ResultType, field_names, field_type};
 use super::faults::CompileFault;
+use super::libraries::format;
 use super::signatures::{self, Overload};
 use super::syntax::{ExprNode, Fold, FoldKind, NodeKind, Selection};
 use super::types::{Solution, Type};
+use super::value::Datum;
 
 /// Checks an expression against its environment and the type that its result must have.
 pub(super) fn check(
@@ -20,6 +23,9 @@ pub(super) fn check(
         solution: Solution::default(),
         literals: Vec::new(),
         uses: Vec::new(),
+        formats: Vec::new(),
+        within_formats: 0,
+        formatted: HashMap::new(),
     };
     let result = checker.node(tree)?;
     let result = checker.solution.solve(&result, true);
@@ -34,6 +40,7 @@ pub(super) fn check(
             return fault(at, "a variable cannot stand for a type");
         }
     }
+    checker.check_formats()?;
     match required.required() {
         Some(required) if required != result => {
             let mut text = format!("must evaluate to {required}");
@@ -59,25 +66,39 @@ struct Checker<'a> {
     literals: Vec<(usize, Type, Type)>,
     /// Uses of the variables of macros.
     uses: Vec<(usize, Type)>,
+    /// Calls of `format` with literals.
+    formats: Vec<&'a ExprNode>,
+    /// How many calls of `format` the current node is part of.
+    within_formats: usize,
+    /// The types of the nodes there.
+    formatted: HashMap<*const ExprNode, Type>,
 }
 
 impl<'a> Checker<'a> {
     fn node(&mut self, node: &'a ExprNode) -> Result<Type, CompileFault> {
+        let found = self.infer(node)?;
+        if self.within_formats > 0 {
+            self.formatted.insert(std::ptr::from_ref(node), found.clone());
+        }
+        Ok(found)
+    }
+
+    fn infer(&mut self, node: &'a ExprNode) -> Result<Type, CompileFault> {
         match &node.kind {
             NodeKind::Literal(value) => Ok(Type::of(value)),
             NodeKind::Name(name) => self.name(name, node.at),
             NodeKind::Select { operand, field, how } => self.select(node.at, operand, field, *how),
             NodeKind::Call { function, target, arguments, only } => {
                 let mut given = Vec::new();
-                let literals = self.literals.len();
+                let is_format = function == "format";
+                if is_format {
+                    self.formats.push(node);
+                }
+                self.within_formats += usize::from(is_format);
                 for part in target.iter().map(|target| &**target).chain(arguments) {
                     given.push(self.node(part)?);
                 }
-                if function == "format" && target.is_some() {
-                    // The arguments of `format` may have several types.
-                    // cel-go: cel/validator.go — homogeneousAggregateLiteralExemptFunctions
-                    self.literals.truncate(literals);
-                }
+                self.within_formats -= usize::from(is_format);
                 let (result, overload) = self.resolve(node.at, function, &given, target.is_some())?;
                 if let Some(overload) = overload {
                     // A tree is checked once.
@@ -266,14 +287,36 @@ impl<'a> Checker<'a> {
         };
         match first {
             None => *first = Some(found.clone()),
+            // The arguments of a format may be of different types.
+            Some(_) if self.within_formats > 0 => {}
             Some(first) => self.literals.push((at, first.clone(), found.clone())),
         }
         *joined = Some(match joined.take() {
             None => found,
             Some(before) if self.solution.assign(&before, &found) => before.most_general(found),
-            // Of several types: refused at the end, but in the arguments of `format`.
-            Some(_) => Type::DYN,
+            Some(_) if self.within_formats > 0 => Type::DYN,
+            Some(before) => {
+                let (before, found) = (self.solution.solve(&before, true), self.solution.solve(&found, true));
+                return fault(at, format!("expected type '{before}' but found '{found}'"));
+            }
         });
+        Ok(())
+    }
+
+    /// Checks the calls of `format`, when all types are known.
+    fn check_formats(&self) -> Result<(), CompileFault> {
+        let type_of = |node: &ExprNode| match self.formatted.get(&std::ptr::from_ref(node)) {
+            Some(found) => self.solution.solve(found, true),
+            None => Type::DYN,
+        };
+        for node in &self.formats {
+            if let NodeKind::Call { target: Some(target), arguments, .. } = &node.kind
+                && let NodeKind::Literal(Datum::String(format)) = &target.kind
+                && let [ExprNode { kind: NodeKind::List(list), .. }] = arguments.as_slice()
+            {
+                format::check(node.at, format, list, &type_of)?;
+            }
+        }
         Ok(())
     }
 

@@ -57,11 +57,22 @@ fn same_items(machine: &mut Machine<'_>, left: &[Datum], right: &[Datum]) -> Res
         return Ok(false);
     }
     for (left, right) in left.iter().zip(right) {
-        if !equal(machine, left, right)? {
+        if !if_comparable(equal(machine, left, right), true)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// A verdict, or `otherwise` for values that cannot be compared.
+///
+/// Elements of lists and maps count as equal then in `==` of their containers, and as different in functions of lists.
+// cel-go: common/types/list.go — Equal, Contains
+pub(super) fn if_comparable(verdict: Result<bool, Halt>, otherwise: bool) -> Result<bool, Halt> {
+    match verdict {
+        Err(halt) if !halt.is_final() => Ok(otherwise),
+        verdict => verdict,
+    }
 }
 
 fn same_entries(machine: &mut Machine<'_>, left: &MapValue, right: &MapValue) -> Result<bool, Halt> {
@@ -72,7 +83,7 @@ fn same_entries(machine: &mut Machine<'_>, left: &MapValue, right: &MapValue) ->
         let key = key.datum();
         machine.charge(price::size(&key) / 100)?;
         match right.find(&key) {
-            Some(other) if equal(machine, value, &other)? => {}
+            Some(other) if if_comparable(equal(machine, value, &other), true)? => {}
             _ => return Ok(false),
         }
     }

@@ -164,7 +164,7 @@ impl<'a> Machine<'a> {
     fn index(&mut self, node: &'a ExprNode, arguments: &'a [ExprNode]) -> EvalResult {
         let [target, index] = arguments else { return no_such_overload() };
         let optional = matches!(&node.kind, NodeKind::Call { function, .. } if function == "_[?_]");
-        let target = self.attribute(target)?;
+        let target = qualifiable(target, self.attribute(target)?)?;
         // Indexing an empty optional does not evaluate the index.
         if matches!(target, Datum::Optional(None)) {
             return Ok(target);
@@ -281,7 +281,7 @@ impl<'a> Machine<'a> {
     }
 
     fn select(&mut self, operand: &'a ExprNode, field: &str, how: Selection) -> EvalResult {
-        let target = self.attribute(operand)?;
+        let target = qualifiable(operand, self.attribute(operand)?)?;
         let key = Datum::string(field);
         match how {
             Selection::Plain => self.qualified(&target, &key, false),
@@ -395,6 +395,24 @@ fn is_attribute(node: &ExprNode) -> bool {
             matches!(function.as_str(), "_[_]" | "_[?_]") && arguments.len() == 2
         }
         _ => false,
+    }
+}
+
+/// A value as selection sees it. An optional that is computed, and not selected from a variable, holds a plain value in the
+/// reference: its keys have no escapes.
+// cel-go: interpreter/attributes.go — refQualify
+fn qualifiable(node: &ExprNode, value: Datum) -> EvalResult {
+    let is_selection = match &node.kind {
+        NodeKind::Select { .. } => true,
+        NodeKind::Call { function, .. } => function == "_[_]" || function == "_[?_]",
+        _ => false,
+    };
+    match value {
+        Datum::Optional(Some(held)) if !is_selection => match Arc::unwrap_or_clone(held) {
+            Datum::Root(_) => no_such_overload(),
+            held => Ok(Datum::Optional(Some(Arc::new(held.unescaped())))),
+        },
+        value => Ok(value),
     }
 }
 

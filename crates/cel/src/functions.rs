@@ -3,8 +3,9 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::equality::{equal, order, same};
+use super::equality::{equal, if_comparable, order, same};
 use super::eval::{EvalResult, Halt, Machine, error, no_such_overload};
+use super::libraries::{lists, time};
 use super::native::Native;
 use super::price::LIST;
 use super::signatures::Overload;
@@ -23,7 +24,12 @@ pub(super) fn call(
     price::charge(machine, function, only, values)?;
     let result = match only {
         Some(only) if !is_one_function(function) && !only.takes(values) => Err(Halt::Unsuited),
-        _ => dispatch(machine, function, values),
+        _ => match (function, values, only) {
+            ("sum", [Datum::List(list)], Some(only)) if list.items.is_empty() => {
+                Ok(lists::zero(&only.result))
+            }
+            _ => dispatch(machine, function, values),
+        },
     };
     match result {
         // Selects the reference's error text.
@@ -37,11 +43,12 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Eval
         ("!_", [Datum::Bool(value)]) => Ok(Datum::Bool(!value)),
         ("-_", [Datum::Int(value)]) => integer(value.checked_neg()),
         ("-_", [Datum::Double(value)]) => Ok(Datum::Double(-value)),
+        ("-_", [Datum::Native(Native::Duration(value))]) => time::negate(*value),
         ("_==_", [Datum::Root(_), right]) if !matches!(right, Datum::Root(_) | Datum::Null) => {
             no_such_overload()
         }
         ("_==_", [left, right]) => Ok(Datum::Bool(same(machine, left, right)?)),
-        ("_!=_", [left, right]) => Ok(Datum::Bool(!same(machine, left, right)?)),
+        ("_!=_", [left, right]) => Ok(Datum::Bool(!if_comparable(same(machine, left, right), false)?)),
         ("_<_", [left, right]) => ordered(left, right, Ordering::is_lt),
         ("_<=_", [left, right]) => ordered(left, right, Ordering::is_le),
         ("_>_", [left, right]) => ordered(left, right, Ordering::is_gt),
@@ -101,8 +108,8 @@ fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> EvalResu
     // The reference compiles a call with a literal pattern to another function.
     let literal_pattern =
         matches!(values.get(1), Some(String(pattern)) if !machine.patterns().is_new(pattern));
-    // In the reference, strings treat an operator as a method call.
-    let receiver = matches!(first, String(_));
+    // In the reference, strings and times treat an operator as a method call.
+    let receiver = matches!(first, String(_) | Datum::Native(Native::Duration(_) | Native::Timestamp(_)));
     let named = match function {
         "_+_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_) | Bytes(_) | List(_)),
         "_-_" | "_*_" | "_/_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_)),
@@ -114,7 +121,7 @@ fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> EvalResu
         "-_" => !receiver && !matches!(first, Bool(_) | Int(_) | Double(_)),
         "!_" | "@in" | "_==_" | "_!=_" | "contains" | "startsWith" | "endsWith" => false,
         "matches" | "find" | "findAll" if literal_pattern => false,
-        "matches" => !matches!(first, String(_)),
+        "matches" => !receiver,
         "flatten" => {
             let parameters = if matches!(first, Datum::Map(_)) { "(dyn, dyn)" } else { "" };
             return error(format!("no such overload: {}{parameters}.flatten()", first.type_name()));
@@ -156,6 +163,8 @@ fn is_zero(value: &Datum) -> bool {
         Datum::List(list) => list.items.is_empty(),
         Datum::Map(map) => map.entries.is_empty(),
         Datum::Root(root) => root.fields.is_empty(),
+        Datum::Native(Native::Duration(duration)) => duration.0 == 0,
+        Datum::Native(Native::Timestamp(timestamp)) => timestamp.is_zero(),
         _ => false,
     }
 }
@@ -169,12 +178,7 @@ fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> EvalRes
         Datum::List(list) => {
             let mut found = false;
             for item in list.items.iter() {
-                match equal(machine, item, needle) {
-                    Ok(equal) => found = equal,
-                    Err(halt) if halt.is_final() => return Err(halt),
-                    // As in the reference, what cannot be compared is not equal.
-                    Err(_) => {}
-                }
+                found = if_comparable(equal(machine, needle, item), false)?;
                 if found {
                     break;
                 }
@@ -207,6 +211,7 @@ pub(super) fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Eva
             Ok(Datum::Bytes([left.as_ref(), right.as_ref()].concat().into()))
         }
         (Datum::List(left), Datum::List(right)) => joined(machine, left, right),
+        (Datum::Native(left), Datum::Native(right)) => time::add(left, right),
         _ => Err(Halt::Unsuited),
     }
 }
@@ -228,6 +233,7 @@ fn arithmetic(operator: &str, left: &Datum, right: &Datum) -> EvalResult {
         ("_-_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_sub(*right)),
         ("_-_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_sub(*right)),
         ("_-_", Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left - right)),
+        ("_-_", Datum::Native(left), Datum::Native(right)) => time::subtract(left, right),
         ("_*_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_mul(*right)),
         ("_*_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_mul(*right)),
         ("_*_", Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left * right)),
@@ -284,6 +290,7 @@ fn convert(to: &str, value: &Datum) -> EvalResult {
             Ok(text) => Ok(Datum::string(text)),
             Err(_) => error("invalid UTF-8 in bytes, cannot convert to string"),
         },
+        ("int" | "string", Datum::Native(native)) => time::convert(to, native),
         _ => Err(Halt::Unsuited),
     }
 }

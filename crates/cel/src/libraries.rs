@@ -6,7 +6,7 @@ pub(crate) mod authorizer;
 pub(crate) mod format;
 pub(crate) mod ip;
 pub(crate) mod json_patch;
-mod lists;
+pub(crate) mod lists;
 pub(crate) mod named_formats;
 pub(crate) mod quantity;
 pub(crate) mod semver;

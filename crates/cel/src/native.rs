@@ -72,7 +72,7 @@ impl Native {
     pub(super) fn shown(&self) -> String {
         match self {
             Self::Duration(duration) => duration.0.to_string(),
-            Self::Timestamp(timestamp) => timestamp.0.to_string(),
+            Self::Timestamp(timestamp) => timestamp.in_utc(),
             Self::NamedFormat(format) => format.name().to_owned(),
             Self::Ip(address) => address.to_string(),
             Self::Cidr(network) => network.to_string(),

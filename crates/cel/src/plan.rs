@@ -10,7 +10,8 @@ use super::syntax::{ExprNode, NodeKind};
 use super::value::{Datum, MapKey};
 
 /// Functions that are folded on constants.
-const CONVERSIONS: [&str; 8] = ["bool", "bytes", "double", "dyn", "int", "string", "type", "uint"];
+const CONVERSIONS: [&str; 10] =
+    ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];
 
 /// Folds the constants of a tree, and compiles its literal patterns.
 pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), CompileFault> {
@@ -40,7 +41,7 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
     }
     match Machine::new(&[], patterns, &[]).eval(node) {
         Ok(value) => node.kind = NodeKind::Literal(value),
-        Err(Halt::Error(text)) => return fault(text),
+        Err(Halt::Error(text)) => return Err(invalid_time(node).unwrap_or(CompileFault::new(at, text))),
         Err(Halt::Unsuited) => return fault("no such overload".to_owned()),
         // No constant calls the authorizer.
         Err(Halt::Cost | Halt::Ask(_)) => return fault("constant is too large".to_owned()),
@@ -82,6 +83,19 @@ fn keys(values: &[Datum]) -> Option<BTreeSet<MapKey>> {
         }
     }
     Some(set)
+}
+
+/// The reference's error for the literal of a duration or a timestamp.
+// cel-go: cel/validator.go — ValidateDurationLiterals, ValidateTimestampLiterals
+fn invalid_time(node: &ExprNode) -> Option<CompileFault> {
+    let NodeKind::Call { function, arguments, .. } = &node.kind else { return None };
+    let fix = match function.as_str() {
+        "duration" => "write a duration as '1h30m'",
+        "timestamp" => "write a timestamp as '2024-01-31T00:00:00Z', of the years 1 to 9999",
+        _ => return None,
+    };
+    let at = arguments.first().map_or(node.at, |argument| argument.at);
+    Some(CompileFault::new(at, format!("invalid {function} argument")).with_fix(fix))
 }
 
 fn constant(node: &ExprNode) -> Option<&Datum> {

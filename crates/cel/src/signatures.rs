@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
+use super::native::Native;
 use super::types::Type;
 use super::value::Datum;
 
@@ -190,6 +191,8 @@ fn fits(parameter: &Type, value: &Datum) -> bool {
     let Type::Named(name, parameters) = parameter else { return true };
     match (*name, value) {
         ("dyn" | "any", _) => true,
+        ("duration", Datum::Native(value)) => matches!(value, Native::Duration(_)),
+        ("timestamp", Datum::Native(value)) => matches!(value, Native::Timestamp(_)),
         ("list", Datum::List(list)) => match (parameters.first(), list.items.first()) {
             (Some(element), Some(first)) => fits(element, first),
             _ => true,

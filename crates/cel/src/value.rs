@@ -121,6 +121,15 @@ impl Datum {
         }
     }
 
+    /// Removes the mark.
+    pub(super) fn unescaped(self) -> Self {
+        match self {
+            Self::List(list) => Self::List(ListValue { escaped: false, ..list }),
+            Self::Map(map) => Self::Map(MapValue { escaped: false, ..map }),
+            other => other,
+        }
+    }
+
     pub(super) fn type_name(&self) -> &str {
         match self {
             Self::Null => "null_type",

@@ -5,10 +5,13 @@
 
 use std::cmp::Ordering;
 
-use crate::equality::{compare, equal, order, same};
+use crate::equality::{compare, equal, if_comparable, order, same};
 use crate::eval::{EvalResult, Halt, Machine, error, no_such_overload};
 use crate::functions::{self, length};
 use crate::libraries::strings;
+use crate::libraries::time::Duration;
+use crate::native::Native;
+use crate::types::Type;
 use crate::value::{Datum, ListValue};
 
 pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
@@ -26,14 +29,14 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("isSorted", []) if items.first().is_some_and(|first| !is_ordered(first)) => Err(Halt::Unsuited),
         ("isSorted", []) => {
             for (left, right) in items.iter().zip(items.iter().skip(1)) {
-                if ordering(left, right)?.is_gt() {
+                if is_order(left, right, Ordering::Greater)? {
                     return Ok(Datum::Bool(false));
                 }
             }
             Ok(Datum::Bool(true))
         }
-        ("min", []) => extreme("min", items, Ordering::is_lt),
-        ("max", []) => extreme("max", items, Ordering::is_gt),
+        ("min", []) => extreme("min", items, Ordering::Greater),
+        ("max", []) => extreme("max", items, Ordering::Less),
         ("sum", []) => sum(machine, items),
         ("distinct" | "sort", []) if items.is_empty() => Ok(Datum::List(list.clone())),
         ("sort", []) => sorted(machine, items, items),
@@ -43,7 +46,7 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
             for item in list.scattered() {
                 let mut known = false;
                 for other in &kept {
-                    known = known || equal(machine, &item, other)?;
+                    known = known || if_comparable(equal(machine, &item, other), false)?;
                 }
                 if !known {
                     kept.push(item);
@@ -85,22 +88,26 @@ fn position<'a>(
     needle: &Datum,
 ) -> EvalResult {
     for (at, item) in items {
-        if same(machine, item, needle)? {
+        if if_comparable(same(machine, item, needle), false)? {
             return Ok(Datum::Int(length(at)));
         }
     }
     Ok(Datum::Int(-1))
 }
 
-/// The order of two elements; the reference's error for incomparable ones omits the function.
-fn ordering(left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
+/// Whether two elements have this order. Values of two types, and a NaN, have none.
+fn is_order(left: &Datum, right: &Datum, wanted: Ordering) -> Result<bool, Halt> {
+    if !is_ordered(right) {
+        return no_such_overload();
+    }
     match order(left, right) {
-        Err(Halt::Unsuited) => no_such_overload(),
-        result => result,
+        Ok(order) => Ok(order == wanted),
+        Err(halt) if halt.is_final() => Err(halt),
+        Err(_) => Ok(false),
     }
 }
 
-fn extreme(name: &str, items: &[Datum], better: impl Fn(Ordering) -> bool) -> EvalResult {
+fn extreme(name: &str, items: &[Datum], replaced: Ordering) -> EvalResult {
     let Some((first, rest)) = items.split_first() else {
         return error(format!("{name} called on empty list"));
     };
@@ -109,7 +116,7 @@ fn extreme(name: &str, items: &[Datum], better: impl Fn(Ordering) -> bool) -> Ev
     }
     let mut best = first;
     for item in rest {
-        if better(ordering(item, best)?) {
+        if is_order(best, item, replaced)? {
             best = item;
         }
     }
@@ -118,14 +125,30 @@ fn extreme(name: &str, items: &[Datum], better: impl Fn(Ordering) -> bool) -> Ev
 
 fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> EvalResult {
     let Some((first, rest)) = items.split_first() else { return Ok(Datum::Int(0)) };
+    if !matches!(
+        first,
+        Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::Native(Native::Duration(_))
+    ) {
+        return Err(Halt::Unsuited);
+    }
     let mut total = first.clone();
     for item in rest {
-        if !matches!(total, Datum::Int(_) | Datum::Uint(_) | Datum::Double(_)) {
-            return Err(Halt::Unsuited);
-        }
-        total = functions::add(machine, &total, item)?;
+        total = match functions::add(machine, &total, item) {
+            Err(Halt::Unsuited) => return no_such_overload(),
+            result => result?,
+        };
     }
     Ok(total)
+}
+
+/// The sum of an empty list of a type that the checker knows.
+pub(crate) fn zero(sum: &Type) -> Datum {
+    match sum.parts().0 {
+        "uint" => Datum::Uint(0),
+        "double" => Datum::Double(0.0),
+        "duration" => Datum::Native(Native::Duration(Duration(0))),
+        _ => Datum::Int(0),
+    }
 }
 
 /// Sorts items by their keys; stable.
@@ -165,6 +188,7 @@ fn is_ordered(value: &Datum) -> bool {
             | Datum::Double(_)
             | Datum::String(_)
             | Datum::Bytes(_)
+            | Datum::Native(Native::Duration(_) | Native::Timestamp(_))
     )
 }
 
@@ -218,7 +242,7 @@ fn covers(machine: &mut Machine<'_>, items: &[Datum], part: &[Datum]) -> Result<
     for needle in part {
         let mut found = false;
         for item in items {
-            found = found || equal(machine, item, needle)?;
+            found = found || if_comparable(equal(machine, item, needle), false)?;
         }
         if !found {
             return Ok(false);

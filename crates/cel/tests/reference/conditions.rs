@@ -118,6 +118,21 @@ const REVIEWS: &[&str] = &[
 ];
 
 const OBJECTS: &[&str] = &[
+    // Values of two types that have no equality.
+    "[dyn(cidr('10.0.0.0/8')), dyn(1)].distinct().size()",
+    "[dyn(cidr('10.0.0.0/8'))].indexOf(dyn(1))",
+    "[dyn(cidr('10.0.0.0/8'))].lastIndexOf(dyn(1))",
+    "sets.contains([dyn(cidr('10.0.0.0/8'))],[dyn(1)])",
+    "sets.intersects([dyn(1)],[dyn(cidr('10.0.0.0/8'))])",
+    "sets.equivalent([dyn(1)],[dyn(cidr('10.0.0.0/8'))])",
+    "[dyn(cidr('10.0.0.0/8'))] == [dyn(1)]",
+    "[dyn(cidr('10.0.0.0/8')), dyn(2)] == [dyn(1), dyn(3)]",
+    "{'a': dyn(cidr('10.0.0.0/8'))} == {'a': dyn(1)}",
+    "optional.of(dyn(cidr('10.0.0.0/8'))) == optional.of(dyn(1))",
+    "[dyn(1)] == [dyn(cidr('10.0.0.0/8'))]",
+    "dyn(cidr('10.0.0.0/8')) != dyn(1)",
+    "[authorizer] == [authorizer]",
+    "[dyn(cidr('10.0.0.0/8'))] != [dyn(1)]",
     "object.spec.replicas",
     "object.spec.replicas + 1",
     "object.spec.replicas > oldObject.spec.replicas",

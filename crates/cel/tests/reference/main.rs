@@ -42,6 +42,10 @@ const STRICTER: &[(&str, &str)] = &[
         "quantities have at most 1000 digits",
         "the reference has no bound, and comparing large ones does not end there",
     ),
+    (
+        "a macro with two variables over all claims is not supported here",
+        "the reference uses the values as keys there",
+    ),
     ("unsupported key type", "keys that no lookup finds, or that end the API server"),
     ("actual cost limit exceeded", "strings that a call makes are paid for by their own length"),
     (
