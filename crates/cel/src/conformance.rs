@@ -3,7 +3,6 @@
 use portcullis_go::hex;
 use serde_json::{Value as Json, json};
 
-use super::eval::Machine;
 use super::native::Native;
 use super::value::Datum;
 use super::{AccessDecision, AccessQuestion, Bindings, Expression, Outcome, float, pattern, signatures};
@@ -30,9 +29,7 @@ pub fn evaluate(
             }
             Outcome::Error(error) => return (Err(error.to_string()), cost),
             Outcome::Value(_) => {
-                let compiled = &expression.0;
-                let mut machine = Machine::new(&bindings.0, &compiled.patterns, &answers);
-                let value = machine.eval(&compiled.tree).map(|value| describe(&value));
+                let (value, _) = expression.run(bindings, &answers, describe);
                 return (value.map_err(|halt| format!("{halt:?}")), cost);
             }
         }

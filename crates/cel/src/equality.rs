@@ -30,9 +30,10 @@ pub(super) fn same(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Re
             Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
             Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
         ) => number::compare(left, right) == Some(Ordering::Equal),
-        (Datum::String(left), Datum::String(right)) => left == right,
+        (Datum::String(left), Datum::String(right)) | (Datum::Type(left), Datum::Type(right)) => {
+            left == right
+        }
         (Datum::Bytes(left), Datum::Bytes(right)) => left == right,
-        (Datum::Type(left), Datum::Type(right)) => left == right,
         (Datum::Optional(left), Datum::Optional(right)) => match (left, right) {
             (Some(left), Some(right)) => same(machine, left, right)?,
             (left, right) => left.is_none() && right.is_none(),

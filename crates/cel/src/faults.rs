@@ -1,5 +1,7 @@
 //! Errors of compilation, as the reference words them, each with a fix where there is one to name.
 
+use std::fmt;
+
 use super::signatures;
 
 /// The longest source line in bytes that an error shows.
@@ -37,6 +39,11 @@ impl CompileFault {
 
     pub(super) fn of_whole(text: impl Into<String>) -> Self {
         Self { at: None, text: text.into(), fix: None }
+    }
+
+    /// An error of the parser without a position.
+    pub(super) fn unplaced(text: impl fmt::Display) -> Self {
+        Self::of_whole(format!("compilation failed: ERROR: <input>:-1:0: {text}"))
     }
 
     pub(super) fn with_fix(self, fix: impl Into<String>) -> Self {

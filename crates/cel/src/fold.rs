@@ -139,16 +139,13 @@ impl<'a> Loop<'a> {
                 Ok(())
             }
             Gathered::List(list) => {
-                let value = match self.fold.kind {
-                    FoldKind::Filter => {
-                        machine.charge(3 + LIST)?;
-                        element
-                    }
+                let value = if self.fold.kind == FoldKind::Filter {
+                    machine.charge(3 + LIST)?;
+                    element
+                } else {
                     // The accumulator, a list of one element, and a sum; a list of a constant is a constant.
-                    _ => {
-                        machine.charge(2 + if is_literal(body) { 0 } else { LIST })?;
-                        machine.eval(body)?
-                    }
+                    machine.charge(2 + if is_literal(body) { 0 } else { LIST })?;
+                    machine.eval(body)?
                 };
                 if self.failed.is_none() {
                     list.push(value);

@@ -66,6 +66,7 @@ mod pattern;
 mod plan;
 mod price;
 mod signatures;
+mod stack;
 mod syntax;
 #[cfg(test)]
 mod tests;
@@ -97,7 +98,22 @@ struct Compiled {
     environment: Environment,
     result: ResultType,
     tree: ExprNode,
+    /// Whether the evaluation needs a stack of its own.
+    deep: bool,
     patterns: Patterns,
+}
+
+/// The depth of a tree that is evaluated on the caller's stack: a level needs up to 10 KiB in a debug build.
+const SHALLOW: usize = 64;
+
+impl Drop for Compiled {
+    /// Takes the tree apart without recursion: the caller's stack may be small.
+    fn drop(&mut self) {
+        let mut pending = vec![self.tree.take()];
+        while let Some(mut node) = pending.pop() {
+            pending.extend(node.children_mut().into_iter().map(ExprNode::take));
+        }
+    }
 }
 
 /// Why an evaluation failed: an error of the token or the rule, never of the gateway.
@@ -129,9 +145,13 @@ impl Expression {
             check::check(&tree, environment, result)?;
             let mut patterns = Patterns::default();
             plan::plan(&mut tree, &mut patterns)?;
-            Ok(Compiled { text: text.to_owned(), environment, result, tree, patterns })
+            let deep = tree.depth() > SHALLOW;
+            Ok(Compiled { text: text.to_owned(), environment, result, tree, deep, patterns })
         };
-        compile().map(|compiled| Self(Arc::new(compiled))).map_err(|fault| fault.display(text))
+        stack::run("cel-compiler", stack::COMPILER, compile)
+            .unwrap_or_else(|reason| Err(CompileFault::of_whole(format!("cannot be compiled now: {reason}"))))
+            .map(|compiled| Self(Arc::new(compiled)))
+            .map_err(|fault| fault.display(text))
     }
 
     /// The source text.
@@ -168,9 +188,9 @@ impl Expression {
         bindings: &Bindings,
         answers: &[(AccessQuestion, AccessDecision)],
     ) -> Evaluated {
-        let mut machine = eval::Machine::new(&bindings.0, &self.0.patterns, answers);
-        let outcome = match machine.eval(&self.0.tree) {
-            Ok(value) => Outcome::Value(Value::from(&value)),
+        let (result, cost) = self.run(bindings, answers, |value| Value::from(value));
+        let outcome = match result {
+            Ok(value) => Outcome::Value(value),
             Err(eval::Halt::Error(text)) => Outcome::Error(EvalError(text)),
             Err(eval::Halt::Unsuited) => Outcome::Error(EvalError("no such overload".to_owned())),
             Err(eval::Halt::Cost) => {
@@ -178,7 +198,27 @@ impl Expression {
             }
             Err(eval::Halt::Ask(question)) => Outcome::Ask(question),
         };
-        Evaluated { outcome, cost: machine.spent() }
+        Evaluated { outcome, cost }
+    }
+
+    /// Evaluates the tree, and converts its value; also returns the cost.
+    fn run<T: Send>(
+        &self,
+        bindings: &Bindings,
+        answers: &[(AccessQuestion, AccessDecision)],
+        convert: impl FnOnce(&Datum) -> T + Send,
+    ) -> (Result<T, eval::Halt>, u64) {
+        let compiled = &self.0;
+        let evaluate = || {
+            let mut machine = eval::Machine::new(&bindings.0, &compiled.patterns, answers);
+            let result = machine.eval(&compiled.tree).map(|value| convert(&value));
+            (result, machine.spent())
+        };
+        if !compiled.deep {
+            return evaluate();
+        }
+        stack::run("cel-evaluator", stack::EVALUATOR, evaluate)
+            .unwrap_or_else(|reason| (Err(eval::Halt::Error(reason)), eval::COST_LIMIT))
     }
 }
 
