@@ -18,8 +18,8 @@ pub(super) const MAP: usize = 30;
 /// The cost of creating an object.
 const STRUCT: usize = 40;
 /// The length of the longest pattern of a named format.
-// apiserver: pkg/cel/format.go — MaxNameFormatRegexSize
-const LONGEST_FORMAT: usize = 128;
+// apiserver: pkg/cel/library/format.go — urlLength
+const LONGEST_FORMAT: usize = 1103;
 
 /// The cost of a tenth of a unit for each byte or element.
 pub(super) fn tenth(length: usize) -> usize {

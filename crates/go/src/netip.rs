@@ -191,7 +191,7 @@ impl Groups {
             }
             Some(at) => drop(values.splice(at..at, vec![0; 8 - values.len()])),
         }
-        Ok(<[u16; 8]>::try_from(values).map(Ipv6Addr::from).unwrap_or(Ipv6Addr::UNSPECIFIED))
+        Ok(<[u16; 8]>::try_from(values).map_or(Ipv6Addr::UNSPECIFIED, Ipv6Addr::from))
     }
 }
 

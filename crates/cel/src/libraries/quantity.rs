@@ -13,6 +13,7 @@ use num_traits::{Pow, Signed, ToPrimitive};
 
 use crate::eval::{EvalResult, Halt, Machine, error};
 use crate::native::Native;
+use crate::number;
 use crate::value::Datum;
 
 /// A quantity: an unscaled number and a decimal exponent.
@@ -82,11 +83,7 @@ fn accessor(Quantity { amount, .. }: &Quantity, function: &str) -> EvalResult {
 
 fn binary(function: &str, left: &Quantity, right: &Amount) -> EvalResult {
     Ok(match function {
-        "compareTo" => Datum::Int(match left.amount.compare(right) {
-            Ordering::Less => -1,
-            Ordering::Equal => 0,
-            Ordering::Greater => 1,
-        }),
+        "compareTo" => number::signum(left.amount.compare(right)),
         "isLessThan" => Datum::Bool(left.amount.compare(right).is_lt()),
         "isGreaterThan" => Datum::Bool(left.amount.compare(right).is_gt()),
         "add" => quantity(left.amount.plus(right), true),

@@ -8,6 +8,7 @@ use portcullis_go::quote::Quoted;
 
 use crate::eval::{EvalResult, Halt, Machine, error};
 use crate::native::Native;
+use crate::number;
 use crate::value::Datum;
 
 /// A version.
@@ -45,7 +46,7 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         [Datum::Native(Native::Semver(left)), Datum::Native(Native::Semver(right))] => {
             let order = left.precedence(right);
             Ok(match function {
-                "compareTo" => Datum::Int(i64::from(order as i8)),
+                "compareTo" => number::signum(order),
                 "isLessThan" => Datum::Bool(order.is_lt()),
                 "isGreaterThan" => Datum::Bool(order.is_gt()),
                 _ => return Err(Halt::Unsuited),
@@ -98,17 +99,17 @@ fn parse(text: &str) -> Result<Semver, String> {
     let [major, minor, rest] = text.splitn(3, '.').collect::<Vec<_>>()[..] else {
         return Err("No Major.Minor.Patch elements found".to_owned());
     };
-    let (major, minor) = (number("major", major)?, number("minor", minor)?);
+    let (major, minor) = (read_number("major", major)?, read_number("minor", minor)?);
     let (rest, build) = rest.split_once('+').map_or((rest, None), |(rest, build)| (rest, Some(build)));
     let (patch, pre_release) = rest.split_once('-').map_or((rest, None), |(patch, pre)| (patch, Some(pre)));
-    let patch = number("patch", patch)?;
+    let patch = read_number("patch", patch)?;
     let pre_release = pre_release.into_iter().flat_map(|parts| parts.split('.')).map(read_pre_release);
     let pre_release = pre_release.collect::<Result<_, _>>()?;
     let build = build.into_iter().flat_map(|parts| parts.split('.')).map(read_build);
     Ok(Semver { numbers: [major, minor, patch], pre_release, build: build.collect::<Result<_, _>>()? })
 }
 
-fn number(name: &str, digits: &str) -> Result<u64, String> {
+fn read_number(name: &str, digits: &str) -> Result<u64, String> {
     if !is_number(digits) {
         return Err(format!("Invalid character(s) found in {name} number {}", Quoted(digits)));
     }
