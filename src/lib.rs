@@ -60,13 +60,13 @@
 //! | [`tasks`] | background tasks: restart after a panic, threads with a runtime |
 //! | [`metrics`] | every metric and its labels |
 //! | [`user`] | an identity, and its encoding as header lines |
-//! | [`go`] | everything that must equal Go's library: URL, PEM, CSV, JSON, RFC 3339, quoting |
+//! | [`go`] | everything that must equal Go's library: PEM, CSV, JSON, RFC 3339; URLs, durations and quoting from `crates/go` |
 //! | [`input_file`] | files that the configuration names: regular, of at most 16 MiB |
 //! | [`sync`] | the helper that locks a mutex |
 //! | [`clock`] | the injected wall clock |
 //!
-//! `crates/cel` evaluates CEL and knows nothing of the rest. Tests: `tests/README.md` says which test goes where, and
-//! `crates/testkit` has their fake backends, PKI and processes.
+//! `crates/cel` evaluates CEL and knows nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
+//! Tests: `tests/README.md` says which test goes where, and `crates/testkit` has their fake backends, PKI and processes.
 //!
 //! # Words
 //!

@@ -9,7 +9,7 @@ use portcullis::internal::JwsAlgorithm;
 use portcullis::internal::StaticIdTokenAuthenticator;
 use portcullis::internal::UserInfo;
 use portcullis::internal::{AttributeMapping, ClaimRule, ExpressionRule, IssuerSettings, JwtAuthenticator};
-use portcullis_cel::{Expression, Purpose};
+use portcullis_cel::{Environment, Expression, ResultType};
 use serde_json::{Value, json};
 use testkit::go_program::GoProgram;
 use testkit::random::{inputs, seed};
@@ -80,7 +80,7 @@ fn settings_of(settings: &Settings) -> JwtAuthenticator {
     let claim = |name: &str| AttributeMapping::Claim { name: name.to_owned(), prefix: String::new() };
     let rule = |text: &str| {
         ClaimRule::Expression(ExpressionRule {
-            expression: Expression::compile(text, Purpose::ClaimRule).unwrap(),
+            expression: Expression::compile(text, Environment::CLAIMS, ResultType::Bool).unwrap(),
             message: String::new(),
         })
     };

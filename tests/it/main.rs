@@ -16,7 +16,6 @@
 mod bootstrap;
 mod bound_token_reads;
 mod broken_issuers;
-mod cel;
 mod certs;
 mod chains;
 mod cli;

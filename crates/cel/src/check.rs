@@ -1,18 +1,31 @@
 //! The type checker. Rejects the same expressions at load time as the reference.
 
-use super::Purpose;
-use super::signatures::{self, Overload};
-use super::syntax::{CompileFault, ExprNode, Fold, FoldKind, NodeKind, Selection};
-use super::types::{Solution, Type};
+use std::collections::HashMap;
+use std::fmt::Write as _;
 
-/// Checks an expression against its purpose.
-pub(super) fn check(tree: &ExprNode, purpose: Purpose) -> Result<(), CompileFault> {
+use super::environment::{Environment, NotAnObject, ResultType, field_names, field_type};
+use super::faults::CompileFault;
+use super::libraries::format;
+use super::signatures::{self, Overload};
+use super::syntax::{ExprNode, Fold, FoldKind, NodeKind, Selection};
+use super::types::{Solution, Type};
+use super::value::Datum;
+
+/// Checks an expression against its environment and the type that its result must have.
+pub(super) fn check(
+    tree: &ExprNode,
+    environment: Environment,
+    required: ResultType,
+) -> Result<(), CompileFault> {
     let mut checker = Checker {
-        purpose,
+        environment,
         scope: Vec::new(),
         solution: Solution::default(),
         literals: Vec::new(),
         uses: Vec::new(),
+        formats: Vec::new(),
+        within_formats: 0,
+        formatted: HashMap::new(),
     };
     let result = checker.node(tree)?;
     let result = checker.solution.solve(&result, true);
@@ -27,18 +40,25 @@ pub(super) fn check(tree: &ExprNode, purpose: Purpose) -> Result<(), CompileFaul
             return fault(at, "a variable cannot stand for a type");
         }
     }
-    if purpose != Purpose::ClaimMapping && result != Type::BOOL {
-        return fault(0, "must evaluate to bool");
+    checker.check_formats()?;
+    match required.required() {
+        Some(required) if required != result => {
+            let mut text = format!("must evaluate to {required}");
+            if environment.names_wrong_result() {
+                write!(text, " but got {result}").ok();
+            }
+            Err(CompileFault::of_whole(text))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn fault<T>(at: usize, text: impl Into<String>) -> Result<T, CompileFault> {
-    Err(CompileFault { at, text: text.into() })
+    Err(CompileFault::new(at, text))
 }
 
 struct Checker<'a> {
-    purpose: Purpose,
+    environment: Environment,
     /// The variables of macros, the innermost last.
     scope: Vec<(&'a str, Type)>,
     solution: Solution,
@@ -46,19 +66,39 @@ struct Checker<'a> {
     literals: Vec<(usize, Type, Type)>,
     /// Uses of the variables of macros.
     uses: Vec<(usize, Type)>,
+    /// Calls of `format` with literals.
+    formats: Vec<&'a ExprNode>,
+    /// How many calls of `format` the current node is part of.
+    within_formats: usize,
+    /// The types of the nodes there.
+    formatted: HashMap<*const ExprNode, Type>,
 }
 
 impl<'a> Checker<'a> {
     fn node(&mut self, node: &'a ExprNode) -> Result<Type, CompileFault> {
+        let found = self.infer(node)?;
+        if self.within_formats > 0 {
+            self.formatted.insert(std::ptr::from_ref(node), found.clone());
+        }
+        Ok(found)
+    }
+
+    fn infer(&mut self, node: &'a ExprNode) -> Result<Type, CompileFault> {
         match &node.kind {
             NodeKind::Literal(value) => Ok(Type::of(value)),
             NodeKind::Name(name) => self.name(name, node.at),
             NodeKind::Select { operand, field, how } => self.select(node.at, operand, field, *how),
             NodeKind::Call { function, target, arguments, only } => {
                 let mut given = Vec::new();
+                let is_format = function == "format";
+                if is_format {
+                    self.formats.push(node);
+                }
+                self.within_formats += usize::from(is_format);
                 for part in target.iter().map(|target| &**target).chain(arguments) {
                     given.push(self.node(part)?);
                 }
+                self.within_formats -= usize::from(is_format);
                 let (result, overload) = self.resolve(node.at, function, &given, target.is_some())?;
                 if let Some(overload) = overload {
                     // A tree is checked once.
@@ -100,6 +140,7 @@ impl<'a> Checker<'a> {
                 self.conditional(node.at, &parts)
             }
             NodeKind::Fold(fold) => self.fold(fold),
+            NodeKind::Member(..) => Ok(Type::BOOL),
             NodeKind::WithOptional { target, variable, body, flat } => {
                 let held = self.node(target)?;
                 self.resolve(target.at, "hasValue", std::slice::from_ref(&held), true)?;
@@ -119,11 +160,10 @@ impl<'a> Checker<'a> {
             self.uses.push((at, found.clone()));
             return Ok(found.clone());
         }
-        match (name, self.purpose) {
-            ("claims", Purpose::ClaimMapping | Purpose::ClaimRule) => Ok(Type::map(Type::STRING, Type::ANY)),
-            ("user", Purpose::UserRule) => Ok(Type::Named("kubernetes.UserInfo", Vec::new())),
-            _ => fault(at, format!("undeclared reference to '{name}' (in container '')")),
-        }
+        self.environment.variable(name).ok_or_else(|| {
+            CompileFault::new(at, format!("undeclared reference to '{name}' (in container '')"))
+                .with_fix(format!("the variables are: {}", self.environment.names()))
+        })
     }
 
     fn select(
@@ -137,20 +177,21 @@ impl<'a> Checker<'a> {
         let (target, was_optional) = self.solution.solve(&target, false).unwrapped();
         let found = match &target {
             Type::Named("map", parameters) => parameters.get(1).cloned().unwrap_or(Type::DYN),
-            Type::Named("kubernetes.UserInfo", _) => match field {
-                "username" | "uid" => Type::STRING,
-                "groups" => Type::list(Type::STRING),
-                "extra" => Type::map(Type::STRING, Type::list(Type::STRING)),
-                _ => return fault(at, format!("undefined field '{field}'")),
-            },
             Type::Parameter(_) => {
                 self.solution.assign(&Type::DYN, &target);
                 Type::DYN
             }
             dynamic @ Type::Named(..) if dynamic.is_dynamic() => Type::DYN,
-            other @ Type::Named(..) => {
-                return fault(at, format!("type '{other}' does not support field selection"));
-            }
+            other @ Type::Named(name, _) => match field_type(name, field) {
+                Ok(Some(found)) => found,
+                Ok(None) => {
+                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
+                    return Err(fault.with_fix(format!("the fields of {name} are: {}", field_names(name))));
+                }
+                Err(NotAnObject) => {
+                    return fault(at, format!("type '{other}' does not support field selection"));
+                }
+            },
         };
         Ok(match how {
             Selection::Test => Type::BOOL,
@@ -168,8 +209,9 @@ impl<'a> Checker<'a> {
         given: &[Type],
         member: bool,
     ) -> Result<(Type, Option<&'static Overload>), CompileFault> {
-        let Some(overloads) = signatures::overloads(function) else {
-            return fault(at, missing(function));
+        let overloads = signatures::overloads(function).filter(|_| self.environment.has_function(function));
+        let Some(overloads) = overloads else {
+            return Err(CompileFault::undeclared_function(at, function));
         };
         let mut result: Option<Type> = None;
         let mut only = None;
@@ -186,19 +228,18 @@ impl<'a> Checker<'a> {
                 Some(_) => Type::DYN,
             });
         }
-        match result {
-            Some(found) => Ok((found, only)),
-            None if signatures::is_missing(function) => fault(at, missing(function)),
-            None => {
-                let given: Vec<String> =
-                    given.iter().map(|part| self.solution.solve(part, true).to_string()).collect();
-                let applied = match given.split_first() {
-                    Some((target, arguments)) if member => format!("{target}.({})", arguments.join(", ")),
-                    _ => format!("({})", given.join(", ")),
-                };
-                fault(at, format!("found no matching overload for '{function}' applied to '{applied}'"))
-            }
-        }
+        result.map(|found| (found, only)).ok_or_else(|| {
+            let given: Vec<String> =
+                given.iter().map(|part| self.solution.solve(part, true).to_string()).collect();
+            let applied = match given.split_first() {
+                Some((target, arguments)) if member => format!("{target}.({})", arguments.join(", ")),
+                _ => format!("({})", given.join(", ")),
+            };
+            let text = format!("found no matching overload for '{function}' applied to '{applied}'");
+            let declared: Vec<String> = overloads.iter().map(ToString::to_string).collect();
+            CompileFault::new(at, text)
+                .with_fix(format!("'{function}' is declared as: {}", declared.join(" | ")))
+        })
     }
 
     /// Instantiates an overload with fresh type parameters.
@@ -246,16 +287,36 @@ impl<'a> Checker<'a> {
         };
         match first {
             None => *first = Some(found.clone()),
+            // The arguments of a format may be of different types.
+            Some(_) if self.within_formats > 0 => {}
             Some(first) => self.literals.push((at, first.clone(), found.clone())),
         }
         *joined = Some(match joined.take() {
             None => found,
             Some(before) if self.solution.assign(&before, &found) => before.most_general(found),
+            Some(_) if self.within_formats > 0 => Type::DYN,
             Some(before) => {
                 let (before, found) = (self.solution.solve(&before, true), self.solution.solve(&found, true));
                 return fault(at, format!("expected type '{before}' but found '{found}'"));
             }
         });
+        Ok(())
+    }
+
+    /// Checks the calls of `format`, when all types are known.
+    fn check_formats(&self) -> Result<(), CompileFault> {
+        let type_of = |node: &ExprNode| match self.formatted.get(&std::ptr::from_ref(node)) {
+            Some(found) => self.solution.solve(found, true),
+            None => Type::DYN,
+        };
+        for node in &self.formats {
+            if let NodeKind::Call { target: Some(target), arguments, .. } = &node.kind
+                && let NodeKind::Literal(Datum::String(format)) = &target.kind
+                && let [ExprNode { kind: NodeKind::List(list), .. }] = arguments.as_slice()
+            {
+                format::check(node.at, format, list, &type_of)?;
+            }
+        }
         Ok(())
     }
 
@@ -341,18 +402,15 @@ impl<'a> Checker<'a> {
             }
             FoldKind::SortBy => {
                 let keys = Type::list(self.node(&fold.body)?);
-                self.resolve(fold.range.at, "@sortByAssociatedKeys", &[range, keys], true)?.0
+                let (sorted, overload) =
+                    self.resolve(fold.range.at, "@sortByAssociatedKeys", &[range, keys], true)?;
+                if let Some(overload) = overload {
+                    fold.only.set(overload).ok();
+                }
+                sorted
             }
         };
         self.scope.truncate(outside);
         Ok(self.solution.solve(&result, false))
-    }
-}
-
-fn missing(function: &str) -> String {
-    if signatures::is_missing(function) {
-        format!("function '{function}' is not supported here")
-    } else {
-        format!("undeclared reference to '{function}' (in container '')")
     }
 }

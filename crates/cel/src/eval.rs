@@ -1,22 +1,25 @@
 //! The evaluator. Charges every step to one budget, so that an evaluation always ends soon.
 //!
 //! Costs and limit are those of the reference; work that it does not count, like the comparison of nested values, has a
-//! cost here as well.
+//! cost here as well. The prices of calls are in `price`.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::functions;
-use super::number;
+use super::libraries::authorizer::{AccessDecision, AccessQuestion};
 use super::pattern::Patterns;
+use super::price::{self, LIST, MAP};
 use super::signatures::Overload;
-use super::syntax::{ExprNode, Fold, FoldKind, NodeKind, Selection};
+use super::syntax::{ExprNode, NodeKind, Selection};
 use super::value::{Datum, MapKey};
+use super::{functions, number};
 
 /// The cost limit of one evaluation, as in the reference.
 // apiserver: pkg/apis/cel/config.go — PerCallLimit
 pub(super) const COST_LIMIT: u64 = 1_000_000;
+/// The limit of nodes that one evaluation visits. It bounds the work that has no cost, like that of `true && true`, and is
+/// beyond what an expression needs within the cost limit.
+const STEP_LIMIT: u64 = 20 * COST_LIMIT;
 
 /// Why an evaluation ended without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +30,18 @@ pub(super) enum Halt {
     Unsuited,
     /// The cost limit is exceeded.
     Cost,
+    /// The authorizer must answer a question first.
+    Ask(Box<AccessQuestion>),
+}
+
+impl Halt {
+    /// Whether the evaluation ends, whatever other operands of `&&` and `||` are.
+    pub(super) fn is_final(&self) -> bool {
+        match self {
+            Self::Error(_) | Self::Unsuited => false,
+            Self::Cost | Self::Ask(_) => true,
+        }
+    }
 }
 
 pub(super) type EvalResult = Result<Datum, Halt>;
@@ -46,12 +61,29 @@ pub(super) struct Machine<'a> {
     /// The variables in scope, innermost last.
     scope: Vec<(&'a str, Datum)>,
     patterns: &'a Patterns,
+    answers: &'a [(AccessQuestion, AccessDecision)],
     spent: u64,
+    steps: u64,
 }
 
 impl<'a> Machine<'a> {
-    pub(super) fn new(name: &'a str, root: Datum, patterns: &'a Patterns) -> Self {
-        Self { scope: vec![(name, root)], patterns, spent: 0 }
+    pub(super) fn new(
+        variables: &'a [(&'static str, Datum)],
+        patterns: &'a Patterns,
+        answers: &'a [(AccessQuestion, AccessDecision)],
+    ) -> Self {
+        let scope = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
+        Self { scope, patterns, answers, spent: 0, steps: 0 }
+    }
+
+    /// The cost so far.
+    pub(super) fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// The answer to a question, if it has been given.
+    pub(super) fn answer(&self, question: &AccessQuestion) -> Option<&'a AccessDecision> {
+        self.answers.iter().find(|(answered, _)| answered == question).map(|(_, decision)| decision)
     }
 
     pub(super) fn patterns(&self) -> &'a Patterns {
@@ -69,59 +101,136 @@ impl<'a> Machine<'a> {
         self.charge(length.div_ceil(10))
     }
 
+    /// Evaluates a node.
     pub(super) fn eval(&mut self, node: &'a ExprNode) -> EvalResult {
+        self.step()?;
         match &node.kind {
             NodeKind::Literal(value) => Ok(value.clone()),
-            NodeKind::Name(name) => {
+            // A conditional has no cost of its own, nor has a test for presence beyond its selections.
+            NodeKind::Conditional(_) | NodeKind::Select { how: Selection::Test, .. } => self.attribute(node),
+            NodeKind::Name(_) | NodeKind::Select { .. } => {
                 self.charge(1)?;
-                self.name(name)
+                self.attribute(node)
             }
-            NodeKind::Select { operand, field, how } => self.select(operand, field, *how),
+            NodeKind::Call { arguments, .. } if is_attribute(node) => {
+                self.charge(1)?;
+                self.index(node, arguments)
+            }
             NodeKind::Call { function, target, arguments, only } => {
                 self.call(function, target.as_deref(), arguments, only.get().copied())
             }
-            NodeKind::List(elements) => {
-                self.charge(10)?;
-                let mut list = Vec::with_capacity(elements.len());
-                for (element, optional) in elements {
-                    match (self.eval(element)?, optional) {
-                        (Datum::Optional(held), true) => list.extend(held.map(|held| held.as_ref().clone())),
-                        (value, true) => {
-                            return error(format!(
-                                "cannot initialize optional list element from non-optional value {}",
-                                functions::shown(&value)
-                            ));
-                        }
-                        (value, false) => list.push(value),
-                    }
-                }
-                Ok(Datum::list(list))
-            }
+            NodeKind::List(elements) => self.list(elements),
             NodeKind::Map(entries) => self.map(entries),
             NodeKind::And(operands) => self.junction(operands, false),
             NodeKind::Or(operands) => self.junction(operands, true),
+            NodeKind::Fold(fold) => self.fold(fold),
+            NodeKind::Member(operand, set) => {
+                let value = self.eval(operand)?;
+                self.charge(price::size(&value) / 100)?;
+                Ok(Datum::Bool(MapKey::candidates(&value).iter().flatten().any(|key| set.contains(key))))
+            }
+            NodeKind::WithOptional { target, variable, body, flat } => {
+                self.with_optional(target, variable, body, *flat)
+            }
+        }
+    }
+
+    /// Counts a node, also where the reference has no cost for it.
+    fn step(&mut self) -> Result<(), Halt> {
+        self.steps += 1;
+        if self.steps > STEP_LIMIT { Err(Halt::Cost) } else { Ok(()) }
+    }
+
+    /// Evaluates a node that a selection, an index or a conditional is applied to. A chain of them pays for its root once,
+    /// in `eval`.
+    // cel-go: interpreter/attributes.go — Resolve
+    fn attribute(&mut self, node: &'a ExprNode) -> EvalResult {
+        match &node.kind {
+            NodeKind::Name(name) => self.name(name),
+            NodeKind::Select { operand, field, how } => self.select(operand, field, *how),
+            NodeKind::Call { arguments, .. } if is_attribute(node) => self.index(node, arguments),
             NodeKind::Conditional(parts) => {
                 let [condition, yes, no] = &**parts;
                 match self.eval(condition)? {
-                    Datum::Bool(true) => self.eval(yes),
-                    Datum::Bool(false) => self.eval(no),
+                    Datum::Bool(true) => self.attribute(yes),
+                    Datum::Bool(false) => self.attribute(no),
                     _ => no_such_overload(),
                 }
             }
-            NodeKind::Fold(fold) => self.fold(fold),
-            NodeKind::WithOptional { target, variable, body, flat } => {
-                let held = match self.eval(target)? {
-                    Datum::Optional(held) => held,
-                    other => return error(format!("no such overload: hasValue({})", other.type_name())),
-                };
-                self.charge(2)?;
-                let Some(held) = held else { return Ok(Datum::Optional(None)) };
-                self.scope.push((variable, held.as_ref().clone()));
-                let result = self.eval(body);
-                self.scope.pop();
-                result.map(|value| if *flat { value } else { Datum::Optional(Some(Arc::new(value))) })
+            _ => self.eval(node),
+        }
+    }
+
+    fn index(&mut self, node: &'a ExprNode, arguments: &'a [ExprNode]) -> EvalResult {
+        let [target, index] = arguments else { return no_such_overload() };
+        let optional = matches!(&node.kind, NodeKind::Call { function, .. } if function == "_[?_]");
+        let target = qualifiable(target, self.attribute(target)?)?;
+        // Indexing an empty optional does not evaluate the index.
+        if matches!(target, Datum::Optional(None)) {
+            return Ok(target);
+        }
+        let index = match self.attribute(index) {
+            Ok(index) => index,
+            Err(halt) => return self.charge(1).and(Err(halt)),
+        };
+        self.charge(price::size(&index) / 100)?;
+        self.qualified(&target, &index, optional)
+    }
+
+    fn list(&mut self, elements: &'a [(ExprNode, bool)]) -> EvalResult {
+        self.charge(LIST)?;
+        let mut list = Vec::with_capacity(elements.len());
+        for (element, optional) in elements {
+            match (self.eval(element)?, optional) {
+                (Datum::Optional(held), true) => list.extend(held.map(|held| held.as_ref().clone())),
+                (value, true) => {
+                    return error(format!(
+                        "cannot initialize optional list element from non-optional value {}",
+                        functions::shown(&value)
+                    ));
+                }
+                (value, false) => list.push(value),
             }
         }
+        Ok(Datum::list(list))
+    }
+
+    /// `optMap` and `optFlatMap`. The reference evaluates the target twice; here, its cost is charged twice.
+    fn with_optional(
+        &mut self,
+        target: &'a ExprNode,
+        variable: &'a str,
+        body: &'a ExprNode,
+        flat: bool,
+    ) -> EvalResult {
+        let before = self.spent;
+        let held = self.eval(target);
+        let again = usize::try_from(self.spent - before).unwrap_or(usize::MAX);
+        // `hasValue`
+        self.charge(1)?;
+        let held = match held? {
+            Datum::Optional(held) => held,
+            other => return error(format!("no such overload: hasValue({})", other.type_name())),
+        };
+        // `optional.of` or `optional.none`
+        self.charge(usize::from(held.is_none() || !flat))?;
+        let Some(held) = held else { return Ok(Datum::Optional(None)) };
+        // `value`
+        self.charge(again.saturating_add(1))?;
+        let outside = self.bind(variable, held.as_ref().clone());
+        let result = self.eval(body);
+        self.unbind(outside);
+        result.map(|value| if flat { value } else { Datum::Optional(Some(Arc::new(value))) })
+    }
+
+    /// Binds a variable of a macro; returns what `unbind` needs.
+    pub(super) fn bind(&mut self, variable: &'a str, value: Datum) -> usize {
+        self.scope.push((variable, value));
+        self.scope.len() - 1
+    }
+
+    pub(super) fn unbind(&mut self, outside: usize) {
+        self.scope.truncate(outside);
     }
 
     fn call(
@@ -131,30 +240,37 @@ impl<'a> Machine<'a> {
         arguments: &'a [ExprNode],
         only: Option<&Overload>,
     ) -> EvalResult {
-        // `or` and `orValue` are lazy, and treat a value that is not an optional as a present one.
+        // `or` and `orValue` are lazy, treat a value that is not an optional as a present one, and have no cost.
         if let ("or" | "orValue", Some(target), [other]) = (function, target, arguments) {
-            self.charge(1)?;
             return match self.eval(target)? {
                 Datum::Optional(None) => self.eval(other),
                 Datum::Optional(Some(held)) if function == "orValue" => Ok(held.as_ref().clone()),
                 value => Ok(value),
             };
         }
-        let mut values = Vec::with_capacity(arguments.len() + 1);
+        let count = arguments.len() + usize::from(target.is_some());
+        let mut values = Vec::with_capacity(count);
+        let mut failed = None;
         for argument in target.into_iter().chain(arguments) {
-            // Indexing an empty optional does not evaluate the index.
-            if matches!((function, values.as_slice()), ("_[_]" | "_[?_]", [Datum::Optional(None)])) {
-                return Ok(Datum::Optional(None));
+            match self.eval(argument) {
+                Ok(value) => values.push(value),
+                Err(halt) if halt.is_final() => return Err(halt),
+                Err(halt) => {
+                    failed = failed.or(Some(halt));
+                    values.push(Datum::Null);
+                }
             }
-            values.push(self.eval(argument)?);
-        }
-        match (function, values.as_slice()) {
-            ("_[_]" | "_[?_]", [target, index]) => {
-                self.charge(1)?;
-                index_value(target, index, function == "_[?_]")
+            // In the reference, calls with one or two operands evaluate both, and others end at an error.
+            if failed.is_some() && count > 2 {
+                break;
             }
-            _ => functions::call(self, function, &values, only),
         }
+        let Some(failed) = failed else { return functions::call(self, function, &values, only) };
+        // With all its operands, a call is paid for although it is not made.
+        if values.len() == count {
+            price::charge(self, function, only, &values)?;
+        }
+        Err(failed)
     }
 
     fn name(&self, name: &str) -> EvalResult {
@@ -165,21 +281,32 @@ impl<'a> Machine<'a> {
     }
 
     fn select(&mut self, operand: &'a ExprNode, field: &str, how: Selection) -> EvalResult {
-        self.charge(1)?;
-        let target = self.eval(operand)?;
+        let target = qualifiable(operand, self.attribute(operand)?)?;
         let key = Datum::string(field);
         match how {
-            Selection::Plain => index_value(&target, &key, false),
-            Selection::Optional => index_value(&target, &key, true),
-            Selection::Test => match index_value(&target, &key, true)? {
-                Datum::Optional(held) => Ok(Datum::Bool(held.is_some())),
-                _ => no_such_overload(),
-            },
+            Selection::Plain => self.qualified(&target, &key, false),
+            Selection::Optional => self.qualified(&target, &key, true),
+            Selection::Test if matches!(target, Datum::Optional(None)) => Ok(Datum::Bool(false)),
+            Selection::Test => {
+                self.charge(1)?;
+                match index_value(&target, &key, true)? {
+                    Datum::Optional(held) => Ok(Datum::Bool(held.is_some())),
+                    _ => no_such_overload(),
+                }
+            }
         }
     }
 
+    /// Selects from a value. What an optional selection does not find is free.
+    fn qualified(&mut self, target: &Datum, key: &Datum, optional: bool) -> EvalResult {
+        let found = index_value(target, key, optional);
+        let absent = matches!(found, Ok(Datum::Optional(None)));
+        self.charge(usize::from(!absent || !optional && !matches!(target, Datum::Optional(_))))?;
+        found
+    }
+
     fn map(&mut self, entries: &'a [(ExprNode, ExprNode, bool)]) -> EvalResult {
-        self.charge(30)?;
+        self.charge(MAP)?;
         let mut map = BTreeMap::new();
         for (key, value, optional) in entries {
             let key = self.eval(key)?;
@@ -195,6 +322,7 @@ impl<'a> Machine<'a> {
                 }
                 (value, false) => value,
             };
+            self.charge(price::size(&key) / 100)?;
             insert(&mut map, &key, value)?;
         }
         Ok(Datum::map(map))
@@ -208,165 +336,16 @@ impl<'a> Machine<'a> {
                 Ok(Datum::Bool(value)) if value == decides => return Ok(Datum::Bool(decides)),
                 Ok(Datum::Bool(_)) => {}
                 Ok(_) => failed = failed.or(Some(Halt::Error(NO_SUCH_OVERLOAD.to_owned()))),
-                Err(Halt::Cost) => return Err(Halt::Cost),
+                Err(halt) if halt.is_final() => return Err(halt),
                 Err(halt) => failed = failed.or(Some(halt)),
             }
         }
         failed.map_or(Ok(Datum::Bool(!decides)), Err)
     }
-
-    fn fold(&mut self, fold: &'a Fold) -> EvalResult {
-        let range = self.eval(&fold.range)?;
-        let outside = self.scope.len();
-        let mut result = Gathered::new(fold.kind);
-        for pair in pairs(&range, fold.second.is_some())? {
-            let (first, second) = pair?;
-            // The cost of the reference's macro expansion: a condition, an accumulator, a list of one element.
-            self.charge(match fold.kind {
-                FoldKind::Map | FoldKind::Filter | FoldKind::SortBy => 12,
-                FoldKind::TransformMap
-                | FoldKind::TransformMapEntry
-                | FoldKind::All
-                | FoldKind::Exists
-                | FoldKind::ExistsOne => 3,
-            })?;
-            self.scope.push((&fold.variable, first.clone()));
-            if let Some(name) = &fold.second {
-                self.scope.push((name, second));
-            }
-            let more = self.step(fold, first, &mut result);
-            self.scope.truncate(outside);
-            if !more? {
-                break;
-            }
-        }
-        result.finish(self, &range)
-    }
-
-    /// Processes one element; `false` when the result is final.
-    fn step(&mut self, fold: &'a Fold, first: Datum, result: &mut Gathered) -> Result<bool, Halt> {
-        if let Some(filter) = &fold.filter {
-            match self.eval(filter)? {
-                Datum::Bool(true) => {}
-                Datum::Bool(false) => return Ok(true),
-                _ => return no_such_overload(),
-            }
-        }
-        let value = self.eval(&fold.body);
-        match result {
-            Gathered::Verdict { decides, failed, settled } => match value {
-                Ok(Datum::Bool(value)) if value == *decides => {
-                    *settled = true;
-                    return Ok(false);
-                }
-                Ok(Datum::Bool(_)) => {}
-                Ok(_) => *failed = failed.take().or(Some(Halt::Error(NO_SUCH_OVERLOAD.to_owned()))),
-                Err(Halt::Cost) => return Err(Halt::Cost),
-                Err(halt) => *failed = failed.take().or(Some(halt)),
-            },
-            Gathered::Count(count) => match value? {
-                Datum::Bool(true) => *count += 1,
-                Datum::Bool(false) => {}
-                _ => return no_such_overload(),
-            },
-            Gathered::Kept(kept) => match value? {
-                Datum::Bool(true) => kept.push(first),
-                Datum::Bool(false) => {}
-                _ => return no_such_overload(),
-            },
-            Gathered::List(list) | Gathered::Keys(list) => list.push(value?),
-            Gathered::Map(map) => insert_new(map, &first, value?)?,
-            Gathered::Entries(map) => {
-                let entries = match value? {
-                    Datum::Map(entries) => entries,
-                    other => {
-                        return error(format!(
-                            "no such overload: cel.@mapInsert(map, {})",
-                            other.type_name()
-                        ));
-                    }
-                };
-                for (key, value) in entries.entries.iter() {
-                    self.charge(1)?;
-                    insert_new(map, &key.datum(), value.clone())?;
-                }
-            }
-        }
-        Ok(true)
-    }
-}
-
-/// The accumulator of a macro.
-enum Gathered {
-    Verdict { decides: bool, failed: Option<Halt>, settled: bool },
-    Count(usize),
-    Kept(Vec<Datum>),
-    List(Vec<Datum>),
-    Keys(Vec<Datum>),
-    Map(BTreeMap<MapKey, Datum>),
-    Entries(BTreeMap<MapKey, Datum>),
-}
-
-impl Gathered {
-    fn new(kind: FoldKind) -> Self {
-        match kind {
-            FoldKind::All => Self::Verdict { decides: false, failed: None, settled: false },
-            FoldKind::Exists => Self::Verdict { decides: true, failed: None, settled: false },
-            FoldKind::ExistsOne => Self::Count(0),
-            FoldKind::Filter => Self::Kept(Vec::new()),
-            FoldKind::Map => Self::List(Vec::new()),
-            FoldKind::SortBy => Self::Keys(Vec::new()),
-            FoldKind::TransformMap => Self::Map(BTreeMap::new()),
-            FoldKind::TransformMapEntry => Self::Entries(BTreeMap::new()),
-        }
-    }
-
-    fn finish(self, machine: &mut Machine<'_>, range: &Datum) -> EvalResult {
-        match self {
-            Self::Verdict { decides, settled: true, .. } => Ok(Datum::Bool(decides)),
-            Self::Verdict { failed: Some(halt), .. } => Err(halt),
-            Self::Verdict { decides, .. } => Ok(Datum::Bool(!decides)),
-            Self::Count(count) => Ok(Datum::Bool(count == 1)),
-            Self::Kept(list) | Self::List(list) => Ok(Datum::list(list)),
-            Self::Keys(keys) => {
-                functions::call(machine, "@sortByAssociatedKeys", &[range.clone(), Datum::list(keys)], None)
-            }
-            Self::Map(map) | Self::Entries(map) => Ok(Datum::map(map)),
-        }
-    }
-}
-
-/// The values of a macro's variables. Lazy, so that no element is created before it is charged.
-type Pairs<'a> = Box<dyn Iterator<Item = Result<(Datum, Datum), Halt>> + 'a>;
-
-/// The iteration of a macro with one or two variables.
-fn pairs(range: &Datum, two: bool) -> Result<Pairs<'_>, Halt> {
-    Ok(match range {
-        Datum::List(list) if two => Box::new(
-            list.items
-                .iter()
-                .enumerate()
-                .map(|(at, item)| Ok((Datum::Int(functions::length(at)), item.clone()))),
-        ),
-        Datum::List(list) => Box::new(list.items.iter().map(|item| Ok((item.clone(), Datum::Null)))),
-        Datum::Map(map) => Box::new(
-            map.entries
-                .iter()
-                .map(move |(key, value)| Ok((key.datum(), if two { value.clone() } else { Datum::Null }))),
-        ),
-        // As in the reference, iteration over the variable itself yields values, not keys.
-        Datum::Root(root) if !two => Box::new(root.fields.keys().map(|name| match root.find(name) {
-            Some(value) => Ok((value, Datum::Null)),
-            None => error(format!("no such key: {name}")),
-        })),
-        Datum::Root(_) => return error("a macro with two variables over all claims is not supported here"),
-        other if two => return error(format!("unsupported comprehension range type: {}", go_type(other))),
-        other => return error(format!("got '{}', expected iterable type", go_type(other))),
-    })
 }
 
 /// The Go type name of a value in the reference's errors.
-fn go_type(value: &Datum) -> &'static str {
+pub(super) fn go_type(value: &Datum) -> &'static str {
     match value {
         Datum::Null => "types.Null",
         Datum::Bool(_) => "types.Bool",
@@ -392,25 +371,49 @@ fn go_type(value: &Datum) -> &'static str {
         Datum::Optional(_) => "*types.Optional",
         Datum::Type(_) => "*types.Type",
         Datum::Root(_) => "*lazy.MapValue",
+        Datum::Native(native) => native.go_type(),
     }
 }
 
-fn insert(map: &mut BTreeMap<MapKey, Datum>, key: &Datum, value: Datum) -> Result<(), Halt> {
-    let Some(key) = MapKey::exact(key) else {
-        return error(format!("unsupported key type: {}", key.type_name()));
-    };
-    map.insert(key, value);
-    Ok(())
+/// Inserts an entry; returns the value that it replaces.
+pub(super) fn insert(
+    map: &mut BTreeMap<MapKey, Datum>,
+    key: &Datum,
+    value: Datum,
+) -> Result<Option<Datum>, Halt> {
+    match MapKey::exact(key) {
+        Some(key) => Ok(map.insert(key, value)),
+        None => error(format!("unsupported key type: {}", key.type_name())),
+    }
 }
 
-fn insert_new(map: &mut BTreeMap<MapKey, Datum>, key: &Datum, value: Datum) -> Result<(), Halt> {
-    let Some(exact) = MapKey::exact(key) else {
-        return error(format!("unsupported key type: {}", key.type_name()));
-    };
-    if map.insert(exact, value).is_some() {
-        return error(format!("insert failed: key {} already exists", functions::shown(key)));
+/// Whether a node is a name, or selects from a value: costs of a chain of them are those of one.
+fn is_attribute(node: &ExprNode) -> bool {
+    match &node.kind {
+        NodeKind::Name(_) | NodeKind::Select { .. } | NodeKind::Conditional(_) => true,
+        NodeKind::Call { function, arguments, .. } => {
+            matches!(function.as_str(), "_[_]" | "_[?_]") && arguments.len() == 2
+        }
+        _ => false,
     }
-    Ok(())
+}
+
+/// A value as selection sees it. An optional that is computed, and not selected from a variable, holds a plain value in the
+/// reference: its keys have no escapes.
+// cel-go: interpreter/attributes.go — refQualify
+fn qualifiable(node: &ExprNode, value: Datum) -> EvalResult {
+    let is_selection = match &node.kind {
+        NodeKind::Select { .. } => true,
+        NodeKind::Call { function, .. } => function == "_[_]" || function == "_[?_]",
+        _ => false,
+    };
+    match value {
+        Datum::Optional(Some(held)) if !is_selection => match Arc::unwrap_or_clone(held) {
+            Datum::Root(_) => no_such_overload(),
+            held => Ok(Datum::Optional(Some(Arc::new(held.unescaped())))),
+        },
+        value => Ok(value),
+    }
 }
 
 /// `target[index]` and `target.field`; with `optional`, a missing element is an empty optional.
@@ -462,79 +465,4 @@ fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
         }
         _ => Ok(None),
     }
-}
-
-/// `==`; the cost is the compared length.
-pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
-    Ok(match (left, right) {
-        (Datum::Null, Datum::Null) => true,
-        (Datum::Bool(left), Datum::Bool(right)) => left == right,
-        (
-            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
-            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
-        ) => number::compare(left, right) == Some(Ordering::Equal),
-        (Datum::String(left), Datum::String(right)) => {
-            machine.charge_reading(left.len().min(right.len()))?;
-            left == right
-        }
-        (Datum::Bytes(left), Datum::Bytes(right)) => {
-            machine.charge_reading(left.len().min(right.len()))?;
-            left == right
-        }
-        (Datum::Type(left), Datum::Type(right)) => left == right,
-        (Datum::Optional(left), Datum::Optional(right)) => match (left, right) {
-            (Some(left), Some(right)) => equal(machine, left, right)?,
-            (left, right) => left.is_none() && right.is_none(),
-        },
-        (Datum::List(left), Datum::List(right)) => {
-            if left.items.len() != right.items.len() {
-                return Ok(false);
-            }
-            machine.charge_reading(left.items.len())?;
-            for (left, right) in left.items.iter().zip(right.items.iter()) {
-                if !equal(machine, left, right)? {
-                    return Ok(false);
-                }
-            }
-            true
-        }
-        (Datum::Map(left), Datum::Map(right)) => {
-            if left.entries.len() != right.entries.len() {
-                return Ok(false);
-            }
-            machine.charge_reading(left.entries.len())?;
-            for (key, value) in left.entries.iter() {
-                match right.find(&key.datum()) {
-                    Some(other) if equal(machine, value, &other)? => {}
-                    _ => return Ok(false),
-                }
-            }
-            true
-        }
-        (Datum::Root(left), Datum::Root(right)) => Arc::ptr_eq(left, right),
-        _ => false,
-    })
-}
-
-/// The order of two values of one type, or of two numbers of any types.
-pub(super) fn compare(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
-    Ok(match (left, right) {
-        (Datum::Bool(left), Datum::Bool(right)) => left.cmp(right),
-        (
-            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
-            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
-        ) => match number::compare(left, right) {
-            Some(order) => order,
-            None => return error("NaN values cannot be ordered"),
-        },
-        (Datum::String(left), Datum::String(right)) => {
-            machine.charge_reading(left.len().min(right.len()))?;
-            left.cmp(right)
-        }
-        (Datum::Bytes(left), Datum::Bytes(right)) => {
-            machine.charge_reading(left.len().min(right.len()))?;
-            left.cmp(right)
-        }
-        _ => return Err(Halt::Unsuited),
-    })
 }

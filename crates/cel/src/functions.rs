@@ -1,12 +1,16 @@
-//! Dispatches functions by name and arguments: operators, conversions and optionals; see `strings` and `lists`.
+//! Dispatches functions by name and arguments: operators, conversions and optionals; the rest is in `libraries`.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
+use super::equality::{equal, if_comparable, order, same};
+use super::eval::{EvalResult, Halt, Machine, error, no_such_overload};
+use super::libraries::{lists, time};
+use super::native::Native;
+use super::price::LIST;
 use super::signatures::Overload;
 use super::value::{Datum, ListValue};
-use super::{float, lists, number, strings};
+use super::{float, libraries, number, price};
 
 /// Calls a function; the target of a member function is the first value.
 ///
@@ -17,10 +21,15 @@ pub(super) fn call(
     values: &[Datum],
     only: Option<&Overload>,
 ) -> EvalResult {
-    machine.charge(1)?;
+    price::charge(machine, function, only, values)?;
     let result = match only {
         Some(only) if !is_one_function(function) && !only.takes(values) => Err(Halt::Unsuited),
-        _ => dispatch(machine, function, values),
+        _ => match (function, values, only) {
+            ("sum", [Datum::List(list)], Some(only)) if list.items.is_empty() => {
+                Ok(lists::zero(&only.result))
+            }
+            _ => dispatch(machine, function, values),
+        },
     };
     match result {
         // Selects the reference's error text.
@@ -34,15 +43,16 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Eval
         ("!_", [Datum::Bool(value)]) => Ok(Datum::Bool(!value)),
         ("-_", [Datum::Int(value)]) => integer(value.checked_neg()),
         ("-_", [Datum::Double(value)]) => Ok(Datum::Double(-value)),
+        ("-_", [Datum::Native(Native::Duration(value))]) => time::negate(*value),
         ("_==_", [Datum::Root(_), right]) if !matches!(right, Datum::Root(_) | Datum::Null) => {
             no_such_overload()
         }
-        ("_==_", [left, right]) => Ok(Datum::Bool(equal(machine, left, right)?)),
-        ("_!=_", [left, right]) => Ok(Datum::Bool(!equal(machine, left, right)?)),
-        ("_<_", [left, right]) => ordered(machine, left, right, Ordering::is_lt),
-        ("_<=_", [left, right]) => ordered(machine, left, right, Ordering::is_le),
-        ("_>_", [left, right]) => ordered(machine, left, right, Ordering::is_gt),
-        ("_>=_", [left, right]) => ordered(machine, left, right, Ordering::is_ge),
+        ("_==_", [left, right]) => Ok(Datum::Bool(same(machine, left, right)?)),
+        ("_!=_", [left, right]) => Ok(Datum::Bool(!if_comparable(same(machine, left, right), false)?)),
+        ("_<_", [left, right]) => ordered(left, right, Ordering::is_lt),
+        ("_<=_", [left, right]) => ordered(left, right, Ordering::is_le),
+        ("_>_", [left, right]) => ordered(left, right, Ordering::is_gt),
+        ("_>=_", [left, right]) => ordered(left, right, Ordering::is_ge),
         ("@in", [needle, range]) => contains(machine, needle, range),
         ("_+_", [left, right]) => add(machine, left, right),
         ("_-_" | "_*_" | "_/_" | "_%_", [left, right]) => arithmetic(function, left, right),
@@ -56,18 +66,16 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Eval
         ("size", [value @ (Datum::Bytes(_) | Datum::List(_) | Datum::Map(_))]) => {
             Ok(Datum::Int(length(value.size())))
         }
-        ("bool" | "bytes" | "double" | "int" | "string" | "uint", [value]) => {
-            convert(machine, function, value)
-        }
+        ("bool" | "bytes" | "double" | "int" | "string" | "uint", [value]) => convert(function, value),
         ("optional.none", []) => Ok(Datum::Optional(None)),
         ("optional.of", [value]) => Ok(some(value.clone())),
         ("optional.ofNonZeroValue", [value]) => {
             Ok(if is_zero(value) { Datum::Optional(None) } else { some(value.clone()) })
         }
         ("optional.unwrap" | "unwrapOpt", [Datum::List(list)]) => {
+            machine.charge(list.items.len().saturating_sub(1))?;
             let mut held = Vec::new();
             for item in list.items.iter() {
-                machine.charge(1)?;
                 match item {
                     Datum::Optional(Some(value)) => held.push(value.as_ref().clone()),
                     Datum::Optional(None) => {}
@@ -81,8 +89,7 @@ fn dispatch(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> Eval
             Some(value) => Ok(value.as_ref().clone()),
             None => error("optional.none() dereference"),
         },
-        (_, [Datum::String(_), ..]) => strings::call(machine, function, values),
-        _ => lists::call(machine, function, values),
+        _ => libraries::call(machine, function, values),
     }
 }
 
@@ -101,8 +108,8 @@ fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> EvalResu
     // The reference compiles a call with a literal pattern to another function.
     let literal_pattern =
         matches!(values.get(1), Some(String(pattern)) if !machine.patterns().is_new(pattern));
-    // In the reference, strings treat an operator as a method call.
-    let receiver = matches!(first, String(_));
+    // In the reference, strings and times treat an operator as a method call.
+    let receiver = matches!(first, String(_) | Datum::Native(Native::Duration(_) | Native::Timestamp(_)));
     let named = match function {
         "_+_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_) | Bytes(_) | List(_)),
         "_-_" | "_*_" | "_/_" => !receiver && !matches!(first, Int(_) | Uint(_) | Double(_)),
@@ -110,11 +117,10 @@ fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> EvalResu
         "_<_" | "_<=_" | "_>_" | "_>=_" => {
             !receiver && !matches!(first, Bool(_) | Int(_) | Uint(_) | Double(_) | Bytes(_))
         }
-        "size" | "sort" => !receiver,
         "-_" => !receiver && !matches!(first, Bool(_) | Int(_) | Double(_)),
         "!_" | "@in" | "_==_" | "_!=_" | "contains" | "startsWith" | "endsWith" => false,
         "matches" | "find" | "findAll" if literal_pattern => false,
-        "matches" => !matches!(first, String(_)),
+        "size" | "sort" | "matches" => !receiver,
         "flatten" => {
             let parameters = if matches!(first, Datum::Map(_)) { "(dyn, dyn)" } else { "" };
             return error(format!("no such overload: {}{parameters}.flatten()", first.type_name()));
@@ -156,35 +162,32 @@ fn is_zero(value: &Datum) -> bool {
         Datum::List(list) => list.items.is_empty(),
         Datum::Map(map) => map.entries.is_empty(),
         Datum::Root(root) => root.fields.is_empty(),
+        Datum::Native(Native::Duration(duration)) => duration.0 == 0,
+        Datum::Native(Native::Timestamp(timestamp)) => timestamp.is_zero(),
         _ => false,
     }
 }
 
-fn ordered(
-    machine: &mut Machine<'_>,
-    left: &Datum,
-    right: &Datum,
-    holds: impl FnOnce(Ordering) -> bool,
-) -> EvalResult {
-    compare(machine, left, right).map(|order| Datum::Bool(holds(order)))
+fn ordered(left: &Datum, right: &Datum, holds: impl FnOnce(Ordering) -> bool) -> EvalResult {
+    order(left, right).map(|order| Datum::Bool(holds(order)))
 }
 
 fn contains(machine: &mut Machine<'_>, needle: &Datum, range: &Datum) -> EvalResult {
     Ok(Datum::Bool(match range {
         Datum::List(list) => {
-            machine.charge(list.items.len())?;
-            let mut failed = None;
+            let mut found = false;
             for item in list.items.iter() {
-                match equal(machine, item, needle) {
-                    Ok(true) => return Ok(Datum::Bool(true)),
-                    Ok(false) => {}
-                    Err(Halt::Cost) => return Err(Halt::Cost),
-                    Err(halt) => failed = failed.or(Some(halt)),
+                found = if_comparable(equal(machine, needle, item), false)?;
+                if found {
+                    break;
                 }
             }
-            return failed.map_or(Ok(Datum::Bool(false)), Err);
+            found
         }
-        Datum::Map(map) => map.raw(needle).is_some(),
+        Datum::Map(map) => {
+            machine.charge(price::size(needle) / 100)?;
+            map.raw(needle).is_some()
+        }
         _ => return Err(Halt::Unsuited),
     }))
 }
@@ -202,15 +205,12 @@ pub(super) fn add(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Eva
         (Datum::Int(left), Datum::Int(right)) => integer(left.checked_add(*right)),
         (Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_add(*right)),
         (Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left + right)),
-        (Datum::String(left), Datum::String(right)) => {
-            machine.charge_reading(left.len() + right.len())?;
-            Ok(Datum::String(format!("{left}{right}").into()))
-        }
+        (Datum::String(left), Datum::String(right)) => Ok(Datum::String(format!("{left}{right}").into())),
         (Datum::Bytes(left), Datum::Bytes(right)) => {
-            machine.charge_reading(left.len() + right.len())?;
             Ok(Datum::Bytes([left.as_ref(), right.as_ref()].concat().into()))
         }
         (Datum::List(left), Datum::List(right)) => joined(machine, left, right),
+        (Datum::Native(left), Datum::Native(right)) => time::add(left, right),
         _ => Err(Halt::Unsuited),
     }
 }
@@ -222,7 +222,8 @@ fn joined(machine: &mut Machine<'_>, left: &ListValue, right: &ListValue) -> Eva
     if left.items.is_empty() {
         return Ok(Datum::List(right.clone()));
     }
-    machine.charge(left.items.len() + right.items.len())?;
+    // The reference copies nothing. A few elements are cheaper than a list of them.
+    machine.charge((left.items.len() + right.items.len()).saturating_sub(LIST))?;
     Ok(Datum::list(left.scattered().chain(right.scattered()).collect()))
 }
 
@@ -231,6 +232,7 @@ fn arithmetic(operator: &str, left: &Datum, right: &Datum) -> EvalResult {
         ("_-_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_sub(*right)),
         ("_-_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_sub(*right)),
         ("_-_", Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left - right)),
+        ("_-_", Datum::Native(left), Datum::Native(right)) => time::subtract(left, right),
         ("_*_", Datum::Int(left), Datum::Int(right)) => integer(left.checked_mul(*right)),
         ("_*_", Datum::Uint(left), Datum::Uint(right)) => unsigned(left.checked_mul(*right)),
         ("_*_", Datum::Double(left), Datum::Double(right)) => Ok(Datum::Double(left * right)),
@@ -250,10 +252,7 @@ fn arithmetic(operator: &str, left: &Datum, right: &Datum) -> EvalResult {
 }
 
 /// Conversions from strings, such as `int("1")`.
-fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> EvalResult {
-    if let Datum::String(text) = value {
-        machine.charge_reading(text.len())?;
-    }
+fn convert(to: &str, value: &Datum) -> EvalResult {
     match (to, value) {
         ("bool", Datum::Bool(_))
         | ("bytes", Datum::Bytes(_))
@@ -283,13 +282,14 @@ fn convert(machine: &mut Machine<'_>, to: &str, value: &Datum) -> EvalResult {
         ("uint", Datum::String(text)) => parsed(to, text.parse().ok().map(Datum::Uint)),
         ("string", Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_)) => Ok(Datum::string(&shown(value))),
         ("string", Datum::Double(value)) => Ok(Datum::string(&number::text(*value))),
-        ("string", Datum::Bytes(bytes)) => {
-            machine.charge_reading(bytes.len())?;
-            match std::str::from_utf8(bytes) {
-                Ok(text) => Ok(Datum::string(text)),
-                Err(_) => error("invalid UTF-8 in bytes, cannot convert to string"),
-            }
+        ("string", Datum::Native(native @ (Native::Ip(_) | Native::Cidr(_)))) => {
+            Ok(Datum::string(&native.shown()))
         }
+        ("string", Datum::Bytes(bytes)) => match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(Datum::string(text)),
+            Err(_) => error("invalid UTF-8 in bytes, cannot convert to string"),
+        },
+        ("int" | "string", Datum::Native(native)) => time::convert(to, native),
         _ => Err(Halt::Unsuited),
     }
 }

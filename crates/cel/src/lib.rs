@@ -1,25 +1,45 @@
-//! The Common Expression Language (CEL) of an `AuthenticationConfiguration`, compatible with kube-apiserver: it
-//! compiles the same expressions, evaluates them to the same values, and fails with the same errors.
+//! The Common Expression Language (CEL) as Kubernetes runs it: the same expressions compile, with the same types, to the
+//! same values, the same errors, and never at a lower cost.
 //!
-//! "The reference" in this crate is cel-go as kube-apiserver configures it. The steps:
+//! ```
+//! use portcullis_cel::{Bindings, Environment, Expression, ResultType, Value};
+//!
+//! let rule = Expression::compile("claims.hd == 'example.com'", Environment::CLAIMS, ResultType::Bool)?;
+//! let claims = serde_json::json!({"hd": "example.com"});
+//! let bindings = Bindings::claims(claims.as_object().unwrap());
+//! assert_eq!(rule.evaluate(&bindings), Ok(Value::Bool(true)));
+//!
+//! let error = Expression::compile("claims.hd.startWith('a')", Environment::CLAIMS, ResultType::Bool).unwrap_err();
+//! assert_eq!(error.fix(), Some("did you mean 'startsWith'?"));
+//! # Ok::<(), portcullis_cel::CompileError>(())
+//! ```
+//!
+//! An [`Environment`] says which variables an expression may use, and their types. [`Expression::compile`] parses, checks
+//! and plans an expression once, when a configuration is loaded; the result is immutable, cheap to clone, and shared by all
+//! requests. [`Bindings`] hold the values of the variables; they are built once for all expressions of a request.
+//! [`Expression::evaluate`] is synchronous, and ends at the reference's cost limit whatever the values are.
+//!
+//! An expression of [`Environment::ADMISSION`] may ask the authorizer. [`Expression::evaluate_with`] then ends with
+//! [`Outcome::Ask`]; answer the question and evaluate again with the answer. A check costs 350,000 of the 1,000,000 units, so
+//! no expression asks more than two questions. [`Evaluated::cost`] is what a [`Budget`] of several expressions is charged.
+//!
+//! "The reference" in this crate is cel-go as kube-apiserver 1.36 configures it. The steps:
 //!
 //! 1. `syntax` parses an expression with the `cel` crate, which no other module uses. That crate lacks a type checker,
 //!    a cost limit and the error texts of the reference; this crate supplies them.
-//! 2. `check` infers types by the overloads in `signatures`, and rejects an invalid expression when the configuration
-//!    is loaded, not when a user logs in.
+//! 2. `check` infers types by the overloads in `signatures` and the fields in `environment`, and rejects an invalid
+//!    expression when the configuration is loaded, not when a user logs in.
 //! 3. `plan` folds constants, and compiles literal patterns (`pattern` parses them by Go's rules).
-//! 4. `eval` evaluates the tree, and stops at the reference's cost limit, whatever the token contains. No input may
-//!    make it panic, recurse without bound or run for long.
+//! 4. `eval` evaluates the tree, and stops at the cost limit. No input may make it panic, recurse without bound or run for
+//!    long. `functions` are the operators and conversions, `libraries` the functions of Kubernetes and of cel-go's
+//!    extensions.
 //!
 //! Unsupported parts of the reference, which fail to compile with an error that names them:
 //!
 //! | unsupported | reason |
 //! |---|---|
-//! | `duration`, `timestamp` and their accessors | claims have no such type, and there is no `now` |
-//! | `format` of strings, named formats | they serve computed messages, which these rules do not have |
-//! | `url`, `ip`, `cidr`, `quantity`, `semver` | types of API objects |
-//! | the authorizer's functions | these expressions have no authorizer |
-//! | messages (`google.protobuf.Int64Value{value: 1}`) | equivalent to a literal |
+//! | messages (`google.protobuf.Int64Value{value: 1}`, `Object{}` of mutations) | equivalent to a literal; there are no mutations yet |
+//! | `variables` of policies | there are no policies yet |
 //! | macros with two variables over `claims` itself | the reference uses the values as keys there |
 //! | map keys that are lists, maps, bytes or types | lookups never find them, and some crash the API server |
 //! | more than 10,000 bytes, 60 open brackets, 240 `?`, a tree deeper than 120 | the parser is recursive |
@@ -27,40 +47,47 @@
 //!
 //! The cost of a call that creates a string or list is the length of the result; the reference counts the operand only.
 
+mod bindings;
+mod budget;
 mod check;
+#[doc(hidden)]
+pub mod conformance;
+mod environment;
+mod equality;
 mod eval;
+mod faults;
 mod float;
+mod fold;
 mod functions;
-mod lists;
+mod libraries;
+mod native;
 mod number;
 mod pattern;
 mod plan;
+mod price;
 mod signatures;
-mod strings;
+mod stack;
 mod syntax;
 #[cfg(test)]
 mod tests;
 mod types;
 mod value;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use faults::CompileFault;
 use pattern::Patterns;
-use syntax::{CompileFault, ExprNode, NodeKind};
-use value::{Datum, RootVariable};
+use syntax::{ExprNode, NodeKind};
+use value::Datum;
 
-/// The use of an expression, which determines its variable and result type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// Maps `claims` to a name, groups, a UID or extra values; the result type is checked at evaluation.
-    ClaimMapping,
-    /// A condition on `claims`.
-    ClaimRule,
-    /// A condition on `user`.
-    UserRule,
-}
+pub use bindings::Bindings;
+pub use budget::{Budget, BudgetExceeded};
+pub use environment::{Environment, ResultType};
+pub use faults::CompileError;
+pub use libraries::authorizer::{
+    AccessDecision, AccessQuestion, AccessTarget, ResourceTarget, ServiceAccount,
+};
 
 /// A compiled expression. Cheap to clone.
 #[derive(Clone)]
@@ -68,34 +95,31 @@ pub struct Expression(Arc<Compiled>);
 
 struct Compiled {
     text: String,
-    purpose: Purpose,
+    environment: Environment,
+    result: ResultType,
     tree: ExprNode,
+    /// Whether the evaluation needs a stack of its own.
+    deep: bool,
     patterns: Patterns,
 }
 
-/// Why an expression does not compile.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("compilation failed: ERROR: <input>:{line}:{column}: {reason}")]
-pub struct CompileError {
-    /// The line, from 1.
-    pub line: usize,
-    /// The column in characters, from 1.
-    pub column: usize,
-    /// The problem.
-    pub reason: String,
+/// The depth of a tree that is evaluated on the caller's stack: a level needs up to 10 KiB in a debug build.
+const SHALLOW: usize = 64;
+
+impl Drop for Compiled {
+    /// Takes the tree apart without recursion: the caller's stack may be small.
+    fn drop(&mut self) {
+        let mut pending = vec![self.tree.take()];
+        while let Some(mut node) = pending.pop() {
+            pending.extend(node.children_mut().into_iter().map(ExprNode::take));
+        }
+    }
 }
 
 /// Why an evaluation failed: an error of the token or the rule, never of the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EvalError(String);
-
-/// The variable of expressions; build it once for many of them.
-#[derive(Debug, Clone)]
-pub struct Variable {
-    name: &'static str,
-    value: Datum,
-}
 
 /// The result of an expression, with the types that authenticators use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,23 +139,19 @@ pub enum Value {
 
 impl Expression {
     /// Compiles an expression. Takes milliseconds and spawns a thread: call it only while loading a configuration.
-    pub fn compile(text: &str, purpose: Purpose) -> Result<Self, CompileError> {
-        let compile = || {
-            let mut tree = syntax::parse(text)?;
-            check::check(&tree, purpose)?;
+    pub fn compile(text: &str, environment: Environment, result: ResultType) -> Result<Self, CompileError> {
+        let compile = || -> Result<Compiled, CompileFault> {
+            let mut tree = syntax::parse(text, environment)?;
+            check::check(&tree, environment, result)?;
             let mut patterns = Patterns::default();
             plan::plan(&mut tree, &mut patterns)?;
-            Ok(Compiled { text: text.to_owned(), purpose, tree, patterns })
+            let deep = tree.depth() > SHALLOW;
+            Ok(Compiled { text: text.to_owned(), environment, result, tree, deep, patterns })
         };
-        compile().map(|compiled| Self(Arc::new(compiled))).map_err(|CompileFault { at, text: reason }| {
-            let before: String = text.chars().take(at).collect();
-            let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-            CompileError {
-                line: before.matches('\n').count() + 1,
-                column: before.get(line_start..).map_or(0, |line| line.chars().count()) + 1,
-                reason,
-            }
-        })
+        stack::run("cel-compiler", stack::COMPILER, compile)
+            .unwrap_or_else(|reason| Err(CompileFault::of_whole(format!("cannot be compiled now: {reason}"))))
+            .map(|compiled| Self(Arc::new(compiled)))
+            .map_err(|fault| fault.display(text))
     }
 
     /// The source text.
@@ -151,24 +171,82 @@ impl Expression {
         self.0.tree.any(&selects)
     }
 
-    /// Evaluates the expression. The variable must match its purpose.
-    pub fn evaluate(&self, variable: &Variable) -> Result<Value, EvalError> {
-        let patterns = &self.0.patterns;
-        match eval::Machine::new(variable.name, variable.value.clone(), patterns).eval(&self.0.tree) {
-            Ok(value) => Ok(Value::from(&value)),
-            Err(eval::Halt::Error(text)) => Err(EvalError(text)),
-            Err(eval::Halt::Unsuited) => Err(EvalError("no such overload".to_owned())),
-            Err(eval::Halt::Cost) => {
-                Err(EvalError("operation cancelled: actual cost limit exceeded".to_owned()))
-            }
+    /// Evaluates the expression. The bindings must be those of its environment; a question to the authorizer is an
+    /// error.
+    pub fn evaluate(&self, bindings: &Bindings) -> Result<Value, EvalError> {
+        match self.evaluate_with(bindings, &[]).outcome {
+            Outcome::Value(value) => Ok(value),
+            Outcome::Error(error) => Err(error),
+            Outcome::Ask(_) => Err(EvalError("no authorizer is bound".to_owned())),
         }
+    }
+
+    /// Evaluates the expression with the authorizer's answers so far. On [`Outcome::Ask`], answer the question and
+    /// evaluate again: the same bindings and answers give the same outcome.
+    pub fn evaluate_with(
+        &self,
+        bindings: &Bindings,
+        answers: &[(AccessQuestion, AccessDecision)],
+    ) -> Evaluated {
+        let (result, cost) = self.run(bindings, answers, |value| Value::from(value));
+        let outcome = match result {
+            Ok(value) => Outcome::Value(value),
+            Err(eval::Halt::Error(text)) => Outcome::Error(EvalError(text)),
+            Err(eval::Halt::Unsuited) => Outcome::Error(EvalError("no such overload".to_owned())),
+            Err(eval::Halt::Cost) => {
+                Outcome::Error(EvalError("operation cancelled: actual cost limit exceeded".to_owned()))
+            }
+            Err(eval::Halt::Ask(question)) => Outcome::Ask(question),
+        };
+        Evaluated { outcome, cost }
+    }
+
+    /// Evaluates the tree, and converts its value; also returns the cost.
+    fn run<T: Send>(
+        &self,
+        bindings: &Bindings,
+        answers: &[(AccessQuestion, AccessDecision)],
+        convert: impl FnOnce(&Datum) -> T + Send,
+    ) -> (Result<T, eval::Halt>, u64) {
+        let compiled = &self.0;
+        let evaluate = || {
+            let mut machine = eval::Machine::new(&bindings.0, &compiled.patterns, answers);
+            let result = machine.eval(&compiled.tree).map(|value| convert(&value));
+            (result, machine.spent())
+        };
+        if !compiled.deep {
+            return evaluate();
+        }
+        stack::run("cel-evaluator", stack::EVALUATOR, evaluate)
+            .unwrap_or_else(|reason| (Err(eval::Halt::Error(reason)), eval::COST_LIMIT))
     }
 }
 
-/// Expressions are equal if their texts and purposes are.
+/// The end of an evaluation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evaluated {
+    /// The result.
+    pub outcome: Outcome,
+    /// The cost, to be charged to the budget of several expressions.
+    pub cost: u64,
+}
+
+/// The result of an evaluation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The value.
+    Value(Value),
+    /// An error of the input or the expression.
+    Error(EvalError),
+    /// The authorizer must answer this question first.
+    Ask(Box<AccessQuestion>),
+}
+
+/// Expressions are equal if their texts, environments and result types are.
 impl PartialEq for Expression {
     fn eq(&self, other: &Self) -> bool {
-        (self.text(), self.0.purpose) == (other.text(), other.0.purpose)
+        let key = |of: &Self| (of.0.environment, of.0.result);
+        self.text() == other.text() && key(self) == key(other)
     }
 }
 
@@ -176,34 +254,7 @@ impl Eq for Expression {}
 
 impl fmt::Debug for Expression {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Compiled { text, purpose, .. } = &*self.0;
-        out.debug_struct("Expression").field("text", text).field("purpose", purpose).finish_non_exhaustive()
-    }
-}
-
-impl Variable {
-    /// The variable `claims`, from the claims of a token.
-    pub fn claims(claims: &serde_json::Map<String, serde_json::Value>) -> Self {
-        let fields = claims.iter().map(|(name, value)| (name.clone(), Datum::from_json(value))).collect();
-        Self::new("claims", "kubernetes.claims", fields)
-    }
-
-    /// The variable `user`, from the mapped claims.
-    pub fn user(username: &str, uid: &str, groups: &[String], extra: &BTreeMap<String, Vec<String>>) -> Self {
-        let list = |items: &[String]| Datum::list(items.iter().map(|item| Datum::string(item)).collect());
-        let extra = extra.iter().map(|(key, values)| (key.as_str().into(), list(values))).collect();
-        let fields = [
-            ("username", Datum::string(username)),
-            ("uid", Datum::string(uid)),
-            ("groups", list(groups)),
-            ("extra", Datum::map(extra)),
-        ];
-        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Self::new("user", "kubernetes.UserInfo", fields)
-    }
-
-    fn new(name: &'static str, type_name: &'static str, fields: BTreeMap<String, Datum>) -> Self {
-        Self { name, value: Datum::Root(Arc::new(RootVariable { type_name, fields })) }
+        out.debug_struct("Expression").field("text", &self.0.text).finish_non_exhaustive()
     }
 }
 
@@ -217,35 +268,4 @@ impl From<&Datum> for Value {
             other => Self::Other(other.type_name().to_owned()),
         }
     }
-}
-
-/// The overloads of a function in the reference's format, for conformance tests.
-#[doc(hidden)]
-pub fn overloads(function: &str) -> Option<Vec<String>> {
-    signatures::overloads(function).map(|overloads| overloads.iter().map(ToString::to_string).collect())
-}
-
-/// Whether this crate lacks a function of the reference.
-#[doc(hidden)]
-pub fn is_missing(function: &str) -> bool {
-    signatures::is_missing(function)
-}
-
-/// All matches of a pattern in texts, for conformance tests against Go's `regexp`.
-#[doc(hidden)]
-pub fn pattern_matches(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String>>, String> {
-    pattern::find_all(pattern, texts)
-}
-
-/// The characters that a pattern for one character matches, as ranges, for conformance tests against Go; `None` for
-/// other patterns.
-#[doc(hidden)]
-pub fn pattern_characters(pattern: &str) -> Result<Option<Vec<(char, char)>>, String> {
-    pattern::characters(pattern)
-}
-
-/// Parses a double, for conformance tests against Go's `ParseFloat`.
-#[doc(hidden)]
-pub fn read_double(text: &str) -> Option<f64> {
-    float::parse(text)
 }

@@ -81,3 +81,12 @@ pub(super) fn text(number: f64) -> String {
     }
     format!("{mantissa}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }
+
+/// An order as the functions `compareTo` return it.
+pub(super) fn signum(order: Ordering) -> Datum {
+    Datum::Int(match order {
+        Ordering::Less => -1,
+        Ordering::Equal => 0,
+        Ordering::Greater => 1,
+    })
+}

@@ -1,13 +1,17 @@
 //! Constant folding, as in the reference: an expression with an invalid constant does not compile. Also compiles
 //! literal patterns once instead of at each evaluation.
 
+use std::collections::BTreeSet;
+
 use super::eval::{Halt, Machine, is_index};
+use super::faults::CompileFault;
 use super::pattern::Patterns;
-use super::syntax::{CompileFault, ExprNode, NodeKind};
-use super::value::Datum;
+use super::syntax::{ExprNode, NodeKind};
+use super::value::{Datum, MapKey};
 
 /// Functions that are folded on constants.
-const CONVERSIONS: [&str; 8] = ["bool", "bytes", "double", "dyn", "int", "string", "type", "uint"];
+const CONVERSIONS: [&str; 10] =
+    ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];
 
 /// Folds the constants of a tree, and compiles its literal patterns.
 pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), CompileFault> {
@@ -15,7 +19,7 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
     for child in node.children_mut() {
         plan(child, patterns)?;
     }
-    let fault = |text: String| Err(CompileFault { at, text });
+    let fault = |text: String| Err(CompileFault::new(at, text));
     if let NodeKind::Call { function, target, arguments, .. } = &node.kind {
         let last = arguments.last().and_then(constant);
         match (function.as_str(), last) {
@@ -31,23 +35,67 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
             _ => {}
         }
     }
-    // `in` an empty list is false without evaluation of the operand.
-    if let NodeKind::Call { function, arguments, .. } = &node.kind
-        && function == "@in"
-        && matches!(arguments.last().and_then(constant), Some(Datum::List(list)) if list.items.is_empty())
-    {
-        node.kind = NodeKind::Literal(Datum::Bool(false));
-    }
+    membership(node);
     if !is_constant(node) {
         return Ok(());
     }
-    match Machine::new("", Datum::Null, patterns).eval(node) {
+    match Machine::new(&[], patterns, &[]).eval(node) {
         Ok(value) => node.kind = NodeKind::Literal(value),
-        Err(Halt::Error(text)) => return fault(text),
+        Err(Halt::Error(text)) => return Err(invalid_time(node).unwrap_or(CompileFault::new(at, text))),
         Err(Halt::Unsuited) => return fault("no such overload".to_owned()),
-        Err(Halt::Cost) => return fault("constant is too large".to_owned()),
+        // No constant calls the authorizer.
+        Err(Halt::Cost | Halt::Ask(_)) => return fault("constant is too large".to_owned()),
     }
     Ok(())
+}
+
+/// Replaces `in` a list of constants by a lookup, which is free in the reference.
+// cel-go: interpreter/decorators.go — maybeOptimizeSetMembership
+fn membership(node: &mut ExprNode) {
+    let NodeKind::Call { function, arguments, only, .. } = &mut node.kind else { return };
+    let in_list =
+        only.get().is_some_and(|only| only.parameters.get(1).is_some_and(|list| list.parts().0 == "list"));
+    let ("@in", true, [_, list]) = (function.as_str(), in_list, arguments.as_slice()) else { return };
+    let Some(Datum::List(list)) = constant(list) else { return };
+    if list.items.is_empty() {
+        // The operand is not evaluated.
+        node.kind = NodeKind::Literal(Datum::Bool(false));
+        return;
+    }
+    let Some(set) = keys(&list.items) else { return };
+    arguments.truncate(1);
+    if let Some(operand) = arguments.pop() {
+        node.kind = NodeKind::Member(Box::new(operand), set);
+    }
+}
+
+/// The keys that are equal to one of the values, if all are numbers, strings or truth values.
+fn keys(values: &[Datum]) -> Option<BTreeSet<MapKey>> {
+    let mut set = BTreeSet::new();
+    for value in values {
+        match value {
+            // Equal to nothing.
+            Datum::Double(value) if value.is_nan() => {}
+            Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::String(_) => {
+                set.extend(MapKey::candidates(value).into_iter().flatten());
+            }
+            _ => return None,
+        }
+    }
+    Some(set)
+}
+
+/// The reference's error for the literal of a duration or a timestamp.
+// cel-go: cel/validator.go — ValidateDurationLiterals, ValidateTimestampLiterals
+fn invalid_time(node: &ExprNode) -> Option<CompileFault> {
+    let NodeKind::Call { function, arguments, .. } = &node.kind else { return None };
+    let fix = match function.as_str() {
+        "duration" => "write a duration as '1h30m'",
+        "timestamp" => "write a timestamp as '2024-01-31T00:00:00Z', of the years 1 to 9999",
+        _ => return None,
+    };
+    let at = arguments.first().map_or(node.at, |argument| argument.at);
+    Some(CompileFault::new(at, format!("invalid {function} argument")).with_fix(fix))
 }
 
 fn constant(node: &ExprNode) -> Option<&Datum> {

@@ -1,4 +1,4 @@
-//! The function declarations of kube-apiserver 1.36, without those that `lib.rs` lists as unsupported.
+//! The function declarations of kube-apiserver 1.36.
 //!
 //! A test compares the table with the declarations of the reference. The order of overloads matters: the first match
 //! determines the type parameters.
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
+use super::native::Native;
 use super::types::Type;
 use super::value::Datum;
 
@@ -34,7 +35,7 @@ bytes | (bytes) -> bytes | (string) -> bytes
 double | (double) -> double | (int) -> double | (string) -> double | (uint) -> double
 dyn | (A) -> dyn
 int | (int) -> int | (double) -> int | (duration) -> int | (string) -> int | (timestamp) -> int | (uint) -> int
-string | (string) -> string | (bool) -> string | (bytes) -> string | (double) -> string | (duration) -> string | (int) -> string | (timestamp) -> string | (uint) -> string
+string | (string) -> string | (bool) -> string | (bytes) -> string | (double) -> string | (duration) -> string | (int) -> string | (timestamp) -> string | (uint) -> string | (net.IP) -> string | (net.CIDR) -> string
 type | (A) -> type(A)
 uint | (uint) -> uint | (double) -> uint | (int) -> uint | (string) -> uint
 size | (bytes) -> int | bytes.() -> int | (list(A)) -> int | list(A).() -> int | (map(A, B)) -> int | map(A, B).() -> int | (string) -> int | string.() -> int
@@ -80,41 +81,94 @@ hasValue | optional_type(V).() -> bool
 or | optional_type(V).(optional_type(V)) -> optional_type(V)
 orValue | optional_type(V).(V) -> V
 value | optional_type(V).() -> V
+duration | (duration) -> duration | (int) -> duration | (string) -> duration
+timestamp | (timestamp) -> timestamp | (int) -> timestamp | (string) -> timestamp
+getDate | timestamp.() -> int | timestamp.(string) -> int
+getDayOfMonth | timestamp.() -> int | timestamp.(string) -> int
+getDayOfWeek | timestamp.() -> int | timestamp.(string) -> int
+getDayOfYear | timestamp.() -> int | timestamp.(string) -> int
+getFullYear | timestamp.() -> int | timestamp.(string) -> int
+getHours | timestamp.() -> int | timestamp.(string) -> int | duration.() -> int
+getMilliseconds | timestamp.() -> int | timestamp.(string) -> int | duration.() -> int
+getMinutes | timestamp.() -> int | timestamp.(string) -> int | duration.() -> int
+getMonth | timestamp.() -> int | timestamp.(string) -> int
+getSeconds | timestamp.() -> int | timestamp.(string) -> int | duration.() -> int
+format | string.(list(dyn)) -> string
+format.byte | () -> kubernetes.NamedFormat
+format.date | () -> kubernetes.NamedFormat
+format.datetime | () -> kubernetes.NamedFormat
+format.dns1035Label | () -> kubernetes.NamedFormat
+format.dns1035LabelPrefix | () -> kubernetes.NamedFormat
+format.dns1123Label | () -> kubernetes.NamedFormat
+format.dns1123LabelPrefix | () -> kubernetes.NamedFormat
+format.dns1123Subdomain | () -> kubernetes.NamedFormat
+format.dns1123SubdomainPrefix | () -> kubernetes.NamedFormat
+format.labelValue | () -> kubernetes.NamedFormat
+format.named | (string) -> optional_type(kubernetes.NamedFormat)
+format.qualifiedName | () -> kubernetes.NamedFormat
+format.uri | () -> kubernetes.NamedFormat
+format.uuid | () -> kubernetes.NamedFormat
+validate | kubernetes.NamedFormat.(string) -> optional_type(list(string))
+ip | (string) -> net.IP | net.CIDR.() -> net.IP
+isIP | (string) -> bool
+ip.isCanonical | (string) -> bool
+family | net.IP.() -> int
+isUnspecified | net.IP.() -> bool
+isLoopback | net.IP.() -> bool
+isLinkLocalMulticast | net.IP.() -> bool
+isLinkLocalUnicast | net.IP.() -> bool
+isGlobalUnicast | net.IP.() -> bool
+cidr | (string) -> net.CIDR
+isCIDR | (string) -> bool
+containsIP | net.CIDR.(string) -> bool | net.CIDR.(net.IP) -> bool
+containsCIDR | net.CIDR.(string) -> bool | net.CIDR.(net.CIDR) -> bool
+masked | net.CIDR.() -> net.CIDR
+prefixLength | net.CIDR.() -> int
+quantity | (string) -> kubernetes.Quantity
+isQuantity | (string) -> bool
+asInteger | kubernetes.Quantity.() -> int
+asApproximateFloat | kubernetes.Quantity.() -> double
+isInteger | kubernetes.Quantity.() -> bool
+sign | (kubernetes.Quantity) -> int
+add | kubernetes.Quantity.(kubernetes.Quantity) -> kubernetes.Quantity | kubernetes.Quantity.(int) -> kubernetes.Quantity
+sub | kubernetes.Quantity.(kubernetes.Quantity) -> kubernetes.Quantity | kubernetes.Quantity.(int) -> kubernetes.Quantity
+isLessThan | kubernetes.Quantity.(kubernetes.Quantity) -> bool | kubernetes.Semver.(kubernetes.Semver) -> bool
+isGreaterThan | kubernetes.Quantity.(kubernetes.Quantity) -> bool | kubernetes.Semver.(kubernetes.Semver) -> bool
+compareTo | kubernetes.Quantity.(kubernetes.Quantity) -> int | kubernetes.Semver.(kubernetes.Semver) -> int
+url | (string) -> kubernetes.URL
+isURL | (string) -> bool
+getScheme | kubernetes.URL.() -> string
+getHost | kubernetes.URL.() -> string
+getHostname | kubernetes.URL.() -> string
+getPort | kubernetes.URL.() -> string
+getEscapedPath | kubernetes.URL.() -> string
+getQuery | kubernetes.URL.() -> map(string, list(string))
+semver | (string) -> kubernetes.Semver | (string, bool) -> kubernetes.Semver
+isSemver | (string) -> bool | (string, bool) -> bool
+major | kubernetes.Semver.() -> int
+minor | kubernetes.Semver.() -> int
+patch | kubernetes.Semver.() -> int
+path | kubernetes.authorization.Authorizer.(string) -> kubernetes.authorization.PathCheck
+group | kubernetes.authorization.Authorizer.(string) -> kubernetes.authorization.GroupCheck
+serviceAccount | kubernetes.authorization.Authorizer.(string, string) -> kubernetes.authorization.Authorizer
+resource | kubernetes.authorization.GroupCheck.(string) -> kubernetes.authorization.ResourceCheck
+subresource | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
+namespace | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
+name | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
+fieldSelector | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
+labelSelector | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
+check | kubernetes.authorization.PathCheck.(string) -> kubernetes.authorization.Decision | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.Decision
+allowed | kubernetes.authorization.Decision.() -> bool
+reason | kubernetes.authorization.Decision.() -> string
+errored | kubernetes.authorization.Decision.() -> bool
+error | kubernetes.authorization.Decision.() -> string
+jsonpatch.escapeKey | (string) -> string
 ";
 
 /// The overloads of every comparison operator.
 const COMPARED: &str = "(bool, bool) -> bool | (int, int) -> bool | (int, double) -> bool | (int, uint) -> bool | (uint, uint) -> bool | (uint, double) -> bool | (uint, int) -> bool | (double, double) -> bool | (double, int) -> bool | (double, uint) -> bool | (string, string) -> bool | (bytes, bytes) -> bool | (timestamp, timestamp) -> bool | (duration, duration) -> bool";
 const ORDERED: [&str; 8] = ["int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"];
 const SUMMED: [&str; 4] = ["int", "uint", "double", "duration"];
-
-/// Unsupported functions of the reference; their error differs from that of a misspelt function.
-const MISSING: &[&str] = &[
-    "duration",
-    "timestamp",
-    "getDate",
-    "getDayOfMonth",
-    "getDayOfWeek",
-    "getDayOfYear",
-    "getFullYear",
-    "getHours",
-    "getMilliseconds",
-    "getMinutes",
-    "getMonth",
-    "getSeconds",
-    "format",
-    "format.named",
-    "url",
-    "isURL",
-    "ip",
-    "isIP",
-    "ip.isCanonical",
-    "cidr",
-    "isCIDR",
-    "quantity",
-    "isQuantity",
-    "semver",
-    "isSemver",
-];
 
 /// One overload of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,6 +191,8 @@ fn fits(parameter: &Type, value: &Datum) -> bool {
     let Type::Named(name, parameters) = parameter else { return true };
     match (*name, value) {
         ("dyn" | "any", _) => true,
+        ("duration", Datum::Native(value)) => matches!(value, Native::Duration(_)),
+        ("timestamp", Datum::Native(value)) => matches!(value, Native::Timestamp(_)),
         ("list", Datum::List(list)) => match (parameters.first(), list.items.first()) {
             (Some(element), Some(first)) => fits(element, first),
             _ => true,
@@ -176,13 +232,18 @@ pub(super) fn overloads(name: &str) -> Option<&'static [Overload]> {
     FUNCTIONS.get(name).map(Vec::as_slice)
 }
 
-pub(super) fn is_function(name: &str) -> bool {
-    FUNCTIONS.contains_key(name) || is_missing(name)
+/// The names of all functions.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    FUNCTIONS.keys().copied()
 }
 
-/// Whether the function is one of the reference that this crate does not support.
-pub(super) fn is_missing(name: &str) -> bool {
-    MISSING.contains(&name) || name.starts_with("format.")
+pub(super) fn is_function(name: &str) -> bool {
+    FUNCTIONS.contains_key(name)
+}
+
+/// A type in the notation of the table.
+pub(super) fn read_type(text: &'static str) -> Option<Type> {
+    SignatureReader { rest: text, letter: None }.read()
 }
 
 /// Expands `C` or `N` to an overload for each type.

@@ -1,33 +1,26 @@
 //! Converts text to this crate's syntax tree; the only module that calls the parser of the `cel` crate.
 //!
-//! The parser is recursive, and only the text bounds its stack. This module therefore limits the nesting of the text
-//! first, and parses on a separate thread with a stack for the deepest allowed text; a panic there becomes an error.
+//! The parser is recursive: [`parse`] needs a stack of [`crate::stack::COMPILER`]. The tree is as deep as the reference allows.
 //! The macros stay unexpanded: checking and evaluating `all` or `map` is simpler and cheaper on the call itself.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use cel::common::ast::operators as op;
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SourceInfo};
 
+use super::environment::Environment;
+use super::faults::CompileFault;
 use super::signatures::{self, Overload};
 use super::types::type_named;
-use super::value::Datum;
+use super::value::{Datum, MapKey};
 
-/// Maximum length of an expression, in bytes. The reference allows 100,000 code points.
-pub(super) const MAX_LENGTH: usize = 10_000;
-/// Maximum nesting of brackets, and of conditionals.
-pub(super) const MAX_NESTING: usize = 60;
-/// Maximum depth of the tree; the reference's parser fails at 250 levels of one grammar rule.
-const MAX_DEPTH: usize = 120;
-const PARSER_STACK_SIZE: usize = 256 << 20;
-
-/// A compile error and its position.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CompileFault {
-    /// The offset in the text, in characters.
-    pub(super) at: usize,
-    pub(super) text: String,
-}
+/// Maximum length of an expression, in characters.
+// cel-go: parser/parser.go — NewParser
+pub(super) const MAX_LENGTH: usize = 100_000;
+/// Maximum nesting of expressions, and of the operators, selections and calls of methods in each other.
+// cel-go: parser/parser.go — recursionListener, checkAndIncrementRecursionDepth
+pub(super) const MAX_NESTING: u16 = 250;
 
 /// A node of the tree.
 #[derive(Debug)]
@@ -62,6 +55,8 @@ pub(super) enum NodeKind {
     Or(Vec<ExprNode>),
     Conditional(Box<[ExprNode; 3]>),
     Fold(Box<Fold>),
+    /// `in` a list of constants.
+    Member(Box<ExprNode>, BTreeSet<MapKey>),
     /// `optMap` and `optFlatMap`.
     WithOptional {
         target: Box<ExprNode>,
@@ -91,6 +86,8 @@ pub(super) struct Fold {
     pub(super) second: Option<String>,
     pub(super) filter: Option<ExprNode>,
     pub(super) body: ExprNode,
+    /// The overload of `sortBy` that the checker selected.
+    pub(super) only: OnceLock<&'static Overload>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +107,7 @@ impl ExprNode {
     pub(super) fn children(&self) -> Vec<&Self> {
         match &self.kind {
             NodeKind::Literal(_) | NodeKind::Name(_) => Vec::new(),
-            NodeKind::Select { operand, .. } => vec![operand],
+            NodeKind::Select { operand, .. } | NodeKind::Member(operand, _) => vec![operand],
             NodeKind::Call { target, arguments, .. } => {
                 target.iter().map(|target| &**target).chain(arguments).collect()
             }
@@ -129,7 +126,7 @@ impl ExprNode {
     pub(super) fn children_mut(&mut self) -> Vec<&mut Self> {
         match &mut self.kind {
             NodeKind::Literal(_) | NodeKind::Name(_) => Vec::new(),
-            NodeKind::Select { operand, .. } => vec![operand],
+            NodeKind::Select { operand, .. } | NodeKind::Member(operand, _) => vec![operand],
             NodeKind::Call { target, arguments, .. } => {
                 target.iter_mut().map(|target| &mut **target).chain(arguments).collect()
             }
@@ -145,6 +142,16 @@ impl ExprNode {
         }
     }
 
+    /// Leaves a constant in the place of the node.
+    pub(super) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self { kind: NodeKind::Literal(Datum::Null), at: 0 })
+    }
+
+    /// The number of nodes on the longest path.
+    pub(super) fn depth(&self) -> usize {
+        1 + self.children().into_iter().map(Self::depth).max().unwrap_or(0)
+    }
+
     /// Whether the predicate holds for this node or a descendant.
     pub(super) fn any(&self, holds: &impl Fn(&Self) -> bool) -> bool {
         holds(self) || self.children().into_iter().any(|child| child.any(holds))
@@ -152,27 +159,23 @@ impl ExprNode {
 }
 
 /// Parses an expression.
-pub(super) fn parse(text: &str) -> Result<ExprNode, CompileFault> {
-    bounded(text)?;
-    let owned = text.to_owned();
-    std::thread::Builder::new()
-        .name("cel-parser".to_owned())
-        .stack_size(PARSER_STACK_SIZE)
-        .spawn(move || {
-            let (tree, source) =
-                cel::Env::default().parser().parse_with_source_info(&owned).map_err(|errors| match errors
-                    .errors
-                    .into_iter()
-                    .next()
-                {
-                    Some(error) => CompileFault { at: offset(&owned, error.pos), text: error.msg },
-                    None => CompileFault { at: 0, text: "syntax error".to_owned() },
-                })?;
-            AstReader { source: &source, bound: Vec::new() }.node(tree, 0)
-        })
-        .map_err(|error| CompileFault { at: 0, text: format!("cannot be parsed now: {error}") })?
-        .join()
-        .unwrap_or_else(|_| Err(CompileFault { at: 0, text: "cannot be parsed".to_owned() }))
+pub(super) fn parse(text: &str, environment: Environment) -> Result<ExprNode, CompileFault> {
+    let length = text.chars().count();
+    if length > MAX_LENGTH {
+        let reason = format!("expression code point size exceeds limit: size: {length}, limit {MAX_LENGTH}");
+        return Err(CompileFault::unplaced(reason));
+    }
+    // The whole expression is the first level.
+    let parser = cel::Env::default().parser().max_recursion_depth(MAX_NESTING - 1);
+    let (tree, source) =
+        parser.parse_with_source_info(text).map_err(|errors| match errors.errors.into_iter().next() {
+            Some(error) if error.msg.contains("Recursion limit of ") => {
+                CompileFault::unplaced(format!("expression recursion limit exceeded: {MAX_NESTING}"))
+            }
+            Some(error) => CompileFault::new(offset(text, error.pos), error.msg),
+            None => CompileFault::new(0, "syntax error"),
+        })?;
+    AstReader { source: &source, environment, bound: Vec::new() }.node(tree, 0)
 }
 
 /// The offset of a line and column, which count from 1.
@@ -182,57 +185,36 @@ fn offset(text: &str, (line, column): (isize, isize)) -> usize {
     before + usize::try_from(column - 1).unwrap_or(0)
 }
 
-/// Rejects texts with too deep brackets or conditionals, into which the crate's parser recurses.
-fn bounded(text: &str) -> Result<(), CompileFault> {
-    if text.len() > MAX_LENGTH {
-        return Err(CompileFault { at: 0, text: format!("expression is longer than {MAX_LENGTH} bytes") });
-    }
-    // Also counts brackets and question marks within string literals. That rejects more, but only texts with dozens of
-    // them; skipping literals would need a second lexer that agrees with the parser's.
-    let (mut open, mut conditionals) = (0_usize, 0_usize);
-    for (at, character) in text.chars().enumerate() {
-        match character {
-            '(' | '[' | '{' => open += 1,
-            ')' | ']' | '}' => open = open.saturating_sub(1),
-            '?' => conditionals += 1,
-            _ => {}
-        }
-        if open > MAX_NESTING || conditionals > 4 * MAX_NESTING {
-            return Err(CompileFault { at, text: "expression is nested too deeply".to_owned() });
-        }
-    }
-    Ok(())
-}
-
 struct AstReader<'a> {
     source: &'a SourceInfo,
+    environment: Environment,
     /// The variables of macros, which shadow types of the same name.
     bound: Vec<String>,
 }
 
 impl AstReader<'_> {
     fn fault<T>(&self, id: u64, text: impl Into<String>) -> Result<T, CompileFault> {
-        Err(CompileFault { at: self.at(id), text: text.into() })
+        Err(CompileFault::new(self.at(id), text))
     }
 
     fn at(&self, id: u64) -> usize {
         self.source.offset_for(id).and_then(|(start, _)| usize::try_from(start).ok()).unwrap_or(0)
     }
 
-    fn nodes(&mut self, trees: Vec<IdedExpr>, depth: usize) -> Result<Vec<ExprNode>, CompileFault> {
+    fn nodes(&mut self, trees: Vec<IdedExpr>, depth: u16) -> Result<Vec<ExprNode>, CompileFault> {
         trees.into_iter().map(|tree| self.node(tree, depth)).collect()
     }
 
-    fn boxed(&mut self, tree: IdedExpr, depth: usize) -> Result<Box<ExprNode>, CompileFault> {
+    fn boxed(&mut self, tree: IdedExpr, depth: u16) -> Result<Box<ExprNode>, CompileFault> {
         self.node(tree, depth).map(Box::new)
     }
 
-    fn node(&mut self, tree: IdedExpr, depth: usize) -> Result<ExprNode, CompileFault> {
+    fn node(&mut self, tree: IdedExpr, depth: u16) -> Result<ExprNode, CompileFault> {
         let id = tree.id;
-        if depth > MAX_DEPTH {
-            return self.fault(id, "expression is nested too deeply");
+        let depth = depth + u16::from(nests(&tree.expr));
+        if depth > MAX_NESTING {
+            return Err(CompileFault::unplaced("max recursion depth exceeded"));
         }
-        let depth = depth + 1;
         let kind = match tree.expr {
             Expr::Literal(literal) => NodeKind::Literal(constant(&literal)),
             Expr::Ident(name) => {
@@ -243,11 +225,13 @@ impl AstReader<'_> {
                 }
             }
             Expr::Select(select) => {
-                match qualified(&select.operand.expr)
-                    .and_then(|prefix| type_named(&format!("{prefix}.{}", select.field)))
-                {
-                    Some(named) => NodeKind::Literal(Datum::Type(named.into())),
-                    None => NodeKind::Select {
+                let name = qualified(&select.operand.expr).map(|prefix| format!("{prefix}.{}", select.field));
+                match name {
+                    Some(name) if self.environment.declares(&name) => NodeKind::Name(name),
+                    Some(name) if let Some(named) = type_named(&name) => {
+                        NodeKind::Literal(Datum::Type(named.into()))
+                    }
+                    _ => NodeKind::Select {
                         operand: self.boxed(*select.operand, depth)?,
                         field: select.field,
                         how: Selection::Plain,
@@ -281,13 +265,13 @@ impl AstReader<'_> {
         Ok(ExprNode { kind, at: self.at(id) })
     }
 
-    fn call(&mut self, id: u64, call: CallExpr, depth: usize) -> Result<NodeKind, CompileFault> {
+    fn call(&mut self, id: u64, call: CallExpr, depth: u16) -> Result<NodeKind, CompileFault> {
         let CallExpr { func_name, target, args } = call;
         let name = func_name.trim_start_matches('.').to_owned();
         let Some(target) = target else { return self.global(id, name, args, depth) };
         if let Some(prefix) = qualified(&target.expr) {
             let function = format!("{prefix}.{name}");
-            if signatures::is_function(&function) {
+            if signatures::is_function(&function) && self.environment.has_function(&function) {
                 return Ok(NodeKind::Call {
                     function,
                     target: None,
@@ -326,7 +310,7 @@ impl AstReader<'_> {
         id: u64,
         name: String,
         args: Vec<IdedExpr>,
-        depth: usize,
+        depth: u16,
     ) -> Result<NodeKind, CompileFault> {
         match (name.as_str(), args.len()) {
             (op::LOGICAL_AND, _) => Ok(NodeKind::And(self.operands(op::LOGICAL_AND, args, depth)?)),
@@ -366,7 +350,7 @@ impl AstReader<'_> {
         &mut self,
         operator: &str,
         args: Vec<IdedExpr>,
-        depth: usize,
+        depth: u16,
     ) -> Result<Vec<ExprNode>, CompileFault> {
         let mut found = Vec::new();
         for tree in args {
@@ -393,7 +377,7 @@ impl AstReader<'_> {
         name: &str,
         target: IdedExpr,
         args: Vec<IdedExpr>,
-        depth: usize,
+        depth: u16,
     ) -> Result<NodeKind, CompileFault> {
         let id = target.id;
         if kind == FoldKind::SortBy
@@ -408,7 +392,7 @@ impl AstReader<'_> {
         let mut args = args.into_iter();
         let at = self.at(id);
         let mut next =
-            || args.next().ok_or_else(|| CompileFault { at, text: format!("too few arguments to {name}()") });
+            || args.next().ok_or_else(|| CompileFault::new(at, format!("too few arguments to {name}()")));
         let variable = self.variable(next()?)?;
         let second = if variables == 2 { Some(self.variable(next()?)?) } else { None };
         if second.as_deref() == Some(variable.as_str()) {
@@ -422,7 +406,15 @@ impl AstReader<'_> {
         let filter = if filtered { Some(self.node(next()?, depth)?) } else { None };
         let body = self.node(next()?, depth)?;
         self.bound.truncate(outside);
-        Ok(NodeKind::Fold(Box::new(Fold { kind, range, variable, second, filter, body })))
+        Ok(NodeKind::Fold(Box::new(Fold {
+            kind,
+            range,
+            variable,
+            second,
+            filter,
+            body,
+            only: OnceLock::new(),
+        })))
     }
 }
 
@@ -449,15 +441,50 @@ fn fold(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
     })
 }
 
-/// `a.b.c`, if it consists of names only.
-fn qualified(tree: &Expr) -> Option<String> {
+/// The operators that the limit of nesting counts; `!`, `-`, `&&` and `||` are not among them.
+const NESTED: [&str; 16] = [
+    op::CONDITIONAL,
+    op::ADD,
+    op::SUBSTRACT,
+    op::MULTIPLY,
+    op::DIVIDE,
+    op::MODULO,
+    op::EQUALS,
+    op::NOT_EQUALS,
+    op::LESS,
+    op::LESS_EQUALS,
+    op::GREATER,
+    op::GREATER_EQUALS,
+    op::IN,
+    op::INDEX,
+    op::OPT_INDEX,
+    op::OPT_SELECT,
+];
+
+/// Whether the limit of nesting counts a node.
+fn nests(tree: &Expr) -> bool {
     match tree {
-        Expr::Ident(name) => Some(name.trim_start_matches('.').to_owned()),
-        Expr::Select(select) => {
-            qualified(&select.operand.expr).map(|prefix| format!("{prefix}.{}", select.field))
-        }
-        _ => None,
+        Expr::Select(_) => true,
+        Expr::Call(call) => call.target.is_some() || NESTED.contains(&call.func_name.as_str()),
+        _ => false,
     }
+}
+
+/// `a.b.c`, if it consists of a few names only, as the names of variables, types and functions do.
+fn qualified(tree: &Expr) -> Option<String> {
+    let mut fields = Vec::new();
+    let mut tree = tree;
+    while let Expr::Select(select) = tree {
+        fields.push(select.field.as_str());
+        tree = &select.operand.expr;
+        if fields.len() > 3 {
+            return None;
+        }
+    }
+    let Expr::Ident(name) = tree else { return None };
+    fields.push(name.trim_start_matches('.'));
+    fields.reverse();
+    Some(fields.join("."))
 }
 
 fn constant(literal: &LiteralValue) -> Datum {

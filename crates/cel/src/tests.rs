@@ -2,28 +2,38 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-fn claims(text: &str) -> Variable {
-    Variable::claims(serde_json::from_str::<serde_json::Value>(text).unwrap().as_object().unwrap())
+fn claims(text: &str) -> Bindings {
+    Bindings::claims(serde_json::from_str::<serde_json::Value>(text).unwrap().as_object().unwrap())
 }
 
 fn refused(text: &str) -> String {
-    Expression::compile(text, Purpose::ClaimMapping).unwrap_err().to_string()
+    Expression::compile(text, Environment::CLAIMS, ResultType::Any).unwrap_err().to_string()
+}
+
+fn rule_error(text: &str) -> String {
+    Expression::compile(text, Environment::CLAIMS, ResultType::Bool).unwrap_err().to_string()
 }
 
 #[test]
 fn faults_are_shown_with_their_place() {
     assert_eq!(
         refused("claims.a ==\n  usr.name"),
-        "compilation failed: ERROR: <input>:2:3: undeclared reference to 'usr' (in container '')"
+        "compilation failed: ERROR: <input>:2:3: undeclared reference to 'usr' (in container '')\n |   usr.name\n | ..^"
     );
     assert_eq!(
         refused("claims + 1"),
-        "compilation failed: ERROR: <input>:1:8: found no matching overload for '_+_' applied to '(map(string, any), int)'"
+        "compilation failed: ERROR: <input>:1:8: found no matching overload for '_+_' applied to '(map(string, any), int)'\n | claims + 1\n | .......^"
     );
-    let rule = Expression::compile("claims.foo", Purpose::ClaimRule).unwrap_err();
-    assert_eq!(rule.reason, "must evaluate to bool");
-    let field = Expression::compile("user.unknown == 'foo'", Purpose::UserRule).unwrap_err();
-    assert_eq!((field.column, field.reason.as_str()), (5, "undefined field 'unknown'"));
+    assert_eq!(rule_error("claims.foo"), "must evaluate to bool");
+    let condition = Expression::compile("object.a + 'b'", Environment::ADMISSION, ResultType::Bool);
+    assert_eq!(condition.unwrap_err().to_string(), "must evaluate to bool but got string");
+    let field =
+        Expression::compile("user.unknown == 'foo'", Environment::USER, ResultType::Bool).unwrap_err();
+    assert_eq!(
+        field.to_string(),
+        "compilation failed: ERROR: <input>:1:5: undefined field 'unknown'\n | user.unknown == 'foo'\n | ....^"
+    );
+    assert_eq!(field.fix(), Some("the fields of kubernetes.UserInfo are: username, uid, groups, extra"));
 }
 
 #[test]
@@ -46,15 +56,16 @@ fn text_that_would_overflow_the_parser_is_refused_at_once() {
     for text in cases {
         let started = Instant::now();
         let head: String = text.chars().take(20).collect();
-        assert!(Expression::compile(&text, Purpose::ClaimMapping).is_err(), "{head}");
+        assert!(Expression::compile(&text, Environment::CLAIMS, ResultType::Any).is_err(), "{head}");
         assert!(started.elapsed() < Duration::from_secs(20), "{head}");
     }
 }
 
 #[test]
 fn flat_text_is_no_nesting() {
-    let value =
-        |text: &str| Expression::compile(text, Purpose::ClaimMapping).unwrap().evaluate(&claims("{}"));
+    let value = |text: &str| {
+        Expression::compile(text, Environment::CLAIMS, ResultType::Any).unwrap().evaluate(&claims("{}"))
+    };
     assert_eq!(value(&format!("{}true", "!".repeat(4_000))), Ok(Value::Bool(true)));
     assert_eq!(value(&vec!["true"; 800].join(" && ")), Ok(Value::Bool(true)));
     assert_eq!(value(&format!("'{}' == ''", "é(".repeat(25))), Ok(Value::Bool(false)));
@@ -65,11 +76,11 @@ fn the_deepest_tree_that_compiles_evaluates_on_a_small_stack() {
     let text = (1..=200)
         .rev()
         .map(|count| vec!["1"; count].join("+"))
-        .find(|text| Expression::compile(text, Purpose::ClaimMapping).is_ok())
+        .find(|text| Expression::compile(text, Environment::CLAIMS, ResultType::Any).is_ok())
         .unwrap();
-    let deepest = Expression::compile(&text, Purpose::ClaimMapping).unwrap();
+    let deepest = Expression::compile(&text, Environment::CLAIMS, ResultType::Any).unwrap();
     let nested = format!("{}1{}", "[1].map(x, ".repeat(50), ")".repeat(50));
-    let nested = Expression::compile(&nested, Purpose::ClaimMapping).unwrap();
+    let nested = Expression::compile(&nested, Environment::CLAIMS, ResultType::Any).unwrap();
     std::thread::Builder::new()
         .stack_size(2 << 20)
         .spawn(move || {
@@ -86,7 +97,7 @@ fn evaluation_ends_soon_whatever_the_token_contains() {
     let numbers: Vec<usize> = (0..2_000).collect();
     let nested = serde_json::json!({"l": numbers, "s": "a".repeat(20_000), "p": "(a|a)*".repeat(2_000),
         "r": "(((a{1000}){1000}){1000})"});
-    let token = Variable::claims(nested.as_object().unwrap());
+    let token = Bindings::claims(nested.as_object().unwrap());
     let cases = [
         "dyn(claims.l).all(x, dyn(claims.l).all(y, dyn(claims.l).all(z, x + y + z >= 0.0)))",
         "dyn(claims.l).all(x, dyn(claims.l).all(y, dyn(claims.l) == dyn(claims.l)))",
@@ -108,7 +119,7 @@ fn evaluation_ends_soon_whatever_the_token_contains() {
         "claims.s.matches(claims.r)",
     ];
     for text in cases {
-        let expression = Expression::compile(text, Purpose::ClaimMapping).unwrap();
+        let expression = Expression::compile(text, Environment::CLAIMS, ResultType::Any).unwrap();
         let started = Instant::now();
         let error = expression.evaluate(&token).unwrap_err().to_string();
         assert!(started.elapsed() < Duration::from_secs(5), "{text} took {:?}", started.elapsed());
@@ -123,13 +134,15 @@ fn evaluation_ends_soon_whatever_the_token_contains() {
 #[test]
 fn an_empty_purse_is_not_outvoted() {
     let expression = "lists.range(2000000).size() == 1 || true";
-    let expression = Expression::compile(expression, Purpose::ClaimMapping).unwrap();
+    let expression = Expression::compile(expression, Environment::CLAIMS, ResultType::Any).unwrap();
     assert!(expression.evaluate(&claims("{}")).is_err());
 }
 
 #[test]
 fn a_claim_is_used_when_it_is_selected() {
-    let uses = |text: &str| Expression::compile(text, Purpose::ClaimMapping).unwrap().uses_claim("email");
+    let uses = |text: &str| {
+        Expression::compile(text, Environment::CLAIMS, ResultType::Any).unwrap().uses_claim("email")
+    };
     for text in [
         "claims.email",
         "claims.?email.orValue('')",
@@ -150,7 +163,7 @@ fn a_claim_is_used_when_it_is_selected() {
 }
 
 fn rule(text: &str) -> Expression {
-    Expression::compile(text, Purpose::ClaimRule).unwrap()
+    Expression::compile(text, Environment::CLAIMS, ResultType::Bool).unwrap()
 }
 
 fn too_costly() -> Result<Value, EvalError> {

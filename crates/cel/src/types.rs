@@ -9,7 +9,7 @@ use std::fmt;
 use super::value::Datum;
 
 /// The types that an expression may name, with their names in the checker.
-const TYPE_NAMES: [(&str, &str); 13] = [
+const TYPE_NAMES: [(&str, &str); 15] = [
     ("bool", "bool"),
     ("bytes", "bytes"),
     ("double", "double"),
@@ -18,6 +18,8 @@ const TYPE_NAMES: [(&str, &str); 13] = [
     ("int", "int"),
     ("list", "list"),
     ("map", "map"),
+    ("net.CIDR", "net.CIDR"),
+    ("net.IP", "net.IP"),
     ("null_type", "null_type"),
     ("optional_type", "optional_type"),
     ("string", "string"),
@@ -44,7 +46,6 @@ impl Type {
     pub(super) const INT: Self = Self::Named("int", Vec::new());
     pub(super) const STRING: Self = Self::Named("string", Vec::new());
     pub(super) const DYN: Self = Self::Named("dyn", Vec::new());
-    pub(super) const ANY: Self = Self::Named("any", Vec::new());
 
     /// The type of a constant.
     pub(super) fn of(value: &Datum) -> Self {
@@ -131,6 +132,7 @@ impl fmt::Display for Type {
                 Ok(letter @ b'A'..=b'Z') => write!(out, "{}", char::from(letter)),
                 _ => out.write_str("dyn"),
             },
+            Self::Named("null_type", _) => out.write_str("null"),
             Self::Named(name, parameters) if parameters.is_empty() => out.write_str(name),
             Self::Named(name, parameters) => {
                 let parameters: Vec<String> = parameters.iter().map(Self::to_string).collect();

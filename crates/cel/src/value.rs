@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::native::Native;
+
 /// A value.
 #[derive(Debug, Clone)]
 pub(super) enum Datum {
@@ -23,6 +25,17 @@ pub(super) enum Datum {
     Type(Arc<str>),
     /// The variable `claims` or `user`.
     Root(Arc<RootVariable>),
+    /// A value of a library.
+    Native(Native),
+}
+
+/// How numbers of JSON are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Numbers {
+    /// Every number is a double, as in Go's `encoding/json`.
+    Doubles,
+    /// A number without fraction and exponent that fits is an integer, as in Kubernetes' objects.
+    Integers,
 }
 
 #[derive(Debug, Clone)]
@@ -77,18 +90,23 @@ impl Datum {
         Self::Map(MapValue { entries: Arc::new(entries), escaped: false })
     }
 
-    /// Converts JSON as Go's `encoding/json` and CEL's type adapter do: every number is a double.
-    pub(super) fn from_json(value: &serde_json::Value) -> Self {
+    /// Converts JSON as CEL's type adapter does.
+    pub(super) fn from_json(value: &serde_json::Value, numbers: Numbers) -> Self {
         match value {
             serde_json::Value::Null => Self::Null,
             serde_json::Value::Bool(value) => Self::Bool(*value),
-            serde_json::Value::Number(value) => Self::Double(value.as_f64().unwrap_or(f64::NAN)),
+            serde_json::Value::Number(value) => match value.as_i64() {
+                Some(integer) if numbers == Numbers::Integers => Self::Int(integer),
+                _ => Self::Double(value.as_f64().unwrap_or(f64::NAN)),
+            },
             serde_json::Value::String(value) => Self::string(value),
-            serde_json::Value::Array(values) => Self::list(values.iter().map(Self::from_json).collect()),
+            serde_json::Value::Array(values) => {
+                Self::list(values.iter().map(|value| Self::from_json(value, numbers)).collect())
+            }
             serde_json::Value::Object(fields) => Self::map(
                 fields
                     .iter()
-                    .map(|(key, value)| (MapKey::from(key.as_str()), Self::from_json(value)))
+                    .map(|(key, value)| (MapKey::from(key.as_str()), Self::from_json(value, numbers)))
                     .collect(),
             ),
         }
@@ -99,6 +117,15 @@ impl Datum {
         match self {
             Self::List(list) => Self::List(ListValue { escaped: true, ..list }),
             Self::Map(map) => Self::Map(MapValue { escaped: true, ..map }),
+            other => other,
+        }
+    }
+
+    /// Removes the mark.
+    pub(super) fn unescaped(self) -> Self {
+        match self {
+            Self::List(list) => Self::List(ListValue { escaped: false, ..list }),
+            Self::Map(map) => Self::Map(MapValue { escaped: false, ..map }),
             other => other,
         }
     }
@@ -117,6 +144,7 @@ impl Datum {
             Self::Optional(_) => "optional_type",
             Self::Type(_) => "type",
             Self::Root(root) => root.type_name,
+            Self::Native(native) => native.type_name(),
         }
     }
 
@@ -134,13 +162,17 @@ impl Datum {
 impl ListValue {
     /// The element that index selection finds.
     pub(super) fn get(&self, index: usize) -> Option<Datum> {
-        let item = self.items.get(index)?.clone();
-        Some(if self.escaped { item.escaped() } else { item })
+        self.items.get(index).map(|item| self.taken(item))
+    }
+
+    /// An element with the escaped mark.
+    pub(super) fn taken(&self, item: &Datum) -> Datum {
+        if self.escaped { item.clone().escaped() } else { item.clone() }
     }
 
     /// All elements for another list, with the escaped mark.
     pub(super) fn scattered(&self) -> impl Iterator<Item = Datum> + '_ {
-        self.items.iter().cloned().map(|item| if self.escaped { item.escaped() } else { item })
+        self.items.iter().map(|item| self.taken(item))
     }
 }
 
@@ -203,7 +235,8 @@ impl MapKey {
         })
     }
 
-    fn candidates(value: &Datum) -> [Option<Self>; 3] {
+    /// The keys that are equal to a value.
+    pub(super) fn candidates(value: &Datum) -> [Option<Self>; 3] {
         let exact = Self::exact(value);
         match value {
             Datum::Int(number) => [exact, u64::try_from(*number).ok().map(Self::Uint), None],

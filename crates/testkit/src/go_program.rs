@@ -2,7 +2,7 @@
 //! answer.
 
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -32,6 +32,11 @@ impl GoProgram {
                 None
             }
         }
+    }
+
+    /// The path of the program.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 
     /// The answers to the questions, in the same order.

@@ -12,7 +12,7 @@ use super::steps::StepRecorder;
 use crate::authn::trace::Check;
 use crate::go::quote::{Quoted, QuotedList};
 use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
-use portcullis_cel::{Expression, Value, Variable};
+use portcullis_cel::{Bindings, Expression, Value};
 
 /// Maps claims to a user, or fails if a rule rejects them.
 pub(super) fn identify(
@@ -21,7 +21,7 @@ pub(super) fn identify(
     steps: StepRecorder<'_>,
 ) -> Result<UserInfo, String> {
     // Built lazily: most issuers do not use expressions.
-    let variable = LazyCell::new(|| Variable::claims(all));
+    let variable = LazyCell::new(|| Bindings::claims(all));
     let mapper = ClaimMapper { claims: all, evaluate: &|expression| evaluate(expression, &variable), steps };
     let user = UserInfo {
         name: steps
@@ -48,7 +48,7 @@ pub(super) fn identify(
     check_rules(expressions, mapper.evaluate, &Check::ClaimRule, steps)
         .map_err(|error| format!("oidc: error evaluating claim validation expression: {error}"))?;
     let uid = user.uid.as_deref().unwrap_or_default();
-    let variable = LazyCell::new(|| Variable::user(&user.name, uid, &user.groups, &user.extra));
+    let variable = LazyCell::new(|| Bindings::user(&user.name, uid, &user.groups, &user.extra));
     check_rules(
         settings.user_rules.iter(),
         &|expression| evaluate(expression, &variable),
@@ -175,8 +175,8 @@ impl ClaimMapper<'_> {
 }
 
 // apiserver: pkg/authentication/cel/mapper.go
-fn evaluate(expression: &Expression, variable: &Variable) -> Result<Value, String> {
-    let value = expression.evaluate(variable);
+fn evaluate(expression: &Expression, bindings: &Bindings) -> Result<Value, String> {
+    let value = expression.evaluate(bindings);
     value.map_err(|error| format!("expression '{}' resulted in error: {error}", expression.text()))
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Follows `k8s.io/apimachinery/pkg/util/validation/field/errors.go`.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::go::quote::Quoted;
@@ -14,13 +15,13 @@ pub(in crate::config) struct FieldError {
     /// The problem, without the path.
     pub(in crate::config) body: String,
     /// How to fix it.
-    pub(in crate::config) fix: &'static str,
+    pub(in crate::config) fix: Cow<'static, str>,
 }
 
 impl FieldError {
     fn new(field: impl Into<String>, kind: &str, detail: &str) -> Self {
         let separator = if detail.is_empty() { "" } else { ": " };
-        Self { field: field.into(), body: format!("{kind}{separator}{detail}"), fix: "" }
+        Self { field: field.into(), body: format!("{kind}{separator}{detail}"), fix: Cow::Borrowed("") }
     }
 
     /// A required value is missing.
@@ -55,8 +56,8 @@ impl FieldError {
 
     /// Adds the fix.
     #[must_use]
-    pub(in crate::config) fn fix(mut self, fix: &'static str) -> Self {
-        self.fix = fix;
+    pub(in crate::config) fn fix(mut self, fix: impl Into<Cow<'static, str>>) -> Self {
+        self.fix = fix.into();
         self
     }
 }

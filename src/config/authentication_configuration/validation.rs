@@ -13,17 +13,13 @@ use super::{
 };
 use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::{self, AttributeMapping, ClaimRule, ExpressionRule};
-use portcullis_cel::{CompileError, Expression, Purpose};
+use portcullis_cel::{Environment, Expression, ResultType};
 
 /// The maximum number of issuers.
 const MAX_JWT_ISSUERS: usize = 64;
 const BOTH: &str = "claim and expression can't both be set";
 const ONE_OF_BOTH: &str = "remove one of the two";
 const EITHER: &str = "claim or expression is required";
-/// The maximum length in bytes of a source line that an error shows.
-const MAX_SNIPPET_BYTES: usize = 16384;
-/// The compiler's error for a rule that is not a boolean.
-const NOT_BOOL: &str = "must evaluate to bool";
 const UNVERIFIED_EMAIL: &str = "claims.email_verified must be used in claimMappings.username.expression or \
                                 claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when \
                                 claims.email is used in claimMappings.username.expression";
@@ -174,7 +170,7 @@ impl Validator {
                         self.errors.push(FieldError::duplicate(field, expression));
                         continue;
                     }
-                    let compiled = self.compile(expression, Purpose::ClaimRule, &field);
+                    let compiled = self.compile(expression, Environment::CLAIMS, ResultType::Bool, &field);
                     let rule =
                         compiled.map(|expression| ExpressionRule { expression, message: message.clone() });
                     read.extend(rule.map(ClaimRule::Expression));
@@ -193,7 +189,9 @@ impl Validator {
                 self.errors.push(FieldError::required(field, "").fix("give an expression over user"));
             } else if !seen.insert(expression) {
                 self.errors.push(FieldError::duplicate(field, expression));
-            } else if let Some(expression) = self.compile(expression, Purpose::UserRule, &field) {
+            } else if let Some(expression) =
+                self.compile(expression, Environment::USER, ResultType::Bool, &field)
+            {
                 read.push(ExpressionRule { expression, message: message.clone() });
             }
         }
@@ -220,7 +218,7 @@ impl Validator {
                     self.errors.push(error.fix("write the prefix in the expression"));
                 }
                 let field = format!("{field}.expression");
-                let compiled = self.compile(expression, Purpose::ClaimMapping, &field)?;
+                let compiled = self.compile(expression, Environment::CLAIMS, ResultType::Any, &field)?;
                 prefix.is_none().then_some(AttributeMapping::Expression(compiled))
             }
             (false, true) => {
@@ -246,7 +244,8 @@ impl Validator {
             (false, true) => Some(AttributeMapping::Claim { name: claim.clone(), prefix: String::new() }),
             (true, false) => {
                 let field = format!("{field}.expression");
-                self.compile(expression, Purpose::ClaimMapping, &field).map(AttributeMapping::Expression)
+                self.compile(expression, Environment::CLAIMS, ResultType::Any, &field)
+                    .map(AttributeMapping::Expression)
             }
         }
     }
@@ -263,48 +262,37 @@ impl Validator {
                 self.errors.push(FieldError::duplicate(key_field, key));
             } else if value_expression.is_empty() {
                 self.errors.push(FieldError::required(field, "").fix("give an expression over claims"));
-            } else if let Some(value) = self.compile(value_expression, Purpose::ClaimMapping, &field) {
+            } else if let Some(value) =
+                self.compile(value_expression, Environment::CLAIMS, ResultType::Any, &field)
+            {
                 read.push((key.clone(), value));
             }
         }
         read
     }
 
-    fn compile(&mut self, text: &str, purpose: Purpose, field: &str) -> Option<Expression> {
-        let compiled = Expression::compile(text, purpose);
-        let fix = match purpose {
-            Purpose::ClaimMapping => "give a CEL expression over claims",
-            Purpose::ClaimRule => "give a CEL expression over claims that is true or false",
-            Purpose::UserRule => "give a CEL expression over user that is true or false",
-        };
-        compiled
-            .map_err(|error| {
-                self.errors
-                    .push(FieldError::invalid(field, text, &display_compile_error(text, &error)).fix(fix));
-            })
-            .ok()
+    fn compile(
+        &mut self,
+        text: &str,
+        environment: Environment,
+        result: ResultType,
+        field: &str,
+    ) -> Option<Expression> {
+        match Expression::compile(text, environment, result) {
+            Ok(expression) => Some(expression),
+            Err(error) => {
+                let variable = if environment == Environment::USER { "user" } else { "claims" };
+                let rule = if result == ResultType::Bool { " that is true or false" } else { "" };
+                let fix = format!("give a CEL expression over {variable}{rule}");
+                let fix = error.fix().map_or(fix, str::to_owned);
+                self.errors.push(FieldError::invalid(field, text, &error.to_string()).fix(fix));
+                None
+            }
+        }
     }
 
     fn fail<T>(&mut self, error: FieldError) -> Option<T> {
         self.errors.push(error);
         None
     }
-}
-
-/// The text of a compile error, with the source line and a mark at the column.
-// cel-go: common/error.go, ToDisplayString; apiserver: pkg/authentication/cel/compile.go
-pub(super) fn display_compile_error(text: &str, error: &CompileError) -> String {
-    let CompileError { line, column, reason } = error;
-    if reason == NOT_BOOL {
-        return reason.clone();
-    }
-    let shown = text.split('\n').nth(line.saturating_sub(1)).unwrap_or_default().replace('\t', " ");
-    if shown.len() > MAX_SNIPPET_BYTES {
-        return error.to_string();
-    }
-    let mut characters = shown.chars();
-    let before = characters.by_ref().take(column.saturating_sub(1));
-    let dots: String = before.map(|c| if c.is_ascii() { '.' } else { '．' }).collect();
-    let mark = if characters.next().is_none_or(|c| c.is_ascii()) { '^' } else { '＾' };
-    format!("{error}\n | {shown}\n | {dots}{mark}")
 }

@@ -1,28 +1,44 @@
-// Command cel evaluates CEL expressions of an AuthenticationConfiguration with kube-apiserver's code.
+// Command cel evaluates CEL expressions with kube-apiserver's code: those of an AuthenticationConfiguration, of the
+// match conditions of authorization and admission webhooks, and of admission policies.
 //
 // It reads one case per line as JSON from standard input and writes one line for each: the compile error, if any, and
 // the value of the expression. With the argument "functions", it lists the overloads of this release's type checker
-// instead, in the order in which the type checker tries them.
+// instead, in the order in which the type checker tries them; with "loop", it measures the evaluations of one expression.
 package main
 
 import (
 	"bufio"
 	"context"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"os"
+	"sort"
+	"strconv"
 	"strings"
+	"time"
 	_ "unsafe" // for go:linkname: the values are made by the functions that the authenticator uses
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
+	"github.com/google/cel-go/interpreter"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	admissioncel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
+	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/cel/lazy"
+	"k8s.io/apiserver/pkg/cel/library"
 	_ "k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 )
 
@@ -42,6 +58,10 @@ type testCase struct {
 		Groups   []string            `json:"groups"`
 		Extra    map[string][]string `json:"extra"`
 	} `json:"user"`
+	// Iterations is the number of evaluations, with the argument "loop".
+	Iterations int `json:"iterations"`
+	// Variables are those of the purposes "review" and "admission", other than the authorizer.
+	Variables json.RawMessage `json:"variables"`
 }
 
 type answer struct {
@@ -49,11 +69,170 @@ type answer struct {
 	CompileError string `json:"compileError"`
 	EvalError    string `json:"evalError"`
 	Value        any    `json:"value"`
+	// Type is the type of the expression, as the type checker infers it.
+	Type string `json:"type"`
+	Cost uint64 `json:"cost"`
 }
 
-// describe returns the parts of a result that the authenticator uses: null, booleans, strings and lists; for other
-// values, the name of the type.
+// program is an expression that compiles, with its variables.
+type program struct {
+	cel.Program
+	outputType *cel.Type
+	variables  any
+}
+
+// anyExpression is an expression of the admission environments, of any type.
+type anyExpression string
+
+func (e anyExpression) GetExpression() string    { return string(e) }
+func (e anyExpression) ReturnTypes() []*cel.Type { return []*cel.Type{cel.AnyType} }
+
+type activation func(name string) (any, bool)
+
+func (a activation) ResolveName(name string) (any, bool) { return a(name) }
+func (a activation) Parent() interpreter.Activation      { return nil }
+
+// fakeAuthorizer allows the verb "get", and describes the question as the reason. The verb "fail" is an error.
+type fakeAuthorizer struct{}
+
+func (fakeAuthorizer) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	var parts []string
+	add := func(name, value string) {
+		if value != "" {
+			parts = append(parts, name+"="+value)
+		}
+	}
+	add("user", a.GetUser().GetName())
+	add("verb", a.GetVerb())
+	add("path", a.GetPath())
+	add("group", a.GetAPIGroup())
+	add("resource", a.GetResource())
+	add("subresource", a.GetSubresource())
+	add("namespace", a.GetNamespace())
+	add("name", a.GetName())
+	reason := strings.Join(parts, " ")
+	switch a.GetVerb() {
+	case "get":
+		return authorizer.DecisionAllow, reason, nil
+	case "fail":
+		return authorizer.DecisionNoOpinion, reason, errors.New("cannot answer")
+	default:
+		return authorizer.DecisionDeny, reason, nil
+	}
+}
+
+type requestResource struct{}
+
+func (requestResource) GetName() string      { return "web" }
+func (requestResource) GetNamespace() string { return "team" }
+func (requestResource) GetSubresource() string {
+	return "scale"
+}
+func (requestResource) GetResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+}
+
+func named(name string, value any) any {
+	return activation(func(wanted string) (any, bool) { return value, wanted == name })
+}
+
+// compilers are those of kube-apiserver's authenticator, authorizer and admission.
+type compilers struct {
+	authentication authenticationcel.Compiler
+	authorization  authorizationcel.Compiler
+	admission      admissioncel.Compiler
+}
+
+func newCompilers() compilers {
+	return compilers{
+		authentication: authenticationcel.NewDefaultCompiler(),
+		authorization:  authorizationcel.NewDefaultCompiler(),
+		admission:      admissioncel.NewCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())),
+	}
+}
+
+func (c compilers) compile(q testCase) (program, error) {
+	claims := func(accessor authenticationcel.ExpressionAccessor) (program, error) {
+		result, err := c.authentication.CompileClaimsExpression(accessor)
+		if err != nil {
+			return program{}, err
+		}
+		return program{result.Program, result.AST.OutputType(), named("claims", newClaimsValue(q.Claims))}, nil
+	}
+	admission := func(options admissioncel.OptionalVariableDeclarations) (program, error) {
+		result := c.admission.CompileCELExpression(anyExpression(q.Expression), options, environment.StoredExpressions)
+		if result.Error != nil {
+			return program{}, result.Error
+		}
+		values := q.values()
+		user := &user.DefaultInfo{Name: "asker"}
+		return program{result.Program, result.OutputType, activation(func(name string) (any, bool) {
+			switch name {
+			case "authorizer":
+				return library.NewAuthorizerVal(user, fakeAuthorizer{}), true
+			case "authorizer.requestResource":
+				return library.NewResourceAuthorizerVal(user, fakeAuthorizer{}, requestResource{}), true
+			default:
+				value, ok := values[name]
+				return value, ok
+			}
+		})}, nil
+	}
+	switch q.Purpose {
+	case "mapping":
+		return claims(&authenticationcel.ClaimMappingExpression{Expression: q.Expression})
+	case "claimRule":
+		return claims(&authenticationcel.ClaimValidationCondition{Expression: q.Expression})
+	case "userRule":
+		result, err := c.authentication.CompileUserExpression(&authenticationcel.UserValidationCondition{Expression: q.Expression})
+		if err != nil {
+			return program{}, err
+		}
+		info := &user.DefaultInfo{Name: q.User.Username, UID: q.User.UID, Groups: q.User.Groups, Extra: q.User.Extra}
+		return program{result.Program, result.AST.OutputType(), named("user", newUserInfoValue(info))}, nil
+	case "review":
+		result, err := c.authorization.CompileCELExpression(&authorizationcel.SubjectAccessReviewMatchCondition{Expression: q.Expression})
+		if err != nil {
+			return program{}, err
+		}
+		return program{result.Program, cel.BoolType, named("request", q.values()["request"])}, nil
+	case "admission":
+		return admission(admissioncel.OptionalVariableDeclarations{HasAuthorizer: true})
+	case "policy":
+		return admission(admissioncel.OptionalVariableDeclarations{HasParams: true, HasAuthorizer: true})
+	case "mutation":
+		return admission(admissioncel.OptionalVariableDeclarations{HasParams: true, HasAuthorizer: true, HasPatchTypes: true})
+	default:
+		panic(q.Purpose)
+	}
+}
+
+// values returns the variables as kube-apiserver converts objects: whole numbers are integers.
+func (q testCase) values() map[string]any {
+	values := map[string]any{}
+	if len(q.Variables) > 0 {
+		if err := utiljson.Unmarshal(q.Variables, &values); err != nil {
+			panic(err)
+		}
+	}
+	return values
+}
+
+// number returns a quantity as digits and exponent, without trailing zeros.
+func number(quantity resource.Quantity) string {
+	amount := quantity.AsDec()
+	digits := amount.UnscaledBig().String()
+	reduced := strings.TrimRight(digits, "0")
+	if reduced == "" {
+		return "0e0"
+	}
+	return fmt.Sprintf("%se%d", reduced, len(digits)-len(reduced)-int(amount.Scale()))
+}
+
+// describe returns a result: values of libraries as their type and text. A list that the authenticator does not accept
+// as a list of strings is only a type.
 func describe(value ref.Val) any {
+	native := func(text string) any { return map[string]any{value.Type().TypeName(): text} }
 	switch v := value.(type) {
 	case types.Null:
 		return map[string]any{"null": true}
@@ -61,63 +240,109 @@ func describe(value ref.Val) any {
 		return map[string]any{"bool": bool(v)}
 	case types.String:
 		return map[string]any{"string": string(v)}
-	case traits.Lister:
-		switch value.Value().(type) {
-		case []any, []ref.Val:
-		default:
-			// The authenticator accepts only these two list types.
-			return map[string]any{"other": value.Type().TypeName()}
+	case types.Int:
+		return native(strconv.FormatInt(int64(v), 10))
+	case types.Uint:
+		return native(strconv.FormatUint(uint64(v), 10))
+	case types.Double:
+		if math.IsNaN(float64(v)) {
+			return native("NaN")
 		}
+		return native(strconv.FormatUint(math.Float64bits(float64(v)), 16))
+	case types.Bytes:
+		return native(hex.EncodeToString(v))
+	case types.Duration:
+		return native(strconv.FormatInt(v.Nanoseconds(), 10))
+	case types.Timestamp:
+		return native(v.Time.UTC().Format(time.RFC3339Nano))
+	case *types.Optional:
+		if !v.HasValue() {
+			return map[string]any{"optional": nil}
+		}
+		return map[string]any{"optional": describe(v.GetValue())}
+	case *types.Type:
+		return map[string]any{"type": v.TypeName()}
+	case apiservercel.IP:
+		return native(v.Addr.String())
+	case apiservercel.CIDR:
+		return native(v.Prefix.String())
+	case apiservercel.Quantity:
+		return native(number(v.Quantity.DeepCopy()))
+	case *apiservercel.Quantity:
+		return native(number(v.Quantity.DeepCopy()))
+	case apiservercel.URL:
+		return native(v.URL.String())
+	case apiservercel.Semver:
+		return native(v.Version.String())
+	case apiservercel.Format:
+		return native(v.Name)
+	case traits.Lister:
 		items := []any{}
 		for i := types.Int(0); i < v.Size().(types.Int); i++ {
 			items = append(items, describe(v.Get(i)))
 		}
-		return map[string]any{"list": items}
+		switch value.Value().(type) {
+		case []any, []ref.Val:
+			return map[string]any{"list": items}
+		default:
+			// The authenticator accepts only these two list types.
+			return map[string]any{"opaque": items}
+		}
+	case traits.Mapper:
+		if v.Type().TypeName() != "map" {
+			return map[string]any{"other": value.Type().TypeName()}
+		}
+		entries := [][2]any{}
+		for it := v.Iterator(); it.HasNext() == types.True; {
+			key := it.Next()
+			entries = append(entries, [2]any{describe(key), describe(v.Get(key))})
+		}
+		sort.Slice(entries, func(i, j int) bool {
+			return fmt.Sprint(entries[i][0]) < fmt.Sprint(entries[j][0])
+		})
+		return map[string]any{"map": entries}
 	default:
 		return map[string]any{"other": value.Type().TypeName()}
 	}
 }
 
-func judge(compiler authenticationcel.Compiler, c testCase) (verdict answer) {
+func (c compilers) judge(q testCase) (verdict answer) {
 	// The compiler panics on some map keys.
 	defer func() {
 		if reason := recover(); reason != nil {
 			verdict = answer{CompileError: fmt.Sprintf("panic: %v", reason)}
 		}
 	}()
-	var result authenticationcel.CompilationResult
-	var err error
-	switch c.Purpose {
-	case "mapping":
-		result, err = compiler.CompileClaimsExpression(&authenticationcel.ClaimMappingExpression{Expression: c.Expression})
-	case "claimRule":
-		result, err = compiler.CompileClaimsExpression(&authenticationcel.ClaimValidationCondition{Expression: c.Expression})
-	case "userRule":
-		result, err = compiler.CompileUserExpression(&authenticationcel.UserValidationCondition{Expression: c.Expression})
-	default:
-		panic(c.Purpose)
-	}
+	compiled, err := c.compile(q)
 	if err != nil {
 		return answer{CompileError: err.Error()}
 	}
-	var evaluated authenticationcel.EvaluationResult
-	if c.Purpose == "userRule" {
-		info := &user.DefaultInfo{Name: c.User.Username, UID: c.User.UID, Groups: c.User.Groups, Extra: c.User.Extra}
-		var all []authenticationcel.EvaluationResult
-		all, err = authenticationcel.NewUserMapper([]authenticationcel.CompilationResult{result}).
-			EvalUser(context.Background(), newUserInfoValue(info))
-		if err == nil {
-			evaluated = all[0]
-		}
-	} else {
-		evaluated, err = authenticationcel.NewClaimsMapper([]authenticationcel.CompilationResult{result}).
-			EvalClaimMapping(context.Background(), newClaimsValue(c.Claims))
+	verdict.Type = cel.FormatCELType(compiled.outputType)
+	value, details, err := compiled.ContextEval(context.Background(), compiled.variables)
+	if details != nil && details.ActualCost() != nil {
+		verdict.Cost = *details.ActualCost()
 	}
 	if err != nil {
-		text := err.Error()
-		return answer{EvalError: strings.TrimPrefix(text, fmt.Sprintf("expression '%s' resulted in error: ", c.Expression))}
+		verdict.EvalError = err.Error()
+		return verdict
 	}
-	return answer{Value: describe(evaluated.EvalResult)}
+	verdict.Value = describe(value)
+	return verdict
+}
+
+// loop evaluates one expression again and again, and prints how long that took, in nanoseconds.
+func (c compilers) loop(q testCase) {
+	compiled, err := c.compile(q)
+	if err != nil {
+		panic(err)
+	}
+	started := time.Now()
+	for range q.Iterations {
+		if _, _, err := compiled.ContextEval(context.Background(), compiled.variables); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println(time.Since(started).Nanoseconds())
 }
 
 func functions(write func(any)) {
@@ -156,13 +381,21 @@ func main() {
 		functions(write)
 		return
 	}
-	compiler := authenticationcel.NewDefaultCompiler()
+	compilers := newCompilers()
+	if len(os.Args) > 1 && os.Args[1] == "loop" {
+		var c testCase
+		if err := json.NewDecoder(os.Stdin).Decode(&c); err != nil {
+			panic(err)
+		}
+		compilers.loop(c)
+		return
+	}
 	cases := json.NewDecoder(bufio.NewReader(os.Stdin))
 	for cases.More() {
 		var c testCase
 		if err := cases.Decode(&c); err != nil {
 			panic(err)
 		}
-		write(judge(compiler, c))
+		write(compilers.judge(c))
 	}
 }

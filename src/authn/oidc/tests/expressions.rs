@@ -5,18 +5,18 @@ use serde_json::{Value, json};
 use super::support::{NOW, authenticate_claims, claim, claims, settings, user, without};
 use crate::authn::oidc::settings::{AttributeMapping, ClaimRule, ExpressionRule, JwtAuthenticator};
 use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
-use portcullis_cel::{Expression, Purpose};
+use portcullis_cel::{Environment, Expression, ResultType};
 
-fn compile(text: &str, purpose: Purpose) -> Expression {
-    Expression::compile(text, purpose).unwrap_or_else(|error| panic!("{text}: {error}"))
+fn compile(text: &str, environment: Environment, result: ResultType) -> Expression {
+    Expression::compile(text, environment, result).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 fn mapping(text: &str) -> AttributeMapping {
-    AttributeMapping::Expression(compile(text, Purpose::ClaimMapping))
+    AttributeMapping::Expression(compile(text, Environment::CLAIMS, ResultType::Any))
 }
 
-fn rule(text: &str, message: &str, purpose: Purpose) -> ExpressionRule {
-    ExpressionRule { expression: compile(text, purpose), message: message.to_owned() }
+fn rule(text: &str, message: &str, environment: Environment, result: ResultType) -> ExpressionRule {
+    ExpressionRule { expression: compile(text, environment, result), message: message.to_owned() }
 }
 
 /// Builds settings with expressions.
@@ -49,17 +49,22 @@ impl SettingsBuilder {
     }
 
     fn extra(mut self, key: &str, text: &str) -> Self {
-        self.0.extra.push((key.to_owned(), compile(text, Purpose::ClaimMapping)));
+        self.0.extra.push((key.to_owned(), compile(text, Environment::CLAIMS, ResultType::Any)));
         self
     }
 
     fn claims(mut self, text: &str, message: &str) -> Self {
-        self.0.claim_rules.push(ClaimRule::Expression(rule(text, message, Purpose::ClaimRule)));
+        self.0.claim_rules.push(ClaimRule::Expression(rule(
+            text,
+            message,
+            Environment::CLAIMS,
+            ResultType::Bool,
+        )));
         self
     }
 
     fn user(mut self, text: &str, message: &str) -> Self {
-        self.0.user_rules.push(rule(text, message, Purpose::UserRule));
+        self.0.user_rules.push(rule(text, message, Environment::USER, ResultType::Bool));
         self
     }
 

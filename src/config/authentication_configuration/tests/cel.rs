@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::super::validation::display_compile_error;
 use super::{Case, check, overlay};
 use crate::go::quote::Quoted;
-use portcullis_cel::CompileError;
 
 const UNVERIFIED: &str = "claims.email_verified must be used in claimMappings.username.expression or \
                           claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when \
@@ -134,22 +132,4 @@ fn an_expression_that_does_not_compile_does_not_count() {
     );
     let cases: &[Case<'_>] = &[("a rule", named(name, &rule), &expected)];
     check(&[], cases);
-}
-
-#[test]
-fn a_compile_error_shows_its_position() {
-    let at = |line, column| CompileError { line, column, reason: "no".to_owned() };
-    let head = |line: usize, column: usize| format!("compilation failed: ERROR: <input>:{line}:{column}: no");
-    let long = "a".repeat(16385);
-    let cases = [
-        ("ab", at(1, 2), "\n | ab\n | .^"),
-        ("a\nb\tc\n", at(2, 3), "\n | b c\n | ..^"),
-        ("'é'é", at(1, 4), "\n | 'é'é\n | .．.＾"),
-        ("a", at(1, 9), "\n | a\n | .^"),
-        ("a", at(7, 1), "\n | \n | ^"),
-        (&long, at(1, 1), ""),
-    ];
-    for (text, error, snippet) in cases {
-        assert_eq!(display_compile_error(text, &error), head(error.line, error.column) + snippet, "{text}");
-    }
 }

@@ -7,7 +7,7 @@ use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::{
     AttributeMapping, ClaimRule, ExpressionRule, IssuerSettings, JwtAuthenticator,
 };
-use portcullis_cel::{Expression, Purpose};
+use portcullis_cel::{Environment, Expression, ResultType};
 
 #[test]
 fn claim_rules_are_judged() {
@@ -202,7 +202,7 @@ fn every_field_of_an_issuer_reaches_the_settings() {
         },
         "userValidationRules": [{"expression": "user.username != 'x'"}],
     }));
-    let compiled = |text: &str, purpose| Expression::compile(text, purpose).unwrap();
+    let compiled = |text: &str, environment, result| Expression::compile(text, environment, result).unwrap();
     let expected = JwtAuthenticator {
         issuer: IssuerSettings {
             url: "https://issuer-url".to_owned(),
@@ -215,16 +215,23 @@ fn every_field_of_an_issuer_reaches_the_settings() {
             ClaimRule::Required { claim: "hd".to_owned(), value: "example.com".to_owned() },
             ClaimRule::Required { claim: "empty".to_owned(), value: String::new() },
             ClaimRule::Expression(ExpressionRule {
-                expression: compiled("claims.ok == true", Purpose::ClaimRule),
+                expression: compiled("claims.ok == true", Environment::CLAIMS, ResultType::Bool),
                 message: "not ok".to_owned(),
             }),
         ],
         username: AttributeMapping::Claim { name: "name".to_owned(), prefix: "oidc:".to_owned() },
-        groups: Some(AttributeMapping::Expression(compiled("claims.roles", Purpose::ClaimMapping))),
+        groups: Some(AttributeMapping::Expression(compiled(
+            "claims.roles",
+            Environment::CLAIMS,
+            ResultType::Any,
+        ))),
         uid: Some(AttributeMapping::Claim { name: "id".to_owned(), prefix: String::new() }),
-        extra: vec![("example.org/team".to_owned(), compiled("claims.team", Purpose::ClaimMapping))],
+        extra: vec![(
+            "example.org/team".to_owned(),
+            compiled("claims.team", Environment::CLAIMS, ResultType::Any),
+        )],
         user_rules: vec![ExpressionRule {
-            expression: compiled("user.username != 'x'", Purpose::UserRule),
+            expression: compiled("user.username != 'x'", Environment::USER, ResultType::Bool),
             message: String::new(),
         }],
     };

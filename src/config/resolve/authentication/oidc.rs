@@ -248,16 +248,16 @@ fn username_prefix(flags: &AuthenticationFlags, issuer: &str) -> String {
 }
 
 /// The flag that sets a field, and the fix.
-fn flag_of(error: &FieldError) -> (&'static str, &'static str) {
+fn flag_of(error: &FieldError) -> (&'static str, &str) {
     let flags = [
-        (".issuer.audiences", CLIENT, error.fix),
-        (".issuer.certificateAuthority", CA, error.fix),
+        (".issuer.audiences", CLIENT, &*error.fix),
+        (".issuer.certificateAuthority", CA, &*error.fix),
         (".claimValidationRules", REQUIRED_CLAIM, "give CLAIM=VALUE"),
         (".claimMappings.username", USERNAME, "give a claim, such as sub"),
         (".claimMappings.groups", GROUPS, "give a claim, such as groups"),
     ];
     let found = flags.into_iter().find(|(field, ..)| error.field.contains(field));
-    found.map_or((ISSUER, error.fix), |(_, flag, fix)| (flag, fix))
+    found.map_or((ISSUER, &*error.fix), |(_, flag, fix)| (flag, fix))
 }
 
 fn anonymous_of(configured: AnonymousAuthConfig) -> AnonymousAuth {

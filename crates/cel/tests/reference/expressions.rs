@@ -1,9 +1,8 @@
 //! The table of expressions.
 
-use portcullis_cel::Purpose;
 use serde_json::{Value, json};
 
-use super::Case;
+use super::{Case, Purpose};
 
 /// The claims for the expressions, unless a row has its own.
 fn claims() -> Value {
@@ -50,39 +49,67 @@ pub(super) fn all() -> Vec<Case> {
 }
 
 pub(super) fn case(purpose: Purpose, text: &str) -> Case {
-    Case { purpose, text: text.to_owned(), claims: claims(), user: user() }
+    Case { purpose, text: text.to_owned(), claims: claims(), user: user(), variables: Value::Null }
 }
 
 /// Texts at and beyond the limits.
 fn long() -> Vec<Case> {
     let nested =
         |open: &str, close: &str, count: usize| format!("{}1{}", open.repeat(count), close.repeat(count));
-    [
-        nested("(", ")", 40),
-        nested("[", "]", 40) + ".size()",
-        nested("(", ")", 100),
-        nested("[", "]", 100) + ".size()",
-        format!("{}true", "!".repeat(200)),
+    let mut texts = vec![
+        format!("{}true", "!".repeat(4_000)),
+        format!("{}claims.yes", "!".repeat(4_001)),
         format!("{}claims.one", "-".repeat(201)),
-        vec!["1"; 100].join(" + "),
-        vec!["1"; 240].join(" + "),
-        vec!["claims.yes == true"; 200].join(" && "),
-        vec!["claims.no == true"; 200].join(" || "),
-        format!("{}0", "claims.no == true ? 1 : ".repeat(40)),
-        format!("'{}'", "x".repeat(5_000)),
-        format!("'{}'", "x".repeat(20_000)),
-        format!("claims{}", ".a".repeat(100)),
-        format!("claims{}", ".a".repeat(240)),
-        format!("'a'{}", ".trim()".repeat(100)),
-    ]
-    .iter()
-    .map(|text| case(Purpose::ClaimMapping, text))
-    .collect()
+        vec!["claims.yes == true"; 2_000].join(" && "),
+        vec!["claims.no == true"; 2_000].join(" || "),
+        vec!["claims.yes || claims.no"; 2_000].join(" && "),
+        vec!["1"; 2_000].join(" + "),
+        format!("claims{}", ".a".repeat(2_000)),
+        format!("[{}].size()", vec!["claims.one"; 2_000].join(",")),
+        "(".repeat(10_000),
+        format!("'{}'", "x".repeat(99_998)),
+        format!("'{}'", "x".repeat(99_999)),
+        format!("'{}'", "é".repeat(99_998)),
+        format!("'{}'", "é".repeat(99_999)),
+    ];
+    for count in [40, 124, 126, 248, 249, 250, 251] {
+        texts.extend([
+            nested("(", ")", count),
+            nested("!(!(", "))", count / 2).replace('1', "true"),
+            nested("-(", ")", count),
+            nested("dyn(", ")", count),
+            nested("claims[", "]", count).replace('1', "'email'"),
+            nested("true ? (", ") : 1", count),
+            format!("{}0", "claims.no == true ? 1 : ".repeat(count)),
+            vec!["1"; count].join(" + "),
+            vec!["1"; count].join(" * 1 + "),
+            format!("claims{}", ".a".repeat(count)),
+            format!("claims{}", ".?a".repeat(count)),
+            format!("claims{}", "['a']".repeat(count)),
+            format!("has(claims{})", ".a".repeat(count)),
+            format!("'a'{}", ".trim()".repeat(count)),
+            format!("[1]{}", ".map(x, x)".repeat(count)),
+            format!("optional.of(1){}", ".or(optional.of(2))".repeat(count)),
+            format!("{}true{}", "(true && (false || ".repeat(count / 2), "))".repeat(count / 2)),
+            format!("[{}]", vec!["1"; count].join(" + ")),
+            format!(
+                "{}{}{}.size()",
+                "[".repeat(count / 2),
+                vec!["1"; count].join(" + "),
+                "]".repeat(count / 2)
+            ),
+        ]);
+    }
+    // The reference's type checker needs seconds for these.
+    texts.extend([40, 249, 250].map(|count| nested("[", "]", count) + ".size()"));
+    texts.extend([40, 248, 249].map(|count| nested("{'a': ", "}", count) + ".size()"));
+    texts.iter().map(|text| case(Purpose::ClaimMapping, text)).collect()
 }
 
 const MAPPINGS: &[&str] = &[
     // pkg/authentication/cel/compile_test.go and the documentation of structured authentication
     "claims.foo",
+    "quantity('1e1001')",
     "claims + 1",
     "user.username == 'foo'",
     "claims.sub",
@@ -107,6 +134,29 @@ const MAPPINGS: &[&str] = &[
     "claims[?'nope']",
     "claims.?nope",
     "claims.?nope.orValue('x')",
+    "optional.of(claims.deep).kubernetes__dot__io",
+    "optional.of(claims.deep)['kubernetes.io']",
+    "optional.of(claims.deep)['kubernetes__dot__io']",
+    "claims.?deep.kubernetes__dot__io",
+    "claims.?deep['kubernetes.io']",
+    "claims.?deep['kubernetes__dot__io']",
+    "claims[?'deep']['kubernetes.io']",
+    "optional.of(claims.deep)['kubernetes.io'].service__dash__account",
+    "claims.?deep.kubernetes__dot__io.service__dash__account",
+    "claims.?deep['kubernetes.io']['service-account']",
+    "claims.?deep['kubernetes.io'].service__dash__account",
+    "optional.of(claims.deep).?kubernetes__dot__io",
+    "optional.of(claims.deep).?kubernetes__dot__io.?service__dash__account",
+    "claims.?deep.?kubernetes__dot__io.?service__dash__account",
+    "claims.?deep.value().kubernetes__dot__io",
+    "optional.of(claims.deep).value().kubernetes__dot__io",
+    "optional.of(claims).deep",
+    "optional.of(claims).dotted__dot__key",
+    "dyn(claims).?deep.kubernetes__dot__io",
+    "optional.of(claims.deep)[?'kubernetes__dot__io']",
+    "claims.deep[?'kubernetes__dot__io']",
+    "claims.deep.?kubernetes__dot__io",
+    "claims.deep['kubernetes__dot__io']",
     "claims.?nested.a.b",
     "claims.?nested.x.b.orValue('d')",
     "claims.?email.x.orValue('d')",

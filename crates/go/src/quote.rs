@@ -8,7 +8,7 @@ use std::fmt::{self, Write as _};
 
 /// Shows a text in double quotes, escaped as Go's `%q` escapes it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Quoted<'a>(pub &'a str);
+pub struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,7 +39,7 @@ impl fmt::Display for Quoted<'_> {
 
 /// Shows a list of texts as Go's `%q` does: each quoted, in brackets.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct QuotedList<'a, T>(pub &'a [T]);
+pub struct QuotedList<'a, T>(pub &'a [T]);
 
 impl<T: AsRef<str>> fmt::Display for QuotedList<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,9 +1,8 @@
 //! Query strings by the rules of Go's `net/url`, with which kube-apiserver parses requests.
 //!
-//! Follows `url.ParseQuery` as `URL.Query()` uses it: a pair that cannot be read is left out without a word, a `;`
-//! makes its pair unreadable, keys are compared after decoding, and a query of too many pairs is empty. Values that
-//! are not UTF-8 come out with U+FFFD in place of each bad byte, which is what Go's JSON makes of them; the query
-//! itself is forwarded as it came.
+//! Follows `url.ParseQuery` as `URL.Query()` uses it: invalid pairs are dropped, a `;` makes its pair invalid, keys are
+//! compared after decoding, and a query of too many pairs is empty. Values that are not UTF-8 have U+FFFD in place of each
+//! invalid byte, as in Go's JSON; the query itself is forwarded unchanged.
 
 use std::borrow::Cow;
 
@@ -23,7 +22,7 @@ pub fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> 
 }
 
 /// The first value of a key, if the key is there at all.
-pub(crate) fn first<'a>(query: &'a str, key: &str) -> Option<Cow<'a, str>> {
+pub fn first<'a>(query: &'a str, key: &str) -> Option<Cow<'a, str>> {
     pairs(query).find(|(name, _)| name == key).map(|(_, value)| value)
 }
 

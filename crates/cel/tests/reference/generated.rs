@@ -1,9 +1,7 @@
 //! Random expressions: some valid, most refused, since type checkers tend to differ on those.
 
-use portcullis_cel::Purpose;
-
-use super::Case;
 use super::expressions::case;
+use super::{Case, Purpose};
 use testkit::random::Rng;
 
 /// The intended type of an expression; occasionally the generator deviates from it.

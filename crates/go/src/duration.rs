@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 /// Why a text is not a duration, in Go's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DurationError {
+pub enum DurationError {
     /// Not in the form of a duration, or out of range.
     #[error("time: invalid duration {}", quote(.0))]
     Invalid(String),
@@ -23,7 +23,7 @@ pub(crate) enum DurationError {
 
 /// Parses a duration as Go does, in nanoseconds: `1h30m`, `1.5s`, `-10ms`.
 // time: ParseDuration
-pub(crate) fn parse_duration(text: &str) -> Result<i64, DurationError> {
+pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
     let invalid = || DurationError::Invalid(text.to_owned());
     let negative = text.starts_with('-');
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -86,15 +86,28 @@ fn unit_length(unit: &str) -> Option<u64> {
     })
 }
 
-/// The fraction of a number in nanoseconds; digits beyond the range are ignored.
-// time: leadingFraction — Go counts in floating point here and may come out a nanosecond higher
+/// The fraction of a number in nanoseconds; digits beyond the range are ignored. Counts in floating point like Go, and
+/// so may come out a nanosecond lower.
+// time: leadingFraction, ParseDuration
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "Go's own conversions; the fraction is less than one unit"
+)]
 fn fraction_of(digits: &str, unit: u64) -> u64 {
-    let (mut value, mut scale): (u128, u128) = (0, 1);
-    for digit in digits.chars().filter_map(|c| c.to_digit(10)).take(18) {
-        value = value * 10 + u128::from(digit);
-        scale *= 10;
+    let (mut value, mut scale): (u64, f64) = (0, 1.0);
+    for digit in digits.bytes().map(|digit| u64::from(digit - b'0')) {
+        let next = value.checked_mul(10).and_then(|value| value.checked_add(digit));
+        // Go stops before the product could exceed 63 bits.
+        match next.filter(|next| value <= (MAX_NANOSECONDS - 1) / 10 && *next <= MAX_NANOSECONDS) {
+            Some(next) => value = next,
+            None => break,
+        }
+        scale *= 10.0;
     }
-    u64::try_from(value * u128::from(unit) / scale).unwrap_or(MAX_NANOSECONDS)
+    (value as f64 * (unit as f64 / scale)) as u64
 }
 
 fn cut(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {

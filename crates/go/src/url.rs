@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::hex;
 use super::quote::Quoted;
 
-pub(crate) mod query;
+pub mod query;
 
 /// An error of the URL parser, with Go's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum UrlError {
 /// A part of a URL with rules of its own about escapes.
 // Go: net/url/url.go, encoding
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     /// The path; `+` is a plus.
     Path,
     /// A key or a value of the query; `+` is a blank.
@@ -97,7 +97,7 @@ impl Part {
 }
 
 /// Decodes a text. Without anything to decode it costs one look at each byte.
-pub(crate) fn unescape(text: &str, part: Part) -> Result<Cow<'_, str>, UrlError> {
+pub fn unescape(text: &str, part: Part) -> Result<Cow<'_, str>, UrlError> {
     Ok(unescape_bytes(text, part)?.map_or(Cow::Borrowed(text), |bytes| Cow::Owned(to_text(bytes))))
 }
 
@@ -108,7 +108,7 @@ pub fn decode_path(raw: &str) -> Result<Cow<'_, str>, UrlError> {
 
 /// The bytes behind a text, unless they are those of the text itself.
 // Go: net/url/url.go, unescape
-pub(crate) fn unescape_bytes(text: &str, part: Part) -> Result<Option<Vec<u8>>, UrlError> {
+pub fn unescape_bytes(text: &str, part: Part) -> Result<Option<Vec<u8>>, UrlError> {
     let is_host = matches!(part, Part::Host | Part::Zone);
     let is_blank = |byte: u8| byte == b'+' && part == Part::Query;
     if !is_host && !text.bytes().any(|byte| byte == b'%' || is_blank(byte)) {
@@ -145,7 +145,7 @@ fn escaped_octet(after_percent: &[u8]) -> Option<u8> {
 }
 
 /// Escapes each byte for which `stays` is false as `%XX`.
-pub(crate) fn escape(bytes: &[u8], stays: impl Fn(u8) -> bool) -> String {
+pub fn escape(bytes: &[u8], stays: impl Fn(u8) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {
         if stays(*byte) {
@@ -160,7 +160,7 @@ pub(crate) fn escape(bytes: &[u8], stays: impl Fn(u8) -> bool) -> String {
 
 /// A decodable path as Go prints it: unchanged if valid, else decoded and escaped again.
 // Go: net/url/url.go, EscapedPath
-pub(crate) fn escaped_path(raw: &str) -> Cow<'_, str> {
+pub fn escaped_path(raw: &str) -> Cow<'_, str> {
     // `*`, the target of OPTIONS, is the one target that is not a path.
     if raw == "%2A" { Cow::Borrowed("*") } else { Part::Path.rewrite(raw) }
 }
@@ -192,15 +192,48 @@ impl Url {
     pub fn parse(url: &str) -> Result<Self, UrlError> {
         let (rest, fragment) = url.split_once('#').unwrap_or((url, ""));
         let wrong = |url: &str, problem| UrlError::Parse { url: url.to_owned(), problem: Box::new(problem) };
-        let parsed = Self::without_fragment(rest).map_err(|problem| wrong(rest, problem))?;
+        let parsed = Self::without_fragment(rest, false).map_err(|problem| wrong(rest, problem))?;
         unescape_bytes(fragment, Part::Fragment).map_err(|problem| wrong(url, problem))?;
         Ok(Self { fragment: fragment.to_owned(), ..parsed })
     }
 
+    /// Checks the target of a request: an absolute URL or an absolute path, in which a `#` begins no fragment.
+    // Go: net/url/url.go, ParseRequestURI
+    pub fn check_request_uri(url: &str) -> Result<(), UrlError> {
+        let wrong = |problem| UrlError::Parse { url: url.to_owned(), problem: Box::new(problem) };
+        Self::without_fragment(url, true).map(drop).map_err(wrong)
+    }
+
+    /// The path as Go prints it.
+    pub fn escaped_path(&self) -> Cow<'_, str> {
+        escaped_path(&self.path)
+    }
+
+    /// The host without its port and without brackets.
+    // Go: net/url/url.go, Hostname
+    pub fn hostname(&self) -> &str {
+        let (host, _) = self.split_port();
+        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+    }
+
+    /// The port, empty if absent.
+    // Go: net/url/url.go, Port
+    pub fn port(&self) -> &str {
+        self.split_port().1
+    }
+
+    fn split_port(&self) -> (&str, &str) {
+        let split = self.host.rsplit_once(':');
+        split.filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())).unwrap_or((&self.host, ""))
+    }
+
     // Go: net/url/url.go, parse
-    fn without_fragment(url: &str) -> Result<Self, UrlError> {
+    fn without_fragment(url: &str, via_request: bool) -> Result<Self, UrlError> {
         if url.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
             return Err(UrlError::Form("net/url: invalid control character in URL"));
+        }
+        if via_request && url.is_empty() {
+            return Err(UrlError::Form("empty url"));
         }
         if url == "*" {
             return Ok(Self { path: url.to_owned(), ..Self::default() });
@@ -214,11 +247,16 @@ impl Url {
                 rest.clone_into(&mut parsed.opaque);
                 return Ok(parsed);
             }
+            if via_request {
+                return Err(UrlError::Form("invalid URI for request"));
+            }
             if has_colon_in_first_segment(rest) {
                 return Err(UrlError::Form("first path segment in URL cannot contain colon"));
             }
         }
-        let authority = rest.strip_prefix("//").filter(|_| !scheme.is_empty() || !rest.starts_with("///"));
+        let authority = rest
+            .strip_prefix("//")
+            .filter(|_| !scheme.is_empty() || !via_request && !rest.starts_with("///"));
         let path = if let Some(authority) = authority {
             let slash = authority.find('/').unwrap_or(authority.len());
             let (authority, path) = authority.split_at_checked(slash).unwrap_or((authority, ""));
@@ -345,7 +383,7 @@ fn check_port(port: &str) -> Result<(), UrlError> {
 // client-go: rest/request.go, Name, with apimachinery: pkg/api/validation/path/name.go, IsValidPathSegmentName
 // threat: object-name-escape
 // RFC 3986, section 3.3: the characters of a segment
-pub(crate) fn path_segment(name: &str) -> Result<String, InvalidName> {
+pub fn path_segment(name: &str) -> Result<String, InvalidName> {
     if name.is_empty() {
         return Err(InvalidName::Empty);
     }
@@ -365,7 +403,7 @@ pub(crate) fn path_segment(name: &str) -> Result<String, InvalidName> {
 
 /// A text that cannot be the name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum InvalidName {
+pub enum InvalidName {
     /// Empty.
     #[error("resource name may not be empty")]
     Empty,

@@ -1,29 +1,28 @@
 //! The functions of strings. Indices count characters.
+//!
+//! The price of a call ([`price::of`]) includes reading the string; the functions charge what it does not include.
 
 use std::sync::Arc;
 
 use regex_automata::meta::Regex;
 
-use super::eval::{EvalResult, Halt, Machine, error};
-use super::functions::{length, shown};
-use super::value::Datum;
+use crate::eval::{EvalResult, Halt, Machine, error};
+use crate::functions::{length, shown};
+use crate::price;
+use crate::value::Datum;
 
-pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     let Some((Datum::String(text), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
-    machine.charge_reading(text.len())?;
     match (function, arguments) {
-        ("contains", [Datum::String(part)]) => {
-            machine.charge(text.len().div_ceil(10).saturating_mul(part.len().div_ceil(10)))?;
-            Ok(Datum::Bool(text.contains(part.as_ref())))
-        }
+        ("contains", [Datum::String(part)]) => Ok(Datum::Bool(text.contains(part.as_ref()))),
         ("startsWith", [Datum::String(part)]) => Ok(Datum::Bool(text.starts_with(part.as_ref()))),
         ("endsWith", [Datum::String(part)]) => Ok(Datum::Bool(text.ends_with(part.as_ref()))),
         ("matches", [Datum::String(pattern)]) => {
-            let compiled = pattern_for(machine, text, pattern)?;
+            let compiled = pattern_for(machine, pattern)?;
             Ok(Datum::Bool(compiled.is_match(text.as_ref())))
         }
         ("find", [Datum::String(pattern)]) => {
-            let compiled = pattern_for(machine, text, pattern)?;
+            let compiled = pattern_for(machine, pattern)?;
             let found = compiled.find(text.as_ref()).and_then(|found| text.get(found.range()));
             Ok(Datum::string(found.unwrap_or_default()))
         }
@@ -56,8 +55,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
 }
 
 // threat: pattern-exhaustion
-fn pattern_for(machine: &mut Machine<'_>, text: &str, pattern: &str) -> Result<Arc<Regex>, Halt> {
-    machine.charge((text.len() + 1).div_ceil(10).saturating_mul(pattern.len().div_ceil(4)))?;
+fn pattern_for(machine: &mut Machine<'_>, pattern: &str) -> Result<Arc<Regex>, Halt> {
     let patterns = machine.patterns();
     if patterns.is_new(pattern) {
         // Compilation has a cost, too.
@@ -67,11 +65,16 @@ fn pattern_for(machine: &mut Machine<'_>, text: &str, pattern: &str) -> Result<A
 }
 
 fn find_all(machine: &mut Machine<'_>, text: &str, pattern: &str, limit: i64) -> EvalResult {
-    let compiled = pattern_for(machine, text, pattern)?;
+    let compiled = pattern_for(machine, pattern)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    // Each match is an allocated string; the price includes some.
+    let mut paid = text.len().div_ceil(10).saturating_mul(pattern.len().div_ceil(4));
     let mut found = Vec::new();
     for part in compiled.find_iter(text).take(limit) {
-        machine.charge(1)?;
+        if paid == 0 {
+            machine.charge(1)?;
+        }
+        paid = paid.saturating_sub(1);
         found.extend(text.get(part.range()));
     }
     Ok(Datum::strings(found))
@@ -104,7 +107,7 @@ fn substring(text: &str, from: i64, to: i64) -> EvalResult {
 }
 
 fn index_of(machine: &mut Machine<'_>, text: &str, part: &str, from: i64) -> EvalResult {
-    machine.charge(text.len().div_ceil(10).saturating_mul(part.len().div_ceil(10)))?;
+    charge_needle(machine, text, part)?;
     if part.is_empty() {
         return Ok(Datum::Int(from));
     }
@@ -117,7 +120,7 @@ fn index_of(machine: &mut Machine<'_>, text: &str, part: &str, from: i64) -> Eva
 }
 
 fn last_index_of(machine: &mut Machine<'_>, text: &str, part: &str, to: Option<i64>) -> EvalResult {
-    machine.charge(text.len().div_ceil(10).saturating_mul(part.len().div_ceil(10)))?;
+    charge_needle(machine, text, part)?;
     let characters = length(text.chars().count());
     match to {
         Some(to) if part.is_empty() => return Ok(Datum::Int(to)),
@@ -134,18 +137,26 @@ fn last_index_of(machine: &mut Machine<'_>, text: &str, part: &str, to: Option<i
     Ok(Datum::Int(before.map_or(-1, |before| length(before.chars().count()))))
 }
 
+/// Charges the preparation of a search for a part that is longer than the text.
+fn charge_needle(machine: &mut Machine<'_>, text: &str, part: &str) -> Result<(), Halt> {
+    machine.charge_reading(part.len().saturating_sub(text.len()))
+}
+
 fn replace(machine: &mut Machine<'_>, text: &str, old: &str, new: &str, limit: i64) -> EvalResult {
+    charge_needle(machine, text, old)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let count = text.matches(old).take(limit).count();
-    // Charged before it is created: the result may be far longer than the text.
-    machine.charge_reading(text.len().saturating_add(count.saturating_mul(new.len())))?;
+    // Charged before it is created: the result may be far longer than the text, which the price includes.
+    machine.charge_reading(count.saturating_mul(new.len().saturating_sub(old.len())))?;
     Ok(Datum::String(text.replacen(old, new, count).into()))
 }
 
 fn split(machine: &mut Machine<'_>, text: &str, separator: &str, limit: i64) -> EvalResult {
+    charge_needle(machine, text, separator)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     // Each part is an allocated string.
-    machine.charge(text.matches(separator).take(limit).count())?;
+    let parts = text.matches(separator).take(limit).count();
+    machine.charge(parts.saturating_sub(text.len().div_ceil(5)))?;
     if limit == 0 {
         return Ok(Datum::strings([]));
     }
@@ -185,15 +196,23 @@ fn quote(text: &str) -> Datum {
 }
 
 /// Joins a list of strings.
-pub(super) fn join(machine: &mut Machine<'_>, items: &[Datum], separator: &str) -> EvalResult {
-    let mut joined = String::new();
+pub(crate) fn join(machine: &mut Machine<'_>, items: &[Datum], separator: &str) -> EvalResult {
+    // An element is a tenth at least; the reference charges for the result alone.
+    machine.charge_reading(items.len())?;
+    let mut length = 0_usize;
     for (at, item) in items.iter().enumerate() {
         let Datum::String(text) = item else { return error(format!("join: invalid input: {}", shown(item))) };
-        machine.charge_reading(text.len() + separator.len())?;
+        length = length.saturating_add(text.len()).saturating_add(if at > 0 { separator.len() } else { 0 });
+    }
+    machine.charge(length.div_ceil(5).saturating_sub(price::tenth(items.len())))?;
+    let mut joined = String::with_capacity(length);
+    for (at, item) in items.iter().enumerate() {
         if at > 0 {
             joined.push_str(separator);
         }
-        joined.push_str(text);
+        if let Datum::String(text) = item {
+            joined.push_str(text);
+        }
     }
     Ok(Datum::String(joined.into()))
 }

@@ -1,21 +1,26 @@
 //! The functions of lists.
+//!
+//! The price of a call ([`price::of`]) includes the walk over a list and the elements of the result; the functions charge
+//! what it does not include.
 
 use std::cmp::Ordering;
 
-use super::eval::{EvalResult, Halt, Machine, compare, equal, error, no_such_overload};
-use super::functions::{self, length};
-use super::strings;
-use super::value::{Datum, ListValue};
+use crate::equality::{compare, equal, if_comparable, order, same};
+use crate::eval::{EvalResult, Halt, Machine, error, no_such_overload};
+use crate::functions::{self, length};
+use crate::libraries::strings;
+use crate::libraries::time::Duration;
+use crate::native::Native;
+use crate::types::Type;
+use crate::value::{Datum, ListValue};
 
-pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     if let ("lists.range", [Datum::Int(count)]) = (function, values) {
         let count = usize::try_from(*count).unwrap_or(0);
-        machine.charge(count)?;
         return Ok(Datum::list((0..count).map(|at| Datum::Int(length(at))).collect()));
     }
     let Some((Datum::List(list), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
     let items = list.items.as_slice();
-    machine.charge(items.len())?;
     match (function, arguments) {
         ("join", []) => strings::join(machine, items, ""),
         ("join", [Datum::String(separator)]) => strings::join(machine, items, separator),
@@ -24,14 +29,14 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("isSorted", []) if items.first().is_some_and(|first| !is_ordered(first)) => Err(Halt::Unsuited),
         ("isSorted", []) => {
             for (left, right) in items.iter().zip(items.iter().skip(1)) {
-                if order(machine, left, right)?.is_gt() {
+                if is_order(left, right, Ordering::Greater)? {
                     return Ok(Datum::Bool(false));
                 }
             }
             Ok(Datum::Bool(true))
         }
-        ("min", []) => extreme(machine, "min", items, Ordering::is_lt),
-        ("max", []) => extreme(machine, "max", items, Ordering::is_gt),
+        ("min", []) => extreme("min", items, Ordering::Greater),
+        ("max", []) => extreme("max", items, Ordering::Less),
         ("sum", []) => sum(machine, items),
         ("distinct" | "sort", []) if items.is_empty() => Ok(Datum::List(list.clone())),
         ("sort", []) => sorted(machine, items, items),
@@ -39,10 +44,9 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("distinct", []) => {
             let mut kept: Vec<Datum> = Vec::new();
             for item in list.scattered() {
-                machine.charge(kept.len())?;
                 let mut known = false;
                 for other in &kept {
-                    known = known || equal(machine, &item, other)?;
+                    known = known || if_comparable(equal(machine, &item, other), false)?;
                 }
                 if !known {
                     kept.push(item);
@@ -84,27 +88,26 @@ fn position<'a>(
     needle: &Datum,
 ) -> EvalResult {
     for (at, item) in items {
-        if equal(machine, item, needle)? {
+        if if_comparable(same(machine, item, needle), false)? {
             return Ok(Datum::Int(length(at)));
         }
     }
     Ok(Datum::Int(-1))
 }
 
-/// The order of two elements; the reference's error for incomparable ones omits the function.
-fn order(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
-    match compare(machine, left, right) {
-        Err(Halt::Unsuited) => no_such_overload(),
-        result => result,
+/// Whether two elements have this order. Values of two types, and a NaN, have none.
+fn is_order(left: &Datum, right: &Datum, wanted: Ordering) -> Result<bool, Halt> {
+    if !is_ordered(right) {
+        return no_such_overload();
+    }
+    match order(left, right) {
+        Ok(order) => Ok(order == wanted),
+        Err(halt) if halt.is_final() => Err(halt),
+        Err(_) => Ok(false),
     }
 }
 
-fn extreme(
-    machine: &mut Machine<'_>,
-    name: &str,
-    items: &[Datum],
-    better: impl Fn(Ordering) -> bool,
-) -> EvalResult {
+fn extreme(name: &str, items: &[Datum], replaced: Ordering) -> EvalResult {
     let Some((first, rest)) = items.split_first() else {
         return error(format!("{name} called on empty list"));
     };
@@ -113,7 +116,7 @@ fn extreme(
     }
     let mut best = first;
     for item in rest {
-        if better(order(machine, item, best)?) {
+        if is_order(best, item, replaced)? {
             best = item;
         }
     }
@@ -122,14 +125,30 @@ fn extreme(
 
 fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> EvalResult {
     let Some((first, rest)) = items.split_first() else { return Ok(Datum::Int(0)) };
+    if !matches!(
+        first,
+        Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::Native(Native::Duration(_))
+    ) {
+        return Err(Halt::Unsuited);
+    }
     let mut total = first.clone();
     for item in rest {
-        if !matches!(total, Datum::Int(_) | Datum::Uint(_) | Datum::Double(_)) {
-            return Err(Halt::Unsuited);
-        }
-        total = functions::add(machine, &total, item)?;
+        total = match functions::add(machine, &total, item) {
+            Err(Halt::Unsuited) => return no_such_overload(),
+            result => result?,
+        };
     }
     Ok(total)
+}
+
+/// The sum of an empty list of a type that the checker knows.
+pub(crate) fn zero(sum: &Type) -> Datum {
+    match sum.parts().0 {
+        "uint" => Datum::Uint(0),
+        "double" => Datum::Double(0.0),
+        "duration" => Datum::Native(Native::Duration(Duration(0))),
+        _ => Datum::Int(0),
+    }
 }
 
 /// Sorts items by their keys; stable.
@@ -146,8 +165,6 @@ fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> EvalRes
             compare(machine, first, key)?;
         }
     }
-    machine
-        .charge(keys.len().saturating_mul(keys.len().checked_ilog2().unwrap_or(0).try_into().unwrap_or(0)))?;
     let mut pairs: Vec<(&Datum, &Datum)> = keys.iter().zip(items).collect();
     let mut failed = None;
     pairs.sort_by(|(left, _), (right, _)| {
@@ -171,6 +188,7 @@ fn is_ordered(value: &Datum) -> bool {
             | Datum::Double(_)
             | Datum::String(_)
             | Datum::Bytes(_)
+            | Datum::Native(Native::Duration(_) | Native::Timestamp(_))
     )
 }
 
@@ -188,27 +206,33 @@ fn slice(list: &ListValue, from: i64, to: i64) -> EvalResult {
         return error(format!("cannot slice({from}, {to}), list is length {length}"));
     }
     let (from, to) = (usize::try_from(from).unwrap_or(0), usize::try_from(to).unwrap_or(0));
-    Ok(Datum::list(list.scattered().skip(from).take(to - from).collect()))
+    let items = list.items.get(from..to).unwrap_or_default().iter();
+    Ok(Datum::list(items.map(|item| list.taken(item)).collect()))
 }
 
+/// Replaces lists by their elements, without recursion.
 fn flatten(machine: &mut Machine<'_>, list: &ListValue, depth: i64) -> EvalResult {
-    let mut flat: Vec<Datum> = list.scattered().collect();
-    // One level per pass, without recursion.
-    for _ in 0..depth {
-        if !flat.iter().any(|item| matches!(item, Datum::List(_))) {
-            break;
-        }
-        let mut opened = Vec::new();
-        for item in flat {
-            match item {
-                Datum::List(inner) => {
-                    machine.charge(inner.items.len())?;
-                    opened.extend(inner.scattered());
-                }
-                other => opened.push(other),
+    let depth = usize::try_from(depth).unwrap_or(0);
+    // The price includes the elements of the list at each depth, but not those of the lists in it.
+    let mut paid = list.items.len().saturating_mul(depth);
+    let mut flat = Vec::new();
+    let mut open = vec![(list.clone(), 0)];
+    while let Some((list, at)) = open.last_mut() {
+        let Some(item) = list.get(*at) else {
+            open.pop();
+            continue;
+        };
+        *at += 1;
+        match item {
+            Datum::List(inner) if open.len() <= depth => {
+                // One more for the list itself, which may be empty.
+                let work = inner.items.len() + 1;
+                machine.charge(work.saturating_sub(paid))?;
+                paid = paid.saturating_sub(work);
+                open.push((inner, 0));
             }
+            item => flat.push(item),
         }
-        flat = opened;
     }
     Ok(Datum::list(flat))
 }
@@ -216,10 +240,9 @@ fn flatten(machine: &mut Machine<'_>, list: &ListValue, depth: i64) -> EvalResul
 /// Whether each element of `part` equals one of `items`.
 fn covers(machine: &mut Machine<'_>, items: &[Datum], part: &[Datum]) -> Result<bool, Halt> {
     for needle in part {
-        machine.charge(items.len())?;
         let mut found = false;
         for item in items {
-            found = found || equal(machine, item, needle)?;
+            found = found || if_comparable(equal(machine, item, needle), false)?;
         }
         if !found {
             return Ok(false);

@@ -3,7 +3,7 @@
 
 mod parts;
 
-use portcullis_cel::{pattern_characters, pattern_matches, read_double};
+use portcullis_cel::conformance::{pattern_characters, pattern_matches, read_double};
 use serde_json::{Value, json};
 use testkit::go_program::GoProgram;
 use testkit::random::{Rng, inputs, seed};

@@ -1,0 +1,55 @@
+//! The values of the variables.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::libraries::authorizer::{Authorizer, ResourceCheck, ResourceTarget};
+use super::native::Native;
+use super::value::{Datum, Numbers, RootVariable};
+
+/// The values of an environment's variables; build them once for many expressions.
+#[derive(Debug, Clone, Default)]
+pub struct Bindings(pub(super) Vec<(&'static str, Datum)>);
+
+impl Bindings {
+    /// The variable of [`Environment::CLAIMS`](crate::Environment::CLAIMS).
+    pub fn claims(claims: &serde_json::Map<String, serde_json::Value>) -> Self {
+        let read = |value| Datum::from_json(value, Numbers::Doubles);
+        let fields = claims.iter().map(|(name, value)| (name.clone(), read(value))).collect();
+        Self(vec![("claims", root("kubernetes.claims", fields))])
+    }
+
+    /// The variable of [`Environment::USER`](crate::Environment::USER).
+    pub fn user(username: &str, uid: &str, groups: &[String], extra: &BTreeMap<String, Vec<String>>) -> Self {
+        let list = |items: &[String]| Datum::list(items.iter().map(|item| Datum::string(item)).collect());
+        let extra = extra.iter().map(|(key, values)| (key.as_str().into(), list(values))).collect();
+        let fields = [
+            ("username", Datum::string(username)),
+            ("uid", Datum::string(uid)),
+            ("groups", list(groups)),
+            ("extra", Datum::map(extra)),
+        ];
+        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Self(vec![("user", root("kubernetes.UserInfo", fields))])
+    }
+
+    /// Adds a variable with the value of a Kubernetes object, or of a part of one.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: &serde_json::Value) -> Self {
+        self.0.push((name, Datum::from_json(value, Numbers::Integers)));
+        self
+    }
+
+    /// Adds `authorizer`, and `authorizer.requestResource` with the attributes of the request.
+    #[must_use]
+    pub fn with_authorizer(mut self, request: ResourceTarget) -> Self {
+        let request = ResourceCheck { authorizer: Authorizer::default(), target: request };
+        self.0.push(("authorizer", Datum::Native(Native::Authorizer(Authorizer::default()))));
+        self.0.push(("authorizer.requestResource", Datum::Native(Native::ResourceCheck(Arc::new(request)))));
+        self
+    }
+}
+
+fn root(type_name: &'static str, fields: BTreeMap<String, Datum>) -> Datum {
+    Datum::Root(Arc::new(RootVariable { type_name, fields }))
+}

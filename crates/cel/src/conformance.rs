@@ -1,0 +1,86 @@
+//! What the comparison with kube-apiserver's own code needs, and nothing else does.
+
+use portcullis_go::hex;
+use serde_json::{Value as Json, json};
+
+use super::native::Native;
+use super::value::Datum;
+use super::{AccessDecision, AccessQuestion, Bindings, Expression, Outcome, float, pattern, signatures};
+
+/// The overloads of a function in the reference's format.
+pub fn overloads(function: &str) -> Option<Vec<String>> {
+    signatures::overloads(function).map(|overloads| overloads.iter().map(ToString::to_string).collect())
+}
+
+/// Evaluates an expression to a description of its value, whatever the type. `answer` is the authorizer.
+pub fn evaluate(
+    expression: &Expression,
+    bindings: &Bindings,
+    answer: impl Fn(&AccessQuestion) -> AccessDecision,
+) -> (Result<Json, String>, u64) {
+    let mut answers = Vec::new();
+    loop {
+        let evaluated = expression.evaluate_with(bindings, &answers);
+        let cost = evaluated.cost;
+        match evaluated.outcome {
+            Outcome::Ask(question) => {
+                let decision = answer(&question);
+                answers.push((*question, decision));
+            }
+            Outcome::Error(error) => return (Err(error.to_string()), cost),
+            Outcome::Value(_) => {
+                let (value, _) = expression.run(bindings, &answers, describe);
+                return (value.map_err(|halt| format!("{halt:?}")), cost);
+            }
+        }
+    }
+}
+
+/// A value; those of libraries as their type and text.
+fn describe(value: &Datum) -> Json {
+    let list = |items: &[Datum]| Json::Array(items.iter().map(describe).collect());
+    let text = |text: String| json!({ value.type_name(): text });
+    match value {
+        Datum::Null => json!({"null": true}),
+        Datum::Bool(value) => json!({ "bool": value }),
+        Datum::String(text) => json!({ "string": &**text }),
+        Datum::Int(number) => text(number.to_string()),
+        Datum::Uint(number) => text(number.to_string()),
+        Datum::Double(number) if number.is_nan() => text("NaN".to_owned()),
+        Datum::Double(number) => text(format!("{:x}", number.to_bits())),
+        Datum::Bytes(bytes) => text(hex::hex(bytes)),
+        Datum::List(items) if items.opaque => json!({ "opaque": list(&items.items) }),
+        Datum::List(items) => json!({ "list": list(&items.items) }),
+        Datum::Map(map) => {
+            let entries =
+                map.entries.iter().map(|(key, value)| json!([describe(&key.datum()), describe(value)]));
+            json!({ "map": entries.collect::<Vec<_>>() })
+        }
+        Datum::Optional(held) => json!({ "optional": held.as_deref().map(describe) }),
+        Datum::Type(name) => json!({ "type": &**name }),
+        Datum::Root(root) => json!({ "other": root.type_name }),
+        Datum::Native(native) => match native {
+            Native::Authorizer(_)
+            | Native::PathCheck(_)
+            | Native::GroupCheck(_)
+            | Native::ResourceCheck(_)
+            | Native::Decision(_) => json!({ "other": native.type_name() }),
+            native => text(native.shown()),
+        },
+    }
+}
+
+/// All matches of a pattern in texts, to compare with Go's `regexp`.
+pub fn pattern_matches(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String>>, String> {
+    pattern::find_all(pattern, texts)
+}
+
+/// The characters that a pattern for one character matches, as ranges; `None` for other patterns.
+pub fn pattern_characters(pattern: &str) -> Result<Option<Vec<(char, char)>>, String> {
+    pattern::characters(pattern)
+}
+
+/// Parses a double, to compare with Go's `ParseFloat`.
+pub fn read_double(text: &str) -> Option<f64> {
+    float::parse(text)
+}

@@ -1,0 +1,237 @@
+//! What an expression may refer to: the variables of its purpose, and the object types of those.
+//!
+//! The functions are the same for every purpose, but for those of JSON patches; see `signatures`.
+
+use super::signatures::read_type;
+use super::types::Type;
+
+/// The variables that an expression may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Environment {
+    /// Names, which may contain dots, and types in the notation of `signatures`.
+    variables: &'static [(&'static str, &'static str)],
+    /// Whether the functions of JSON patches are declared.
+    patches: bool,
+}
+
+/// The types that an expression may have as its result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultType {
+    /// Any type.
+    Any,
+    /// A boolean.
+    Bool,
+    /// A string.
+    String,
+}
+
+impl Environment {
+    /// `claims`: the claims of a token.
+    // apiserver: pkg/authentication/cel/compile.go
+    pub const CLAIMS: Self = Self { variables: &[("claims", "map(string, any)")], patches: false };
+    /// `user`: the user that a token was mapped to.
+    pub const USER: Self = Self { variables: &[("user", "kubernetes.UserInfo")], patches: false };
+    /// `request`: the specification of a `SubjectAccessReview`, for the `matchConditions` of an authorization webhook.
+    // apiserver: pkg/authorization/cel/compile.go
+    pub const SUBJECT_ACCESS_REVIEW: Self =
+        Self { variables: &[("request", "kubernetes.SubjectAccessReviewSpec")], patches: false };
+    /// `object`, `oldObject`, `request`, `namespaceObject`, `authorizer`: the `matchConditions` of an admission webhook.
+    // apiserver: pkg/admission/plugin/cel/compile.go
+    pub const ADMISSION: Self = Self {
+        variables: &[
+            ("object", "dyn"),
+            ("oldObject", "dyn"),
+            ("namespaceObject", "kubernetes.Namespace"),
+            ("request", "kubernetes.AdmissionRequest"),
+            ("authorizer", "kubernetes.authorization.Authorizer"),
+            ("authorizer.requestResource", "kubernetes.authorization.ResourceCheck"),
+        ],
+        patches: false,
+    };
+    /// As [`Self::ADMISSION`], with `params`: the validations of a `ValidatingAdmissionPolicy`.
+    pub const POLICY: Self = Self {
+        variables: &[
+            ("object", "dyn"),
+            ("oldObject", "dyn"),
+            ("namespaceObject", "kubernetes.Namespace"),
+            ("request", "kubernetes.AdmissionRequest"),
+            ("params", "dyn"),
+            ("authorizer", "kubernetes.authorization.Authorizer"),
+            ("authorizer.requestResource", "kubernetes.authorization.ResourceCheck"),
+        ],
+        patches: false,
+    };
+    /// As [`Self::POLICY`], with `jsonpatch.escapeKey`: the mutations of a `MutatingAdmissionPolicy`.
+    pub const MUTATION: Self = Self { patches: true, ..Self::POLICY };
+
+    /// The type of a variable.
+    pub(super) fn variable(self, name: &str) -> Option<Type> {
+        self.variables.iter().find(|(known, _)| *known == name).and_then(|(_, text)| read_type(text))
+    }
+
+    /// Whether the variables include this name.
+    pub(super) fn declares(self, name: &str) -> bool {
+        self.variables.iter().any(|(known, _)| *known == name)
+    }
+
+    /// The names of the variables.
+    pub(super) fn names(self) -> String {
+        let names: Vec<&str> = self.variables.iter().map(|(name, _)| *name).collect();
+        names.join(", ")
+    }
+
+    /// Whether the reference's error for a wrong result type names the type found.
+    // apiserver: pkg/authentication/cel/compile.go omits it; pkg/authorization/cel and pkg/admission/plugin/cel do not
+    pub(super) fn names_wrong_result(self) -> bool {
+        self != Self::CLAIMS && self != Self::USER
+    }
+
+    /// Whether the functions include this one.
+    pub(super) fn has_function(self, name: &str) -> bool {
+        self.patches || name != "jsonpatch.escapeKey"
+    }
+}
+
+impl ResultType {
+    /// The type, if the result must have one.
+    pub(super) fn required(self) -> Option<Type> {
+        match self {
+            Self::Any => None,
+            Self::Bool => Some(Type::BOOL),
+            Self::String => Some(Type::STRING),
+        }
+    }
+}
+
+/// The object types, with their fields.
+const OBJECTS: &[(&str, &[(&str, &str)])] = &[
+    (
+        "kubernetes.UserInfo",
+        &[
+            ("username", "string"),
+            ("uid", "string"),
+            ("groups", "list(string)"),
+            ("extra", "map(string, list(string))"),
+        ],
+    ),
+    // apiserver: pkg/authorization/cel/compile.go — buildRequestType
+    (
+        "kubernetes.SubjectAccessReviewSpec",
+        &[
+            ("resourceAttributes", "kubernetes.ResourceAttributes"),
+            ("nonResourceAttributes", "kubernetes.NonResourceAttributes"),
+            ("user", "string"),
+            ("groups", "list(string)"),
+            ("extra", "map(string, list(string))"),
+            ("uid", "string"),
+        ],
+    ),
+    (
+        "kubernetes.ResourceAttributes",
+        &[
+            ("namespace", "string"),
+            ("verb", "string"),
+            ("group", "string"),
+            ("version", "string"),
+            ("resource", "string"),
+            ("subresource", "string"),
+            ("name", "string"),
+            ("fieldSelector", "kubernetes.FieldSelectorAttributes"),
+            ("labelSelector", "kubernetes.LabelSelectorAttributes"),
+        ],
+    ),
+    (
+        "kubernetes.FieldSelectorAttributes",
+        &[("rawSelector", "string"), ("requirements", "list(kubernetes.SelectorRequirement)")],
+    ),
+    (
+        "kubernetes.LabelSelectorAttributes",
+        &[("rawSelector", "string"), ("requirements", "list(kubernetes.SelectorRequirement)")],
+    ),
+    (
+        "kubernetes.SelectorRequirement",
+        &[("key", "string"), ("operator", "string"), ("values", "list(string)")],
+    ),
+    ("kubernetes.NonResourceAttributes", &[("path", "string"), ("verb", "string")]),
+    // apiserver: pkg/admission/plugin/cel/compile.go — BuildRequestType
+    (
+        "kubernetes.AdmissionRequest",
+        &[
+            ("kind", "kubernetes.GroupVersionKind"),
+            ("resource", "kubernetes.GroupVersionResource"),
+            ("subResource", "string"),
+            ("requestKind", "kubernetes.GroupVersionKind"),
+            ("requestResource", "kubernetes.GroupVersionResource"),
+            ("requestSubResource", "string"),
+            ("name", "string"),
+            ("namespace", "string"),
+            ("operation", "string"),
+            ("userInfo", "kubernetes.UserInfo"),
+            ("dryRun", "bool"),
+            ("options", "dyn"),
+        ],
+    ),
+    ("kubernetes.GroupVersionKind", &[("group", "string"), ("version", "string"), ("kind", "string")]),
+    (
+        "kubernetes.GroupVersionResource",
+        &[("group", "string"), ("version", "string"), ("resource", "string")],
+    ),
+    // apiserver: pkg/admission/plugin/cel/compile.go — BuildNamespaceType
+    (
+        "kubernetes.Namespace",
+        &[
+            ("metadata", "kubernetes.NamespaceMetadata"),
+            ("spec", "kubernetes.NamespaceSpec"),
+            ("status", "kubernetes.NamespaceStatus"),
+        ],
+    ),
+    (
+        "kubernetes.NamespaceMetadata",
+        &[
+            ("name", "string"),
+            ("generateName", "string"),
+            ("namespace", "string"),
+            ("labels", "map(string, string)"),
+            ("annotations", "map(string, string)"),
+            ("UID", "string"),
+            ("creationTimestamp", "timestamp"),
+            ("deletionGracePeriodSeconds", "int"),
+            ("deletionTimestamp", "timestamp"),
+            ("generation", "int"),
+            ("resourceVersion", "string"),
+            ("finalizers", "list(string)"),
+        ],
+    ),
+    ("kubernetes.NamespaceSpec", &[("finalizers", "list(string)")]),
+    (
+        "kubernetes.NamespaceStatus",
+        &[("conditions", "list(kubernetes.NamespaceCondition)"), ("phase", "string")],
+    ),
+    (
+        "kubernetes.NamespaceCondition",
+        &[
+            ("status", "string"),
+            ("type", "string"),
+            ("lastTransitionTime", "timestamp"),
+            ("message", "string"),
+            ("reason", "string"),
+        ],
+    ),
+];
+
+/// The type of an object type's field: `Err` if `object` is no object type, `Ok(None)` if it lacks the field.
+pub(super) fn field_type(object: &str, field: &str) -> Result<Option<Type>, NotAnObject> {
+    let (_, fields) = OBJECTS.iter().find(|(name, _)| *name == object).ok_or(NotAnObject)?;
+    Ok(fields.iter().find(|(name, _)| *name == field).and_then(|(_, text)| read_type(text)))
+}
+
+/// The fields of an object type.
+pub(super) fn field_names(object: &str) -> String {
+    let fields =
+        OBJECTS.iter().find(|(name, _)| *name == object).map(|(_, fields)| *fields).unwrap_or_default();
+    fields.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+/// The type has no fields.
+#[derive(Debug)]
+pub(super) struct NotAnObject;

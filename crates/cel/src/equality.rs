@@ -1,0 +1,119 @@
+//! Equality and order of values.
+//!
+//! What is nested in a value is charged as it is compared; the reference compares it for nothing. The value itself is in
+//! the price of the call ([`crate::price`]), or is charged by [`equal`] and [`compare`] where a function compares many.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::eval::{Halt, Machine, no_such_overload};
+use super::value::{Datum, MapValue};
+use super::{number, price};
+
+/// `==` of one of many values.
+pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
+    let shorter = price::size(left).min(price::size(right));
+    match left {
+        // A container needs more work than a text, but may have the length of a scalar.
+        Datum::List(_) | Datum::Map(_) => machine.charge(price::tenth(shorter))?,
+        _ => machine.charge(shorter / 10)?,
+    }
+    same(machine, left, right)
+}
+
+/// `==` of values whose length is paid for.
+pub(super) fn same(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
+    Ok(match (left, right) {
+        (Datum::Null, Datum::Null) => true,
+        (Datum::Bool(left), Datum::Bool(right)) => left == right,
+        (
+            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
+            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
+        ) => number::compare(left, right) == Some(Ordering::Equal),
+        (Datum::String(left), Datum::String(right)) | (Datum::Type(left), Datum::Type(right)) => {
+            left == right
+        }
+        (Datum::Bytes(left), Datum::Bytes(right)) => left == right,
+        (Datum::Optional(left), Datum::Optional(right)) => match (left, right) {
+            (Some(left), Some(right)) => same(machine, left, right)?,
+            (left, right) => left.is_none() && right.is_none(),
+        },
+        (Datum::List(left), Datum::List(right)) => same_items(machine, &left.items, &right.items)?,
+        (Datum::Map(left), Datum::Map(right)) => same_entries(machine, left, right)?,
+        (Datum::Root(left), Datum::Root(right)) => Arc::ptr_eq(left, right),
+        (Datum::Native(left), Datum::Native(right)) => match left.equals(right) {
+            Some(equal) => equal,
+            None if left.is_time() => false,
+            None => return no_such_overload(),
+        },
+        (Datum::Native(left), right) if !matches!(right, Datum::Null) && !left.is_time() => {
+            return no_such_overload();
+        }
+        _ => false,
+    })
+}
+
+fn same_items(machine: &mut Machine<'_>, left: &[Datum], right: &[Datum]) -> Result<bool, Halt> {
+    if left.len() != right.len() {
+        return Ok(false);
+    }
+    for (left, right) in left.iter().zip(right) {
+        if !if_comparable(equal(machine, left, right), true)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A verdict, or `otherwise` for values that cannot be compared.
+///
+/// Elements of lists and maps count as equal then in `==` of their containers, and as different in functions of lists.
+// cel-go: common/types/list.go — Equal, Contains
+pub(super) fn if_comparable(verdict: Result<bool, Halt>, otherwise: bool) -> Result<bool, Halt> {
+    match verdict {
+        Err(halt) if !halt.is_final() => Ok(otherwise),
+        verdict => verdict,
+    }
+}
+
+fn same_entries(machine: &mut Machine<'_>, left: &MapValue, right: &MapValue) -> Result<bool, Halt> {
+    if left.entries.len() != right.entries.len() {
+        return Ok(false);
+    }
+    for (key, value) in left.entries.iter() {
+        let key = key.datum();
+        machine.charge(price::size(&key) / 100)?;
+        match right.find(&key) {
+            Some(other) if if_comparable(equal(machine, value, &other), true)? => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// The order of two of many values.
+pub(super) fn compare(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
+    machine.charge(price::size(left).min(price::size(right)) / 10)?;
+    order(left, right)
+}
+
+/// The order of two values of one type, or of two numbers of any types.
+pub(super) fn order(left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
+    Ok(match (left, right) {
+        (Datum::Bool(left), Datum::Bool(right)) => left.cmp(right),
+        (
+            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
+            Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
+        ) => match number::compare(left, right) {
+            Some(order) => order,
+            None => return Err(Halt::Error("NaN values cannot be ordered".to_owned())),
+        },
+        (Datum::String(left), Datum::String(right)) => left.cmp(right),
+        (Datum::Bytes(left), Datum::Bytes(right)) => left.cmp(right),
+        (Datum::Native(left), Datum::Native(right)) => match left.compare(right) {
+            Some(order) => order,
+            None => return Err(Halt::Unsuited),
+        },
+        _ => return Err(Halt::Unsuited),
+    })
+}

@@ -1,0 +1,237 @@
+//! Quantities of resources, such as `500m` and `2Gi`.
+//!
+//! Follows `k8s.io/apimachinery/pkg/api/resource`: a quantity is a 64-bit integer with a decimal exponent as long as
+//! possible, and then a number of any size. Only the first has a value as an integer.
+
+mod parse;
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use num_bigint::BigInt;
+use num_traits::{Pow, Signed, ToPrimitive};
+
+use crate::eval::{EvalResult, Halt, Machine, error};
+use crate::native::Native;
+use crate::number;
+use crate::value::Datum;
+
+/// A quantity: an unscaled number and a decimal exponent.
+#[derive(Debug, Clone)]
+pub(crate) struct Quantity {
+    amount: Amount,
+    /// A result of `add` or `sub`, which the reference compares only from the left.
+    is_computed: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Amount {
+    /// `value × 10^exponent`.
+    Small { value: i64, exponent: i32 },
+    /// `unscaled × 10^exponent`.
+    Large { unscaled: BigInt, exponent: i32 },
+}
+
+// apiserver: pkg/cel/library/quantity.go
+pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+    match (function, values) {
+        ("isQuantity", [Datum::String(text)]) => {
+            machine.charge_reading(text.len())?;
+            match parse::parse(text) {
+                // It is one in the reference.
+                Err(problem @ parse::TOO_LARGE) => error(problem),
+                parsed => Ok(Datum::Bool(parsed.is_ok())),
+            }
+        }
+        ("quantity", [Datum::String(text)]) => {
+            machine.charge_reading(text.len())?;
+            match parse::parse(text) {
+                Ok(amount) => Ok(quantity(amount, false)),
+                Err(problem) => error(problem),
+            }
+        }
+        (_, [Datum::Native(Native::Quantity(quantity))]) => accessor(quantity, function),
+        (_, [Datum::Native(Native::Quantity(left)), Datum::Native(Native::Quantity(right))]) => {
+            left.amount.charge(machine, &right.amount)?;
+            binary(function, left, &right.amount)
+        }
+        ("add" | "sub", [Datum::Native(Native::Quantity(left)), Datum::Int(value)]) => {
+            let right = Amount::Small { value: *value, exponent: 0 };
+            left.amount.charge(machine, &right)?;
+            binary(function, left, &right)
+        }
+        _ => Err(Halt::Unsuited),
+    }
+}
+
+fn quantity(amount: Amount, is_computed: bool) -> Datum {
+    Datum::Native(Native::Quantity(Arc::new(Quantity { amount, is_computed })))
+}
+
+fn accessor(Quantity { amount, .. }: &Quantity, function: &str) -> EvalResult {
+    match function {
+        "isInteger" => Ok(Datum::Bool(amount.as_integer().is_some())),
+        "asInteger" => match amount.as_integer() {
+            Some(value) => Ok(Datum::Int(value)),
+            None => error("cannot convert value to integer"),
+        },
+        "asApproximateFloat" => Ok(Datum::Double(amount.as_float())),
+        "sign" => Ok(Datum::Int(amount.sign())),
+        _ => Err(Halt::Unsuited),
+    }
+}
+
+fn binary(function: &str, left: &Quantity, right: &Amount) -> EvalResult {
+    Ok(match function {
+        "compareTo" => number::signum(left.amount.compare(right)),
+        "isLessThan" => Datum::Bool(left.amount.compare(right).is_lt()),
+        "isGreaterThan" => Datum::Bool(left.amount.compare(right).is_gt()),
+        "add" => quantity(left.amount.plus(right), true),
+        "sub" => quantity(left.amount.minus(right), true),
+        _ => return Err(Halt::Unsuited),
+    })
+}
+
+impl Quantity {
+    /// Whether two quantities are equal; `None` where the reference does not compare them.
+    pub(crate) fn equals(&self, other: &Self) -> Option<bool> {
+        (!other.is_computed).then(|| self.amount.compare(&other.amount).is_eq())
+    }
+
+    /// The number, as digits and exponent.
+    pub(crate) fn shown(&self) -> String {
+        let (unscaled, exponent) = self.amount.parts();
+        let digits = unscaled.to_string();
+        let reduced = digits.trim_end_matches('0');
+        let zeros = i64::try_from(digits.len() - reduced.len()).unwrap_or(0);
+        if reduced.is_empty() {
+            "0e0".to_owned()
+        } else {
+            format!("{reduced}e{}", i64::from(exponent) + zeros)
+        }
+    }
+}
+
+impl Amount {
+    fn parts(&self) -> (BigInt, i32) {
+        match self {
+            Self::Small { value, exponent } => (BigInt::from(*value), *exponent),
+            Self::Large { unscaled, exponent } => (unscaled.clone(), *exponent),
+        }
+    }
+
+    fn exponent(&self) -> i32 {
+        match self {
+            Self::Small { exponent, .. } | Self::Large { exponent, .. } => *exponent,
+        }
+    }
+
+    /// Charges for bringing two amounts to one exponent.
+    fn charge(&self, machine: &mut Machine<'_>, other: &Self) -> Result<(), Halt> {
+        let digits = self.exponent().abs_diff(other.exponent());
+        machine.charge(usize::try_from(digits / 8).unwrap_or(usize::MAX))
+    }
+
+    /// The unscaled numbers with the lower exponent of both.
+    fn aligned(&self, other: &Self) -> (BigInt, BigInt, i32) {
+        let ((left, left_exponent), (right, right_exponent)) = (self.parts(), other.parts());
+        let exponent = left_exponent.min(right_exponent);
+        let scaled = |number: BigInt, from: i32| number * BigInt::from(10).pow(from.abs_diff(exponent));
+        (scaled(left, left_exponent), scaled(right, right_exponent), exponent)
+    }
+
+    fn compare(&self, other: &Self) -> Ordering {
+        if let (Self::Small { value, exponent }, Self::Small { value: other, exponent: of_other }) =
+            (self, other)
+            && exponent == of_other
+        {
+            return value.cmp(other);
+        }
+        let (left, right, _) = self.aligned(other);
+        left.cmp(&right)
+    }
+
+    // apimachinery: pkg/api/resource/quantity.go — Add
+    fn plus(&self, other: &Self) -> Self {
+        self.small_sum(other).unwrap_or_else(|| {
+            let (left, right, exponent) = self.aligned(other);
+            Self::Large { unscaled: left + right, exponent }
+        })
+    }
+
+    // apimachinery: pkg/api/resource/quantity.go — Sub
+    fn minus(&self, other: &Self) -> Self {
+        let negated = match other {
+            // Go negates the smallest integer to itself.
+            Self::Small { value, exponent } => {
+                self.small_sum(&Self::Small { value: value.wrapping_neg(), exponent: *exponent })
+            }
+            Self::Large { .. } => None,
+        };
+        negated.unwrap_or_else(|| {
+            let (left, right, exponent) = self.aligned(other);
+            Self::Large { unscaled: left - right, exponent }
+        })
+    }
+
+    /// The sum of two 64-bit integers, if it is one.
+    // apimachinery: pkg/api/resource/amount.go — int64Amount.Add
+    fn small_sum(&self, other: &Self) -> Option<Self> {
+        let (Self::Small { value: left, exponent: left_exponent }, Self::Small { value: right, exponent }) =
+            (self, other)
+        else {
+            return None;
+        };
+        if *right == 0 {
+            return Some(self.clone());
+        }
+        if *left == 0 {
+            return Some(other.clone());
+        }
+        let lower = *left_exponent.min(exponent);
+        let scaled = |value: i64, from: i32| value.checked_mul(10_i64.checked_pow(from.abs_diff(lower))?);
+        let value = scaled(*left, *left_exponent)?.checked_add(scaled(*right, *exponent)?)?;
+        Some(Self::Small { value, exponent: lower })
+    }
+
+    // apimachinery: pkg/api/resource/amount.go — int64Amount.AsInt64
+    fn as_integer(&self) -> Option<i64> {
+        match self {
+            Self::Small { value, exponent } => {
+                let factor = 10_i64.checked_pow(u32::try_from(*exponent).ok()?);
+                // Zero has no factor that is too large.
+                if *value == 0 { Some(0) } else { value.checked_mul(factor?) }
+            }
+            Self::Large { .. } => None,
+        }
+    }
+
+    // apimachinery: pkg/api/resource/quantity.go — AsApproximateFloat64
+    fn as_float(&self) -> f64 {
+        let (unscaled, exponent) = self.parts();
+        let base = unscaled.to_f64().unwrap_or(f64::NAN);
+        if exponent == 0 { base } else { base * power_of_ten(exponent) }
+    }
+
+    fn sign(&self) -> i64 {
+        match self {
+            Self::Small { value, .. } => value.signum(),
+            Self::Large { unscaled, .. } => {
+                i64::from(unscaled.is_positive()) - i64::from(unscaled.is_negative())
+            }
+        }
+    }
+}
+
+/// A power of ten, with Go's rounding.
+// Go: math/pow10.go
+fn power_of_ten(exponent: i32) -> f64 {
+    let exact = |exponent: u32| format!("1e{exponent}").parse().unwrap_or(f64::NAN);
+    let size = exponent.unsigned_abs();
+    match exponent {
+        0..=308 => exact(size / 32 * 32) * exact(size % 32),
+        -323..=-1 => format!("1e-{}", size / 32 * 32).parse::<f64>().unwrap_or(f64::NAN) / exact(size % 32),
+        309.. => f64::INFINITY,
+        _ => 0.0,
+    }
+}

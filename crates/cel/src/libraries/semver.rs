@@ -1,0 +1,201 @@
+//! Semantic versions.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use portcullis_go::quote::Quoted;
+
+use crate::eval::{EvalResult, Halt, Machine, error};
+use crate::native::Native;
+use crate::number;
+use crate::value::Datum;
+
+/// A version.
+// blang/semver: semver.go
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Semver {
+    numbers: [u64; 3],
+    pre_release: Vec<PreRelease>,
+    build: Vec<String>,
+}
+
+/// A part of a pre-release; a number is lower than a text.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum PreRelease {
+    Number(u64),
+    Text(String),
+}
+
+// apiserver: pkg/cel/library/semverlib.go
+pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+    match values {
+        [Datum::String(text)] => construct(machine, function, text, false),
+        [Datum::String(text), Datum::Bool(normalize)] => construct(machine, function, text, *normalize),
+        [Datum::Native(Native::Semver(version))] => {
+            let [major, minor, patch] = version.numbers;
+            let number = match function {
+                "major" => major,
+                "minor" => minor,
+                "patch" => patch,
+                _ => return Err(Halt::Unsuited),
+            };
+            // Go converts without a check.
+            Ok(Datum::Int(number.cast_signed()))
+        }
+        [Datum::Native(Native::Semver(left)), Datum::Native(Native::Semver(right))] => {
+            let order = left.precedence(right);
+            Ok(match function {
+                "compareTo" => number::signum(order),
+                "isLessThan" => Datum::Bool(order.is_lt()),
+                "isGreaterThan" => Datum::Bool(order.is_gt()),
+                _ => return Err(Halt::Unsuited),
+            })
+        }
+        _ => Err(Halt::Unsuited),
+    }
+}
+
+fn construct(machine: &mut Machine<'_>, function: &str, text: &str, normalize: bool) -> EvalResult {
+    machine.charge_reading(text.len())?;
+    let parsed = if normalize { normalized(text).and_then(|text| parse(&text)) } else { parse(text) };
+    match function {
+        "isSemver" => Ok(Datum::Bool(parsed.is_ok())),
+        "semver" => match parsed {
+            Ok(version) => Ok(Datum::Native(Native::Semver(Arc::new(version)))),
+            Err(text) => error(text),
+        },
+        _ => Err(Halt::Unsuited),
+    }
+}
+
+/// Drops a `v` and leading zeros, and adds the numbers that are missing.
+// apiserver: pkg/cel/library/semverlib.go — normalizeAndParse
+fn normalized(text: &str) -> Result<String, String> {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let mut parts: Vec<String> = text.splitn(3, '.').map(without_leading_zeros).collect();
+    if parts.len() < 3 && parts.last().is_some_and(|last| last.contains(['+', '-'])) {
+        return Err("short version cannot contain PreRelease/Build meta data".to_owned());
+    }
+    parts.resize(3, "0".to_owned());
+    Ok(parts.join("."))
+}
+
+fn without_leading_zeros(part: &str) -> String {
+    let rest = part.trim_start_matches('0');
+    let is_number = rest.starts_with(|first: char| first.is_ascii_digit());
+    match part.len() {
+        0 | 1 => part.to_owned(),
+        _ if is_number => rest.to_owned(),
+        _ => format!("0{rest}"),
+    }
+}
+
+// blang/semver: Parse
+fn parse(text: &str) -> Result<Semver, String> {
+    if text.is_empty() {
+        return Err("Version string empty".to_owned());
+    }
+    let [major, minor, rest] = text.splitn(3, '.').collect::<Vec<_>>()[..] else {
+        return Err("No Major.Minor.Patch elements found".to_owned());
+    };
+    let (major, minor) = (read_number("major", major)?, read_number("minor", minor)?);
+    let (rest, build) = rest.split_once('+').map_or((rest, None), |(rest, build)| (rest, Some(build)));
+    let (patch, pre_release) = rest.split_once('-').map_or((rest, None), |(patch, pre)| (patch, Some(pre)));
+    let patch = read_number("patch", patch)?;
+    let pre_release = pre_release.into_iter().flat_map(|parts| parts.split('.')).map(read_pre_release);
+    let pre_release = pre_release.collect::<Result<_, _>>()?;
+    let build = build.into_iter().flat_map(|parts| parts.split('.')).map(read_build);
+    Ok(Semver { numbers: [major, minor, patch], pre_release, build: build.collect::<Result<_, _>>()? })
+}
+
+fn read_number(name: &str, digits: &str) -> Result<u64, String> {
+    if !is_number(digits) {
+        return Err(format!("Invalid character(s) found in {name} number {}", Quoted(digits)));
+    }
+    if digits.len() > 1 && digits.starts_with('0') {
+        let name = match name {
+            "major" => "Major",
+            "minor" => "Minor",
+            _ => "Patch",
+        };
+        return Err(format!("{name} number must not contain leading zeroes {}", Quoted(digits)));
+    }
+    parse_uint(digits)
+}
+
+// Go: strconv.ParseUint
+fn parse_uint(digits: &str) -> Result<u64, String> {
+    let problem = if digits.is_empty() { "invalid syntax" } else { "value out of range" };
+    digits.parse().map_err(|_| format!("strconv.ParseUint: parsing {}: {problem}", Quoted(digits)))
+}
+
+fn read_pre_release(part: &str) -> Result<PreRelease, String> {
+    if part.is_empty() {
+        return Err("Prerelease is empty".to_owned());
+    }
+    if is_number(part) {
+        if part.len() > 1 && part.starts_with('0') {
+            let problem = "Numeric PreRelease version must not contain leading zeroes";
+            return Err(format!("{problem} {}", Quoted(part)));
+        }
+        return parse_uint(part).map(PreRelease::Number);
+    }
+    if is_alphanumeric(part) {
+        return Ok(PreRelease::Text(part.to_owned()));
+    }
+    Err(format!("Invalid character(s) found in prerelease {}", Quoted(part)))
+}
+
+fn read_build(part: &str) -> Result<String, String> {
+    if part.is_empty() {
+        return Err("Build meta data is empty".to_owned());
+    }
+    if is_alphanumeric(part) {
+        return Ok(part.to_owned());
+    }
+    Err(format!("Invalid character(s) found in build meta data {}", Quoted(part)))
+}
+
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_alphanumeric(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+impl Semver {
+    /// The order of versions, without their builds.
+    // blang/semver: Compare
+    fn precedence(&self, other: &Self) -> Ordering {
+        let release = |version: &Self| version.pre_release.is_empty();
+        self.numbers
+            .cmp(&other.numbers)
+            .then_with(|| release(self).cmp(&release(other)))
+            .then_with(|| self.pre_release.cmp(&other.pre_release))
+    }
+
+    /// Whether `==` holds: the precedence is the same.
+    pub(crate) fn is_equal(&self, other: &Self) -> bool {
+        self.precedence(other).is_eq()
+    }
+}
+
+impl fmt::Display for Semver {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.numbers;
+        write!(out, "{major}.{minor}.{patch}")?;
+        for (at, part) in self.pre_release.iter().enumerate() {
+            out.write_str(if at == 0 { "-" } else { "." })?;
+            match part {
+                PreRelease::Number(number) => write!(out, "{number}")?,
+                PreRelease::Text(text) => out.write_str(text)?,
+            }
+        }
+        for (at, part) in self.build.iter().enumerate() {
+            write!(out, "{}{part}", if at == 0 { "+" } else { "." })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,21 @@
+//! Functions that must equal Go's standard library. Each file names the code that it follows.
+//!
+//! | file | Go | compared with Go by |
+//! |---|---|---|
+//! | [`duration`] | `time.ParseDuration` | a table that Go printed; twin group `paths`; `crates/cel/tests/reference` |
+//! | [`hex`] | `encoding/hex` | – |
+//! | [`netip`] | `net/netip` | `crates/cel/tests/reference` |
+//! | [`number`] | `strconv.Atoi` | a table that Go printed |
+//! | [`quote`] | `strconv.Quote` | twin groups whose messages quote |
+//! | [`time`] | `time.Parse`, `time.Time` | a table that Go printed; `crates/cel/tests/reference` |
+//! | [`url`] | `net/url` | `tests/it/parsers`; `crates/cel/tests/reference` |
+//!
+//! What else must equal Go, but only the gateway needs, is in `src/go/`.
+
+pub mod duration;
+pub mod hex;
+pub mod netip;
+pub mod number;
+pub mod quote;
+pub mod time;
+pub mod url;
