@@ -32,8 +32,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn write(&mut self, name: &str, depth: usize) -> String {
-        let wanted = GRAMMAR.iter().find(|kind| kind.name == name);
-        let mut kind = wanted.unwrap_or_else(|| panic!("no type '{name}'"));
+        let mut kind = GRAMMAR.iter().find(|kind| kind.name == name).unwrap();
         if self.spoilt && self.rng.one_in(6) {
             kind = self.rng.pick(GRAMMAR);
         }
@@ -43,16 +42,14 @@ impl Writer<'_> {
         let mut text = String::new();
         let mut rest = *self.rng.pick(kind.composed);
         while let Some((before, operand)) = rest.split_once('«') {
-            let (operand, after) = operand.split_once('»').expect("an operand ends");
+            let (operand, after) = operand.split_once('»').unwrap();
             text.push_str(before);
             let less = 1 + self.rng.below(2);
             let written = self.write(operand, depth.saturating_sub(less));
             // A value that is only known at evaluation.
-            text.push_str(&if self.rng.one_in(8) {
-                format!("dyn({written})")
-            } else {
-                format!("({written})")
-            });
+            text.push_str(if self.rng.one_in(8) { "dyn(" } else { "(" });
+            text.push_str(&written);
+            text.push(')');
             rest = after;
         }
         text + rest
