@@ -117,11 +117,10 @@ fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> EvalResu
         "_<_" | "_<=_" | "_>_" | "_>=_" => {
             !receiver && !matches!(first, Bool(_) | Int(_) | Uint(_) | Double(_) | Bytes(_))
         }
-        "size" | "sort" => !receiver,
+        "matches" | "find" | "findAll" if literal_pattern => false,
+        "size" | "sort" | "matches" => !receiver,
         "-_" => !receiver && !matches!(first, Bool(_) | Int(_) | Double(_)),
         "!_" | "@in" | "_==_" | "_!=_" | "contains" | "startsWith" | "endsWith" => false,
-        "matches" | "find" | "findAll" if literal_pattern => false,
-        "matches" => !receiver,
         "flatten" => {
             let parameters = if matches!(first, Datum::Map(_)) { "(dyn, dyn)" } else { "" };
             return error(format!("no such overload: {}{parameters}.flatten()", first.type_name()));
