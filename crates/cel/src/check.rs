@@ -278,6 +278,8 @@ impl<'a> Checker<'a> {
         let found = if optional {
             match found.unwrapped() {
                 (held, true) => held,
+                // The reference ends in a panic, except in the arguments of a format.
+                (other, false) if other.is_dynamic() && self.within_formats > 0 => other,
                 (other, false) => {
                     return fault(at, format!("expected type 'optional_type({other})' but found '{other}'"));
                 }

@@ -3,6 +3,7 @@
 use portcullis_go::hex;
 use serde_json::{Value as Json, json};
 
+use super::libraries::time;
 use super::native::Native;
 use super::value::Datum;
 use super::{AccessDecision, AccessQuestion, Bindings, Expression, Outcome, float, pattern, signatures};
@@ -78,6 +79,11 @@ pub fn pattern_matches(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String
 /// The characters that a pattern for one character matches, as ranges; `None` for other patterns.
 pub fn pattern_characters(pattern: &str) -> Result<Option<Vec<(char, char)>>, String> {
     pattern::characters(pattern)
+}
+
+/// The names of the bundled time zones.
+pub fn time_zones() -> Vec<String> {
+    time::zone_names()
 }
 
 /// Parses a double, to compare with Go's `ParseFloat`.

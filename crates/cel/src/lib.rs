@@ -45,6 +45,9 @@
 //! | more than 10,000 bytes, 60 open brackets, 240 `?`, a tree deeper than 120 | the parser is recursive |
 //! | patterns of more than 10,000 bytes, 100 nested groups, 1 MiB compiled | a token may contain a pattern |
 //!
+//! Time zones are those of the tz database that the crate `jiff` brings, not of the machine. `Local`, the zone of the API
+//! server's machine, fails when it is used, and so do names of files that are not zones, such as `posix/UTC`.
+//!
 //! The cost of a call that creates a string or list is the length of the result; the reference counts the operand only.
 
 mod bindings;

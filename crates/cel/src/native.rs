@@ -93,6 +93,7 @@ impl Native {
         match (self, other) {
             (Self::Duration(left), Self::Duration(right)) => Some(left == right),
             (Self::Timestamp(left), Self::Timestamp(right)) => Some(left == right),
+            (Self::Duration(_) | Self::Timestamp(_), _) => Some(false),
             (Self::NamedFormat(left), Self::NamedFormat(right)) => Some(left == right),
             (Self::Ip(left), Self::Ip(right)) => Some(left == right),
             (Self::Cidr(left), Self::Cidr(right)) => Some(left == right),

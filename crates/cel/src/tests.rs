@@ -117,6 +117,13 @@ fn evaluation_ends_soon_whatever_the_token_contains() {
         "dyn(claims.l).map(x, dyn(claims.l).distinct())",
         "[dyn(claims.l)].flatten(9223372036854775807).map(x, dyn(claims.l).reverse())",
         "claims.s.matches(claims.r)",
+        "dyn(claims.l).map(x, '%s'.format([dyn(claims.s)]))",
+        "dyn(claims.l).map(x, '%X'.format([dyn(claims.s)]))",
+        "dyn(claims.l).map(x, '%s'.format([dyn(claims.l)]))",
+        "dyn(claims.l).map(x, '%s'.format([{'a': {'b': [dyn(claims.s)]}}]))",
+        "dyn(claims.l).map(x, '%.65535e%.65535e'.format([1.0, dyn(x)]))",
+        "dyn(claims.l).map(x, '%.300f'.format([-1.7976931348623157e308]) + claims.s)",
+        "dyn(claims.l).all(x, dyn(claims.l).all(y, timestamp(1).getHours(string(dyn(claims.s).size())+':') >= 0 || true))",
     ];
     for text in cases {
         let expression = Expression::compile(text, Environment::CLAIMS, ResultType::Any).unwrap();

@@ -136,7 +136,7 @@ impl Reader<'_> {
         let (head, rest) = self.0.split_at_checked(digits)?;
         let mut number = 0;
         for byte in head {
-            number = number * 10 + i64::from(byte.is_ascii_digit().then(|| byte - b'0')?);
+            number = number * 10 + i64::from(char::from(*byte).to_digit(10)?);
         }
         self.0 = rest;
         Some(number)

@@ -153,12 +153,12 @@ pub(crate) fn zero(sum: &Type) -> Datum {
 
 /// Sorts items by their keys; stable.
 fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> EvalResult {
-    // All keys must be comparable and have the type of the first.
+    // The first key must be comparable, and all others have its type.
     if let Some(first) = keys.first() {
+        if !is_ordered(first) {
+            return error("list elements must be comparable");
+        }
         for key in keys {
-            if !is_ordered(key) {
-                return error("list elements must be comparable");
-            }
             if key.type_name() != first.type_name() {
                 return error("list elements must have the same type");
             }

@@ -12,6 +12,8 @@ use crate::native::Native;
 use crate::number;
 use crate::value::Datum;
 
+pub(crate) use zone::zone_names;
+
 /// A duration in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Duration(pub(crate) i64);
@@ -99,7 +101,9 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("timestamp", [value]) => timestamp(machine, value),
         (part, [Datum::Native(Native::Duration(duration))]) => duration_part(*duration, part),
         (part, [Datum::Native(Native::Timestamp(timestamp))]) => timestamp_part(timestamp, part, 0),
-        (part, [Datum::Native(Native::Timestamp(timestamp)), Datum::String(name)]) => {
+        (part, [Datum::Native(Native::Timestamp(timestamp)), Datum::String(name)])
+            if part.starts_with("get") =>
+        {
             // A name from a token may be long.
             machine.charge(name.len() / 100)?;
             let offset = zone::offset(machine, name, timestamp.0.seconds)?;

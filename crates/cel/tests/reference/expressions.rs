@@ -110,6 +110,9 @@ const MAPPINGS: &[&str] = &[
     // pkg/authentication/cel/compile_test.go and the documentation of structured authentication
     "claims.foo",
     "quantity('1e1001')",
+    "[double('NaN'), 1.0].sort()",
+    "timestamp(1700000000).getHours('Local')",
+    "timestamp(1700000000).getHours('posix/UTC')",
     "claims + 1",
     "user.username == 'foo'",
     "claims.sub",

@@ -20,6 +20,11 @@ static ZONES: LazyLock<BTreeMap<String, OnceLock<Option<TimeZone>>>> = LazyLock:
     names.available().map(|name| (name.to_string(), OnceLock::new())).collect()
 });
 
+/// The names of the zones.
+pub(crate) fn zone_names() -> Vec<String> {
+    ZONES.keys().cloned().collect()
+}
+
 /// The seconds that a zone is to the east of UTC at a time.
 // cel-go: common/stdlib/standard.go — inTimeZone
 pub(super) fn offset(machine: &mut Machine<'_>, name: &str, seconds: i64) -> Result<i64, Halt> {
