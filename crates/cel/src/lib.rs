@@ -34,7 +34,7 @@
 //!    long. `functions` are the operators and conversions, `libraries` the functions of Kubernetes and of cel-go's
 //!    extensions.
 //!
-//! Unsupported parts of the reference, which fail to compile with an error that names them:
+//! Unsupported parts of the reference, which fail with an error that names them:
 //!
 //! | unsupported | reason |
 //! |---|---|
@@ -42,13 +42,13 @@
 //! | `variables` of policies | there are no policies yet |
 //! | macros with two variables over `claims` itself | the reference uses the values as keys there |
 //! | map keys that are lists, maps, bytes or types | lookups never find them, and some crash the API server |
-//! | more than 10,000 bytes, 60 open brackets, 240 `?`, a tree deeper than 120 | the parser is recursive |
+//! | quantities of more than 1,000 digits, exponents beyond 1,000 | comparing them does not end in the reference |
 //! | patterns of more than 10,000 bytes, 100 nested groups, 1 MiB compiled | a token may contain a pattern |
 //!
 //! Time zones are those of the tz database that the crate `jiff` brings, not of the machine. `Local`, the zone of the API
 //! server's machine, fails when it is used, and so do names of files that are not zones, such as `posix/UTC`.
 //!
-//! The cost of a call that creates a string or list is the length of the result; the reference counts the operand only.
+//! The price of a call is the reference's or higher; `price` says where it is higher, and why.
 
 mod bindings;
 mod budget;
