@@ -1,6 +1,6 @@
 //! The functions of lists.
 //!
-//! The price of a call ([`price::of`]) includes the walk over a list and the elements of the result; the functions charge
+//! The price of a call (`price`) includes the walk over a list and the elements of the result; the functions charge
 //! what it does not include.
 
 use std::cmp::Ordering;

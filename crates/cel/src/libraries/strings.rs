@@ -1,6 +1,6 @@
 //! The functions of strings. Indices count characters.
 //!
-//! The price of a call ([`price::of`]) includes reading the string; the functions charge what it does not include.
+//! The price of a call (`price`) includes reading the string; the functions charge what it does not include.
 
 use std::sync::Arc;
 
