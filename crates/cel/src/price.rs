@@ -93,16 +93,15 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
         "charAt" | "bool" | "double" | "int" | "uint" | "isURL" => tenth(first).max(1),
         // By the length of the result.
         "join" => match values {
-            [Datum::List(_)] | [Datum::List(_), Datum::String(_)] => 0,
+            [Datum::List(list)] | [Datum::List(list), Datum::String(_)] => {
+                usize::from(list.items.first().is_some_and(|first| !matches!(first, Datum::String(_))))
+            }
             _ => 1,
         },
         "lists.range" => 1 + LIST + count(values.first()),
         "slice" => 1 + LIST + taken(values).unwrap_or(1),
         "reverse" => 1 + LIST + first,
-        "flatten" => {
-            let depth = if values.len() == 2 { count(values.get(1)) } else { 1 };
-            1 + LIST + first.saturating_mul(depth)
-        }
+        "flatten" => flattened(first, values.get(1)),
         "distinct" => pairs(values.first()),
         "sort" if only.is_some() => pairs(values.first()),
         "@sortByAssociatedKeys" if only.is_some() => pairs(values.get(1)),
@@ -190,6 +189,20 @@ fn taken(values: &[Datum]) -> Option<usize> {
     let [Datum::List(list), Datum::Int(from), Datum::Int(to)] = values else { return None };
     let (from, to) = (usize::try_from(*from).ok()?, usize::try_from(*to).ok()?);
     if to > list.items.len() { None } else { to.checked_sub(from) }
+}
+
+/// The price of `flatten`: the elements at each depth. As in the reference, a negative depth gives a negative price, and one
+/// below zero is beyond the limit.
+// cel-go: ext/lists.go — trackListFlatten
+fn flattened(length: usize, depth: Option<&Datum>) -> usize {
+    let base = 1 + LIST;
+    match depth {
+        Some(Datum::Int(depth)) => {
+            let work = length.saturating_mul(usize::try_from(depth.unsigned_abs()).unwrap_or(usize::MAX));
+            if *depth < 0 { base.checked_sub(work).unwrap_or(usize::MAX) } else { base.saturating_add(work) }
+        }
+        _ => base.saturating_add(length),
+    }
 }
 
 /// A number of elements; one instead of an error.
