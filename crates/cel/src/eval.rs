@@ -19,7 +19,7 @@ use super::{functions, number};
 pub(super) const COST_LIMIT: u64 = 1_000_000;
 /// The limit of nodes that one evaluation visits. It bounds the work that has no cost, like that of `true && true`, and is
 /// beyond what an expression needs within the cost limit.
-const STEP_LIMIT: u64 = 20 * COST_LIMIT;
+const STEP_LIMIT: u64 = 10 * COST_LIMIT;
 
 /// Why an evaluation ended without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]

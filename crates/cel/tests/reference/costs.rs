@@ -26,7 +26,6 @@ pub(super) const DEARER: &[(&str, &str)] = &[
         "object.text",
         "a text of type `dyn` is read for one unit in the reference, and a long one is looked up for nothing",
     ),
-    (" < 'b'", "the same"),
     ("' in [object.", "the same"),
     ("object.names == object.names", "what is in a value is compared for nothing in the reference"),
     ("dyn(object.names) != ", "the same"),
@@ -56,7 +55,6 @@ pub(super) const DEARER: &[(&str, &str)] = &[
     ("optFlatMap(", "the same"),
     ("? object.one : object.nested)", "a selection from a conditional costs what any other costs"),
     ("containsIP(dyn('", "a text of type `dyn` is read for nothing in the reference"),
-    ("jsonpatch.escapeKey(", "an escaped character becomes two"),
     ("optional.unwrap(", "each element is copied"),
     (".unwrapOpt(", "the same"),
 ];
