@@ -43,7 +43,8 @@ pub fn cel_values(data: &[u8]) {
     }
     for expression in EQUALITIES.iter() {
         let found = evaluated(expression, &object);
-        let beyond = matches!(&found.outcome, Outcome::Error(error) if error.to_string().contains("cost limit"));
+        let beyond =
+            matches!(&found.outcome, Outcome::Error(error) if error.to_string().contains("cost limit"));
         assert!(beyond || found.outcome == Outcome::Value(Value::Bool(true)), "{expression:?}: {found:?}");
     }
 }

@@ -3,7 +3,7 @@
 //! Each runs in a process of its own, on a stack of 2 MiB like that of a worker of tokio. It must end with a compile error, an
 //! evaluation error, or a value within the cost limit, and without much memory. The longest times are printed.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test program: a panic is a failed test")]
+#![expect(clippy::unwrap_used, reason = "a test program: a panic is a failed test")]
 #![allow(clippy::print_stdout, clippy::print_stderr, missing_docs, reason = "the output of a test program")]
 
 use std::process::Command;
@@ -268,7 +268,7 @@ fn depths() -> Vec<Kind> {
     }
     kinds.push((
         "equality of deep values in a deep tree",
-        format!("{}", nested("!(", "object.l == object.l", ")", 240)),
+        nested("!(", "object.l == object.l", ")", 240),
         Object::Deep(240),
     ));
     kinds.push(("too deep a value", "object == object".to_owned(), Object::Deep(5_000)));
@@ -333,7 +333,7 @@ fn harm_ends() {
             .args(["--ignored", "--exact", "--nocapture", "one_kind"])
             .env(KIND, at.to_string())
             .output()
-            .expect("the test program starts");
+            .unwrap();
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let shown: String = text.chars().take(80).collect();
         let Some(line) = printed.lines().find_map(|line| line.split_once("RESULT ").map(|(_, line)| line))
