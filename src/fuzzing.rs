@@ -8,6 +8,7 @@
 
 mod certificates;
 mod escape;
+mod expressions;
 mod headers;
 mod kubeconfig;
 mod pem;
@@ -19,6 +20,7 @@ mod token_csv;
 
 pub use certificates::{pem_bundle, x509};
 pub use escape::extra_key;
+pub use expressions::{cel_expression, cel_values};
 pub use headers::{credentials, forwarded_identity, wellformed};
 pub use kubeconfig::kubeconfig;
 pub use pem::pem;

@@ -8,7 +8,9 @@ use super::*;
 
 type FuzzTarget = (&'static str, fn(&[u8]));
 
-const TARGETS: [FuzzTarget; 11] = [
+const TARGETS: [FuzzTarget; 13] = [
+    ("cel_expression", cel_expression),
+    ("cel_values", cel_values),
     ("credentials", credentials),
     ("csr", csr),
     ("extra_key", extra_key),
@@ -65,6 +67,11 @@ const IDENTITY: &str = "\nuser |\nuid |\ngroup |\nextra |=|a|B|/|%|%4b| |\t|␊|
 const CSV: &str = "a|b|,|,|,|\"|\"\"|\n|\r\n|\r| |é|t,u,i\n|\"g,h\"";
 const PEM: &str = "-----BEGIN A-----\n|-----BEGIN A-----\n|-----END A-----\n|-----END A-----\n|-----BEGIN |-----END |-----|A|\n|\n\
     |\r|\r\n| |\t|:|x: y\n|QUFB|QUFB\n|QQ==|=|\u{c}|\0|é";
+const EXPRESSION: &str = "object|.spec|.list|.names|.?a|[0]|['a']|(|)|(|)|[|]|{|}|'a': |, |, |1|2.5|3u|-1|'a'|b'a'|true|null| + | - | * |\
+    \n / | % | == | != | < | in | && | || | ? | : |!|-|.all(x, |.map(x, |.filter(x, |.exists_one(x, |x|x|.sortBy(x, |.size()|\
+    .sort()|.reverse()|.flatten()|.join(',')|dyn(|int(|string(|type(|has(|lists.range(3)|optional.of(|.optMap(x, |.or(|\
+    .matches('a+')|.split('')|.replace('a', |quantity('1')|ip('::1')|duration('1h')|authorizer.path('/a').check('get')|.allowed()";
+const JSON: &str = "{|}|[|]|,|,|:|\"a\"|\"b\"|\"\"|1|-1|0.5|1e300|9223372036854775807|true|false|null|\"\\u00e9\"|\"10.0.0.1\"| ";
 const REQUEST: &str = "a|:443|/|%zz|%41|?|@|[::1]|\nHost: |\nHost: a|\nTransfer-Encoding: |chunked|\nExpect: |\
     100-continue|,| HTTP/1.1| HTTP/1.0| HTTP/2.0";
 
@@ -100,6 +107,12 @@ proptest! {
         query in words(QUERY, 12),
     ) {
         request_info(format!("{method} {prefix}{path}{query}").as_bytes());
+    }
+
+    #[test]
+    fn expressions_end(text in words(EXPRESSION, 14), json in words(JSON, 14)) {
+        cel_expression(text.as_bytes());
+        cel_values(json.as_bytes());
     }
 
     #[test]

@@ -7,13 +7,21 @@ use super::libraries::authorizer::{Authorizer, ResourceCheck, ResourceTarget};
 use super::native::Native;
 use super::value::{Datum, Numbers, RootVariable};
 
+/// The depth of the values of variables. JSON that is read from a text has at most 128 levels.
+const MAX_DEPTH: usize = 250;
+
 /// The values of an environment's variables; build them once for many expressions.
+///
+/// A value of more than 250 levels is not bound: each use of the variable is an error.
 #[derive(Debug, Clone, Default)]
 pub struct Bindings(pub(super) Vec<(&'static str, Datum)>);
 
 impl Bindings {
     /// The variable of [`Environment::CLAIMS`](crate::Environment::CLAIMS).
     pub fn claims(claims: &serde_json::Map<String, serde_json::Value>) -> Self {
+        if claims.values().any(is_too_deep) {
+            return Self::default();
+        }
         let read = |value| Datum::from_json(value, Numbers::Doubles);
         let fields = claims.iter().map(|(name, value)| (name.clone(), read(value))).collect();
         Self(vec![("claims", root("kubernetes.claims", fields))])
@@ -36,7 +44,9 @@ impl Bindings {
     /// Adds a variable with the value of a Kubernetes object, or of a part of one.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: &serde_json::Value) -> Self {
-        self.0.push((name, Datum::from_json(value, Numbers::Integers)));
+        if !is_too_deep(value) {
+            self.0.push((name, Datum::from_json(value, Numbers::Integers)));
+        }
         self
     }
 
@@ -47,6 +57,27 @@ impl Bindings {
         self.0.push(("authorizer", Datum::Native(Native::Authorizer(Authorizer::default()))));
         self.0.push(("authorizer.requestResource", Datum::Native(Native::ResourceCheck(Arc::new(request)))));
         self
+    }
+}
+
+/// Whether a value is deeper than evaluation may recurse.
+fn is_too_deep(value: &serde_json::Value) -> bool {
+    let mut level = vec![value];
+    for _ in 0..MAX_DEPTH {
+        let next: Vec<&serde_json::Value> = level.iter().copied().flat_map(children).collect();
+        if next.is_empty() {
+            return false;
+        }
+        level = next;
+    }
+    true
+}
+
+fn children(value: &serde_json::Value) -> Vec<&serde_json::Value> {
+    match value {
+        serde_json::Value::Array(values) => values.iter().collect(),
+        serde_json::Value::Object(fields) => fields.values().collect(),
+        _ => Vec::new(),
     }
 }
 

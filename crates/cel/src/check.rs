@@ -139,7 +139,7 @@ impl<'a> Checker<'a> {
                 let parts = [self.node(condition)?, self.node(yes)?, self.node(no)?];
                 self.conditional(node.at, &parts)
             }
-            NodeKind::Fold(fold) => self.fold(fold),
+            NodeKind::Fold(fold) => self.fold(node.at, fold),
             NodeKind::Member(..) => Ok(Type::BOOL),
             NodeKind::WithOptional { target, variable, body, flat } => {
                 let held = self.node(target)?;
@@ -340,7 +340,7 @@ impl<'a> Checker<'a> {
         fault(at, format!("found no matching overload for '_?_:_' applied to '({})'", given.join(", ")))
     }
 
-    fn fold(&mut self, fold: &'a Fold) -> Result<Type, CompileFault> {
+    fn fold(&mut self, at: usize, fold: &'a Fold) -> Result<Type, CompileFault> {
         let range = self.node(&fold.range)?;
         let range = self.solution.solve(&range, false);
         let two = fold.second.is_some();
@@ -404,8 +404,7 @@ impl<'a> Checker<'a> {
             }
             FoldKind::SortBy => {
                 let keys = Type::list(self.node(&fold.body)?);
-                let (sorted, overload) =
-                    self.resolve(fold.range.at, "@sortByAssociatedKeys", &[range, keys], true)?;
+                let (sorted, overload) = self.resolve(at, "@sortByAssociatedKeys", &[range, keys], true)?;
                 if let Some(overload) = overload {
                     fold.only.set(overload).ok();
                 }

@@ -19,7 +19,7 @@ use super::{functions, number};
 pub(super) const COST_LIMIT: u64 = 1_000_000;
 /// The limit of nodes that one evaluation visits. It bounds the work that has no cost, like that of `true && true`, and is
 /// beyond what an expression needs within the cost limit.
-const STEP_LIMIT: u64 = 20 * COST_LIMIT;
+const STEP_LIMIT: u64 = 10 * COST_LIMIT;
 
 /// Why an evaluation ended without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl<'a> Machine<'a> {
     // cel-go: interpreter/attributes.go — Resolve
     fn attribute(&mut self, node: &'a ExprNode) -> EvalResult {
         match &node.kind {
-            NodeKind::Name(name) => self.name(name),
+            NodeKind::Name(name) => self.name(name).map(Datum::optional_of_plain),
             NodeKind::Select { operand, field, how } => self.select(operand, field, *how),
             NodeKind::Call { arguments, .. } if is_attribute(node) => self.index(node, arguments),
             NodeKind::Conditional(parts) => {
@@ -157,7 +157,7 @@ impl<'a> Machine<'a> {
                     _ => no_such_overload(),
                 }
             }
-            _ => self.eval(node),
+            _ => self.eval(node).map(Datum::optional_of_plain),
         }
     }
 
@@ -220,7 +220,9 @@ impl<'a> Machine<'a> {
         let outside = self.bind(variable, held.as_ref().clone());
         let result = self.eval(body);
         self.unbind(outside);
-        result.map(|value| if flat { value } else { Datum::Optional(Some(Arc::new(value))) })
+        let result = result.map(|value| if flat { value } else { Datum::Optional(Some(Arc::new(value))) });
+        // It is a conditional in the reference.
+        result.map(Datum::optional_of_plain)
     }
 
     /// Binds a variable of a macro; returns what `unbind` needs.

@@ -121,9 +121,11 @@ fn unsuited(machine: &Machine<'_>, function: &str, values: &[Datum]) -> EvalResu
         "!_" | "@in" | "_==_" | "_!=_" | "contains" | "startsWith" | "endsWith" => false,
         "matches" | "find" | "findAll" if literal_pattern => false,
         "size" | "sort" | "matches" => !receiver,
+        "@sortByAssociatedKeys" if !matches!(first, List(_)) => true,
         "flatten" => {
             let parameters = if matches!(first, Datum::Map(_)) { "(dyn, dyn)" } else { "" };
-            return error(format!("no such overload: {}{parameters}.flatten()", first.type_name()));
+            let depth = values.get(1).map_or("", Datum::type_name);
+            return error(format!("no such overload: {}{parameters}.flatten({depth})", first.type_name()));
         }
         _ => {
             let types: Vec<&str> = values.iter().map(Datum::type_name).collect();

@@ -6,6 +6,7 @@
 //! reference, pay as those on typed values.
 
 use super::eval::{Halt, Machine};
+use super::native::Native;
 use super::signatures::Overload;
 use super::types::Type;
 use super::value::Datum;
@@ -17,9 +18,6 @@ pub(super) const LIST: usize = 10;
 pub(super) const MAP: usize = 30;
 /// The cost of creating an object.
 const STRUCT: usize = 40;
-/// The length of the longest pattern of a named format.
-// apiserver: pkg/cel/library/format.go — urlLength
-const LONGEST_FORMAT: usize = 1103;
 
 /// The cost of a tenth of a unit for each byte or element.
 pub(super) fn tenth(length: usize) -> usize {
@@ -52,6 +50,8 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
     // An untyped call costs one unit at least.
     let typed = |price: usize| if only.is_some() { price } else { price.max(1) };
     match function {
+        // Types of libraries have a price of their own.
+        "_==_" if matches!(values.first(), Some(Datum::Native(_))) => 1,
         "_==_" | "_!=_" => tenth(first.min(second)),
         "_<_" | "_<=_" | "_>_" | "_>=_" => by_text(only, values, first.min(second)),
         "_+_" => by_text(only, values, first.saturating_add(second)),
@@ -68,21 +68,40 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
         "matches" | "find" | "findAll" => tenth(first.saturating_add(1))
             .saturating_mul(second.div_ceil(4))
             .max(usize::from(function == "matches")),
-        "replace" | "split" => first.div_ceil(5),
-        // Both walk over the characters.
-        "charAt" | "bool" | "double" | "int" | "uint" => tenth(first).max(1),
+        "replace" | "split" | "ip.isCanonical" => first.div_ceil(5),
+        "ip" if matches!(values, [Datum::Native(_)]) => 1,
+        "ip"
+        | "cidr"
+        | "isIP"
+        | "isCIDR"
+        | "url"
+        | "quantity"
+        | "isQuantity"
+        | "semver"
+        | "isSemver"
+        | "jsonpatch.escapeKey" => tenth(first),
+        // The comparison of bytes, and the text of the other.
+        "containsIP" => tenth(first.saturating_mul(2)) + text_of(values.get(1)),
+        "containsCIDR" => tenth(first.saturating_mul(2)) + tenth(first) + 1 + text_of(values.get(1)),
+        "validate" => match values.first() {
+            Some(Datum::Native(Native::NamedFormat(format))) => {
+                tenth(second.saturating_add(1)).saturating_mul(format.pattern_size().div_ceil(4))
+            }
+            _ => 1,
+        },
+        // One unit in the reference, however long the text is.
+        "charAt" | "bool" | "double" | "int" | "uint" | "isURL" => tenth(first).max(1),
         // By the length of the result.
         "join" => match values {
-            [Datum::List(_)] | [Datum::List(_), Datum::String(_)] => 0,
+            [Datum::List(list)] | [Datum::List(list), Datum::String(_)] => {
+                usize::from(list.items.first().is_some_and(|first| !matches!(first, Datum::String(_))))
+            }
             _ => 1,
         },
         "lists.range" => 1 + LIST + count(values.first()),
         "slice" => 1 + LIST + taken(values).unwrap_or(1),
         "reverse" => 1 + LIST + first,
-        "flatten" => {
-            let depth = if values.len() == 2 { count(values.get(1)) } else { 1 };
-            1 + LIST + first.saturating_mul(depth)
-        }
+        "flatten" => flattened(first, values.get(1)),
         "distinct" => pairs(values.first()),
         "sort" if only.is_some() => pairs(values.first()),
         "@sortByAssociatedKeys" if only.is_some() => pairs(values.get(1)),
@@ -95,15 +114,6 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
         // A list, and for every two characters a requirement with a list.
         "fieldSelector" | "labelSelector" => {
             second.div_ceil(2).saturating_mul(LIST + STRUCT).saturating_add(LIST + tenth(second))
-        }
-        // The libraries charge the rest for values that they accept.
-        "validate" if matches!(values, [Datum::Native(_), other] if !matches!(other, Datum::String(_))) => {
-            LONGEST_FORMAT.div_ceil(4)
-        }
-        "containsIP" | "containsCIDR"
-            if !matches!(values, [Datum::Native(_), Datum::Native(_) | Datum::String(_)]) =>
-        {
-            tenth(second).saturating_add(8)
         }
         _ => 1,
     }
@@ -118,7 +128,23 @@ pub(super) fn size(value: &Datum) -> usize {
         Datum::Map(map) => map.entries.len(),
         Datum::Root(root) => root.fields.len(),
         Datum::Optional(Some(held)) => size(held),
+        Datum::Native(Native::Ip(address)) => {
+            if address.is_ipv4() {
+                4
+            } else {
+                16
+            }
+        }
+        Datum::Native(Native::Cidr(network)) => usize::from(network.bits).div_ceil(8),
         _ => 1,
+    }
+}
+
+/// The price of reading an operand that is a text.
+fn text_of(value: Option<&Datum>) -> usize {
+    match value {
+        Some(Datum::Native(_)) | None => 0,
+        Some(value) => tenth(size(value)),
     }
 }
 
@@ -163,6 +189,20 @@ fn taken(values: &[Datum]) -> Option<usize> {
     let [Datum::List(list), Datum::Int(from), Datum::Int(to)] = values else { return None };
     let (from, to) = (usize::try_from(*from).ok()?, usize::try_from(*to).ok()?);
     if to > list.items.len() { None } else { to.checked_sub(from) }
+}
+
+/// The price of `flatten`: the elements at each depth. As in the reference, a negative depth gives a negative price, and one
+/// below zero is beyond the limit.
+// cel-go: ext/lists.go — trackListFlatten
+fn flattened(length: usize, depth: Option<&Datum>) -> usize {
+    let base = 1 + LIST;
+    match depth {
+        Some(Datum::Int(depth)) => {
+            let work = length.saturating_mul(usize::try_from(depth.unsigned_abs()).unwrap_or(usize::MAX));
+            if *depth < 0 { base.checked_sub(work).unwrap_or(usize::MAX) } else { base.saturating_add(work) }
+        }
+        _ => base.saturating_add(length),
+    }
 }
 
 /// A number of elements; one instead of an error.

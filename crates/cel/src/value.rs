@@ -148,6 +148,25 @@ impl Datum {
         }
     }
 
+    /// An optional of an optional as one optional. The reference converts what a selection or a conditional starts from to a
+    /// value of Go and back; an optional that is empty becomes `null` there.
+    // cel-go: interpreter/attributes.go — applyQualifiers
+    pub(super) fn optional_of_plain(self) -> Self {
+        match self {
+            Self::Optional(Some(held)) if matches!(*held, Self::Optional(_)) => {
+                let mut inner = held;
+                loop {
+                    inner = match inner.as_ref() {
+                        Self::Optional(Some(next)) => Arc::clone(next),
+                        Self::Optional(None) => Arc::new(Self::Null),
+                        _ => return Self::Optional(Some(inner)),
+                    };
+                }
+            }
+            other => other,
+        }
+    }
+
     /// The number of elements or bytes.
     pub(super) fn size(&self) -> usize {
         match self {

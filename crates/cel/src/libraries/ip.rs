@@ -5,15 +5,13 @@ use std::net::IpAddr;
 use portcullis_go::netip::{self, Prefix};
 use portcullis_go::quote::Quoted;
 
-use crate::eval::{EvalResult, Halt, Machine, error, no_such_overload};
+use crate::eval::{EvalResult, Halt, error, no_such_overload};
 use crate::native::Native;
 use crate::value::Datum;
 
 // apiserver: pkg/cel/library/ip.go, cidr.go
-pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+pub(crate) fn call(function: &str, values: &[Datum]) -> EvalResult {
     if let [Datum::String(text)] = values {
-        // `ip.isCanonical` prints the address, too.
-        machine.charge_reading(2 * text.len())?;
         return match function {
             "ip" => parse_address(text).map(Native::Ip).map(Datum::Native),
             "cidr" => parse_network(text).map(Native::Cidr).map(Datum::Native),
@@ -25,9 +23,7 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
     }
     match values {
         [Datum::Native(Native::Ip(address))] => of_address(*address, function),
-        [Datum::Native(Native::Cidr(network)), arguments @ ..] => {
-            of_network(machine, *network, function, arguments)
-        }
+        [Datum::Native(Native::Cidr(network)), arguments @ ..] => of_network(*network, function, arguments),
         _ => Err(Halt::Unsuited),
     }
 }
@@ -44,15 +40,13 @@ fn of_address(address: IpAddr, function: &str) -> EvalResult {
     })
 }
 
-fn of_network(machine: &mut Machine<'_>, network: Prefix, function: &str, arguments: &[Datum]) -> EvalResult {
-    let size = usize::from(network.bits).div_ceil(8);
+fn of_network(network: Prefix, function: &str, arguments: &[Datum]) -> EvalResult {
     Ok(match (function, arguments) {
         ("ip", []) => Datum::Native(Native::Ip(network.address)),
         ("prefixLength", []) => Datum::Int(network.bits.into()),
         ("masked", []) => Datum::Native(Native::Cidr(network.masked())),
         ("containsIP", [other]) => {
-            machine.charge_reading(2 * size)?;
-            match address(machine, other) {
+            match address(other) {
                 Ok(address) => Datum::Bool(network.contains(address)),
                 // As in the reference, for a text that is not an address, too.
                 Err(Halt::Error(_)) => return no_such_overload(),
@@ -60,9 +54,7 @@ fn of_network(machine: &mut Machine<'_>, network: Prefix, function: &str, argume
             }
         }
         ("containsCIDR", [other]) => {
-            machine.charge_reading(3 * size)?;
-            machine.charge(2)?;
-            let other = self::network(machine, other)?;
+            let other = self::network(other)?;
             Datum::Bool(network.overlaps(other) && network.bits <= other.bits)
         }
         _ => return Err(Halt::Unsuited),
@@ -70,25 +62,19 @@ fn of_network(machine: &mut Machine<'_>, network: Prefix, function: &str, argume
 }
 
 /// An address, or its text.
-fn address(machine: &mut Machine<'_>, value: &Datum) -> Result<IpAddr, Halt> {
+fn address(value: &Datum) -> Result<IpAddr, Halt> {
     match value {
         Datum::Native(Native::Ip(address)) => Ok(*address),
-        Datum::String(text) => {
-            machine.charge_reading(text.len())?;
-            parse_address(text)
-        }
+        Datum::String(text) => parse_address(text),
         _ => Err(Halt::Unsuited),
     }
 }
 
 /// A network, or its text.
-fn network(machine: &mut Machine<'_>, value: &Datum) -> Result<Prefix, Halt> {
+fn network(value: &Datum) -> Result<Prefix, Halt> {
     match value {
         Datum::Native(Native::Cidr(network)) => Ok(*network),
-        Datum::String(text) => {
-            machine.charge_reading(text.len())?;
-            parse_network(text)
-        }
+        Datum::String(text) => parse_network(text),
         _ => Err(Halt::Unsuited),
     }
 }

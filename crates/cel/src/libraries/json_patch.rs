@@ -10,6 +10,6 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         return Err(Halt::Unsuited);
     };
     // Each character may become two; the reference charges for the key alone.
-    machine.charge_reading(2 * key.len())?;
+    machine.charge_reading(key.matches(['~', '/']).count())?;
     Ok(Datum::string(&key.replace('~', "~0").replace('/', "~1")))
 }

@@ -5,7 +5,7 @@
 
 use portcullis_go::url::Url;
 
-use crate::eval::{EvalResult, Halt, Machine};
+use crate::eval::{EvalResult, Halt};
 use crate::native::Native;
 use crate::value::Datum;
 
@@ -37,7 +37,7 @@ static FORMATS: [Definition; 13] = [
     definition("dns1035LabelPrefix", "DNS1035LabelPrefix", 30, |text| dns1035_label(&prefix(text))),
     definition("labelValue", "LabelValue", 40, label_value),
     definition("uri", "URI", 1103, uri),
-    definition("uuid", "uuid", 76, |text| unless(is_uuid(text), "does not match the UUID format")),
+    definition("uuid", "uuid", 70, |text| unless(is_uuid(text), "does not match the UUID format")),
     definition("byte", "byte", 84, |text| unless(is_base64(text), "invalid base64")),
     definition("date", "date", 79, |text| unless(is_date(text), "invalid date")),
     definition("datetime", "datetime", 79, |text| unless(is_date_time(text), "invalid datetime")),
@@ -57,6 +57,11 @@ impl NamedFormat {
         FORMATS.iter().find(|format| format.function == name).map(Self)
     }
 
+    /// The size of the pattern for which the reference charges.
+    pub(crate) fn pattern_size(self) -> usize {
+        self.0.pattern_size
+    }
+
     /// The name of the value.
     pub(crate) fn name(self) -> &'static str {
         self.0.name
@@ -70,18 +75,13 @@ impl PartialEq for NamedFormat {
 }
 
 // apiserver: pkg/cel/library/format.go
-pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+pub(crate) fn call(function: &str, values: &[Datum]) -> EvalResult {
     match (function, values) {
         ("format.named", [Datum::String(name)]) => Ok(NamedFormat::named(name)
             .map_or(Datum::Optional(None), |format| {
                 Datum::Optional(Some(Datum::Native(Native::NamedFormat(format)).into()))
             })),
         ("validate", [Datum::Native(Native::NamedFormat(format)), Datum::String(text)]) => {
-            let characters = text.chars().count();
-            machine
-                .charge((characters + 1).div_ceil(10).saturating_mul(format.0.pattern_size.div_ceil(4)))?;
-            // An error may quote the text.
-            machine.charge_reading(text.len())?;
             let problems = (format.0.problems)(text);
             let problems =
                 (!problems.is_empty()).then(|| Datum::strings(problems.iter().map(String::as_str)));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portcullis_go::quote::Quoted;
 
-use crate::eval::{EvalResult, Halt, Machine, error};
+use crate::eval::{EvalResult, Halt, error};
 use crate::native::Native;
 use crate::number;
 use crate::value::Datum;
@@ -28,10 +28,10 @@ enum PreRelease {
 }
 
 // apiserver: pkg/cel/library/semverlib.go
-pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+pub(crate) fn call(function: &str, values: &[Datum]) -> EvalResult {
     match values {
-        [Datum::String(text)] => construct(machine, function, text, false),
-        [Datum::String(text), Datum::Bool(normalize)] => construct(machine, function, text, *normalize),
+        [Datum::String(text)] => construct(function, text, false),
+        [Datum::String(text), Datum::Bool(normalize)] => construct(function, text, *normalize),
         [Datum::Native(Native::Semver(version))] => {
             let [major, minor, patch] = version.numbers;
             let number = match function {
@@ -56,8 +56,7 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
     }
 }
 
-fn construct(machine: &mut Machine<'_>, function: &str, text: &str, normalize: bool) -> EvalResult {
-    machine.charge_reading(text.len())?;
+fn construct(function: &str, text: &str, normalize: bool) -> EvalResult {
     let parsed = if normalize { normalized(text).and_then(|text| parse(&text)) } else { parse(text) };
     match function {
         "isSemver" => Ok(Datum::Bool(parsed.is_ok())),

@@ -20,18 +20,11 @@ pub(crate) struct Url {
 // apiserver: pkg/cel/library/urls.go
 pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     match (function, values) {
-        ("isURL", [Datum::String(text)]) => {
-            machine.charge_reading(text.len())?;
-            Ok(Datum::Bool(url::Url::check_request_uri(text).is_ok()))
-        }
-        ("url", [Datum::String(text)]) => {
-            // The URL is kept as parsed and as printed; an octet may become three characters.
-            machine.charge_reading(4 * text.len())?;
-            match parse(text) {
-                Ok(url) => Ok(Datum::Native(Native::Url(Arc::new(url)))),
-                Err(problem) => error(format!("URL parse error during conversion from string: {problem}")),
-            }
-        }
+        ("isURL", [Datum::String(text)]) => Ok(Datum::Bool(url::Url::check_request_uri(text).is_ok())),
+        ("url", [Datum::String(text)]) => match parse(text) {
+            Ok(url) => Ok(Datum::Native(Native::Url(Arc::new(url)))),
+            Err(problem) => error(format!("URL parse error during conversion from string: {problem}")),
+        },
         (_, [Datum::Native(Native::Url(url))]) => part(machine, url, function),
         _ => Err(Halt::Unsuited),
     }
@@ -46,7 +39,7 @@ fn parse(text: &str) -> Result<Url, url::UrlError> {
 }
 
 fn part(machine: &mut Machine<'_>, url: &Url, function: &str) -> EvalResult {
-    machine.charge_reading(url.text.len())?;
+    machine.charge(url.text.len() / 10)?;
     let Url { parsed, .. } = url;
     Ok(match function {
         "getScheme" => Datum::string(&parsed.scheme),

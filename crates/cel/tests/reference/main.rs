@@ -13,6 +13,7 @@
 
 mod addresses;
 mod conditions;
+mod costs;
 mod expressions;
 mod format;
 mod generated;
@@ -243,8 +244,8 @@ impl Costs {
         }
     }
 
-    /// Prints how many costs are equal and higher; fails if one is lower.
-    fn report(mut self) {
+    /// Prints how many costs are equal and higher; fails if one is lower. Returns the expressions with a higher cost.
+    fn report(mut self) -> Vec<(u64, u64, Case)> {
         self.higher.sort_by_key(|(ours, theirs, _)| std::cmp::Reverse(ours * 1000 / (theirs + 1)));
         for (ours, theirs, case) in self.higher.iter().take(12) {
             eprintln!("costs {ours}, not {theirs}: {:?} {}", case.purpose, case.text);
@@ -254,11 +255,20 @@ impl Costs {
             eprintln!("costs only {ours}, not {theirs}: {:?} {}", case.purpose, case.text);
         }
         assert!(self.lower.is_empty(), "{} expressions are cheaper than in the reference", self.lower.len());
+        self.higher
     }
 }
 
-/// Compares both implementations on all cases; returns the entries of `STRICTER` that occurred.
-fn compare(program: &GoProgram, cases: &[Case]) -> BTreeSet<&'static str> {
+/// What a comparison found.
+struct Compared {
+    /// The entries of `STRICTER` that occurred.
+    stricter: BTreeSet<&'static str>,
+    /// Ours, theirs, and the expression.
+    dearer: Vec<(u64, u64, Case)>,
+}
+
+/// Compares both implementations on all cases.
+fn compare(program: &GoProgram, cases: &[Case]) -> Compared {
     let answers = theirs(program, cases);
     let (mut failures, mut costs, mut seen) = (Vec::new(), Costs::default(), BTreeSet::new());
     let (mut refused, mut failed, mut values, mut worded_alike) = (0, 0, 0, 0);
@@ -314,9 +324,9 @@ fn compare(program: &GoProgram, cases: &[Case]) -> BTreeSet<&'static str> {
         eprintln!("{failure}");
     }
     costs.ask_again(program);
-    costs.report();
+    let dearer = costs.report();
     assert!(failures.is_empty(), "{} of {} expressions are judged differently", failures.len(), cases.len());
-    seen
+    Compared { stricter: seen, dearer }
 }
 
 #[test]
@@ -324,10 +334,32 @@ fn expressions_evaluate_as_in_the_api_server() {
     let Some(program) = GoProgram::build("cel") else { return };
     let cases = expressions::all();
     assert!(cases.len() >= 250);
-    let seen = compare(&program, &cases);
+    let seen = compare(&program, &cases).stricter;
     for (part, _) in STRICTER {
         assert!(seen.contains(part), "no longer stricter: {part}");
     }
+}
+
+#[test]
+fn costs_are_those_of_the_api_server() {
+    let Some(program) = GoProgram::build("cel") else { return };
+    let cases = costs::all();
+    assert!(cases.len() >= 3000);
+    let mut seen = BTreeSet::new();
+    let mut unexplained = 0;
+    for (ours, theirs, Case { text, .. }) in compare(&program, &cases).dearer {
+        let reasons: Vec<&str> =
+            costs::DEARER.iter().map(|(part, _)| *part).filter(|part| text.contains(part)).collect();
+        if reasons.is_empty() {
+            eprintln!("costs {ours}, not {theirs}, without a reason: {text}");
+            unexplained += 1;
+        }
+        seen.extend(reasons);
+    }
+    assert_eq!(unexplained, 0, "higher costs have reasons");
+    let unused: Vec<&str> =
+        costs::DEARER.iter().map(|(part, _)| *part).filter(|part| !seen.contains(part)).collect();
+    assert!(unused.is_empty(), "no longer dearer: {unused:?}");
 }
 
 #[test]
