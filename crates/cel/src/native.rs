@@ -54,9 +54,10 @@ impl Native {
         match self {
             Self::Duration(_) => "types.Duration",
             Self::Timestamp(_) => "types.Timestamp",
-            Self::NamedFormat(_) => "*cel.Format",
+            Self::NamedFormat(_) => "cel.Format",
             Self::Ip(_) => "cel.IP",
             Self::Cidr(_) => "cel.CIDR",
+            Self::Quantity(quantity) if quantity.is_computed() => "*cel.Quantity",
             Self::Quantity(_) => "cel.Quantity",
             Self::Url(_) => "cel.URL",
             Self::Semver(_) => "cel.Semver",

@@ -6,6 +6,7 @@
 //! reference, pay as those on typed values.
 
 use super::eval::{Halt, Machine};
+use super::native::Native;
 use super::signatures::Overload;
 use super::types::Type;
 use super::value::Datum;
@@ -17,9 +18,6 @@ pub(super) const LIST: usize = 10;
 pub(super) const MAP: usize = 30;
 /// The cost of creating an object.
 const STRUCT: usize = 40;
-/// The length of the longest pattern of a named format.
-// apiserver: pkg/cel/library/format.go — urlLength
-const LONGEST_FORMAT: usize = 1103;
 
 /// The cost of a tenth of a unit for each byte or element.
 pub(super) fn tenth(length: usize) -> usize {
@@ -46,12 +44,13 @@ pub(super) fn charge(
 /// `only` is the overload that the checker selected: the reference knows the price of most functions by it.
 // cel-go: interpreter/runtimecost.go — costCall; ext/lists.go, ext/sets.go; apiserver: pkg/cel/library/cost.go — CallCost
 fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
-    let sizes: Vec<usize> = values.iter().take(2).map(size).collect();
+    let sizes: Vec<usize> = values.iter().take(2).map(counted).collect();
     let first = sizes.first().copied().unwrap_or(1);
     let second = sizes.get(1).copied().unwrap_or(1);
     // An untyped call costs one unit at least.
     let typed = |price: usize| if only.is_some() { price } else { price.max(1) };
     match function {
+        "_==_" if matches!(values.first(), Some(Datum::Native(native)) if !native.is_time()) => 1,
         "_==_" | "_!=_" => tenth(first.min(second)),
         "_<_" | "_<=_" | "_>_" | "_>=_" => by_text(only, values, first.min(second)),
         "_+_" => by_text(only, values, first.saturating_add(second)),
@@ -73,7 +72,11 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
         "charAt" | "bool" | "double" | "int" | "uint" => tenth(first).max(1),
         // By the length of the result.
         "join" => match values {
-            [Datum::List(_)] | [Datum::List(_), Datum::String(_)] => 0,
+            [Datum::List(list)] | [Datum::List(list), Datum::String(_)]
+                if list.items.first().is_none_or(|item| matches!(item, Datum::String(_))) =>
+            {
+                0
+            }
             _ => 1,
         },
         "lists.range" => 1 + LIST + count(values.first()),
@@ -97,14 +100,23 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
             second.div_ceil(2).saturating_mul(LIST + STRUCT).saturating_add(LIST + tenth(second))
         }
         // The libraries charge the rest for values that they accept.
-        "validate" if matches!(values, [Datum::Native(_), other] if !matches!(other, Datum::String(_))) => {
-            LONGEST_FORMAT.div_ceil(4)
-        }
+        "validate" => match values {
+            [Datum::Native(Native::NamedFormat(format)), other] if !matches!(other, Datum::String(_)) => {
+                format.price(second)
+            }
+            _ => 1,
+        },
         "containsIP" | "containsCIDR"
-            if !matches!(values, [Datum::Native(_), Datum::Native(_) | Datum::String(_)]) =>
+            if !matches!(values, [Datum::Native(Native::Cidr(_)), Datum::Native(_) | Datum::String(_)]) =>
         {
             tenth(second).saturating_add(8)
         }
+        "ip" | "isIP" | "cidr" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" | "url"
+            if !matches!(values.first(), Some(Datum::String(_) | Datum::Native(Native::Cidr(_)))) =>
+        {
+            tenth(first)
+        }
+        "ip.isCanonical" if !matches!(values, [Datum::String(_)]) => first.div_ceil(5),
         _ => 1,
     }
 }
@@ -119,6 +131,23 @@ pub(super) fn size(value: &Datum) -> usize {
         Datum::Root(root) => root.fields.len(),
         Datum::Optional(Some(held)) => size(held),
         _ => 1,
+    }
+}
+
+/// The size for which the reference charges: an address has one, too, although its comparison is no work.
+// apiserver: pkg/cel/ip.go, cidr.go — Size
+fn counted(value: &Datum) -> usize {
+    match value {
+        Datum::Native(Native::Ip(address)) => {
+            if address.is_ipv4() {
+                4
+            } else {
+                16
+            }
+        }
+        Datum::Native(Native::Cidr(network)) => usize::from(network.bits).div_ceil(8),
+        Datum::Optional(Some(held)) => counted(held),
+        other => size(other),
     }
 }
 

@@ -57,6 +57,12 @@ impl NamedFormat {
         FORMATS.iter().find(|format| format.function == name).map(Self)
     }
 
+    /// What the reference charges for a text of this length: each format counts as a pattern.
+    // apiserver: pkg/cel/library/cost.go — CallCost
+    pub(crate) fn price(self, length: usize) -> usize {
+        length.saturating_add(1).div_ceil(10).saturating_mul(self.0.pattern_size.div_ceil(4))
+    }
+
     /// The name of the value.
     pub(crate) fn name(self) -> &'static str {
         self.0.name
@@ -78,8 +84,7 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
             })),
         ("validate", [Datum::Native(Native::NamedFormat(format)), Datum::String(text)]) => {
             let characters = text.chars().count();
-            machine
-                .charge((characters + 1).div_ceil(10).saturating_mul(format.0.pattern_size.div_ceil(4)))?;
+            machine.charge(format.price(characters))?;
             // An error may quote the text.
             machine.charge_reading(text.len())?;
             let problems = (format.0.problems)(text);
