@@ -23,7 +23,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
     match (function, values) {
         ("duration" | "timestamp", _) => time::call(machine, function, values),
         ("format", [Datum::String(_), ..]) => format::call(machine, function, values),
-        (_, _) if function.starts_with("format.") => named_formats::call(machine, function, values),
+        (_, _) if function.starts_with("format.") => named_formats::call(function, values),
         ("ip" | "isIP" | "ip.isCanonical" | "cidr" | "isCIDR", _) => ip::call(machine, function, values),
         ("quantity" | "isQuantity", _) => quantity::call(machine, function, values),
         ("url" | "isURL", _) => url::call(machine, function, values),
@@ -31,7 +31,7 @@ pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         ("jsonpatch.escapeKey", _) => json_patch::call(machine, function, values),
         (_, [Datum::Native(native), ..]) => match native {
             Native::Duration(_) | Native::Timestamp(_) => time::call(machine, function, values),
-            Native::NamedFormat(_) => named_formats::call(machine, function, values),
+            Native::NamedFormat(_) => named_formats::call(function, values),
             Native::Ip(_) | Native::Cidr(_) => ip::call(machine, function, values),
             Native::Quantity(_) => quantity::call(machine, function, values),
             Native::Url(_) => url::call(machine, function, values),

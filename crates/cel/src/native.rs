@@ -89,6 +89,15 @@ impl Native {
         matches!(self, Self::Duration(_) | Self::Timestamp(_))
     }
 
+    /// The length of what a comparison reads; one of a value of bounded size.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Url(url) => url.size().max(1),
+            Self::Semver(version) => version.size().max(1),
+            _ => 1,
+        }
+    }
+
     /// Whether two values are equal; `None` where the reference has no such overload.
     pub(super) fn equals(&self, other: &Self) -> Option<bool> {
         match (self, other) {

@@ -50,7 +50,9 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
     // An untyped call costs one unit at least.
     let typed = |price: usize| if only.is_some() { price } else { price.max(1) };
     match function {
-        "_==_" if matches!(values.first(), Some(Datum::Native(native)) if !native.is_time()) => 1,
+        "_==_" if matches!(values.first(), Some(Datum::Native(native)) if !native.is_time()) => {
+            tenth(values.iter().map(size).min().unwrap_or(1))
+        }
         "_==_" | "_!=_" => tenth(first.min(second)),
         "_<_" | "_<=_" | "_>_" | "_>=_" => by_text(only, values, first.min(second)),
         "_+_" => by_text(only, values, first.saturating_add(second)),
@@ -99,24 +101,20 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
         "fieldSelector" | "labelSelector" => {
             second.div_ceil(2).saturating_mul(LIST + STRUCT).saturating_add(LIST + tenth(second))
         }
-        // The libraries charge the rest for values that they accept.
-        "validate" => match values {
-            [Datum::Native(Native::NamedFormat(format)), other] if !matches!(other, Datum::String(_)) => {
-                format.price(second)
-            }
-            _ => 1,
-        },
-        "containsIP" | "containsCIDR"
-            if !matches!(values, [Datum::Native(Native::Cidr(_)), Datum::Native(_) | Datum::String(_)]) =>
-        {
-            tenth(second).saturating_add(8)
-        }
-        "ip" | "isIP" | "cidr" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" | "url"
-            if !matches!(values.first(), Some(Datum::String(_) | Datum::Native(Native::Cidr(_)))) =>
-        {
+        "ip" if matches!(values, [Datum::Native(Native::Cidr(_))]) => 1,
+        "ip" | "isIP" | "cidr" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" | "url" => {
             tenth(first)
         }
-        "ip.isCanonical" if !matches!(values, [Datum::String(_)]) => first.div_ceil(5),
+        "ip.isCanonical" => first.div_ceil(5),
+        "validate" => match values.first() {
+            Some(Datum::Native(Native::NamedFormat(format))) => format.price(second),
+            _ => 1,
+        },
+        // The library charges for values that it accepts.
+        "containsIP" | "containsCIDR" => match values {
+            [Datum::Native(Native::Cidr(_)), Datum::Native(_) | Datum::String(_)] => 0,
+            _ => tenth(second).saturating_add(8),
+        },
         _ => 1,
     }
 }
@@ -130,6 +128,7 @@ pub(super) fn size(value: &Datum) -> usize {
         Datum::Map(map) => map.entries.len(),
         Datum::Root(root) => root.fields.len(),
         Datum::Optional(Some(held)) => size(held),
+        Datum::Native(native) => native.size(),
         _ => 1,
     }
 }

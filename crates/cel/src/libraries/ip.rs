@@ -12,8 +12,6 @@ use crate::value::Datum;
 // apiserver: pkg/cel/library/ip.go, cidr.go
 pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     if let [Datum::String(text)] = values {
-        // `ip.isCanonical` prints the address, too.
-        machine.charge_reading(2 * text.len())?;
         return match function {
             "ip" => parse_address(text).map(Native::Ip).map(Datum::Native),
             "cidr" => parse_network(text).map(Native::Cidr).map(Datum::Native),
@@ -60,8 +58,9 @@ fn of_network(machine: &mut Machine<'_>, network: Prefix, function: &str, argume
             }
         }
         ("containsCIDR", [other]) => {
-            machine.charge_reading(3 * size)?;
-            machine.charge(2)?;
+            machine.charge_reading(2 * size)?;
+            machine.charge_reading(size)?;
+            machine.charge(1)?;
             let other = self::network(machine, other)?;
             Datum::Bool(network.overlaps(other) && network.bits <= other.bits)
         }

@@ -5,7 +5,7 @@
 
 use portcullis_go::url::Url;
 
-use crate::eval::{EvalResult, Halt, Machine};
+use crate::eval::{EvalResult, Halt};
 use crate::native::Native;
 use crate::value::Datum;
 
@@ -76,17 +76,13 @@ impl PartialEq for NamedFormat {
 }
 
 // apiserver: pkg/cel/library/format.go
-pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+pub(crate) fn call(function: &str, values: &[Datum]) -> EvalResult {
     match (function, values) {
         ("format.named", [Datum::String(name)]) => Ok(NamedFormat::named(name)
             .map_or(Datum::Optional(None), |format| {
                 Datum::Optional(Some(Datum::Native(Native::NamedFormat(format)).into()))
             })),
         ("validate", [Datum::Native(Native::NamedFormat(format)), Datum::String(text)]) => {
-            let characters = text.chars().count();
-            machine.charge(format.price(characters))?;
-            // An error may quote the text.
-            machine.charge_reading(text.len())?;
             let problems = (format.0.problems)(text);
             let problems =
                 (!problems.is_empty()).then(|| Datum::strings(problems.iter().map(String::as_str)));

@@ -41,20 +41,16 @@ enum Amount {
 pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     match (function, values) {
         ("isQuantity", [Datum::String(text)]) => {
-            machine.charge_reading(text.len())?;
             match parse::parse(text) {
                 // It is one in the reference.
                 Err(problem @ parse::TOO_LARGE) => error(problem),
                 parsed => Ok(Datum::Bool(parsed.is_ok())),
             }
         }
-        ("quantity", [Datum::String(text)]) => {
-            machine.charge_reading(text.len())?;
-            match parse::parse(text) {
-                Ok(amount) => Ok(quantity(Quantity::new(amount, false))),
-                Err(problem) => error(problem),
-            }
-        }
+        ("quantity", [Datum::String(text)]) => match parse::parse(text) {
+            Ok(amount) => Ok(quantity(Quantity::new(amount, false))),
+            Err(problem) => error(problem),
+        },
         (_, [Datum::Native(Native::Quantity(quantity))]) => accessor(&quantity.lock(), function),
         (_, [Datum::Native(Native::Quantity(left)), Datum::Native(Native::Quantity(right))]) => {
             let right = right.lock().clone();

@@ -13,25 +13,27 @@ use crate::value::Datum;
 
 /// A version.
 // blang/semver: semver.go
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Semver {
     numbers: [u64; 3],
-    pre_release: Vec<PreRelease>,
-    build: Vec<String>,
+    /// The parts, with dots between them; empty without any.
+    pre_release: String,
+    /// The parts, with dots between them; empty without any.
+    build: String,
 }
 
 /// A part of a pre-release; a number is lower than a text.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum PreRelease {
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum PreRelease<'a> {
     Number(u64),
-    Text(String),
+    Text(&'a str),
 }
 
 // apiserver: pkg/cel/library/semverlib.go
 pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     match values {
-        [Datum::String(text)] => construct(machine, function, text, false),
-        [Datum::String(text), Datum::Bool(normalize)] => construct(machine, function, text, *normalize),
+        [Datum::String(text)] => construct(function, text, false),
+        [Datum::String(text), Datum::Bool(normalize)] => construct(function, text, *normalize),
         [Datum::Native(Native::Semver(version))] => {
             let [major, minor, patch] = version.numbers;
             let number = match function {
@@ -44,6 +46,8 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
             Ok(Datum::Int(number.cast_signed()))
         }
         [Datum::Native(Native::Semver(left)), Datum::Native(Native::Semver(right))] => {
+            // Free in the reference, but as long as the texts.
+            machine.charge(left.size().min(right.size()) / 10)?;
             let order = left.precedence(right);
             Ok(match function {
                 "compareTo" => number::signum(order),
@@ -56,8 +60,7 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
     }
 }
 
-fn construct(machine: &mut Machine<'_>, function: &str, text: &str, normalize: bool) -> EvalResult {
-    machine.charge_reading(text.len())?;
+fn construct(function: &str, text: &str, normalize: bool) -> EvalResult {
     let parsed = if normalize { normalized(text).and_then(|text| parse(&text)) } else { parse(text) };
     match function {
         "isSemver" => Ok(Datum::Bool(parsed.is_ok())),
@@ -103,10 +106,14 @@ fn parse(text: &str) -> Result<Semver, String> {
     let (rest, build) = rest.split_once('+').map_or((rest, None), |(rest, build)| (rest, Some(build)));
     let (patch, pre_release) = rest.split_once('-').map_or((rest, None), |(patch, pre)| (patch, Some(pre)));
     let patch = read_number("patch", patch)?;
-    let pre_release = pre_release.into_iter().flat_map(|parts| parts.split('.')).map(read_pre_release);
-    let pre_release = pre_release.collect::<Result<_, _>>()?;
-    let build = build.into_iter().flat_map(|parts| parts.split('.')).map(read_build);
-    Ok(Semver { numbers: [major, minor, patch], pre_release, build: build.collect::<Result<_, _>>()? })
+    for part in pre_release.into_iter().flat_map(|parts| parts.split('.')) {
+        read_pre_release(part)?;
+    }
+    for part in build.into_iter().flat_map(|parts| parts.split('.')) {
+        check_build(part)?;
+    }
+    let text = |parts: Option<&str>| parts.unwrap_or_default().to_owned();
+    Ok(Semver { numbers: [major, minor, patch], pre_release: text(pre_release), build: text(build) })
 }
 
 fn read_number(name: &str, digits: &str) -> Result<u64, String> {
@@ -130,7 +137,7 @@ fn parse_uint(digits: &str) -> Result<u64, String> {
     digits.parse().map_err(|_| format!("strconv.ParseUint: parsing {}: {problem}", Quoted(digits)))
 }
 
-fn read_pre_release(part: &str) -> Result<PreRelease, String> {
+fn read_pre_release(part: &str) -> Result<PreRelease<'_>, String> {
     if part.is_empty() {
         return Err("Prerelease is empty".to_owned());
     }
@@ -142,17 +149,17 @@ fn read_pre_release(part: &str) -> Result<PreRelease, String> {
         return parse_uint(part).map(PreRelease::Number);
     }
     if is_alphanumeric(part) {
-        return Ok(PreRelease::Text(part.to_owned()));
+        return Ok(PreRelease::Text(part));
     }
     Err(format!("Invalid character(s) found in prerelease {}", Quoted(part)))
 }
 
-fn read_build(part: &str) -> Result<String, String> {
+fn check_build(part: &str) -> Result<(), String> {
     if part.is_empty() {
         return Err("Build meta data is empty".to_owned());
     }
     if is_alphanumeric(part) {
-        return Ok(part.to_owned());
+        return Ok(());
     }
     Err(format!("Invalid character(s) found in build meta data {}", Quoted(part)))
 }
@@ -166,6 +173,17 @@ fn is_alphanumeric(text: &str) -> bool {
 }
 
 impl Semver {
+    /// The length of the text that a comparison reads.
+    pub(crate) fn size(&self) -> usize {
+        self.pre_release.len()
+    }
+
+    /// The parts of the pre-release.
+    fn parts(&self) -> impl Iterator<Item = PreRelease<'_>> {
+        // All have been read before.
+        self.pre_release.split('.').map(|part| read_pre_release(part).unwrap_or(PreRelease::Text(part)))
+    }
+
     /// The order of versions, without their builds.
     // blang/semver: Compare
     fn precedence(&self, other: &Self) -> Ordering {
@@ -173,7 +191,7 @@ impl Semver {
         self.numbers
             .cmp(&other.numbers)
             .then_with(|| release(self).cmp(&release(other)))
-            .then_with(|| self.pre_release.cmp(&other.pre_release))
+            .then_with(|| self.parts().cmp(other.parts()))
     }
 
     /// Whether `==` holds: the precedence is the same.
@@ -186,15 +204,11 @@ impl fmt::Display for Semver {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [major, minor, patch] = self.numbers;
         write!(out, "{major}.{minor}.{patch}")?;
-        for (at, part) in self.pre_release.iter().enumerate() {
-            out.write_str(if at == 0 { "-" } else { "." })?;
-            match part {
-                PreRelease::Number(number) => write!(out, "{number}")?,
-                PreRelease::Text(text) => out.write_str(text)?,
-            }
+        if !self.pre_release.is_empty() {
+            write!(out, "-{}", self.pre_release)?;
         }
-        for (at, part) in self.build.iter().enumerate() {
-            write!(out, "{}{part}", if at == 0 { "+" } else { "." })?;
+        if !self.build.is_empty() {
+            write!(out, "+{}", self.build)?;
         }
         Ok(())
     }
