@@ -69,7 +69,7 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
         "matches" | "find" | "findAll" => tenth(first.saturating_add(1))
             .saturating_mul(second.div_ceil(4))
             .max(usize::from(function == "matches")),
-        "replace" | "split" => first.div_ceil(5),
+        "replace" | "split" | "ip.isCanonical" => first.div_ceil(5),
         // Both walk over the characters.
         "charAt" | "bool" | "double" | "int" | "uint" => tenth(first).max(1),
         // By the length of the result.
@@ -105,7 +105,6 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
         "ip" | "isIP" | "cidr" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" | "url" => {
             tenth(first)
         }
-        "ip.isCanonical" => first.div_ceil(5),
         "validate" => match values.first() {
             Some(Datum::Native(Native::NamedFormat(format))) => format.price(second),
             _ => 1,

@@ -37,10 +37,10 @@ static FORMATS: [Definition; 13] = [
     definition("dns1035LabelPrefix", "DNS1035LabelPrefix", 30, |text| dns1035_label(&prefix(text))),
     definition("labelValue", "LabelValue", 40, label_value),
     definition("uri", "URI", 1103, uri),
-    definition("uuid", "uuid", 76, |text| unless(is_uuid(text), "does not match the UUID format")),
+    definition("uuid", "uuid", 70, |text| unless(is_uuid(text), "does not match the UUID format")),
     definition("byte", "byte", 84, |text| unless(is_base64(text), "invalid base64")),
-    definition("date", "date", 79, |text| unless(is_date(text), "invalid date")),
-    definition("datetime", "datetime", 79, |text| unless(is_date_time(text), "invalid datetime")),
+    definition("date", "date", 71, |text| unless(is_date(text), "invalid date")),
+    definition("datetime", "datetime", 71, |text| unless(is_date_time(text), "invalid datetime")),
 ];
 
 const fn definition(

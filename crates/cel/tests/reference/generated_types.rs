@@ -1,18 +1,18 @@
-//! Random texts of the types of Kubernetes' libraries, valid and half valid, and their values among values of other types.
+//! Random texts of the types of Kubernetes' libraries, valid and half valid.
 
 use testkit::random::Rng;
 
 use super::conditions::case;
-use super::{Case, Purpose};
+use super::{Case, Purpose, generated_values};
 
 /// A literal of CEL.
 fn quoted(text: &str) -> String {
     let mut out = String::from("'");
     for c in text.chars() {
         if c.is_ascii_alphanumeric() || " .:/-_%+?#&=@[]()<>,;!*$|^~`{}\"".contains(c) {
-            out.push(c)
+            out.push(c);
         } else {
-            out.push_str(&format!("\\U{:08x}", u32::from(c)))
+            out.extend(format!("\\U{:08x}", u32::from(c)).chars());
         }
     }
     out.push('\'');
@@ -32,7 +32,7 @@ fn mutate(rng: &mut Rng, text: &str, alphabet: &[&str]) -> String {
         match rng.below(3) {
             0 => chars.insert(at, (*rng.pick(alphabet)).to_owned()),
             1 if at < chars.len() => drop(chars.remove(at)),
-            _ if at < chars.len() => chars[at] = (*rng.pick(alphabet)).to_owned(),
+            _ if at < chars.len() => (*rng.pick(alphabet)).clone_into(&mut chars[at]),
             _ => {}
         }
     }
@@ -432,150 +432,9 @@ fn formats(rng: &mut Rng) -> String {
     format!("format.{}().validate({})", *rng.pick::<&str>(FORMATS), quoted(&text))
 }
 
-const VALUES: &[&str] = &[
-    "ip('::1')",
-    "ip('10.0.0.1')",
-    "cidr('10.0.0.0/8')",
-    "quantity('1')",
-    "quantity('1').add(0)",
-    "quantity('1.5Gi')",
-    "quantity('1.5Gi').sub(1)",
-    "url('http://a')",
-    "semver('1.2.3')",
-    "semver('1.2.3+b')",
-    "format.uuid()",
-    "1",
-    "1u",
-    "1.0",
-    "'::1'",
-    "b'a'",
-    "null",
-    "true",
-    "[1]",
-    "{'a': 1}",
-    "[ip('::1')]",
-    "optional.none()",
-    "type(ip('::1'))",
-    "net.IP",
-    "authorizer",
-    "authorizer.path('/a')",
-    "object.metadata.name",
-    "{'a': quantity('1')}",
-    "[quantity('1').add(0)]",
-    "[semver('1.2.3')]",
-    "[url('http://a')]",
-    "{'a': ip('::1')}",
-];
-const CALLS: &[&str] = &[
-    "getHost()",
-    "family()",
-    "masked()",
-    "prefixLength()",
-    "ip()",
-    "asInteger()",
-    "isInteger()",
-    "major()",
-    "add(A)",
-    "sub(A)",
-    "compareTo(A)",
-    "isLessThan(A)",
-    "isGreaterThan(A)",
-    "containsIP(A)",
-    "containsCIDR(A)",
-    "validate(A)",
-    "getQuery()",
-    "isLoopback()",
-    "asApproximateFloat()",
-    "size()",
-    "contains(A)",
-    "patch()",
-];
-const FUNCTIONS: &[&str] = &[
-    "ip",
-    "cidr",
-    "isIP",
-    "isCIDR",
-    "ip.isCanonical",
-    "quantity",
-    "isQuantity",
-    "url",
-    "isURL",
-    "semver",
-    "isSemver",
-    "sign",
-    "format.named",
-    "string",
-    "type",
-    "size",
-    "int",
-    "double",
-    "bool",
-    "bytes",
-    "uint",
-    "dyn",
-    "duration",
-    "timestamp",
-];
-
-fn mixed(rng: &mut Rng) -> String {
-    let value = |rng: &mut Rng| {
-        let v = *rng.pick(VALUES);
-        if rng.one_in(2) { format!("dyn({v})") } else { v.to_owned() }
-    };
-    let (a, b) = (value(rng), value(rng));
-    match rng.below(12) {
-        0 => format!("{a} == {b}"),
-        1 => format!("{a} != {b}"),
-        2 => format!("{a} in [dyn({b}), dyn({a})]"),
-        3 => format!("{{'k': {a}}} == {{'k': {b}}}"),
-        4 => format!("[{a}] == [{b}]"),
-        5 => format!("{a} {} {b}", rng.pick(&["<", "<=", ">", "+", "-", "*", "&&", "||"])),
-        6 | 7 => format!("{a}.{}", rng.pick(CALLS).replace('A', &b)),
-        8 => format!("{}({a})", rng.pick(FUNCTIONS)),
-        9 => format!("type({a}) == type({b})"),
-        10 => (*rng.pick::<&str>(&[
-            "{A: 1}",
-            "[A][A]",
-            "{'a': 1}[A]",
-            "A.a",
-            "A[0]",
-            "has(A.a)",
-            "[A].map(x, x)",
-            "A.map(x, x)",
-            "A.?a",
-            "A ? 1 : 2",
-            "!A",
-            "-A",
-            "[A, A].distinct()",
-            "[A].indexOf(B)",
-            "[A, B].sort()",
-            "[A, B].max()",
-            "[A].sum()",
-            "optional.of(A) == optional.of(B)",
-            "optional.ofNonZeroValue(A)",
-            "[A].join()",
-            "sets.contains([A], [B])",
-            "semver('1.2.3', A)",
-            "A.all(x, x == B)",
-            "[A, B].isSorted()",
-            "[A].flatten()",
-            "[?A]",
-            "{?'a': A}",
-            "optional.of(A).orValue(B)",
-            "'a'.replace(A, B)",
-            "string(A) + string(B)",
-            "A.exists(x, true)",
-            "optional.of(A).optMap(x, x == B)",
-            "[A,B].sortBy(x, x)",
-        ]))
-        .replace('A', &a)
-        .replace('B', &b),
-        _ => format!("[{a}].all(q, q == {b})"),
-    }
-}
-
 /// The kinds of expressions.
-pub(super) const KINDS: [fn(&mut Rng) -> String; 5] = [urls, versions, addresses, formats, mixed];
+pub(super) const KINDS: [fn(&mut Rng) -> String; 5] =
+    [urls, versions, addresses, formats, generated_values::mixed];
 
 pub(super) fn expressions(kind: fn(&mut Rng) -> String, seed: u64, count: usize) -> Vec<Case> {
     let mut rng = Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1);

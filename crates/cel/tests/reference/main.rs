@@ -18,6 +18,7 @@ mod format;
 mod generated;
 mod generated_conditions;
 mod generated_types;
+mod generated_values;
 mod named_formats;
 mod patterns;
 mod quantities;
