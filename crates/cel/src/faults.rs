@@ -85,13 +85,15 @@ fn position(source: &str, at: usize) -> (usize, usize) {
     (before.matches('\n').count(), before.get(line_start..).map_or(0, |line| line.chars().count()))
 }
 
-/// The name with the smallest edit distance, if it is similar at all.
+/// The name with the smallest edit distance whatever the case, if it is similar at all.
 fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() > 40 {
         return None;
     }
     let near = names.filter(|known| known.starts_with(|first: char| first.is_ascii_alphabetic()));
-    let (distance, nearest) = near.map(|known| (edit_distance(name, known), known)).min()?;
+    let name = name.to_ascii_lowercase();
+    let distance = |known: &str| edit_distance(&name, &known.to_ascii_lowercase());
+    let (distance, nearest) = near.map(|known| (distance(known), known)).min()?;
     (distance <= 1 + name.len() / 5).then_some(nearest)
 }
 
@@ -121,7 +123,7 @@ mod tests {
     fn a_misspelt_function_has_a_suggestion() {
         for (name, expected) in [
             ("startWith", Some("startsWith")),
-            ("lowerASCII", None),
+            ("lowerASCII", Some("lowerAscii")),
             ("siz", Some("size")),
             ("splitt", Some("split")),
             ("somethingElse", None),

@@ -157,7 +157,7 @@ fn some(value: Datum) -> Datum {
 
 fn is_zero(value: &Datum) -> bool {
     match value {
-        Datum::Null | Datum::Bool(false) | Datum::Int(0) | Datum::Uint(0) | Datum::Optional(None) => true,
+        Datum::Null | Datum::Bool(false) | Datum::Int(0) | Datum::Uint(0) => true,
         Datum::Double(value) => *value == 0.0,
         Datum::String(text) => text.is_empty(),
         Datum::Bytes(bytes) => bytes.is_empty(),

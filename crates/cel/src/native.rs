@@ -54,9 +54,10 @@ impl Native {
         match self {
             Self::Duration(_) => "types.Duration",
             Self::Timestamp(_) => "types.Timestamp",
-            Self::NamedFormat(_) => "*cel.Format",
+            Self::NamedFormat(_) => "cel.Format",
             Self::Ip(_) => "cel.IP",
             Self::Cidr(_) => "cel.CIDR",
+            Self::Quantity(quantity) if quantity.is_computed() => "*cel.Quantity",
             Self::Quantity(_) => "cel.Quantity",
             Self::Url(_) => "cel.URL",
             Self::Semver(_) => "cel.Semver",
@@ -86,6 +87,15 @@ impl Native {
     /// Whether this is a duration or a timestamp, which are types of CEL itself.
     pub(super) fn is_time(&self) -> bool {
         matches!(self, Self::Duration(_) | Self::Timestamp(_))
+    }
+
+    /// The length of what a comparison reads; one of a value of bounded size.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Url(url) => url.size().max(1),
+            Self::Semver(version) => version.size().max(1),
+            _ => 1,
+        }
     }
 
     /// Whether two values are equal; `None` where the reference has no such overload.

@@ -51,7 +51,7 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
     let typed = |price: usize| if only.is_some() { price } else { price.max(1) };
     match function {
         // Types of libraries have a price of their own.
-        "_==_" if matches!(values.first(), Some(Datum::Native(_))) => 1,
+        "_==_" if matches!(values.first(), Some(Datum::Native(_))) => tenth(compared(values)),
         "_==_" | "_!=_" => tenth(first.min(second)),
         "_<_" | "_<=_" | "_>_" | "_>=_" => by_text(only, values, first.min(second)),
         "_+_" => by_text(only, values, first.saturating_add(second)),
@@ -69,7 +69,7 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
             .saturating_mul(second.div_ceil(4))
             .max(usize::from(function == "matches")),
         "replace" | "split" | "ip.isCanonical" => first.div_ceil(5),
-        "ip" if matches!(values, [Datum::Native(_)]) => 1,
+        "ip" if matches!(values, [Datum::Native(Native::Cidr(_))]) => 1,
         "ip"
         | "cidr"
         | "isIP"
@@ -89,6 +89,8 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
             }
             _ => 1,
         },
+        // One unit in the reference, however long versions are.
+        "compareTo" | "isLessThan" | "isGreaterThan" => 1 + compared(values) / 10,
         // One unit in the reference, however long the text is.
         "charAt" | "bool" | "double" | "int" | "uint" | "isURL" => tenth(first).max(1),
         // By the length of the result.
@@ -138,6 +140,15 @@ pub(super) fn size(value: &Datum) -> usize {
         Datum::Native(Native::Cidr(network)) => usize::from(network.bits).div_ceil(8),
         _ => 1,
     }
+}
+
+/// What a comparison of values of libraries reads.
+fn compared(values: &[Datum]) -> usize {
+    let sizes = values.iter().filter_map(|value| match value {
+        Datum::Native(native) => Some(native.size()),
+        _ => None,
+    });
+    sizes.min().unwrap_or(1)
 }
 
 /// The price of reading an operand that is a text.

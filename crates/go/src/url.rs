@@ -6,9 +6,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::hex;
+use super::netip::{self, ParseError};
 use super::quote::Quoted;
 
 pub mod query;
@@ -26,8 +26,8 @@ pub enum UrlError {
     #[error("invalid port {} after host", Quoted(.0))]
     Port(String),
     /// The text in brackets is not an IPv6 address.
-    #[error("invalid host: ParseAddr({}): unable to parse IP", Quoted(.0))]
-    Address(String),
+    #[error("invalid host: {0}")]
+    Address(ParseError),
     /// Any other error.
     #[error("{0}")]
     Form(&'static str),
@@ -349,12 +349,9 @@ fn parse_host(scheme: &str, host: &str) -> Result<String, UrlError> {
             let zone = inside.find("%25").unwrap_or(inside.len());
             let (address, zone) = inside.split_at_checked(zone).unwrap_or((inside, ""));
             let (address, zone) = (decode(address, Part::Host)?, decode(zone, Part::Zone)?);
-            if zone.is_empty() && address.parse::<Ipv4Addr>().is_ok() {
+            let parsed = netip::parse_addr(&format!("{address}{zone}")).map_err(UrlError::Address)?;
+            if parsed.address.is_ipv4() {
                 return Err(UrlError::Form("invalid IP-literal"));
-            }
-            // The zone of `%25` has no name.
-            if zone == "%" || address.parse::<Ipv6Addr>().is_err() {
-                return Err(UrlError::Address(address));
             }
             return Ok(format!("[{address}{zone}]{port}"));
         }

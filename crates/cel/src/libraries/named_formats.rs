@@ -39,8 +39,8 @@ static FORMATS: [Definition; 13] = [
     definition("uri", "URI", 1103, uri),
     definition("uuid", "uuid", 70, |text| unless(is_uuid(text), "does not match the UUID format")),
     definition("byte", "byte", 84, |text| unless(is_base64(text), "invalid base64")),
-    definition("date", "date", 79, |text| unless(is_date(text), "invalid date")),
-    definition("datetime", "datetime", 79, |text| unless(is_date_time(text), "invalid datetime")),
+    definition("date", "date", 71, |text| unless(is_date(text), "invalid date")),
+    definition("datetime", "datetime", 71, |text| unless(is_date_time(text), "invalid datetime")),
 ];
 
 const fn definition(

@@ -2,11 +2,14 @@
 //!
 //! Follows `k8s.io/apimachinery/pkg/api/resource`: a quantity is a 64-bit integer with a decimal exponent as long as
 //! possible, and then a number of any size. Only the first has a value as an integer.
+//!
+//! As there, `add` and `sub` change a large quantity: `[quantity('1.5Gi')].all(q, q.add(q) == q)` is true. Comparing a
+//! small quantity with a large one makes it large.
 
 mod parse;
 
 use std::cmp::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use num_bigint::BigInt;
 use num_traits::{Pow, Signed, ToPrimitive};
@@ -16,14 +19,16 @@ use crate::native::Native;
 use crate::number;
 use crate::value::Datum;
 
-/// A quantity: an unscaled number and a decimal exponent.
-#[derive(Debug, Clone)]
+/// A quantity.
+#[derive(Debug)]
 pub(crate) struct Quantity {
-    amount: Amount,
+    /// A large amount is that of all sums which began with it.
+    amount: Arc<Mutex<Amount>>,
     /// A result of `add` or `sub`, which the reference compares only from the left.
     is_computed: bool,
 }
 
+/// An unscaled number and a decimal exponent.
 #[derive(Debug, Clone)]
 enum Amount {
     /// `value × 10^exponent`.
@@ -43,28 +48,29 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
             }
         }
         ("quantity", [Datum::String(text)]) => match parse::parse(text) {
-            Ok(amount) => Ok(quantity(amount, false)),
+            Ok(amount) => Ok(quantity(Quantity::new(amount, false))),
             Err(problem) => error(problem),
         },
-        (_, [Datum::Native(Native::Quantity(quantity))]) => accessor(quantity, function),
+        (_, [Datum::Native(Native::Quantity(quantity))]) => accessor(&quantity.lock(), function),
         (_, [Datum::Native(Native::Quantity(left)), Datum::Native(Native::Quantity(right))]) => {
-            left.amount.charge(machine, &right.amount)?;
-            binary(function, left, &right.amount)
+            let right = right.lock().clone();
+            left.lock().charge(machine, &right)?;
+            binary(function, left, &right)
         }
         ("add" | "sub", [Datum::Native(Native::Quantity(left)), Datum::Int(value)]) => {
             let right = Amount::Small { value: *value, exponent: 0 };
-            left.amount.charge(machine, &right)?;
+            left.lock().charge(machine, &right)?;
             binary(function, left, &right)
         }
         _ => Err(Halt::Unsuited),
     }
 }
 
-fn quantity(amount: Amount, is_computed: bool) -> Datum {
-    Datum::Native(Native::Quantity(Arc::new(Quantity { amount, is_computed })))
+fn quantity(quantity: Quantity) -> Datum {
+    Datum::Native(Native::Quantity(Arc::new(quantity)))
 }
 
-fn accessor(Quantity { amount, .. }: &Quantity, function: &str) -> EvalResult {
+fn accessor(amount: &Amount, function: &str) -> EvalResult {
     match function {
         "isInteger" => Ok(Datum::Bool(amount.as_integer().is_some())),
         "asInteger" => match amount.as_integer() {
@@ -79,24 +85,61 @@ fn accessor(Quantity { amount, .. }: &Quantity, function: &str) -> EvalResult {
 
 fn binary(function: &str, left: &Quantity, right: &Amount) -> EvalResult {
     Ok(match function {
-        "compareTo" => number::signum(left.amount.compare(right)),
-        "isLessThan" => Datum::Bool(left.amount.compare(right).is_lt()),
-        "isGreaterThan" => Datum::Bool(left.amount.compare(right).is_gt()),
-        "add" => quantity(left.amount.plus(right), true),
-        "sub" => quantity(left.amount.minus(right), true),
+        "compareTo" => number::signum(left.compare(right)),
+        "isLessThan" => Datum::Bool(left.compare(right).is_lt()),
+        "isGreaterThan" => Datum::Bool(left.compare(right).is_gt()),
+        "add" => quantity(left.sum(right, Amount::plus)),
+        "sub" => quantity(left.sum(right, Amount::minus)),
         _ => return Err(Halt::Unsuited),
     })
 }
 
 impl Quantity {
+    fn new(amount: Amount, is_computed: bool) -> Self {
+        Self { amount: Arc::new(Mutex::new(amount)), is_computed }
+    }
+
+    /// The amount. Nothing else may be locked meanwhile: two quantities may share theirs.
+    fn lock(&self) -> MutexGuard<'_, Amount> {
+        self.amount.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is a result of `add` or `sub`.
+    pub(crate) fn is_computed(&self) -> bool {
+        self.is_computed
+    }
+
     /// Whether two quantities are equal; `None` where the reference does not compare them.
     pub(crate) fn equals(&self, other: &Self) -> Option<bool> {
-        (!other.is_computed).then(|| self.amount.compare(&other.amount).is_eq())
+        let right = (!other.is_computed).then(|| other.lock().clone())?;
+        Some(self.lock().compare(&right).is_eq())
+    }
+
+    // apimachinery: pkg/api/resource/quantity.go — Cmp
+    fn compare(&self, right: &Amount) -> Ordering {
+        let mut left = self.lock();
+        if matches!(right, Amount::Large { .. }) {
+            let (unscaled, exponent) = left.parts();
+            *left = Amount::Large { unscaled, exponent };
+        }
+        left.compare(right)
+    }
+
+    /// The result of `add` or `sub`, which shares a large amount with the left operand.
+    // apimachinery: pkg/api/resource/quantity.go — Add, Sub
+    fn sum(&self, right: &Amount, sum: fn(&Amount, &Amount) -> Amount) -> Self {
+        let mut left = self.lock();
+        let result = sum(&left, right);
+        if matches!(*left, Amount::Small { .. }) {
+            return Self::new(result, true);
+        }
+        *left = result;
+        Self { amount: Arc::clone(&self.amount), is_computed: true }
     }
 
     /// The number, as digits and exponent.
     pub(crate) fn shown(&self) -> String {
-        let (unscaled, exponent) = self.amount.parts();
+        let (unscaled, exponent) = self.lock().parts();
         let digits = unscaled.to_string();
         let reduced = digits.trim_end_matches('0');
         let zeros = i64::try_from(digits.len() - reduced.len()).unwrap_or(0);

@@ -13,18 +13,20 @@ use crate::value::Datum;
 
 /// A version.
 // blang/semver: semver.go
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Semver {
     numbers: [u64; 3],
-    pre_release: Vec<PreRelease>,
-    build: Vec<String>,
+    /// The parts, with dots between them; empty without any.
+    pre_release: String,
+    /// The parts, with dots between them; empty without any.
+    build: String,
 }
 
 /// A part of a pre-release; a number is lower than a text.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum PreRelease {
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum PreRelease<'a> {
     Number(u64),
-    Text(String),
+    Text(&'a str),
 }
 
 // apiserver: pkg/cel/library/semverlib.go
@@ -102,10 +104,14 @@ fn parse(text: &str) -> Result<Semver, String> {
     let (rest, build) = rest.split_once('+').map_or((rest, None), |(rest, build)| (rest, Some(build)));
     let (patch, pre_release) = rest.split_once('-').map_or((rest, None), |(patch, pre)| (patch, Some(pre)));
     let patch = read_number("patch", patch)?;
-    let pre_release = pre_release.into_iter().flat_map(|parts| parts.split('.')).map(read_pre_release);
-    let pre_release = pre_release.collect::<Result<_, _>>()?;
-    let build = build.into_iter().flat_map(|parts| parts.split('.')).map(read_build);
-    Ok(Semver { numbers: [major, minor, patch], pre_release, build: build.collect::<Result<_, _>>()? })
+    for part in pre_release.into_iter().flat_map(|parts| parts.split('.')) {
+        read_pre_release(part)?;
+    }
+    for part in build.into_iter().flat_map(|parts| parts.split('.')) {
+        check_build(part)?;
+    }
+    let text = |parts: Option<&str>| parts.unwrap_or_default().to_owned();
+    Ok(Semver { numbers: [major, minor, patch], pre_release: text(pre_release), build: text(build) })
 }
 
 fn read_number(name: &str, digits: &str) -> Result<u64, String> {
@@ -129,7 +135,7 @@ fn parse_uint(digits: &str) -> Result<u64, String> {
     digits.parse().map_err(|_| format!("strconv.ParseUint: parsing {}: {problem}", Quoted(digits)))
 }
 
-fn read_pre_release(part: &str) -> Result<PreRelease, String> {
+fn read_pre_release(part: &str) -> Result<PreRelease<'_>, String> {
     if part.is_empty() {
         return Err("Prerelease is empty".to_owned());
     }
@@ -141,17 +147,17 @@ fn read_pre_release(part: &str) -> Result<PreRelease, String> {
         return parse_uint(part).map(PreRelease::Number);
     }
     if is_alphanumeric(part) {
-        return Ok(PreRelease::Text(part.to_owned()));
+        return Ok(PreRelease::Text(part));
     }
     Err(format!("Invalid character(s) found in prerelease {}", Quoted(part)))
 }
 
-fn read_build(part: &str) -> Result<String, String> {
+fn check_build(part: &str) -> Result<(), String> {
     if part.is_empty() {
         return Err("Build meta data is empty".to_owned());
     }
     if is_alphanumeric(part) {
-        return Ok(part.to_owned());
+        return Ok(());
     }
     Err(format!("Invalid character(s) found in build meta data {}", Quoted(part)))
 }
@@ -165,6 +171,17 @@ fn is_alphanumeric(text: &str) -> bool {
 }
 
 impl Semver {
+    /// The length of the text that a comparison reads.
+    pub(crate) fn size(&self) -> usize {
+        self.pre_release.len()
+    }
+
+    /// The parts of the pre-release.
+    fn parts(&self) -> impl Iterator<Item = PreRelease<'_>> {
+        // All have been read before.
+        self.pre_release.split('.').map(|part| read_pre_release(part).unwrap_or(PreRelease::Text(part)))
+    }
+
     /// The order of versions, without their builds.
     // blang/semver: Compare
     fn precedence(&self, other: &Self) -> Ordering {
@@ -172,7 +189,7 @@ impl Semver {
         self.numbers
             .cmp(&other.numbers)
             .then_with(|| release(self).cmp(&release(other)))
-            .then_with(|| self.pre_release.cmp(&other.pre_release))
+            .then_with(|| self.parts().cmp(other.parts()))
     }
 
     /// Whether `==` holds: the precedence is the same.
@@ -185,15 +202,11 @@ impl fmt::Display for Semver {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [major, minor, patch] = self.numbers;
         write!(out, "{major}.{minor}.{patch}")?;
-        for (at, part) in self.pre_release.iter().enumerate() {
-            out.write_str(if at == 0 { "-" } else { "." })?;
-            match part {
-                PreRelease::Number(number) => write!(out, "{number}")?,
-                PreRelease::Text(text) => out.write_str(text)?,
-            }
+        if !self.pre_release.is_empty() {
+            write!(out, "-{}", self.pre_release)?;
         }
-        for (at, part) in self.build.iter().enumerate() {
-            write!(out, "{}{part}", if at == 0 { "+" } else { "." })?;
+        if !self.build.is_empty() {
+            write!(out, "+{}", self.build)?;
         }
         Ok(())
     }

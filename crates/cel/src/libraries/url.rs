@@ -8,6 +8,7 @@ use portcullis_go::url::{self, query};
 
 use crate::eval::{EvalResult, Halt, Machine, error};
 use crate::native::Native;
+use crate::price;
 use crate::value::{Datum, MapKey};
 
 /// A URL. Two are equal if they print alike.
@@ -47,7 +48,12 @@ fn part(machine: &mut Machine<'_>, url: &Url, function: &str) -> EvalResult {
         "getHostname" => Datum::string(parsed.hostname()),
         "getPort" => Datum::string(parsed.port()),
         "getEscapedPath" => Datum::string(&parsed.escaped_path()),
-        "getQuery" => pairs(parsed.query.as_deref().unwrap_or_default()),
+        "getQuery" => {
+            let query = parsed.query.as_deref().unwrap_or_default();
+            // Each value is in a list.
+            machine.charge(query::pairs(query).count().saturating_mul(price::LIST))?;
+            pairs(query)
+        }
         _ => return Err(Halt::Unsuited),
     })
 }
@@ -60,6 +66,13 @@ fn pairs(query: &str) -> Datum {
     }
     let list = |values: Vec<String>| Datum::strings(values.iter().map(String::as_str));
     Datum::map(values.into_iter().map(|(key, values)| (MapKey::from(key.as_str()), list(values))).collect())
+}
+
+impl Url {
+    /// The length of the text that a comparison reads.
+    pub(crate) fn size(&self) -> usize {
+        self.text.len()
+    }
 }
 
 impl PartialEq for Url {

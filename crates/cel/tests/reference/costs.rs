@@ -12,7 +12,6 @@ pub(super) const DEARER: &[(&str, &str)] = &[
     ("object == object", "what is in a value is compared for nothing in the reference"),
     ("object.nested == ", "the same"),
     ("object.lists", "the same"),
-    ("[[", "the same"),
     ("'] == ['", "the same"),
     ("] == [bytes(", "the same"),
     (" != dyn([", "the same"),

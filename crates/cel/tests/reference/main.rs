@@ -18,6 +18,8 @@ mod expressions;
 mod format;
 mod generated;
 mod generated_conditions;
+mod generated_types;
+mod generated_values;
 mod named_formats;
 mod patterns;
 mod quantities;
@@ -185,7 +187,7 @@ fn ours(case: &Case) -> (Verdict, u64) {
         Err(error) => return (Verdict::Refused(error.to_string()), 0),
     };
     match conformance::evaluate(&expression, &bindings(case), authorize) {
-        (Ok(value), cost) => (Verdict::Value(value), cost),
+        (Ok(value), cost) => (Verdict::Value(in_order(value)), cost),
         (Err(error), cost) => (Verdict::Failed(error), cost),
     }
 }
@@ -212,7 +214,26 @@ fn verdict(answer: &serde_json::Value) -> Verdict {
     match (text("compileError"), text("evalError")) {
         (error, _) if !error.is_empty() => Verdict::Refused(error),
         (_, error) if !error.is_empty() => Verdict::Failed(error),
-        _ => Verdict::Value(answer["value"].clone()),
+        _ => Verdict::Value(in_order(answer["value"].clone())),
+    }
+}
+
+/// A value whose maps have their entries in one order.
+fn in_order(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value::{Array, Object};
+    match value {
+        Array(items) => items.into_iter().map(in_order).collect(),
+        Object(fields) => {
+            let ordered = |(name, value)| match (name, in_order(value)) {
+                (name, Array(mut entries)) if name == "map" => {
+                    entries.sort_by_key(ToString::to_string);
+                    (name, Array(entries))
+                }
+                field => field,
+            };
+            fields.into_iter().map(ordered).collect()
+        }
+        scalar => scalar,
     }
 }
 
@@ -421,6 +442,16 @@ fn formats_are_as_in_the_api_server() {
     let seed = seed();
     eprintln!("seed {seed}");
     compare(&program, &format::random(seed));
+}
+
+#[test]
+fn random_texts_of_library_types_evaluate_as_in_the_api_server() {
+    let Some(program) = GoProgram::build("cel") else { return };
+    let seed = seed();
+    eprintln!("seed {seed}");
+    for kind in generated_types::KINDS {
+        compare(&program, &generated_types::expressions(kind, seed, inputs(3000)));
+    }
 }
 
 #[test]
