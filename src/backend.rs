@@ -12,7 +12,7 @@ pub(crate) mod pool;
 pub(crate) mod pools;
 pub(crate) mod probe;
 pub(crate) mod settings;
-mod shares;
+pub(crate) mod shares;
 pub(crate) mod sharing;
 
 use std::sync::Arc;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 
 use crate::authn::chain::EmptyChain;
+use crate::authz::impersonation::{ImpersonationBy, Impersonator};
 use crate::backend::{self, Backend};
 use crate::controllers::ClusterControllers;
 use authenticators::{AuthnDeps, ClusterAuthn};
@@ -26,6 +27,8 @@ pub(crate) struct Cluster {
     pub(crate) name: String,
     /// How clients are authenticated.
     pub(crate) authn: ClusterAuthn,
+    /// Who decides on `Impersonate-*`: the gateway, or with `None` the backend.
+    pub(crate) impersonator: Option<Impersonator>,
     /// Where requests go.
     pub(crate) backend: Arc<Backend>,
     /// The backend with new settings; it replaces `backend` once one of its endpoints has passed the self-check.
@@ -54,16 +57,19 @@ impl Cluster {
         before: Option<&Self>,
         deps: &AuthnDeps,
     ) -> Result<Self, ClusterError> {
-        let settings::Cluster { name, authentication, backend, controllers, .. } = settings;
+        let settings::Cluster { name, authentication, backend, impersonation, controllers, .. } = settings;
         let (backend, pending_backend) = backends(backend, provider, before)?;
         let authn_before = before.map(|before| &before.authn);
         let authn = ClusterAuthn::build(name, authentication, &backend, authn_before, deps)?;
+        // New in every generation, so that no answer outlives its configuration.
+        let impersonator = (*impersonation == ImpersonationBy::Gateway)
+            .then(|| Impersonator::new(&backend, &deps.runtime, &deps.metrics));
         let controllers = controllers.as_ref().map(|settings| ClusterControllers {
             cluster: name.as_str().into(),
             backend: Arc::clone(&backend),
             settings: Arc::clone(settings),
         });
-        Ok(Self { name: name.clone(), authn, backend, pending_backend, controllers })
+        Ok(Self { name: name.clone(), authn, impersonator, backend, pending_backend, controllers })
     }
 
     /// The backend in force and the pending one.

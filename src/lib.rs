@@ -52,6 +52,7 @@
 //! | [`listener`] | connections: quotas, TLS, HTTP/1.1 and HTTP/2, limits against floods |
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
+//! | [`authz`] | what a user may do, and impersonation: access reviews at the API servers, their cache |
 //! | [`backend`] | endpoints, connections to them, the gateway's own clients |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
 //! | [`request`] | `RequestInfo`, credentials, deadlines, well-formedness |
@@ -62,6 +63,8 @@
 //! | [`user`] | an identity, and its encoding as header lines |
 //! | [`go`] | everything that must equal Go's library: PEM, CSV, JSON, RFC 3339; URLs, durations and quoting from `crates/go` |
 //! | [`input_file`] | files that the configuration names: regular, of at most 16 MiB |
+//! | [`expiring_lru`] | a map whose entries end and are bounded |
+//! | [`names`] | names as Kubernetes validates them |
 //! | [`sync`] | the helper that locks a mutex |
 //! | [`clock`] | the injected wall clock |
 //!
@@ -93,6 +96,7 @@
 )]
 
 mod authn;
+mod authz;
 mod backend;
 mod cli;
 mod clock;
@@ -101,6 +105,7 @@ mod config;
 mod controllers;
 #[cfg(feature = "dev")]
 mod dev;
+mod expiring_lru;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod go;
@@ -110,6 +115,7 @@ mod input_file;
 pub mod internal;
 mod listener;
 mod metrics;
+mod names;
 mod pipeline;
 mod pki;
 mod request;

@@ -10,6 +10,7 @@ mod config;
 mod connections;
 pub(crate) mod controllers;
 mod gauge_guard;
+mod impersonation;
 pub(crate) mod jwt;
 mod registrar;
 mod requests;
@@ -26,6 +27,7 @@ use config::ConfigMetrics;
 use connections::ConnectionMetrics;
 use controllers::ControllerMetrics;
 pub(crate) use gauge_guard::GaugeGuard;
+use impersonation::ImpersonationMetrics;
 use jwt::JwtMetrics;
 use registrar::Registrar;
 use requests::RequestMetrics;
@@ -39,6 +41,7 @@ use token_objects::TokenObjectMetrics;
 pub(crate) struct Metrics {
     registry: Registry,
     pub(crate) authentication: AuthenticationMetrics,
+    pub(crate) impersonation: ImpersonationMetrics,
     pub(crate) token_cache: TokenCacheMetrics,
     pub(crate) token_objects: TokenObjectMetrics,
     pub(crate) service_accounts: ServiceAccountMetrics,
@@ -68,6 +71,7 @@ impl Metrics {
         )?;
         Ok(Self {
             authentication: AuthenticationMetrics::new(&registrar)?,
+            impersonation: ImpersonationMetrics::new(&registrar)?,
             token_cache: TokenCacheMetrics::new(&registrar, &panics)?,
             token_objects: TokenObjectMetrics::new(&registrar)?,
             service_accounts: ServiceAccountMetrics::new(&registrar)?,

@@ -110,7 +110,8 @@ impl Gateway {
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
         let identified = self.authenticate(snapshot, connection, log, routed).await?;
-        let authorized = identified.authorize()?;
+        let authorized = identified.authorize().await?;
+        log.note_impersonated(authorized.impersonated());
         if let Some(response) = self.health.respond(&authorized) {
             return Ok(respond::with_common_headers(response, log.audit_id()));
         }

@@ -3,6 +3,7 @@
 //! The fields are those of `user.Info` in kube-apiserver (`k8s.io/apiserver/pkg/authentication/user`).
 
 mod encode;
+pub(crate) mod service_account;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,8 +23,13 @@ pub(crate) const ALL_UNAUTHENTICATED: &str = "system:unauthenticated";
 pub(crate) const ALL_AUTHENTICATED: &str = "system:authenticated";
 /// The user of the gateway itself. It may read every Secret, so the credential of a client must not name it.
 pub(crate) const GATEWAY: &str = "system:portcullis";
+/// The extra key for the name of the node that a service-account token is bound to.
+pub(crate) const NODE_NAME_KEY: &str = "authentication.kubernetes.io/node-name";
 /// The extra key for the ID of the credential that was authenticated.
 pub(crate) const CREDENTIAL_ID_KEY: &str = "authentication.kubernetes.io/credential-id";
+
+/// The approximate memory of a stored text beyond its bytes.
+pub(crate) const TEXT_OVERHEAD: usize = 2 * size_of::<String>();
 
 /// A user as `SelfSubjectReview` returns it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,6 +77,20 @@ impl UserInfo {
         self.name == ANONYMOUS || self.groups.iter().any(is_status)
     }
 
+    /// Approximate memory of the user as an [`Identity`]: the texts and the overhead of each. They count twice, because
+    /// `Identity` also holds them as header lines.
+    pub(crate) fn weight(&self) -> usize {
+        let text = |text: &String| TEXT_OVERHEAD + text.len();
+        let header = |value: &String| 2 * text(value) + size_of::<(HeaderName, HeaderValue)>();
+        let of_extra = |(key, values): (&String, &Vec<String>)| -> usize {
+            text(key) + values.iter().map(|value| text(key) + header(value)).sum::<usize>()
+        };
+        header(&self.name)
+            + self.uid.as_ref().map_or(0, header)
+            + self.groups.iter().map(header).sum::<usize>()
+            + self.extra.iter().map(of_extra).sum::<usize>()
+    }
+
     /// Whether kube-apiserver treats the user as anonymous in its mitigation of HTTP/2 floods.
     // apiserver: pkg/endpoints/filters/authentication.go, isAnonymousUser
     pub fn is_unauthenticated(&self) -> bool {
@@ -106,7 +126,6 @@ impl Identity {
     }
 
     /// Whether both share one allocation.
-    #[cfg(test)]
     pub(crate) fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -41,6 +41,10 @@ pub(crate) fn client(backend: &Arc<Backend>) -> kube::Client {
     kube::Client::new(BackendService(Arc::new(OwnConnections::new(backend))), "default")
 }
 
+/// A request extension: the user as whom a request is sent, in place of the gateway's own.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestIdentity(pub(crate) Identity);
+
 /// The API server did not respond in time.
 #[derive(Debug, thiserror::Error)]
 #[error("no response from the API server within {0:?}")]
@@ -75,6 +79,7 @@ fn pools(backend: &Backend) -> Pools {
 }
 
 /// Sends requests as `system:portcullis`; in identity mode `impersonate`, as the user of the gateway's own credential.
+/// A [`RequestIdentity`] replaces both.
 struct BackendService(Arc<OwnConnections>);
 
 // threat: silent-backend
@@ -99,9 +104,13 @@ impl Service<Request<kube::client::Body>> for BackendService {
             let is_prompt = is_watch || (head.method == Method::GET && query.is_none());
             head.uri = backend.uri(None, path)?;
             head.headers.insert(http::header::USER_AGENT, GATEWAY_USER_AGENT);
-            if backend.identity() == IdentityMode::RequestHeader {
-                let identity = Identity::from(UserInfo::portcullis()).encode(backend.identity())?;
-                write_identity(&mut head.headers, &identity);
+            let user = match (head.extensions.remove::<RequestIdentity>(), backend.identity()) {
+                (Some(RequestIdentity(user)), _) => Some(user),
+                (None, IdentityMode::RequestHeader) => Some(Identity::from(UserInfo::portcullis())),
+                (None, IdentityMode::Impersonate) => None,
+            };
+            if let Some(user) = user {
+                write_identity(&mut head.headers, &user.encode(backend.identity())?);
             }
             backend.add_credential(&mut head.headers);
             let class = if is_watch { SharingClass::Long } else { SharingClass::Short };

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -23,6 +24,7 @@ use crate::controllers::settings::SignerSettings;
 use crate::go::rfc3339;
 use crate::metrics::Metrics;
 use crate::state::snapshot::Snapshot;
+use crate::user::GATEWAY;
 
 /// The flags of `portcullis check`: those of `serve`, and the output format.
 #[derive(Debug, Clone, Args)]
@@ -77,6 +79,7 @@ struct ClusterReport {
     routes: Option<RoutesReport>,
     endpoints: Vec<String>,
     identity: String,
+    impersonation: String,
     authenticators: Vec<String>,
     tokens: usize,
     issuers: Vec<IssuerReport>,
@@ -186,9 +189,10 @@ impl CheckReport {
 
 impl ClusterReport {
     fn of(cluster: Cluster) -> Self {
-        let Cluster { name, routes, authentication, backend, controllers } = cluster;
+        let Cluster { name, routes, authentication, backend, impersonation, controllers } = cluster;
         let controllers = controllers.as_deref();
         let address = |endpoint: &Endpoint| format!("https://{}{}", endpoint.address, backend.path_prefix);
+        let named = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned());
         let identity = backend.identity.to_possible_value();
         Self {
             name,
@@ -199,7 +203,8 @@ impl ClusterReport {
                 }
             },
             endpoints: backend.endpoints.iter().map(address).collect(),
-            identity: identity.map(|value| value.get_name().to_owned()).unwrap_or_default(),
+            identity: named(identity).unwrap_or_default(),
+            impersonation: named(impersonation.to_possible_value()).unwrap_or_default(),
             authenticators: authenticators(&authentication),
             issuers: authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer)).collect(),
             tokens: authentication.static_tokens.map_or(0, |tokens| tokens.count()),
@@ -209,6 +214,14 @@ impl ClusterReport {
                 .and_then(|run| run.election.as_ref())
                 .map(|election| format!("{}/{}", election.namespace, election.name)),
         }
+    }
+
+    fn impersonation_line(&self) -> String {
+        if self.impersonation == "backend" {
+            return "decided by the backend".to_owned();
+        }
+        let user = if self.identity == "requestHeader" { GATEWAY } else { "the user of the kubeconfig" };
+        format!("decided by the gateway; {user} needs create on subjectaccessreviews (deploy/rbac.yaml)")
     }
 
     fn rows(&self) -> Vec<(&'static str, Vec<String>)> {
@@ -224,6 +237,7 @@ impl ClusterReport {
             ("match", matching),
             ("backend", self.endpoints.clone()),
             ("identity", vec![self.identity.clone()]),
+            ("Impersonate-*", vec![self.impersonation_line()]),
             ("clients", self.authenticators.clone()),
         ];
         if !self.controllers.is_empty() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::authn::settings::Authentication;
+use crate::authz::impersonation::ImpersonationBy;
 use crate::backend::settings::Backend;
 use crate::controllers::settings::ControllerSettings;
 
@@ -17,6 +18,8 @@ pub struct Cluster {
     pub authentication: Authentication,
     /// Its API servers.
     pub backend: Backend,
+    /// Who decides on `Impersonate-*`.
+    pub impersonation: ImpersonationBy,
     /// The controllers that run for it, if any.
     pub controllers: Option<Arc<ControllerSettings>>,
 }

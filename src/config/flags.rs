@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 pub use super::controller_flags::{ControllerFlags, SignerProfileKeys};
 use super::sections::GivenFlags;
+use crate::authz::impersonation::ImpersonationBy;
 use crate::user::IdentityMode;
 
 /// Every flag of `portcullis serve`.
@@ -228,6 +229,12 @@ pub struct BackendFlags {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = IdentityMode::RequestHeader)]
     #[serde(with = "super::sections::by_flag_name")]
     pub identity: IdentityMode,
+    /// Who decides on the Impersonate-* headers of clients. `gateway`: the gateway, by SubjectAccessReviews at the
+    /// backend, which deploy/rbac.yaml allows; the backend receives the impersonated user. `backend`: the backend, which
+    /// receives the headers; only with --identity=requestHeader.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = ImpersonationBy::Gateway)]
+    #[serde(with = "super::sections::by_flag_name")]
+    pub impersonation: ImpersonationBy,
     /// The backend's --requestheader-username-headers. Set the four flags --backend-requestheader-* if the gateway may
     /// not read the backend's config map extension-apiserver-authentication; headers of these names are removed from
     /// client requests.

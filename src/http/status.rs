@@ -246,7 +246,6 @@ impl Status {
 
     /// 403. `reason` is the text of the authorizer; it may be empty.
     // apiserver: responsewriters/errors.go, ForbiddenStatusError; apimachinery: api/errors, NewForbidden
-    #[cfg(any(test, feature = "dev"))]
     pub(crate) fn forbidden(attempt: &Attempt<'_>, reason: &str) -> Self {
         // kube-apiserver escapes only the attempt, not the reason, nor the name before it.
         let mut said = sanitize(&attempt.to_string());

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::respond::{self, RefusalRenderer, shown_audit_id};
 use super::{AUDIT_ID, LogThrottle};
 use crate::authn::{AuthnError, ProvenIdentity};
+use crate::authz::impersonation::ImpersonationError;
 use crate::backend::pool::SendError;
 use crate::clock::UnixTime;
 use crate::cluster::Cluster;
@@ -64,6 +65,8 @@ struct LogLine {
     method: Method,
     path: String,
     user: Option<Identity>,
+    /// The user as whom the request is made, if it is another one.
+    impersonated_user: Option<Identity>,
     authenticator: &'static str,
     throttle: Arc<LogThrottle>,
 }
@@ -82,6 +85,10 @@ enum RefusalSeverity {
 impl LogLine {
     fn user(&self) -> Option<Cow<'_, str>> {
         self.user.as_ref().map(|user| cut(&user.name))
+    }
+
+    fn impersonated_user(&self) -> Option<Cow<'_, str>> {
+        self.impersonated_user.as_ref().map(|user| cut(&user.name))
     }
 
     fn method(&self) -> Cow<'_, str> {
@@ -148,6 +155,7 @@ impl AccessLog {
             // Without the query, which may carry secrets.
             path: cut(request.uri().path()).into_owned(),
             user: None,
+            impersonated_user: None,
             authenticator: "",
             throttle: Arc::clone(throttle),
         };
@@ -242,6 +250,11 @@ impl AccessLog {
         metrics.authentication.duration.of(result).observe(took.as_secs_f64());
     }
 
+    /// Records the user as whom the request is made, if it is not the client.
+    pub(super) fn note_impersonated(&mut self, user: Option<&Identity>) {
+        self.guard.line.impersonated_user = user.cloned();
+    }
+
     /// Completes the response: renders a refusal, adds the headers of every response, and attaches the guard to the body.
     pub(super) fn finish(
         mut self,
@@ -266,7 +279,9 @@ impl AccessLog {
         if upgraded {
             let line = &self.guard.line;
             let LogLine { peer, path, .. } = line;
-            info!(audit_id = line.audit_id(), %peer, path, user = line.user().as_deref(), "connection upgraded");
+            let (user, impersonated_user) = (line.user(), line.impersonated_user());
+            let (user, impersonated_user) = (user.as_deref(), impersonated_user.as_deref());
+            info!(audit_id = line.audit_id(), %peer, path, user, impersonated_user, "connection upgraded");
         }
         response.map(|body| body.with_guard(Box::new(self.guard)))
     }
@@ -283,6 +298,9 @@ impl AccessLog {
                 self.guard.metrics.backend.unencodable_identities.inc();
                 let message = "refused an identity that HTTP headers cannot carry unchanged";
                 log(RefusalSeverity::Warning, &error.to_string(), message);
+            }
+            Refusal::Impersonation(ImpersonationError::Unanswered(error)) => {
+                log(RefusalSeverity::Error, &error.to_string(), "impersonation could not be checked");
             }
             Refusal::Panic => {
                 line.log_refusal(RefusalSeverity::Error, None, None, "handling the request panicked");
@@ -343,13 +361,15 @@ impl Drop for AccessLogGuard {
         let is_slow = *kind != InflightKind::LongRunning && took >= SLOW_REQUEST_THRESHOLD;
         if is_slow && let Some(LogPermit { suppressed }) = throttle.permit(peer.ip()) {
             let (audit_id, method, user) = (line.audit_id(), line.method(), line.user());
-            let (method, user) = (&*method, user.as_deref());
-            warn!(target: REQUEST_LOG, audit_id, %peer, method, path, verb, user, authenticator, code, ?took, suppressed, "slow request");
+            let (method, user, impersonated_user) = (&*method, user.as_deref(), line.impersonated_user());
+            let impersonated_user = impersonated_user.as_deref();
+            warn!(target: REQUEST_LOG, audit_id, %peer, method, path, verb, user, impersonated_user, authenticator, code, ?took, suppressed, "slow request");
         } else {
             // Inline, so that the values are computed only if the line is written.
             info!(
                 target: REQUEST_LOG, audit_id = line.audit_id(), %peer, method = &*line.method(), path, verb,
-                user = line.user().as_deref(), authenticator, code, ?took, "request"
+                user = line.user().as_deref(), impersonated_user = line.impersonated_user().as_deref(), authenticator,
+                code, ?took, "request"
             );
         }
     }

@@ -4,6 +4,8 @@
 use http::StatusCode;
 
 use crate::authn::AuthnError;
+use crate::authz::ReviewError;
+use crate::authz::impersonation::{BadImpersonation, ImpersonationError};
 use crate::backend::pool::SendError;
 use crate::cluster::router::RouteError;
 use crate::http::status::{Reason, Status};
@@ -33,8 +35,12 @@ pub(super) enum Refusal {
     UnknownImpersonateHeader(#[from] UnknownImpersonateHeader),
     #[error(transparent)]
     UnencodableIdentity(#[from] UnencodableIdentity),
-    #[error("impersonation is not available with --identity=impersonate")]
-    ImpersonationUnavailable,
+    #[error(transparent)]
+    BadImpersonation(#[from] BadImpersonation),
+    #[error("the impersonated user cannot be forwarded: {0}")]
+    UnencodableImpersonation(#[source] UnencodableIdentity),
+    #[error(transparent)]
+    Impersonation(#[from] ImpersonationError),
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     #[error(transparent)]
@@ -63,17 +69,15 @@ impl Refusal {
             }
             Self::RouteError(RouteError::Misdirected) => Status::misdirected(),
             Self::RouteError(RouteError::NotFound) => Status::not_found(),
-            Self::RequestInfo(status) => (**status).clone(),
+            Self::RequestInfo(status) | Self::Impersonation(ImpersonationError::Forbidden(status)) => {
+                (**status).clone()
+            }
             Self::BadTimeout(bad) => Status::bad_request(bad.to_string()),
             Self::Unauthenticated(_) | Self::UnencodableIdentity(_) => Status::unauthorized(),
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
-            Self::ImpersonationUnavailable => Status {
-                nosniff: true,
-                ..Status::new(
-                    Reason::Forbidden,
-                    "forbidden: impersonation is not available: this gateway forwards identities by impersonation",
-                )
-            },
+            Self::BadImpersonation(bad) => Status::bad_impersonation(bad.to_string()),
+            Self::UnencodableImpersonation(cause) => Status::bad_impersonation(cause.to_string()),
+            Self::Impersonation(ImpersonationError::Unanswered(error)) => unanswered_status(error),
             Self::Prepare(PrepareError::DotSegment) => Status::bad_request(
                 "the path has a dot segment, which could escape the path prefix of the API server's URL",
             ),
@@ -107,6 +111,25 @@ fn malformed_response(malformed: MalformedRequest) -> RefusalResponse {
         MalformedRequest::Expectation => (StatusCode::EXPECTATION_FAILED, ""),
     };
     RefusalResponse::Bare(code, text)
+}
+
+/// The response to a request about which the authorizer says nothing. It is refused, and may be sent again if that can
+/// help.
+fn unanswered_status(error: &ReviewError) -> Status {
+    match error {
+        ReviewError::Overloaded => Status::too_many_requests(RETRY_AFTER_SECONDS),
+        ReviewError::Unavailable(_) => Status::service_unavailable(
+            "the API server behind this gateway does not answer access reviews, try again later",
+            Some(RETRY_AFTER_SECONDS),
+        ),
+        ReviewError::Forbidden(_) | ReviewError::Unusable(_) => Status {
+            nosniff: true,
+            ..Status::new(
+                Reason::Forbidden,
+                "forbidden: this gateway cannot check whether the user may impersonate; its log says why",
+            )
+        },
+    }
 }
 
 /// The response to a request that has no usable response from the backend.

@@ -93,8 +93,8 @@ pub(crate) async fn send(
     context: ForwardContext,
     tunnel: impl FnOnce() -> EndGuard,
 ) -> Result<Response<Body>, ForwardError> {
-    let Prepared { backend, request, header_size, info, identity, deadline, upgrade, prefixes } = prepared;
-    let authenticated = (!identity.is_unauthenticated()).then_some(identity.name.as_str());
+    let Prepared { backend, request, header_size, info, owner, deadline, upgrade, prefixes } = prepared;
+    let authenticated = owner.as_ref().map(|client| client.name.as_str());
     let class = SharingClass::of(&info, authenticated, context.client, header_size);
     let buffers_response = matches!(class, SharingClass::Anonymous { .. }) && !info.is_long_running();
     let tunnel_deadline = if authenticated.is_none() { deadline } else { None };

@@ -7,17 +7,19 @@ use std::sync::Arc;
 
 use http::uri::PathAndQuery;
 use http::{Request, Uri};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::error_map::Refusal;
 use crate::authn::ProvenIdentity;
+use crate::authz::impersonation::WantedUser;
 use crate::backend::Backend;
 use crate::cluster::Cluster;
 use crate::http::transport::Incoming;
+use crate::pipeline::forward::ForwardError;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
-use crate::user::{EncodedIdentity, Identity, IdentityMode};
+use crate::user::{EncodedIdentity, Identity};
 
 /// A well-formed request, which every server parses alike.
 pub(crate) struct Received {
@@ -53,7 +55,9 @@ pub(crate) struct Identified {
 pub(crate) struct Authorized {
     data: Box<StageData>,
     identity: EncodedIdentity,
-    /// `Impersonate-*` headers that the backend authorizes.
+    /// The client's own identity.
+    requester: Identity,
+    /// `Impersonate-*` headers that the backend authorizes; empty if the gateway does.
     impersonate: ImpersonateHeaders,
 }
 
@@ -78,6 +82,8 @@ pub(crate) struct ForwardParts {
     pub(crate) info: RequestInfo,
     pub(crate) deadline: Option<Instant>,
     pub(crate) identity: EncodedIdentity,
+    /// The client's own identity, by which its use of connections is bounded.
+    pub(crate) requester: Identity,
     /// Whether an authenticated front proxy sent the request; its `X-Forwarded-For` is trusted.
     pub(crate) is_from_front_proxy: bool,
     /// `Impersonate-*` headers that the backend authorizes.
@@ -164,22 +170,43 @@ impl Routed {
 }
 
 impl Identified {
-    /// Decides the identity under which the request is made: the client's own. The backend authorizes the client's
-    /// `Impersonate-*` headers. In identity mode `impersonate` the gateway itself passes identities in these headers, so
-    /// the client's are refused.
-    pub(super) fn authorize(self) -> Result<Authorized, Refusal> {
-        let Self { data, identity, impersonate } = self;
+    /// Decides the identity under which the request is made: the client's own, or that of a user as whom it may act.
+    /// With `--impersonation=backend` the backend decides, and receives the client's `Impersonate-*` headers.
+    // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
+    // threat: unauthorized-impersonation
+    pub(super) async fn authorize(self) -> Result<Authorized, Refusal> {
+        let Self { data, identity: requester, impersonate } = self;
         impersonate.check_known()?;
         let mode = data.cluster().backend.identity();
-        let identity = identity.encode(mode)?;
-        if mode == IdentityMode::Impersonate && !impersonate.is_empty() {
-            return Err(Refusal::ImpersonationUnavailable);
-        }
-        Ok(Authorized { data, identity, impersonate })
+        let Some(impersonator) = &data.cluster().impersonator else {
+            let identity = requester.clone().encode(mode)?;
+            return Ok(Authorized { data, identity, requester, impersonate });
+        };
+        let wanted = if impersonate.is_empty() { None } else { WantedUser::of(impersonate.headers())? };
+        let identity = match wanted {
+            None => requester.clone().encode(mode)?,
+            Some(wanted) => {
+                let deciding = impersonator.impersonate(&requester, &wanted, data.info());
+                let impersonated = within(data.deadline(), deciding).await??;
+                impersonated.encode(mode).map_err(Refusal::UnencodableImpersonation)?
+            }
+        };
+        Ok(Authorized { data, identity, requester, impersonate: ImpersonateHeaders::default() })
     }
 }
 
+/// Waits for `future`, but not beyond the deadline.
+async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Result<T, Refusal> {
+    let Some(deadline) = deadline else { return Ok(future.await) };
+    timeout_at(deadline, future).await.map_err(|_| ForwardError::Timeout.into())
+}
+
 impl Authorized {
+    /// The identity under which the request is made, if it is not the client's own.
+    pub(crate) fn impersonated(&self) -> Option<&Identity> {
+        (!self.identity.is_shared_with(&self.requester)).then_some(&*self.identity)
+    }
+
     /// Whether the backend authorizes `Impersonate-*` headers of the request.
     pub(crate) fn is_impersonating(&self) -> bool {
         !self.impersonate.is_empty()
@@ -199,7 +226,7 @@ impl Admitted {
 
     /// Splits the request into its parts, to forward it.
     pub(super) fn into_parts(self) -> ForwardParts {
-        let Authorized { data, identity, impersonate } = self.0;
+        let Authorized { data, identity, requester, impersonate } = self.0;
         let StageData { request, cut_prefix, route: Route { cluster, info, deadline }, is_from_front_proxy } =
             *data;
         let backend = Arc::clone(&cluster.backend);
@@ -210,6 +237,7 @@ impl Admitted {
             info,
             deadline,
             identity,
+            requester,
             is_from_front_proxy,
             impersonate,
         }

@@ -93,6 +93,11 @@ impl ImpersonateHeaders {
         self.0.is_empty()
     }
 
+    /// The headers.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.0
+    }
+
     /// Refuses an unknown header of the namespace.
     // apiserver: pkg/endpoints/filters/impersonation/impersonation.go
     // threat: unknown-identity-headers

@@ -7,6 +7,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use crate::names::is_dns_subdomain;
+
 /// A selector does not parse. The text is for logs and authorizers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -393,17 +395,6 @@ fn is_label_key(key: &str) -> bool {
 fn is_label_value(value: &str) -> bool {
     let inside = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     value.len() <= 63 && value.bytes().all(inside) && ends_fit(value, |byte| byte.is_ascii_alphanumeric())
-}
-
-// apimachinery: pkg/api/validate/content/dns.go, IsDNS1123Subdomain
-fn is_dns_subdomain(name: &str) -> bool {
-    let small = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    name.len() <= 253
-        && name.split('.').all(|label| {
-            !label.is_empty()
-                && label.bytes().all(|byte| small(byte) || byte == b'-')
-                && ends_fit(label, small)
-        })
 }
 
 fn ends_fit(text: &str, fits: impl Fn(u8) -> bool) -> bool {

@@ -15,6 +15,7 @@ use crate::mint::{Mint, Token};
 
 pub(crate) const BOTH: &[Version] = &[Version::H1, Version::H2];
 pub(crate) const H1: &[Version] = &[Version::H1];
+pub(crate) const H2: &[Version] = &[Version::H2];
 
 const SELF: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 

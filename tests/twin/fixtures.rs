@@ -3,6 +3,7 @@
 //! Cases read in `twin-fixed` and write in `twin`, so that reads give the same result on every server at any time.
 
 pub(crate) mod credentials;
+mod impersonation;
 
 use serde_json::{Value, json};
 
@@ -116,12 +117,14 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         ]),
     ));
     objects.push(binding("twin-impersonators", None, "twin-impersonator", "Group", "impersonators"));
-    // The gateway's permissions: to read objects of tokens, and to patch a label of token secrets.
+    // The gateway's permissions: to read objects of tokens, to patch a label of token secrets, and to ask who may
+    // impersonate.
     objects.push(role(
         "twin-gateway",
         &json!([
             {"apiGroups": [""], "resources": ["secrets", "serviceaccounts", "pods", "nodes"], "verbs": ["get", "list", "watch"]},
             {"apiGroups": [""], "resources": ["secrets"], "verbs": ["patch"]},
+            {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
         ]),
     ));
     objects.push(binding("twin-gateway", None, "twin-gateway", "User", "system:portcullis"));
@@ -145,6 +148,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         ]),
     ));
     objects.push(binding("twin-legacy", None, "twin-legacy-impersonator", "User", "legacy-impersonator"));
+    objects.extend(impersonation::objects());
     objects
 }
 

@@ -111,6 +111,17 @@ impl Plan {
                 });
             }
         }
+        // Only what an identity mode changes: how the backend receives the user.
+        for case in http.iter().filter(|case| case.group == "impersonation") {
+            for version in case.versions {
+                let protocol = if *version == Version::H1 { "h1" } else { "h2" };
+                let name = test_name(&case.name);
+                planned.push(PlannedTest {
+                    name: format!("impersonating::{}::{protocol}::{name}", case.group),
+                    kind: Kind::Http { case: case.clone(), version: *version, side: Side::Impersonating },
+                });
+            }
+        }
         for (name, rule) in RULES {
             planned.push(PlannedTest { name: format!("proof::rules::{name}"), kind: Kind::Rule(*rule) });
         }
@@ -239,7 +250,7 @@ pub(crate) struct Compared {
 
 /// Fails if there are undeclared differences, or if a declared difference does not occur.
 fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(), Failed> {
-    let Some(Declared { id, status }) = declared.filter(|_| side == Side::Gateway) else {
+    let Some(Declared { id, status }) = declared.filter(|_| side.is_gateway()) else {
         let text = found.differences.join("\n");
         return if text.is_empty() { Ok(()) } else { Err(text.into()) };
     };
@@ -292,7 +303,7 @@ async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) 
         };
         let (left, right) = tokio::join!(
             send(reference, &reference_values, true),
-            send(subject, &subject_values, side != Side::Gateway)
+            send(subject, &subject_values, !side.is_gateway())
         );
         remember(&left, &mut reference_values);
         remember(&right, &mut subject_values);

@@ -32,6 +32,8 @@ pub(crate) enum Side {
     Second,
     Backend,
     Gateway,
+    /// The gateway with `--identity=impersonate`, in front of the reference.
+    Impersonating,
     /// The same servers with the authenticators of [`Setting::Flags`], and the same backend.
     FlagsReference,
     FlagsSecond,
@@ -45,6 +47,7 @@ impl Side {
             Self::Second => "second",
             Self::Backend => "backend",
             Self::Gateway => "gateway",
+            Self::Impersonating => "impersonating",
             Self::FlagsReference => "flags-reference",
             Self::FlagsSecond => "flags-second",
             Self::FlagsGateway => "flags-gateway",
@@ -68,8 +71,8 @@ impl Side {
         }
     }
 
-    fn is_gateway(self) -> bool {
-        matches!(self, Self::Gateway | Self::FlagsGateway)
+    pub(crate) fn is_gateway(self) -> bool {
+        matches!(self, Self::Gateway | Self::Impersonating | Self::FlagsGateway)
     }
 }
 
@@ -228,6 +231,7 @@ fn kubeconfig(dir: &Path, server: SocketAddr, name: &str) -> String {
 fn write_pki(dir: &Path, authorities: &Authorities) -> std::io::Result<()> {
     let server = authorities.server.server(&["127.0.0.1", "localhost"]);
     let inner = authorities.inner.leaf().cn("front-proxy").issue();
+    let gateway = authorities.client.leaf().cn("gateway").org("system:masters").issue();
     for (name, content) in [
         ("server-ca.crt", authorities.server.cert_pem()),
         ("client-ca.crt", authorities.client.cert_pem()),
@@ -238,6 +242,8 @@ fn write_pki(dir: &Path, authorities: &Authorities) -> std::io::Result<()> {
         ("inner.crt", inner.cert_pem()),
         ("inner.key", inner.key_pem()),
         ("tokens.csv", TOKENS.to_owned()),
+        ("gateway.crt", gateway.cert_pem()),
+        ("gateway.key", gateway.key_pem()),
     ] {
         fs::write(dir.join(name), content)?;
     }

@@ -5,7 +5,6 @@ use std::mem::size_of;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue};
 use lru::LruCache;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -14,6 +13,8 @@ use super::super::{AuthnError, AuthnVerdict};
 use super::key::CacheKey;
 use crate::authn::trace::TraceRecord;
 use crate::clock::UnixTime;
+use crate::expiring_lru::ExpiringLru;
+use crate::user::TEXT_OVERHEAD;
 
 /// Result of a lookup.
 #[derive(Debug)]
@@ -39,19 +40,10 @@ pub(super) enum CacheEntry {
 /// One shard of a cache.
 #[derive(Debug)]
 pub(super) struct CacheShard {
-    stored: LruCache<CacheKey, StoredOutcome>,
+    stored: ExpiringLru<CacheKey, Arc<LookupOutcome>>,
     pending: HashMap<CacheKey, PendingLookup>,
     /// Tokens whose last verdict was a success, including those whose verdict has expired.
     good: Option<LruCache<CacheKey, ()>>,
-    weight: usize,
-    capacity: usize,
-}
-
-#[derive(Debug)]
-struct StoredOutcome {
-    outcome: Arc<LookupOutcome>,
-    until: Instant,
-    weight: usize,
 }
 
 impl CacheShard {
@@ -59,7 +51,7 @@ impl CacheShard {
     /// success.
     pub(super) fn new(capacity: usize, good_tokens: usize) -> Self {
         let good = NonZeroUsize::new(good_tokens).map(LruCache::new);
-        Self { stored: LruCache::unbounded(), pending: HashMap::new(), good, weight: 0, capacity }
+        Self { stored: ExpiringLru::new(capacity), pending: HashMap::new(), good }
     }
 
     /// Whether the last verdict on a token was a success.
@@ -80,11 +72,10 @@ impl CacheShard {
     /// Returns the state of a key and registers a pending lookup for a vacant one. `now` is compared with the expiry of
     /// credentials, `instant` with that of cache entries: setting the clock back must not prolong them.
     pub(super) fn entry(&mut self, key: CacheKey, now: UnixTime, instant: Instant) -> CacheEntry {
-        if let Some(stored) = self.stored.get(&key)
-            && instant < stored.until
-            && stored.outcome.holds_at(now)
+        if let Some(stored) = self.stored.get(&key, instant)
+            && stored.holds_at(now)
         {
-            return CacheEntry::Hit(Arc::clone(&stored.outcome));
+            return CacheEntry::Hit(Arc::clone(stored));
         }
         if let Some(pending) = self.pending.get(&key) {
             return CacheEntry::Pending(pending.clone());
@@ -108,16 +99,7 @@ impl CacheShard {
         instant: Instant,
     ) {
         let weight = outcome.weight();
-        self.weight += weight;
-        if let Some(before) = self.stored.put(key, StoredOutcome { outcome, until, weight }) {
-            self.weight -= before.weight;
-        }
-        while let Some((_, oldest)) = self.stored.peek_lru()
-            && (self.weight > self.capacity || oldest.until <= instant)
-        {
-            self.weight -= oldest.weight;
-            self.stored.pop_lru();
-        }
+        self.stored.put(key, outcome, weight, until, instant);
     }
 
     #[cfg(test)]
@@ -145,29 +127,18 @@ impl LookupOutcome {
         }
     }
 
-    /// Approximate memory of a stored outcome: its texts and the overhead of each. The user's attributes count twice,
-    /// because `Identity` also holds them as header lines.
+    /// Approximate memory of a stored outcome: its texts and the overhead of each.
     fn weight(&self) -> usize {
-        const OVERHEAD: usize = 2 * size_of::<String>();
-        let text = |text: &String| OVERHEAD + text.len();
-        let header = |value: &String| 2 * text(value) + size_of::<(HeaderName, HeaderValue)>();
+        let text = |text: &String| TEXT_OVERHEAD + text.len();
         let verdict = match &self.verdict {
             Ok(Some(found)) => {
-                let user = &found.user;
-                let of_extra = |(key, values): (&String, &Vec<String>)| -> usize {
-                    text(key) + values.iter().map(|value| text(key) + header(value)).sum::<usize>()
-                };
-                header(&user.name)
-                    + user.uid.as_ref().map_or(0, header)
-                    + user.groups.iter().map(header).sum::<usize>()
-                    + user.extra.iter().map(of_extra).sum::<usize>()
-                    + found.audiences.iter().map(|audience| text(&audience.0)).sum::<usize>()
+                found.user.weight() + found.audiences.iter().map(|audience| text(&audience.0)).sum::<usize>()
             }
             Ok(None) => 0,
             Err(error) => text(&error.to_string()),
         };
         let record = self.record.warnings.iter().map(text).sum::<usize>()
             + self.record.annotations.iter().map(|(key, value)| text(key) + text(value)).sum::<usize>();
-        size_of::<CacheKey>() + size_of::<StoredOutcome>() + size_of::<Self>() + 256 + verdict + record
+        size_of::<CacheKey>() + size_of::<Self>() + 304 + verdict + record
     }
 }

@@ -65,7 +65,7 @@ impl LegacyTokenAuthenticator {
                 return Err(checks.invalid(Check::Other(check), format!("{check} claim is missing")));
             }
         }
-        if identity::split(&public.subject) != Some((&claims.namespace, &claims.name)) {
+        if crate::user::service_account::split(&public.subject) != Some((&claims.namespace, &claims.name)) {
             return Err(checks.invalid(Check::Other("sub"), "sub claim is invalid"));
         }
         checks.pass(Check::Other("sub"), || public.subject.clone());

@@ -8,6 +8,7 @@ use rustls_pki_types::DnsName;
 
 use super::ConfigResolver;
 use super::controllers::Tenant;
+use crate::authz::impersonation::ImpersonationBy;
 use crate::backend::settings::Backend;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::error::ConfigError;
@@ -16,6 +17,8 @@ use crate::config::flags::{BackendFlags, ClusterKeys, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
 use crate::config::sections::{ConfigLayer, MergedSection};
 use crate::http::identity_headers::RequestHeaderNames;
+use crate::names::is_dns_label;
+use crate::user::IdentityMode;
 
 /// The name of the cluster configured by flags.
 const ONLY_CLUSTER: &str = "backend";
@@ -86,17 +89,29 @@ impl ConfigResolver<'_> {
             let name = self.cluster_name(&given, &mut unique);
             let routes = self.routes(&given, several, &mut unique);
             let backend = self.backend(&given, file.is_some());
+            let impersonation = self.impersonation(&given);
             if let (Some(name), Some(routes), Some(authentication), Some(backend)) =
                 (name, routes, authentication, backend)
             {
                 let (running, signing) = running.unzip();
                 tenants.push(Tenant::new(&name, signing.unwrap_or_default(), &authentication));
                 let controllers = running.map(Arc::new);
-                clusters.push(Cluster { name, routes, authentication, backend, controllers });
+                clusters.push(Cluster { name, routes, authentication, backend, impersonation, controllers });
             }
         }
         self.keep_tenants_apart(&tenants);
         clusters
+    }
+
+    /// Who decides on `Impersonate-*`. Reports an error if the backend should, but receives the gateway's own.
+    fn impersonation(&mut self, given: &MergedSection<ClusterKeys>) -> ImpersonationBy {
+        let BackendFlags { identity, impersonation, .. } = given.values.backend;
+        if (identity, impersonation) == (IdentityMode::Impersonate, ImpersonationBy::Backend) {
+            let problem = "backend cannot be combined with --identity=impersonate: the gateway itself uses Impersonate-*";
+            let error = ConfigError::new(given.key("impersonation"), problem);
+            self.errors.push(error.fix("remove it, so that the gateway decides on the headers of clients"));
+        }
+        impersonation
     }
 
     fn cluster_name(
@@ -243,15 +258,6 @@ impl ConfigResolver<'_> {
             }
         }
     }
-}
-
-// apimachinery: pkg/api/validate/content, IsDNS1123Label
-fn is_dns_label(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&name.len())
-        && name.bytes().all(inner)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
 }
 
 /// A DNS name in lower case, whose first label may be `*`.

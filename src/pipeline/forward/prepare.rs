@@ -20,7 +20,7 @@ use crate::http::limits::MAX_HEADER_LIST_SIZE;
 use crate::http::transport::Incoming;
 use crate::pipeline::stages::{Admitted, ForwardParts};
 use crate::request::info::RequestInfo;
-use crate::user::{EncodedIdentity, IdentityMode};
+use crate::user::{EncodedIdentity, Identity, IdentityMode};
 
 /// The reason why a request cannot be forwarded; always the client's fault.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,8 @@ pub(crate) struct Prepared {
     /// The size of its header list.
     pub(super) header_size: usize,
     pub(super) info: RequestInfo,
-    pub(super) identity: EncodedIdentity,
+    /// The client on whose connections the request is sent; `None` if the client or the user it acts as is anonymous.
+    pub(super) owner: Option<Identity>,
     pub(super) deadline: Option<Instant>,
     /// The protocol of a requested upgrade, and the client's side of the connection.
     pub(super) upgrade: Option<(HeaderValue, OnUpgrade)>,
@@ -57,6 +58,7 @@ pub(crate) fn prepare(admitted: Admitted, context: &ForwardContext) -> Result<Pr
         info,
         deadline,
         identity,
+        requester,
         is_from_front_proxy,
         impersonate,
     } = admitted.into_parts();
@@ -76,8 +78,12 @@ pub(crate) fn prepare(admitted: Admitted, context: &ForwardContext) -> Result<Pr
     if header_size > MAX_HEADER_LIST_SIZE {
         return Err(PrepareError::HeaderTooLarge);
     }
+    // kube-apiserver closes a connection after a request of an anonymous user, also of an impersonated one. Otherwise the
+    // client counts, and not the user it acts as: one that may act as many users has the share of one.
+    // threat: anonymous-lockout
+    let owner = (!identity.is_unauthenticated() && !requester.is_unauthenticated()).then_some(requester);
     let prefixes = PathPrefixes::between(&backend, &request, cut_prefix);
-    Ok(Prepared { backend, request, header_size, info, identity, deadline, upgrade, prefixes })
+    Ok(Prepared { backend, request, header_size, info, owner, deadline, upgrade, prefixes })
 }
 
 /// Replaces everything that a backend trusts in a client's header. `further_names` are non-standard headers from which

@@ -1,12 +1,18 @@
 //! `Impersonate-*`: allowed, forbidden, incomplete. The message of a 403 depends on earlier decisions for the same
 //! requester, so each requester has permissions for one mode only, or none.
 
+mod modes;
+
 use crate::case::{Case, get, whoami};
 
 const GROUP: &str = "impersonation";
 const ALL: &str = "system:authenticated";
 
 pub(crate) fn cases() -> Vec<Case> {
+    [by_people(), modes::cases()].concat()
+}
+
+fn by_people() -> Vec<Case> {
     let impersonates = |name: &str, cert: &'static str, user: &str| {
         whoami(GROUP, name).cert(cert).header("Impersonate-User", user)
     };

@@ -44,6 +44,7 @@ impl Starter<'_> {
         let starting = servers.map(async |side| Ok::<_, String>((*side, self.apiserver(*side).await?)));
         let servers = try_join_all(starting).await?;
         let reference = servers.iter().find(|(side, _)| *side == Side::Reference).ok_or("no reference")?;
+        let reference_address = reference.1.target.address;
         let resource_version = self.post_fixtures(&reference.1.target, kubelet_port).await?;
         for (side, server) in &servers {
             self.wait_for_rights(*side, server).await?;
@@ -54,6 +55,7 @@ impl Starter<'_> {
             servers.into_iter().map(|(side, server)| (side, Ok(server))).collect();
         if let Some(backend) = backend {
             for side in sides.iter().filter(|side| side.is_gateway()) {
+                let backend = if *side == Side::Impersonating { reference_address } else { backend };
                 running.insert(*side, self.gateway(*side, backend).await);
             }
         }
@@ -124,8 +126,10 @@ impl Starter<'_> {
 
     async fn gateway(&self, side: Side, backend: SocketAddr) -> Result<Server, String> {
         let file = |name: &str| self.dir.join(name).display().to_string();
-        let kubeconfig = kubeconfig(self.dir, backend, "inner");
-        fs::write(file("backend.kubeconfig"), kubeconfig).map_err(text)?;
+        let impersonates = side == Side::Impersonating;
+        let kubeconfig = kubeconfig(self.dir, backend, if impersonates { "gateway" } else { "inner" });
+        let kubeconfig_file = file(&format!("{}.kubeconfig", side.name()));
+        fs::write(&kubeconfig_file, kubeconfig).map_err(text)?;
         retry_on_collision(async || {
             let [port, metrics] = free_ports()?;
             let mut flags = vec![
@@ -143,7 +147,8 @@ impl Starter<'_> {
                 "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
                 "--requestheader-group-headers=X-Remote-Group".to_owned(),
                 "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-                format!("--backend-kubeconfig={}", file("backend.kubeconfig")),
+                format!("--backend-kubeconfig={kubeconfig_file}"),
+                format!("--identity={}", if impersonates { "impersonate" } else { "requestHeader" }),
                 // The gateway becomes ready before the fixtures grant it permissions.
                 "--backend-requestheader-username-headers=X-Remote-User".to_owned(),
                 "--backend-requestheader-uid-headers=X-Remote-Uid".to_owned(),

@@ -1,12 +1,7 @@
 //! Validates the keys of extra attributes: lower-case paths below a domain that is not reserved for Kubernetes.
 
 use super::FieldError;
-
-// apimachinery: pkg/util/validation/validation.go, dns1123SubdomainErrorMsg and httpPathFmt
-const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or \
-                         '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used \
-                         for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const PATH: &str = "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')";
+use crate::names::domain_prefixed_path_problems;
 
 pub(super) fn key_problems(key: &str, field: &str) -> Vec<FieldError> {
     let mut errors = prefix_problems(key, field);
@@ -33,29 +28,6 @@ fn prefix_problems(key: &str, field: &str) -> Vec<FieldError> {
     if key.is_empty() {
         return vec![FieldError::required(field, "")];
     }
-    let Some((domain, path)) =
-        key.split_once('/').filter(|(domain, path)| !domain.is_empty() && !path.is_empty())
-    else {
-        let problem = "must be a domain-prefixed path (such as \"acme.io/foo\")";
-        return vec![FieldError::invalid(field, key, problem)];
-    };
-    let mut errors = Vec::new();
-    if domain.len() > 253 {
-        errors.push(FieldError::invalid(field, domain, "must be no more than 253 bytes"));
-    }
-    if !domain.split('.').all(is_label) {
-        errors.push(FieldError::invalid(field, domain, SUBDOMAIN));
-    }
-    if !path.chars().all(|c| c.is_ascii_alphanumeric() || "/-._~%!$&'()*+,;=:".contains(c)) {
-        errors.push(FieldError::invalid(field, path, PATH));
-    }
-    errors
-}
-
-fn is_label(label: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    !label.is_empty()
-        && label.chars().all(|c| inner(c) || c == '-')
-        && !label.starts_with('-')
-        && !label.ends_with('-')
+    let problems = domain_prefixed_path_problems(key).into_iter();
+    problems.map(|(part, problem)| FieldError::invalid(field, part, problem)).collect()
 }

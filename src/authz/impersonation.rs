@@ -1,0 +1,396 @@
+//! Who may act as whom: `Impersonate-*` headers, decided by access reviews at the API servers.
+//!
+//! Follows `k8s.io/apiserver/pkg/endpoints/filters/impersonation`: the modes of constrained impersonation (KEP-5284) in
+//! their order, then that of old. The first mode that allows decides; if none does, the first refusal is the response.
+//! An impersonation that was allowed is kept for as long as all answers that allowed it.
+
+mod key;
+mod mode;
+mod wanted;
+
+use std::sync::{Arc, Mutex};
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
+use lru::LruCache;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::question::{self, given};
+use super::{AccessReviewer, ReviewError};
+use crate::backend::Backend;
+use crate::expiring_lru::ExpiringLru;
+use crate::http::status::Status;
+use crate::metrics::Metrics;
+use crate::request::info::RequestInfo;
+use crate::sync::lock;
+use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Identity, UserInfo, service_account};
+use key::{ImpersonationKey, RequesterKey};
+use mode::Mode;
+pub(crate) use wanted::{BadImpersonation, WantedUser};
+
+/// The group that no constrained mode lets a user act as.
+const MASTERS: &str = "system:masters";
+const NODES: &str = "system:nodes";
+/// From this many groups, or extra keys or values, on, a constrained mode first asks for all of them at once.
+// apiserver: impersonation/mode.go, manyAuthorizationChecksInLoop
+const MANY: usize = 4;
+/// Concurrent questions of one request.
+const CONCURRENT_QUESTIONS: usize = 8;
+/// The number of requesters whose last successful mode is known.
+// apiserver: impersonation/cache.go, newModeIndexCache
+const MAX_REQUESTERS: std::num::NonZeroUsize = std::num::NonZeroUsize::new(10_000).unwrap();
+/// The memory of all impersonations of a cluster that are kept.
+const MAX_CACHED_BYTES: usize = 32 << 20;
+
+/// Who decides on the `Impersonate-*` headers of clients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "camelCase")]
+pub enum ImpersonationBy {
+    /// The gateway, by access reviews at the backend.
+    #[default]
+    Gateway,
+    /// The backend, which receives the headers.
+    Backend,
+}
+
+/// Decides impersonations for one cluster.
+#[derive(Debug)]
+pub(crate) struct Impersonator {
+    reviewer: AccessReviewer,
+    metrics: Arc<Metrics>,
+    last_modes: Mutex<LruCache<RequesterKey, Mode>>,
+    allowed: Mutex<ExpiringLru<ImpersonationKey, Impersonated>>,
+}
+
+/// An impersonation that is allowed.
+#[derive(Debug, Clone)]
+pub(crate) struct Impersonated {
+    /// The user as whom the request is made.
+    pub(crate) identity: Identity,
+    mode: Mode,
+    until: Instant,
+}
+
+/// Why an impersonation is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ImpersonationError {
+    /// An authorizer does not allow it.
+    #[error("{}", .0.message)]
+    Forbidden(Box<Status>),
+    /// No authorizer can say.
+    #[error(transparent)]
+    Unanswered(#[from] ReviewError),
+}
+
+impl Impersonator {
+    /// Asks the API servers of `backend`, from `runtime`.
+    pub(crate) fn new(backend: &Arc<Backend>, runtime: &Handle, metrics: &Arc<Metrics>) -> Self {
+        Self {
+            reviewer: AccessReviewer::new(backend, runtime),
+            metrics: Arc::clone(metrics),
+            last_modes: Mutex::new(LruCache::new(MAX_REQUESTERS)),
+            allowed: Mutex::new(ExpiringLru::new(MAX_CACHED_BYTES)),
+        }
+    }
+
+    /// The user as whom `requester` makes the request, if it may.
+    // threat: unauthorized-impersonation
+    pub(crate) async fn impersonate(
+        &self,
+        requester: &Identity,
+        wanted: &WantedUser,
+        info: &RequestInfo,
+    ) -> Result<Identity, ImpersonationError> {
+        let began = Instant::now();
+        let result = self.try_modes(&Impersonation { requester, wanted, info }).await;
+        let (mode, decision) = match &result {
+            Ok(found) => (found.mode.name(), "allowed"),
+            Err(_) => ("", "denied"),
+        };
+        self.metrics.impersonation.attempt(mode, decision, began.elapsed());
+        result.map(|found| found.identity)
+    }
+
+    /// Tries the mode that allowed the requester's last impersonation, then the others in order.
+    // impersonation/constrained_impersonation.go, getImpersonatedUser
+    async fn try_modes(&self, asked: &Impersonation<'_>) -> Result<Impersonated, ImpersonationError> {
+        let requester = RequesterKey::of(&asked.requester.name);
+        let last = lock(&self.last_modes).get(&requester).copied();
+        let others = Mode::ALL.into_iter().filter(|mode| Some(*mode) != last);
+        let mut refused = None;
+        for mode in last.into_iter().chain(others) {
+            if !mode.applies(asked.wanted, asked.requester) {
+                continue;
+            }
+            match self.check(mode, asked).await {
+                Ok(found) => {
+                    if Some(mode) != last {
+                        lock(&self.last_modes).put(requester, mode);
+                    }
+                    return Ok(found);
+                }
+                // Without an answer no later mode may decide, which could be one that a user may not choose.
+                Err(error @ ImpersonationError::Unanswered(_)) => return Err(error),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        // The last mode always applies.
+        Err(refused
+            .unwrap_or_else(|| ReviewError::Unusable("all impersonation modes failed".to_owned()).into()))
+    }
+
+    async fn check(&self, mode: Mode, asked: &Impersonation<'_>) -> Result<Impersonated, ImpersonationError> {
+        // The mode of old does not depend on the request.
+        let of_request = mode.is_constrained().then(|| ImpersonationKey::of_request(mode, asked));
+        if let Some(found) = of_request.and_then(|key| self.known(&key)) {
+            return Ok(found);
+        }
+        let requester = mode.requester(asked.requester);
+        let mut check = ModeCheck { mode, requester: &requester, impersonator: self, until: None };
+        if let Some(verb) = mode.verb_on_request(asked.info.verb()) {
+            check.ask(question::on_request(&requester, asked.info, verb)).await?;
+        }
+        // That of the user, whatever the request, is asked for once for many requests.
+        let of_user = ImpersonationKey::of_user(mode, asked);
+        let found = if let Some(found) = self.known(&of_user) {
+            found
+        } else {
+            let mut user_check = ModeCheck { until: None, ..check };
+            let identity = user_check.user(asked).await?.into();
+            let until = user_check.until.unwrap_or_else(Instant::now);
+            let found = Impersonated { identity, mode, until };
+            self.keep(of_user, &found);
+            found
+        };
+        if let (Some(key), Some(until)) = (of_request, check.until) {
+            self.keep(key, &Impersonated { until: until.min(found.until), ..found.clone() });
+        }
+        Ok(found)
+    }
+
+    fn known(&self, key: &ImpersonationKey) -> Option<Impersonated> {
+        lock(&self.allowed).get(key, Instant::now()).cloned()
+    }
+
+    fn keep(&self, key: ImpersonationKey, found: &Impersonated) {
+        let now = Instant::now();
+        let weight = size_of::<ImpersonationKey>() + 256 + found.identity.weight();
+        lock(&self.allowed).put(key, found.clone(), weight, found.until, now);
+    }
+}
+
+/// What a request asks for.
+struct Impersonation<'a> {
+    requester: &'a Identity,
+    wanted: &'a WantedUser,
+    info: &'a RequestInfo,
+}
+
+/// The questions of one mode.
+struct ModeCheck<'a> {
+    mode: Mode,
+    requester: &'a Identity,
+    impersonator: &'a Impersonator,
+    /// The earliest end of the answers.
+    until: Option<Instant>,
+}
+
+impl ModeCheck<'_> {
+    /// Whether the requester may impersonate every attribute of the wanted user; then the user.
+    // impersonation/mode.go, impersonationModeState.check
+    async fn user(&mut self, asked: &Impersonation<'_>) -> Result<UserInfo, ImpersonationError> {
+        let WantedUser { name, uid, groups, extra } = asked.wanted;
+        let mut user =
+            UserInfo { name: name.clone(), uid: given(uid), groups: groups.clone(), extra: extra.clone() };
+        let mut of_user = self.attributes("users", name);
+        if self.mode.is_constrained()
+            && let Some(node) = mode::node_name(name)
+        {
+            of_user.resource = Some("nodes".to_owned());
+            of_user.name = Some(self.mode.asked_node(node));
+            user.groups = vec![NODES.to_owned()];
+        }
+        if let Some((namespace, account)) = service_account::split(name) {
+            of_user.resource = Some("serviceaccounts".to_owned());
+            of_user.namespace = Some(namespace.to_owned());
+            of_user.name = Some(account.to_owned());
+            if groups.is_empty() {
+                user.groups = service_account::groups(namespace);
+            }
+        }
+        let of_uid = (!uid.is_empty()).then(|| self.authentication_attributes("uids", "", uid));
+        self.ask_all([of_user].into_iter().chain(of_uid).collect()).await?;
+        self.groups(groups).await?;
+        self.extra(asked).await?;
+        if user.name == ANONYMOUS {
+            ensure_group(&mut user.groups, ALL_UNAUTHENTICATED);
+        } else if !user.groups.iter().any(|group| group == ALL_UNAUTHENTICATED) {
+            ensure_group(&mut user.groups, ALL_AUTHENTICATED);
+        }
+        Ok(user)
+    }
+
+    // authorizeGroups
+    async fn groups(&mut self, groups: &[String]) -> Result<(), ImpersonationError> {
+        if self.mode.is_constrained() {
+            if groups.iter().any(String::is_empty) {
+                let text = "impersonating the empty string group is not allowed";
+                return Err(self.refuse(self.attributes("groups", ""), text));
+            }
+            if groups.iter().any(|group| group == MASTERS) {
+                let text = "impersonating the system:masters group is not allowed";
+                return Err(self.refuse(self.attributes("groups", MASTERS), text));
+            }
+        }
+        let all = self.attributes("groups", "*");
+        let singles = distinct(groups.iter()).map(|group| self.attributes("groups", group)).collect();
+        self.ask_for_many(all, groups.len() >= MANY, singles).await
+    }
+
+    // authorizeExtra
+    async fn extra(&mut self, asked: &Impersonation<'_>) -> Result<(), ImpersonationError> {
+        let extra = &asked.wanted.extra;
+        if self.mode.is_constrained()
+            && let Some(problem) = mode::extra_problem(extra)
+        {
+            return Err(self.refuse(self.authentication_attributes("userextras", "", ""), &problem));
+        }
+        let all = self.authentication_attributes("userextras", "*", "*");
+        let is_large = extra.len() >= MANY || extra.values().map(Vec::len).sum::<usize>() >= MANY;
+        let singles = extra.iter().flat_map(|(key, values)| {
+            distinct(values.iter()).map(|value| self.authentication_attributes("userextras", key, value))
+        });
+        let singles = singles.collect();
+        self.ask_for_many(all, is_large, singles).await
+    }
+
+    /// Asks for all names at once if there are many, else for each one.
+    ///
+    /// In constrained mode the question for `*` decides for all, as in kube-apiserver. If it does not, or in the mode of
+    /// old, where `*` is a name like any other, the rules of the requester decide, if the API server lists all of them.
+    async fn ask_for_many(
+        &mut self,
+        all: ResourceAttributes,
+        is_many: bool,
+        singles: Vec<ResourceAttributes>,
+    ) -> Result<(), ImpersonationError> {
+        if is_many && self.mode.is_constrained() {
+            match self.ask(question::on_resource(self.requester, all)).await {
+                Err(ImpersonationError::Forbidden(_)) => {}
+                decided => return decided,
+            }
+        }
+        if singles.len() < MANY {
+            return self.ask_all(singles).await;
+        }
+        let asked = Instant::now();
+        let Some(rules) = self.impersonator.reviewer.rules(self.requester).await else {
+            return self.ask_all(singles).await;
+        };
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let refused = singles.iter().position(|single| {
+            let subresource = text(&single.subresource);
+            let (group, resource, name) = (text(&single.group), text(&single.resource), text(&single.name));
+            !rules.allow(self.mode.verb(), &group, &resource, &subresource, &name)
+        });
+        match refused.and_then(|at| singles.get(at).cloned()) {
+            None => {
+                self.count_until(asked + super::reviewer::ALLOWED_TTL);
+                Ok(())
+            }
+            // The refusal is in the authorizer's words; and if it allows this name after all, it decides on the others.
+            Some(first) => {
+                self.ask_all(vec![first]).await?;
+                self.ask_all(singles).await
+            }
+        }
+    }
+
+    /// Asks side by side. The first refusal in the order of the questions is the result.
+    async fn ask_all(&mut self, all: Vec<ResourceAttributes>) -> Result<(), ImpersonationError> {
+        let this = &*self;
+        let questions =
+            all.into_iter().map(|attributes| this.answer(question::on_resource(this.requester, attributes)));
+        let ends: Vec<Instant> = stream::iter(questions).buffered(CONCURRENT_QUESTIONS).try_collect().await?;
+        for until in ends {
+            self.count_until(until);
+        }
+        Ok(())
+    }
+
+    async fn ask(&mut self, question: SubjectAccessReviewSpec) -> Result<(), ImpersonationError> {
+        let until = self.answer(question).await?;
+        self.count_until(until);
+        Ok(())
+    }
+
+    fn count_until(&mut self, until: Instant) {
+        self.until = Some(self.until.map_or(until, |before| before.min(until)));
+    }
+
+    /// The end of an allowing answer.
+    // mode.go, checkAuthorization
+    async fn answer(&self, question: SubjectAccessReviewSpec) -> Result<Instant, ImpersonationError> {
+        let began = Instant::now();
+        let asker = &self.requester.name;
+        let answer = self.impersonator.reviewer.ask(asker, question.clone()).await;
+        let decision = if answer.as_ref().is_ok_and(|answer| answer.allowed) { "allowed" } else { "denied" };
+        let metrics = &self.impersonator.metrics.impersonation;
+        metrics.authorization(self.mode.name(), decision, began.elapsed());
+        match answer? {
+            answer if answer.allowed => Ok(answer.until),
+            answer => Err(forbidden(&question, &answer.reason)),
+        }
+    }
+
+    fn refuse(&self, attributes: ResourceAttributes, reason: &str) -> ImpersonationError {
+        forbidden(&question::on_resource(self.requester, attributes), reason)
+    }
+
+    /// The attributes of a user or a group.
+    fn attributes(&self, resource: &str, name: &str) -> ResourceAttributes {
+        if self.mode.is_constrained() {
+            return self.authentication_attributes(resource, "", name);
+        }
+        ResourceAttributes {
+            verb: Some(self.mode.verb().to_owned()),
+            version: Some("v1".to_owned()),
+            resource: Some(resource.to_owned()),
+            name: given(name),
+            ..ResourceAttributes::default()
+        }
+    }
+
+    /// The attributes of a resource of the group `authentication.k8s.io`.
+    fn authentication_attributes(&self, resource: &str, subresource: &str, name: &str) -> ResourceAttributes {
+        ResourceAttributes {
+            verb: Some(self.mode.verb().to_owned()),
+            group: Some("authentication.k8s.io".to_owned()),
+            version: Some("v1".to_owned()),
+            resource: Some(resource.to_owned()),
+            subresource: given(subresource),
+            name: given(name),
+            ..ResourceAttributes::default()
+        }
+    }
+}
+
+fn forbidden(question: &SubjectAccessReviewSpec, reason: &str) -> ImpersonationError {
+    ImpersonationError::Forbidden(Box::new(Status::forbidden(&question::attempt(question), reason)))
+}
+
+/// Texts without repetitions, in order.
+fn distinct<'a>(texts: impl Iterator<Item = &'a String>) -> impl Iterator<Item = &'a String> {
+    let mut seen = std::collections::HashSet::new();
+    texts.filter(move |text| seen.insert(*text))
+}
+
+fn ensure_group(groups: &mut Vec<String>, group: &str) {
+    if !groups.iter().any(|known| known == group) {
+        groups.push(group.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests;

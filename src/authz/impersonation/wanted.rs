@@ -1,0 +1,89 @@
+//! The user that `Impersonate-*` headers ask for.
+// apiserver: pkg/endpoints/filters/impersonation/constrained_impersonation.go, processImpersonationHeaders
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use http::HeaderMap;
+use http::header::HeaderValue;
+
+use crate::go::extra_key::decode_extra_key;
+use crate::go::quote::Quoted;
+
+const EXTRA_PREFIX: &str = "impersonate-extra-";
+
+/// The user as asked for, without any default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct WantedUser {
+    /// The user name; not empty.
+    pub(super) name: String,
+    /// The UID, or nothing.
+    pub(super) uid: String,
+    /// The groups, in order.
+    pub(super) groups: Vec<String>,
+    /// The extra attributes.
+    pub(super) extra: BTreeMap<String, Vec<String>>,
+}
+
+/// Why headers ask for no user.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadImpersonation {
+    /// Attributes without a user name.
+    #[error("requested {0} without impersonating a user name")]
+    NoName(Box<WantedUser>),
+    /// A value that no access review could carry as it is.
+    #[error("the value of an impersonation header is not UTF-8")]
+    NotText,
+}
+
+impl WantedUser {
+    /// The user that the headers of a request ask for; `None` if they ask for none.
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Option<Self>, BadImpersonation> {
+        let first = |name: &str| headers.get(name).map_or(Ok(""), text);
+        let mut wanted = Self {
+            name: first("impersonate-user")?.to_owned(),
+            uid: first("impersonate-uid")?.to_owned(),
+            ..Self::default()
+        };
+        for group in headers.get_all("impersonate-group") {
+            wanted.groups.push(text(group)?.to_owned());
+        }
+        for (name, value) in headers {
+            if let Some(key) = name.as_str().strip_prefix(EXTRA_PREFIX) {
+                let key = decode_extra_key(key).map_err(|_| BadImpersonation::NotText)?;
+                wanted.extra.entry(key).or_default().push(text(value)?.to_owned());
+            }
+        }
+        let has_attributes = !wanted.uid.is_empty() || !wanted.groups.is_empty() || !wanted.extra.is_empty();
+        match (wanted.name.is_empty(), has_attributes) {
+            (true, true) => Err(BadImpersonation::NoName(Box::new(wanted))),
+            (true, false) => Ok(None),
+            (false, _) => Ok(Some(wanted)),
+        }
+    }
+}
+
+fn text(value: &HeaderValue) -> Result<&str, BadImpersonation> {
+    std::str::from_utf8(value.as_bytes()).map_err(|_| BadImpersonation::NotText)
+}
+
+/// As Go prints it with `%#v`.
+// apiserver: pkg/authentication/user/user.go, DefaultInfo
+impl fmt::Display for WantedUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, uid, groups, extra } = self;
+        let list = |texts: &[String]| {
+            let quoted: Vec<String> = texts.iter().map(|text| Quoted(text).to_string()).collect();
+            format!("[]string{{{}}}", quoted.join(", "))
+        };
+        let groups = if groups.is_empty() { "[]string(nil)".to_owned() } else { list(groups) };
+        let extra: Vec<String> =
+            extra.iter().map(|(key, values)| format!("{}:{}", Quoted(key), list(values))).collect();
+        let extra = if extra.is_empty() { "(nil)".to_owned() } else { format!("{{{}}}", extra.join(", ")) };
+        let (name, uid) = (Quoted(name), Quoted(uid));
+        write!(
+            f,
+            "&user.DefaultInfo{{Name:{name}, UID:{uid}, Groups:{groups}, Extra:map[string][]string{extra}}}"
+        )
+    }
+}
