@@ -86,8 +86,12 @@ pub(crate) enum ImpersonationError {
 impl Impersonator {
     /// Asks the API servers of `backend`, from `runtime`.
     pub(crate) fn new(backend: &Arc<Backend>, runtime: &Handle, metrics: &Arc<Metrics>) -> Self {
+        Self::with_reviewer(AccessReviewer::new(backend, runtime), metrics)
+    }
+
+    fn with_reviewer(reviewer: AccessReviewer, metrics: &Arc<Metrics>) -> Self {
         Self {
-            reviewer: AccessReviewer::new(backend, runtime),
+            reviewer,
             metrics: Arc::clone(metrics),
             last_modes: Mutex::new(LruCache::new(MAX_REQUESTERS)),
             allowed: Mutex::new(ExpiringLru::new(MAX_CACHED_BYTES)),

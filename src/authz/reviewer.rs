@@ -11,11 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use http_body_util::{BodyExt as _, Limited};
 use k8s_openapi::api::authorization::v1::{
     SelfSubjectRulesReview, SelfSubjectRulesReviewSpec, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use kube::Resource;
 use kube::api::PostParams;
+use kube::client::Body;
 use kube::core::Request;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -41,6 +43,10 @@ const REFUSED_TTL: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The memory of all answers of a cluster.
 const MAX_CACHED_BYTES: usize = 16 << 20;
+/// The longest answer.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// The longest part of an unusable answer that is logged.
+const MAX_SHOWN_BYTES: usize = 300;
 /// The longest reason that is kept.
 const MAX_REASON_BYTES: usize = 4096;
 
@@ -110,6 +116,10 @@ impl AccessReviewer {
             let _runtime = runtime.enter();
             kube_client::client(backend)
         };
+        Self::with_client(client, runtime)
+    }
+
+    pub(super) fn with_client(client: kube::Client, runtime: &Handle) -> Self {
         let answers = Answers { known: ExpiringLru::new(MAX_CACHED_BYTES), pending: HashMap::new() };
         Self(Arc::new(ReviewerState {
             client,
@@ -157,10 +167,8 @@ impl AccessReviewer {
             let _permit = state.shares.acquire(user.name.as_str().into(), 1).await.ok()?;
             let spec = SelfSubjectRulesReviewSpec { namespace: Some(NO_NAMESPACE.to_owned()) };
             let review = SelfSubjectRulesReview { spec, ..SelfSubjectRulesReview::default() };
-            let request = create(&review).ok()?;
-            let request = with_identity(request, &user);
-            let answering = state.client.request::<RulesReview>(request);
-            timeout(ANSWER_TIMEOUT, answering).await.ok()?.ok()?.complete()
+            let request = with_identity(create(&review).ok()?, &user);
+            post::<RulesReview>(&state.client, request).await.ok()?.complete()
         });
         asking.await.ok()?
     }
@@ -172,19 +180,48 @@ fn with_identity(mut request: http::Request<Vec<u8>>, user: &Identity) -> http::
 }
 
 /// A request that creates a review.
-fn create<K: Resource<DynamicType = ()> + Serialize>(review: &K) -> kube::Result<http::Request<Vec<u8>>> {
-    let body = serde_json::to_vec(review).map_err(kube::Error::SerdeError)?;
-    Request::new(K::url_path(&(), None))
-        .create(&PostParams::default(), body)
-        .map_err(kube::Error::BuildRequest)
+fn create<K: Resource<DynamicType = ()> + Serialize>(
+    review: &K,
+) -> Result<http::Request<Vec<u8>>, ReviewError> {
+    let unusable = |error: &dyn std::error::Error| ReviewError::Unusable(error.to_string());
+    let body = serde_json::to_vec(review).map_err(|error| unusable(&error))?;
+    let request = Request::new(K::url_path(&(), None)).create(&PostParams::default(), body);
+    request.map_err(|error| unusable(&error))
 }
 
-async fn post<K, A>(client: &kube::Client, review: &K) -> kube::Result<A>
-where
-    K: Resource<DynamicType = ()> + Serialize,
-    A: DeserializeOwned,
-{
-    client.request(create(review)?).await
+/// Sends a review and reads the answer. Never waits longer than [`ANSWER_TIMEOUT`].
+// threat: silent-backend, endless-response
+async fn post<A: DeserializeOwned>(
+    client: &kube::Client,
+    request: http::Request<Vec<u8>>,
+) -> Result<A, ReviewError> {
+    let unavailable = |error: &dyn std::error::Error| ReviewError::Unavailable(error_text(error));
+    let answering = async {
+        let response = client.send(request.map(Body::from)).await.map_err(|error| unavailable(&error))?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| unavailable(&*error))?.to_bytes();
+        let detail = || format!("{}: {}", head.status, shown(&body));
+        match head.status.as_u16() {
+            200..300 => {
+                serde_json::from_slice(&body).map_err(|error| ReviewError::Unusable(error.to_string()))
+            }
+            403 => Err(ReviewError::Forbidden(detail())),
+            401 | 408 | 429 | 500.. => Err(ReviewError::Unavailable(detail())),
+            _ => Err(ReviewError::Unusable(detail())),
+        }
+    };
+    let late = || ReviewError::Unavailable(format!("none within {ANSWER_TIMEOUT:?}"));
+    timeout(ANSWER_TIMEOUT, answering).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// The message of a `Status`, or the beginning of another text.
+fn shown(body: &[u8]) -> String {
+    let status: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    let message =
+        status.as_ref().and_then(|status| status.get("message")).and_then(serde_json::Value::as_str);
+    let text = message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned);
+    text.get(..text.floor_char_boundary(MAX_SHOWN_BYTES)).unwrap_or_default().to_owned()
 }
 
 /// A question in progress, whose answer several requests may wait for. Dropping it ends it.
@@ -209,9 +246,7 @@ impl PendingReview {
         // The answer may rest on the rules of this moment.
         let asked = Instant::now();
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let answering = post::<_, AccessReviewAnswer>(&self.state.client, &review);
-        let late = || ReviewError::Unavailable(format!("none within {ANSWER_TIMEOUT:?}"));
-        let answer = timeout(ANSWER_TIMEOUT, answering).await.map_err(|_| late())??;
+        let answer: AccessReviewAnswer = post(&self.state.client, create(&review)?).await?;
         answer.read(asked).map(Arc::new)
     }
 }
@@ -267,20 +302,6 @@ impl AccessReviewAnswer {
 impl AccessAnswer {
     fn weight(&self) -> usize {
         size_of::<QuestionKey>() + size_of::<Self>() + self.reason.len() + 160
-    }
-}
-
-impl From<kube::Error> for ReviewError {
-    fn from(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) if status.code == 403 => Self::Forbidden(status.message.clone()),
-            kube::Error::Api(status) if matches!(status.code, 401 | 429 | 500..) => {
-                Self::Unavailable(format!("{}: {}", status.code, status.message))
-            }
-            kube::Error::Api(status) => Self::Unusable(format!("{}: {}", status.code, status.message)),
-            kube::Error::SerdeError(error) => Self::Unusable(error.to_string()),
-            other => Self::Unavailable(error_text(&other)),
-        }
     }
 }
 

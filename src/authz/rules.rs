@@ -89,23 +89,25 @@ mod tests {
 
     use super::*;
 
-    fn rules(status: serde_json::Value) -> Option<Rules> {
+    fn rules(status: &serde_json::Value) -> Option<Rules> {
         serde_json::from_value::<RulesReview>(json!({ "status": status })).unwrap().complete()
     }
 
     #[test]
     fn only_complete_rules_count() {
-        assert!(rules(json!({"incomplete": false, "resourceRules": null, "nonResourceRules": []})).is_some());
-        assert!(rules(json!({"incomplete": true, "resourceRules": []})).is_none());
-        assert!(rules(json!({"resourceRules": []})).is_none());
-        assert!(rules(json!({"incomplete": false, "evaluationError": "x"})).is_none());
+        assert!(
+            rules(&json!({"incomplete": false, "resourceRules": null, "nonResourceRules": []})).is_some()
+        );
+        assert!(rules(&json!({"incomplete": true, "resourceRules": []})).is_none());
+        assert!(rules(&json!({"resourceRules": []})).is_none());
+        assert!(rules(&json!({"incomplete": false, "evaluationError": "x"})).is_none());
         assert!(serde_json::from_value::<RulesReview>(json!({})).unwrap().complete().is_none());
     }
 
     #[test]
     fn rules_allow_what_rbac_allows() {
         let allows = |rule: serde_json::Value, subresource: &str, name: &str| {
-            let rules = rules(json!({"incomplete": false, "resourceRules": [rule]})).unwrap();
+            let rules = rules(&json!({"incomplete": false, "resourceRules": [rule]})).unwrap();
             let resource = if subresource.is_empty() { "groups" } else { "userextras" };
             rules.allow("impersonate", "", resource, subresource, name)
         };

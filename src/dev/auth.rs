@@ -5,8 +5,8 @@
 //!
 //! 1. `system:masters` and the gateway itself may do everything, impersonation included.
 //! 2. Every client may read `/version`, the health checks and the ConfigMap `kube-public/cluster-info`.
-//! 3. Authenticated users may do everything else, except impersonate, approve signing requests, write to
-//!    `kube-system`, and read Secrets there or in all namespaces at once.
+//! 3. Authenticated users may do everything else, except impersonate, review the access of others, approve signing
+//!    requests, write to `kube-system`, and read Secrets there or in all namespaces at once.
 //! 4. All other requests are forbidden.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use super::pki::GATEWAY_CLIENT_NAME;
-use super::resources::{SECRETS, SIGNING_REQUESTS};
+use super::resources::{SECRETS, SIGNING_REQUESTS, SUBJECT_ACCESS_REVIEWS};
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
 use crate::authn::trace::AuthnTrace;
 use crate::authn::x509::FrontProxyVerifier;
@@ -93,7 +93,9 @@ pub(super) fn may(user: &UserInfo, attempt: &Attempt<'_>) -> bool {
             let secrets =
                 resource == SECRETS && (protected || (namespace.is_empty() && attempt.verb != "create"));
             let approves = resource == SIGNING_REQUESTS && !subresource.is_empty();
-            let reserved = resource == "*" || ["*", "impersonate", "approve", "sign"].contains(&attempt.verb);
+            let reserved = ["*", SUBJECT_ACCESS_REVIEWS].contains(&resource)
+                || ["*", "approve", "sign"].contains(&attempt.verb)
+                || attempt.verb.starts_with("impersonate");
             is_in(ALL_AUTHENTICATED) && !reserved && !secrets && (reads || !(protected || approves))
         }
     }
@@ -118,6 +120,10 @@ mod tests {
         (AUTHENTICATED, "list", "secrets", "kube-system", false),
         (AUTHENTICATED, "list", "secrets", "", false),
         (AUTHENTICATED, "impersonate", "users", "", false),
+        (AUTHENTICATED, "impersonate:user-info", "users", "", false),
+        (AUTHENTICATED, "impersonate-on:user-info:get", "configmaps", "default", false),
+        (AUTHENTICATED, "create", "subjectaccessreviews", "", false),
+        (AUTHENTICATED, "create", "selfsubjectaccessreviews", "", true),
         (AUTHENTICATED, "update", "certificatesigningrequests/approval", "", false),
         (AUTHENTICATED, "create", "certificatesigningrequests", "", true),
         (AUTHENTICATED, "*", "*", "", false),

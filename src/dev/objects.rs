@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::json::{set, text};
 use super::request::ResourceRequest;
-use super::resources::{NAMESPACES, SECRETS, SIGNING_REQUESTS};
+use super::resources::{NAMESPACES, SECRETS, SIGNING_REQUESTS, SUBJECT_ACCESS_REVIEWS};
 use super::store::{ObjectKey, ObjectStore, StoreState};
 use super::{auth, protobuf};
 use crate::go::json::JsonValue;
@@ -52,7 +52,7 @@ pub(super) fn write(request: &ResourceRequest) -> WriteResult {
     })
 }
 
-/// Answers a `SelfSubjectReview` or a `SelfSubjectAccessReview`.
+/// Answers a `SelfSubjectReview`, a `SelfSubjectAccessReview` or a `SubjectAccessReview`.
 pub(super) fn review(request: &ResourceRequest) -> WriteResult {
     let mut review = validated(request, parse(request)?)?;
     // A client's own status must not become part of the answer.
@@ -61,7 +61,9 @@ pub(super) fn review(request: &ResourceRequest) -> WriteResult {
         set(&mut review, "/metadata/creationTimestamp", rfc3339::format(request.store.clock.now()));
         set(&mut review, "/status/userInfo", user_info(&request.user));
     } else {
-        let allowed = is_allowed(&request.user, &review);
+        let is_of_another = request.resource.plural == SUBJECT_ACCESS_REVIEWS;
+        let subject = is_of_another.then(|| subject(&review));
+        let allowed = is_allowed(subject.as_ref().unwrap_or(&request.user), &review);
         set(&mut review, "/status/allowed", allowed);
     }
     Ok((201, Arc::new(review)))
@@ -71,6 +73,13 @@ pub(super) fn review(request: &ResourceRequest) -> WriteResult {
 fn user_info(user: &UserInfo) -> Value {
     let extra = (!user.extra.is_empty()).then_some(&user.extra);
     json!({"username": user.name, "uid": user.uid, "groups": user.groups, "extra": extra})
+}
+
+/// The user whom a `SubjectAccessReview` is about.
+fn subject(review: &Value) -> UserInfo {
+    let groups = review.pointer("/spec/groups").and_then(Value::as_array).into_iter().flatten();
+    let groups = groups.filter_map(Value::as_str).map(str::to_owned).collect();
+    UserInfo { groups, ..UserInfo::named(text(review, "/spec/user")) }
 }
 
 fn is_allowed(user: &UserInfo, review: &Value) -> bool {

@@ -30,6 +30,7 @@ pub(super) struct ResourceType {
 pub(super) const NAMESPACES: &str = "namespaces";
 pub(super) const SECRETS: &str = "secrets";
 pub(super) const SIGNING_REQUESTS: &str = "certificatesigningrequests";
+pub(super) const SUBJECT_ACCESS_REVIEWS: &str = "subjectaccessreviews";
 
 const CLUSTER: bool = false;
 const NAMESPACED: bool = true;
@@ -52,6 +53,7 @@ pub(super) static RESOURCES: &[ResourceType] = &[
     resource::<core::v1::Service>("svc", NAMESPACED, READ_VERBS, &["Name", "Age"]),
     resource::<authentication::v1::SelfSubjectReview>("", CLUSTER, REVIEW_VERBS, &["Name", "Age"]),
     resource::<authorization::v1::SelfSubjectAccessReview>("", CLUSTER, REVIEW_VERBS, &["Name", "Age"]),
+    resource::<authorization::v1::SubjectAccessReview>("", CLUSTER, REVIEW_VERBS, &["Name", "Age"]),
     resource::<certificates::v1::CertificateSigningRequest>("csr", CLUSTER, ALL_VERBS, CSR_COLUMNS),
     resource::<rbac::v1::RoleBinding>("", NAMESPACED, ALL_VERBS, &["Name", "Role", "Age"]),
     resource::<rbac::v1::Role>("", NAMESPACED, ALL_VERBS, &["Name", "Age"]),

@@ -152,7 +152,9 @@ async fn single_checks_are_shown_to_users_that_the_backend_authorizes() {
         Box::pin(async move { http::Response::builder().status(code).body(full(body)).unwrap() })
     })
     .await;
-    let gateway = Gateway::start(&pki, &backend);
+    let mut flags = flags(&pki, backend.address);
+    flags.push("--impersonation=backend".to_owned());
+    let gateway = Gateway::with(flags);
     let alice = pki.clients.leaf().cn("alice").issue();
     let bob = pki.clients.leaf().cn("bob").issue();
     for (path, code, body) in [

@@ -158,10 +158,12 @@ async fn an_identity_that_headers_cannot_encode_is_refused() {
 }
 
 #[tokio::test]
-async fn impersonation_headers_are_forwarded_and_unknown_ones_refused() {
+async fn with_impersonation_by_the_backend_headers_are_forwarded_and_unknown_ones_refused() {
     let pki = Pki::new();
     let backend = FakeBackend::plain(&pki).await;
-    let gateway = Gateway::start(&pki, &backend);
+    let mut flags = flags(&pki, backend.address);
+    flags.push("--impersonation=backend".to_owned());
+    let gateway = Gateway::with(flags);
     let token = ("authorization", "Bearer good-token");
     let headers =
         [token, ("impersonate-user", "bob"), ("impersonate-group", "x"), ("impersonate-group", "y")];
@@ -197,57 +199,6 @@ async fn in_identity_mode_impersonate_the_gateway_sends_its_own_credential() {
             ("impersonate-user", "carol"),
         ])
     );
-    let response = gateway.http1(None).await.get("/api", &[token, ("impersonate-user", "bob")]).await;
-    let (code, body) = status(response).await;
-    assert_eq!((code, body["reason"].as_str()), (StatusCode::FORBIDDEN, Some("Forbidden")));
-    assert_eq!(backend.pending(), 0, "the request was forwarded without its impersonation headers");
-}
-
-#[tokio::test]
-async fn in_identity_mode_impersonate_no_upgrade_carries_a_clients_impersonation() {
-    let pki = Pki::new();
-    let backend = FakeBackend::plain(&pki).await;
-    let mut flags = flags(&pki, backend.address);
-    flags.push("--identity=impersonate".to_owned());
-    let gateway = Gateway::with(flags);
-    let own = pairs(&[
-        ("impersonate-group", "a"),
-        ("impersonate-group", "b"),
-        ("impersonate-group", "system:authenticated"),
-        ("impersonate-uid", "7"),
-        ("impersonate-user", "carol"),
-    ]);
-    let forwarded = None;
-    for (case, expected) in [
-        (&[("connection", "Upgrade")][..], forwarded),
-        (&[("connection", "Upgrade"), ("impersonate-user", "bob")], Some(StatusCode::FORBIDDEN)),
-        (&[("connection", "Upgrade"), ("impersonate-uid", "0")], Some(StatusCode::FORBIDDEN)),
-        (&[("connection", "Upgrade"), ("impersonate-group", "system:masters")], Some(StatusCode::FORBIDDEN)),
-        (&[("connection", "Upgrade"), ("impersonate-extra-scopes", "all")], Some(StatusCode::FORBIDDEN)),
-        (&[("connection", "Upgrade"), ("impersonate-tenant", "t")], Some(StatusCode::BAD_REQUEST)),
-        // A header that `Connection` names is still checked.
-        (
-            &[("connection", "Upgrade, Impersonate-User"), ("impersonate-user", "bob")],
-            Some(StatusCode::FORBIDDEN),
-        ),
-        (&[("connection", "Upgrade, Impersonate-User, Impersonate-Group")], forwarded),
-        (&[("connection", "Upgrade"), ("impersonate_user", "bob"), ("impersonate.group", "x")], forwarded),
-        (&[("connection", "Upgrade"), ("x-remote-user", "bob"), ("x_remote_group", "x")], forwarded),
-    ] {
-        for protocol in ["websocket", "SPDY/3.1"] {
-            let upgrade = [("authorization", "Bearer good-token"), ("upgrade", protocol)];
-            let headers: Vec<_> = upgrade.into_iter().chain(case.iter().copied()).collect();
-            let request = get("/api/v1/namespaces/n/pods/p/exec", &headers);
-            let response = gateway.http1(None).await.send(request).await.unwrap();
-            assert_eq!(response.status(), expected.unwrap_or(StatusCode::OK), "{case:?}");
-            let seen = backend.take();
-            assert_eq!(seen.is_some(), expected.is_none(), "{case:?}");
-            if let Some(seen) = seen {
-                assert_eq!(identity(&seen), own, "{case:?}");
-                assert_eq!(seen.all("upgrade"), [protocol], "{case:?}");
-            }
-        }
-    }
 }
 
 // A receiver may merge trailers into the header.

@@ -41,6 +41,7 @@ mod hardening;
 mod header_limits;
 mod health;
 mod identity;
+mod impersonation;
 mod layers;
 mod links;
 mod log_lines;

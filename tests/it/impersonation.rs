@@ -1,0 +1,232 @@
+//! Impersonation by the gateway: what clients are answered, and what the backend receives.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use testkit::self_check::{self, respond};
+use testkit::{BoxedBody, FakeBackend, Gateway, H2, Pki, ReceivedRequest, flags, full, get, status, text};
+
+use crate::gateway::{InProcess as _, start_process};
+
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+const RULES: &str = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
+
+/// A backend that answers access reviews with `answer`, and everything else with the request's `Impersonate-*` and
+/// `X-Remote-*` headers in its record.
+struct Reviewing {
+    backend: FakeBackend,
+    reviews: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Reviewing {
+    async fn start(
+        pki: &Pki,
+        answer: impl Fn(&Value) -> Response<BoxedBody> + Send + Sync + 'static,
+    ) -> Self {
+        let reviews = Arc::<Mutex<Vec<Value>>>::default();
+        let record = Arc::clone(&reviews);
+        let answer = Arc::new(answer);
+        // The gateway's questions are not a part of the self-check.
+        let self_check = |request: &Request<Incoming>| {
+            let path = request.uri().path();
+            if path == REVIEWS || path == RULES { None } else { self_check::answer(request) }
+        };
+        let backend = FakeBackend::with_self_check(pki, H2, self_check, move |request| {
+            let (record, answer) = (Arc::clone(&record), Arc::clone(&answer));
+            Box::pin(async move {
+                if request.uri().path() != REVIEWS {
+                    return Response::new(full("ok"));
+                }
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let review: Value = serde_json::from_slice(&body).unwrap();
+                record.lock().unwrap().push(review["spec"].clone());
+                answer(&review["spec"])
+            })
+        })
+        .await;
+        Self { backend, reviews }
+    }
+
+    /// The next request that is not one of the gateway's questions.
+    fn take(&self) -> Option<ReceivedRequest> {
+        std::iter::from_fn(|| self.backend.take())
+            .find(|seen| !seen.target.starts_with(REVIEWS) && !seen.target.starts_with(RULES))
+    }
+}
+
+/// Flags of a gateway that logs every request.
+fn verbose(pki: &Pki, reviewing: &Reviewing) -> Vec<String> {
+    let mut flags = flags(pki, reviewing.backend.address);
+    flags.push("-v=3".to_owned());
+    flags
+}
+
+fn decision(allowed: bool) -> Response<BoxedBody> {
+    respond(StatusCode::CREATED, &json!({"status": {"allowed": allowed, "reason": "because"}}))
+}
+
+/// Every identity header, sorted.
+fn identity(seen: &ReceivedRequest) -> Vec<String> {
+    let is_identity = |name: &str| {
+        let name = name.replace(['_', '.'], "-");
+        name.starts_with("x-remote-") || name.starts_with("impersonate-") || name == "authorization"
+    };
+    let mut lines: Vec<String> = seen
+        .headers
+        .iter()
+        .filter(|(name, _)| is_identity(name.as_str()))
+        .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes())))
+        .collect();
+    lines.sort();
+    lines
+}
+
+/// In both identity modes the backend receives the impersonated user, nothing of the client's headers, and nothing of the
+/// client's own identity.
+#[tokio::test]
+async fn the_backend_receives_the_impersonated_user_alone() {
+    for (mode, prefix) in [("requestHeader", "x-remote-"), ("impersonate", "impersonate-")] {
+        let pki = Pki::new();
+        let reviewing = Reviewing::start(&pki, |_| decision(true)).await;
+        let mut flags = flags(&pki, reviewing.backend.address);
+        flags.push(format!("--identity={mode}"));
+        let gateway = Gateway::with(flags);
+        let expected = |lines: &[&str]| -> Vec<String> {
+            let mut lines: Vec<String> = lines.iter().map(|line| format!("{prefix}{line}")).collect();
+            lines.sort();
+            lines
+        };
+        let bob = [TOKEN, ("impersonate-user", "bob")];
+        for (more, lines) in [
+            (&[][..], &["user: bob", "group: system:authenticated"][..]),
+            (
+                &[("impersonate-group", "x"), ("impersonate-uid", "9"), ("impersonate-extra-k%2Fl", "v")],
+                &["user: bob", "uid: 9", "group: x", "group: system:authenticated", "extra-k%2fl: v"],
+            ),
+            (
+                &[("connection", "Impersonate-User, Impersonate-Group"), ("impersonate-group", "x")],
+                &["user: bob", "group: x", "group: system:authenticated"],
+            ),
+            (
+                &[
+                    ("impersonate_user", "eve"),
+                    ("impersonate.group", "system:masters"),
+                    ("x-remote-group", "y"),
+                ],
+                &["user: bob", "group: system:authenticated"],
+            ),
+        ] {
+            for upgrade in [&[][..], &[("connection", "Upgrade"), ("upgrade", "websocket")]] {
+                let headers = [&bob, more, upgrade].concat();
+                let request = get("/api/v1/namespaces/n/pods/p/exec", &headers);
+                let response = gateway.http1(None).await.send(request).await.unwrap();
+                assert_eq!(response.status(), StatusCode::OK, "{mode} {headers:?}");
+                assert_eq!(identity(&reviewing.take().unwrap()), expected(lines), "{mode} {headers:?}");
+            }
+        }
+        // The client itself, whose empty header asks for no user.
+        let own = expected(&["user: carol", "uid: 7", "group: a", "group: b", "group: system:authenticated"]);
+        for headers in [&[TOKEN][..], &[TOKEN, ("impersonate-user", "")], &[TOKEN, ("impersonate-uid", "")]] {
+            gateway.http1(None).await.get("/api", headers).await;
+            assert_eq!(identity(&reviewing.take().unwrap()), own, "{mode} {headers:?}");
+        }
+        let questions = reviewing.reviews.lock().unwrap().clone();
+        assert!(
+            questions.iter().all(|question| question["user"] == "carol" && question["uid"] == "7"),
+            "{questions:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_refused_impersonation_reaches_no_backend() {
+    let pki = Pki::new();
+    let reviewing = Reviewing::start(&pki, |_| decision(false)).await;
+    let process = start_process(verbose(&pki, &reviewing)).await;
+    let gateway = &process.gateway;
+    for (headers, code, message) in [
+        (
+            &[("impersonate-user", "bob")][..],
+            403,
+            "cannot impersonate-on:user-info:get path \"/api\": because",
+        ),
+        (&[("impersonate-group", "g")], 400, "without impersonating a user name"),
+        (&[("impersonate-user", ""), ("impersonate-extra-k", "v")], 400, "without impersonating a user name"),
+        (&[("impersonate-user", "bob"), ("impersonate-tenant", "t")], 400, "unknown impersonation header"),
+    ] {
+        let headers = [&[TOKEN], headers].concat();
+        let response = gateway.http1(None).await.get("/api", &headers).await;
+        assert_eq!(response.headers().get("x-content-type-options").unwrap(), "nosniff");
+        let (found, body) = status(response).await;
+        assert_eq!(found.as_u16(), code, "{headers:?}: {body}");
+        assert!(body["message"].as_str().unwrap().contains(message), "{headers:?}: {body}");
+    }
+    assert!(reviewing.take().is_none());
+    let (_, log) = process.end().await;
+    assert!(!log.contains("impersonated_user"), "{log}");
+}
+
+/// Without an answer the request is refused; the client does not learn why, the operator does.
+#[tokio::test]
+async fn without_an_answer_the_request_is_refused() {
+    let cases = [
+        (500, json!({"message": "secret cause"}), 503, "does not answer access reviews"),
+        (403, json!({"message": "secret cause"}), 403, "this gateway cannot check"),
+        (201, json!({"status": {"allowed": true, "denied": true}}), 403, "this gateway cannot check"),
+        (201, json!([]), 403, "this gateway cannot check"),
+    ];
+    for (answer, body, code, expected) in cases {
+        let pki = Pki::new();
+        let answered = body.clone();
+        let reviewing =
+            Reviewing::start(&pki, move |_| respond(StatusCode::from_u16(answer).unwrap(), &answered)).await;
+        let process = start_process(verbose(&pki, &reviewing)).await;
+        let response =
+            process.gateway.http1(None).await.get("/api", &[TOKEN, ("impersonate-user", "bob")]).await;
+        let retry = response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+        let (found, seen) = status(response).await;
+        assert_eq!((found.as_u16(), retry.is_some()), (code, code == 503), "{body}: {seen}");
+        let message = seen["message"].as_str().unwrap();
+        assert!(message.contains(expected) && !message.contains("secret"), "{message}");
+        assert!(reviewing.take().is_none(), "{body}");
+        let (_, log) = process.end().await;
+        assert!(log.contains("impersonation could not be checked"), "{log}");
+        assert_eq!(log.contains("deploy/rbac.yaml"), answer == 403, "{log}");
+    }
+}
+
+#[tokio::test]
+async fn the_access_log_names_both_users() {
+    let pki = Pki::new();
+    let reviewing = Reviewing::start(&pki, |_| decision(true)).await;
+    let process = start_process(verbose(&pki, &reviewing)).await;
+    let response = process.gateway.http1(None).await.get("/api", &[TOKEN, ("impersonate-user", "bob")]).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    text(response).await;
+    let (_, log) = process.end().await;
+    let line = log.lines().find(|line| line.contains(r#""impersonated_user":"bob""#)).unwrap_or(&log);
+    assert!(line.contains(r#""user":"carol""#), "{line}");
+}
+
+#[tokio::test]
+async fn questions_are_asked_once_for_all_worker_threads() {
+    let pki = Pki::new();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let reviewing = Reviewing::start(&pki, move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+        decision(true)
+    })
+    .await;
+    let gateway = Gateway::start(&pki, &reviewing.backend);
+    for _ in 0..8 {
+        let response = gateway.http2(None).await.get("/api", &[TOKEN, ("impersonate-user", "bob")]).await;
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "the request, and the user");
+}
