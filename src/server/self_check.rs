@@ -4,9 +4,11 @@
 
 mod headers;
 mod pace;
+mod reviews;
 mod verdict;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -82,6 +84,7 @@ impl SelfCheck {
                 live: Arc::clone(&self.live),
                 metrics: Arc::clone(&self.metrics),
                 last_log: Mutex::default(),
+                lacks_reviews: AtomicBool::new(false),
             };
             let task = tokio::spawn(async move {
                 let supervisor = Supervisor {
@@ -135,6 +138,8 @@ struct EndpointCheck {
     metrics: Arc<Metrics>,
     /// The outcome that was logged last.
     last_log: Mutex<Option<String>>,
+    /// Whether the log says that the gateway may not create access reviews.
+    lacks_reviews: AtomicBool,
 }
 
 /// The outcome of one check.
@@ -160,7 +165,11 @@ impl EndpointCheck {
             let before = self.endpoint.trust_version();
             let outcome = self.attempt().await;
             let wait = schedule.after(&outcome);
+            let has_passed = matches!(outcome, CheckOutcome::Passed(_));
             self.conclude(outcome, before);
+            if has_passed {
+                self.check_reviews().await;
+            }
             let now = Instant::now();
             sleep_until(now + MIN_RECHECK_INTERVAL.min(wait)).await;
             tokio::select! {
@@ -258,6 +267,34 @@ impl EndpointCheck {
         if !self.export_trust(&snapshot) && self.endpoint.is_trusted() && self.is_pending(&snapshot) {
             self.live.request_reload();
         }
+    }
+
+    /// Warns once if the gateway should decide on impersonations but may not ask who may impersonate whom.
+    async fn check_reviews(&self) {
+        let decides = self
+            .live
+            .peek()
+            .clusters()
+            .iter()
+            .any(|cluster| cluster.name == self.cluster && cluster.impersonator.is_some());
+        if !decides {
+            return;
+        }
+        let Some(may_ask) = reviews::may_ask(&self.client, self.backend.identity()).await else { return };
+        if self.lacks_reviews.swap(!may_ask, Ordering::Relaxed) || may_ask {
+            return;
+        }
+        let (cluster, endpoint) = (&self.cluster, self.endpoint.address().to_string());
+        let user = match self.backend.identity() {
+            IdentityMode::RequestHeader => GATEWAY,
+            IdentityMode::Impersonate => "the user of the kubeconfig",
+        };
+        warn!(
+            cluster,
+            endpoint,
+            "{user} may not create subjectaccessreviews.authorization.k8s.io, so the gateway refuses every request with \
+             Impersonate-User; apply deploy/rbac.yaml, or set --impersonation=backend (with --identity=requestHeader)"
+        );
     }
 
     /// Exports whether the endpoint is trusted, if it is in force; a pending one may have the same address.

@@ -230,3 +230,30 @@ async fn questions_are_asked_once_for_all_worker_threads() {
     }
     assert_eq!(asked.load(Ordering::SeqCst), 2, "the request, and the user");
 }
+
+/// The operator learns of the missing right at the start, not from the first user who is refused.
+#[tokio::test]
+async fn the_log_names_a_missing_right() {
+    for (allowed, by, lines) in [(false, "gateway", 1), (true, "gateway", 0), (false, "backend", 0)] {
+        let pki = Pki::new();
+        let self_check = move |request: &Request<Incoming>| {
+            if request.uri().path() == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" {
+                return Some(respond(StatusCode::CREATED, &json!({"status": {"allowed": allowed}})));
+            }
+            self_check::answer(request)
+        };
+        let ok = |_| -> testkit::ResponseFuture { Box::pin(async { Response::new(full("ok")) }) };
+        let backend = FakeBackend::with_self_check(&pki, H2, self_check, ok).await;
+        let mut flags = flags(&pki, backend.address);
+        flags.push(format!("--impersonation={by}"));
+        let process = start_process(flags).await;
+        if lines > 0 {
+            testkit::until("a line", || !process.said("subjectaccessreviews").is_empty()).await;
+        }
+        process.gateway.http1(None).await.get("/api", &[TOKEN]).await;
+        let (_, log) = process.end().await;
+        let found: Vec<&str> = log.lines().filter(|line| line.contains("subjectaccessreviews")).collect();
+        assert_eq!(found.len(), lines, "{log}");
+        assert!(found.iter().all(|line| line.contains("deploy/rbac.yaml") && line.contains("WARN")), "{log}");
+    }
+}

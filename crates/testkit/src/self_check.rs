@@ -6,13 +6,14 @@ use serde_json::{Map, Value, json};
 use crate::messages::{BoxedBody, full};
 
 const HEADER_NAMES: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 /// The response to the gateway's own request; `None` for forwarded requests.
 pub fn answer<B>(request: &Request<B>) -> Option<Response<BoxedBody>> {
     let headers = request.headers();
     let is_for_a_user = headers.contains_key("x-remote-user") || headers.contains_key("impersonate-user");
-    if !is_for_a_user && request.uri().path() == HEADER_NAMES {
+    if !is_for_a_user && [HEADER_NAMES, ACCESS_REVIEWS].contains(&request.uri().path()) {
         // In impersonation mode, the gateway sends these with its own credential alone.
         return Some(not_found());
     }

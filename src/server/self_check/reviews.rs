@@ -1,0 +1,37 @@
+//! Whether the gateway may ask the API server who may impersonate whom. Without the right it refuses every impersonation.
+
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::backend::probe::ProbeClient;
+use crate::user::{IdentityMode, UserInfo};
+
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+#[derive(Deserialize)]
+struct Review {
+    status: ReviewStatus,
+}
+
+#[derive(Deserialize)]
+struct ReviewStatus {
+    allowed: bool,
+}
+
+/// Asks the API server; `None` if it does not say.
+pub(super) async fn may_ask(client: &ProbeClient, identity: IdentityMode) -> Option<bool> {
+    let portcullis = UserInfo::portcullis();
+    let user = (identity == IdentityMode::RequestHeader).then_some(&portcullis);
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {
+            "verb": "create", "group": "authorization.k8s.io", "version": "v1", "resource": "subjectaccessreviews",
+        }},
+    });
+    let (status, body) = client.send(user, REVIEWS, Some(review.to_string())).await.ok()?;
+    if status != StatusCode::CREATED {
+        return None;
+    }
+    serde_json::from_slice::<Review>(&body).ok().map(|review| review.status.allowed)
+}
