@@ -110,8 +110,12 @@ impl Gateway {
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
         let identified = self.authenticate(snapshot, connection, log, routed).await?;
-        let authorized = identified.authorize().await?;
+        let mut authorized = identified.authorize().await?;
         log.note_impersonated(authorized.impersonated());
+        if authorized.identity().is_unauthenticated() {
+            // Also of an impersonated user: the request takes a connection that anonymous clients need.
+            authorized.set_deadline(log.started() + snapshot.request_timeout);
+        }
         if let Some(response) = self.health.respond(&authorized) {
             return Ok(respond::with_common_headers(response, log.audit_id()));
         }

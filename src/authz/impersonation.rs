@@ -134,7 +134,7 @@ impl Impersonator {
                     }
                     return Ok(found);
                 }
-                // Without an answer no later mode may decide, which could be one that a user may not choose.
+                // Nothing is known, so nothing is tried further: a later mode would have no answer either.
                 Err(error @ ImpersonationError::Unanswered(_)) => return Err(error),
                 Err(error) => refused = refused.or(Some(error)),
             }

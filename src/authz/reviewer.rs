@@ -1,8 +1,8 @@
 //! Asks the API servers of a cluster what users may do, and caches the answers.
 //!
-//! Concurrent requests share one question. Questions run away from the threads that serve requests; their number is
-//! bounded for all users and for each one, so that a user who causes many delays no other. The API server's failure is
-//! never an answer, and never cached.
+//! Concurrent requests share one question. Questions run on the runtime that verifies tokens, not on the threads that serve
+//! requests; their number is bounded for all users and for each one. The API server's failure is never an answer, and never
+//! cached.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -33,7 +33,8 @@ use crate::expiring_lru::ExpiringLru;
 use crate::sync::lock;
 use crate::user::Identity;
 
-/// How long an allowing answer counts, from its question on: as long as kube-apiserver's impersonation cache.
+/// How long an allowing answer counts, from its question on: as long as in kube-apiserver's cache of constrained
+/// impersonation, here in all modes (D-impersonation-cache).
 // apiserver: pkg/endpoints/filters/impersonation/cache.go
 pub(super) const ALLOWED_TTL: Duration = Duration::from_secs(10);
 /// How long any other answer counts: enough to shield the API server from a client that repeats a refused request, too
@@ -43,6 +44,9 @@ const REFUSED_TTL: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The memory of all answers of a cluster.
 const MAX_CACHED_BYTES: usize = 16 << 20;
+/// The largest user whose rules are asked for, with its attributes as texts and as header lines: far less than the header
+/// that gets a connection of its own.
+const MAX_RULES_USER_BYTES: usize = 32 << 10;
 /// The longest answer.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 /// The longest part of an unusable answer that is logged.
@@ -139,6 +143,7 @@ impl AccessReviewer {
         let text = serde_json::to_vec(&question).map_err(|error| ReviewError::Unusable(error.to_string()))?;
         let mut key = [0; 32];
         key.iter_mut().zip(digest(&SHA256, &text).as_ref()).for_each(|(to, from)| *to = *from);
+        let mut begun = None;
         let mut pending = {
             let mut answers = lock(&state.answers);
             if let Some(known) = answers.known.get(&key, Instant::now()) {
@@ -148,19 +153,28 @@ impl AccessReviewer {
             known.unwrap_or_else(|| {
                 let (sender, receiver) = watch::channel(None);
                 answers.pending.insert(key, receiver.clone());
-                let review = PendingReview { state: Arc::clone(state), key, sender, answer: None };
-                state.runtime.spawn(review.run(asker.into(), question));
+                begun = Some(PendingReview { state: Arc::clone(state), key, sender, answer: None });
                 receiver
             })
         };
+        // Without the lock: a runtime that has ended drops the question at once, which takes the lock.
+        if let Some(review) = begun {
+            state.runtime.spawn(review.run(asker.into(), question));
+        }
         let cancelled = || ReviewError::Unavailable("the access review was cancelled".to_owned());
         let answer = pending.wait_for(Option::is_some).await.map_err(|_| cancelled())?;
         answer.clone().unwrap_or_else(|| Err(cancelled()))
     }
 
-    /// All rules of a user for cluster-scoped objects; `None` if the API server does not list all, or does not answer.
+    /// All rules of a user for cluster-scoped objects; `None` if the API server does not list all, or does not answer, or
+    /// the user may not be sent over a connection that others share (`backend::sharing`): an anonymous one, whose
+    /// connection kube-apiserver closes, and one with a large header.
+    // threat: anonymous-lockout
     pub(super) async fn rules(&self, user: &Identity) -> Option<Rules> {
         let Self(state) = self;
+        if user.is_unauthenticated() || user.weight() > MAX_RULES_USER_BYTES {
+            return None;
+        }
         let state = Arc::clone(state);
         let user = user.clone();
         let asking = self.0.runtime.spawn(async move {

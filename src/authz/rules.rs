@@ -1,7 +1,7 @@
 //! The rules of a user, from one `SelfSubjectRulesReview`: one question instead of one for each name.
 //!
-//! They decide only if the API server says that they are complete: then every authorizer is one that lists rules, and no
-//! authorizer that could deny has a say. A name that no rule allows is asked about again, so that the refusal is the
+//! They decide only if the API server says that they are complete. Authorizers that can deny, such as webhooks, do not list
+//! their rules, so with one of them no list is complete. A name that no rule allows is asked about again, so that the refusal is the
 //! authorizer's.
 
 use serde::Deserialize;

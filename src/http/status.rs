@@ -398,12 +398,10 @@ impl std::fmt::Display for Attempt<'_> {
 
 /// A resource with its group, as messages name it.
 // apimachinery: pkg/runtime/schema/group_version.go, GroupResource.String
-#[cfg(any(test, feature = "dev"))]
 fn group_resource(group: &str, resource: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }
 
-#[cfg(any(test, feature = "dev"))]
 fn about(group: &str, resource: &str, name: &str) -> Details {
     Details {
         name: name.to_owned(),

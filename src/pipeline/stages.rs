@@ -202,6 +202,16 @@ async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -
 }
 
 impl Authorized {
+    /// The identity under which the request is made.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Sets a deadline for a request that has none.
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
+        self.data.route.deadline.get_or_insert(deadline);
+    }
+
     /// The identity under which the request is made, if it is not the client's own.
     pub(crate) fn impersonated(&self) -> Option<&Identity> {
         (!self.identity.is_shared_with(&self.requester)).then_some(&*self.identity)

@@ -30,8 +30,8 @@ pub struct Credentials {
 pub(crate) struct ImpersonateHeaders(HeaderMap);
 
 /// An unknown header in the `Impersonate-` namespace. kube-apiserver ignores it, but a newer one might give it a meaning
-/// that the gateway does not know. So the request is refused, a declared deviation. The gateway does not check known
-/// headers further: the backend does, also of a group without a user.
+/// that the gateway does not know. So the request is refused, a declared deviation. `authz::impersonation` checks the
+/// known ones.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown impersonation header {0:?}")]
 pub(crate) struct UnknownImpersonateHeader(pub HeaderName);

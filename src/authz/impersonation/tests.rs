@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tower::service_fn;
 
 use super::*;
+use crate::backend::kube_client::RequestIdentity;
 use crate::http::testing::headers;
 
 /// What the API server answers to a question.
@@ -51,10 +52,13 @@ impl Api {
             let api = api.clone();
             async move {
                 let path = request.uri().path().to_owned();
+                let user = request.extensions().get::<RequestIdentity>().cloned();
                 let body = request.into_body().collect_bytes().await?;
                 let review: Value = serde_json::from_slice(&body)?;
                 let answer = if path.ends_with("/selfsubjectrulesreviews") {
                     api.rule_reviews.fetch_add(1, Ordering::SeqCst);
+                    // Without it, the rules would be those of the gateway itself.
+                    assert_eq!(user.map(|RequestIdentity(user)| user.name.clone()).as_deref(), Some("alice"));
                     match &api.rules {
                         Some(rules) => {
                             Answer::Json(json!({"status": {"incomplete": false, "resourceRules": rules}}))
@@ -241,6 +245,32 @@ async fn two_hundred_groups_cost_a_constant_number_of_reviews() {
     assert_eq!((api.reviews(), api.rule_reviews.load(Ordering::SeqCst)), (202, 1));
 }
 
+/// kube-apiserver closes the connection of an anonymous client, which other questions share.
+#[tokio::test(start_paused = true)]
+async fn the_rules_of_anonymous_and_large_users_are_not_asked_for() {
+    let api = Api::allowing(|[verb, ..]| legacy(verb)).listing(json!([]));
+    let impersonator = api.impersonator();
+    let large = UserInfo { groups: vec!["g".repeat(20_000)], ..UserInfo::named("alice") };
+    for user in [UserInfo::anonymous(), large] {
+        impersonator.impersonate(&user.into(), &many_groups(), &get_pod()).await.unwrap();
+    }
+    assert_eq!(api.rule_reviews.load(Ordering::SeqCst), 0);
+}
+
+/// A question that cannot begin, because its runtime has ended, is answered with an error.
+#[test]
+fn a_question_after_the_end_of_its_runtime_ends() {
+    let ended = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let impersonator = {
+        let _entered = ended.enter();
+        Api::allowing(|_| true).impersonator()
+    };
+    drop(ended);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let refused = runtime.block_on(try_as(&impersonator, "alice", &bob())).unwrap_err();
+    assert!(matches!(refused, ImpersonationError::Unanswered(ReviewError::Unavailable(_))), "{refused:?}");
+}
+
 /// Rules say less than the authorizer, for example about `system:masters`.
 #[tokio::test(start_paused = true)]
 async fn an_authorizer_without_rules_still_allows() {
@@ -321,8 +351,8 @@ async fn a_requesters_flood_delays_no_other() {
 async fn kept_impersonations_are_bounded() {
     let api = Api::allowing(|[verb, ..]| legacy(verb));
     let impersonator = api.impersonator();
-    let long = "g".repeat(20_000);
-    for number in 0..1_500 {
+    let long = "g".repeat(15_000);
+    for number in 0..2_000 {
         let name = format!("user-{number}");
         let wanted = wanted(&[("impersonate-user", &name), ("impersonate-group", &long)]);
         try_as(&impersonator, "alice", &wanted).await.unwrap();
@@ -379,6 +409,11 @@ fn headers_ask_for_a_user() {
     assert_eq!(
         problem(&[("impersonate-uid", "u"), ("impersonate-extra-k", "v"), ("impersonate-extra-a", "w")]),
         r#"requested &user.DefaultInfo{Name:"", UID:"u", Groups:[]string(nil), Extra:map[string][]string{"a":[]string{"w"}, "k":[]string{"v"}}} without impersonating a user name"#
+    );
+    let long = "x".repeat((16 << 10) + 1);
+    assert_eq!(
+        user(&[("impersonate-user", "bob"), ("impersonate-group", &long)]),
+        Err(BadImpersonation::TooLong)
     );
     let mut map = HeaderMap::new();
     map.insert(HeaderName::from_static("impersonate-user"), HeaderValue::from_bytes(b"b\xff").unwrap());

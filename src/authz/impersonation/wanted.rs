@@ -11,6 +11,8 @@ use crate::go::extra_key::decode_extra_key;
 use crate::go::quote::Quoted;
 
 const EXTRA_PREFIX: &str = "impersonate-extra-";
+/// The longest value: hundreds of questions may wait, and each holds one.
+const MAX_VALUE_BYTES: usize = 16 << 10;
 
 /// The user as asked for, without any default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,6 +36,9 @@ pub(crate) enum BadImpersonation {
     /// A value that no access review could carry as it is.
     #[error("the value of an impersonation header is not UTF-8")]
     NotText,
+    /// A value that would make each question about it large.
+    #[error("the value of an impersonation header is longer than {MAX_VALUE_BYTES} bytes")]
+    TooLong,
 }
 
 impl WantedUser {
@@ -63,7 +68,11 @@ impl WantedUser {
     }
 }
 
+// threat: review-flood
 fn text(value: &HeaderValue) -> Result<&str, BadImpersonation> {
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(BadImpersonation::TooLong);
+    }
     std::str::from_utf8(value.as_bytes()).map_err(|_| BadImpersonation::NotText)
 }
 
