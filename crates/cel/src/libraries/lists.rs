@@ -71,8 +71,8 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
             Ok(Datum::Bool(covers(machine, items, other)? && covers(machine, other, items)?))
         }
         ("sets.intersects", [Datum::List(other)]) => {
-            for item in other.items.iter() {
-                if covers(machine, items, std::slice::from_ref(item))? {
+            for item in items {
+                if covers(machine, other.items.as_slice(), std::slice::from_ref(item))? {
                     return Ok(Datum::Bool(true));
                 }
             }
@@ -237,12 +237,13 @@ fn flatten(machine: &mut Machine<'_>, list: &ListValue, depth: i64) -> EvalResul
     Ok(Datum::list(flat))
 }
 
-/// Whether each element of `part` equals one of `items`.
+/// Whether each element of `part` equals one of `items`. It is the left operand of the equality, which is not symmetric.
+// cel-go: common/types/list.go — Contains
 fn covers(machine: &mut Machine<'_>, items: &[Datum], part: &[Datum]) -> Result<bool, Halt> {
     for needle in part {
         let mut found = false;
         for item in items {
-            found = found || if_comparable(equal(machine, item, needle), false)?;
+            found = found || if_comparable(equal(machine, needle, item), false)?;
         }
         if !found {
             return Ok(false);

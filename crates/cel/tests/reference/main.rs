@@ -23,6 +23,7 @@ mod generated_values;
 mod named_formats;
 mod patterns;
 mod quantities;
+mod selections;
 mod time;
 mod urls;
 mod versions;
@@ -389,6 +390,12 @@ fn conditions_evaluate_as_in_the_api_server() {
     let cases = conditions::all();
     assert!(cases.len() >= 250);
     compare(&program, &cases);
+}
+
+#[test]
+fn selections_evaluate_as_in_the_api_server() {
+    let Some(program) = GoProgram::build("cel") else { return };
+    compare(&program, &selections::all());
 }
 
 #[test]
