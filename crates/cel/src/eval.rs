@@ -6,13 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::functions;
 use super::libraries::authorizer::{AccessDecision, AccessQuestion};
 use super::pattern::Patterns;
 use super::price::{self, LIST, MAP};
+use super::selection::Reached;
 use super::signatures::Overload;
 use super::syntax::{ExprNode, NodeKind, Selection};
 use super::value::{Datum, MapKey};
-use super::{functions, number};
 
 /// The cost limit of one evaluation, as in the reference.
 // apiserver: pkg/apis/cel/config.go — PerCallLimit
@@ -107,14 +108,19 @@ impl<'a> Machine<'a> {
         match &node.kind {
             NodeKind::Literal(value) => Ok(value.clone()),
             // A conditional has no cost of its own, nor has a test for presence beyond its selections.
-            NodeKind::Conditional(_) | NodeKind::Select { how: Selection::Test, .. } => self.attribute(node),
+            NodeKind::Conditional(_) => self.attribute(node).map(Reached::into_datum),
+            // The branch of a conditional that is a test through an optional is what it finds there.
+            NodeKind::Select { how: Selection::Test, .. } => Ok(match self.attribute(node)? {
+                Reached::Optional(found) => Datum::Bool(found.is_some()),
+                Reached::Value(present) => present,
+            }),
             NodeKind::Name(_) | NodeKind::Select { .. } => {
                 self.charge(1)?;
-                self.attribute(node)
+                self.attribute(node).map(Reached::into_datum)
             }
             NodeKind::Call { arguments, .. } if is_attribute(node) => {
                 self.charge(1)?;
-                self.index(node, arguments)
+                self.index(node, arguments).map(Reached::into_datum)
             }
             NodeKind::Call { function, target, arguments, only } => {
                 self.call(function, target.as_deref(), arguments, only.get().copied())
@@ -144,10 +150,21 @@ impl<'a> Machine<'a> {
     /// Evaluates a node that a selection, an index or a conditional is applied to. A chain of them pays for its root once,
     /// in `eval`.
     // cel-go: interpreter/attributes.go — Resolve
-    fn attribute(&mut self, node: &'a ExprNode) -> EvalResult {
+    fn attribute(&mut self, node: &'a ExprNode) -> Result<Reached, Halt> {
         match &node.kind {
-            NodeKind::Name(name) => self.name(name).map(Datum::optional_of_plain),
-            NodeKind::Select { operand, field, how } => self.select(operand, field, *how),
+            NodeKind::Name(name) => self.name(name).map(Reached::root),
+            NodeKind::Select { operand, field, how } => {
+                let target = self.attribute(operand)?;
+                let key = Datum::string(field);
+                match how {
+                    Selection::Plain => self.qualified(target, &key, false),
+                    Selection::Optional => self.qualified(target, &key, true),
+                    Selection::Test => {
+                        self.charge(usize::from(!target.is_absent()))?;
+                        target.tested(&key)
+                    }
+                }
+            }
             NodeKind::Call { arguments, .. } if is_attribute(node) => self.index(node, arguments),
             NodeKind::Conditional(parts) => {
                 let [condition, yes, no] = &**parts;
@@ -157,24 +174,31 @@ impl<'a> Machine<'a> {
                     _ => no_such_overload(),
                 }
             }
-            _ => self.eval(node).map(Datum::optional_of_plain),
+            _ => self.eval(node).map(Reached::root),
         }
     }
 
-    fn index(&mut self, node: &'a ExprNode, arguments: &'a [ExprNode]) -> EvalResult {
+    fn index(&mut self, node: &'a ExprNode, arguments: &'a [ExprNode]) -> Result<Reached, Halt> {
         let [target, index] = arguments else { return no_such_overload() };
         let optional = matches!(&node.kind, NodeKind::Call { function, .. } if function == "_[?_]");
-        let target = qualifiable(target, self.attribute(target)?)?;
+        let target = self.attribute(target)?;
         // Indexing an empty optional does not evaluate the index.
-        if matches!(target, Datum::Optional(None)) {
+        if target.is_absent() {
             return Ok(target);
         }
         let index = match self.attribute(index) {
-            Ok(index) => index,
+            Ok(index) => index.into_datum(),
             Err(halt) => return self.charge(1).and(Err(halt)),
         };
         self.charge(price::size(&index) / 100)?;
-        self.qualified(&target, &index, optional)
+        self.qualified(target, &index, optional)
+    }
+
+    /// Selects from a value. What an optional selection does not find is free.
+    fn qualified(&mut self, target: Reached, key: &Datum, optional: bool) -> Result<Reached, Halt> {
+        let found = target.qualified(key, optional);
+        self.charge(usize::from(!found.as_ref().is_ok_and(Reached::is_absent)))?;
+        found
     }
 
     fn list(&mut self, elements: &'a [(ExprNode, bool)]) -> EvalResult {
@@ -222,7 +246,7 @@ impl<'a> Machine<'a> {
         self.unbind(outside);
         let result = result.map(|value| if flat { value } else { Datum::Optional(Some(Arc::new(value))) });
         // It is a conditional in the reference.
-        result.map(Datum::optional_of_plain)
+        result.map(|value| Reached::root(value).into_datum())
     }
 
     /// Binds a variable of a macro; returns what `unbind` needs.
@@ -280,31 +304,6 @@ impl<'a> Machine<'a> {
             Some((_, value)) => Ok(value.clone()),
             None => error(format!("no such attribute(s): {name}")),
         }
-    }
-
-    fn select(&mut self, operand: &'a ExprNode, field: &str, how: Selection) -> EvalResult {
-        let target = qualifiable(operand, self.attribute(operand)?)?;
-        let key = Datum::string(field);
-        match how {
-            Selection::Plain => self.qualified(&target, &key, false),
-            Selection::Optional => self.qualified(&target, &key, true),
-            Selection::Test if matches!(target, Datum::Optional(None)) => Ok(Datum::Bool(false)),
-            Selection::Test => {
-                self.charge(1)?;
-                match index_value(&target, &key, true)? {
-                    Datum::Optional(held) => Ok(Datum::Bool(held.is_some())),
-                    _ => no_such_overload(),
-                }
-            }
-        }
-    }
-
-    /// Selects from a value. What an optional selection does not find is free.
-    fn qualified(&mut self, target: &Datum, key: &Datum, optional: bool) -> EvalResult {
-        let found = index_value(target, key, optional);
-        let absent = matches!(found, Ok(Datum::Optional(None)));
-        self.charge(usize::from(!absent || !optional && !matches!(target, Datum::Optional(_))))?;
-        found
     }
 
     fn map(&mut self, entries: &'a [(ExprNode, ExprNode, bool)]) -> EvalResult {
@@ -397,74 +396,5 @@ fn is_attribute(node: &ExprNode) -> bool {
             matches!(function.as_str(), "_[_]" | "_[?_]") && arguments.len() == 2
         }
         _ => false,
-    }
-}
-
-/// A value as selection sees it. An optional that is computed, and not selected from a variable, holds a plain value in the
-/// reference: its keys have no escapes.
-// cel-go: interpreter/attributes.go — refQualify
-fn qualifiable(node: &ExprNode, value: Datum) -> EvalResult {
-    let is_selection = match &node.kind {
-        NodeKind::Select { .. } => true,
-        NodeKind::Call { function, .. } => function == "_[_]" || function == "_[?_]",
-        _ => false,
-    };
-    match value {
-        Datum::Optional(Some(held)) if !is_selection => match Arc::unwrap_or_clone(held) {
-            Datum::Root(_) => no_such_overload(),
-            held => Ok(Datum::Optional(Some(Arc::new(held.unescaped())))),
-        },
-        value => Ok(value),
-    }
-}
-
-/// `target[index]` and `target.field`; with `optional`, a missing element is an empty optional.
-pub(super) fn index_value(target: &Datum, index: &Datum, optional: bool) -> EvalResult {
-    let (found, optional) = match target {
-        Datum::Optional(None) => return Ok(Datum::Optional(None)),
-        Datum::Optional(Some(held)) => (lookup(held, index)?, true),
-        target => (lookup(target, index)?, optional),
-    };
-    match (found, optional) {
-        (Some(value), true) => Ok(Datum::Optional(Some(Arc::new(value)))),
-        (None, true) => Ok(Datum::Optional(None)),
-        (Some(value), false) => Ok(value),
-        (None, false) => error(match target {
-            Datum::List(_) => format!("index out of bounds: {}", functions::shown(index)),
-            _ => format!("no such key: {}", functions::shown(index)),
-        }),
-    }
-}
-
-/// Whether a value has a type that can be an index.
-pub(super) fn is_index(value: &Datum) -> bool {
-    matches!(value, Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::String(_))
-}
-
-fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
-    if !is_index(index) {
-        return error(format!("invalid qualifier type: {}", go_type(index)));
-    }
-    match target {
-        Datum::Map(map) => Ok(map.find(index)),
-        Datum::Root(root) => match index {
-            Datum::String(name) => Ok(root.find(name)),
-            _ => no_such_overload(),
-        },
-        Datum::List(list) => {
-            let at = match index {
-                Datum::Int(at) => usize::try_from(*at).ok(),
-                Datum::Uint(at) => usize::try_from(*at).ok(),
-                Datum::Double(at) => match number::exact_int(*at) {
-                    Some(at) => usize::try_from(at).ok(),
-                    None => {
-                        return error(format!("unsupported index value {} in list", functions::shown(index)));
-                    }
-                },
-                other => return error(format!("unsupported index type '{}' in list", other.type_name())),
-            };
-            Ok(at.and_then(|at| list.get(at)))
-        }
-        _ => Ok(None),
     }
 }

@@ -68,6 +68,7 @@ mod number;
 mod pattern;
 mod plan;
 mod price;
+mod selection;
 mod signatures;
 mod stack;
 mod syntax;

@@ -148,22 +148,17 @@ impl Datum {
         }
     }
 
-    /// An optional of an optional as one optional. The reference converts what a selection or a conditional starts from to a
-    /// value of Go and back; an optional that is empty becomes `null` there.
+    /// The content of an optional that a selection or a conditional starts from. The reference converts it to a value of Go
+    /// and back: an optional in it is opened too, and becomes `null` if it is empty; the name of a type becomes a string.
     // cel-go: interpreter/attributes.go — applyQualifiers
-    pub(super) fn optional_of_plain(self) -> Self {
-        match self {
-            Self::Optional(Some(held)) if matches!(*held, Self::Optional(_)) => {
-                let mut inner = held;
-                loop {
-                    inner = match inner.as_ref() {
-                        Self::Optional(Some(next)) => Arc::clone(next),
-                        Self::Optional(None) => Arc::new(Self::Null),
-                        _ => return Self::Optional(Some(inner)),
-                    };
-                }
-            }
-            other => other,
+    pub(super) fn opened(self) -> Self {
+        let mut inner = self;
+        while let Self::Optional(held) = inner {
+            inner = held.map_or(Self::Null, Arc::unwrap_or_clone);
+        }
+        match inner {
+            Self::Type(name) => Self::String(name),
+            inner => inner.unescaped(),
         }
     }
 
