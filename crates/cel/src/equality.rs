@@ -82,7 +82,7 @@ fn same_entries(machine: &mut Machine<'_>, left: &MapValue, right: &MapValue) ->
     }
     for ((key, value), (other_key, other)) in left.entries.iter().zip(right.entries.iter()) {
         // Nearly always, the keys are the same and in the same order.
-        let aligned = key == other_key && !right.escaped;
+        let aligned = key == other_key && !key.is_nan() && !right.escaped;
         let key = key.datum();
         machine.charge(price::size(&key) / 100)?;
         let found = if aligned { Some(other.clone()) } else { right.find(&key) };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::functions;
 use super::libraries::authorizer::{AccessDecision, AccessQuestion};
+use super::native::Native;
 use super::pattern::Patterns;
 use super::price::{self, LIST, MAP};
 use super::selection::Reached;
@@ -313,7 +314,20 @@ impl<'a> Machine<'a> {
             let key = self.eval(key)?;
             let value = match (self.eval(value)?, optional) {
                 (Datum::Optional(Some(held)), true) => held.as_ref().clone(),
-                (Datum::Optional(None), true) => continue,
+                // It deletes an earlier entry.
+                (Datum::Optional(None), true) => {
+                    self.charge(price::size(&key) / 100)?;
+                    match MapKey::exact(&key) {
+                        Some(key) if key.is_nan() => {}
+                        Some(key) => drop(map.remove(&key)),
+                        // Not a key of a map in Go.
+                        None if matches!(key, Datum::Bytes(_) | Datum::Native(Native::Semver(_))) => {
+                            return unsupported_key(&key);
+                        }
+                        None => {}
+                    }
+                    continue;
+                }
                 (value, true) => {
                     return error(format!(
                         "cannot initialize optional entry '{}' from non-optional value {}",
@@ -376,15 +390,24 @@ pub(super) fn go_type(value: &Datum) -> &'static str {
     }
 }
 
+fn unsupported_key<T>(key: &Datum) -> Result<T, Halt> {
+    error(format!("unsupported key type: {}", key.type_name()))
+}
+
 /// Inserts an entry; returns the value that it replaces.
 pub(super) fn insert(
     map: &mut BTreeMap<MapKey, Datum>,
     key: &Datum,
     value: Datum,
 ) -> Result<Option<Datum>, Halt> {
-    match MapKey::exact(key) {
-        Some(key) => Ok(map.insert(key, value)),
-        None => error(format!("unsupported key type: {}", key.type_name())),
+    match MapKey::new_in(map, key) {
+        Some(key) => {
+            // The new key stays, where it is a zero of another sign.
+            let replaced = map.remove(&key);
+            map.insert(key, value);
+            Ok(replaced)
+        }
+        None => unsupported_key(key),
     }
 }
 

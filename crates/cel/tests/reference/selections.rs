@@ -2,14 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, Purpose, conditions};
+use super::{Case, Purpose, conditions, expressions};
 
 /// All rows.
 pub(super) fn all() -> Vec<Case> {
     let objects = OBJECTS
         .iter()
         .map(|text| Case { variables: variables(), ..conditions::case(Purpose::Admission, text) });
-    objects.collect()
+    let claims = || json!({"z": -0.0});
+    let mappings = MAPPINGS
+        .iter()
+        .map(|text| Case { claims: claims(), ..expressions::case(Purpose::ClaimMapping, text) });
+    objects.chain(mappings).collect()
 }
 
 fn variables() -> Value {
@@ -124,4 +128,67 @@ const OBJECTS: &[&str] = &[
     "{'a': optional.of(optional.of(1))}.a.value().value()",
     "{'a': [optional.of(1)]}.?a[0].value()",
     "{'a': [optional.of(1)]}.?a[0].value().value()",
+    // Zeros of both signs are one key, which is the last; a NaN is a key of its own.
+    "{0.0:2} == {-0.0:2}",
+    "{-0.0:2} == {0.0:2}",
+    "{0.0:1,-0.0:2}",
+    "{-0.0:1,0.0:2}",
+    "{-0.0:1}.map(k, 1.0/k)",
+    "{0.0:1,-0.0:2}.map(k, 1.0/k)",
+    "{0.0:1}[-0.0]",
+    "{-0.0:1}[0.0]",
+    "{-0.0:1}[0]",
+    "{0:1}[-0.0]",
+    "{0u:1}[-0.0]",
+    "{-0.0:'a', 0:'b', 0u:'c'}.size()",
+    "dyn({-0.0:'a'})[dyn(0)]",
+    "-0.0 in {0.0:1}",
+    "-0.0 in [0.0]",
+    "dyn(-0.0) in [0]",
+    "dyn(0) in [dyn(-0.0)]",
+    "double('-0') in [0.0]",
+    "double('-0') in {0.0: 1}",
+    "{double('NaN'):1}.size()",
+    "{double('NaN'):1,double('NaN'):2}.size()",
+    "{double('NaN'):1} == {double('NaN'):1}",
+    "{double('NaN'):1} != {double('NaN'):1}",
+    "double('NaN') in {double('NaN'):1}",
+    "{double('NaN'):1}[double('NaN')]",
+    "{double('NaN'):1}[?double('NaN')]",
+    "{double('NaN'):1}.map(k, k == k)",
+    "{double('NaN'):1}.all(k, v, v == 1)",
+    "{double('NaN'):1}.transformList(k, v, v)",
+    "[1, 2].transformMapEntry(i, v, {double('NaN'): v}).size()",
+    "[1, 2].transformMapEntry(i, v, {0.0*double(1-2*i): v}).size()",
+    "[1, 2].transformMapEntry(i, v, {0.0: v}).size()",
+    "{double('NaN'):1,-double('NaN'):2}.size()",
+    // An absent entry deletes an earlier one.
+    "{'a':1,?'a':optional.none()}",
+    "{?'a':optional.none(),'a':1}",
+    "{'a':1,?'a':optional.of(2)}",
+    "{'a':1,'b':2,?'a':optional.none()}",
+    "{'a':1,?'a':optional.none(),'a':3}",
+    "{?'a':optional.of(1),?'a':object.?zz}",
+    "{1:1,?1u:optional.none()}",
+    "{dyn(1):1,?dyn(1u):optional.none()}",
+    "{dyn(1):1,?dyn(1.0):optional.none()}",
+    "{0.0:1,?-0.0:optional.none()}",
+    "{dyn([1]):1,?dyn([1]):optional.none()}",
+    "{?dyn([1]):optional.none()}",
+    "{?dyn({}):optional.none()}",
+    "{?dyn(b'a'):optional.none()}",
+    "{?null:optional.none()}",
+    "{?dyn(type(1)):optional.none()}",
+    "{?dyn(optional.none()):optional.none()}",
+    "{?dyn(cidr('10.0.0.0/8')):optional.none()}",
+    "{?dyn(object):optional.none()}",
+    "{double('NaN'):1,?double('NaN'):optional.none()}.size()",
+];
+
+const MAPPINGS: &[&str] = &[
+    "claims.z in {0.0:'a'}",
+    "{0.0:'a'}[claims.z]",
+    "{claims.z:'a'}[0.0]",
+    "claims.z in [0.0]",
+    "1.0/claims.z",
 ];
