@@ -41,6 +41,12 @@ pub(super) fn same(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Re
         (Datum::List(left), Datum::List(right)) => same_items(machine, &left.items, &right.items)?,
         (Datum::Map(left), Datum::Map(right)) => same_entries(machine, left, right)?,
         (Datum::Root(left), Datum::Root(right)) => Arc::ptr_eq(left, right),
+        (Datum::Failed(text), _) | (Datum::Root(_), Datum::Failed(text)) => {
+            return Err(Halt::Error(text.to_string()));
+        }
+        (Datum::Native(left), Datum::Failed(text)) if !left.is_time() => {
+            return Err(Halt::Error(text.to_string()));
+        }
         (Datum::Native(left), Datum::Native(right)) => match left.equals(right) {
             Some(equal) => equal,
             None if left.is_time() => false,

@@ -109,7 +109,7 @@ impl<'a> Machine<'a> {
         match &node.kind {
             NodeKind::Literal(value) => Ok(value.clone()),
             // A conditional has no cost of its own, nor has a test for presence beyond its selections.
-            NodeKind::Conditional(_) => self.attribute(node).map(Reached::into_datum),
+            NodeKind::Conditional(_) => self.attribute(node).and_then(Reached::into_datum),
             // The branch of a conditional that is a test through an optional is what it finds there.
             NodeKind::Select { how: Selection::Test, .. } => Ok(match self.attribute(node)? {
                 Reached::Optional(found) => Datum::Bool(found.is_some()),
@@ -117,11 +117,11 @@ impl<'a> Machine<'a> {
             }),
             NodeKind::Name(_) | NodeKind::Select { .. } => {
                 self.charge(1)?;
-                self.attribute(node).map(Reached::into_datum)
+                self.attribute(node).and_then(Reached::into_datum)
             }
             NodeKind::Call { arguments, .. } if is_attribute(node) => {
                 self.charge(1)?;
-                self.index(node, arguments).map(Reached::into_datum)
+                self.index(node, arguments).and_then(Reached::into_datum)
             }
             NodeKind::Call { function, target, arguments, only } => {
                 self.call(function, target.as_deref(), arguments, only.get().copied())
@@ -187,8 +187,8 @@ impl<'a> Machine<'a> {
         if target.is_absent() {
             return Ok(target);
         }
-        let index = match self.attribute(index) {
-            Ok(index) => index.into_datum(),
+        let index = match self.attribute(index).and_then(Reached::into_datum) {
+            Ok(index) => index,
             Err(halt) => return self.charge(1).and(Err(halt)),
         };
         self.charge(price::size(&index) / 100)?;
@@ -247,7 +247,7 @@ impl<'a> Machine<'a> {
         self.unbind(outside);
         let result = result.map(|value| if flat { value } else { Datum::Optional(Some(Arc::new(value))) });
         // It is a conditional in the reference.
-        result.map(|value| Reached::root(value).into_datum())
+        result.and_then(|value| Reached::root(value).into_datum())
     }
 
     /// Binds a variable of a macro; returns what `unbind` needs.
@@ -271,7 +271,7 @@ impl<'a> Machine<'a> {
         if let ("or" | "orValue", Some(target), [other]) = (function, target, arguments) {
             return match self.eval(target)? {
                 Datum::Optional(None) => self.eval(other),
-                Datum::Optional(Some(held)) if function == "orValue" => Ok(held.as_ref().clone()),
+                Datum::Optional(Some(held)) if function == "orValue" => sound(held.as_ref().clone()),
                 value => Ok(value),
             };
         }
@@ -292,7 +292,9 @@ impl<'a> Machine<'a> {
                 break;
             }
         }
-        let Some(failed) = failed else { return functions::call(self, function, &values, only) };
+        let Some(failed) = failed else {
+            return functions::call(self, function, &values, only).and_then(sound);
+        };
         // With all its operands, a call is paid for although it is not made.
         if values.len() == count {
             price::charge(self, function, only, &values)?;
@@ -359,6 +361,14 @@ impl<'a> Machine<'a> {
     }
 }
 
+/// A value, or its error.
+pub(super) fn sound(value: Datum) -> EvalResult {
+    match value {
+        Datum::Failed(text) => error(&*text),
+        value => Ok(value),
+    }
+}
+
 /// The Go type name of a value in the reference's errors.
 pub(super) fn go_type(value: &Datum) -> &'static str {
     match value {
@@ -387,6 +397,7 @@ pub(super) fn go_type(value: &Datum) -> &'static str {
         Datum::Type(_) => "*types.Type",
         Datum::Root(_) => "*lazy.MapValue",
         Datum::Native(native) => native.go_type(),
+        Datum::Failed(_) => "*types.Err",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::eval::{Halt, error, go_type, no_such_overload};
+use super::eval::{EvalResult, Halt, error, go_type, no_such_overload, sound};
 use super::value::Datum;
 use super::{functions, number};
 
@@ -26,10 +26,10 @@ impl Reached {
         }
     }
 
-    pub(super) fn into_datum(self) -> Datum {
+    pub(super) fn into_datum(self) -> EvalResult {
         match self {
-            Self::Value(value) => value,
-            Self::Optional(found) => Datum::Optional(found.map(Arc::new)),
+            Self::Value(value) => sound(value),
+            Self::Optional(found) => Ok(Datum::Optional(found.map(Arc::new))),
         }
     }
 
@@ -78,7 +78,8 @@ fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
         return error(format!("invalid qualifier type: {}", go_type(index)));
     }
     match target {
-        Datum::Map(map) => Ok(map.find(index)),
+        Datum::Map(map) => map.find(index).map(sound).transpose(),
+        Datum::Failed(text) => error(&**text),
         Datum::Root(root) => match index {
             Datum::String(name) => Ok(root.find(name)),
             _ => no_such_overload(),

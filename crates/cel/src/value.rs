@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::native::Native;
+use super::native::{Native, unconvertible};
 
 /// A value.
 #[derive(Debug, Clone)]
@@ -29,6 +29,8 @@ pub(super) enum Datum {
     Root(Arc<RootVariable>),
     /// A value of a library.
     Native(Native),
+    /// An error in an optional, or taken from one into a list or a map: using it fails.
+    Failed(Arc<str>),
 }
 
 /// How numbers of JSON are read.
@@ -187,11 +189,13 @@ impl Datum {
             Self::Type(_) => "type",
             Self::Root(root) => root.type_name,
             Self::Native(native) => native.type_name(),
+            Self::Failed(_) => "error",
         }
     }
 
     /// The content of an optional that a selection or a conditional starts from. The reference converts it to a value of Go
-    /// and back: an optional in it is opened too, and becomes `null` if it is empty; the name of a type becomes a string.
+    /// and back: an optional in it is opened too, and becomes `null` if it is empty; the name of a type becomes a string, and
+    /// a value of most libraries an error.
     // cel-go: interpreter/attributes.go — applyQualifiers
     pub(super) fn opened(self) -> Self {
         let mut inner = self;
@@ -200,6 +204,12 @@ impl Datum {
         }
         match inner {
             Self::Type(name) => Self::String(name),
+            Self::Root(_) => Self::Failed("no such overload".into()),
+            Self::Native(native) => match native.returned() {
+                Ok(native) => Self::Native(native),
+                Err(text) => Self::Failed(text.into()),
+            },
+            Self::Failed(text) => Self::Failed(unconvertible("*errors.errorString", &text).into()),
             inner => inner.unescaped(),
         }
     }

@@ -98,12 +98,20 @@ fn position<'a>(
 /// Whether two elements have this order. Values of two types, and a NaN, have none.
 fn is_order(left: &Datum, right: &Datum, wanted: Ordering) -> Result<bool, Halt> {
     if !is_ordered(right) {
-        return no_such_overload();
+        return refused(right);
     }
     match order(left, right) {
         Ok(order) => Ok(order == wanted),
         Err(halt) if halt.is_final() => Err(halt),
         Err(_) => Ok(false),
+    }
+}
+
+/// The error for an operand without an overload, which is its own if it is one.
+fn refused<T>(operand: &Datum) -> Result<T, Halt> {
+    match operand {
+        Datum::Failed(text) => error(&**text),
+        _ => no_such_overload(),
     }
 }
 
@@ -134,7 +142,7 @@ fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> EvalResult {
     let mut total = first.clone();
     for item in rest {
         total = match functions::add(machine, &total, item) {
-            Err(Halt::Unsuited) => return no_such_overload(),
+            Err(Halt::Unsuited) => return refused(item),
             result => result?,
         };
     }
