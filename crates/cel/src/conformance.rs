@@ -30,7 +30,7 @@ pub fn evaluate(
             }
             Outcome::Error(error) => return (Err(error.to_string()), cost),
             Outcome::Value(_) => {
-                let (value, _) = expression.run(bindings, &answers, describe);
+                let (value, _) = expression.run(bindings, &answers, |value| Ok(describe(value)));
                 return (value.map_err(|halt| format!("{halt:?}")), cost);
             }
         }

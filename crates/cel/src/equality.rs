@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::eval::{Halt, Machine, no_such_overload};
+use super::native::Native;
 use super::value::{Datum, MapValue};
 use super::{number, price};
 
@@ -47,7 +48,7 @@ pub(super) fn same(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Re
         (Datum::Native(left), Datum::Failed(text)) if !left.is_time() => {
             return Err(Halt::Error(text.to_string()));
         }
-        (Datum::Native(left), Datum::Native(right)) => match left.equals(right) {
+        (Datum::Native(left), Datum::Native(right)) => match charged(machine, left, right)?.equals(right) {
             Some(equal) => equal,
             None if left.is_time() => false,
             None => return no_such_overload(),
@@ -57,6 +58,15 @@ pub(super) fn same(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Re
         }
         _ => false,
     })
+}
+
+/// Charges the comparison of two values of libraries, in addition to one unit of the call.
+fn charged<'v>(machine: &mut Machine<'_>, left: &'v Native, right: &Native) -> Result<&'v Native, Halt> {
+    if let (Native::Quantity(left), Native::Quantity(right)) = (left, right) {
+        left.charge(machine, right)?;
+    }
+    machine.charge(left.size().min(right.size()) / 10)?;
+    Ok(left)
 }
 
 fn same_items(machine: &mut Machine<'_>, left: &[Datum], right: &[Datum]) -> Result<bool, Halt> {

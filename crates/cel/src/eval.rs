@@ -3,13 +3,13 @@
 //! Costs and limit are those of the reference; work that it does not count, like the comparison of nested values, has a
 //! cost here as well. The prices of calls are in `price`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::functions;
 use super::libraries::authorizer::{AccessDecision, AccessQuestion};
 use super::native::Native;
-use super::pattern::Patterns;
+use super::pattern::{Pattern, Patterns};
 use super::price::{self, LIST, MAP};
 use super::selection::Reached;
 use super::signatures::Overload;
@@ -21,7 +21,10 @@ use super::value::{Datum, MapKey};
 pub(super) const COST_LIMIT: u64 = 1_000_000;
 /// The limit of nodes that one evaluation visits. It bounds the work that has no cost, like that of `true && true`, and is
 /// beyond what an expression needs within the cost limit.
-const STEP_LIMIT: u64 = 10 * COST_LIMIT;
+const STEP_LIMIT: u64 = 5 * COST_LIMIT;
+
+/// The number of computed patterns that one evaluation keeps.
+const MAX_PATTERNS: usize = 4;
 
 /// Why an evaluation ended without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +66,8 @@ pub(super) struct Machine<'a> {
     /// The variables in scope, innermost last.
     scope: Vec<(&'a str, Datum)>,
     patterns: &'a Patterns,
+    /// The last computed patterns.
+    computed: VecDeque<(String, Arc<Pattern>)>,
     answers: &'a [(AccessQuestion, AccessDecision)],
     spent: u64,
     steps: u64,
@@ -75,7 +80,7 @@ impl<'a> Machine<'a> {
         answers: &'a [(AccessQuestion, AccessDecision)],
     ) -> Self {
         let scope = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-        Self { scope, patterns, answers, spent: 0, steps: 0 }
+        Self { scope, patterns, computed: VecDeque::new(), answers, spent: 0, steps: 0 }
     }
 
     /// The cost so far.
@@ -90,6 +95,20 @@ impl<'a> Machine<'a> {
 
     pub(super) fn patterns(&self) -> &'a Patterns {
         self.patterns
+    }
+
+    /// A literal pattern of the expression, or one of the last that were computed.
+    pub(super) fn pattern(&self, text: &str) -> Option<Arc<Pattern>> {
+        let computed = || self.computed.iter().find(|(known, _)| known == text);
+        self.patterns.find(text).or_else(|| computed().map(|(_, pattern)| Arc::clone(pattern)))
+    }
+
+    /// Keeps a computed pattern for the next call.
+    pub(super) fn keep_pattern(&mut self, text: &str, pattern: Arc<Pattern>) {
+        if self.computed.len() >= MAX_PATTERNS {
+            self.computed.pop_front();
+        }
+        self.computed.push_back((text.to_owned(), pattern));
     }
 
     /// Charges work before it is done.
@@ -203,7 +222,8 @@ impl<'a> Machine<'a> {
     }
 
     fn list(&mut self, elements: &'a [(ExprNode, bool)]) -> EvalResult {
-        self.charge(LIST)?;
+        // Ten elements are in the reference's price, which is the same for all lists.
+        self.charge(LIST + elements.len().saturating_sub(10) / 5)?;
         let mut list = Vec::with_capacity(elements.len());
         for (element, optional) in elements {
             match (self.eval(element)?, optional) {
@@ -310,7 +330,8 @@ impl<'a> Machine<'a> {
     }
 
     fn map(&mut self, entries: &'a [(ExprNode, ExprNode, bool)]) -> EvalResult {
-        self.charge(MAP)?;
+        // The same for entries, which are larger.
+        self.charge(MAP + entries.len().saturating_sub(10))?;
         let mut map = BTreeMap::new();
         for (key, value, optional) in entries {
             let key = self.eval(key)?;
