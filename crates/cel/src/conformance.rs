@@ -30,7 +30,7 @@ pub fn evaluate(
             }
             Outcome::Error(error) => return (Err(error.to_string()), cost),
             Outcome::Value(_) => {
-                let (value, _) = expression.run(bindings, &answers, describe);
+                let (value, _) = expression.run(bindings, &answers, |value| Ok(describe(value)));
                 return (value.map_err(|halt| format!("{halt:?}")), cost);
             }
         }
@@ -59,7 +59,7 @@ fn describe(value: &Datum) -> Json {
         }
         Datum::Optional(held) => json!({ "optional": held.as_deref().map(describe) }),
         Datum::Type(name) => json!({ "type": &**name }),
-        Datum::Root(root) => json!({ "other": root.type_name }),
+        Datum::Root(_) | Datum::Failed(_) => json!({ "other": value.type_name() }),
         Datum::Native(native) => match native {
             Native::Authorizer(_)
             | Native::PathCheck(_)

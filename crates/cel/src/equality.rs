@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::eval::{Halt, Machine, no_such_overload};
+use super::native::Native;
 use super::value::{Datum, MapValue};
 use super::{number, price};
 
@@ -41,7 +42,13 @@ pub(super) fn same(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Re
         (Datum::List(left), Datum::List(right)) => same_items(machine, &left.items, &right.items)?,
         (Datum::Map(left), Datum::Map(right)) => same_entries(machine, left, right)?,
         (Datum::Root(left), Datum::Root(right)) => Arc::ptr_eq(left, right),
-        (Datum::Native(left), Datum::Native(right)) => match left.equals(right) {
+        (Datum::Failed(text), _) | (Datum::Root(_), Datum::Failed(text)) => {
+            return Err(Halt::Error(text.to_string()));
+        }
+        (Datum::Native(left), Datum::Failed(text)) if !left.is_time() => {
+            return Err(Halt::Error(text.to_string()));
+        }
+        (Datum::Native(left), Datum::Native(right)) => match charged(machine, left, right)?.equals(right) {
             Some(equal) => equal,
             None if left.is_time() => false,
             None => return no_such_overload(),
@@ -51,6 +58,15 @@ pub(super) fn same(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Re
         }
         _ => false,
     })
+}
+
+/// Charges the comparison of two values of libraries, in addition to one unit of the call.
+fn charged<'v>(machine: &mut Machine<'_>, left: &'v Native, right: &Native) -> Result<&'v Native, Halt> {
+    if let (Native::Quantity(left), Native::Quantity(right)) = (left, right) {
+        left.charge(machine, right)?;
+    }
+    machine.charge(left.size().min(right.size()) / 10)?;
+    Ok(left)
 }
 
 fn same_items(machine: &mut Machine<'_>, left: &[Datum], right: &[Datum]) -> Result<bool, Halt> {
@@ -82,7 +98,7 @@ fn same_entries(machine: &mut Machine<'_>, left: &MapValue, right: &MapValue) ->
     }
     for ((key, value), (other_key, other)) in left.entries.iter().zip(right.entries.iter()) {
         // Nearly always, the keys are the same and in the same order.
-        let aligned = key == other_key && !right.escaped;
+        let aligned = key == other_key && !key.is_nan() && !right.escaped;
         let key = key.datum();
         machine.charge(price::size(&key) / 100)?;
         let found = if aligned { Some(other.clone()) } else { right.find(&key) };

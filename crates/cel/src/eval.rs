@@ -3,23 +3,28 @@
 //! Costs and limit are those of the reference; work that it does not count, like the comparison of nested values, has a
 //! cost here as well. The prices of calls are in `price`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use super::functions;
 use super::libraries::authorizer::{AccessDecision, AccessQuestion};
-use super::pattern::Patterns;
+use super::native::Native;
+use super::pattern::{Pattern, Patterns};
 use super::price::{self, LIST, MAP};
+use super::selection::Reached;
 use super::signatures::Overload;
 use super::syntax::{ExprNode, NodeKind, Selection};
 use super::value::{Datum, MapKey};
-use super::{functions, number};
 
 /// The cost limit of one evaluation, as in the reference.
 // apiserver: pkg/apis/cel/config.go — PerCallLimit
 pub(super) const COST_LIMIT: u64 = 1_000_000;
 /// The limit of nodes that one evaluation visits. It bounds the work that has no cost, like that of `true && true`, and is
 /// beyond what an expression needs within the cost limit.
-const STEP_LIMIT: u64 = 10 * COST_LIMIT;
+const STEP_LIMIT: u64 = 5 * COST_LIMIT;
+
+/// The number of computed patterns that one evaluation keeps.
+const MAX_PATTERNS: usize = 4;
 
 /// Why an evaluation ended without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +66,8 @@ pub(super) struct Machine<'a> {
     /// The variables in scope, innermost last.
     scope: Vec<(&'a str, Datum)>,
     patterns: &'a Patterns,
+    /// The last computed patterns.
+    computed: VecDeque<(String, Arc<Pattern>)>,
     answers: &'a [(AccessQuestion, AccessDecision)],
     spent: u64,
     steps: u64,
@@ -73,7 +80,7 @@ impl<'a> Machine<'a> {
         answers: &'a [(AccessQuestion, AccessDecision)],
     ) -> Self {
         let scope = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-        Self { scope, patterns, answers, spent: 0, steps: 0 }
+        Self { scope, patterns, computed: VecDeque::new(), answers, spent: 0, steps: 0 }
     }
 
     /// The cost so far.
@@ -88,6 +95,20 @@ impl<'a> Machine<'a> {
 
     pub(super) fn patterns(&self) -> &'a Patterns {
         self.patterns
+    }
+
+    /// A literal pattern of the expression, or one of the last that were computed.
+    pub(super) fn pattern(&self, text: &str) -> Option<Arc<Pattern>> {
+        let computed = || self.computed.iter().find(|(known, _)| known == text);
+        self.patterns.find(text).or_else(|| computed().map(|(_, pattern)| Arc::clone(pattern)))
+    }
+
+    /// Keeps a computed pattern for the next call.
+    pub(super) fn keep_pattern(&mut self, text: &str, pattern: Arc<Pattern>) {
+        if self.computed.len() >= MAX_PATTERNS {
+            self.computed.pop_front();
+        }
+        self.computed.push_back((text.to_owned(), pattern));
     }
 
     /// Charges work before it is done.
@@ -107,14 +128,19 @@ impl<'a> Machine<'a> {
         match &node.kind {
             NodeKind::Literal(value) => Ok(value.clone()),
             // A conditional has no cost of its own, nor has a test for presence beyond its selections.
-            NodeKind::Conditional(_) | NodeKind::Select { how: Selection::Test, .. } => self.attribute(node),
+            NodeKind::Conditional(_) => self.attribute(node).and_then(Reached::into_datum),
+            // The branch of a conditional that is a test through an optional is what it finds there.
+            NodeKind::Select { how: Selection::Test, .. } => Ok(match self.attribute(node)? {
+                Reached::Optional(found) => Datum::Bool(found.is_some()),
+                Reached::Value(present) => present,
+            }),
             NodeKind::Name(_) | NodeKind::Select { .. } => {
                 self.charge(1)?;
-                self.attribute(node)
+                self.attribute(node).and_then(Reached::into_datum)
             }
             NodeKind::Call { arguments, .. } if is_attribute(node) => {
                 self.charge(1)?;
-                self.index(node, arguments)
+                self.index(node, arguments).and_then(Reached::into_datum)
             }
             NodeKind::Call { function, target, arguments, only } => {
                 self.call(function, target.as_deref(), arguments, only.get().copied())
@@ -144,10 +170,21 @@ impl<'a> Machine<'a> {
     /// Evaluates a node that a selection, an index or a conditional is applied to. A chain of them pays for its root once,
     /// in `eval`.
     // cel-go: interpreter/attributes.go — Resolve
-    fn attribute(&mut self, node: &'a ExprNode) -> EvalResult {
+    fn attribute(&mut self, node: &'a ExprNode) -> Result<Reached, Halt> {
         match &node.kind {
-            NodeKind::Name(name) => self.name(name).map(Datum::optional_of_plain),
-            NodeKind::Select { operand, field, how } => self.select(operand, field, *how),
+            NodeKind::Name(name) => self.name(name).map(Reached::root),
+            NodeKind::Select { operand, field, how } => {
+                let target = self.attribute(operand)?;
+                let key = Datum::string(field);
+                match how {
+                    Selection::Plain => self.qualified(target, &key, false),
+                    Selection::Optional => self.qualified(target, &key, true),
+                    Selection::Test => {
+                        self.charge(usize::from(!target.is_absent()))?;
+                        target.tested(&key)
+                    }
+                }
+            }
             NodeKind::Call { arguments, .. } if is_attribute(node) => self.index(node, arguments),
             NodeKind::Conditional(parts) => {
                 let [condition, yes, no] = &**parts;
@@ -157,28 +194,36 @@ impl<'a> Machine<'a> {
                     _ => no_such_overload(),
                 }
             }
-            _ => self.eval(node).map(Datum::optional_of_plain),
+            _ => self.eval(node).map(Reached::root),
         }
     }
 
-    fn index(&mut self, node: &'a ExprNode, arguments: &'a [ExprNode]) -> EvalResult {
+    fn index(&mut self, node: &'a ExprNode, arguments: &'a [ExprNode]) -> Result<Reached, Halt> {
         let [target, index] = arguments else { return no_such_overload() };
         let optional = matches!(&node.kind, NodeKind::Call { function, .. } if function == "_[?_]");
-        let target = qualifiable(target, self.attribute(target)?)?;
+        let target = self.attribute(target)?;
         // Indexing an empty optional does not evaluate the index.
-        if matches!(target, Datum::Optional(None)) {
+        if target.is_absent() {
             return Ok(target);
         }
-        let index = match self.attribute(index) {
+        let index = match self.attribute(index).and_then(Reached::into_datum) {
             Ok(index) => index,
             Err(halt) => return self.charge(1).and(Err(halt)),
         };
         self.charge(price::size(&index) / 100)?;
-        self.qualified(&target, &index, optional)
+        self.qualified(target, &index, optional)
+    }
+
+    /// Selects from a value. What an optional selection does not find is free.
+    fn qualified(&mut self, target: Reached, key: &Datum, optional: bool) -> Result<Reached, Halt> {
+        let found = target.qualified(key, optional);
+        self.charge(usize::from(!found.as_ref().is_ok_and(Reached::is_absent)))?;
+        found
     }
 
     fn list(&mut self, elements: &'a [(ExprNode, bool)]) -> EvalResult {
-        self.charge(LIST)?;
+        // Ten elements are in the reference's price, which is the same for all lists.
+        self.charge(LIST + elements.len().saturating_sub(10) / 5)?;
         let mut list = Vec::with_capacity(elements.len());
         for (element, optional) in elements {
             match (self.eval(element)?, optional) {
@@ -222,7 +267,7 @@ impl<'a> Machine<'a> {
         self.unbind(outside);
         let result = result.map(|value| if flat { value } else { Datum::Optional(Some(Arc::new(value))) });
         // It is a conditional in the reference.
-        result.map(Datum::optional_of_plain)
+        result.and_then(|value| Reached::root(value).into_datum())
     }
 
     /// Binds a variable of a macro; returns what `unbind` needs.
@@ -246,7 +291,7 @@ impl<'a> Machine<'a> {
         if let ("or" | "orValue", Some(target), [other]) = (function, target, arguments) {
             return match self.eval(target)? {
                 Datum::Optional(None) => self.eval(other),
-                Datum::Optional(Some(held)) if function == "orValue" => Ok(held.as_ref().clone()),
+                Datum::Optional(Some(held)) if function == "orValue" => sound(held.as_ref().clone()),
                 value => Ok(value),
             };
         }
@@ -267,7 +312,9 @@ impl<'a> Machine<'a> {
                 break;
             }
         }
-        let Some(failed) = failed else { return functions::call(self, function, &values, only) };
+        let Some(failed) = failed else {
+            return functions::call(self, function, &values, only).and_then(sound);
+        };
         // With all its operands, a call is paid for although it is not made.
         if values.len() == count {
             price::charge(self, function, only, &values)?;
@@ -282,39 +329,28 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn select(&mut self, operand: &'a ExprNode, field: &str, how: Selection) -> EvalResult {
-        let target = qualifiable(operand, self.attribute(operand)?)?;
-        let key = Datum::string(field);
-        match how {
-            Selection::Plain => self.qualified(&target, &key, false),
-            Selection::Optional => self.qualified(&target, &key, true),
-            Selection::Test if matches!(target, Datum::Optional(None)) => Ok(Datum::Bool(false)),
-            Selection::Test => {
-                self.charge(1)?;
-                match index_value(&target, &key, true)? {
-                    Datum::Optional(held) => Ok(Datum::Bool(held.is_some())),
-                    _ => no_such_overload(),
-                }
-            }
-        }
-    }
-
-    /// Selects from a value. What an optional selection does not find is free.
-    fn qualified(&mut self, target: &Datum, key: &Datum, optional: bool) -> EvalResult {
-        let found = index_value(target, key, optional);
-        let absent = matches!(found, Ok(Datum::Optional(None)));
-        self.charge(usize::from(!absent || !optional && !matches!(target, Datum::Optional(_))))?;
-        found
-    }
-
     fn map(&mut self, entries: &'a [(ExprNode, ExprNode, bool)]) -> EvalResult {
-        self.charge(MAP)?;
+        // The same for entries, which are larger.
+        self.charge(MAP + entries.len().saturating_sub(10))?;
         let mut map = BTreeMap::new();
         for (key, value, optional) in entries {
             let key = self.eval(key)?;
             let value = match (self.eval(value)?, optional) {
                 (Datum::Optional(Some(held)), true) => held.as_ref().clone(),
-                (Datum::Optional(None), true) => continue,
+                // It deletes an earlier entry.
+                (Datum::Optional(None), true) => {
+                    self.charge(price::size(&key) / 100)?;
+                    match MapKey::exact(&key) {
+                        Some(key) if key.is_nan() => {}
+                        Some(key) => drop(map.remove(&key)),
+                        // Not a key of a map in Go.
+                        None if matches!(key, Datum::Bytes(_) | Datum::Native(Native::Semver(_))) => {
+                            return unsupported_key(&key);
+                        }
+                        None => {}
+                    }
+                    continue;
+                }
                 (value, true) => {
                     return error(format!(
                         "cannot initialize optional entry '{}' from non-optional value {}",
@@ -346,6 +382,14 @@ impl<'a> Machine<'a> {
     }
 }
 
+/// A value, or its error.
+pub(super) fn sound(value: Datum) -> EvalResult {
+    match value {
+        Datum::Failed(text) => error(&*text),
+        value => Ok(value),
+    }
+}
+
 /// The Go type name of a value in the reference's errors.
 pub(super) fn go_type(value: &Datum) -> &'static str {
     match value {
@@ -374,7 +418,12 @@ pub(super) fn go_type(value: &Datum) -> &'static str {
         Datum::Type(_) => "*types.Type",
         Datum::Root(_) => "*lazy.MapValue",
         Datum::Native(native) => native.go_type(),
+        Datum::Failed(_) => "*types.Err",
     }
+}
+
+fn unsupported_key<T>(key: &Datum) -> Result<T, Halt> {
+    error(format!("unsupported key type: {}", key.type_name()))
 }
 
 /// Inserts an entry; returns the value that it replaces.
@@ -383,9 +432,14 @@ pub(super) fn insert(
     key: &Datum,
     value: Datum,
 ) -> Result<Option<Datum>, Halt> {
-    match MapKey::exact(key) {
-        Some(key) => Ok(map.insert(key, value)),
-        None => error(format!("unsupported key type: {}", key.type_name())),
+    match MapKey::new_in(map, key) {
+        Some(key) => {
+            // The new key stays, where it is a zero of another sign.
+            let replaced = map.remove(&key);
+            map.insert(key, value);
+            Ok(replaced)
+        }
+        None => unsupported_key(key),
     }
 }
 
@@ -397,74 +451,5 @@ fn is_attribute(node: &ExprNode) -> bool {
             matches!(function.as_str(), "_[_]" | "_[?_]") && arguments.len() == 2
         }
         _ => false,
-    }
-}
-
-/// A value as selection sees it. An optional that is computed, and not selected from a variable, holds a plain value in the
-/// reference: its keys have no escapes.
-// cel-go: interpreter/attributes.go — refQualify
-fn qualifiable(node: &ExprNode, value: Datum) -> EvalResult {
-    let is_selection = match &node.kind {
-        NodeKind::Select { .. } => true,
-        NodeKind::Call { function, .. } => function == "_[_]" || function == "_[?_]",
-        _ => false,
-    };
-    match value {
-        Datum::Optional(Some(held)) if !is_selection => match Arc::unwrap_or_clone(held) {
-            Datum::Root(_) => no_such_overload(),
-            held => Ok(Datum::Optional(Some(Arc::new(held.unescaped())))),
-        },
-        value => Ok(value),
-    }
-}
-
-/// `target[index]` and `target.field`; with `optional`, a missing element is an empty optional.
-pub(super) fn index_value(target: &Datum, index: &Datum, optional: bool) -> EvalResult {
-    let (found, optional) = match target {
-        Datum::Optional(None) => return Ok(Datum::Optional(None)),
-        Datum::Optional(Some(held)) => (lookup(held, index)?, true),
-        target => (lookup(target, index)?, optional),
-    };
-    match (found, optional) {
-        (Some(value), true) => Ok(Datum::Optional(Some(Arc::new(value)))),
-        (None, true) => Ok(Datum::Optional(None)),
-        (Some(value), false) => Ok(value),
-        (None, false) => error(match target {
-            Datum::List(_) => format!("index out of bounds: {}", functions::shown(index)),
-            _ => format!("no such key: {}", functions::shown(index)),
-        }),
-    }
-}
-
-/// Whether a value has a type that can be an index.
-pub(super) fn is_index(value: &Datum) -> bool {
-    matches!(value, Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::String(_))
-}
-
-fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
-    if !is_index(index) {
-        return error(format!("invalid qualifier type: {}", go_type(index)));
-    }
-    match target {
-        Datum::Map(map) => Ok(map.find(index)),
-        Datum::Root(root) => match index {
-            Datum::String(name) => Ok(root.find(name)),
-            _ => no_such_overload(),
-        },
-        Datum::List(list) => {
-            let at = match index {
-                Datum::Int(at) => usize::try_from(*at).ok(),
-                Datum::Uint(at) => usize::try_from(*at).ok(),
-                Datum::Double(at) => match number::exact_int(*at) {
-                    Some(at) => usize::try_from(at).ok(),
-                    None => {
-                        return error(format!("unsupported index value {} in list", functions::shown(index)));
-                    }
-                },
-                other => return error(format!("unsupported index type '{}' in list", other.type_name())),
-            };
-            Ok(at.and_then(|at| list.get(at)))
-        }
-        _ => Ok(None),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::eval::{EvalResult, Halt, Machine, error, go_type, insert, no_such_overload};
+use super::eval::{EvalResult, Halt, Machine, error, go_type, insert, no_such_overload, sound};
 use super::price::LIST;
 use super::syntax::{ExprNode, Fold, FoldKind, NodeKind};
 use super::value::{Datum, MapKey};
@@ -141,7 +141,7 @@ impl<'a> Loop<'a> {
             Gathered::List(list) => {
                 let value = if self.fold.kind == FoldKind::Filter {
                     machine.charge(3 + LIST)?;
-                    element
+                    sound(element)?
                 } else {
                     // The accumulator, a list of one element, and a sum; a list of a constant is a constant.
                     machine.charge(2 + if is_literal(body) { 0 } else { LIST })?;

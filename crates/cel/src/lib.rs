@@ -68,6 +68,7 @@ mod number;
 mod pattern;
 mod plan;
 mod price;
+mod selection;
 mod signatures;
 mod stack;
 mod syntax;
@@ -191,7 +192,7 @@ impl Expression {
         bindings: &Bindings,
         answers: &[(AccessQuestion, AccessDecision)],
     ) -> Evaluated {
-        let (result, cost) = self.run(bindings, answers, |value| Value::from(value));
+        let (result, cost) = self.run(bindings, answers, Value::of);
         let outcome = match result {
             Ok(value) => Outcome::Value(value),
             Err(eval::Halt::Error(text)) => Outcome::Error(EvalError(text)),
@@ -209,12 +210,12 @@ impl Expression {
         &self,
         bindings: &Bindings,
         answers: &[(AccessQuestion, AccessDecision)],
-        convert: impl FnOnce(&Datum) -> T + Send,
+        convert: impl FnOnce(&Datum) -> Result<T, eval::Halt> + Send,
     ) -> (Result<T, eval::Halt>, u64) {
         let compiled = &self.0;
         let evaluate = || {
             let mut machine = eval::Machine::new(&bindings.0, &compiled.patterns, answers);
-            let result = machine.eval(&compiled.tree).map(|value| convert(&value));
+            let result = machine.eval(&compiled.tree).and_then(|value| convert(&value));
             (result, machine.spent())
         };
         if !compiled.deep {
@@ -261,14 +262,30 @@ impl fmt::Debug for Expression {
     }
 }
 
-impl From<&Datum> for Value {
-    fn from(value: &Datum) -> Self {
-        match value {
+impl Value {
+    /// Copies a value, as far as the cost limit allows: what it contains may be shared, and far larger when it is not.
+    fn of(value: &Datum) -> Result<Self, eval::Halt> {
+        Self::copy(value, &mut Some(eval::COST_LIMIT))
+    }
+
+    /// `left` is what may be copied: an element, or ten bytes, for each unit.
+    fn copy(value: &Datum, left: &mut Option<u64>) -> Result<Self, eval::Halt> {
+        let size = match value {
+            Datum::String(text) => u64::try_from(text.len() / 10).unwrap_or(u64::MAX),
+            _ => 0,
+        };
+        *left = left.and_then(|left| left.checked_sub(size.saturating_add(1)));
+        if left.is_none() {
+            return Err(eval::Halt::Cost);
+        }
+        Ok(match value {
             Datum::Null => Self::Null,
             Datum::Bool(value) => Self::Bool(*value),
             Datum::String(text) => Self::String(text.to_string()),
-            Datum::List(list) if !list.opaque => Self::List(list.items.iter().map(Self::from).collect()),
+            Datum::List(list) if !list.opaque => {
+                Self::List(list.items.iter().map(|item| Self::copy(item, left)).collect::<Result<_, _>>()?)
+            }
             other => Self::Other(other.type_name().to_owned()),
-        }
+        })
     }
 }

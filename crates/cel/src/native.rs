@@ -69,6 +69,24 @@ impl Native {
         }
     }
 
+    /// The value after a conversion to a value of Go and back, or the error of the reference, which converts few of them.
+    pub(super) fn returned(self) -> Result<Self, String> {
+        let go_type = match &self {
+            Self::Duration(_) | Self::Timestamp(_) | Self::NamedFormat(_) => return Ok(self),
+            Self::Ip(_) => "netip.Addr",
+            Self::Cidr(_) => "netip.Prefix",
+            Self::Quantity(_) => "*resource.Quantity",
+            Self::Url(_) => "*url.URL",
+            Self::Semver(_) => "semver.Version",
+            Self::Authorizer(_)
+            | Self::PathCheck(_)
+            | Self::GroupCheck(_)
+            | Self::ResourceCheck(_)
+            | Self::Decision(_) => return Err("no such overload".to_owned()),
+        };
+        Err(unconvertible(go_type, &self.shown()))
+    }
+
     /// The value as a text.
     pub(super) fn shown(&self) -> String {
         match self {
@@ -122,4 +140,10 @@ impl Native {
             _ => None,
         }
     }
+}
+
+/// The reference's error for a value of Go that has no type in CEL.
+// cel-go: common/types/err.go — UnsupportedRefValConversionErr
+pub(super) fn unconvertible(go_type: &str, text: &str) -> String {
+    format!("unsupported conversion to ref.Val: ({go_type}){text}")
 }

@@ -9,6 +9,7 @@ mod parse;
 mod unicode;
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use regex_automata::meta::Regex;
@@ -16,14 +17,31 @@ use regex_syntax::hir::Hir;
 
 /// Maximum size of a compiled literal pattern, in bytes.
 const MAX_COMPILED: usize = 1 << 20;
-/// Maximum size of a compiled pattern from a token; also bounds the compile time.
-const MAX_COMPUTED: usize = 1 << 16;
+/// Maximum size of a compiled pattern from a token; also bounds the compile time, to about half a millisecond.
+pub(super) const MAX_COMPUTED: usize = 1 << 16;
 /// Maximum size of the search cache of a pattern, in bytes.
 const MAX_SEARCH_CACHE: usize = 1 << 20;
 
+/// A compiled pattern. Share it as an `Arc`: a cloned [`Regex`] starts with an empty search cache, which costs more than
+/// most searches.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    regex: Regex,
+    /// The length of the longest text that it matches, if there is one.
+    pub(super) longest: Option<usize>,
+}
+
+impl Deref for Pattern {
+    type Target = Regex;
+
+    fn deref(&self) -> &Regex {
+        &self.regex
+    }
+}
+
 /// The compiled literal patterns of an expression.
 #[derive(Debug, Default)]
-pub(super) struct Patterns(HashMap<String, Arc<Regex>>);
+pub(super) struct Patterns(HashMap<String, Arc<Pattern>>);
 
 impl Patterns {
     pub(super) fn add(&mut self, pattern: &str) -> Result<(), String> {
@@ -36,27 +54,30 @@ impl Patterns {
         !self.0.contains_key(pattern)
     }
 
-    /// The compiled pattern, from the expression or compiled now.
-    ///
-    /// An `Arc`, because a cloned [`Regex`] starts with an empty search cache, which costs more than most searches.
-    pub(super) fn find(&self, pattern: &str) -> Result<Arc<Regex>, String> {
-        match self.0.get(pattern) {
-            Some(compiled) => Ok(Arc::clone(compiled)),
-            None => build(pattern, MAX_COMPUTED).map(Arc::new),
-        }
+    /// The compiled pattern of a literal.
+    pub(super) fn find(&self, pattern: &str) -> Option<Arc<Pattern>> {
+        self.0.get(pattern).map(Arc::clone)
     }
 }
 
+/// Compiles a pattern that is not a literal.
+pub(super) fn computed(pattern: &str) -> Result<Arc<Pattern>, String> {
+    build(pattern, MAX_COMPUTED).map(Arc::new)
+}
+
 // threat: pattern-exhaustion
-fn build(pattern: &str, size: usize) -> Result<Regex, String> {
+fn build(pattern: &str, size: usize) -> Result<Pattern, String> {
     let config = Regex::config()
         .nfa_size_limit(Some(size))
         .onepass_size_limit(Some(size))
         .hybrid_cache_capacity(MAX_SEARCH_CACHE);
-    Regex::builder()
+    let tree = read(pattern)?;
+    let longest = tree.properties().maximum_len();
+    let regex = Regex::builder()
         .configure(config)
-        .build_from_hir(&read(pattern)?)
-        .map_err(|_| refused(pattern, "expression too large"))
+        .build_from_hir(&tree)
+        .map_err(|_| refused(pattern, "expression too large"))?;
+    Ok(Pattern { regex, longest })
 }
 
 /// Parses and checks a pattern.

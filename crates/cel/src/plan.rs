@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use super::eval::{Halt, Machine, is_index};
+use super::eval::{Halt, Machine};
 use super::faults::CompileFault;
 use super::pattern::Patterns;
+use super::selection::is_index;
 use super::syntax::{ExprNode, NodeKind};
 use super::value::{Datum, MapKey};
 

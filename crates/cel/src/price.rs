@@ -50,8 +50,8 @@ fn of(function: &str, only: Option<&Overload>, values: &[Datum]) -> usize {
     // An untyped call costs one unit at least.
     let typed = |price: usize| if only.is_some() { price } else { price.max(1) };
     match function {
-        // Types of libraries have a price of their own.
-        "_==_" if matches!(values.first(), Some(Datum::Native(_))) => tenth(compared(values)),
+        // The comparison charges the length.
+        "_==_" if matches!(values.first(), Some(Datum::Native(_))) => 1,
         "_==_" | "_!=_" => tenth(first.min(second)),
         "_<_" | "_<=_" | "_>_" | "_>=_" => by_text(only, values, first.min(second)),
         "_+_" => by_text(only, values, first.saturating_add(second)),

@@ -3,10 +3,12 @@
 //! Values of a token or a user are marked `escaped`: field and index selection in them, at any depth, accepts keys with
 //! the escapes of Kubernetes (`a__dot__b` for `a.b`). The elements of an iteration lose the mark, as in the reference.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::native::Native;
+use super::native::{Native, unconvertible};
 
 /// A value.
 #[derive(Debug, Clone)]
@@ -27,6 +29,8 @@ pub(super) enum Datum {
     Root(Arc<RootVariable>),
     /// A value of a library.
     Native(Native),
+    /// An error in an optional, or taken from one into a list or a map: using it fails.
+    Failed(Arc<str>),
 }
 
 /// How numbers of JSON are read.
@@ -64,11 +68,51 @@ pub(super) struct RootVariable {
 pub(super) enum MapKey {
     Null,
     Bool(bool),
-    /// The bits of a double.
-    Double(u64),
+    Double(DoubleKey),
     Int(i64),
     Uint(u64),
     String(Arc<str>),
+}
+
+/// The bits of a double that is a key: zeros of both signs are one key, and NaNs are told apart by their payload.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DoubleKey(u64);
+
+/// The payload of the first NaN of a map, and the last there may be.
+const NANS: RangeInclusive<u64> = 0x7ff8_0000_0000_0000..=0x7fff_ffff_ffff_ffff;
+
+impl DoubleKey {
+    fn new(number: f64) -> Self {
+        Self(if number.is_nan() { *NANS.start() } else { number.to_bits() })
+    }
+
+    fn number(self) -> f64 {
+        f64::from_bits(self.0)
+    }
+
+    fn ordinal(self) -> u64 {
+        if self.number() == 0.0 { 0 } else { self.0 }
+    }
+}
+
+impl PartialEq for DoubleKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.ordinal() == other.ordinal()
+    }
+}
+
+impl Eq for DoubleKey {}
+
+impl PartialOrd for DoubleKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for DoubleKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.ordinal().cmp(&other.ordinal())
+    }
 }
 
 impl Datum {
@@ -145,25 +189,28 @@ impl Datum {
             Self::Type(_) => "type",
             Self::Root(root) => root.type_name,
             Self::Native(native) => native.type_name(),
+            Self::Failed(_) => "error",
         }
     }
 
-    /// An optional of an optional as one optional. The reference converts what a selection or a conditional starts from to a
-    /// value of Go and back; an optional that is empty becomes `null` there.
+    /// The content of an optional that a selection or a conditional starts from. The reference converts it to a value of Go
+    /// and back: an optional in it is opened too, and becomes `null` if it is empty; the name of a type becomes a string, and
+    /// a value of most libraries an error.
     // cel-go: interpreter/attributes.go — applyQualifiers
-    pub(super) fn optional_of_plain(self) -> Self {
-        match self {
-            Self::Optional(Some(held)) if matches!(*held, Self::Optional(_)) => {
-                let mut inner = held;
-                loop {
-                    inner = match inner.as_ref() {
-                        Self::Optional(Some(next)) => Arc::clone(next),
-                        Self::Optional(None) => Arc::new(Self::Null),
-                        _ => return Self::Optional(Some(inner)),
-                    };
-                }
-            }
-            other => other,
+    pub(super) fn opened(self) -> Self {
+        let mut inner = self;
+        while let Self::Optional(held) = inner {
+            inner = held.map_or(Self::Null, Arc::unwrap_or_clone);
+        }
+        match inner {
+            Self::Type(name) => Self::String(name),
+            Self::Root(_) => Self::Failed("no such overload".into()),
+            Self::Native(native) => match native.returned() {
+                Ok(native) => Self::Native(native),
+                Err(text) => Self::Failed(text.into()),
+            },
+            Self::Failed(text) => Self::Failed(unconvertible("*errors.errorString", &text).into()),
+            inner => inner.unescaped(),
         }
     }
 
@@ -234,7 +281,7 @@ impl MapKey {
         match self {
             Self::Null => Datum::Null,
             Self::Bool(value) => Datum::Bool(*value),
-            Self::Double(bits) => Datum::Double(f64::from_bits(*bits)),
+            Self::Double(key) => Datum::Double(key.number()),
             Self::Int(value) => Datum::Int(*value),
             Self::Uint(value) => Datum::Uint(*value),
             Self::String(value) => Datum::String(Arc::clone(value)),
@@ -246,7 +293,7 @@ impl MapKey {
         Some(match value {
             Datum::Null => Self::Null,
             Datum::Bool(value) => Self::Bool(*value),
-            Datum::Double(value) => Self::Double(value.to_bits()),
+            Datum::Double(value) => Self::Double(DoubleKey::new(*value)),
             Datum::Int(value) => Self::Int(*value),
             Datum::Uint(value) => Self::Uint(*value),
             Datum::String(value) => Self::String(Arc::clone(value)),
@@ -254,10 +301,29 @@ impl MapKey {
         })
     }
 
+    /// The key for a new entry: one of its own for each NaN, as no NaN equals another.
+    pub(super) fn new_in(map: &BTreeMap<Self, Datum>, value: &Datum) -> Option<Self> {
+        let key = Self::exact(value)?;
+        if !key.is_nan() {
+            return Some(key);
+        }
+        let nans = Self::Double(DoubleKey(*NANS.start()))..=Self::Double(DoubleKey(*NANS.end()));
+        match map.range(nans).next_back() {
+            Some((Self::Double(last), _)) => Some(Self::Double(DoubleKey(last.0.saturating_add(1)))),
+            _ => Some(key),
+        }
+    }
+
+    /// Whether no lookup finds the key.
+    pub(super) fn is_nan(&self) -> bool {
+        matches!(self, Self::Double(key) if key.number().is_nan())
+    }
+
     /// The keys that are equal to a value.
     pub(super) fn candidates(value: &Datum) -> [Option<Self>; 3] {
         let exact = Self::exact(value);
         match value {
+            Datum::Double(number) if number.is_nan() => [None, None, None],
             Datum::Int(number) => [exact, u64::try_from(*number).ok().map(Self::Uint), None],
             Datum::Uint(number) => [exact, i64::try_from(*number).ok().map(Self::Int), None],
             Datum::Double(number) => [

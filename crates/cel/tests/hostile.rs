@@ -15,7 +15,9 @@ use serde_json::{Value as Json, json};
 /// The kind that a child process runs.
 const KIND: &str = "HOSTILE_KIND";
 /// The most memory of a process, in KiB.
-const MAX_MEMORY: u64 = 600 << 10;
+const MAX_MEMORY: u64 = 240 << 10;
+/// The longest processor time of an evaluation.
+const MAX_TIME: Duration = Duration::from_millis(if cfg!(debug_assertions) { 10_000 } else { 1_000 });
 const STACK: usize = 2 << 20;
 const COST_LIMIT: u64 = 1_000_000;
 
@@ -32,6 +34,10 @@ enum Object {
     Texts,
     /// Lists and maps with this depth.
     Deep(usize),
+    /// A long text `x`, a list `l` of numbers, and a text `p`.
+    Long(&'static str, usize, usize, &'static str),
+    /// A list `l` of this text with a number after each, and one text `x`.
+    Many(&'static str, usize, &'static str),
 }
 
 impl Object {
@@ -62,6 +68,12 @@ impl Object {
                 let maps = (0..depth).fold(json!(1), |inner, _| json!({ "a": inner }));
                 let wide = (0..depth.min(14)).fold(json!(1), |inner, _| json!([inner, inner]));
                 json!({"l": lists, "m": maps, "w": wide})
+            }
+            Self::Long(unit, times, length, text) => {
+                json!({"x": unit.repeat(times), "l": (0..length).collect::<Vec<_>>(), "p": text})
+            }
+            Self::Many(text, length, other) => {
+                json!({"l": (0..length).map(|at| format!("{text}{at}")).collect::<Vec<_>>(), "x": other})
             }
         }
     }
@@ -244,6 +256,128 @@ fn loops() -> Vec<Kind> {
     large.map(of(Object::Large)).into_iter().chain(texts.map(of(Object::Texts))).collect()
 }
 
+/// Long texts, patterns and values that are searched, compiled, copied or compared many times.
+fn repetitions() -> Vec<Kind> {
+    let characters = Object::Long("a", 300_000, 0, "");
+    let spaces = Object::Long(" ", 1_000_000, 200_000, "");
+    let long = Object::Long("x", 1_000_000, 200_000, "");
+    let patterns = |text| Object::Long("a", 10, 300_000, text);
+    let literal = (0..9_000).map(|at| at.to_string()).collect::<Vec<_>>().join(", ");
+    let doubled = |start: &str| format!("{start}{}", ".map(a, [a, a])".repeat(16));
+    let mut kinds: Vec<Kind> = [
+        ("found far apart", "object.x.findAll('.*?b|a').size()", characters),
+        ("found with a limit", "object.x.findAll('.*?b|a', 299999).size()", characters),
+        ("found by a computed pattern", "object.x.findAll(object.p).size()", Object::Long("a", 300_000, 0, ".*?b|a")),
+        (
+            "found by many states",
+            "object.x.findAll('[ab]*a[ab]{12}b|a').size()",
+            Object::Long("aababbbabaaabb", 20_000, 0, ""),
+        ),
+        (
+            "found by many states, bounded",
+            "object.x.findAll('[ab]{0,30}a[ab]{12}c|a').size()",
+            Object::Long("aababbbabaaabb", 10_000, 0, ""),
+        ),
+        ("found in short texts", "object.l.all(i, object.x.findAll('.*?b|a').size() > 0)", Object::Long("a", 40, 300_000, "")),
+        ("compiled again", "object.l.all(i, !'a'.matches(object.p))", patterns("\\pC")),
+        ("compiled again, repeated", "object.l.all(i, !'a'.matches(object.p))", patterns("\\pL{9}")),
+        ("compiled again, too large", "object.l.all(i, !'a'.matches(object.p) || true)", patterns("\\pL{300}0")),
+        ("compiled again, invalid", "object.l.all(i, !'a'.matches(object.p) || true)", patterns("\\pC\\pC\\pC(")),
+        ("different patterns", "object.l.all(i, !'a'.matches(i) || true)", Object::Many("\\pC", 300_000, "")),
+        ("different patterns of many states", "object.l.all(i, !'a'.matches(i) || true)", Object::Many("\\pL{9}", 100_000, "")),
+        ("different patterns, too large", "object.l.all(i, !'a'.matches(i) || true)", Object::Many("\\pL{300}", 100_000, "")),
+        ("different patterns, folded", "object.l.all(i, !'a'.matches(i) || true)", Object::Many("(?i)\\pL", 100_000, "")),
+        ("different patterns, repeated", "object.l.all(i, !'a'.matches(i) || true)", Object::Many("(a{30}){30}", 100_000, "")),
+        ("found by different patterns", "object.l.all(i, 'a'.find(i) == '' || true)", Object::Many("\\pN", 300_000, "")),
+        ("copied resources", "object.l.all(i, authorizer.group('').resource(object.x) == null || true)", long),
+        ("copied groups", "object.l.all(i, authorizer.group(object.x).resource('a') == null || true)", long),
+        (
+            "copied names",
+            "object.l.all(i, authorizer.group('').resource('a').name(object.x).namespace('a').name('b') == null || true)",
+            long,
+        ),
+        ("copied accounts", "object.l.all(i, authorizer.serviceAccount('a', object.x) == null || true)", long),
+        ("blank paths", "object.l.all(i, authorizer.path(object.x) == null || true)", spaces),
+        ("blank resources", "object.l.all(i, authorizer.group('').resource(object.x) == null || true)", spaces),
+        (
+            "long durations of many parts",
+            "object.l.all(i, duration(object.x) == duration('0s') || true)",
+            Object::Long("0s", 500_000, 300_000, ""),
+        ),
+        (
+            "equality of long URLs in lists",
+            "[[url('http://a/' + object.x)]].all(u, object.l.all(i, u == u))",
+            Object::Long("x", 200_000, 200_000, ""),
+        ),
+        (
+            "search of a long URL",
+            "[url('http://a/' + object.x)].all(u, object.l.all(i, [u].indexOf(u) == 0))",
+            Object::Long("x", 200_000, 200_000, ""),
+        ),
+        (
+            "equality of long versions in lists",
+            "[[semver('1.2.3-' + object.x)]].all(u, object.l.all(i, u == u && u[0] in u))",
+            Object::Long("x", 200_000, 200_000, ""),
+        ),
+        (
+            "search of a long text in a list",
+            "object.l.all(i, [object.x].indexOf(object.p + object.x) < 0)",
+            Object::Long("x", 5_000, 200_000, ""),
+        ),
+        (
+            "equality of large quantities",
+            "[quantity(object.x)].all(q, object.l.all(i, q == q))",
+            Object::Long("9", 1_000, 200_000, ""),
+        ),
+        (
+            "equality of large quantities in lists",
+            "[[quantity(object.x), quantity('1n')]].all(q, object.l.all(i, q == q))",
+            Object::Long("9", 1_000, 200_000, ""),
+        ),
+        (
+            "comparison of distant quantities",
+            "[quantity('1e1000')].all(q, [quantity('1e-9')].all(r, object.l.all(i, q != r && !q.isLessThan(r))))",
+            Object::Long("9", 1_000, 200_000, ""),
+        ),
+        (
+            "sums of large quantities",
+            "[quantity(object.x)].all(q, object.l.all(i, q.add(q).sign() == 1))",
+            Object::Long("9", 1_000, 200_000, ""),
+        ),
+        (
+            "facts of large quantities",
+            "[quantity(object.x)].all(q, object.l.all(i, q.asApproximateFloat() > 0.0))",
+            Object::Long("9", 1_000, 200_000, ""),
+        ),
+        ("shared texts in the result", "object.l.map(i, object.x)", Object::Long("x", 10_000, 200_000, "")),
+        ("shared long texts in the result", "object.l.map(i, object.x)", long),
+    ]
+    .into_iter()
+    .map(|(name, text, object)| (name, text.to_owned(), object))
+    .collect();
+    kinds.push(("shared lists in the result", doubled("[1]"), Object::Small));
+    kinds.push((
+        "shared lists in the result, more",
+        doubled("[[[1]]]") + &".map(a, [a, a])".repeat(20),
+        Object::Small,
+    ));
+    kinds.push(("shared texts in lists", doubled("[object.x]"), Object::Long("x", 1_000, 0, "")));
+    kinds.push((
+        "long literals in a loop",
+        format!("lists.range(900).map(i, [{literal}, i + 9000]).size()"),
+        Object::Small,
+    ));
+    kinds.push((
+        "long maps in a loop",
+        format!(
+            "lists.range(900).map(i, {{{}}}).size()",
+            (0..10_000).map(|at| format!("{at}: i")).collect::<Vec<_>>().join(",")
+        ),
+        Object::Small,
+    ));
+    kinds
+}
+
 /// Deep values.
 fn depths() -> Vec<Kind> {
     let mut kinds = Vec::new();
@@ -276,14 +410,24 @@ fn depths() -> Vec<Kind> {
 }
 
 fn kinds() -> Vec<Kind> {
-    [shapes(), loops(), depths()].concat()
+    [shapes(), loops(), repetitions(), depths()].concat()
 }
 
-/// Compiles and evaluates; `None` for a compile error.
-fn run(text: &str, bindings: &Bindings) -> Option<(Outcome, u64)> {
+/// Compiles and evaluates; `None` for a compile error. Also the processor time of the evaluation.
+fn run(text: &str, bindings: &Bindings) -> Option<(Outcome, u64, Duration)> {
     let expression = Expression::compile(text, Environment::ADMISSION, ResultType::Any).ok()?;
+    let before = cpu_time();
     let evaluated = expression.evaluate_with(bindings, &[]);
-    Some((evaluated.outcome, evaluated.cost))
+    Some((evaluated.outcome, evaluated.cost, cpu_time().saturating_sub(before)))
+}
+
+/// The processor time of this process so far, which does not depend on what else the machine does.
+fn cpu_time() -> Duration {
+    let status = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, fields) = status.rsplit_once(") ").unwrap();
+    // `utime` and `stime`, in hundredths of a second.
+    let ticks: u64 = fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 10)
 }
 
 /// The most memory of this process so far, in KiB.
@@ -302,6 +446,11 @@ fn one_kind() {
     let builder = std::thread::Builder::new().stack_size(64 << 20);
     let object = builder.spawn(move || object.build()).unwrap().join().unwrap();
     let before = memory();
+    std::thread::spawn(|| {
+        std::thread::sleep(4 * MAX_TIME);
+        eprintln!("no end within {:?}", 4 * MAX_TIME);
+        std::process::abort();
+    });
     let thread = std::thread::Builder::new().stack_size(STACK).spawn(move || {
         let bindings = Bindings::default().with("object", &object).with_authorizer(ResourceTarget::default());
         // Dropping it recurses.
@@ -313,13 +462,15 @@ fn one_kind() {
         (found, elapsed)
     });
     let (found, elapsed) = thread.unwrap().join().unwrap();
-    let (end, cost) = match &found {
-        None => ("refused", 0),
-        Some((Outcome::Value(_), cost)) => ("value", *cost),
-        Some((Outcome::Error(_), cost)) => ("error", *cost),
-        Some((Outcome::Ask(_), cost)) => ("question", *cost),
+    let end = match &found {
+        None => "refused",
+        Some((Outcome::Value(_), ..)) => "value",
+        Some((Outcome::Error(_), ..)) => "error",
+        Some((Outcome::Ask(_), ..)) => "question",
     };
-    println!("RESULT {end} {cost} {} {}", elapsed.as_millis(), memory() - before);
+    let (cost, evaluation) = found.map_or((0, Duration::ZERO), |(_, cost, evaluation)| (cost, evaluation));
+    let memory = memory() - before;
+    println!("RESULT {end} {cost} {} {memory} {}", elapsed.as_millis(), evaluation.as_millis());
 }
 
 #[test]
@@ -346,10 +497,13 @@ fn harm_ends() {
             continue;
         };
         let parts: Vec<&str> = line.split(' ').collect();
-        let [end, cost, elapsed, memory] = parts.as_slice() else { panic!("{line}") };
+        let [end, cost, elapsed, memory, evaluation] = parts.as_slice() else { panic!("{line}") };
         let number = |text: &str| -> u64 { text.parse().unwrap() };
         if *end == "value" && number(cost) > COST_LIMIT {
             failures.push(format!("{name}: {shown}: cost {cost}"));
+        }
+        if Duration::from_millis(number(evaluation)) > MAX_TIME {
+            failures.push(format!("{name}: {shown}: {evaluation} ms, cost {cost}"));
         }
         if number(memory) > MAX_MEMORY {
             failures.push(format!("{name}: {shown}: {memory} KiB"));
@@ -357,15 +511,15 @@ fn harm_ends() {
         times.push((
             Duration::from_millis(number(elapsed)),
             number(memory),
-            format!("{name} ({object:?}): {end} {cost}"),
+            format!("{name} ({object:?}): {end} {cost}, evaluated in {evaluation} ms"),
         ));
     }
     times.sort_by(|left, right| right.cmp(left));
-    for (elapsed, memory, name) in times.iter().take(15) {
+    for (elapsed, memory, name) in times.iter().take(40) {
         eprintln!("{elapsed:?} {} MiB {name}", memory >> 10);
     }
     times.sort_by_key(|(_, memory, _)| std::cmp::Reverse(*memory));
-    for (elapsed, memory, name) in times.iter().take(10) {
+    for (elapsed, memory, name) in times.iter().take(15) {
         eprintln!("{} MiB {elapsed:?} {name}", memory >> 10);
     }
     assert!(

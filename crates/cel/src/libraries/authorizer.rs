@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::eval::{EvalResult, Halt, Machine, error};
 use crate::libraries::named_formats;
 use crate::native::Native;
+use crate::price;
 use crate::value::Datum;
 
 /// A question of an expression: may the user, or a service account, do this?
@@ -101,6 +102,7 @@ pub(crate) struct Decision(AccessDecision);
 // apiserver: pkg/cel/library/authz.go
 pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
     let Some((Datum::Native(target), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
+    charge(machine, target, arguments)?;
     Ok(Datum::Native(match (target, function, arguments) {
         (Native::Authorizer(authorizer), "path", [Datum::String(path)]) => {
             if path.trim().is_empty() {
@@ -152,6 +154,30 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         (Native::Decision(decision), fact, []) => return decided(&decision.0, fact),
         _ => return Err(Halt::Unsuited),
     }))
+}
+
+/// Charges the texts that a call reads and copies. One unit in the reference, however long they are.
+fn charge(machine: &mut Machine<'_>, target: &Native, arguments: &[Datum]) -> Result<(), Halt> {
+    let copied = match target {
+        Native::GroupCheck(check) => check.group.len(),
+        Native::PathCheck(check) => check.path.len(),
+        Native::ResourceCheck(check) => check.target.size(),
+        Native::Decision(decision) => {
+            let Decision(decision) = &**decision;
+            decision.reason.len() + decision.error.as_ref().map_or(0, String::len)
+        }
+        _ => 0,
+    };
+    machine.charge(arguments.iter().map(price::size).fold(copied, usize::saturating_add) / 50)
+}
+
+impl ResourceTarget {
+    /// The length of all texts.
+    fn size(&self) -> usize {
+        let Self { group, resource, subresource, namespace, name, field_selector, label_selector } = self;
+        let texts = [group, resource, subresource, namespace, name, field_selector, label_selector];
+        texts.into_iter().map(String::len).fold(0, usize::saturating_add)
+    }
 }
 
 fn service_account(namespace: &str, name: &str) -> Result<Authorizer, Halt> {

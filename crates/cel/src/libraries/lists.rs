@@ -71,8 +71,8 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
             Ok(Datum::Bool(covers(machine, items, other)? && covers(machine, other, items)?))
         }
         ("sets.intersects", [Datum::List(other)]) => {
-            for item in other.items.iter() {
-                if covers(machine, items, std::slice::from_ref(item))? {
+            for item in items {
+                if covers(machine, other.items.as_slice(), std::slice::from_ref(item))? {
                     return Ok(Datum::Bool(true));
                 }
             }
@@ -98,12 +98,20 @@ fn position<'a>(
 /// Whether two elements have this order. Values of two types, and a NaN, have none.
 fn is_order(left: &Datum, right: &Datum, wanted: Ordering) -> Result<bool, Halt> {
     if !is_ordered(right) {
-        return no_such_overload();
+        return refused(right);
     }
     match order(left, right) {
         Ok(order) => Ok(order == wanted),
         Err(halt) if halt.is_final() => Err(halt),
         Err(_) => Ok(false),
+    }
+}
+
+/// The error for an operand without an overload, which is its own if it is one.
+fn refused<T>(operand: &Datum) -> Result<T, Halt> {
+    match operand {
+        Datum::Failed(text) => error(&**text),
+        _ => no_such_overload(),
     }
 }
 
@@ -134,7 +142,7 @@ fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> EvalResult {
     let mut total = first.clone();
     for item in rest {
         total = match functions::add(machine, &total, item) {
-            Err(Halt::Unsuited) => return no_such_overload(),
+            Err(Halt::Unsuited) => return refused(item),
             result => result?,
         };
     }
@@ -237,12 +245,13 @@ fn flatten(machine: &mut Machine<'_>, list: &ListValue, depth: i64) -> EvalResul
     Ok(Datum::list(flat))
 }
 
-/// Whether each element of `part` equals one of `items`.
+/// Whether each element of `part` equals one of `items`. It is the left operand of the equality, which is not symmetric.
+// cel-go: common/types/list.go — Contains
 fn covers(machine: &mut Machine<'_>, items: &[Datum], part: &[Datum]) -> Result<bool, Halt> {
     for needle in part {
         let mut found = false;
         for item in items {
-            found = found || if_comparable(equal(machine, item, needle), false)?;
+            found = found || if_comparable(equal(machine, needle, item), false)?;
         }
         if !found {
             return Ok(false);

@@ -51,7 +51,11 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
             Ok(amount) => Ok(quantity(Quantity::new(amount, false))),
             Err(problem) => error(problem),
         },
-        (_, [Datum::Native(Native::Quantity(quantity))]) => accessor(&quantity.lock(), function),
+        (_, [Datum::Native(Native::Quantity(quantity))]) => {
+            let amount = quantity.lock();
+            machine.charge(amount.size())?;
+            accessor(&amount, function)
+        }
         (_, [Datum::Native(Native::Quantity(left)), Datum::Native(Native::Quantity(right))]) => {
             let right = right.lock().clone();
             left.lock().charge(machine, &right)?;
@@ -107,6 +111,12 @@ impl Quantity {
     /// Whether this is a result of `add` or `sub`.
     pub(crate) fn is_computed(&self) -> bool {
         self.is_computed
+    }
+
+    /// Charges a comparison.
+    pub(crate) fn charge(&self, machine: &mut Machine<'_>, other: &Self) -> Result<(), Halt> {
+        let other = other.lock().clone();
+        self.lock().charge(machine, &other)
     }
 
     /// Whether two quantities are equal; `None` where the reference does not compare them.
@@ -165,10 +175,19 @@ impl Amount {
         }
     }
 
-    /// Charges for bringing two amounts to one exponent.
+    /// The price of reading a large number: a unit for 150 digits.
+    fn size(&self) -> usize {
+        match self {
+            Self::Small { .. } => 0,
+            Self::Large { unscaled, .. } => usize::try_from(unscaled.bits() / 512).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Charges for reading two amounts, and for bringing them to one exponent.
     fn charge(&self, machine: &mut Machine<'_>, other: &Self) -> Result<(), Halt> {
         let digits = self.exponent().abs_diff(other.exponent());
-        machine.charge(usize::try_from(digits / 8).unwrap_or(usize::MAX))
+        let aligning = usize::try_from(digits / 8).unwrap_or(usize::MAX);
+        machine.charge(aligning.saturating_add(self.size()).saturating_add(other.size()))
     }
 
     /// The unscaled numbers with the lower exponent of both.

@@ -4,10 +4,9 @@
 
 use std::sync::Arc;
 
-use regex_automata::meta::Regex;
-
 use crate::eval::{EvalResult, Halt, Machine, error};
 use crate::functions::{length, shown};
+use crate::pattern::{self, Pattern};
 use crate::price;
 use crate::value::Datum;
 
@@ -55,13 +54,20 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
 }
 
 // threat: pattern-exhaustion
-fn pattern_for(machine: &mut Machine<'_>, pattern: &str) -> Result<Arc<Regex>, Halt> {
-    let patterns = machine.patterns();
-    if patterns.is_new(pattern) {
-        // Compilation has a cost, too.
-        machine.charge(pattern.len().saturating_mul(20))?;
+fn pattern_for(machine: &mut Machine<'_>, text: &str) -> Result<Arc<Pattern>, Halt> {
+    if let Some(known) = machine.pattern(text) {
+        return Ok(known);
     }
-    patterns.find(pattern).map_err(Halt::Error)
+    // Compilation has a cost, too: for the text and its large classes before, and for the automaton after it.
+    let classes = text.matches("\\p").count() + text.matches("\\P").count();
+    let reading = text.len().saturating_mul(30).saturating_add(classes.saturating_mul(250));
+    machine.charge(reading)?;
+    let compiled = pattern::computed(text);
+    let size = compiled.as_ref().map_or(pattern::MAX_COMPUTED, |compiled| compiled.memory_usage());
+    machine.charge(size / 32)?;
+    let compiled = compiled.map_err(Halt::Error)?;
+    machine.keep_pattern(text, Arc::clone(&compiled));
+    Ok(compiled)
 }
 
 fn find_all(machine: &mut Machine<'_>, text: &str, pattern: &str, limit: i64) -> EvalResult {
@@ -70,11 +76,14 @@ fn find_all(machine: &mut Machine<'_>, text: &str, pattern: &str, limit: i64) ->
     // Each match is an allocated string; the price includes some.
     let mut paid = text.len().div_ceil(10).saturating_mul(pattern.len().div_ceil(4));
     let mut found = Vec::new();
+    // A search may read beyond its match, up to the end of the text: all of them a multiple of its length.
+    let longest = compiled.longest.unwrap_or(usize::MAX);
     for part in compiled.find_iter(text).take(limit) {
         if paid == 0 {
             machine.charge(1)?;
         }
         paid = paid.saturating_sub(1);
+        machine.charge((text.len() - part.end()).min(longest) / 100)?;
         found.extend(text.get(part.range()));
     }
     Ok(Datum::strings(found))

@@ -56,6 +56,7 @@ pub(super) const DEARER: &[(&str, &str)] = &[
     ("containsIP(dyn('", "a text of type `dyn` is read for nothing in the reference"),
     ("optional.unwrap(", "each element is copied"),
     (".unwrapOpt(", "the same"),
+    ("authorizer.", "a call costs one unit in the reference, however long the texts are that it copies"),
 ];
 
 const INTEGERS: &str = "[1, 2, 3, 4, 5]";

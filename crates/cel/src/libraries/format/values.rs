@@ -97,7 +97,9 @@ fn plain(output: &mut Output<'_, '_>, value: &Datum) -> Written {
         Datum::Native(native @ (Native::Duration(_) | Native::Timestamp(_))) => {
             output.push(&time_text(native)?)
         }
-        Datum::Optional(_) | Datum::Root(_) | Datum::Native(_) => mismatch(Verb::String, value),
+        Datum::Optional(_) | Datum::Root(_) | Datum::Native(_) | Datum::Failed(_) => {
+            mismatch(Verb::String, value)
+        }
     }
 }
 

@@ -1,0 +1,103 @@
+//! Selection of fields and elements, and the optionals that it goes through.
+
+use std::sync::Arc;
+
+use super::eval::{EvalResult, Halt, error, go_type, no_such_overload, sound};
+use super::value::Datum;
+use super::{functions, number};
+
+/// What a chain of selections has reached.
+///
+/// The reference opens an optional where a chain starts, and is optional itself from a `?` on. An optional that is found in
+/// a list or a map on the way is a value like others, without fields.
+// cel-go: interpreter/attributes.go — applyQualifiers
+pub(super) enum Reached {
+    Value(Datum),
+    Optional(Option<Datum>),
+}
+
+impl Reached {
+    /// The start of a chain. An optional that is computed, and not selected from a variable, holds a plain value: its keys
+    /// have no escapes.
+    pub(super) fn root(value: Datum) -> Self {
+        match value {
+            Datum::Optional(held) => Self::Optional(held.map(|held| Arc::unwrap_or_clone(held).opened())),
+            value => Self::Value(value),
+        }
+    }
+
+    pub(super) fn into_datum(self) -> EvalResult {
+        match self {
+            Self::Value(value) => sound(value),
+            Self::Optional(found) => Ok(Datum::Optional(found.map(Arc::new))),
+        }
+    }
+
+    /// `target.field` and `target[index]`, and with `optional` those with a `?`.
+    pub(super) fn qualified(self, key: &Datum, optional: bool) -> Result<Self, Halt> {
+        let (target, optional) = match self {
+            Self::Optional(None) => return Ok(self),
+            Self::Optional(Some(target)) => (target, true),
+            Self::Value(target) => (target, optional),
+        };
+        let found = lookup(&target, key)?;
+        if optional {
+            return Ok(Self::Optional(found));
+        }
+        found.map(Self::Value).map_or_else(|| missing(&target, key), Ok)
+    }
+
+    /// `has`: whether a field is present; through an optional, the field itself.
+    pub(super) fn tested(self, key: &Datum) -> Result<Self, Halt> {
+        Ok(match self {
+            Self::Optional(Some(target)) => Self::Optional(lookup(&target, key)?),
+            Self::Value(target) => Self::Value(Datum::Bool(lookup(&target, key)?.is_some())),
+            absent @ Self::Optional(None) => absent,
+        })
+    }
+
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(self, Self::Optional(None))
+    }
+}
+
+fn missing<T>(target: &Datum, key: &Datum) -> Result<T, Halt> {
+    error(match target {
+        Datum::List(_) => format!("index out of bounds: {}", functions::shown(key)),
+        _ => format!("no such key: {}", functions::shown(key)),
+    })
+}
+
+/// Whether a value has a type that can be an index.
+pub(super) fn is_index(value: &Datum) -> bool {
+    matches!(value, Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::String(_))
+}
+
+fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
+    if !is_index(index) {
+        return error(format!("invalid qualifier type: {}", go_type(index)));
+    }
+    match target {
+        Datum::Map(map) => map.find(index).map(sound).transpose(),
+        Datum::Failed(text) => error(&**text),
+        Datum::Root(root) => match index {
+            Datum::String(name) => Ok(root.find(name)),
+            _ => no_such_overload(),
+        },
+        Datum::List(list) => {
+            let at = match index {
+                Datum::Int(at) => usize::try_from(*at).ok(),
+                Datum::Uint(at) => usize::try_from(*at).ok(),
+                Datum::Double(at) => match number::exact_int(*at) {
+                    Some(at) => usize::try_from(at).ok(),
+                    None => {
+                        return error(format!("unsupported index value {} in list", functions::shown(index)));
+                    }
+                },
+                other => return error(format!("unsupported index type '{}' in list", other.type_name())),
+            };
+            Ok(at.and_then(|at| list.get(at)))
+        }
+        _ => Ok(None),
+    }
+}
