@@ -3,7 +3,7 @@
 //!
 //! Both sides compile an expression once and evaluate it in a loop, each in a process of its own. Two loops of different
 //! lengths are subtracted, so that the start of the process and the compilation do not count. Instructions are counted
-//! with `perf stat`, where it is present and permitted.
+//! by Valgrind's cachegrind in shorter loops, where Valgrind is present; those of Go's garbage collector are among them.
 
 #![expect(
     clippy::unwrap_used,
@@ -13,8 +13,9 @@
 )]
 #![allow(clippy::print_stderr, clippy::print_stdout, missing_docs, reason = "the output of a test program")]
 
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 use portcullis_cel::{Bindings, Environment, Expression, ResultType};
 use serde_json::{Value, json};
@@ -33,6 +34,8 @@ const CASES: [(&str, &str, &str); 3] = [
 const ROUNDS: u32 = 5;
 const SHORT: u32 = 20_000;
 const LONG: u32 = 120_000;
+const COUNTED_SHORT: u32 = 1_000;
+const COUNTED_LONG: u32 = 5_000;
 
 fn claims() -> Value {
     let groups: Vec<String> = (0..20).map(|number| format!("team-{number}")).collect();
@@ -41,58 +44,46 @@ fn claims() -> Value {
     })
 }
 
-/// A loop of one side: its time, and its instructions if they can be counted.
-#[derive(Debug, Clone, Copy)]
-struct Loop {
-    time: Duration,
-    instructions: Option<u64>,
-}
-
-/// Runs `command` with `input`; its output is the time of the loop in nanoseconds.
-fn measured(command: &Command, input: &str) -> Loop {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let mut counted = Command::new("perf");
-    counted.args(["stat", "-x,", "-e", "instructions:u", "-o"]).arg(file.path()).arg("--");
-    counted.arg(command.get_program()).args(command.get_args());
-    let with_perf = run(&mut counted, input);
-    let counts = std::fs::read_to_string(file.path()).unwrap_or_default();
-    let line = counts.lines().find(|line| line.contains("instructions"));
-    let instructions = line.and_then(|line| line.split(',').next()?.parse().ok());
-    let time = with_perf.or_else(|| {
-        let mut plain = Command::new(command.get_program());
-        run(plain.args(command.get_args()), input)
-    });
-    Loop { time: Duration::from_nanos(time.expect("the loop runs")), instructions }
-}
-
-fn run(command: &mut Command, input: &str) -> Option<u64> {
-    use std::io::Write as _;
+fn run(command: &mut Command, input: &str) -> Option<Output> {
     let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().ok()?;
     child.stdin.take()?.write_all(input.as_bytes()).ok()?;
-    let output = child.wait_with_output().ok()?;
-    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+    child.wait_with_output().ok()
 }
 
-/// Nanoseconds and instructions of one evaluation: the medians of the rounds.
-fn per_evaluation(command: &Command, question: &Value) -> (f64, Option<f64>) {
-    let input = |count: u32| {
-        let mut question = question.clone();
-        question["iterations"] = json!(count);
-        question.to_string()
+/// The input of a loop.
+fn input(question: &Value, iterations: u32) -> String {
+    let mut question = question.clone();
+    question["iterations"] = json!(iterations);
+    question.to_string()
+}
+
+/// Nanoseconds of one evaluation: the median of the rounds.
+fn nanoseconds(command: &Command, question: &Value) -> f64 {
+    let time = |iterations| {
+        let output = run(&mut clone(command), &input(question, iterations)).expect("the loop runs");
+        String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().expect("the time of the loop")
     };
-    let count = f64::from(LONG - SHORT);
-    let mut times = Vec::new();
-    let mut instructions = Vec::new();
-    for _ in 0..ROUNDS {
-        let (short, long) = (measured(command, &input(SHORT)), measured(command, &input(LONG)));
-        times.push((long.time.as_secs_f64() - short.time.as_secs_f64()) * 1e9 / count);
-        if let (Some(short), Some(long)) = (short.instructions, long.instructions) {
-            let difference = u32::try_from(long.saturating_sub(short) / 1000).unwrap_or(u32::MAX);
-            instructions.push(f64::from(difference) * 1000.0 / count);
-        }
-    }
-    (median(times).unwrap(), median(instructions))
+    median((0..ROUNDS).map(|_| (time(LONG) - time(SHORT)) / f64::from(LONG - SHORT)).collect()).unwrap()
+}
+
+/// Instructions of one evaluation.
+fn instructions(command: &Command, question: &Value) -> Option<f64> {
+    let count = |iterations| {
+        let mut counted = Command::new("valgrind");
+        counted.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
+        counted.arg(command.get_program()).args(command.get_args());
+        let log = String::from_utf8(run(&mut counted, &input(question, iterations))?.stderr).ok()?;
+        let (_, count) = log.lines().find(|line| line.contains("refs:"))?.split_once("refs:")?;
+        count.trim().replace(',', "").parse::<f64>().ok()
+    };
+    Some((count(COUNTED_LONG)? - count(COUNTED_SHORT)?) / f64::from(COUNTED_LONG - COUNTED_SHORT))
+}
+
+fn clone(command: &Command) -> Command {
+    let mut copy = Command::new(command.get_program());
+    copy.args(command.get_args());
+    copy
 }
 
 fn median(mut figures: Vec<f64>) -> Option<f64> {
@@ -131,9 +122,8 @@ fn main() {
     );
     for (name, purpose, expression) in CASES {
         let question = json!({"purpose": purpose, "expression": expression, "claims": claims()});
-        let (our_time, our_instructions) = per_evaluation(&ours, &question);
-        let (their_time, their_instructions) = per_evaluation(&theirs, &question);
-        let counts = match (our_instructions, their_instructions) {
+        let (our_time, their_time) = (nanoseconds(&ours, &question), nanoseconds(&theirs, &question));
+        let counts = match (instructions(&ours, &question), instructions(&theirs, &question)) {
             (Some(ours), Some(theirs)) => format!("{ours:>14.0}{theirs:>14.0}{:>8.1}", theirs / ours),
             _ => format!("{:>14}{:>14}{:>8}", "–", "–", "–"),
         };
