@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::authn::settings::Authentication;
 use crate::authz::impersonation::ImpersonationBy;
+use crate::authz::settings::Authorization;
 use crate::backend::settings::Backend;
 use crate::controllers::settings::ControllerSettings;
 
@@ -20,6 +21,8 @@ pub struct Cluster {
     pub backend: Backend,
     /// Who decides on `Impersonate-*`.
     pub impersonation: ImpersonationBy,
+    /// The gateway's own authorizers; `None`: the backend alone decides.
+    pub authorization: Option<Arc<Authorization>>,
     /// The controllers that run for it, if any.
     pub controllers: Option<Arc<ControllerSettings>>,
 }

@@ -96,7 +96,15 @@ impl ConfigResolver<'_> {
                 let (running, signing) = running.unzip();
                 tenants.push(Tenant::new(&name, signing.unwrap_or_default(), &authentication));
                 let controllers = running.map(Arc::new);
-                clusters.push(Cluster { name, routes, authentication, backend, impersonation, controllers });
+                clusters.push(Cluster {
+                    name,
+                    routes,
+                    authentication,
+                    backend,
+                    impersonation,
+                    authorization: None,
+                    controllers,
+                });
             }
         }
         self.keep_tenants_apart(&tenants);
