@@ -15,3 +15,4 @@ pub(crate) mod status;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod transport;
+pub(crate) mod webhook;

@@ -1,8 +1,7 @@
 //! Webhook token authentication with TokenReview, the last token authenticator in the chain.
 //!
-//! Follows `k8s.io/apiserver/plugin/pkg/authenticator/token/webhook` with `apiserver/pkg/util/webhook`: requests to an
-//! overloaded or restarting webhook are retried with exponential backoff. A response that is not a valid TokenReview is
-//! an error, never a verdict, and errors never quote the token.
+//! Follows `k8s.io/apiserver/plugin/pkg/authenticator/token/webhook`. A response that is not a valid TokenReview is an
+//! error, never a verdict, and errors never quote the token.
 
 mod review;
 pub(crate) mod settings;
@@ -11,11 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::rand;
-use prometheus::IntCounter;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
-use tokio::time::sleep;
 
 use super::cache::{CacheLimits, CachePolicy, CachedTokens};
 use super::chain::intersection;
@@ -24,29 +20,20 @@ use super::{
     TokenAuthenticator, TokenContext,
 };
 use crate::authn::trace::{Check, StepOutcome};
-use crate::http::https_client::{HTTPS_TIMEOUT, HttpsClient, HttpsError, HttpsRequest};
+use crate::http::https_client::HTTPS_TIMEOUT;
+use crate::http::webhook::{WebhookClient, WebhookError};
 use crate::metrics::{Metrics, TokenCacheMetrics};
 use crate::user::UserInfo;
-use review::{ReviewError, ReviewedStatus};
+use review::ReviewedStatus;
 use settings::{TokenReviewVersion, WebhookSettings};
 
 const NAME: &str = AuthnMethod::Webhook.name();
-/// Maximum number of requests per token.
-// apiserver: pkg/util/webhook/webhook.go, DefaultRetryBackoffWithInitialDelay
-const MAX_ATTEMPTS: usize = 5;
-const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
-const BACKOFF_FACTOR: f64 = 1.5;
-const BACKOFF_JITTER: f64 = 0.2;
-
 /// Sends `TokenReviews` to a webhook.
 struct WebhookAuthenticator {
-    client: HttpsClient,
-    url: String,
+    client: WebhookClient,
     bearer_token: Option<BearerToken>,
     version: TokenReviewVersion,
     implicit_audiences: Vec<Audience>,
-    initial_backoff: Duration,
-    missing_san: IntCounter,
 }
 
 /// Builds a webhook authenticator with a cache for its verdicts; errors are not cached.
@@ -71,15 +58,12 @@ impl WebhookAuthenticator {
         provider: &Arc<CryptoProvider>,
         metrics: &Metrics,
     ) -> Result<Self, rustls::Error> {
+        let missing_san = metrics.authentication.webhook_missing_san.clone();
         Ok(Self {
-            client: HttpsClient::new(&webhook.tls, provider)?,
-            // client-go: rest/request.go, URL — announces the request timeout
-            url: format!("{}?timeout={}s", webhook.url, HTTPS_TIMEOUT.as_secs()),
+            client: WebhookClient::new(&webhook.tls, &webhook.url, HTTPS_TIMEOUT, provider, missing_san)?,
             bearer_token: webhook.bearer_token.clone(),
             version: webhook.version,
             implicit_audiences,
-            initial_backoff: INITIAL_BACKOFF,
-            missing_san: metrics.authentication.webhook_missing_san.clone(),
         })
     }
 
@@ -92,46 +76,16 @@ impl WebhookAuthenticator {
         &self,
         token: &BearerToken,
         context: TokenContext<'_>,
-    ) -> Result<ReviewedStatus, ReviewError> {
+    ) -> Result<ReviewedStatus, WebhookError> {
         let body = review::request_body(self.version, token, context.audiences)?;
-        let mut backoffs = backoffs(self.initial_backoff, random);
-        loop {
-            let (outcome, detail) = self.post_review(token, body.clone()).await;
-            let passed = if outcome.is_ok() { StepOutcome::Passed } else { StepOutcome::Failed };
-            context.trace.step(NAME, Check::WebhookAnswer, passed, || detail);
-            let error = match outcome {
-                Ok(status) => return Ok(status),
-                Err(error) => error,
-            };
-            match (error.retry_after, backoffs.next()) {
-                // A client would not wait for a Retry-After beyond the request timeout.
-                (Some(hint), Some(wait)) if hint <= HTTPS_TIMEOUT => sleep(wait.max(hint)).await,
-                _ => return Err(error),
-            }
-        }
-    }
-
-    /// Sends one request. The text is the detail for the trace.
-    async fn post_review(
-        &self,
-        token: &BearerToken,
-        body: Vec<u8>,
-    ) -> (Result<ReviewedStatus, ReviewError>, String) {
         let bearer = self.bearer_token.as_ref().map(BearerToken::expose);
-        match self.client.send(HttpsRequest::post(&self.url, body).bearer(bearer)).await {
-            Ok(answer) => (
-                review::read(self.version, token, &answer),
-                format!("the webhook answered {}", answer.status),
-            ),
-            Err(error) => {
-                if matches!(error, HttpsError::NoSubjectAltName { .. }) {
-                    self.missing_san.inc();
-                }
-                let text = error.to_string();
-                let retry_after = matches!(error, HttpsError::Lost { .. }).then_some(Duration::ZERO);
-                (Err(ReviewError { text: text.clone(), retry_after }), text)
-            }
-        }
+        let posting = self.client.post(bearer, body.into(), |answer, detail| {
+            let status = answer.and_then(|answer| review::read(self.version, token, answer));
+            let passed = if status.is_ok() { StepOutcome::Passed } else { StepOutcome::Failed };
+            context.trace.step(NAME, Check::WebhookAnswer, passed, || detail);
+            status
+        });
+        posting.await
     }
 
     async fn authenticate_token(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
@@ -193,25 +147,8 @@ impl TokenAuthenticator for WebhookAuthenticator {
 
 impl fmt::Debug for WebhookAuthenticator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebhookAuthenticator").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("WebhookAuthenticator").field("url", &self.client.url()).finish_non_exhaustive()
     }
-}
-
-/// Delays between the attempts; `random` returns numbers from 0 to 1.
-// apimachinery: pkg/util/wait/backoff.go, Backoff.Step
-fn backoffs(first: Duration, mut random: impl FnMut() -> f64) -> impl Iterator<Item = Duration> {
-    std::iter::successors(Some(first), |wait| Some(wait.mul_f64(BACKOFF_FACTOR)))
-        .take(MAX_ATTEMPTS - 1)
-        .map(move |wait| wait.mul_f64(1.0 + BACKOFF_JITTER * random()))
-}
-
-fn random() -> f64 {
-    let mut bytes = [0; 2];
-    // A failure of the random source costs the jitter only.
-    if rand::fill(&mut bytes).is_err() {
-        return 0.0;
-    }
-    f64::from(u16::from_ne_bytes(bytes)) / f64::from(u16::MAX)
 }
 
 #[cfg(test)]

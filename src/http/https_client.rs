@@ -144,6 +144,12 @@ impl<'a> HttpsRequest<'a> {
         Self { json: Some(json.into()), ..Self::get(url) }
     }
 
+    /// Sets the timeout.
+    #[must_use]
+    pub(crate) fn within(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
     /// Adds a bearer token.
     #[must_use]
     pub(crate) fn bearer(self, token: Option<&'a str>) -> Self {

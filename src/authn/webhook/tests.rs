@@ -16,6 +16,7 @@ use crate::http::client_tls::ClientTls;
 use crate::http::https_client::testing::{
     H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting,
 };
+use crate::http::webhook::MAX_ATTEMPTS;
 
 const VERSIONS: [TokenReviewVersion; 2] = [TokenReviewVersion::V1, TokenReviewVersion::V1Beta1];
 const TOKEN: &str = "my-s3cr3t-t0ken";
@@ -113,7 +114,7 @@ fn webhook(url: String, tls: ClientTls, version: TokenReviewVersion) -> WebhookS
 fn fast_retry(webhook: &WebhookSettings, implicit: &[&str], metrics: &Metrics) -> WebhookAuthenticator {
     let provider = Arc::new(default_provider());
     let made = WebhookAuthenticator::new(webhook, audiences_of(implicit), &provider, metrics).unwrap();
-    WebhookAuthenticator { initial_backoff: Duration::from_millis(5), ..made }
+    WebhookAuthenticator { client: made.client.with_initial_backoff(Duration::from_millis(5)), ..made }
 }
 
 /// Authenticates a token; returns the verdict and the trace.
@@ -448,14 +449,4 @@ async fn a_certificate_without_a_san_is_counted() {
     let (verdict, _) = authenticate_traced(&fast_retry(&webhook, &[], &metrics), TOKEN, &[]).await;
     assert!(verdict.unwrap_err().is_unavailable());
     assert_eq!(metrics.authentication.webhook_missing_san.get(), 1);
-}
-
-#[test]
-fn backoffs_grow_by_half_with_up_to_a_fifth_of_jitter() {
-    let millis = |chance: f64| {
-        backoffs(INITIAL_BACKOFF, move || chance).map(|wait| wait.as_millis()).collect::<Vec<_>>()
-    };
-    assert_eq!(millis(0.0), [500, 750, 1125, 1687]);
-    assert_eq!(millis(1.0), [600, 900, 1350, 2025]);
-    assert!((0..100).map(|_| random()).all(|chance| (0.0..=1.0).contains(&chance)));
 }

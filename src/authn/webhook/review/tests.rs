@@ -1,7 +1,11 @@
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use std::time::Duration;
 
 use super::*;
+use crate::http::webhook::MAX_ERROR_TEXT;
 
 fn answer(code: u16, body: &str, retry_after: Option<&'static str>) -> HttpsResponse {
     let mut headers = HeaderMap::new();
@@ -214,7 +218,8 @@ fn responses_without_a_verdict_are_errors() {
     for case in CASES {
         let got = read(TokenReviewVersion::V1, &token(), &answer(case.code, case.body, case.retry_after));
         let retry_after = case.retry_in.map(Duration::from_secs);
-        if got != Err(ReviewError { text: case.text.to_owned(), retry_after }) {
+        let got = got.map_err(|error| (error.text, error.retry_after));
+        if got != Err((case.text.to_owned(), retry_after)) {
             wrong.push(format!("{}: {got:?}", case.name));
         }
     }
@@ -281,7 +286,7 @@ fn truncation_leaves_no_part_of_the_token() {
     for before in MAX_ERROR_TEXT - 5..=MAX_ERROR_TEXT {
         let body = format!("{}t0k3n and more", "x".repeat(before));
         for code in [403, 500] {
-            let Err(ReviewError { text, .. }) =
+            let Err(WebhookError { text, .. }) =
                 read(TokenReviewVersion::V1, &token(), &answer(code, &body, None))
             else {
                 panic!("{code} is not a verdict");
