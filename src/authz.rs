@@ -1,12 +1,18 @@
-//! What a user may do. A question is a `SubjectAccessReview`, and the API servers of the request's cluster answer it.
+//! What a user may do. A question is a `SubjectAccessReview`.
 //!
-//! [`reviewer`] asks, [`question`] makes questions from requests, and [`impersonation`] decides who may act as whom.
-//! All answers are cached per cluster and generation of the configuration, never beyond their time.
+//! [`question`] makes questions from requests. [`authorizer`] asks the gateway's own authorizers, such as a [`webhook`];
+//! [`reviewer`] asks the API servers of the request's cluster. [`answers`] caches, shares and bounds the questions of both.
+//! [`impersonation`] decides who may act as whom. No answer is used for another cluster, nor beyond its time.
 
+mod answers;
+mod authorizer;
 pub(crate) mod impersonation;
 mod question;
 mod reviewer;
 mod rules;
 pub(crate) mod settings;
+mod webhook;
 
-pub(crate) use reviewer::{AccessReviewer, ReviewError};
+pub(crate) use answers::ReviewError;
+pub(crate) use authorizer::{AccessRefusal, Authorizer};
+pub(crate) use reviewer::AccessReviewer;

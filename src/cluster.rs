@@ -14,6 +14,7 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 
 use crate::authn::chain::EmptyChain;
+use crate::authz::Authorizer;
 use crate::authz::impersonation::{ImpersonationBy, Impersonator};
 use crate::backend::{self, Backend};
 use crate::controllers::ClusterControllers;
@@ -27,6 +28,8 @@ pub(crate) struct Cluster {
     pub(crate) name: String,
     /// How clients are authenticated.
     pub(crate) authn: ClusterAuthn,
+    /// The gateway's own authorizers; `None`: the backend alone decides.
+    pub(crate) authorizer: Option<Arc<Authorizer>>,
     /// Who decides on `Impersonate-*`: the gateway, or with `None` the backend.
     pub(crate) impersonator: Option<Impersonator>,
     /// Where requests go.
@@ -58,18 +61,34 @@ impl Cluster {
         deps: &AuthnDeps,
     ) -> Result<Self, ClusterError> {
         let settings::Cluster { name, authentication, backend, impersonation, controllers, .. } = settings;
+        let authorizer = match &settings.authorization {
+            None => None,
+            Some(authorization) => {
+                let before = before.and_then(|before| before.authorizer.as_deref());
+                let AuthnDeps { runtime, provider, metrics, .. } = deps;
+                Some(Arc::new(Authorizer::build(authorization, before, provider, runtime, metrics)?))
+            }
+        };
         let (backend, pending_backend) = backends(backend, provider, before)?;
         let authn_before = before.map(|before| &before.authn);
         let authn = ClusterAuthn::build(name, authentication, &backend, authn_before, deps)?;
         // New in every generation, so that no answer outlives its configuration.
         let impersonator = (*impersonation == ImpersonationBy::Gateway)
-            .then(|| Impersonator::new(&backend, &deps.runtime, &deps.metrics));
+            .then(|| Impersonator::new(authorizer.as_ref(), &backend, &deps.runtime, &deps.metrics));
         let controllers = controllers.as_ref().map(|settings| ClusterControllers {
             cluster: name.as_str().into(),
             backend: Arc::clone(&backend),
             settings: Arc::clone(settings),
         });
-        Ok(Self { name: name.clone(), authn, impersonator, backend, pending_backend, controllers })
+        Ok(Self {
+            name: name.clone(),
+            authn,
+            authorizer,
+            impersonator,
+            backend,
+            pending_backend,
+            controllers,
+        })
     }
 
     /// The backend in force and the pending one.

@@ -14,8 +14,9 @@
 //!    - `Routed`: the `cluster::router` has found its cluster, [`request::info`] its meaning, [`request::deadline`] its
 //!      deadline. Then every credential is taken out of the request, so that none can be forwarded.
 //!    - `Identified`: the cluster's chain of authenticators ([`authn`]) has authenticated the client.
-//!    - `Authorized`: the identity under which the request is made is decided. It is refused unless headers can carry it
+//!    - `Impersonated`: the identity under which the request is made is decided. It is refused unless headers can carry it
 //!      byte for byte (`user::encode`).
+//!    - `Authorized`: the gateway's own authorizers allow the request, if there are any ([`authz`]).
 //!    - `Admitted`: the request may be forwarded.
 //! 3. `pipeline::forward::prepare` makes the request for the backend; it has the table of all headers that are removed.
 //!    One function writes the identity (`http::identity_headers`); after it come only `Impersonate-*` headers that the
@@ -52,7 +53,7 @@
 //! | [`listener`] | connections: quotas, TLS, HTTP/1.1 and HTTP/2, limits against floods |
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
-//! | [`authz`] | what a user may do, and impersonation: access reviews at the API servers, their cache |
+//! | [`authz`] | what a user may do, and impersonation: the gateway's own authorizers, access reviews at the API servers |
 //! | [`backend`] | endpoints, connections to them, the gateway's own clients |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
 //! | [`request`] | `RequestInfo`, credentials, deadlines, well-formedness |

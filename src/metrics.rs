@@ -4,6 +4,7 @@
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
 mod authentication;
+mod authorization;
 mod backend;
 mod cached_vec;
 mod config;
@@ -22,6 +23,8 @@ use prometheus::{Encoder as _, IntCounter, Registry, TextEncoder};
 
 use authentication::AuthenticationMetrics;
 pub(crate) use authentication::compressed_username;
+use authorization::AuthorizationMetrics;
+pub(crate) use authorization::WebhookResult;
 use backend::BackendMetrics;
 use config::ConfigMetrics;
 use connections::ConnectionMetrics;
@@ -41,6 +44,8 @@ use token_objects::TokenObjectMetrics;
 pub(crate) struct Metrics {
     registry: Registry,
     pub(crate) authentication: AuthenticationMetrics,
+    pub(crate) authorization: AuthorizationMetrics,
+    /// Impersonation.
     pub(crate) impersonation: ImpersonationMetrics,
     pub(crate) token_cache: TokenCacheMetrics,
     pub(crate) token_objects: TokenObjectMetrics,
@@ -71,6 +76,7 @@ impl Metrics {
         )?;
         Ok(Self {
             authentication: AuthenticationMetrics::new(&registrar)?,
+            authorization: AuthorizationMetrics::new(&registrar)?,
             impersonation: ImpersonationMetrics::new(&registrar)?,
             token_cache: TokenCacheMetrics::new(&registrar, &panics)?,
             token_objects: TokenObjectMetrics::new(&registrar)?,

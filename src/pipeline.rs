@@ -110,12 +110,13 @@ impl Gateway {
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
         let identified = self.authenticate(snapshot, connection, log, routed).await?;
-        let mut authorized = identified.authorize().await?;
-        log.note_impersonated(authorized.impersonated());
-        if authorized.identity().is_unauthenticated() {
+        let mut impersonated = identified.impersonate().await?;
+        log.note_impersonated(impersonated.impersonated());
+        if impersonated.identity().is_unauthenticated() {
             // Also of an impersonated user: the request takes a connection that anonymous clients need.
-            authorized.set_deadline(log.started() + snapshot.request_timeout);
+            impersonated.set_deadline(log.started() + snapshot.request_timeout);
         }
+        let authorized = impersonated.authorize().await?;
         if let Some(response) = self.health.respond(&authorized) {
             return Ok(respond::with_common_headers(response, log.audit_id()));
         }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::authn::trace::{Check, StepOutcome};
 use crate::http::https_client::HTTPS_TIMEOUT;
-use crate::http::webhook::{WebhookClient, WebhookError};
+use crate::http::webhook::{WebhookAttempt, WebhookClient, WebhookError};
 use crate::metrics::{Metrics, TokenCacheMetrics};
 use crate::user::UserInfo;
 use review::ReviewedStatus;
@@ -79,7 +79,8 @@ impl WebhookAuthenticator {
     ) -> Result<ReviewedStatus, WebhookError> {
         let body = review::request_body(self.version, token, context.audiences)?;
         let bearer = self.bearer_token.as_ref().map(BearerToken::expose);
-        let posting = self.client.post(bearer, body.into(), |answer, detail| {
+        let posting = self.client.post(bearer, body.into(), |attempt| {
+            let WebhookAttempt { answer, detail, .. } = attempt;
             let status = answer.and_then(|answer| review::read(self.version, token, answer));
             let passed = if status.is_ok() { StepOutcome::Passed } else { StepOutcome::Failed };
             context.trace.step(NAME, Check::WebhookAnswer, passed, || detail);

@@ -16,8 +16,9 @@ use lru::LruCache;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use super::authorizer::AccessError;
 use super::question::{self, given};
-use super::{AccessReviewer, ReviewError};
+use super::{AccessReviewer, Authorizer, ReviewError};
 use crate::backend::Backend;
 use crate::expiring_lru::ExpiringLru;
 use crate::http::status::Status;
@@ -57,6 +58,8 @@ pub enum ImpersonationBy {
 /// Decides impersonations for one cluster.
 #[derive(Debug)]
 pub(crate) struct Impersonator {
+    /// The gateway's own authorizers, before the API servers.
+    authorizer: Option<Arc<Authorizer>>,
     reviewer: AccessReviewer,
     metrics: Arc<Metrics>,
     last_modes: Mutex<LruCache<RequesterKey, Mode>>,
@@ -84,13 +87,23 @@ pub(crate) enum ImpersonationError {
 }
 
 impl Impersonator {
-    /// Asks the API servers of `backend`, from `runtime`.
-    pub(crate) fn new(backend: &Arc<Backend>, runtime: &Handle, metrics: &Arc<Metrics>) -> Self {
-        Self::with_reviewer(AccessReviewer::new(backend, runtime), metrics)
+    /// Asks `authorizer`, then the API servers of `backend`, from `runtime`.
+    pub(crate) fn new(
+        authorizer: Option<&Arc<Authorizer>>,
+        backend: &Arc<Backend>,
+        runtime: &Handle,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        Self::with_reviewer(authorizer, AccessReviewer::new(backend, runtime), metrics)
     }
 
-    fn with_reviewer(reviewer: AccessReviewer, metrics: &Arc<Metrics>) -> Self {
+    fn with_reviewer(
+        authorizer: Option<&Arc<Authorizer>>,
+        reviewer: AccessReviewer,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
         Self {
+            authorizer: authorizer.cloned(),
             reviewer,
             metrics: Arc::clone(metrics),
             last_modes: Mutex::new(LruCache::new(MAX_REQUESTERS)),
@@ -273,6 +286,7 @@ impl ModeCheck<'_> {
     ///
     /// In constrained mode the question for `*` decides for all, as in kube-apiserver. If it does not, or in the mode of
     /// old, where `*` is a name like any other, the rules of the requester decide, if the API server lists all of them.
+    /// A webhook lists none, so it is asked for each name.
     async fn ask_for_many(
         &mut self,
         all: ResourceAttributes,
@@ -285,7 +299,8 @@ impl ModeCheck<'_> {
                 decided => return decided,
             }
         }
-        if singles.len() < MANY {
+        let asks_webhooks = self.impersonator.authorizer.as_ref().is_some_and(|own| own.asks_webhooks());
+        if singles.len() < MANY || asks_webhooks {
             return self.ask_all(singles).await;
         }
         let asked = Instant::now();
@@ -337,15 +352,31 @@ impl ModeCheck<'_> {
     // mode.go, checkAuthorization
     async fn answer(&self, question: SubjectAccessReviewSpec) -> Result<Instant, ImpersonationError> {
         let began = Instant::now();
-        let asker = &self.requester.name;
-        let answer = self.impersonator.reviewer.ask(asker, question.clone()).await;
-        let decision = if answer.as_ref().is_ok_and(|answer| answer.allowed) { "allowed" } else { "denied" };
+        let answer = self.authorize(&question).await;
+        let decision = if answer.is_ok() { "allowed" } else { "denied" };
         let metrics = &self.impersonator.metrics.impersonation;
         metrics.authorization(self.mode.name(), decision, began.elapsed());
-        match answer? {
-            answer if answer.allowed => Ok(answer.until),
-            answer => Err(forbidden(&question, &answer.reason)),
+        answer
+    }
+
+    /// Asks the gateway's own authorizers, then the API servers: both must allow it.
+    async fn authorize(&self, question: &SubjectAccessReviewSpec) -> Result<Instant, ImpersonationError> {
+        let Impersonator { authorizer, reviewer, .. } = self.impersonator;
+        let mut until = None;
+        if let Some(authorizer) = authorizer {
+            match authorizer.authorize(question).await {
+                Ok(allowed) => until = allowed.until,
+                Err(AccessError::Unanswered(error)) => return Err(error.into()),
+                Err(AccessError::Forbidden { reason: text, .. } | AccessError::Failed(text)) => {
+                    return Err(forbidden(question, &text));
+                }
+            }
         }
+        let answer = reviewer.ask(&self.requester.name, question).await?;
+        if !answer.status.allowed {
+            return Err(forbidden(question, &answer.status.reason));
+        }
+        Ok(until.map_or(answer.until, |until| until.min(answer.until)))
     }
 
     fn refuse(&self, attributes: ResourceAttributes, reason: &str) -> ImpersonationError {

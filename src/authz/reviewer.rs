@@ -1,16 +1,10 @@
-//! Asks the API servers of a cluster what users may do, and caches the answers.
-//!
-//! Concurrent requests share one question. Questions run on the runtime that verifies tokens, not on the threads that serve
-//! requests; their number is bounded for all users and for each one. The API server's failure is never an answer, and never
-//! cached.
+//! Asks the API servers of a cluster what users may do.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::mem::size_of;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::digest::{SHA256, digest};
+use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt as _, Limited};
 use k8s_openapi::api::authorization::v1::{
     SelfSubjectRulesReview, SelfSubjectRulesReviewSpec, SubjectAccessReview, SubjectAccessReviewSpec,
@@ -22,15 +16,13 @@ use kube::core::Request;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
+use super::answers::{AccessAnswer, AccessReviewStatus, AccessReviews, CachedReviews, ReviewError};
 use super::rules::{NO_NAMESPACE, Rules, RulesReview};
 use crate::backend::Backend;
 use crate::backend::kube_client::{self, RequestIdentity};
-use crate::backend::shares::{FairShares, ShareLimits};
-use crate::expiring_lru::ExpiringLru;
-use crate::sync::lock;
+use crate::backend::shares::ShareLimits;
 use crate::user::Identity;
 
 /// How long an allowing answer counts, from its question on: as long as in kube-apiserver's cache of constrained
@@ -42,8 +34,6 @@ pub(super) const ALLOWED_TTL: Duration = Duration::from_secs(10);
 const REFUSED_TTL: Duration = Duration::from_secs(1);
 /// How long an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The memory of all answers of a cluster.
-const MAX_CACHED_BYTES: usize = 16 << 20;
 /// The largest user whose rules are asked for, with its attributes as texts and as header lines: far less than the header
 /// that gets a connection of its own.
 const MAX_RULES_USER_BYTES: usize = 32 << 10;
@@ -51,8 +41,10 @@ const MAX_RULES_USER_BYTES: usize = 32 << 10;
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 /// The longest part of an unusable answer that is logged.
 const MAX_SHOWN_BYTES: usize = 300;
-/// The longest reason that is kept.
-const MAX_REASON_BYTES: usize = 4096;
+
+/// The error of an answer that allows and denies.
+// apiserver: plugin/pkg/authorizer/webhook/webhook.go
+pub(super) const CONTRADICTION: &str = "webhook subject access review returned both allow and deny response";
 
 // threat: review-flood
 const LIMITS: ShareLimits = ShareLimits {
@@ -65,52 +57,11 @@ const LIMITS: ShareLimits = ShareLimits {
 
 /// The API servers of one cluster as an authorizer.
 #[derive(Clone)]
-pub(crate) struct AccessReviewer(Arc<ReviewerState>);
+pub(crate) struct AccessReviewer(CachedReviews<BackendReviews>);
 
-struct ReviewerState {
+/// Reviews at the API servers.
+struct BackendReviews {
     client: kube::Client,
-    runtime: Handle,
-    answers: Mutex<Answers>,
-    shares: FairShares<Arc<str>>,
-}
-
-struct Answers {
-    known: ExpiringLru<QuestionKey, Arc<AccessAnswer>>,
-    pending: HashMap<QuestionKey, PendingAnswer>,
-}
-
-type QuestionKey = [u8; 32];
-type SharedAnswer = Result<Arc<AccessAnswer>, ReviewError>;
-type PendingAnswer = watch::Receiver<Option<SharedAnswer>>;
-
-/// An answer, and its end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AccessAnswer {
-    /// Whether the user may.
-    pub(crate) allowed: bool,
-    /// Why, in the words of the authorizer; may be empty.
-    pub(crate) reason: String,
-    /// When the answer ends.
-    pub(crate) until: Instant,
-}
-
-/// Why there is no answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ReviewError {
-    /// The user causes too many questions, or all users do.
-    #[error("too many access reviews are in progress")]
-    Overloaded,
-    /// The API server cannot be reached, is late, or cannot answer now.
-    #[error("no answer to an access review: {0}")]
-    Unavailable(String),
-    /// The gateway itself may not ask.
-    #[error(
-        "the gateway may not create subjectaccessreviews.authorization.k8s.io, which deploy/rbac.yaml allows: {0}"
-    )]
-    Forbidden(String),
-    /// The answer is none.
-    #[error("unusable answer to an access review: {0}")]
-    Unusable(String),
 }
 
 impl AccessReviewer {
@@ -124,46 +75,16 @@ impl AccessReviewer {
     }
 
     pub(super) fn with_client(client: kube::Client, runtime: &Handle) -> Self {
-        let answers = Answers { known: ExpiringLru::new(MAX_CACHED_BYTES), pending: HashMap::new() };
-        Self(Arc::new(ReviewerState {
-            client,
-            runtime: runtime.clone(),
-            answers: Mutex::new(answers),
-            shares: FairShares::new(LIMITS),
-        }))
+        Self(CachedReviews::new(BackendReviews { client }, runtime, LIMITS))
     }
 
     /// Whether the user of the question may do what it names. `asker` is the user whose share the question counts in.
     pub(crate) async fn ask(
         &self,
         asker: &str,
-        question: SubjectAccessReviewSpec,
+        question: &SubjectAccessReviewSpec,
     ) -> Result<Arc<AccessAnswer>, ReviewError> {
-        let Self(state) = self;
-        let text = serde_json::to_vec(&question).map_err(|error| ReviewError::Unusable(error.to_string()))?;
-        let mut key = [0; 32];
-        key.iter_mut().zip(digest(&SHA256, &text).as_ref()).for_each(|(to, from)| *to = *from);
-        let mut begun = None;
-        let mut pending = {
-            let mut answers = lock(&state.answers);
-            if let Some(known) = answers.known.get(&key, Instant::now()) {
-                return Ok(Arc::clone(known));
-            }
-            let known = answers.pending.get(&key).cloned();
-            known.unwrap_or_else(|| {
-                let (sender, receiver) = watch::channel(None);
-                answers.pending.insert(key, receiver.clone());
-                begun = Some(PendingReview { state: Arc::clone(state), key, sender, answer: None });
-                receiver
-            })
-        };
-        // Without the lock: a runtime that has ended drops the question at once, which takes the lock.
-        if let Some(review) = begun {
-            state.runtime.spawn(review.run(asker.into(), question));
-        }
-        let cancelled = || ReviewError::Unavailable("the access review was cancelled".to_owned());
-        let answer = pending.wait_for(Option::is_some).await.map_err(|_| cancelled())?;
-        answer.clone().unwrap_or_else(|| Err(cancelled()))
+        self.0.ask(asker, question).await
     }
 
     /// All rules of a user for cluster-scoped objects; `None` if the API server does not list all, or does not answer, or
@@ -171,20 +92,34 @@ impl AccessReviewer {
     /// connection kube-apiserver closes, and one with a large header.
     // threat: anonymous-lockout
     pub(super) async fn rules(&self, user: &Identity) -> Option<Rules> {
-        let Self(state) = self;
         if user.is_unauthenticated() || user.weight() > MAX_RULES_USER_BYTES {
             return None;
         }
-        let state = Arc::clone(state);
-        let user = user.clone();
-        let asking = self.0.runtime.spawn(async move {
-            let _permit = state.shares.acquire(user.name.as_str().into(), 1).await.ok()?;
+        let (reviews, user) = (self.0.clone(), user.clone());
+        let asking = self.0.runtime().spawn(async move {
+            let _permit = reviews.acquire(&user.name).await.ok()?;
             let spec = SelfSubjectRulesReviewSpec { namespace: Some(NO_NAMESPACE.to_owned()) };
             let review = SelfSubjectRulesReview { spec, ..SelfSubjectRulesReview::default() };
             let request = with_identity(create(&review).ok()?, &user);
-            post::<RulesReview>(&state.client, request).await.ok()?.complete()
+            post::<RulesReview>(&reviews.reviews().client, request).await.ok()?.complete()
         });
         asking.await.ok()?
+    }
+}
+
+impl AccessReviews for BackendReviews {
+    fn review<'a>(
+        &'a self,
+        question: &'a SubjectAccessReviewSpec,
+    ) -> BoxFuture<'a, Result<AccessReviewStatus, ReviewError>> {
+        Box::pin(async {
+            let review = SubjectAccessReview { spec: question.clone(), ..SubjectAccessReview::default() };
+            post::<AccessReviewAnswer>(&self.client, create(&review)?).await?.read()
+        })
+    }
+
+    fn ttl(&self, _: &SubjectAccessReviewSpec, answer: &AccessReviewStatus) -> Duration {
+        if answer.allowed { ALLOWED_TTL } else { REFUSED_TTL }
     }
 }
 
@@ -238,59 +173,14 @@ fn shown(body: &[u8]) -> String {
     text.get(..text.floor_char_boundary(MAX_SHOWN_BYTES)).unwrap_or_default().to_owned()
 }
 
-/// A question in progress, whose answer several requests may wait for. Dropping it ends it.
-struct PendingReview {
-    state: Arc<ReviewerState>,
-    key: QuestionKey,
-    sender: watch::Sender<Option<SharedAnswer>>,
-    answer: Option<SharedAnswer>,
-}
-
-impl PendingReview {
-    async fn run(mut self, asker: Arc<str>, question: SubjectAccessReviewSpec) {
-        self.answer = Some(self.answer(asker, question).await);
-    }
-
-    async fn answer(
-        &self,
-        asker: Arc<str>,
-        spec: SubjectAccessReviewSpec,
-    ) -> Result<Arc<AccessAnswer>, ReviewError> {
-        let _permit = self.state.shares.acquire(asker, 1).await.map_err(|_| ReviewError::Overloaded)?;
-        // The answer may rest on the rules of this moment.
-        let asked = Instant::now();
-        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let answer: AccessReviewAnswer = post(&self.state.client, create(&review)?).await?;
-        answer.read(asked).map(Arc::new)
-    }
-}
-
-impl Drop for PendingReview {
-    fn drop(&mut self) {
-        {
-            // In one step: a later request must find the answer, or begin another question.
-            let mut answers = lock(&self.state.answers);
-            answers.pending.remove(&self.key);
-            let now = Instant::now();
-            if let Some(Ok(answer)) = &self.answer
-                && now < answer.until
-            {
-                answers.known.put(self.key, Arc::clone(answer), answer.weight(), answer.until, now);
-            }
-        }
-        self.sender.send_replace(self.answer.take());
-    }
-}
-
 /// The parsed part of an answer.
 #[derive(Debug, Deserialize)]
 struct AccessReviewAnswer {
-    status: Option<AccessReviewStatus>,
+    status: Option<ParsedStatus>,
 }
 
-// kubernetes: staging/src/k8s.io/api/authorization/v1/types.go, SubjectAccessReviewStatus
 #[derive(Debug, Deserialize)]
-struct AccessReviewStatus {
+struct ParsedStatus {
     allowed: bool,
     #[serde(default)]
     denied: bool,
@@ -299,23 +189,15 @@ struct AccessReviewStatus {
 }
 
 impl AccessReviewAnswer {
-    // apiserver: plugin/pkg/authorizer/webhook/webhook.go, Authorize — an evaluation error does not count
-    fn read(self, asked: Instant) -> Result<AccessAnswer, ReviewError> {
+    // apiserver: plugin/pkg/authorizer/webhook/webhook.go, Authorize
+    fn read(self) -> Result<AccessReviewStatus, ReviewError> {
         let unusable = |text: &str| ReviewError::Unusable(text.to_owned());
-        let status = self.status.ok_or_else(|| unusable("it has no status"))?;
-        let AccessReviewStatus { allowed, denied, mut reason } = status;
+        let ParsedStatus { allowed, denied, reason } =
+            self.status.ok_or_else(|| unusable("it has no status"))?;
         if allowed && denied {
-            return Err(unusable("webhook subject access review returned both allow and deny response"));
+            return Err(unusable(CONTRADICTION));
         }
-        reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-        let ttl = if allowed { ALLOWED_TTL } else { REFUSED_TTL };
-        Ok(AccessAnswer { allowed, reason, until: asked + ttl })
-    }
-}
-
-impl AccessAnswer {
-    fn weight(&self) -> usize {
-        size_of::<QuestionKey>() + size_of::<Self>() + self.reason.len() + 160
+        Ok(AccessReviewStatus { allowed, denied, reason })
     }
 }
 

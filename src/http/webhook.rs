@@ -15,7 +15,7 @@ use prometheus::IntCounter;
 use rustls::crypto::CryptoProvider;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::client_tls::ClientTls;
 use super::https_client::{HTTPS_TIMEOUT, HttpsClient, HttpsError, HttpsRequest, HttpsResponse};
@@ -25,7 +25,7 @@ use crate::go::quote::Quoted;
 /// Maximum number of attempts.
 // apiserver: pkg/util/webhook/webhook.go, DefaultRetryBackoffWithInitialDelay
 pub(crate) const MAX_ATTEMPTS: usize = 5;
-const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 500 });
 const BACKOFF_FACTOR: f64 = 1.5;
 const BACKOFF_JITTER: f64 = 0.2;
 /// Maximum size of response text that an error quotes.
@@ -38,7 +38,6 @@ pub(crate) struct WebhookClient {
     client: HttpsClient,
     url: String,
     timeout: Duration,
-    initial_backoff: Duration,
     missing_san: IntCounter,
 }
 
@@ -49,14 +48,35 @@ pub(crate) struct WebhookError {
     pub(crate) text: String,
     /// The minimum delay before a retry; `None` if a retry would not help.
     pub(crate) retry_after: Option<Duration>,
-    /// The outcome of the attempt, for metrics.
+    /// Whether the webhook was late.
     pub(crate) is_timeout: bool,
+    /// Whether the text is the webhook's, not that of the connection to it.
+    pub(crate) is_answered: bool,
+}
+
+/// One attempt.
+pub(crate) struct WebhookAttempt<'a> {
+    /// The response, with any status but a redirect.
+    pub(crate) answer: Result<&'a HttpsResponse, WebhookError>,
+    /// The outcome, for a trace.
+    pub(crate) detail: String,
+    /// How long it took.
+    pub(crate) took: Duration,
 }
 
 impl WebhookError {
+    fn of_transport(error: &HttpsError) -> Self {
+        Self {
+            text: error.to_string(),
+            retry_after: matches!(error, HttpsError::Lost { .. }).then_some(Duration::ZERO),
+            is_timeout: matches!(error, HttpsError::Timeout { .. }),
+            is_answered: false,
+        }
+    }
+
     /// An error that a retry would not resolve.
     pub(crate) fn permanent(text: impl Into<String>) -> Self {
-        Self { text: text.into(), retry_after: None, is_timeout: false }
+        Self { text: text.into(), retry_after: None, is_timeout: false, is_answered: true }
     }
 }
 
@@ -78,7 +98,6 @@ impl WebhookClient {
                 duration_text(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX))
             ),
             timeout,
-            initial_backoff: INITIAL_BACKOFF,
             missing_san,
         })
     }
@@ -88,31 +107,27 @@ impl WebhookClient {
         self.url.split('?').next().unwrap_or_default()
     }
 
-    /// Sends `body`, and retries. `read` reads the outcome of each attempt, with its detail for a trace.
+    /// Sends `body`, and retries. `read` reads the outcome of each attempt.
     pub(crate) async fn post<T>(
         &self,
         bearer: Option<&str>,
         body: Bytes,
-        mut read: impl FnMut(Result<&HttpsResponse, WebhookError>, String) -> Result<T, WebhookError>,
+        mut read: impl FnMut(WebhookAttempt<'_>) -> Result<T, WebhookError>,
     ) -> Result<T, WebhookError> {
-        let mut backoffs = backoffs(self.initial_backoff, random);
+        let mut backoffs = backoffs(INITIAL_BACKOFF, random);
         loop {
             let request = HttpsRequest::post(&self.url, body.clone()).bearer(bearer).within(self.timeout);
-            let outcome = match self.client.send(request).await {
-                Ok(answer) => read(Ok(&answer), format!("the webhook answered {}", answer.status)),
-                Err(error) => {
-                    if matches!(error, HttpsError::NoSubjectAltName { .. }) {
-                        self.missing_san.inc();
-                    }
-                    let text = error.to_string();
-                    let failed = WebhookError {
-                        text: text.clone(),
-                        retry_after: matches!(error, HttpsError::Lost { .. }).then_some(Duration::ZERO),
-                        is_timeout: matches!(error, HttpsError::Timeout { .. }),
-                    };
-                    read(Err(failed), text)
-                }
+            let began = Instant::now();
+            let sent = self.client.send(request).await;
+            if matches!(sent, Err(HttpsError::NoSubjectAltName { .. })) {
+                self.missing_san.inc();
+            }
+            let detail = match &sent {
+                Ok(answer) => format!("the webhook answered {}", answer.status),
+                Err(error) => error.to_string(),
             };
+            let answer = sent.as_ref().map_err(WebhookError::of_transport);
+            let outcome = read(WebhookAttempt { answer, detail, took: began.elapsed() });
             let error = match outcome {
                 Ok(decision) => return Ok(decision),
                 Err(error) => error,
@@ -123,12 +138,6 @@ impl WebhookClient {
                 _ => return Err(error),
             }
         }
-    }
-
-    /// The same without waiting between the attempts.
-    #[cfg(test)]
-    pub(crate) fn with_initial_backoff(self, initial_backoff: Duration) -> Self {
-        Self { initial_backoff, ..self }
     }
 }
 
@@ -252,6 +261,7 @@ fn failure(answer: &HttpsResponse, redact: impl Fn(&str) -> String) -> WebhookEr
         text: status.message,
         retry_after: retryable.then(|| Duration::from_secs(hint.into())),
         is_timeout: is_timeout || code == StatusCode::GATEWAY_TIMEOUT,
+        is_answered: true,
     }
 }
 
@@ -338,7 +348,9 @@ mod tests {
     #[test]
     fn backoffs_grow_by_half_with_up_to_a_fifth_of_jitter() {
         let millis = |chance: f64| {
-            backoffs(INITIAL_BACKOFF, move || chance).map(|wait| wait.as_millis()).collect::<Vec<_>>()
+            backoffs(Duration::from_millis(500), move || chance)
+                .map(|wait| wait.as_millis())
+                .collect::<Vec<_>>()
         };
         assert_eq!(millis(0.0), [500, 750, 1125, 1687]);
         assert_eq!(millis(1.0), [600, 900, 1350, 2025]);

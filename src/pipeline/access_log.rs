@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::respond::{self, RefusalRenderer, shown_audit_id};
 use super::{AUDIT_ID, LogThrottle};
 use crate::authn::{AuthnError, ProvenIdentity};
+use crate::authz::AccessRefusal;
 use crate::authz::impersonation::ImpersonationError;
 use crate::backend::pool::SendError;
 use crate::clock::UnixTime;
@@ -301,6 +302,9 @@ impl AccessLog {
             }
             Refusal::Impersonation(ImpersonationError::Unanswered(error)) => {
                 log(RefusalSeverity::Error, &error.to_string(), "impersonation could not be checked");
+            }
+            Refusal::Access(AccessRefusal::Unanswered(error)) => {
+                log(RefusalSeverity::Error, &error.to_string(), "authorization could not be decided");
             }
             Refusal::Panic => {
                 line.log_refusal(RefusalSeverity::Error, None, None, "handling the request panicked");

@@ -4,8 +4,8 @@
 use http::StatusCode;
 
 use crate::authn::AuthnError;
-use crate::authz::ReviewError;
 use crate::authz::impersonation::{BadImpersonation, ImpersonationError};
+use crate::authz::{AccessRefusal, ReviewError};
 use crate::backend::pool::SendError;
 use crate::cluster::router::RouteError;
 use crate::http::status::{Reason, Status};
@@ -42,6 +42,8 @@ pub(super) enum Refusal {
     #[error(transparent)]
     Impersonation(#[from] ImpersonationError),
     #[error(transparent)]
+    Access(#[from] AccessRefusal),
+    #[error(transparent)]
     Prepare(#[from] PrepareError),
     #[error(transparent)]
     Forward(#[from] ForwardError),
@@ -69,15 +71,16 @@ impl Refusal {
             }
             Self::RouteError(RouteError::Misdirected) => Status::misdirected(),
             Self::RouteError(RouteError::NotFound) => Status::not_found(),
-            Self::RequestInfo(status) | Self::Impersonation(ImpersonationError::Forbidden(status)) => {
-                (**status).clone()
-            }
+            Self::RequestInfo(status)
+            | Self::Impersonation(ImpersonationError::Forbidden(status))
+            | Self::Access(AccessRefusal::Refused(status)) => (**status).clone(),
             Self::BadTimeout(bad) => Status::bad_request(bad.to_string()),
             Self::Unauthenticated(_) | Self::UnencodableIdentity(_) => Status::unauthorized(),
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
             Self::BadImpersonation(bad) => Status::bad_impersonation(bad.to_string()),
             Self::UnencodableImpersonation(cause) => Status::bad_impersonation(cause.to_string()),
-            Self::Impersonation(ImpersonationError::Unanswered(error)) => unanswered_status(error),
+            Self::Impersonation(ImpersonationError::Unanswered(error))
+            | Self::Access(AccessRefusal::Unanswered(error)) => unanswered_status(error),
             Self::Prepare(PrepareError::DotSegment) => Status::bad_request(
                 "the path has a dot segment, which could escape the path prefix of the API server's URL",
             ),
@@ -122,7 +125,7 @@ fn unanswered_status(error: &ReviewError) -> Status {
             "the API server behind this gateway does not answer access reviews, try again later",
             Some(RETRY_AFTER_SECONDS),
         ),
-        ReviewError::Forbidden(_) | ReviewError::Unusable(_) => Status {
+        ReviewError::Forbidden(_) | ReviewError::Unusable(_) | ReviewError::Webhook { .. } => Status {
             nosniff: true,
             ..Status::new(
                 Reason::Forbidden,

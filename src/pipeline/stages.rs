@@ -1,4 +1,4 @@
-//! The stages of a request as types: `Received → Routed → Identified → Authorized → Admitted`. Each has private fields
+//! The stages of a request as types: `Received → Routed → Identified → Impersonated → Authorized → Admitted`. Each has private fields
 //! and takes the stage before it by value; only [`Admitted`] can be forwarded. Code that skips a stage does not
 //! compile.
 
@@ -52,7 +52,7 @@ pub(crate) struct Identified {
 }
 
 /// A request with the identity under which it is made, in a form that HTTP headers carry byte for byte.
-pub(crate) struct Authorized {
+pub(crate) struct Impersonated {
     data: Box<StageData>,
     identity: EncodedIdentity,
     /// The client's own identity.
@@ -60,6 +60,9 @@ pub(crate) struct Authorized {
     /// `Impersonate-*` headers that the backend authorizes; empty if the gateway does.
     impersonate: ImpersonateHeaders,
 }
+
+/// A request that the gateway's own authorizers allow. The backend authorizes it as well.
+pub(crate) struct Authorized(Impersonated);
 
 /// A request that may be forwarded.
 pub(crate) struct Admitted(Authorized);
@@ -174,13 +177,13 @@ impl Identified {
     /// With `--impersonation=backend` the backend decides, and receives the client's `Impersonate-*` headers.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
     // threat: unauthorized-impersonation
-    pub(super) async fn authorize(self) -> Result<Authorized, Refusal> {
+    pub(super) async fn impersonate(self) -> Result<Impersonated, Refusal> {
         let Self { data, identity: requester, impersonate } = self;
         impersonate.check_known()?;
         let mode = data.cluster().backend.identity();
         let Some(impersonator) = &data.cluster().impersonator else {
             let identity = requester.clone().encode(mode)?;
-            return Ok(Authorized { data, identity, requester, impersonate });
+            return Ok(Impersonated { data, identity, requester, impersonate });
         };
         let wanted = if impersonate.is_empty() { None } else { WantedUser::of(impersonate.headers())? };
         let identity = match wanted {
@@ -191,7 +194,7 @@ impl Identified {
                 impersonated.encode(mode).map_err(Refusal::UnencodableImpersonation)?
             }
         };
-        Ok(Authorized { data, identity, requester, impersonate: ImpersonateHeaders::default() })
+        Ok(Impersonated { data, identity, requester, impersonate: ImpersonateHeaders::default() })
     }
 }
 
@@ -201,7 +204,7 @@ async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -
     timeout_at(deadline, future).await.map_err(|_| ForwardError::Timeout.into())
 }
 
-impl Authorized {
+impl Impersonated {
     /// The identity under which the request is made.
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
@@ -221,6 +224,18 @@ impl Authorized {
     pub(crate) fn is_impersonating(&self) -> bool {
         !self.impersonate.is_empty()
     }
+
+    /// Asks the gateway's own authorizers, if there are any.
+    // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — authorization follows impersonation
+    // threat: authorization-bypass
+    pub(super) async fn authorize(self) -> Result<Authorized, Refusal> {
+        if let Some(authorizer) = &self.cluster().authorizer {
+            let target = self.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
+            let deciding = authorizer.authorize_request(&self.identity, self.info(), target);
+            within(self.deadline(), deciding).await??;
+        }
+        Ok(Authorized(self))
+    }
 }
 
 impl Admitted {
@@ -236,7 +251,7 @@ impl Admitted {
 
     /// Splits the request into its parts, to forward it.
     pub(super) fn into_parts(self) -> ForwardParts {
-        let Authorized { data, identity, requester, impersonate } = self.0;
+        let Authorized(Impersonated { data, identity, requester, impersonate }) = self.0;
         let StageData { request, cut_prefix, route: Route { cluster, info, deadline }, is_from_front_proxy } =
             *data;
         let backend = Arc::clone(&cluster.backend);
@@ -270,7 +285,7 @@ impl Deref for Identified {
     }
 }
 
-impl Deref for Authorized {
+impl Deref for Impersonated {
     type Target = StageData;
 
     fn deref(&self) -> &StageData {
@@ -278,10 +293,18 @@ impl Deref for Authorized {
     }
 }
 
-impl Deref for Admitted {
-    type Target = StageData;
+impl Deref for Authorized {
+    type Target = Impersonated;
 
-    fn deref(&self) -> &StageData {
-        &self.0.data
+    fn deref(&self) -> &Impersonated {
+        &self.0
+    }
+}
+
+impl Deref for Admitted {
+    type Target = Authorized;
+
+    fn deref(&self) -> &Authorized {
+        &self.0
     }
 }

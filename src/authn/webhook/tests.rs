@@ -110,11 +110,9 @@ fn webhook(url: String, tls: ClientTls, version: TokenReviewVersion) -> WebhookS
     WebhookSettings { url, tls, bearer_token: None, version, cache_ttl: LONG }
 }
 
-/// A webhook authenticator with short delays.
-fn fast_retry(webhook: &WebhookSettings, implicit: &[&str], metrics: &Metrics) -> WebhookAuthenticator {
+fn authenticator(webhook: &WebhookSettings, implicit: &[&str], metrics: &Metrics) -> WebhookAuthenticator {
     let provider = Arc::new(default_provider());
-    let made = WebhookAuthenticator::new(webhook, audiences_of(implicit), &provider, metrics).unwrap();
-    WebhookAuthenticator { client: made.client.with_initial_backoff(Duration::from_millis(5)), ..made }
+    WebhookAuthenticator::new(webhook, audiences_of(implicit), &provider, metrics).unwrap()
 }
 
 /// Authenticates a token; returns the verdict and the trace.
@@ -132,7 +130,7 @@ async fn authenticate_traced(
 }
 
 async fn verdict(webhook: &WebhookSettings) -> AuthnVerdict {
-    authenticate_traced(&fast_retry(webhook, &[], &Metrics::new()), TOKEN, &[]).await.0
+    authenticate_traced(&authenticator(webhook, &[], &Metrics::new()), TOKEN, &[]).await.0
 }
 
 /// Authenticates a token without recording steps.
@@ -265,7 +263,7 @@ async fn users_and_audiences_come_from_the_response() {
         let service = Service::start(pki.serving(H2), version).await;
         for case in cases() {
             service.respond(200, case.status);
-            let webhook = fast_retry(&service.webhook(pki.tls(), version), case.implicit, &metrics);
+            let webhook = authenticator(&service.webhook(pki.tls(), version), case.implicit, &metrics);
             let (verdict, _) = authenticate_traced(&webhook, TOKEN, case.requested).await;
             let expected = case.expected.map(|(user, audiences)| Authenticated {
                 user: user.into(),
@@ -288,7 +286,7 @@ async fn verdicts_are_cached_and_errors_are_not() {
     for version in VERSIONS {
         let service = Service::start(pki.serving(H1), version).await;
         let metrics = Metrics::new();
-        let authenticator = fast_retry(&service.webhook(pki.tls(), version), &[], &metrics);
+        let authenticator = authenticator(&service.webhook(pki.tls(), version), &[], &metrics);
         let cached = authenticator.cached(LONG, Handle::current(), &metrics.token_cache);
         for (token, code, is_error, is_known, attempts) in [
             ("t0k3n", 500, true, false, 5),
@@ -343,7 +341,7 @@ async fn verdicts_are_cached_for_the_configured_ttl() {
 async fn each_attempt_is_traced() {
     let pki = Pki::new();
     let service = Service::start(pki.serving(H2), TokenReviewVersion::V1).await;
-    let webhook = fast_retry(&service.webhook(pki.tls(), TokenReviewVersion::V1), &[], &Metrics::new());
+    let webhook = authenticator(&service.webhook(pki.tls(), TokenReviewVersion::V1), &[], &Metrics::new());
     service.allow();
     let lines = |steps: Vec<TraceStep>| {
         steps
@@ -383,7 +381,7 @@ async fn a_lost_connection_is_retried_and_a_refused_one_is_not() {
     assert!(matches!(verdict(&lost).await, Err(AuthnError::Unavailable(_))));
     assert_eq!(peer.take().len(), MAX_ATTEMPTS);
     drop(peer);
-    let (gone, steps) = authenticate_traced(&fast_retry(&lost, &[], &Metrics::new()), TOKEN, &[]).await;
+    let (gone, steps) = authenticate_traced(&authenticator(&lost, &[], &Metrics::new()), TOKEN, &[]).await;
     assert!(matches!(gone, Err(AuthnError::Unavailable(_))), "{gone:?}");
     assert_eq!(steps.len(), 1, "{steps:?}");
 }
@@ -429,7 +427,7 @@ async fn errors_and_debug_output_omit_the_token_and_the_credential() {
             bearer_token: Some(BearerToken::new("own-s3cr3t")),
             ..webhook(peer.url(""), trusting(&pki.servers), TokenReviewVersion::V1)
         };
-        let authenticator = fast_retry(&webhook, &[], &Metrics::new());
+        let authenticator = authenticator(&webhook, &[], &Metrics::new());
         let (verdict, steps) = authenticate_traced(&authenticator, TOKEN, &[]).await;
         let error = verdict.unwrap_err();
         let shown = format!("{error} {error:?} {steps:?} {authenticator:?} {webhook:?}");
@@ -446,7 +444,7 @@ async fn a_certificate_without_a_san_is_counted() {
     let peer = TestServer::start(serving(&nameless, None, H2), "127.0.0.1:0", answer).await;
     let metrics = Metrics::new();
     let webhook = webhook(peer.url(""), trusting(&pki.servers), TokenReviewVersion::V1);
-    let (verdict, _) = authenticate_traced(&fast_retry(&webhook, &[], &metrics), TOKEN, &[]).await;
+    let (verdict, _) = authenticate_traced(&authenticator(&webhook, &[], &metrics), TOKEN, &[]).await;
     assert!(verdict.unwrap_err().is_unavailable());
     assert_eq!(metrics.authentication.webhook_missing_san.get(), 1);
 }

@@ -80,7 +80,7 @@ impl Api {
         });
         let client = kube::Client::new(service, "default");
         let reviewer = AccessReviewer::with_client(client, &Handle::current());
-        Impersonator::with_reviewer(reviewer, &Arc::new(Metrics::new()))
+        Impersonator::with_reviewer(None, reviewer, &Arc::new(Metrics::new()))
     }
 
     fn reviews(&self) -> usize {

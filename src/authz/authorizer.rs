@@ -1,0 +1,249 @@
+//! The gateway's own authorizers, in order. The backend authorizes every request after them: they may refuse a request,
+//! and never allow one that the backend refuses.
+//!
+//! Follows `k8s.io/apiserver/pkg/authorization/union` and `k8s.io/kubernetes/pkg/kubeapiserver/authorizer`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use rustls::crypto::CryptoProvider;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::answers::ReviewError;
+use super::question;
+use super::settings::{Authorization, AuthorizationWebhook, AuthorizerSettings};
+use super::webhook::WebhookAuthorizer;
+use crate::http::status::Status;
+use crate::metrics::Metrics;
+use crate::request::info::RequestInfo;
+use crate::user::UserInfo;
+
+/// The group whose members every authorizer allows everything.
+// kubernetes: pkg/kubeapiserver/authorizer/reload.go, newForConfig
+const SUPERUSERS: &str = "system:masters";
+/// The reason of `AlwaysDeny`.
+// apiserver: pkg/authorization/authorizerfactory/builtin.go
+const ALWAYS_DENY: &str = "Everything is forbidden.";
+
+/// Authorizers in order, the first of which that allows or denies decides.
+#[derive(Debug)]
+pub(crate) struct Authorizer {
+    members: Vec<Member>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug)]
+enum Member {
+    AlwaysAllow,
+    AlwaysDeny,
+    Webhook(Arc<WebhookAuthorizer>),
+}
+
+/// What an authorizer decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decision {
+    Allow,
+    Deny,
+    /// The next one decides.
+    NoOpinion,
+}
+
+/// The result of one authorizer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Opinion {
+    pub(super) decision: Decision,
+    /// Why; may be empty.
+    pub(super) reason: String,
+    /// What went wrong.
+    pub(super) error: Option<String>,
+    /// When an answer that allows ends.
+    pub(super) until: Option<Instant>,
+}
+
+/// The decision to allow a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct AllowedAccess {
+    /// Why, in the words of the authorizer; may be empty.
+    pub(crate) reason: String,
+    /// When the decision ends; `None` if it holds for the whole generation.
+    pub(crate) until: Option<Instant>,
+}
+
+/// Why a request is not allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AccessError {
+    /// No authorizer allows it.
+    #[error("forbidden: {reason}")]
+    Forbidden {
+        /// Why; may be empty.
+        reason: String,
+        /// Whether an authorizer denies it.
+        is_denied: bool,
+    },
+    /// No authorizer allows it, and at least one failed.
+    #[error("{0}")]
+    Failed(String),
+    /// The gateway cannot ask now.
+    #[error(transparent)]
+    Unanswered(#[from] ReviewError),
+}
+
+/// The refusal of a request.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AccessRefusal {
+    /// With this response.
+    #[error("{}", .0.message)]
+    Refused(Box<Status>),
+    /// The gateway cannot ask now.
+    #[error(transparent)]
+    Unanswered(ReviewError),
+}
+
+impl Authorizer {
+    /// Keeps webhooks of `before`, with their answers, where their settings are the same.
+    pub(crate) fn build(
+        settings: &Authorization,
+        before: Option<&Self>,
+        provider: &Arc<CryptoProvider>,
+        runtime: &Handle,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, rustls::Error> {
+        let known = |webhook: &AuthorizationWebhook| {
+            before.into_iter().flat_map(|before| &before.members).find_map(|member| match member {
+                Member::Webhook(known) if known.is_for(webhook) => Some(Arc::clone(known)),
+                _ => None,
+            })
+        };
+        let member = |settings: &AuthorizerSettings| {
+            Ok(match settings {
+                AuthorizerSettings::AlwaysAllow => Member::AlwaysAllow,
+                AuthorizerSettings::AlwaysDeny => Member::AlwaysDeny,
+                AuthorizerSettings::Webhook(webhook) => Member::Webhook(match known(webhook) {
+                    Some(known) => known,
+                    None => Arc::new(WebhookAuthorizer::new(webhook, provider, runtime, metrics)?),
+                }),
+            })
+        };
+        let members = settings.authorizers.iter().map(member).collect::<Result<_, rustls::Error>>()?;
+        Ok(Self { members, metrics: Arc::clone(metrics) })
+    }
+
+    /// Whether any webhook is among them.
+    pub(crate) fn asks_webhooks(&self) -> bool {
+        self.members.iter().any(|member| matches!(member, Member::Webhook(_)))
+    }
+
+    /// Decides the request of `user` for `target`, its path and query.
+    // apiserver: pkg/endpoints/filters/authorization.go, WithAuthorization
+    pub(crate) async fn authorize_request(
+        &self,
+        user: &UserInfo,
+        info: &RequestInfo,
+        target: &str,
+    ) -> Result<AllowedAccess, AccessRefusal> {
+        let began = Instant::now();
+        let question = question::on_request(user, info, info.verb().to_owned());
+        let decided = self.authorize(&question).await;
+        let result = match &decided {
+            Ok(_) => "allowed",
+            Err(AccessError::Forbidden { is_denied: true, .. }) => "denied",
+            Err(AccessError::Forbidden { .. }) => "no-opinion",
+            Err(AccessError::Failed(_) | AccessError::Unanswered(_)) => "error",
+        };
+        self.metrics.authorization.attempt(result, began.elapsed());
+        decided.map_err(|error| match error {
+            AccessError::Forbidden { reason, .. } => {
+                let status = Status::forbidden(&question::attempt(&question), &reason);
+                AccessRefusal::Refused(Box::new(status))
+            }
+            AccessError::Failed(error) => {
+                AccessRefusal::Refused(Box::new(Status::internal_error_text(target, &error)))
+            }
+            AccessError::Unanswered(error) => AccessRefusal::Unanswered(error),
+        })
+    }
+
+    /// Decides what `question` names. It is refused if no authorizer allows it.
+    // union.go, Authorize
+    // threat: authorization-bypass
+    pub(crate) async fn authorize(
+        &self,
+        question: &SubjectAccessReviewSpec,
+    ) -> Result<AllowedAccess, AccessError> {
+        if question.groups.iter().flatten().any(|group| group == SUPERUSERS) {
+            return Ok(AllowedAccess::default());
+        }
+        let asker = question.user.as_deref().unwrap_or_default();
+        let mut reasons = Vec::new();
+        let mut errors = Vec::new();
+        for member in &self.members {
+            let opinion = member.opinion(asker, question).await?;
+            self.count(member, opinion.decision);
+            let Opinion { decision, reason, error, until } = opinion;
+            match (decision, error) {
+                (Decision::Allow, _) => return Ok(AllowedAccess { reason, until }),
+                (Decision::Deny, Some(error)) => return Err(AccessError::Failed(error)),
+                (Decision::Deny, None) => return Err(AccessError::Forbidden { reason, is_denied: true }),
+                (Decision::NoOpinion, error) => {
+                    errors.extend(error);
+                    reasons.extend(Some(reason).filter(|reason| !reason.is_empty()));
+                }
+            }
+        }
+        Err(match aggregate(&errors) {
+            Some(error) => AccessError::Failed(error),
+            None => AccessError::Forbidden { reason: reasons.join("\n"), is_denied: false },
+        })
+    }
+
+    // apiserver: pkg/authorization/metrics/metrics.go, InstrumentedAuthorizer
+    fn count(&self, member: &Member, decision: Decision) {
+        let decision = match decision {
+            Decision::Allow => "allowed",
+            Decision::Deny => "denied",
+            Decision::NoOpinion => return,
+        };
+        let (kind, name) = match member {
+            Member::AlwaysAllow => ("AlwaysAllow", "alwaysallow"),
+            Member::AlwaysDeny => ("AlwaysDeny", "alwaysdeny"),
+            Member::Webhook(webhook) => ("Webhook", webhook.name()),
+        };
+        self.metrics.authorization.decided(kind, name, decision);
+    }
+}
+
+impl Member {
+    async fn opinion(&self, asker: &str, question: &SubjectAccessReviewSpec) -> Result<Opinion, ReviewError> {
+        Ok(match self {
+            Self::AlwaysAllow => Opinion { decision: Decision::Allow, ..Opinion::none() },
+            Self::AlwaysDeny => Opinion { reason: ALWAYS_DENY.to_owned(), ..Opinion::none() },
+            Self::Webhook(webhook) => return webhook.opinion(asker, question).await,
+        })
+    }
+}
+
+impl Opinion {
+    /// No opinion.
+    pub(super) fn none() -> Self {
+        Self { decision: Decision::NoOpinion, reason: String::new(), error: None, until: None }
+    }
+
+    /// A denial.
+    pub(super) fn denied(reason: String) -> Self {
+        Self { decision: Decision::Deny, reason, ..Self::none() }
+    }
+}
+
+/// Several errors as one; `None` if there are none.
+// apimachinery: pkg/util/errors/errors.go, aggregate.Error
+pub(super) fn aggregate(errors: &[String]) -> Option<String> {
+    let mut seen = HashSet::new();
+    let distinct: Vec<&str> = errors.iter().map(String::as_str).filter(|error| seen.insert(*error)).collect();
+    match distinct[..] {
+        [] => None,
+        [only] => Some(only.to_owned()),
+        ref several => Some(format!("[{}]", several.join(", "))),
+    }
+}

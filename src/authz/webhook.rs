@@ -1,0 +1,229 @@
+//! An authorization webhook: whether it is asked, by its conditions, and its answers.
+//!
+//! Follows `k8s.io/apiserver/plugin/pkg/authorizer/webhook` and `k8s.io/apiserver/pkg/authorization/cel`.
+
+mod conditions;
+mod review;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use rustls::crypto::CryptoProvider;
+use tokio::runtime::Handle;
+
+use super::answers::{AccessReviewStatus, AccessReviews, CachedReviews, ReviewError};
+use super::authorizer::{Decision, Opinion};
+use super::reviewer::CONTRADICTION;
+use super::settings::{AuthorizationWebhook, FailurePolicy};
+use crate::authn::BearerToken;
+use crate::backend::shares::ShareLimits;
+use crate::http::webhook::{WebhookClient, WebhookError};
+use crate::metrics::{Metrics, WebhookResult};
+use conditions::MatchConditions;
+
+/// The longest attributes of a question whose answer is cached, together.
+// apiserver: plugin/pkg/authorizer/webhook/webhook.go, maxControlledAttrCacheSize
+const MAX_CACHED_ATTRIBUTES: usize = 10_000;
+
+/// Of one webhook.
+// threat: review-flood
+const LIMITS: ShareLimits = ShareLimits {
+    permits: 512,
+    permits_per_client: 128,
+    queue: 8192,
+    queue_per_client: 2048,
+    queue_timeout: Duration::from_secs(10),
+};
+
+/// A webhook as an authorizer.
+pub(super) struct WebhookAuthorizer {
+    settings: AuthorizationWebhook,
+    conditions: MatchConditions,
+    reviews: CachedReviews<WebhookReviews>,
+    metrics: Arc<Metrics>,
+}
+
+/// Reviews by a webhook.
+struct WebhookReviews {
+    settings: AuthorizationWebhook,
+    client: WebhookClient,
+    metrics: Arc<Metrics>,
+    /// Whether the last review failed. Only changes are logged as errors.
+    fails: AtomicBool,
+}
+
+impl WebhookAuthorizer {
+    /// Questions run on `runtime`. Fails if the client certificate and its key do not match.
+    pub(super) fn new(
+        settings: &AuthorizationWebhook,
+        provider: &Arc<CryptoProvider>,
+        runtime: &Handle,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, rustls::Error> {
+        let AuthorizationWebhook { name, url, tls, timeout, match_conditions, .. } = settings;
+        let missing_san = metrics.authentication.webhook_missing_san.clone();
+        let reviews = WebhookReviews {
+            settings: settings.clone(),
+            client: WebhookClient::new(tls, url, *timeout, provider, missing_san)?,
+            metrics: Arc::clone(metrics),
+            fails: AtomicBool::new(false),
+        };
+        Ok(Self {
+            settings: settings.clone(),
+            conditions: MatchConditions::new(name, match_conditions, metrics),
+            reviews: CachedReviews::new(reviews, runtime, LIMITS),
+            metrics: Arc::clone(metrics),
+        })
+    }
+
+    /// Whether it was built from these settings, so that a reload can keep it with its answers.
+    pub(super) fn is_for(&self, settings: &AuthorizationWebhook) -> bool {
+        self.settings == *settings
+    }
+
+    /// The unique name.
+    pub(super) fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// What the webhook says to a question, which counts in the share of `asker`. Fails if the gateway cannot ask now,
+    /// whatever the `failurePolicy`: a client that causes too many questions must not pass without one.
+    // webhook.go, Authorize
+    pub(super) async fn opinion(
+        &self,
+        asker: &str,
+        question: &SubjectAccessReviewSpec,
+    ) -> Result<Opinion, ReviewError> {
+        match self.matches(asker, question).await? {
+            Ok(true) => {}
+            Ok(false) => return Ok(Opinion::none()),
+            Err(error) => return Ok(self.without_answer(error)),
+        }
+        match self.reviews.ask(asker, question).await {
+            Ok(answer) => {
+                let AccessReviewStatus { allowed, denied, reason } = answer.status.clone();
+                let until = Some(answer.until);
+                Ok(match (allowed, denied) {
+                    (true, true) => {
+                        Opinion { error: Some(CONTRADICTION.to_owned()), ..Opinion::denied(reason) }
+                    }
+                    (_, true) => Opinion::denied(reason),
+                    (true, _) => Opinion { decision: Decision::Allow, reason, error: None, until },
+                    (false, _) => Opinion { reason, ..Opinion::none() },
+                })
+            }
+            Err(ReviewError::Webhook { text, is_timeout }) => {
+                if self.settings.failure_policy == FailurePolicy::NoOpinion {
+                    self.metrics.authorization.failed_open(self.name(), WebhookResult::failed(is_timeout));
+                }
+                Ok(self.without_answer(text))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the conditions match. A large user is matched apart from the threads that serve requests.
+    async fn matches(
+        &self,
+        asker: &str,
+        question: &SubjectAccessReviewSpec,
+    ) -> Result<Result<bool, String>, ReviewError> {
+        if !conditions::is_large(question) {
+            return Ok(self.conditions.match_request(question));
+        }
+        let _permit = self.reviews.acquire(asker).await?;
+        let (conditions, question) = (self.conditions.clone(), question.clone());
+        let matching = self.reviews.runtime().spawn_blocking(move || conditions.match_request(&question));
+        matching
+            .await
+            .map_err(|_| ReviewError::Unavailable("matching the conditions was cancelled".to_owned()))
+    }
+
+    /// The decision of the `failurePolicy`.
+    fn without_answer(&self, error: String) -> Opinion {
+        let decision = match self.settings.failure_policy {
+            FailurePolicy::NoOpinion => Decision::NoOpinion,
+            FailurePolicy::Deny => Decision::Deny,
+        };
+        Opinion { decision, reason: String::new(), error: Some(error), until: None }
+    }
+}
+
+impl WebhookReviews {
+    async fn post(&self, question: &SubjectAccessReviewSpec) -> Result<AccessReviewStatus, WebhookError> {
+        let AuthorizationWebhook { name, version, bearer_token, .. } = &self.settings;
+        let body = review::request_body(*version, question)?;
+        let bearer = bearer_token.as_ref().map(BearerToken::expose);
+        let posting = self.client.post(bearer, body.into(), |attempt| {
+            let status = attempt.answer.and_then(|answer| review::read(*version, bearer, answer));
+            let result = match &status {
+                Ok(_) => WebhookResult::Success,
+                Err(error) => WebhookResult::failed(error.is_timeout),
+            };
+            self.metrics.authorization.webhook_answered(name, result, attempt.took);
+            status
+        });
+        posting.await
+    }
+
+    /// Logs when the webhook begins to fail, and when it answers again.
+    fn log(&self, outcome: &Result<AccessReviewStatus, WebhookError>) {
+        let webhook = &*self.settings.name;
+        let fails = outcome.is_err();
+        let failed = self.fails.swap(fails, Ordering::Relaxed);
+        match outcome {
+            Err(error) if !failed => {
+                tracing::error!(webhook, error = %error.text, "failed to make webhook authorizer request");
+            }
+            Err(error) => {
+                tracing::debug!(webhook, error = %error.text, "failed to make webhook authorizer request");
+            }
+            Ok(_) if failed => tracing::info!(webhook, "the authorization webhook answers again"),
+            Ok(_) => {}
+        }
+    }
+}
+
+impl AccessReviews for WebhookReviews {
+    fn review<'a>(
+        &'a self,
+        question: &'a SubjectAccessReviewSpec,
+    ) -> BoxFuture<'a, Result<AccessReviewStatus, ReviewError>> {
+        Box::pin(async {
+            let outcome = self.post(question).await;
+            self.log(&outcome);
+            outcome.map_err(|error| ReviewError::Webhook {
+                // The address of the webhook is in the log, not for clients.
+                text: if error.is_answered {
+                    error.text
+                } else {
+                    format!("no answer from the authorization webhook {:?}", self.settings.name)
+                },
+                is_timeout: error.is_timeout,
+            })
+        })
+    }
+
+    fn ttl(&self, question: &SubjectAccessReviewSpec, answer: &AccessReviewStatus) -> Duration {
+        if review::attributes_length(question) >= MAX_CACHED_ATTRIBUTES {
+            return Duration::ZERO;
+        }
+        if answer.allowed { self.settings.authorized_ttl } else { self.settings.unauthorized_ttl }
+    }
+
+    fn is_shared(&self) -> bool {
+        !self.settings.authorized_ttl.is_zero() || !self.settings.unauthorized_ttl.is_zero()
+    }
+}
+
+impl fmt::Debug for WebhookAuthorizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebhookAuthorizer").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

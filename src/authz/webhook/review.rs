@@ -1,0 +1,78 @@
+//! The `SubjectAccessReview` wire format.
+
+use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::authz::answers::AccessReviewStatus;
+use crate::authz::settings::SubjectAccessReviewVersion;
+use crate::http::https_client::HttpsResponse;
+use crate::http::webhook::{ObjectOnly, WebhookError, or_null, read_review};
+
+/// Encodes a question. Empty fields are left out, as Go does.
+pub(super) fn request_body(
+    version: SubjectAccessReviewVersion,
+    question: &SubjectAccessReviewSpec,
+) -> Result<Vec<u8>, WebhookError> {
+    let broken = |error: serde_json::Error| WebhookError::permanent(error.to_string());
+    let mut spec = serde_json::to_value(question).map_err(broken)?;
+    if let Value::Object(fields) = &mut spec {
+        fields.retain(|_, value| match value {
+            Value::String(text) => !text.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            Value::Object(items) => !items.is_empty(),
+            _ => true,
+        });
+        if version == SubjectAccessReviewVersion::V1Beta1
+            && let Some(groups) = fields.remove("groups")
+        {
+            fields.insert("group".to_owned(), groups);
+        }
+    }
+    let review = json!({
+        "kind": "SubjectAccessReview",
+        "apiVersion": version.api_version(),
+        "metadata": {},
+        "spec": spec,
+        "status": {"allowed": false},
+    });
+    serde_json::to_vec(&review).map_err(broken)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ReviewedStatus {
+    #[serde(deserialize_with = "or_null")]
+    allowed: bool,
+    #[serde(deserialize_with = "or_null")]
+    denied: bool,
+    #[serde(deserialize_with = "or_null")]
+    reason: String,
+    #[serde(flatten)]
+    _object: ObjectOnly,
+}
+
+/// Decodes a response. `bearer` is the gateway's credential, which errors must not quote.
+pub(super) fn read(
+    version: SubjectAccessReviewVersion,
+    bearer: Option<&str>,
+    answer: &HttpsResponse,
+) -> Result<AccessReviewStatus, WebhookError> {
+    let redact = |text: &str| match bearer {
+        Some(token) if !token.is_empty() => text.replace(token, "[the token]"),
+        _ => text.to_owned(),
+    };
+    let status = read_review::<ReviewedStatus>(answer, "SubjectAccessReview", version.api_version(), redact)?;
+    let ReviewedStatus { allowed, denied, reason, _object } = status;
+    Ok(AccessReviewStatus { allowed, denied, reason })
+}
+
+/// The length of the attributes that a client controls.
+// webhook.go, shouldCache
+pub(super) fn attributes_length(question: &SubjectAccessReviewSpec) -> usize {
+    let resource = question.resource_attributes.iter().flat_map(|on| {
+        [&on.namespace, &on.verb, &on.group, &on.version, &on.resource, &on.subresource, &on.name]
+    });
+    let path = question.non_resource_attributes.iter().flat_map(|on| [&on.path, &on.verb]);
+    resource.chain(path).flatten().map(String::len).sum()
+}
