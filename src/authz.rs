@@ -7,6 +7,6 @@ pub(crate) mod impersonation;
 mod question;
 mod reviewer;
 mod rules;
-pub mod settings;
+pub(crate) mod settings;
 
 pub(crate) use reviewer::{AccessReviewer, ReviewError};
