@@ -4,7 +4,10 @@
 //! `resolve` reads every file and reports every error at once. A configuration with an error is never served in part,
 //! and no error text shows a secret.
 
+mod apiserver_config;
 mod authentication_configuration;
+mod authorization_configuration;
+mod authorization_flags;
 mod controller_flags;
 pub(crate) mod error;
 mod file;

@@ -14,15 +14,18 @@ pub use crate::authn::token_getter::{GetResult, ObjectIdentity, Secret, ServiceA
 pub use crate::authn::webhook::settings::{TokenReviewVersion, WebhookSettings};
 pub use crate::authn::x509::{UnverifiedChain, parse_chain_for_handshake, parse_for_handshake};
 pub use crate::authn::{Audience, BearerToken, BoxFuture};
+pub use crate::authz::settings::{
+    Authorization, AuthorizationWebhook, AuthorizerSettings, FailurePolicy, SubjectAccessReviewVersion,
+};
 pub use crate::backend::settings::Backend as BackendSettings;
 pub use crate::clock::{Clock, UnixTime};
 pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
-    AuthenticationFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags, RESTART, ServeFlags,
-    ServingFlags, SignerProfileKeys,
+    AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags,
+    RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
 pub use crate::config::inputs::ConfigInputs;
-pub use crate::config::resolve::{ResolvedConfig, resolve};
+pub use crate::config::resolve::{ResolvedConfig, authorization_configuration_error, resolve};
 pub use crate::config::sections::key_of;
 pub use crate::config::settings::{Cluster as ClusterSettings, Routes, Settings};
 pub use crate::config::source::ConfigSource;

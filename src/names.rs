@@ -15,9 +15,21 @@ pub(crate) fn is_dns_label(text: &str) -> bool {
 }
 
 /// Whether the text is a DNS subdomain: labels of any length with dots between them.
-// IsDNS1123Subdomain
 pub(crate) fn is_dns_subdomain(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(is_label_of_any_length)
+    dns_subdomain_problems(text).is_empty()
+}
+
+/// The problems of a text that is no DNS subdomain.
+// IsDNS1123Subdomain
+pub(crate) fn dns_subdomain_problems(text: &str) -> Vec<&'static str> {
+    let mut problems = Vec::new();
+    if text.len() > 253 {
+        problems.push("must be no more than 253 bytes");
+    }
+    if !text.split('.').all(is_label_of_any_length) {
+        problems.push(SUBDOMAIN);
+    }
+    problems
 }
 
 fn is_label_of_any_length(text: &str) -> bool {
@@ -37,13 +49,8 @@ pub(crate) fn domain_prefixed_path_problems(text: &str) -> Vec<NameProblem<'_>> 
     else {
         return vec![(text, "must be a domain-prefixed path (such as \"acme.io/foo\")")];
     };
-    let mut problems = Vec::new();
-    if domain.len() > 253 {
-        problems.push((domain, "must be no more than 253 bytes"));
-    }
-    if !domain.split('.').all(is_label_of_any_length) {
-        problems.push((domain, SUBDOMAIN));
-    }
+    let of_domain = dns_subdomain_problems(domain).into_iter();
+    let mut problems: Vec<_> = of_domain.map(|problem| (domain, problem)).collect();
     if !path.chars().all(|c| c.is_ascii_alphanumeric() || "/-._~%!$&'()*+,;=:".contains(c)) {
         problems.push((path, PATH));
     }

@@ -13,6 +13,7 @@ use crate::authn::anonymous::AnonymousAuth;
 use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::settings::Authentication;
+use crate::authz::settings::{AuthorizationWebhook, AuthorizerSettings, FailurePolicy};
 use crate::backend::settings::Endpoint;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::settings::{Cluster, Routes};
@@ -81,11 +82,34 @@ struct ClusterReport {
     identity: String,
     impersonation: String,
     authenticators: Vec<String>,
+    /// The gateway's own authorizers; empty if the backend alone decides.
+    authorizers: Vec<AuthorizerReport>,
     tokens: usize,
     issuers: Vec<IssuerReport>,
     controllers: Vec<&'static str>,
     signers: Vec<SignerReport>,
     leader_election: Option<String>,
+}
+
+/// An authorizer of the gateway.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AuthorizerReport {
+    #[serde(rename = "type")]
+    mode: &'static str,
+    webhook: Option<WebhookReport>,
+}
+
+/// The webhook of an authorizer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WebhookReport {
+    name: String,
+    url: String,
+    match_conditions: usize,
+    failure_policy: &'static str,
+    subject_access_review_version: &'static str,
+    timeout: String,
 }
 
 /// A signer of certificates.
@@ -189,7 +213,8 @@ impl CheckReport {
 
 impl ClusterReport {
     fn of(cluster: Cluster) -> Self {
-        let Cluster { name, routes, authentication, backend, impersonation, controllers, .. } = cluster;
+        let Cluster { name, routes, authentication, backend, impersonation, authorization, controllers } =
+            cluster;
         let controllers = controllers.as_deref();
         let address = |endpoint: &Endpoint| format!("https://{}{}", endpoint.address, backend.path_prefix);
         let named = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned());
@@ -206,6 +231,11 @@ impl ClusterReport {
             identity: named(identity).unwrap_or_default(),
             impersonation: named(impersonation.to_possible_value()).unwrap_or_default(),
             authenticators: authenticators(&authentication),
+            authorizers: authorization
+                .iter()
+                .flat_map(|authorization| &authorization.authorizers)
+                .map(AuthorizerReport::of)
+                .collect(),
             issuers: authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer)).collect(),
             tokens: authentication.static_tokens.map_or(0, |tokens| tokens.count()),
             controllers: controllers.iter().flat_map(|run| &run.names).map(|name| name.alias()).collect(),
@@ -224,6 +254,19 @@ impl ClusterReport {
         format!("decided by the gateway; {user} needs create on subjectaccessreviews (deploy/rbac.yaml)")
     }
 
+    /// The authorizers in order, and the decision after the last one.
+    fn authorization_line(&self) -> String {
+        let asked = self.authorizers.iter().take_while(|authorizer| authorizer.mode != "AlwaysAllow");
+        let asked: Vec<String> = asked.map(AuthorizerReport::line).collect();
+        match (asked.as_slice(), asked.len() == self.authorizers.len()) {
+            ([], _) => "by the backend alone".to_owned(),
+            (asked, true) => {
+                format!("{}; a request that none of them allows is refused", asked.join(", then "))
+            }
+            (asked, false) => format!("{}, then the backend", asked.join(", then ")),
+        }
+    }
+
     fn rows(&self) -> Vec<(&'static str, Vec<String>)> {
         let matching = match &self.routes {
             None => vec!["every request".to_owned()],
@@ -239,6 +282,7 @@ impl ClusterReport {
             ("identity", vec![self.identity.clone()]),
             ("Impersonate-*", vec![self.impersonation_line()]),
             ("clients", self.authenticators.clone()),
+            ("authorization", vec![self.authorization_line()]),
         ];
         if !self.controllers.is_empty() {
             let lease = match &self.leader_election {
@@ -249,6 +293,43 @@ impl ClusterReport {
             rows.push(("signs", self.signers.iter().map(SignerReport::line).collect()));
         }
         rows
+    }
+}
+
+impl AuthorizerReport {
+    fn of(authorizer: &AuthorizerSettings) -> Self {
+        match authorizer {
+            AuthorizerSettings::AlwaysAllow => Self { mode: "AlwaysAllow", webhook: None },
+            AuthorizerSettings::AlwaysDeny => Self { mode: "AlwaysDeny", webhook: None },
+            AuthorizerSettings::Webhook(webhook) => {
+                Self { mode: "Webhook", webhook: Some(WebhookReport::of(webhook)) }
+            }
+        }
+    }
+
+    fn line(&self) -> String {
+        let Some(WebhookReport { name, url, match_conditions: count, failure_policy, .. }) = &self.webhook
+        else {
+            return self.mode.to_owned();
+        };
+        let plural = if *count == 1 { "" } else { "s" };
+        format!("{} {name:?} ({url}, {count} condition{plural}, failurePolicy {failure_policy})", self.mode)
+    }
+}
+
+impl WebhookReport {
+    fn of(webhook: &AuthorizationWebhook) -> Self {
+        Self {
+            name: webhook.name.clone(),
+            url: webhook.url.clone(),
+            match_conditions: webhook.match_conditions.len(),
+            failure_policy: match webhook.failure_policy {
+                FailurePolicy::NoOpinion => "NoOpinion",
+                FailurePolicy::Deny => "Deny",
+            },
+            subject_access_review_version: webhook.version.api_version(),
+            timeout: format!("{:?}", webhook.timeout),
+        }
     }
 }
 

@@ -6,6 +6,9 @@ use crate::config::{ConfigError, ConfigErrors};
 /// The flag that turns the errors into warnings.
 const IGNORE: &str = "--ignore-unknown-apiserver-flags";
 
+/// The file of an authorization mode that only the backend can have.
+const ABAC_POLICY: &str = "--authorization-policy-file";
+
 /// Splits the arguments of `serve`, `check` and `explain` into those for clap and the unsupported kube-apiserver flags.
 pub(super) fn take_out(arguments: Vec<String>) -> Result<(Vec<String>, Vec<String>), ConfigErrors> {
     if !matches!(arguments.get(1).map(String::as_str), Some("serve" | "check" | "explain")) {
@@ -35,8 +38,10 @@ pub(super) fn take_out(arguments: Vec<String>) -> Result<(Vec<String>, Vec<Strin
         return Ok((kept, foreign));
     }
     let error = |flag: String| {
-        ConfigError::new(flag, "is a kube-apiserver flag that portcullis does not support")
-            .fix(format!("remove it, or give {IGNORE}"))
+        let reason = if flag == ABAC_POLICY { ": the backend decides by its ABAC policy" } else { "" };
+        let fix = format!("remove it, or give {IGNORE}");
+        ConfigError::new(flag, format!("is a kube-apiserver flag that portcullis does not support{reason}"))
+            .fix(fix)
     };
     Err(ConfigErrors(foreign.into_iter().map(error).collect()))
 }
@@ -99,13 +104,7 @@ const WITH_VALUE: &[&str] = &[
     "audit-webhook-truncate-max-batch-size",
     "audit-webhook-truncate-max-event-size",
     "audit-webhook-version",
-    "authorization-config",
-    "authorization-mode",
     "authorization-policy-file",
-    "authorization-webhook-cache-authorized-ttl",
-    "authorization-webhook-cache-unauthorized-ttl",
-    "authorization-webhook-config-file",
-    "authorization-webhook-version",
     "cert-dir",
     "coordinated-leadership-lease-duration",
     "coordinated-leadership-renew-deadline",

@@ -1,11 +1,8 @@
 //! The wire types of `AuthenticationConfiguration` (`apiserver.config.k8s.io`): the issuers of JSON Web Tokens, and the
 //! paths open to anonymous requests. The three versions have the same fields.
 //!
-//! Follows `k8s.io/apiserver/pkg/apis/apiserver/{v1,v1beta1,v1alpha1}/types.go`. [`decode`] reads a file and rejects
-//! unknown fields; [`validation`] checks the values.
+//! Follows `k8s.io/apiserver/pkg/apis/apiserver/{v1,v1beta1,v1alpha1}/types.go`. [`validation`] checks the values.
 
-pub(super) mod decode;
-pub(super) mod field;
 mod issuer;
 #[cfg(test)]
 mod tests;
@@ -13,10 +10,7 @@ pub(super) mod validation;
 
 use serde::{Deserialize, Serialize};
 
-/// The API group.
-const GROUP: &str = "apiserver.config.k8s.io";
-const KIND: &str = "AuthenticationConfiguration";
-const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
+use super::apiserver_config::ConfigKind;
 
 /// The content of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +20,11 @@ pub(super) struct AuthenticationConfiguration {
     pub(super) kind: String,
     pub(super) jwt: Vec<JwtAuthenticator>,
     pub(super) anonymous: Option<AnonymousAuthConfig>,
+}
+
+impl ConfigKind for AuthenticationConfiguration {
+    const KIND: &'static str = "AuthenticationConfiguration";
+    const EMPTY_IS_DEFAULT: bool = false;
 }
 
 /// Whether anonymous requests are allowed, and on which paths.

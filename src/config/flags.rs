@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use super::authorization_flags::AuthorizationFlags;
 pub use super::controller_flags::{ControllerFlags, SignerProfileKeys};
 use super::sections::GivenFlags;
 use crate::authz::impersonation::ImpersonationBy;
@@ -30,6 +31,9 @@ pub struct ServeFlags {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub authentication: GivenFlags<AuthenticationFlags>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub authorization: GivenFlags<AuthorizationFlags>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub backend: GivenFlags<BackendFlags>,
@@ -279,6 +283,9 @@ pub struct ClusterKeys {
     /// The [`AuthenticationFlags`] that differ from the file's template.
     #[arg(skip)]
     pub authentication: Map<String, Value>,
+    /// The [`AuthorizationFlags`] that differ from the file's template.
+    #[arg(skip)]
+    pub authorization: Map<String, Value>,
     /// The [`ControllerFlags`] that differ from the file's template.
     #[arg(skip)]
     pub controller_manager: Map<String, Value>,

@@ -2,6 +2,7 @@
 //! settings if there is an error.
 
 mod authentication;
+mod authorization;
 mod clusters;
 mod controllers;
 mod serving;
@@ -22,6 +23,7 @@ use super::settings::{Operation, Settings, Shutdown};
 use super::validity;
 use crate::go::duration::parse_duration;
 use crate::pki::x509::certificate::Certificate;
+pub use authorization::compared::authorization_configuration_error;
 pub(crate) use controllers::{SignerProfile, signer_profiles};
 
 /// The settings and the warnings about them.
@@ -144,6 +146,12 @@ impl ConfigResolver<'_> {
         let result = parsed
             .map_err(|problem| ConfigError::new(key, problem).fix("give a duration such as 60s or 1m30s"));
         self.ok(result)
+    }
+
+    /// Warns about a flag that has no effect without another.
+    fn warn_of_no_effect<T>(&mut self, given: &MergedSection<T>, flag: &str, other: &str) {
+        let (flag, other) = (given.key(flag), given.key(other));
+        self.warnings.push(format!("{flag} has no effect without {other}"));
     }
 
     fn operation(&mut self, given: &MergedSection<OperationFlags>) -> Option<Operation> {

@@ -2,7 +2,7 @@
 //! value: errors name it, and relative paths resolve against it.
 //!
 //! Files are parsed strictly: unknown keys and values of another type are errors here, duplicate keys in `config::yaml`.
-//! An `AuthenticationConfiguration` has a decoder of its own, with kube-apiserver's errors.
+//! The files of `config::apiserver_config` have a decoder of their own, with kube-apiserver's errors.
 
 mod advice;
 
@@ -279,8 +279,8 @@ pub(super) mod by_flag_name {
 mod tests {
     use super::*;
     use crate::config::flags::{
-        AuthenticationFlags, BackendFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags,
-        ServingFlags, SignerProfileKeys,
+        AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys, ControllerFlags, MatchKeys,
+        OperationFlags, ServingFlags, SignerProfileKeys,
     };
 
     /// `clap` and `serde` agree on the name of every value. `without_flag` are the keys without a flag.
@@ -301,8 +301,14 @@ mod tests {
     fn every_flag_has_its_key() {
         keys_are_those_of_flags::<ServingFlags>(&[]);
         keys_are_those_of_flags::<AuthenticationFlags>(&[]);
+        keys_are_those_of_flags::<AuthorizationFlags>(&[]);
         keys_are_those_of_flags::<BackendFlags>(&[]);
-        keys_are_those_of_flags::<ClusterKeys>(&["authentication", "controllerManager", "match"]);
+        keys_are_those_of_flags::<ClusterKeys>(&[
+            "authentication",
+            "authorization",
+            "controllerManager",
+            "match",
+        ]);
         keys_are_those_of_flags::<MatchKeys>(&[]);
         keys_are_those_of_flags::<ControllerFlags>(&[]);
         keys_are_those_of_flags::<SignerProfileKeys>(&[]);

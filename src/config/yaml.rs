@@ -15,7 +15,7 @@ pub(super) struct YamlDocument {
 }
 
 /// The line of each value by its path, such as `clusters[1].name`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KeyLines(BTreeMap<String, u64>);
 
 impl KeyLines {

@@ -1,4 +1,4 @@
-//! Durations as Go's `time.ParseDuration` parses them, including its error texts.
+//! Durations as Go's `time.ParseDuration` parses them, including its error texts, and as Go prints them.
 
 use std::fmt::Write as _;
 
@@ -94,6 +94,33 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
         return Ok(0_i64.checked_sub_unsigned(total).unwrap_or(i64::MIN));
     }
     i64::try_from(total).map_err(|_| invalid())
+}
+
+/// Formats nanoseconds as Go does: `1h30m0s`, `1.5s`, `-10ms`.
+// time: Duration.String
+pub fn format_duration(nanoseconds: i64) -> String {
+    const SECOND: u64 = 1_000_000_000;
+    let sign = if nanoseconds < 0 { "-" } else { "" };
+    let magnitude = nanoseconds.unsigned_abs();
+    let (count, fraction) = match magnitude {
+        0 => return "0s".to_owned(),
+        1..1_000 => return format!("{sign}{magnitude}ns"),
+        1_000..1_000_000 => (magnitude, (1_000, "µs")),
+        1_000_000..SECOND => (magnitude, (1_000_000, "ms")),
+        _ => (magnitude % (60 * SECOND), (SECOND, "s")),
+    };
+    let (unit, name) = fraction;
+    let minutes = magnitude / (60 * SECOND);
+    let larger = match (minutes / 60, minutes % 60) {
+        (0, 0) => String::new(),
+        (0, minutes) => format!("{minutes}m"),
+        (hours, minutes) => format!("{hours}h{minutes}m"),
+    };
+    let width = usize::try_from(unit.ilog10()).unwrap_or_default();
+    let digits = format!("{:0width$}", count % unit);
+    let digits = digits.trim_end_matches('0');
+    let point = if digits.is_empty() { "" } else { "." };
+    format!("{sign}{larger}{}{point}{digits}{name}", count / unit)
 }
 
 /// Largest magnitude of a duration in nanoseconds.
@@ -232,7 +259,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn durations_are_written_as_go_writes_them() {
+        // time/time_test.go, durationTests
+        for (expected, nanoseconds) in [
+            ("0s", 0),
+            ("1ns", 1),
+            ("1.1µs", 1_100),
+            ("2.2ms", 2_200_000),
+            ("3.3s", 3_300_000_000),
+            ("30s", 30_000_000_000),
+            ("4m5s", 245_000_000_000),
+            ("4m5.001s", 245_001_000_000),
+            ("5h6m7.001s", 18_367_001_000_000),
+            ("5m0s", 300_000_000_000),
+            ("1h0m0s", 3_600_000_000_000),
+            ("8m0.000000001s", 480_000_000_001),
+            ("2562047h47m16.854775807s", i64::MAX),
+            ("-2562047h47m16.854775808s", i64::MIN),
+            ("-30s", -30_000_000_000),
+        ] {
+            assert_eq!(format_duration(nanoseconds), expected);
+        }
+    }
+
     proptest! {
+        #[test]
+        fn written_durations_are_read_as_the_same(nanoseconds: i64) {
+            prop_assert_eq!(parse_duration(&format_duration(nanoseconds)), Ok(nanoseconds));
+        }
+
         #[test]
         fn durations_never_panic(text in "[-+]?[0-9.]{0,22}(ns|us|ms|s|m|h|é)?[0-9.]{0,22}[a-z]?") {
             let _duration = parse_duration(&text);

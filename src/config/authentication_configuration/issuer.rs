@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::Issuer;
-use super::field::FieldError;
+use crate::config::apiserver_config::field::FieldError;
 use crate::go::url::Url;
 use crate::http::client_tls::TrustedRoots;
 use crate::pki::x509::CaBundle;

@@ -8,10 +8,11 @@ mod rules;
 
 use serde_json::{Value, json};
 
-use super::decode::decode;
+use super::AuthenticationConfiguration;
 use super::validation::validate;
 use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
+use crate::config::apiserver_config::decode::decode;
 
 /// The name of the case, the input, and the expected error; empty if the input is valid.
 type Case<'a> = (&'a str, Value, &'a str);
@@ -46,7 +47,8 @@ fn read(fields: &Value, disallowed: &[&str]) -> Result<Vec<JwtAuthenticator>, St
     let mut document =
         json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration"});
     overlay(&mut document, fields);
-    let (configuration, _) = decode(document.to_string().as_bytes()).map_err(|error| error.problem)?;
+    let (configuration, _) = decode::<AuthenticationConfiguration>(document.to_string().as_bytes())
+        .map_err(|error| error.problem)?;
     let disallowed: Vec<String> = disallowed.iter().map(|&issuer| issuer.to_owned()).collect();
     validate(&configuration, &disallowed, &JwsAlgorithm::ALL).map_err(|errors| {
         assert!(errors.iter().all(|error| !error.fix.is_empty()), "every error needs a fix: {errors:?}");
@@ -83,7 +85,7 @@ fn files_are_judged_as_a_whole() {
     };
     let conditions =
         |enabled: Value| json!({"anonymous": {"enabled": enabled, "conditions": [{"path": "/a\"<"}]}});
-    let disabled = "anonymous.conditions: Invalid value: [{\"Path\":\"/a\\\"<\"}]: enabled should be set to true \
+    let disabled = "anonymous.conditions: Invalid value: [{\"Path\":\"/a\\\"\\u003c\"}]: enabled should be set to true \
                     when conditions are defined";
     let discovery = "https://discovery-url/.well-known/openid-configuration";
     let cases: &[Case<'_>] = &[

@@ -6,13 +6,13 @@ mod extra;
 
 use std::collections::BTreeSet;
 
-use super::field::FieldError;
 use super::{
     AuthenticationConfiguration, ClaimMappings, ClaimOrExpression, ClaimValidationRule, ExtraMapping,
     JwtAuthenticator, PrefixedClaimOrExpression, UserValidationRule,
 };
 use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::{self, AttributeMapping, ClaimRule, ExpressionRule};
+use crate::config::apiserver_config::field::{FieldError, json_string};
 use portcullis_cel::{Environment, Expression, ResultType};
 
 /// The maximum number of issuers.
@@ -60,7 +60,7 @@ pub(in crate::config) fn validate(
         let paths = anonymous
             .conditions
             .iter()
-            .map(|condition| format!("{{\"Path\":{}}}", serde_json::Value::from(condition.path.as_str())));
+            .map(|condition| format!("{{\"Path\":{}}}", json_string(&condition.path)));
         let value = format!("[{}]", paths.collect::<Vec<_>>().join(","));
         let problem = "enabled should be set to true when conditions are defined";
         let error = FieldError::invalid_json("anonymous.conditions", &value, problem);

@@ -191,12 +191,6 @@ impl ConfigResolver<'_> {
             self.warn_of_no_effect(given, name, "requestheader-client-ca-file");
         }
     }
-
-    /// Warns about a flag that has no effect without another.
-    fn warn_of_no_effect(&mut self, given: &MergedSection<AuthenticationFlags>, flag: &str, other: &str) {
-        let (flag, other) = (given.key(flag), given.key(other));
-        self.warnings.push(format!("{flag} has no effect without {other}"));
-    }
 }
 
 /// The list flags of front proxies.

@@ -71,6 +71,7 @@ impl ConfigResolver<'_> {
         }
         let several = listed.len() > 1;
         let template = file.map(|file| file.below("authentication", &file.values.authentication));
+        let authorization_template = file.map(|file| file.below("authorization", &file.values.authorization));
         let controller_template =
             file.map(|file| file.below("controllerManager", &file.values.controller_manager));
         let mut unique = UniqueValues::new();
@@ -82,6 +83,10 @@ impl ConfigResolver<'_> {
             let own = (!own.is_empty()).then(|| given.below("authentication", own));
             let layers = [template.clone(), own, Some(flags.authentication.layer())];
             let authentication = self.section(layers).map(|given| self.authentication(&given));
+            let own = &given.values.authorization;
+            let own = (!own.is_empty()).then(|| given.below("authorization", own));
+            let layers = [authorization_template.clone(), own, Some(flags.authorization.layer())];
+            let authorization = self.section(layers).and_then(|given| self.authorization(&given));
             let own = &given.values.controller_manager;
             let own = (!own.is_empty()).then(|| given.below("controllerManager", own));
             let layers = [controller_template.clone(), own, Some(flags.controllers.layer())];
@@ -89,7 +94,7 @@ impl ConfigResolver<'_> {
             let name = self.cluster_name(&given, &mut unique);
             let routes = self.routes(&given, several, &mut unique);
             let backend = self.backend(&given, file.is_some());
-            let impersonation = self.impersonation(&given);
+            let impersonation = self.impersonation(&given, authorization.is_some());
             if let (Some(name), Some(routes), Some(authentication), Some(backend)) =
                 (name, routes, authentication, backend)
             {
@@ -102,7 +107,7 @@ impl ConfigResolver<'_> {
                     authentication,
                     backend,
                     impersonation,
-                    authorization: None,
+                    authorization,
                     controllers,
                 });
             }
@@ -111,13 +116,25 @@ impl ConfigResolver<'_> {
         clusters
     }
 
-    /// Who decides on `Impersonate-*`. Reports an error if the backend should, but receives the gateway's own.
-    fn impersonation(&mut self, given: &MergedSection<ClusterKeys>) -> ImpersonationBy {
+    /// Who decides on `Impersonate-*`. Reports an error if the backend should, but receives the gateway's own, or if the
+    /// gateway authorizes requests.
+    // threat: unauthorized-impersonation
+    fn impersonation(&mut self, given: &MergedSection<ClusterKeys>, authorizes: bool) -> ImpersonationBy {
         let BackendFlags { identity, impersonation, .. } = given.values.backend;
-        if (identity, impersonation) == (IdentityMode::Impersonate, ImpersonationBy::Backend) {
-            let problem = "backend cannot be combined with --identity=impersonate: the gateway itself uses Impersonate-*";
+        let mut refuse = |problem: &str| {
             let error = ConfigError::new(given.key("impersonation"), problem);
             self.errors.push(error.fix("remove it, so that the gateway decides on the headers of clients"));
+        };
+        if impersonation == ImpersonationBy::Backend && identity == IdentityMode::Impersonate {
+            refuse(
+                "backend cannot be combined with --identity=impersonate: the gateway itself uses Impersonate-*",
+            );
+        }
+        if impersonation == ImpersonationBy::Backend && authorizes {
+            refuse(
+                "backend cannot be combined with the gateway's own authorization: the gateway would authorize the \
+                 requester instead of the impersonated user",
+            );
         }
         impersonation
     }

@@ -3,7 +3,9 @@
 use clap::{Args, Command};
 
 use super::key_of;
-use crate::config::flags::{AuthenticationFlags, ClusterKeys, MatchKeys, OperationFlags, ServingFlags};
+use crate::config::flags::{
+    AuthenticationFlags, AuthorizationFlags, ClusterKeys, MatchKeys, OperationFlags, ServingFlags,
+};
 
 /// The fix for an unknown key.
 pub(super) fn suggestion<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
@@ -21,6 +23,7 @@ fn home_of(key: &str) -> Option<&'static str> {
     let homes = [
         ("serving", has::<ServingFlags>(key)),
         ("authentication", has::<AuthenticationFlags>(key)),
+        ("authorization", has::<AuthorizationFlags>(key)),
         ("an entry of clusters", has::<ClusterKeys>(key)),
         ("a cluster's match", has::<MatchKeys>(key)),
         ("operation", has::<OperationFlags>(key)),

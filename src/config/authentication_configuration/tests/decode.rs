@@ -3,11 +3,17 @@
 
 use proptest::prelude::*;
 
-use super::super::decode::decode;
+use super::super::AuthenticationConfiguration;
 use super::super::validation::validate;
 use crate::authn::jwt::keys::JwsAlgorithm;
+use crate::config::apiserver_config::decode::{self, DecodeError};
+use crate::config::yaml::KeyLines;
 
 const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
+
+fn decode(text: &[u8]) -> Result<(AuthenticationConfiguration, KeyLines), DecodeError> {
+    decode::decode(text)
+}
 
 fn error_of(text: &str) -> String {
     decode(text.as_bytes()).err().map(|error| error.problem).unwrap_or_default()

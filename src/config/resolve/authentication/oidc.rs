@@ -14,8 +14,8 @@ use super::super::{ConfigResolver, listed};
 use crate::authn::anonymous::AnonymousAuth;
 use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
-use crate::config::authentication_configuration::decode::decode;
-use crate::config::authentication_configuration::field::FieldError;
+use crate::config::apiserver_config::decode::decode;
+use crate::config::apiserver_config::field::FieldError;
 use crate::config::authentication_configuration::validation::validate;
 use crate::config::authentication_configuration::{
     self as wire, AnonymousAuthConfig, AuthenticationConfiguration,
@@ -84,7 +84,7 @@ impl ConfigResolver<'_> {
     ) -> Option<(Issuers, Option<AnonymousAuth>)> {
         let file = &place.path(file);
         let text = self.read(&place.key, file)?;
-        let decoded = decode(&text).map_err(|error| {
+        let decoded = decode::<AuthenticationConfiguration>(&text).map_err(|error| {
             // The text names the file, as kube-apiserver's does.
             let file = Quoted(&file.display().to_string()).to_string();
             let problem =

@@ -2,14 +2,13 @@
 //!
 //! Follows `k8s.io/apimachinery/pkg/runtime/serializer/json/json.go` with strict decoding.
 
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{AuthenticationConfiguration, GROUP, KIND, VERSIONS};
+use super::{ConfigKind, GROUP, VERSIONS};
 use crate::config::yaml::{self, KeyLines};
 use crate::go::quote::Quoted;
 
-/// Why a file is not an `AuthenticationConfiguration`.
+/// Why a file cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::config) struct DecodeError {
     /// The problem.
@@ -19,9 +18,12 @@ pub(in crate::config) struct DecodeError {
 }
 
 /// Decodes YAML or JSON. Also returns the lines of the fields.
-pub(in crate::config) fn decode(text: &[u8]) -> Result<(AuthenticationConfiguration, KeyLines), DecodeError> {
-    let envelope = || format!("begin with apiVersion: {GROUP}/v1 and kind: {KIND}");
+pub(in crate::config) fn decode<T: ConfigKind>(text: &[u8]) -> Result<(T, KeyLines), DecodeError> {
+    let envelope = || format!("begin with apiVersion: {GROUP}/v1 and kind: {}", T::KIND);
     let bad = |problem: String, fix: String| DecodeError { problem, fix };
+    if text.is_empty() && T::EMPTY_IS_DEFAULT {
+        return Ok((T::default(), KeyLines::default()));
+    }
     if text.is_empty() {
         return Err(bad("empty config data".to_owned(), envelope()));
     }
@@ -35,15 +37,14 @@ pub(in crate::config) fn decode(text: &[u8]) -> Result<(AuthenticationConfigurat
         return Err(bad(format!("Object '{key}' is missing"), envelope()));
     }
     let known = version.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/'));
-    if kind != KIND || !known.is_some_and(|version| VERSIONS.contains(&version)) {
+    if kind != T::KIND || !known.is_some_and(|version| VERSIONS.contains(&version)) {
         let problem = format!("no kind {} is registered for version {}", Quoted(kind), Quoted(version));
         return Err(bad(problem, envelope()));
     }
-    let configuration: AuthenticationConfiguration = strictly(&document.value)?;
-    Ok((configuration, document.lines))
+    Ok((strictly(&document.value)?, document.lines))
 }
 
-fn strictly<T: DeserializeOwned + serde::Serialize>(document: &Value) -> Result<T, DecodeError> {
+fn strictly<T: ConfigKind>(document: &Value) -> Result<T, DecodeError> {
     let read: T = serde_path_to_error::deserialize(without_nulls(document)).map_err(|error| DecodeError {
         problem: format!("{}: {}", error.path(), error.inner()),
         fix: "give a value of the expected type; quote strings that YAML reads as another type".to_owned(),

@@ -1,0 +1,29 @@
+//! The rules of a gateway for an `AuthorizationConfiguration`, beside kube-apiserver's: only authorizers that narrow
+//! access, since the backend authorizes every request after the gateway.
+
+use super::AuthorizationConfiguration;
+use crate::config::apiserver_config::field::FieldError;
+
+/// The modes by which only the backend can decide: it has their policies.
+pub(in crate::config) const BACKEND_MODES: [&str; 3] = ["ABAC", "Node", "RBAC"];
+
+/// The errors of authorizers that kube-apiserver may have, or accepts in the file, but not a gateway.
+pub(in crate::config) fn problems(configuration: &AuthorizationConfiguration) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (index, authorizer) in configuration.authorizers.iter().enumerate() {
+        let field = |name: &str| format!("authorizers[{index}].{name}");
+        let mode = authorizer.mode.as_str();
+        if BACKEND_MODES.contains(&mode) {
+            let problem = format!("the backend decides by {mode}, after the gateway");
+            let fix = "give one authorizer with type: AlwaysAllow and name: alwaysallow in place of those of the backend";
+            errors.push(FieldError::forbidden(field("type"), &problem).fix(fix));
+        }
+        let connection = authorizer.webhook.as_ref().map(|webhook| webhook.connection_info.mode.as_str());
+        if mode == "Webhook" && connection == Some("InClusterConfig") {
+            let problem = "InClusterConfig is not supported, as in kube-apiserver";
+            let fix = "give type: KubeConfigFile, and kubeConfigFile: the absolute path of the webhook's kubeconfig";
+            errors.push(FieldError::forbidden(field("connectionInfo.type"), problem).fix(fix));
+        }
+    }
+    errors
+}
