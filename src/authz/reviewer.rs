@@ -113,7 +113,7 @@ impl AccessReviews for BackendReviews {
         question: &'a SubjectAccessReviewSpec,
     ) -> BoxFuture<'a, Result<AccessReviewStatus, ReviewError>> {
         Box::pin(async {
-            let review = SubjectAccessReview { spec: question.clone(), ..SubjectAccessReview::default() };
+            let review = SubjectAccessReview { spec: valid(question), ..SubjectAccessReview::default() };
             post::<AccessReviewAnswer>(&self.client, create(&review)?).await?.read()
         })
     }
@@ -121,6 +121,23 @@ impl AccessReviews for BackendReviews {
     fn ttl(&self, _: &SubjectAccessReviewSpec, answer: &AccessReviewStatus) -> Duration {
         if answer.allowed { ALLOWED_TTL } else { REFUSED_TTL }
     }
+}
+
+/// The question without what the API server refuses in a review: requirements on a field without a name. It then asks for
+/// more.
+// kubernetes: pkg/apis/authorization/validation/validation.go
+fn valid(question: &SubjectAccessReviewSpec) -> SubjectAccessReviewSpec {
+    let mut question = question.clone();
+    if let Some(attributes) = &mut question.resource_attributes
+        && let Some(requirements) =
+            attributes.field_selector.as_mut().and_then(|selector| selector.requirements.as_mut())
+    {
+        requirements.retain(|requirement| !requirement.key.is_empty());
+        if requirements.is_empty() {
+            attributes.field_selector = None;
+        }
+    }
+    question
 }
 
 fn with_identity(mut request: http::Request<Vec<u8>>, user: &Identity) -> http::Request<Vec<u8>> {

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use super::client_tls::ClientTls;
 use super::https_client::{HTTPS_TIMEOUT, HttpsClient, HttpsError, HttpsRequest, HttpsResponse};
-use crate::go::duration::duration_text;
+use crate::go::duration::format_duration;
 use crate::go::quote::Quoted;
 
 /// Maximum number of attempts.
@@ -95,7 +95,7 @@ impl WebhookClient {
             // client-go: rest/request.go, URL — announces the request timeout
             url: format!(
                 "{url}?timeout={}",
-                duration_text(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX))
+                format_duration(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX))
             ),
             timeout,
             missing_san,

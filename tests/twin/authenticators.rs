@@ -1,6 +1,6 @@
 //! The flags and files of the token authenticators, equal for the reference, the second reference and the gateway.
 //!
-//! There are two sets, because `--oidc-*` and `--authentication-config` are mutually exclusive: see [`Setting`].
+//! There are two sets of authenticators, because `--oidc-*` and `--authentication-config` are mutually exclusive: see [`Setting`].
 
 use std::fs;
 use std::path::Path;
@@ -18,6 +18,8 @@ pub(crate) enum Setting {
     Config,
     /// `--oidc-*` flags, default API audiences, service accounts without lookup, and a v1 webhook without a cache.
     Flags,
+    /// Authorization webhooks instead of RBAC, or in front of the backend's.
+    Webhooks,
 }
 
 /// The issuers of service-account tokens; the first one signs.
@@ -66,7 +68,7 @@ pub(crate) fn flags(dir: &Path, mint: &Mint, setting: Setting) -> Vec<String> {
         format!("--authentication-token-webhook-config-file={}", file("webhook.kubeconfig")),
     ];
     match setting {
-        Setting::Config => {
+        Setting::Config | Setting::Webhooks => {
             flags.push(AUDIENCES.to_owned());
             flags.push(format!("--authentication-config={}", file("authentication.json")));
         }
@@ -125,7 +127,7 @@ pub(crate) fn probes(setting: Setting) -> Vec<Token> {
     let mut probes: Vec<Token> = vec!["last00.0123456789abcdef".into(), "{made:legacy-opaque}".into()];
     match setting {
         Setting::Flags => probes.push(rich("flags").into()),
-        Setting::Config => {
+        Setting::Config | Setting::Webhooks => {
             probes.extend(USABLE.iter().chain([&MOVED]).map(|issuer| Token::from(rich(issuer))));
             probes.push(token("distributed").with(distant).into());
         }

@@ -232,6 +232,12 @@ impl Case {
         self
     }
 
+    /// Uses the servers with authorization webhooks.
+    pub(crate) fn by_webhooks(mut self) -> Self {
+        self.setting = Setting::Webhooks;
+        self
+    }
+
     /// Adds a token that the steps may send as `{token:NAME}`.
     pub(crate) fn token(mut self, name: &'static str, token: impl Into<Token>) -> Self {
         self.tokens.insert(name, token.into());

@@ -7,6 +7,8 @@ mod impersonation;
 
 use serde_json::{Value, json};
 
+use crate::authorizers::AUTHORIZED;
+
 /// Paths with the object to post, the status to patch, or `null` to delete. All exist before the resource version
 /// `{rv}`.
 pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
@@ -149,6 +151,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     ));
     objects.push(binding("twin-legacy", None, "twin-legacy-impersonator", "User", "legacy-impersonator"));
     objects.extend(impersonation::objects());
+    objects.push(binding("twin-authorized", None, "cluster-admin", "Group", AUTHORIZED));
     objects
 }
 

@@ -1,9 +1,10 @@
-//! The servers outside the cluster that authenticators call: OIDC issuers and a TokenReview webhook, on one port.
+//! The servers outside the cluster that authenticators and authorizers call, on one port: OIDC issuers, a TokenReview
+//! webhook, and SubjectAccessReview webhooks.
 
+mod authorization;
 mod issuers;
 mod webhook;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -35,15 +36,21 @@ impl Outside {
         let bound = Bound::new(runtime)?;
         let mint = Arc::new(Mint::new(format!("https://127.0.0.1:{}", bound.port), credentials::made()));
         let rotation = Rotation::default();
-        let webhook = Arc::new(webhook::Webhook::default());
-        let shared = (Arc::clone(&mint), rotation.clone(), webhook);
+        let services = Arc::new(Services {
+            mint: Arc::clone(&mint),
+            rotation: rotation.clone(),
+            webhook: webhook::Webhook::default(),
+            authorization: authorization::AuthorizationWebhook::default(),
+        });
         let listener = bound.serve(runtime, certificate, move |stream| {
-            let (mint, rotation, webhook) = shared.clone();
+            let services = Arc::clone(&services);
             async move {
                 let service = hyper::service::service_fn(move |request| {
-                    let (mint, rotation, webhook) =
-                        (Arc::clone(&mint), rotation.clone(), Arc::clone(&webhook));
-                    async move { Ok::<_, Infallible>(answer(request, &mint, &rotation, &webhook).await) }
+                    let services = Arc::clone(&services);
+                    async move {
+                        let closed = || std::io::Error::other("the connection is closed");
+                        services.answer(request).await.ok_or_else(closed)
+                    }
                 });
                 let server = hyper::server::conn::http1::Builder::new();
                 server.serve_connection(TokioIo::new(stream), service).await.ok();
@@ -53,18 +60,26 @@ impl Outside {
     }
 }
 
-async fn answer(
-    request: Request<Incoming>,
-    mint: &Mint,
-    rotation: &Rotation,
-    webhook: &webhook::Webhook,
-) -> Answer {
-    let (head, body) = request.into_parts();
-    let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    if head.uri.path().starts_with("/webhook/") {
-        webhook.answer(&head, &body)
-    } else {
-        issuers::answer(&head, mint, rotation)
+struct Services {
+    mint: Arc<Mint>,
+    rotation: Rotation,
+    webhook: webhook::Webhook,
+    authorization: authorization::AuthorizationWebhook,
+}
+
+impl Services {
+    /// `None` closes the connection.
+    async fn answer(&self, request: Request<Incoming>) -> Option<Answer> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let path = head.uri.path();
+        if path.starts_with("/authorization/") {
+            self.authorization.answer(&head, &body).await
+        } else if path.starts_with("/webhook/") {
+            Some(self.webhook.answer(&head, &body))
+        } else {
+            Some(issuers::answer(&head, &self.mint, &self.rotation))
+        }
     }
 }
 

@@ -181,6 +181,8 @@ pub(crate) const TOKENS: &str = concat!(
     "tok-admin,admin,,system:masters\n",
     "\n",
     "tok-plain,plain,uid-plain\n",
+    "tok-authorized,webhooks,uid-webhooks,\"authorized,dev<s>\"\n",
+    "tok-nowebhook,nowebhook,,\"authorized,nowebhook\"\n",
     "tok-no-uid,nouid,\n",
     "tok-one-group,one,u,solo\n",
     "tok-empty-group,emptygroup,u,\n",

@@ -180,6 +180,7 @@ impl Plan {
                     if on_second(&test.kind) && left.fetch_sub(1, Ordering::SeqCst) == 1 {
                         servers.stop(Side::Second);
                         servers.stop(Side::FlagsSecond);
+                        servers.stop(Side::WebhooksSecond);
                     }
                     result
                 })

@@ -19,6 +19,7 @@ use testkit::real::{self, Programs, ServerProcess, SharedServers, Source, start_
 use tokio::runtime::Runtime;
 
 use crate::authenticators::{self, Setting};
+use crate::authorizers;
 use crate::client::{Identity, Target};
 use crate::kubelet::Kubelet;
 use crate::outside::Outside;
@@ -38,6 +39,10 @@ pub(crate) enum Side {
     FlagsReference,
     FlagsSecond,
     FlagsGateway,
+    /// The same servers with the authorization webhooks of [`Setting::Webhooks`], and the same backend.
+    WebhooksReference,
+    WebhooksSecond,
+    WebhooksGateway,
 }
 
 impl Side {
@@ -51,6 +56,9 @@ impl Side {
             Self::FlagsReference => "flags-reference",
             Self::FlagsSecond => "flags-second",
             Self::FlagsGateway => "flags-gateway",
+            Self::WebhooksReference => "webhooks-reference",
+            Self::WebhooksSecond => "webhooks-second",
+            Self::WebhooksGateway => "webhooks-gateway",
         }
     }
 
@@ -60,6 +68,9 @@ impl Side {
             (Setting::Flags, Self::Reference) => Self::FlagsReference,
             (Setting::Flags, Self::Second) => Self::FlagsSecond,
             (Setting::Flags, Self::Gateway) => Self::FlagsGateway,
+            (Setting::Webhooks, Self::Reference) => Self::WebhooksReference,
+            (Setting::Webhooks, Self::Second) => Self::WebhooksSecond,
+            (Setting::Webhooks, Self::Gateway) => Self::WebhooksGateway,
             (_, side) => side,
         }
     }
@@ -67,12 +78,13 @@ impl Side {
     fn setting(self) -> Setting {
         match self {
             Self::FlagsReference | Self::FlagsSecond | Self::FlagsGateway => Setting::Flags,
+            Self::WebhooksReference | Self::WebhooksSecond | Self::WebhooksGateway => Setting::Webhooks,
             _ => Setting::Config,
         }
     }
 
     pub(crate) fn is_gateway(self) -> bool {
-        matches!(self, Self::Gateway | Self::Impersonating | Self::FlagsGateway)
+        matches!(self, Self::Gateway | Self::Impersonating | Self::FlagsGateway | Self::WebhooksGateway)
     }
 }
 
@@ -138,6 +150,7 @@ impl TwinServers {
         let outside = Outside::start(runtime, &local)?;
         write_pki(&dir, &authorities).map_err(text)?;
         authenticators::write(&dir, &outside.mint, &authorities.server.cert_pem()).map_err(text)?;
+        authorizers::write(&dir, &outside.mint.issuer).map_err(text)?;
         let mut roots = RootCertStore::empty();
         roots.add(authorities.server.cert.clone()).map_err(text)?;
         let roots = Arc::new(roots);

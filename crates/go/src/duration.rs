@@ -21,31 +21,6 @@ pub enum DurationError {
     },
 }
 
-/// A duration as Go prints it: `1h0m0s`, `1.5s`, `10ms`.
-// time: Duration.String
-pub fn duration_text(nanoseconds: i64) -> String {
-    let sign = if nanoseconds < 0 { "-" } else { "" };
-    let total = nanoseconds.unsigned_abs();
-    let (unit, name) = match total {
-        0 => return "0s".to_owned(),
-        1..1_000 => (1, "ns"),
-        1_000..1_000_000 => (1_000, "µs"),
-        1_000_000..1_000_000_000 => (1_000_000, "ms"),
-        _ => (1_000_000_000, "s"),
-    };
-    let (whole, part) = (total / unit, total % unit);
-    let digits = unit.ilog10();
-    let fraction = format!("{part:0width$}", width = usize::try_from(digits).unwrap_or_default());
-    let fraction = fraction.trim_end_matches('0');
-    let point = if fraction.is_empty() { "" } else { "." };
-    let (hours, minutes) = (whole / 3600, whole / 60 % 60);
-    match (name, hours, minutes) {
-        ("s", 0, 0) | ("ns" | "µs" | "ms", ..) => format!("{sign}{whole}{point}{fraction}{name}"),
-        ("s", 0, _) => format!("{sign}{minutes}m{}{point}{fraction}s", whole % 60),
-        _ => format!("{sign}{hours}h{minutes}m{}{point}{fraction}s", whole % 60),
-    }
-}
-
 /// Parses a duration as Go does, in nanoseconds: `1h30m`, `1.5s`, `-10ms`.
 // time: ParseDuration
 pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
@@ -194,28 +169,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn durations_are_printed_as_go_prints_them() {
-        // time: time_test.go, durationTests
-        for (expected, nanoseconds) in [
-            ("0s", 0),
-            ("1ns", 1),
-            ("1.1µs", 1_100),
-            ("2.2ms", 2_200_000),
-            ("3.3s", 3_300_000_000),
-            ("30s", 30_000_000_000),
-            ("4m5s", 245_000_000_000),
-            ("4m5.001s", 245_001_000_000),
-            ("5h6m7.001s", 18_367_001_000_000),
-            ("8m0.000000001s", 480_000_000_001),
-            ("1h0m0s", 3_600_000_000_000),
-            ("2562047h47m16.854775807s", i64::MAX),
-            ("-2562047h47m16.854775808s", i64::MIN),
-        ] {
-            assert_eq!(duration_text(nanoseconds), expected);
-        }
-    }
 
     #[test]
     fn durations_are_read_as_go_reads_them() {

@@ -1,6 +1,7 @@
 //! The cases, by group. Every group has cases for which the backend without the gateway responds differently.
 
 mod answers;
+mod authorization;
 mod bootstrap;
 mod credentials;
 mod front_proxy;
@@ -37,6 +38,7 @@ pub(crate) fn all() -> Vec<Case> {
         reviews::cases(),
         front_proxy::cases(),
         impersonation::cases(),
+        authorization::cases(),
         paths::cases(),
         answers::cases(),
         writes::cases(),

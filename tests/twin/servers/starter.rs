@@ -13,7 +13,8 @@ use rustls::RootCertStore;
 use testkit::real::{Programs, ServerProcess, eventually, free_ports, retry_on_collision};
 
 use super::{Server, Side, kubeconfig, text};
-use crate::authenticators;
+use crate::authenticators::{self, Setting};
+use crate::authorizers;
 use crate::client::{self, Identity, Request, Target, Until, Version};
 use crate::fixtures;
 use crate::mint::Mint;
@@ -79,7 +80,6 @@ impl Starter<'_> {
                 format!("--tls-cert-file={}", file("server.crt")),
                 format!("--tls-private-key-file={}", file("server.key")),
                 "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-                "--authorization-mode=Node,RBAC".to_owned(),
                 format!("--service-account-signing-key-file={}", file("sa.key")),
                 "--requestheader-allowed-names=front-proxy".to_owned(),
                 "--requestheader-username-headers=X-Remote-User".to_owned(),
@@ -91,6 +91,10 @@ impl Starter<'_> {
                 "--endpoint-reconciler-type=none".to_owned(),
             ];
             flags.extend(authenticators::accounts(self.dir));
+            flags.push(match side.setting() {
+                Setting::Webhooks => authorizers::flag(self.dir),
+                Setting::Config | Setting::Flags => "--authorization-mode=Node,RBAC".to_owned(),
+            });
             if side == Side::Backend {
                 flags.push(format!("--requestheader-client-ca-file={}", file("inner-ca.crt")));
                 flags.push(authenticators::AUDIENCES.to_owned());
@@ -157,6 +161,9 @@ impl Starter<'_> {
             ];
             flags.extend(authenticators::accounts(self.dir));
             flags.extend(authenticators::flags(self.dir, self.mint, side.setting()));
+            if side.setting() == Setting::Webhooks {
+                flags.push(authorizers::flag(self.dir));
+            }
             let program = Path::new(crate::PORTCULLIS);
             let mut process = ServerProcess::start(self.dir, side.name(), program, &flags)?;
             let target = self.target(port);
