@@ -11,8 +11,10 @@ mod question;
 mod reviewer;
 mod rules;
 pub(crate) mod settings;
+mod trace;
 mod webhook;
 
 pub(crate) use answers::ReviewError;
 pub(crate) use authorizer::{AccessRefusal, Authorizer};
 pub(crate) use reviewer::AccessReviewer;
+pub(crate) use trace::{AuthzCheck, AuthzTrace, NO_TRACE};

@@ -106,6 +106,12 @@ pub(crate) enum ReviewError {
     Unusable(String),
 }
 
+/// An answer, and whether it was cached.
+pub(super) struct AskedAnswer {
+    pub(super) answer: Arc<AccessAnswer>,
+    pub(super) is_cached: bool,
+}
+
 impl<R: AccessReviews> CachedReviews<R> {
     /// Questions run on `runtime`, within `limits`.
     pub(super) fn new(reviews: R, runtime: &Handle, limits: ShareLimits) -> Self {
@@ -134,7 +140,11 @@ impl<R: AccessReviews> CachedReviews<R> {
     }
 
     /// Answers a question. It counts in the share of `asker`.
-    pub(super) async fn ask(&self, asker: &str, question: &SubjectAccessReviewSpec) -> SharedAnswer {
+    pub(super) async fn ask(
+        &self,
+        asker: &str,
+        question: &SubjectAccessReviewSpec,
+    ) -> Result<AskedAnswer, ReviewError> {
         let Self(state) = self;
         let text = serde_json::to_vec(question).map_err(|error| ReviewError::Unusable(error.to_string()))?;
         let mut key = [0; 32];
@@ -143,7 +153,7 @@ impl<R: AccessReviews> CachedReviews<R> {
         let mut pending = {
             let mut answers = lock(&state.answers);
             if let Some(known) = answers.known.get(&key, Instant::now()) {
-                return Ok(Arc::clone(known));
+                return Ok(AskedAnswer { answer: Arc::clone(known), is_cached: true });
             }
             let known = answers.pending.get(&key).filter(|_| state.reviews.is_shared()).cloned();
             known.unwrap_or_else(|| {
@@ -159,7 +169,8 @@ impl<R: AccessReviews> CachedReviews<R> {
         }
         let cancelled = || ReviewError::Unavailable("the access review was cancelled".to_owned());
         let answer = pending.wait_for(Option::is_some).await.map_err(|_| cancelled())?;
-        answer.clone().unwrap_or_else(|| Err(cancelled()))
+        let answer = answer.clone().unwrap_or_else(|| Err(cancelled()))?;
+        Ok(AskedAnswer { answer, is_cached: false })
     }
 }
 

@@ -12,9 +12,9 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::answers::ReviewError;
-use super::question;
 use super::settings::{Authorization, AuthorizationWebhook, AuthorizerSettings};
 use super::webhook::WebhookAuthorizer;
+use super::{AuthzTrace, question};
 use crate::http::status::Status;
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
@@ -60,6 +60,21 @@ pub(super) struct Opinion {
     pub(super) error: Option<String>,
     /// When an answer that allows ends.
     pub(super) until: Option<Instant>,
+}
+
+/// What an opinion rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OpinionSource {
+    /// An authorizer in the process.
+    Own,
+    /// The conditions of a webhook exclude the request.
+    Excluded,
+    /// The conditions of a webhook failed.
+    Conditions,
+    /// An answer, or none, to a question of this request.
+    Answer,
+    /// An answer to an earlier one.
+    Cache,
 }
 
 /// The decision to allow a request.
@@ -142,10 +157,11 @@ impl Authorizer {
         user: &UserInfo,
         info: &RequestInfo,
         target: &str,
+        trace: &AuthzTrace,
     ) -> Result<AllowedAccess, AccessRefusal> {
         let began = Instant::now();
         let question = question::on_request(user, info, info.verb().to_owned());
-        let decided = self.authorize(&question).await;
+        let decided = self.authorize(&question, trace).await;
         let result = match &decided {
             Ok(_) => "allowed",
             Err(AccessError::Forbidden { is_denied: true, .. }) => "denied",
@@ -171,15 +187,21 @@ impl Authorizer {
     pub(crate) async fn authorize(
         &self,
         question: &SubjectAccessReviewSpec,
+        trace: &AuthzTrace,
     ) -> Result<AllowedAccess, AccessError> {
         if question.groups.iter().flatten().any(|group| group == SUPERUSERS) {
+            trace.record("system:masters", question, ("allow", false), "");
             return Ok(AllowedAccess::default());
         }
         let asker = question.user.as_deref().unwrap_or_default();
         let mut reasons = Vec::new();
         let mut errors = Vec::new();
         for member in &self.members {
-            let opinion = member.opinion(asker, question).await?;
+            let asked = member.opinion(asker, question).await;
+            let (opinion, source) = asked.inspect_err(|error| {
+                trace.record(member.name(), question, ("error", false), &error.to_string());
+            })?;
+            opinion.record(member.name(), question, source, trace);
             self.count(member, opinion.decision);
             let Opinion { decision, reason, error, until } = opinion;
             match (decision, error) {
@@ -205,22 +227,35 @@ impl Authorizer {
             Decision::Deny => "denied",
             Decision::NoOpinion => return,
         };
-        let (kind, name) = match member {
-            Member::AlwaysAllow => ("AlwaysAllow", "alwaysallow"),
-            Member::AlwaysDeny => ("AlwaysDeny", "alwaysdeny"),
-            Member::Webhook(webhook) => ("Webhook", webhook.name()),
+        let kind = match member {
+            Member::AlwaysAllow => "AlwaysAllow",
+            Member::AlwaysDeny => "AlwaysDeny",
+            Member::Webhook(_) => "Webhook",
         };
-        self.metrics.authorization.decided(kind, name, decision);
+        self.metrics.authorization.decided(kind, member.name(), decision);
     }
 }
 
 impl Member {
-    async fn opinion(&self, asker: &str, question: &SubjectAccessReviewSpec) -> Result<Opinion, ReviewError> {
-        Ok(match self {
+    fn name(&self) -> &str {
+        match self {
+            Self::AlwaysAllow => "alwaysallow",
+            Self::AlwaysDeny => "alwaysdeny",
+            Self::Webhook(webhook) => webhook.name(),
+        }
+    }
+
+    async fn opinion(
+        &self,
+        asker: &str,
+        question: &SubjectAccessReviewSpec,
+    ) -> Result<(Opinion, OpinionSource), ReviewError> {
+        let opinion = match self {
             Self::AlwaysAllow => Opinion { decision: Decision::Allow, ..Opinion::none() },
             Self::AlwaysDeny => Opinion { reason: ALWAYS_DENY.to_owned(), ..Opinion::none() },
             Self::Webhook(webhook) => return webhook.opinion(asker, question).await,
-        })
+        };
+        Ok((opinion, OpinionSource::Own))
     }
 }
 
@@ -228,6 +263,27 @@ impl Opinion {
     /// No opinion.
     pub(super) fn none() -> Self {
         Self { decision: Decision::NoOpinion, reason: String::new(), error: None, until: None }
+    }
+
+    /// Records the opinion of `authorizer`.
+    fn record(
+        &self,
+        authorizer: &str,
+        question: &SubjectAccessReviewSpec,
+        source: OpinionSource,
+        trace: &AuthzTrace,
+    ) {
+        let result = match (self.decision, &self.error) {
+            (_, Some(_)) => "error",
+            (Decision::Allow, None) => "allow",
+            (Decision::Deny, None) => "deny",
+            (Decision::NoOpinion, None) => "no opinion",
+        };
+        let detail = match source {
+            OpinionSource::Excluded => "its matchConditions exclude the request",
+            _ => self.error.as_ref().unwrap_or(&self.reason),
+        };
+        trace.record(authorizer, question, (result, source == OpinionSource::Cache), detail);
     }
 
     /// A denial.

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::authorizer::AccessError;
 use super::question::{self, given};
-use super::{AccessReviewer, Authorizer, ReviewError};
+use super::{AccessReviewer, Authorizer, AuthzTrace, ReviewError};
 use crate::backend::Backend;
 use crate::expiring_lru::ExpiringLru;
 use crate::http::status::Status;
@@ -118,9 +118,10 @@ impl Impersonator {
         requester: &Identity,
         wanted: &WantedUser,
         info: &RequestInfo,
+        trace: &AuthzTrace,
     ) -> Result<Identity, ImpersonationError> {
         let began = Instant::now();
-        let result = self.try_modes(&Impersonation { requester, wanted, info }).await;
+        let result = self.try_modes(&Impersonation { requester, wanted, info, trace }).await;
         let (mode, decision) = match &result {
             Ok(found) => (found.mode.name(), "allowed"),
             Err(_) => ("", "denied"),
@@ -164,7 +165,8 @@ impl Impersonator {
             return Ok(found);
         }
         let requester = mode.requester(asked.requester);
-        let mut check = ModeCheck { mode, requester: &requester, impersonator: self, until: None };
+        let mut check =
+            ModeCheck { mode, requester: &requester, impersonator: self, trace: asked.trace, until: None };
         if let Some(verb) = mode.verb_on_request(asked.info.verb()) {
             check.ask(question::on_request(&requester, asked.info, verb)).await?;
         }
@@ -202,6 +204,7 @@ struct Impersonation<'a> {
     requester: &'a Identity,
     wanted: &'a WantedUser,
     info: &'a RequestInfo,
+    trace: &'a AuthzTrace,
 }
 
 /// The questions of one mode.
@@ -209,6 +212,7 @@ struct ModeCheck<'a> {
     mode: Mode,
     requester: &'a Identity,
     impersonator: &'a Impersonator,
+    trace: &'a AuthzTrace,
     /// The earliest end of the answers.
     until: Option<Instant>,
 }
@@ -364,7 +368,7 @@ impl ModeCheck<'_> {
         let Impersonator { authorizer, reviewer, .. } = self.impersonator;
         let mut until = None;
         if let Some(authorizer) = authorizer {
-            match authorizer.authorize(question).await {
+            match authorizer.authorize(question, self.trace).await {
                 Ok(allowed) => until = allowed.until,
                 Err(AccessError::Unanswered(error)) => return Err(error.into()),
                 Err(AccessError::Forbidden { reason: text, .. } | AccessError::Failed(text)) => {
@@ -372,7 +376,7 @@ impl ModeCheck<'_> {
                 }
             }
         }
-        let answer = reviewer.ask(&self.requester.name, question).await?;
+        let answer = reviewer.ask(&self.requester.name, question, self.trace).await?;
         if !answer.status.allowed {
             return Err(forbidden(question, &answer.status.reason));
         }

@@ -18,13 +18,18 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::answers::{AccessAnswer, AccessReviewStatus, AccessReviews, CachedReviews, ReviewError};
+use super::AuthzTrace;
+use super::answers::{
+    AccessAnswer, AccessReviewStatus, AccessReviews, AskedAnswer, CachedReviews, ReviewError,
+};
 use super::rules::{NO_NAMESPACE, Rules, RulesReview};
 use crate::backend::Backend;
 use crate::backend::kube_client::{self, RequestIdentity};
 use crate::backend::shares::ShareLimits;
 use crate::user::Identity;
 
+/// The name in traces.
+const NAME: &str = "API server";
 /// How long an allowing answer counts, from its question on: as long as in kube-apiserver's cache of constrained
 /// impersonation, here in all modes (D-impersonation-cache).
 // apiserver: pkg/endpoints/filters/impersonation/cache.go
@@ -83,8 +88,22 @@ impl AccessReviewer {
         &self,
         asker: &str,
         question: &SubjectAccessReviewSpec,
+        trace: &AuthzTrace,
     ) -> Result<Arc<AccessAnswer>, ReviewError> {
-        self.0.ask(asker, question).await
+        let asked = self.0.ask(asker, question).await;
+        match &asked {
+            Ok(AskedAnswer { answer, is_cached }) => {
+                let AccessReviewStatus { allowed, denied, reason } = &answer.status;
+                let result = match (allowed, denied) {
+                    (true, _) => "allow",
+                    (_, true) => "deny",
+                    _ => "no opinion",
+                };
+                trace.record(NAME, question, (result, *is_cached), reason);
+            }
+            Err(error) => trace.record(NAME, question, ("error", false), &error.to_string()),
+        }
+        Ok(asked?.answer)
     }
 
     /// All rules of a user for cluster-scoped objects; `None` if the API server does not list all, or does not answer, or

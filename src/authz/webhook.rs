@@ -17,8 +17,8 @@ use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 
-use super::answers::{AccessReviewStatus, AccessReviews, CachedReviews, ReviewError};
-use super::authorizer::{Decision, Opinion};
+use super::answers::{AccessReviewStatus, AccessReviews, AskedAnswer, CachedReviews, ReviewError};
+use super::authorizer::{Decision, Opinion, OpinionSource};
 use super::reviewer::CONTRADICTION;
 use super::settings::{AuthorizationWebhook, FailurePolicy};
 use crate::authn::BearerToken;
@@ -99,30 +99,32 @@ impl WebhookAuthorizer {
         &self,
         asker: &str,
         question: &SubjectAccessReviewSpec,
-    ) -> Result<Opinion, ReviewError> {
+    ) -> Result<(Opinion, OpinionSource), ReviewError> {
         match self.matches(asker, question).await? {
             Ok(true) => {}
-            Ok(false) => return Ok(Opinion::none()),
-            Err(error) => return Ok(self.without_answer(error)),
+            Ok(false) => return Ok((Opinion::none(), OpinionSource::Excluded)),
+            Err(error) => return Ok((self.without_answer(error), OpinionSource::Conditions)),
         }
         match self.reviews.ask(asker, question).await {
-            Ok(answer) => {
+            Ok(AskedAnswer { answer, is_cached }) => {
                 let AccessReviewStatus { allowed, denied, reason } = answer.status.clone();
                 let until = Some(answer.until);
-                Ok(match (allowed, denied) {
+                let opinion = match (allowed, denied) {
                     (true, true) => {
                         Opinion { error: Some(CONTRADICTION.to_owned()), ..Opinion::denied(reason) }
                     }
                     (_, true) => Opinion::denied(reason),
                     (true, _) => Opinion { decision: Decision::Allow, reason, error: None, until },
                     (false, _) => Opinion { reason, ..Opinion::none() },
-                })
+                };
+                let source = if is_cached { OpinionSource::Cache } else { OpinionSource::Answer };
+                Ok((opinion, source))
             }
             Err(ReviewError::Webhook { text, is_timeout }) => {
                 if self.settings.failure_policy == FailurePolicy::NoOpinion {
                     self.metrics.authorization.failed_open(self.name(), WebhookResult::failed(is_timeout));
                 }
-                Ok(self.without_answer(text))
+                Ok((self.without_answer(text), OpinionSource::Answer))
             }
             Err(error) => Err(error),
         }

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error_map::Refusal;
 use crate::authn::ProvenIdentity;
+use crate::authz::NO_TRACE;
 use crate::authz::impersonation::WantedUser;
 use crate::backend::Backend;
 use crate::cluster::Cluster;
@@ -189,7 +190,7 @@ impl Identified {
         let identity = match wanted {
             None => requester.clone().encode(mode)?,
             Some(wanted) => {
-                let deciding = impersonator.impersonate(&requester, &wanted, data.info());
+                let deciding = impersonator.impersonate(&requester, &wanted, data.info(), &NO_TRACE);
                 let impersonated = within(data.deadline(), deciding).await??;
                 impersonated.encode(mode).map_err(Refusal::UnencodableImpersonation)?
             }
@@ -231,7 +232,7 @@ impl Impersonated {
     pub(super) async fn authorize(self) -> Result<Authorized, Refusal> {
         if let Some(authorizer) = &self.cluster().authorizer {
             let target = self.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
-            let deciding = authorizer.authorize_request(&self.identity, self.info(), target);
+            let deciding = authorizer.authorize_request(&self.identity, self.info(), target, &NO_TRACE);
             within(self.deadline(), deciding).await??;
         }
         Ok(Authorized(self))

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use testkit::pki::Ca;
 
 use super::*;
+use crate::authz::NO_TRACE;
 use crate::authz::authorizer::{AccessError, AccessRefusal, AllowedAccess, Authorizer};
 use crate::authz::settings::{Authorization, AuthorizerSettings, SubjectAccessReviewVersion};
 use crate::http::https_client::testing::{H1, H2, Reply, TestServer, reply, trusting};
@@ -165,7 +166,7 @@ async fn the_review_is_kube_apiservers() {
         let authorizer = only(AuthorizationWebhook { version, ..service.webhook() });
         for (user, path, query, expected) in cases.clone() {
             let info = RequestInfo::parse(&Method::GET, path, query).unwrap();
-            authorizer.authorize_request(&user, &info, path).await.unwrap();
+            authorizer.authorize_request(&user, &info, path, &NO_TRACE).await.unwrap();
             let mut expected = expected.clone();
             if version == SubjectAccessReviewVersion::V1Beta1
                 && let Some(groups) = expected.as_object_mut().unwrap().remove("groups")
@@ -225,7 +226,7 @@ async fn answers_are_cached_and_errors_are_not() {
     ];
     for (name, question, code, allowed, expected, calls) in cases {
         service.answers(code, json!({"allowed": allowed}));
-        let result = match authorizer.authorize(&question).await {
+        let result = match authorizer.authorize(&question, &NO_TRACE).await {
             Ok(_) => Ok(true),
             Err(AccessError::Forbidden { .. }) => Ok(false),
             Err(_) => Err(()),
@@ -240,7 +241,7 @@ async fn without_a_ttl_each_request_is_asked() {
     let authorizer = only(AuthorizationWebhook { unauthorized_ttl: LONG, ..service.webhook() });
     let question = on_pods("alice", "get", "n");
     for _ in 0..2 {
-        let allowed = authorizer.authorize(&question).await.unwrap();
+        let allowed = authorizer.authorize(&question, &NO_TRACE).await.unwrap();
         assert!(
             allowed.until.unwrap() <= tokio::time::Instant::now(),
             "an impersonation may not last longer"
@@ -249,7 +250,7 @@ async fn without_a_ttl_each_request_is_asked() {
     assert_eq!(service.take().len(), 2);
     service.answers(200, json!({"allowed": false}));
     for _ in 0..2 {
-        assert_eq!(authorizer.authorize(&question).await, forbidden("", false));
+        assert_eq!(authorizer.authorize(&question, &NO_TRACE).await, forbidden("", false));
     }
     assert_eq!(service.take().len(), 1);
 }
@@ -353,7 +354,7 @@ async fn conditions_decide_whether_the_webhook_is_asked() {
         for failure_policy in [FailurePolicy::NoOpinion, FailurePolicy::Deny] {
             let match_conditions = conditions(expressions);
             let webhook = AuthorizationWebhook { failure_policy, match_conditions, ..service.webhook() };
-            let result = only(webhook.clone()).authorize(question).await;
+            let result = only(webhook.clone()).authorize(question, &NO_TRACE).await;
             match expected {
                 Ok(true) => assert!(is_allowed(&result), "{name}: {result:?}"),
                 Ok(false) => assert_eq!(result, forbidden("", false), "{name}"),
@@ -362,8 +363,9 @@ async fn conditions_decide_whether_the_webhook_is_asked() {
             assert_eq!(service.take().len(), usize::from(*expected == Ok(true)), "{name}");
             // A condition that is false leaves the decision to the next one; an error does with `NoOpinion` alone.
             let webhook = AuthorizerSettings::Webhook(Box::new(webhook));
-            let result =
-                build(vec![webhook, AuthorizerSettings::AlwaysAllow], &metrics()).authorize(question).await;
+            let result = build(vec![webhook, AuthorizerSettings::AlwaysAllow], &metrics())
+                .authorize(question, &NO_TRACE)
+                .await;
             let refused = expected.is_err() && failure_policy == FailurePolicy::Deny;
             assert_eq!(is_allowed(&result), !refused, "{name}");
             service.take();
@@ -381,7 +383,7 @@ async fn conditions_on_large_users_hold_as_well() {
     for (expression, asked) in [("'group999' in request.groups", 1), ("'group1000' in request.groups", 0)] {
         let match_conditions = conditions(&[expression]);
         let authorizer = only(AuthorizationWebhook { match_conditions, ..service.webhook() });
-        assert_eq!(is_allowed(&authorizer.authorize(&question).await), asked == 1);
+        assert_eq!(is_allowed(&authorizer.authorize(&question, &NO_TRACE).await), asked == 1);
         assert_eq!(service.take().len(), asked);
     }
 }
@@ -421,7 +423,7 @@ async fn answers_decide_as_in_kube_apiserver() {
     for (name, code, answer, alone, open, closed) in cases {
         service.answers(code, answer);
         let question = on_pods("alice", "get", "n");
-        let result = only(service.webhook()).authorize(&question).await;
+        let result = only(service.webhook()).authorize(&question, &NO_TRACE).await;
         let text = |result: &Result<AllowedAccess, AccessError>| {
             format!("{result:?}").split(": line ").next().unwrap_or_default().to_owned()
         };
@@ -431,7 +433,7 @@ async fn answers_decide_as_in_kube_apiserver() {
             let webhook = AuthorizerSettings::Webhook(Box::new(webhook));
             let authorizer = build(vec![webhook, AuthorizerSettings::AlwaysAllow], &metrics());
             assert_eq!(
-                is_allowed(&authorizer.authorize(&question).await),
+                is_allowed(&authorizer.authorize(&question, &NO_TRACE).await),
                 allowed,
                 "{name} {failure_policy:?}"
             );
@@ -454,28 +456,28 @@ async fn the_first_decision_counts_and_reasons_are_joined() {
     let question = on_pods("alice", "get", "n");
     first.answers(200, json!({"allowed": false, "reason": "I do not know"}));
     second.answers(200, json!({"allowed": false, "reason": "nor do I"}));
-    assert_eq!(authorizer.authorize(&question).await, forbidden("I do not know\nnor do I", false));
+    assert_eq!(authorizer.authorize(&question, &NO_TRACE).await, forbidden("I do not know\nnor do I", false));
     second.answers(200, json!({"allowed": true, "reason": "I know"}));
-    assert_eq!(authorizer.authorize(&question).await.unwrap().reason, "I know");
+    assert_eq!(authorizer.authorize(&question, &NO_TRACE).await.unwrap().reason, "I know");
     second.answers(200, json!({"denied": true, "reason": "never"}));
-    assert_eq!(authorizer.authorize(&question).await, forbidden("never", true));
+    assert_eq!(authorizer.authorize(&question, &NO_TRACE).await, forbidden("never", true));
     first.answers(404, Value::Null);
     assert_eq!(
-        authorizer.authorize(&question).await,
+        authorizer.authorize(&question, &NO_TRACE).await,
         forbidden("never", true),
         "a denial has no other's error"
     );
     second.answers(200, json!({"allowed": false}));
     let missing = AccessError::Failed("the server could not find the requested resource".to_owned());
-    assert_eq!(authorizer.authorize(&question).await, Err(missing.clone()));
+    assert_eq!(authorizer.authorize(&question, &NO_TRACE).await, Err(missing.clone()));
     second.answers(404, Value::Null);
-    assert_eq!(authorizer.authorize(&question).await, Err(missing), "the same error once");
+    assert_eq!(authorizer.authorize(&question, &NO_TRACE).await, Err(missing), "the same error once");
     first.take();
     second.take();
-    assert!(both(FailurePolicy::Deny).authorize(&question).await.is_err());
+    assert!(both(FailurePolicy::Deny).authorize(&question, &NO_TRACE).await.is_err());
     assert_eq!((first.take().len(), second.take().len()), (1, 0), "the first denies");
     let masters = SubjectAccessReviewSpec { groups: Some(vec!["system:masters".to_owned()]), ..question };
-    assert!(is_allowed(&authorizer.authorize(&masters).await));
+    assert!(is_allowed(&authorizer.authorize(&masters, &NO_TRACE).await));
     assert_eq!(first.take().len(), 0);
 }
 
@@ -488,7 +490,8 @@ async fn refusals_have_kube_apiservers_bodies() {
     let target = "/api/v1/namespaces/n/pods?limit=1&x=<y>";
     let info = RequestInfo::parse(&Method::GET, "/api/v1/namespaces/n/pods", Some("limit=1&x=<y>")).unwrap();
     let refused = async |authorizer: &Authorizer| {
-        let Err(AccessRefusal::Refused(status)) = authorizer.authorize_request(&user, &info, target).await
+        let Err(AccessRefusal::Refused(status)) =
+            authorizer.authorize_request(&user, &info, target, &NO_TRACE).await
         else {
             unreachable!("it is refused")
         };
@@ -530,13 +533,13 @@ async fn a_flood_is_refused_and_disturbs_no_other_user() {
     for number in 0..count {
         let authorizer = Arc::clone(&authorizer);
         let question = on_pods("flood", "get", &format!("n{number}"));
-        flood.spawn(async move { authorizer.authorize(&question).await });
+        flood.spawn(async move { authorizer.authorize(&question, &NO_TRACE).await });
     }
     for _ in 0..100 {
         let refused = flood.join_next().await.unwrap().unwrap();
         assert_eq!(refused, Err(AccessError::Unanswered(ReviewError::Overloaded)));
     }
-    let calm = authorizer.authorize(&on_pods("calm", "get", "n")).await;
+    let calm = authorizer.authorize(&on_pods("calm", "get", "n"), &NO_TRACE).await;
     assert_eq!(calm, forbidden("", true));
     assert!(service.take().len() <= LIMITS.permits_per_client + 1);
 }
@@ -559,7 +562,7 @@ async fn a_silent_webhook_ends_with_the_timeout() {
     let alone = build(vec![AuthorizerSettings::Webhook(Box::new(webhook))], &counted);
     for _ in 0..2 {
         let text = "no answer from the authorization webhook \"policy\"".to_owned();
-        assert_eq!(alone.authorize(&question).await, Err(AccessError::Failed(text)));
+        assert_eq!(alone.authorize(&question, &NO_TRACE).await, Err(AccessError::Failed(text)));
     }
     let (text, _) = counted.render();
     for line in [
@@ -584,10 +587,10 @@ async fn answers_outlive_a_reload_that_does_not_change_the_webhook() {
     };
     let question = on_pods("alice", "get", "n");
     let first = build(settings(LONG), None);
-    first.authorize(&question).await.unwrap();
-    build(settings(LONG), Some(&first)).authorize(&question).await.unwrap();
+    first.authorize(&question, &NO_TRACE).await.unwrap();
+    build(settings(LONG), Some(&first)).authorize(&question, &NO_TRACE).await.unwrap();
     assert_eq!(service.take().len(), 1);
-    build(settings(LONG * 2), Some(&first)).authorize(&question).await.unwrap();
+    build(settings(LONG * 2), Some(&first)).authorize(&question, &NO_TRACE).await.unwrap();
     assert_eq!(service.take().len(), 1);
 }
 
@@ -603,6 +606,6 @@ async fn errors_omit_the_credential() {
     let service = Service { ca, server, answer: Arc::default() };
     let bearer_token = Some(BearerToken::new("s3cr3t"));
     let webhook = only(AuthorizationWebhook { bearer_token, ..service.webhook() });
-    let refused = webhook.authorize(&on_pods("alice", "get", "n")).await.unwrap_err();
+    let refused = webhook.authorize(&on_pods("alice", "get", "n"), &NO_TRACE).await.unwrap_err();
     assert_eq!(refused, AccessError::Failed("no entry for Bearer [the token]".to_owned()));
 }

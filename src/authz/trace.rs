@@ -1,0 +1,81 @@
+//! The checks that authorize a request, in order, for `portcullis explain`. Requests record none.
+
+use std::sync::Mutex;
+
+use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use serde::Serialize;
+
+use super::question;
+use crate::http::status::{Attempt, AttemptTarget};
+use crate::sync::lock;
+
+/// The trace of requests, which records nothing.
+pub(crate) static NO_TRACE: AuthzTrace = AuthzTrace(None);
+
+/// Records checks, if it was made to.
+#[derive(Debug)]
+pub(crate) struct AuthzTrace(Option<Mutex<Vec<AuthzCheck>>>);
+
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AuthzCheck {
+    /// The authorizer: a webhook by its name, or the API server.
+    pub(crate) authorizer: String,
+    /// The user, the verb and the object.
+    pub(crate) question: String,
+    /// `allow`, `deny`, `no opinion` or `error`.
+    pub(crate) result: &'static str,
+    /// Whether the answer was cached.
+    pub(crate) cached: bool,
+    /// The reason or the error, in the authorizer's words.
+    pub(crate) detail: String,
+}
+
+impl AuthzTrace {
+    /// A trace that records.
+    pub(crate) fn recording() -> Self {
+        Self(Some(Mutex::default()))
+    }
+
+    /// Records a check.
+    pub(super) fn record(
+        &self,
+        authorizer: &str,
+        question: &SubjectAccessReviewSpec,
+        (result, cached): (&'static str, bool),
+        detail: &str,
+    ) {
+        if let Some(checks) = &self.0 {
+            lock(checks).push(AuthzCheck {
+                authorizer: authorizer.to_owned(),
+                question: text(&question::attempt(question)),
+                result,
+                cached,
+                detail: detail.to_owned(),
+            });
+        }
+    }
+
+    /// The checks so far, in order.
+    pub(crate) fn into_checks(self) -> Vec<AuthzCheck> {
+        let checks = self.0.map(|checks| std::mem::take(&mut *lock(&checks)));
+        checks.unwrap_or_default()
+    }
+}
+
+/// A question on one line, such as `alice: get pods/log.apps "p" in namespace "n"`.
+fn text(attempt: &Attempt<'_>) -> String {
+    let Attempt { user, verb, on } = attempt;
+    match on {
+        AttemptTarget::Path(path) => format!("{user}: {verb} {path}"),
+        AttemptTarget::Resource { group, resource, subresource, namespace, name } => {
+            let part = |separator: &str, text: &str| {
+                if text.is_empty() { String::new() } else { format!("{separator}{text}") }
+            };
+            let (group, subresource) = (part(".", group), part("/", subresource));
+            let (name, namespace) = (part(" ", name), part(" in namespace ", namespace));
+            format!("{user}: {verb} {resource}{group}{subresource}{name}{namespace}")
+        }
+    }
+}
