@@ -21,7 +21,7 @@ pub enum AuthorizerSettings {
     AlwaysAllow,
     /// Never allows a request.
     AlwaysDeny,
-    /// A webhook, which receives a SubjectAccessReview.
+    /// A webhook, which receives a `SubjectAccessReview`.
     Webhook(Box<AuthorizationWebhook>),
 }
 
@@ -37,7 +37,7 @@ pub struct AuthorizationWebhook {
     pub tls: ClientTls,
     /// The bearer token sent to the webhook.
     pub bearer_token: Option<BearerToken>,
-    /// The version of the SubjectAccessReview.
+    /// The version of the `SubjectAccessReview`.
     pub version: SubjectAccessReviewVersion,
     /// The timeout of one attempt, at most 30 seconds.
     pub timeout: Duration,
@@ -47,7 +47,7 @@ pub struct AuthorizationWebhook {
     pub unauthorized_ttl: Duration,
     /// The decision without an answer.
     pub failure_policy: FailurePolicy,
-    /// The conditions under which the webhook is asked, over `request`, a SubjectAccessReviewSpec of v1.
+    /// The conditions under which the webhook is asked, over `request`, a `SubjectAccessReviewSpec` of v1.
     pub match_conditions: Vec<Expression>,
 }
 
@@ -60,7 +60,7 @@ pub enum FailurePolicy {
     Deny,
 }
 
-/// A version of SubjectAccessReview.
+/// A version of `SubjectAccessReview`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubjectAccessReviewVersion {
     /// `authorization.k8s.io/v1`.
