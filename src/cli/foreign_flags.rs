@@ -192,6 +192,16 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_of_the_backend_is_named_as_such() {
+        let errors = take_out(arguments("portcullis serve --authorization-policy-file=x")).unwrap_err();
+        let [error] = errors.0.as_slice() else { panic!("{errors}") };
+        assert!(
+            error.problem.ends_with("does not support: the backend decides by its ABAC policy"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn they_are_left_out_with_their_values_when_asked_to() {
         let line =
             "portcullis check --etcd-servers x --ignore-unknown-apiserver-flags --secure-port=1 --profiling";

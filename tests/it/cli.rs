@@ -80,7 +80,24 @@ async fn check_prints_every_cluster_of_a_file() {
              clusters:\n- name: prod\n  kubeconfig: backend.kubeconfig\n  endpoints: [https://10.0.0.1:6443, \
              https://10.0.0.2:6443]\n  match: {{serverNames: [prod.test, '*.prod.test'], pathPrefix: /prod}}\n\
              - name: staging\n  kubeconfig: backend.kubeconfig\n  identity: impersonate\n  match: {{serverNames: \
-             [staging.test]}}\n  authentication: {{tokenAuthFile: tokens.csv, authenticationConfig: issuers.yaml}}\n"
+             [staging.test]}}\n  authentication: {{tokenAuthFile: tokens.csv, authenticationConfig: issuers.yaml}}\n  \
+             authorization: {{authorizationConfig: authorizers.yaml}}\n"
+        ),
+    );
+    pki.write(
+        "policy.kubeconfig",
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: b, cluster: {server: \
+         'https://policy.test/authorize', certificate-authority: servers-ca.crt}}]\nusers: [{name: u, user: {token: \
+         s3cr3t}}]\ncontexts: [{name: c, context: {cluster: b, user: u}}]\n",
+    );
+    pki.write(
+        "authorizers.yaml",
+        format!(
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers:\n- type: Webhook\n  \
+             name: policy\n  webhook:\n    timeout: 3s\n    failurePolicy: Deny\n    subjectAccessReviewVersion: v1\n    \
+             matchConditionSubjectAccessReviewVersion: v1\n    matchConditions: [{{expression: request.user != 'root'}}, \
+             {{expression: has(request.resourceAttributes)}}]\n    connectionInfo: {{type: KubeConfigFile, kubeConfigFile: \
+             {directory}/policy.kubeconfig}}\n- {{type: AlwaysAllow, name: alwaysallow}}\n"
         ),
     );
     pki.write(

@@ -166,6 +166,46 @@ fn issuers_of_a_cluster_may_come_from_an_authentication_configuration() {
     assert_eq!(cluster(&settings, "prod").authentication.anonymous, AnonymousAuth::Disabled);
 }
 
+const MISTAKEN_AUTHORIZERS: &str = "\
+apiVersion: apiserver.config.k8s.io/v1
+kind: AuthorizationConfiguration
+authorizers:
+- {type: RBAC, name: RBAC}
+- type: Webhook
+  name: policy
+  webhook:
+    timeout: 60s
+    failurePolicy: Allow
+    subjectAccessReviewVersion: v1
+    matchConditions: [{expression: request.usr == 'a'}, {expression: ''}]
+    connectionInfo: {type: InClusterConfig}
+- type: Webhook
+  name: policy
+  webhook: {connectionInfo: {type: KubeConfigFile, kubeConfigFile: webhook.kubeconfig}}
+- type: webhook
+";
+
+#[test]
+fn a_cluster_may_have_authorizers_of_its_own() {
+    let directory = Directory::new();
+    let yaml = format!("{HEAD}{SERVING}authorization: {{authorizationMode: [AlwaysDeny]}}\n{CLUSTERS}");
+    let modes = |yaml: &str| {
+        let settings = directory.resolve(yaml, &[]).unwrap();
+        ["prod", "staging"].map(|name| cluster(&settings, name).authorization.is_some())
+    };
+    assert_eq!(modes(&yaml), [true, true]);
+    let own = |keys: &str| {
+        yaml.replace(
+            "  authentication: {clientCAFile: null",
+            &format!("  authorization: {{{keys}}}\n  authentication: {{clientCAFile: null"),
+        )
+    };
+    assert_eq!(modes(&own("authorizationMode: null")), [true, false]);
+    assert_eq!(modes(&own("authorizationMode: [AlwaysAllow]")), [true, false]);
+    let flag = ["--authorization-mode=AlwaysAllow"];
+    assert!(directory.resolve(&yaml, &flag).unwrap().clusters.iter().all(|one| one.authorization.is_none()));
+}
+
 /// Each kind of mistake, with its complete error message.
 #[test]
 fn mistakes_are_reported_with_key_and_fix() {
@@ -327,6 +367,57 @@ fn mistakes_are_reported_with_key_and_fix() {
         ),
         ("anonymous off, by file", only("authentication: {authenticationConfig: nobody.yaml}"), &[]),
         (
+            "authorizers that are none",
+            only("authorization: {authorizationMode: [Node, RBAC, Foo, Webhook]}"),
+            &["--authorization-webhook-cache-authorized-ttl=5"],
+        ),
+        (
+            "a webhook that is not asked",
+            only("authorization: {authorizationWebhookConfigFile: webhook.kubeconfig}"),
+            &["--authorization-webhook-version=v3"],
+        ),
+        (
+            "a webhook with an unknown version, and without a kubeconfig",
+            only("authorization: {authorizationMode: [Webhook], authorizationWebhookConfigFile: none}"),
+            &["--authorization-webhook-version=v3"],
+        ),
+        (
+            "authorizers twice",
+            two("match: {pathPrefix: /a}", "match: {pathPrefix: /b}")
+                + "authorization: {authorizationMode: [AlwaysDeny], authorizationConfig: allow.yaml}\n",
+            &[],
+        ),
+        (
+            "a file of authorizers with mistakes",
+            only("authorization: {authorizationConfig: authorizers.yaml}"),
+            &[],
+        ),
+        (
+            "a file of authorizers that is none",
+            only("authorization: {authorizationConfig: issuers.yaml}"),
+            &["--authorization-config=DIR/unknown-authorizers.yaml"],
+        ),
+        (
+            "a file of other authorizers that is none",
+            only("authorization: {authorizationConfig: issuers.yaml}"),
+            &[],
+        ),
+        (
+            "impersonation by the backend behind authorizers",
+            only("impersonation: backend\n  authorization: {authorizationMode: [AlwaysDeny]}"),
+            &[],
+        ),
+        (
+            "impersonation by the backend of a gateway that impersonates, behind authorizers",
+            only("impersonation: backend\n  identity: impersonate"),
+            &["--authorization-mode=AlwaysDeny"],
+        ),
+        (
+            "authorizers that are never asked",
+            only("authorization: {authorizationMode: [AlwaysAllow, AlwaysDeny]}"),
+            &[],
+        ),
+        (
             "what has no effect",
             only("authentication: {requestheaderAllowedNames: [a], serviceAccountLookup: true}"),
             &[
@@ -392,6 +483,12 @@ fn mistakes_are_reported_with_key_and_fix() {
         ("a context that is missing", only("context: prod"), &[]),
     ];
     let issuer = "- issuer: {url: https://idp.test, audiences: [gateway]}";
+    directory.pki.write("authorizers.yaml", MISTAKEN_AUTHORIZERS);
+    let head = MISTAKEN_AUTHORIZERS.split("- ").next().unwrap();
+    directory.pki.write("allow.yaml", format!("{head}- {{type: AlwaysAllow, name: alwaysallow}}\n"));
+    directory
+        .pki
+        .write("unknown-authorizers.yaml", MISTAKEN_AUTHORIZERS.replace("failurePolicy", "failure_policy"));
     directory.pki.write("issuers.yaml", ISSUER);
     directory.pki.write("unknown.yaml", ISSUER.replace("audiences:", "clients:"));
     directory.pki.write("egress.yaml", ISSUER.replace("url:", "egressSelectorType: cluster, url:"));

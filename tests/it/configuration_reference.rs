@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use clap::{Arg, Args, Command};
 use portcullis::internal::key_of;
 use portcullis::internal::{
-    AuthenticationFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags, RESTART, ServeFlags,
-    ServingFlags, SignerProfileKeys,
+    AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags,
+    RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
 
 const INTRODUCTION: &str = "\
@@ -43,8 +43,9 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
 
 - **Keys**: every flag has a key, its words in camel case, with CA, SNI and UID in capitals as in Kubernetes.
   `--client-ca-file` is `clientCAFile`. A comma-separated flag is a list in the file.
-- **Precedence**, from lowest to highest: the default; the section of the file; for authentication and controllers, the
-  cluster's own section; a flag, which applies to every cluster. Each key is replaced as a whole. `null` restores the default.
+- **Precedence**, from lowest to highest: the default; the section of the file; for authentication, authorization and
+  controllers, the cluster's own section; a flag, which applies to every cluster. Each key is replaced as a whole. `null`
+  restores the default.
 - **One cluster** can be given by `--backend-kubeconfig` and `--identity`, beside a file without `clusters`. It gets every
   request.
 - **Relative paths** in the file start at the file's directory, on the command line at the working directory.
@@ -71,6 +72,39 @@ cluster unsets a key of the top-level section with `null`. Differences from kube
 
 ";
 
+const AUTHORIZATION: &str = "\
+The gateway's own authorizers, which narrow access: the backend authorizes every request that they allow. The first that
+allows or denies decides; a request that none of them allows is refused. `AlwaysAllow`, at the end, leaves to the backend
+the requests on which no authorizer before it has an opinion. Without authorizers the backend alone decides. The backend
+decides by RBAC, Node and ABAC, so that these modes are an error.
+
+`authorizationConfig` names kube-apiserver's own file, an `AuthorizationConfiguration` of `apiserver.config.k8s.io/v1`,
+`v1beta1` or `v1alpha1`, YAML or JSON. Errors in it have kube-apiserver's text, and the line. It excludes the other keys of
+this section; a cluster unsets a key of the top-level section with `null`. Each webhook has a kubeconfig, under the rules of
+the backend's.
+
+```yaml
+apiVersion: apiserver.config.k8s.io/v1
+kind: AuthorizationConfiguration
+authorizers:
+- type: Webhook
+  name: policy
+  webhook:
+    timeout: 3s
+    failurePolicy: Deny
+    subjectAccessReviewVersion: v1
+    matchConditionSubjectAccessReviewVersion: v1
+    matchConditions:
+    - expression: \"!('system:nodes' in request.groups)\"
+    connectionInfo: {type: KubeConfigFile, kubeConfigFile: /etc/portcullis/policy.kubeconfig}
+- {type: AlwaysAllow, name: alwaysallow}
+```
+
+With authorizers, `--impersonation=backend` is an error: the gateway would authorize the requester instead of the
+impersonated user.
+
+";
+
 const CONTROLLERS: &str = "\
 The controllers that run in the gateway, for every cluster or, in a cluster's own `controllerManager`, for that one;
 [docs/controllers.md](controllers.md) describes them. The flags are kube-controller-manager's. With several clusters, each
@@ -87,7 +121,8 @@ Relative paths in it start at its own directory.
 const CLUSTERS: &str = "\
 The clusters behind the gateway. The flags describe one cluster. The file lists any number of clusters, and then excludes
 these flags. With several clusters each needs a `match`. A cluster's own `authentication` has the keys of
-[the section](#authentication), and replaces them for this cluster; `controllerManager` works the same way.
+[the section](#authentication), and replaces them for this cluster; `authorization` and `controllerManager` work the same
+way.
 
 ";
 
@@ -133,6 +168,7 @@ fn reference() -> String {
     };
     section("## `serving`", "", rows::<ServingFlags>());
     section("## `authentication`", AUTHENTICATION, rows::<AuthenticationFlags>());
+    section("## `authorization`", AUTHORIZATION, rows::<AuthorizationFlags>());
     section("## `clusters[]`", CLUSTERS, rows::<ClusterKeys>());
     section("### `clusters[].match`", MATCH, rows::<MatchKeys>());
     section("## `controllerManager`", CONTROLLERS, rows::<ControllerFlags>());

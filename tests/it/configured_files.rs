@@ -150,11 +150,20 @@ fn kinds() -> Vec<Kind> {
         file("--token-auth-file", ByFlags, Text, "tokens.csv"),
         file("--backend-kubeconfig", ByFlags, Text, "backend.kubeconfig"),
         file("--authentication-token-webhook-config-file", ByFlags, Text, "webhook.kubeconfig"),
+        file("--authorization-webhook-config-file", ByFlags, Text, "policy.kubeconfig"),
+        Kind {
+            name: "authorization webhook's certificate-authority",
+            ..file("certificate-authority", ByFlags, Bundle, "policy-ca.crt")
+        },
         file("--signer-profiles", ByFlags, Text, "signers.yaml"),
         file("--config", File, Text, "gateway.yaml"),
         Kind {
             name: "authenticationConfig",
             ..file("authentication.authenticationConfig", File, Text, "issuers.yaml")
+        },
+        Kind {
+            name: "authorizationConfig",
+            ..file("authorization.authorizationConfig", File, Text, "authorizers.yaml")
         },
         file("tokenFile", File, Token, "token"),
         within(
@@ -308,7 +317,15 @@ impl ConfigurationDirectory {
                     &serde_json::json!({"certificate-authority": "webhook-ca.crt"}),
                     &serde_json::json!({"client-certificate": "webhook.crt", "client-key": "webhook.key"}),
                 );
+                pki.write("policy-ca.crt", pki.servers.cert_pem());
+                write_kubeconfig(
+                    &directory.join("policy.kubeconfig"),
+                    &serde_json::json!({"certificate-authority": "policy-ca.crt"}),
+                    &serde_json::json!({"token": "s3cr3t"}),
+                );
                 flags.extend([
+                    "--authorization-mode=Webhook,AlwaysAllow".to_owned(),
+                    format!("--authorization-webhook-config-file={}", path("policy.kubeconfig")),
                     format!("--tls-sni-cert-key={},{}", path("sni.crt"), path("sni.key")),
                     "--oidc-issuer-url=https://idp.test".to_owned(),
                     "--oidc-client-id=gateway".to_owned(),
@@ -325,6 +342,11 @@ impl ConfigurationDirectory {
             File => {
                 authority("kubelet");
                 pki.write("token", "s3cr3t");
+                pki.write(
+                    "authorizers.yaml",
+                    "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers:\n\
+                     - {type: AlwaysDeny, name: alwaysdeny}\n- {type: AlwaysAllow, name: alwaysallow}\n",
+                );
                 write_issuers(&directory, None);
                 write_kubeconfig(
                     &directory.join("backend.kubeconfig"),
@@ -335,7 +357,8 @@ impl ConfigurationDirectory {
                     "gateway.yaml",
                     "apiVersion: portcullis.dev/v1alpha1\nkind: GatewayConfiguration\nserving: {bindAddress: \
                      127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}\n\
-                     authentication: {authenticationConfig: issuers.yaml}\ncontrollerManager:\n  controllers: \
+                     authentication: {authenticationConfig: issuers.yaml}\nauthorization: {authorizationConfig: \
+                     authorizers.yaml}\ncontrollerManager:\n  controllers: \
                      [csrsigning]\n  clusterSigningKubeletServingCertFile: kubelet.crt\n  \
                      clusterSigningKubeletServingKeyFile: kubelet.key\noperation: {metricsBindAddress: \
                      '127.0.0.1:0', workers: 1}\nclusters: [{name: c, kubeconfig: backend.kubeconfig, identity: \

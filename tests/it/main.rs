@@ -21,6 +21,7 @@ mod chains;
 mod cli;
 mod clusters;
 mod compared_account_tokens;
+mod compared_configurations;
 mod compared_id_tokens;
 mod configuration;
 mod configuration_reference;

@@ -225,6 +225,12 @@ fn webhooks_are_judged_as_by_kube_apiserver() {
              reference to 'test' (in container '')\n | test\n | ^",
         ),
         (
+            "the first of two syntax errors",
+            json!({"matchConditions": [{"expression": "request.user = 'test'"}]}),
+            "matchConditions[0].expression: Invalid value: \"request.user = 'test'\": compilation failed: ERROR: \
+             <input>:1:14: Syntax error: token recognition error at: '= '\n | request.user = 'test'\n | .............^",
+        ),
+        (
             "a condition of another type",
             json!({"matchConditions": [{"expression": "request.user"}]}),
             "matchConditions[0].expression: Invalid value: \"request.user\": must evaluate to bool but got string",

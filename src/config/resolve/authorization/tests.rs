@@ -8,6 +8,9 @@ use crate::config::sections::GivenFlags;
 
 type Resolved = Result<(Option<Arc<Authorization>>, Vec<String>), Vec<ConfigError>>;
 
+/// Flags, and their errors, each with its flag.
+type Mistake<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)]);
+
 /// A directory with the kubeconfig of a webhook.
 struct Directory(tempfile::TempDir);
 
@@ -80,7 +83,7 @@ fn mistakes_have_the_texts_of_kube_apiserver() {
     let directory = Directory::new();
     let mode = "--authorization-mode";
     let file = "--authorization-webhook-config-file";
-    let cases: &[(&[&str], &[(&str, &str)])] = &[
+    let cases: &[Mistake<'_>] = &[
         (
             &["--authorization-mode=DoesNotExist"],
             &[(mode, "authorization-mode \"DoesNotExist\" is not a valid mode")],
