@@ -18,15 +18,17 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::AuthzTrace;
 use super::answers::{
     AccessAnswer, AccessReviewStatus, AccessReviews, AskedAnswer, CachedReviews, ReviewError,
 };
 use super::rules::{NO_NAMESPACE, Rules, RulesReview};
+use super::{AuthzTrace, question};
 use crate::backend::Backend;
 use crate::backend::kube_client::{self, RequestIdentity};
 use crate::backend::shares::ShareLimits;
-use crate::user::Identity;
+use crate::http::status::Status;
+use crate::request::info::RequestInfo;
+use crate::user::{Identity, UserInfo};
 
 /// The name in traces.
 const NAME: &str = "API server";
@@ -104,6 +106,22 @@ impl AccessReviewer {
             Err(error) => trace.record(NAME, question, ("error", false), &error.to_string()),
         }
         Ok(asked?.answer)
+    }
+
+    /// Whether `user` may make a request; else the response.
+    pub(crate) async fn ask_for_request(
+        &self,
+        user: &UserInfo,
+        info: &RequestInfo,
+        trace: &AuthzTrace,
+    ) -> Result<Result<(), Box<Status>>, ReviewError> {
+        let question = question::on_request(user, info, info.verb().to_owned());
+        let answer = self.ask(&user.name, &question, trace).await?;
+        Ok(if answer.status.allowed {
+            Ok(())
+        } else {
+            Err(Box::new(Status::forbidden(&question::attempt(&question), &answer.status.reason)))
+        })
     }
 
     /// All rules of a user for cluster-scoped objects; `None` if the API server does not list all, or does not answer, or

@@ -1,5 +1,6 @@
 //! `portcullis explain`: the verdict of each authenticator on a credential, with its reason.
 
+mod access;
 mod advice;
 mod credential;
 mod report;
@@ -18,6 +19,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::check::{Output, print};
 use super::{failed, misconfigured, print_error};
+use access::{ExplainedRequest, RequestFlags};
 use advice::reasons;
 pub(super) use credential::Credential;
 use credential::Kind;
@@ -54,9 +56,11 @@ Examples:
   kubectl create token builder | portcullis explain --config gateway.yaml --cluster prod
   portcullis explain --config gateway.yaml --certificate alice.crt
   portcullis explain --config gateway.yaml --output json < alice.token | jq .reasons
+  portcullis explain --config gateway.yaml --as bob --verb list --resource pods --namespace dev < alice.token
 
 The first line is the verdict. `why` is the reason of a refusal, and `fix` names the claim, flag or key to change. The
-content of the credential follows, and then each check of the authenticators that the credential is for.";
+content of the credential follows, and then each check of the authenticators that the credential is for. With --as or --verb,
+each check that authorizes the request comes last: those of the gateway's own authorizers, and those of the API server.";
 
 /// The flags of `portcullis explain`: those of `serve`, and the credential.
 #[derive(Debug, Clone, Args)]
@@ -73,6 +77,8 @@ pub(super) struct ExplainFlags {
     /// The required audiences of the token, comma-separated. Default: the API server's.
     #[arg(long, value_name = "AUDIENCES", value_delimiter = ',', help_heading = "Credential")]
     audiences: Vec<String>,
+    #[command(flatten)]
+    request: RequestFlags,
     /// Show the checks of every authenticator, also of those that the credential is not for.
     #[arg(long, help_heading = "Output")]
     all: bool,
@@ -88,6 +94,10 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
     };
     let credential = match credential(flags) {
         Ok(credential) => credential,
+        Err(problem) => return failed(&problem),
+    };
+    let asked = match flags.request.request() {
+        Ok(asked) => asked,
         Err(problem) => return failed(&problem),
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -108,8 +118,13 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
     let Some((index, cluster)) = index.and_then(|index| Some((index, settings.clusters.get(index)?))) else {
         return failed(&format!("--cluster: give one of {}", names.join(", ")));
     };
-    let request =
-        ExplainRequest { index, credential, audiences: &flags.audiences, settings: &cluster.authentication };
+    let request = ExplainRequest {
+        index,
+        credential,
+        audiences: &flags.audiences,
+        settings: &cluster.authentication,
+        asked,
+    };
     let explanation =
         runtime.block_on(async { timeout(VERDICT_TIMEOUT, request.explain(snapshot, deps)).await });
     let Ok(explanation) = explanation else {
@@ -120,7 +135,7 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
     };
     let Some(explanation) = explanation else { return failed("there is no such cluster") };
     let printed = print(&flags.output.rendered(&explanation).unwrap_or_else(|| explanation.text(flags.all)));
-    if explanation.authenticated { printed } else { ExitCode::FAILURE }
+    if explanation.is_accepted() { printed } else { ExitCode::FAILURE }
 }
 
 fn credential(flags: &ExplainFlags) -> Result<Credential, String> {
@@ -150,6 +165,8 @@ struct ExplainRequest<'a> {
     credential: Credential,
     audiences: &'a [String],
     settings: &'a Authentication,
+    /// The request to authorize.
+    asked: Option<ExplainedRequest>,
 }
 
 impl ExplainRequest<'_> {
@@ -160,7 +177,8 @@ impl ExplainRequest<'_> {
         let live = Live::new(snapshot, Arc::clone(&deps.reload));
         let snapshot = live.snapshot();
         let cluster = snapshot.clusters().get(self.index)?;
-        if cluster.authn.reads_cluster_objects() && self.depends_on_the_backend(&kind) {
+        let needs_objects = cluster.authn.reads_cluster_objects() && self.depends_on_the_backend(&kind);
+        if needs_objects || self.asked.is_some() {
             log_self_check();
             let self_check = SelfCheck::new(Arc::clone(&live), Arc::clone(&deps.metrics));
             tokio::spawn(async move { self_check.run().await });
@@ -171,7 +189,8 @@ impl ExplainRequest<'_> {
             };
             timeout(CONNECT_TIMEOUT, waiting_for("the API server", checked)).await.ok();
             if !cluster.backend.is_trusted() {
-                print_error("the API server cannot be used for this token; continuing without it");
+                let use_of = if needs_objects { "this token" } else { "access reviews" };
+                print_error(&format!("the API server cannot be used for {use_of}; continuing without it"));
             }
         }
         if let Kind::Jwt(issuer) = &kind {
@@ -192,7 +211,12 @@ impl ExplainRequest<'_> {
             audiences: &requested,
             generation: snapshot.generation,
         };
-        Some(waiting_for("a verdict", explainer.explain(self.credential, now)).await)
+        let mut explanation = waiting_for("a verdict", explainer.explain(self.credential, now)).await;
+        if let (Some(asked), Some(user)) = (self.asked, explanation.user()) {
+            let access = waiting_for("access reviews", asked.explain(user, cluster)).await;
+            explanation.authorization = Some(access);
+        }
+        Some(explanation)
     }
 
     /// Whether a verdict needs objects of the API server.
@@ -272,6 +296,7 @@ impl Explainer<'_> {
             steps,
             warnings: noted.warnings,
             audit_annotations: noted.annotations,
+            authorization: None,
         }
     }
 }

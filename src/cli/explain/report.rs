@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 
 use super::super::terminal::{plain, sanitized};
+use super::access::AccessExplanation;
 use super::advice::RefusalReason;
 use crate::authn::trace::{Check, StepOutcome, TraceStep};
-use crate::user::UnencodableIdentity;
+use crate::user::{UnencodableIdentity, UserInfo};
 
 /// The verdict on a credential, and the checks that led to it.
 #[derive(Debug, Serialize)]
@@ -29,6 +30,9 @@ pub(in crate::cli) struct Explanation {
     pub(super) steps: Vec<Row>,
     pub(super) warnings: Vec<String>,
     pub(super) audit_annotations: BTreeMap<String, String>,
+    /// The authorization of a request, if one was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) authorization: Option<AccessExplanation>,
 }
 
 fn in_order<S: Serializer>(facts: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
@@ -90,6 +94,18 @@ impl Row {
 }
 
 impl Explanation {
+    /// Whether the credential is accepted, and the request allowed, if there is one.
+    pub(super) fn is_accepted(&self) -> bool {
+        self.authenticated && self.authorization.as_ref().is_none_or(|access| access.allowed)
+    }
+
+    /// The user of an accepted credential.
+    pub(super) fn user(&self) -> Option<UserInfo> {
+        let User { username, uid, groups, extra } = self.user.as_ref()?;
+        let (groups, extra) = (groups.clone(), extra.clone());
+        Some(UserInfo { name: username.clone(), uid: uid.clone(), groups, extra })
+    }
+
     /// The text form. Without `all`, only with the checks of the authenticators that the credential is for.
     pub(in crate::cli) fn text(&self, all: bool) -> String {
         let mut lines = self.verdict();
@@ -112,6 +128,10 @@ impl Explanation {
         }
         if !all {
             lines.extend(self.others());
+        }
+        if let Some(authorization) = &self.authorization {
+            lines.push(String::new());
+            lines.extend(authorization.text());
         }
         // A token may contain escape sequences that a terminal would obey.
         lines.iter().map(|line| sanitized(line.trim_end()) + "\n").collect()
