@@ -157,7 +157,7 @@ impl Backend {
 }
 
 async fn review(reviews: Arc<Reviews>, request: Request<Incoming>) -> Response<testkit::BoxedBody> {
-    let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = request.into_body().collect().await.unwrap().to_bytes();
     let review: Value = serde_json::from_slice(&body).unwrap_or_default();
     let allows = *reviews.allows.lock().unwrap();
     let allowed = allows(&review["spec"]);
@@ -324,7 +324,7 @@ async fn serve(flags: Vec<String>) -> (SocketAddr, Child) {
         use std::io::BufRead as _;
         let mut address_sender = Some(address_sender);
         for line in std::io::BufReader::new(log).lines().map_while(Result::ok) {
-            let event: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+            let event: Value = serde_json::from_str(&line).unwrap_or_default();
             if event["message"] == "serving"
                 && let Some(address_sender) = address_sender.take()
             {

@@ -319,8 +319,8 @@ fn was_asked_about(asked: &[Value], prefix: &str, user: &Identity) -> Result<(),
 
 /// A refused request sends the API server questions alone.
 async fn refused_requests_send_questions_alone(environment: &mut AttackEnvironment) -> Result<(), String> {
-    let many: String =
-        (0..6).map(|n| format!("Impersonate-Group: g{n}\r\nImpersonate-Extra-k{n}: v\r\n")).collect();
+    let many = (0..6).map(|n| format!("Impersonate-Group: g{n}\r\nImpersonate-Extra-k{n}: v\r\n"));
+    let many = many.collect::<Vec<_>>().concat();
     let eve = "Impersonate-User: eve\r\n";
     let post = |headers: &str| {
         let body = r#"{"secret":"swordfish"}"#;
@@ -422,10 +422,10 @@ async fn reviews_of_clients_are_requests(environment: &mut AttackEnvironment) ->
 fn dave(user: &str, uid: &str, groups: &[&str], scopes: &[&str]) -> String {
     let mut headers = format!("X-Remote-User: {user}\r\nX-Remote-Uid: {uid}\r\nImpersonate-User: bob\r\n");
     for group in groups {
-        headers.push_str(&format!("X-Remote-Group: {group}\r\n"));
+        headers.extend(["X-Remote-Group: ", group, "\r\n"]);
     }
     for scope in scopes {
-        headers.push_str(&format!("X-Remote-Extra-Scopes: {scope}\r\n"));
+        headers.extend(["X-Remote-Extra-Scopes: ", scope, "\r\n"]);
     }
     get("/api", &headers)
 }
