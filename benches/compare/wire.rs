@@ -48,6 +48,12 @@ impl RequestTemplate {
         self
     }
 
+    pub(crate) fn impersonating(mut self, user: &str, groups: &[&str]) -> Self {
+        self.headers.push(("impersonate-user", user.to_owned()));
+        self.headers.extend(groups.iter().map(|group| ("impersonate-group", (*group).to_owned())));
+        self
+    }
+
     /// The codec of a new connection.
     pub(crate) fn codec(&self, http2: bool) -> Box<dyn ClientCodec> {
         if http2 { Box::new(Http2::new(self)) } else { Box::new(Http1::new(self)) }

@@ -5,6 +5,7 @@ mod connections;
 mod flooded_gateway;
 mod headers;
 mod honest;
+mod impersonations;
 mod report;
 mod senders;
 mod tokens;
@@ -38,6 +39,8 @@ pub(crate) enum Flood {
     Resets,
     /// Connections that never send a byte.
     Silence,
+    /// One user that impersonates ten thousand users.
+    Impersonations,
     /// Headers so large that Go's server would close the HTTP/2 connection, which carries other clients' watches.
     LargeHeaders,
 }
@@ -70,8 +73,8 @@ impl Flood {
                     flood.spawn(connections::reset_streams(Arc::clone(subject), end.clone()));
                 }
             }
-            // `headers::run` handles this kind.
-            Self::LargeHeaders => {}
+            // `impersonations::run` and `headers::run` handle these kinds.
+            Self::Impersonations | Self::LargeHeaders => {}
             Self::Silence => {
                 for _ in 0..2 {
                     flood.spawn(connections::open_silent_connections(Arc::clone(subject), end.clone()));
@@ -83,8 +86,10 @@ impl Flood {
 
 /// Runs half of the time without the flood, then the whole time with it.
 pub(crate) async fn run(flood: Flood, seconds: u64) -> ExitCode {
-    if matches!(flood, Flood::LargeHeaders) {
-        return headers::run(seconds).await;
+    match flood {
+        Flood::LargeHeaders => return headers::run(seconds).await,
+        Flood::Impersonations => return impersonations::run(seconds).await,
+        _ => {}
     }
     let duration = Duration::from_secs(seconds);
     let subject = FloodedGateway::start().await;

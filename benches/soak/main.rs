@@ -12,6 +12,7 @@
 //! `cargo bench --bench soak -- --flood --seconds 60`
 //! `cargo bench --bench soak -- --requests 100000`
 //! `cargo bench --bench soak -- --flood large-headers --seconds 60`
+//! `cargo bench --bench soak -- --flood impersonations --seconds 80`
 
 #![expect(
     clippy::unwrap_used,

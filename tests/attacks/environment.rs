@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use rustls_pki_types::ServerName;
+use serde_json::{Value, json};
 use testkit::pki::Issued;
+use testkit::self_check::{self, respond};
 use testkit::wire::handshake_over;
 use testkit::{
     FakeBackend, Gateway, H1, H2, Pki, ReceivedRequest, ResponseFuture, TEST_TIMEOUT, cluster_flags, empty,
@@ -23,6 +27,10 @@ use crate::naive;
 
 /// The error if a request did not arrive at the API server.
 pub(crate) const LOST: &str = "nothing reached the API server";
+
+/// Paths of the access reviews by which the gateway decides impersonations.
+pub(crate) const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+const RULES: &str = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
 
 /// The proxy under attack.
 #[derive(Clone)]
@@ -46,16 +54,33 @@ pub(crate) enum Needs {
     Clusters,
 }
 
+/// An API server that records requests, and decides access reviews; it refuses all until an attack lets it allow some.
+pub(crate) struct Backend {
+    server: FakeBackend,
+    pub(crate) address: SocketAddr,
+    reviews: Arc<Reviews>,
+}
+
+struct Reviews {
+    allows: Mutex<fn(&Value) -> bool>,
+    /// What was asked, as the `spec` of each review.
+    asked: Mutex<Vec<Value>>,
+    /// Names of the trailers that have arrived.
+    trailers: Mutex<Vec<String>>,
+}
+
 pub(crate) struct AttackEnvironment {
     pub(crate) pki: Pki,
-    pub(crate) backend: FakeBackend,
+    pub(crate) backend: Backend,
     /// The API server of the second cluster.
-    pub(crate) other: Option<FakeBackend>,
+    pub(crate) other: Option<Backend>,
     pub(crate) address: SocketAddr,
     /// A server that must not receive connections, and their number.
     pub(crate) trap: SocketAddr,
     pub(crate) trapped: Arc<AtomicUsize>,
     pub(crate) alice: Issued,
+    /// Whether the API server receives identities in `Impersonate-*` headers.
+    pub(crate) impersonates: bool,
     child: Option<Child>,
 }
 
@@ -65,6 +90,88 @@ impl Drop for AttackEnvironment {
             child.kill().ok();
             child.wait().ok();
         }
+    }
+}
+
+impl Backend {
+    async fn start(pki: &Pki, alpn: &[&[u8]], trap: SocketAddr) -> Self {
+        let reviews = Arc::new(Reviews {
+            allows: Mutex::new(|_| false),
+            asked: Mutex::default(),
+            trailers: Mutex::default(),
+        });
+        let decider = Arc::clone(&reviews);
+        // The gateway asks with its own identity, also in its self-check.
+        let self_check = |request: &Request<Incoming>| {
+            let is_review = [REVIEWS, RULES].contains(&request.uri().path());
+            if is_review { None } else { self_check::answer(request) }
+        };
+        let server = FakeBackend::with_self_check(pki, alpn, self_check, move |request| {
+            if request.uri().path() == REVIEWS {
+                return Box::pin(review(Arc::clone(&decider), request));
+            }
+            let (answering, reviews) = (scripted(&request, trap), Arc::clone(&decider));
+            if request.headers().contains_key("upgrade") {
+                return answering;
+            }
+            Box::pin(async move {
+                let body = request.into_body().collect().await.ok();
+                let trailers = body.and_then(|body| body.trailers().cloned()).unwrap_or_default();
+                reviews.trailers.lock().unwrap().extend(trailers.keys().map(ToString::to_string));
+                answering.await
+            })
+        })
+        .await;
+        Self { address: server.address, server, reviews }
+    }
+
+    /// From now on, access reviews are decided by `allows`, which gets their `spec`.
+    pub(crate) fn allow(&self, allows: fn(&Value) -> bool) {
+        *self.reviews.allows.lock().unwrap() = allows;
+    }
+
+    /// Takes the `spec` of each access review so far.
+    pub(crate) fn asked(&self) -> Vec<Value> {
+        std::mem::take(&mut *self.reviews.asked.lock().unwrap())
+    }
+
+    /// Takes the oldest request, whoever sent it.
+    pub(crate) fn take_any(&self) -> Option<ReceivedRequest> {
+        self.server.take()
+    }
+
+    /// Takes the oldest request that is not one of the proxy's own questions.
+    pub(crate) fn take(&self) -> Option<ReceivedRequest> {
+        std::iter::from_fn(|| self.server.take()).find(|seen| !is_question(seen))
+    }
+
+    /// Takes the names of the trailers so far.
+    pub(crate) fn trailers(&self) -> Vec<String> {
+        std::mem::take(&mut *self.reviews.trailers.lock().unwrap())
+    }
+
+    /// The number of received requests that were not taken.
+    pub(crate) fn pending(&self) -> usize {
+        self.server.pending()
+    }
+}
+
+async fn review(reviews: Arc<Reviews>, request: Request<Incoming>) -> Response<testkit::BoxedBody> {
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    let review: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let allows = *reviews.allows.lock().unwrap();
+    let allowed = allows(&review["spec"]);
+    reviews.asked.lock().unwrap().push(review["spec"].clone());
+    respond(StatusCode::CREATED, &json!({"status": {"allowed": allowed}}))
+}
+
+/// Whether the proxy itself asks what a user may do: with its own identity, or for the rules of the user.
+pub(crate) fn is_question(seen: &ReceivedRequest) -> bool {
+    let is_own = |name: &str| seen.all(name).iter().all(|user| user.starts_with("system:portcullis"));
+    match seen.target.split('?').next() {
+        Some(REVIEWS) => is_own("x-remote-user") && is_own("impersonate-user"),
+        Some(RULES) => true,
+        _ => false,
     }
 }
 
@@ -90,14 +197,14 @@ impl AttackEnvironment {
             }
         });
         let alpn = if needs == Needs::Http1 { H1 } else { H2 };
-        let backend = FakeBackend::start(&pki, alpn, move |request| scripted(&request, trap)).await;
+        let backend = Backend::start(&pki, alpn, trap).await;
         let mut given = flags(&pki, backend.address);
         if needs == Needs::Impersonation {
             given.push("--identity=impersonate".to_owned());
         }
         let mut other = None;
         if needs == Needs::Clusters {
-            let second = FakeBackend::start(&pki, H2, move |request| scripted(&request, trap)).await;
+            let second = Backend::start(&pki, H2, trap).await;
             given = clusters(&pki, backend.address, second.address);
             other = Some(second);
         }
@@ -118,7 +225,8 @@ impl AttackEnvironment {
                 (port, Some(child))
             }
         };
-        let environment = Self { pki, backend, other, address, trap, trapped, alice, child };
+        let impersonates = needs == Needs::Impersonation;
+        let environment = Self { pki, backend, other, address, trap, trapped, alice, impersonates, child };
         environment.ready().await;
         environment
     }
@@ -138,7 +246,7 @@ impl AttackEnvironment {
             }
         }
         for backend in [&self.backend].into_iter().chain(&self.other) {
-            while backend.take().is_some() {}
+            while backend.take_any().is_some() {}
         }
     }
 
@@ -185,7 +293,7 @@ impl AttackEnvironment {
 
 /// The flags of a gateway with two clusters, each with its own tokens and client CA. The files are those of [`flags`].
 fn clusters(pki: &Pki, own: SocketAddr, other: SocketAddr) -> Vec<String> {
-    pki.write("other-tokens.csv", "other-token,mallory,1,system:masters\n");
+    pki.write("other-tokens.csv", "other-token,mallory,1,system:masters\nother-carol,carol,7,\"a,b\"\n");
     pki.write("other-clients.crt", pki.client_front.cert_pem());
     let clusters = "
 - name: own
@@ -216,7 +324,7 @@ async fn serve(flags: Vec<String>) -> (SocketAddr, Child) {
         use std::io::BufRead as _;
         let mut address_sender = Some(address_sender);
         for line in std::io::BufReader::new(log).lines().map_while(Result::ok) {
-            let event: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+            let event: Value = serde_json::from_str(&line).unwrap_or_default();
             if event["message"] == "serving"
                 && let Some(address_sender) = address_sender.take()
             {
@@ -228,7 +336,7 @@ async fn serve(flags: Vec<String>) -> (SocketAddr, Child) {
 }
 
 /// The API server's responses, by path.
-fn scripted(request: &Request<hyper::body::Incoming>, trap: SocketAddr) -> ResponseFuture {
+fn scripted(request: &Request<Incoming>, trap: SocketAddr) -> ResponseFuture {
     let upgrade = request.headers().contains_key("upgrade");
     let answer = match request.uri().path() {
         "/redirect" => Response::builder().status(302).header("location", format!("http://{trap}/")),

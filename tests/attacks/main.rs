@@ -13,6 +13,7 @@
 
 mod attacks;
 mod environment;
+mod impersonation;
 mod naive;
 
 use std::sync::{Arc, Mutex};
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use libtest_mimic::{Arguments, Trial};
 use testkit::TEST_TIMEOUT;
 
-use attacks::{ATTACKS, Attack};
+use attacks::Attack;
 use environment::{AttackEnvironment, Needs, Proxy};
 
 /// The path of the binary.
@@ -45,7 +46,7 @@ fn main() {
     let rows: Arc<Mutex<Vec<Row>>> = Arc::default();
     let subject = other.map_or(Proxy::Gateway, Proxy::Other);
     let mut trials: Vec<Trial> = Vec::new();
-    for attack in ATTACKS {
+    for attack in all() {
         if attack.needs == Needs::Clusters && !matches!(subject, Proxy::Gateway) {
             continue;
         }
@@ -75,6 +76,10 @@ fn main() {
     conclusion.exit();
 }
 
+fn all() -> impl Iterator<Item = &'static Attack> {
+    attacks::ATTACKS.iter().chain(impersonation::ATTACKS)
+}
+
 fn attempt(attack: &'static Attack, proxy: &Proxy) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -86,7 +91,7 @@ fn attempt(attack: &'static Attack, proxy: &Proxy) -> Result<(), String> {
 }
 
 fn report(rows: &mut [Row]) {
-    rows.sort_by_key(|row| ATTACKS.iter().position(|attack| attack.name == row.attack.name));
+    rows.sort_by_key(|row| all().position(|attack| attack.name == row.attack.name));
     let width = |column: fn(&Row) -> usize| rows.iter().map(column).max().unwrap_or(0);
     let (names, cases) = (width(|row| row.attack.name.len()), width(|row| row.attack.case.len()));
     println!("{:names$}  {:cases$}  outcome", "attack", "reproduces");
@@ -100,7 +105,7 @@ fn report(rows: &mut [Row]) {
     }
     let succeeded = rows.iter().filter(|row| row.outcome.is_err()).count();
     println!("\n{} attacks, {succeeded} succeeded", rows.len());
-    let unfooled = ATTACKS.iter().filter_map(|attack| Some((attack, attack.naive.err()?)));
+    let unfooled = all().filter_map(|attack| Some((attack, attack.naive.err()?)));
     for (attack, reason) in unfooled {
         println!("not tried on the naive proxy: {} ({reason})", attack.name);
     }

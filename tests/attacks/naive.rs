@@ -1,24 +1,31 @@
 //! A naive proxy with vulnerabilities of real products, to check that the attacks can succeed.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls_pki_types::ServerName;
+use serde_json::json;
 use testkit::{AnyServer, BoxedBody, Pki, empty, full};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client};
 
-use crate::environment::Needs;
+use crate::environment::{Needs, REVIEWS};
 
 struct Naive {
     backend: SocketAddr,
     tls: TlsConnector,
     prefix: &'static str,
+    /// The impersonations that the API server has allowed: requester and user.
+    allowed: Mutex<HashSet<[String; 2]>>,
 }
 
 pub(crate) async fn start(pki: &Pki, backend: SocketAddr, needs: Needs) -> SocketAddr {
@@ -39,7 +46,12 @@ pub(crate) async fn start(pki: &Pki, backend: SocketAddr, needs: Needs) -> Socke
         .unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(server));
     let prefix = if needs == Needs::Impersonation { "impersonate-" } else { "x-remote-" };
-    let naive = Arc::new(Naive { backend, tls: TlsConnector::from(Arc::new(config)), prefix });
+    let naive = Arc::new(Naive {
+        backend,
+        tls: TlsConnector::from(Arc::new(config)),
+        prefix,
+        allowed: Mutex::default(),
+    });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -73,8 +85,32 @@ impl Naive {
         let upgrading = request.headers().contains_key("upgrade").then(|| hyper::upgrade::on(&mut request));
         let origin = request.headers().get("origin").cloned();
         let elsewhere = request.headers().get("x-forwarded-host").cloned();
+        // Vulnerability: upgrades and access reviews need no permission.
+        if upgrading.is_none()
+            && request.uri().path() != REVIEWS
+            && let Some(wanted) = request.headers().get("impersonate-user").cloned()
+        {
+            if !self.may_impersonate(request.headers(), certificate, wanted.to_str().unwrap_or("")).await? {
+                let mut response = Response::new(full("forbidden"));
+                *response.status_mut() = StatusCode::FORBIDDEN;
+                return Ok(response);
+            }
+            request.headers_mut().insert(self.named("user"), wanted);
+        }
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.map_err(std::io::Error::other)?;
+        let mut request = Request::from_parts(parts, ());
         let headers = request.headers_mut();
         self.identify(headers, certificate);
+        if headers.remove(TRANSFER_ENCODING).is_some() {
+            // Vulnerability: merges the trailers into the header.
+            headers.extend(body.trailers().cloned().unwrap_or_default());
+            headers.insert(CONTENT_LENGTH, 0.into());
+        }
+        let body = body.to_bytes();
+        if headers.contains_key(CONTENT_LENGTH) {
+            headers.insert(CONTENT_LENGTH, body.len().into());
+        }
         // Vulnerability: removes nominated headers after it has set the identity headers.
         if upgrading.is_none() || headers["connection"].as_bytes().contains(&b',') {
             let nominated: Vec<String> = headers
@@ -97,6 +133,7 @@ impl Naive {
         }
         let mut stream = self.dial().await?;
         stream.write_all(&head(&request)).await?;
+        stream.write_all(&body).await?;
         let (code, answered) = answer(&mut stream).await?;
         if let Some(upgrading) = upgrading {
             // Vulnerability: opens the tunnel for any status.
@@ -121,26 +158,59 @@ impl Naive {
         Ok(response)
     }
 
-    /// Vulnerabilities: accepts any certificate, the last token, and the client's identity headers.
-    fn identify(&self, headers: &mut HeaderMap, certificate: Option<&[u8]>) {
-        let named = |name: &str| -> HeaderName { format!("{}{name}", self.prefix).parse().unwrap() };
-        let mut tokens = headers.get_all("authorization").iter().filter_map(|value| value.to_str().ok());
-        let token = tokens.next_back().map(str::to_owned);
-        headers.remove("authorization");
-        let known = match token.as_deref() {
-            Some("Bearer good-token") => Some(("carol".to_owned(), vec!["a", "b", "system:authenticated"])),
-            Some(_) => Some(("padded".to_owned(), vec!["system:masters", "system:authenticated"])),
-            None => certificate.map(|certificate| (common_name(certificate), vec!["system:authenticated"])),
+    fn named(&self, name: &str) -> HeaderName {
+        format!("{}{name}", self.prefix).parse().unwrap()
+    }
+
+    /// Vulnerability: knows requesters by their names alone, and an allowed impersonation forever.
+    async fn may_impersonate(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<&[u8]>,
+        wanted: &str,
+    ) -> std::io::Result<bool> {
+        let all = |name: &str| -> Vec<&str> {
+            headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
         };
-        let (user, groups) =
-            known.unwrap_or_else(|| ("system:anonymous".to_owned(), vec!["system:unauthenticated"]));
+        let user = all("x-remote-user").first().map(|user| (*user).to_owned());
+        let user = user.unwrap_or_else(|| user_of(headers, certificate).0);
+        let key = [user.clone(), wanted.to_owned()];
+        if self.allowed.lock().unwrap().contains(&key) {
+            return Ok(true);
+        }
+        let groups = [all("x-remote-group"), vec!["system:authenticated"]].concat();
+        let review = json!({"spec": {
+            "user": user, "uid": all("x-remote-uid").first(), "groups": groups,
+            "extra": {"scopes": all("x-remote-extra-scopes")},
+            "resourceAttributes": {"verb": "impersonate", "resource": "users", "name": wanted},
+        }});
+        let review = Bytes::from(review.to_string());
+        let head = format!(
+            "POST {REVIEWS} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            review.len()
+        );
+        let mut stream = self.dial().await?;
+        stream.write_all(&[head.as_bytes(), &review].concat()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.ok();
+        let allowed = String::from_utf8_lossy(&answer).contains(r#""allowed":true"#);
+        if allowed {
+            self.allowed.lock().unwrap().insert(key);
+        }
+        Ok(allowed)
+    }
+
+    /// Vulnerability: accepts the client's identity headers.
+    fn identify(&self, headers: &mut HeaderMap, certificate: Option<&[u8]>) {
+        let (user, groups) = user_of(headers, certificate);
+        headers.remove("authorization");
         // Vulnerability: sets the user only if the header is absent, and appends the groups.
-        headers.entry(named("user")).or_insert_with(|| user.trim().parse().unwrap());
+        headers.entry(self.named("user")).or_insert_with(|| user.trim().parse().unwrap());
         if user == "carol" {
-            headers.entry(named("uid")).or_insert_with(|| "7".parse().unwrap());
+            headers.entry(self.named("uid")).or_insert_with(|| "7".parse().unwrap());
         }
         for group in groups {
-            headers.append(named("group"), group.parse().unwrap());
+            headers.append(self.named("group"), group.parse().unwrap());
         }
     }
 
@@ -150,8 +220,19 @@ impl Naive {
     }
 }
 
+/// Vulnerabilities: accepts any certificate, and the last token.
+fn user_of(headers: &HeaderMap, certificate: Option<&[u8]>) -> (String, Vec<&'static str>) {
+    let mut tokens = headers.get_all("authorization").iter().filter_map(|value| value.to_str().ok());
+    let known = match tokens.next_back() {
+        Some("Bearer good-token") => Some(("carol".to_owned(), vec!["a", "b", "system:authenticated"])),
+        Some(_) => Some(("padded".to_owned(), vec!["system:masters", "system:authenticated"])),
+        None => certificate.map(|certificate| (common_name(certificate), vec!["system:authenticated"])),
+    };
+    known.unwrap_or_else(|| ("system:anonymous".to_owned(), vec!["system:unauthenticated"]))
+}
+
 /// Vulnerability: forwards the cleaned path, but authorises the original one.
-fn head(request: &Request<Incoming>) -> Vec<u8> {
+fn head(request: &Request<()>) -> Vec<u8> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let path = path.replace("/../", "/").replace("//", "/");
     let mut head = format!("{} {path} HTTP/1.1\r\n", request.method()).into_bytes();

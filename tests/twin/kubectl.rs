@@ -32,6 +32,8 @@ pub(crate) struct Case {
     commands: Vec<Invocation>,
     /// Whether the case needs kube-controller-manager.
     pub(crate) controllers: bool,
+    /// Whether the case impersonates, and so runs in both identity modes.
+    pub(crate) impersonates: bool,
     pub(crate) declared: Option<Declared>,
 }
 
@@ -91,6 +93,7 @@ fn kubectl(name: &str, user: &'static str, command: &str) -> Case {
         user: User::Certificate(user),
         commands: vec![Invocation::new(command)],
         controllers: false,
+        impersonates: false,
         declared: None,
     }
 }
@@ -550,7 +553,123 @@ const CSR: &[&str] = &[
 /// Every kubectl case.
 pub(crate) fn all() -> Vec<Case> {
     // First: the namespace controller waits five seconds before it deletes the content of a namespace.
-    [namespaces(), objects(), streams()].concat()
+    [namespaces(), objects(), impersonation(), streams()].concat()
+}
+
+/// `--as`, `--as-group` and `--as-uid`. The message of a 403 depends on earlier decisions for the same requester, so only
+/// requesters whose permissions are for one mode, or none, are refused.
+fn impersonation() -> Vec<Case> {
+    let as_dev = "--as alice --as-group devs";
+    let exec = |command: &str| format!("exec -n twin-fixed {command}");
+    let cases = vec![
+        kubectl("impersonate", "impersonator", "auth whoami --as bob --as-group g1").prints("bob"),
+        kubectl("impersonate uid", "legacy-impersonator", "auth whoami --as bob --as-uid uid-9")
+            .prints("uid-9"),
+        kubectl("impersonate group without user", "impersonator", "get cm -n twin-fixed --as-group g1")
+            .exits(1),
+        kubectl("impersonate user group uid", "admin", "--as alice --as-group dev --as-uid 7 auth whoami")
+            .prints("dev")
+            .then("--as alice --as-group dev --as-uid 7 auth whoami -o json")
+            .prints(r#""uid": "7""#),
+        kubectl(
+            "impersonate a service account",
+            "admin",
+            "auth whoami --as system:serviceaccount:twin:default",
+        )
+        .prints("system:serviceaccounts:twin"),
+        kubectl("impersonate by token", "admin", "auth whoami --as bob").token("tok-admin").prints("bob"),
+        kubectl(
+            "impersonate can-i yes",
+            "legacy-impersonator",
+            "auth can-i list configmaps -n twin-fixed --as bob",
+        )
+        .prints("yes"),
+        kubectl(
+            "impersonate can-i no",
+            "legacy-impersonator",
+            "auth can-i create configmaps -n twin-fixed --as bob",
+        )
+        .exits(1)
+        .prints("no"),
+        kubectl("impersonate can-i list", "admin", "auth can-i --list -n twin-fixed --as bob --as-group x")
+            .unordered()
+            .prints("configmaps"),
+        kubectl("impersonate can-i forbidden", "nobody", "auth can-i list configmaps -n twin-fixed --as bob")
+            .exits(1)
+            .prints("impersonate"),
+        kubectl("impersonate forbidden", "alice", "get cm -n twin-fixed --as bob")
+            .exits(1)
+            .prints("Forbidden"),
+        kubectl(
+            "impersonate raw forbidden",
+            "impersonator",
+            "get --raw /api/v1/namespaces/twin-fixed/configmaps/alpha --as eve",
+        )
+        .exits(1)
+        .prints("Forbidden"),
+        kubectl("impersonate other user forbidden", "impersonator", "auth whoami --as eve")
+            .exits(1)
+            .prints("do not have permission"),
+        kubectl(
+            "impersonate masters forbidden",
+            "impersonator",
+            "auth whoami --as bob --as-group system:masters",
+        )
+        .exits(1)
+        .prints("do not have permission"),
+        kubectl(
+            "impersonate without the right of the user",
+            "legacy-impersonator",
+            "get secrets -n twin-fixed --as bob",
+        )
+        .exits(1)
+        .prints(r#"User "bob" cannot list"#),
+        kubectl("impersonate create", "admin", &format!("create cm {{unique}} {as_dev}"))
+            .prints("created")
+            .then(&format!("delete cm {{unique}} {as_dev}"))
+            .prints("deleted"),
+        kubectl("impersonate exec", "admin", &exec(&format!("placed {as_dev} -- echo hello world")))
+            .prints("ran echo hello world"),
+        kubectl("impersonate exec with input", "admin", &exec(&format!("-i running {as_dev} -- pipe")))
+            .echoes(1 << 20),
+        kubectl("impersonate exec over spdy", "admin", &exec(&format!("-i placed {as_dev} -- cat")))
+            .environment("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
+            .stdin("over spdy\n")
+            .prints("over spdy"),
+        kubectl("impersonate exec forbidden", "nobody", &exec(&format!("placed {as_dev} -- true")))
+            .exits(1)
+            .prints("Forbidden"),
+        kubectl(
+            "impersonate exec without the right of the user",
+            "legacy-impersonator",
+            &exec("placed --as bob -- true"),
+        )
+        .exits(1)
+        .prints("pods/exec"),
+        kubectl("impersonate logs followed", "admin", &format!("logs -f -n twin-fixed placed {as_dev}"))
+            .prints("second line"),
+        kubectl("impersonate watch", "legacy-impersonator", "get cm -n twin-fixed alpha -w --as bob")
+            .lines(2)
+            .prints("alpha"),
+        kubectl("impersonate watch a change", "admin", &format!("create cm {{unique}} {as_dev}"))
+            .then(&format!("get cm {{unique}} -w --output-watch-events {as_dev}"))
+            .after(2, Action::Kubectl(format!("label cm {{unique}} step=two {as_dev}")))
+            .after(3, Action::Kubectl(format!("delete cm {{unique}} {as_dev}")))
+            .lines(4)
+            .prints("MODIFIED")
+            .prints("DELETED"),
+        kubectl("impersonate watch forbidden", "nobody", "get cm -n twin-fixed -w --as bob")
+            .exits(1)
+            .prints("Forbidden"),
+        kubectl(
+            "impersonate watch without the right of the user",
+            "legacy-impersonator",
+            "get secrets -n twin-fixed -w --as bob",
+        )
+        .exits(1)
+        .prints(r#"User "bob" cannot list"#),
+    ];
+    cases.into_iter().map(|case| Case { impersonates: true, ..case }).collect()
 }
 
 /// The namespace and service account controllers, which connect through the gateway if there is one.
@@ -724,14 +843,6 @@ fn objects() -> Vec<Case> {
         kubectl("auth can-i list", "alice", "auth can-i --list -n twin").unordered().prints("configmaps"),
         kubectl("auth can-i yes", "alice", "auth can-i create configmaps -n twin").prints("yes"),
         kubectl("auth can-i no", "alice", "auth can-i create nodes").exits(1).prints("no"),
-        kubectl("impersonate", "impersonator", "auth whoami --as bob --as-group g1").prints("bob"),
-        kubectl("impersonate uid", "legacy-impersonator", "auth whoami --as bob --as-uid uid-9")
-            .prints("uid-9"),
-        kubectl("impersonate forbidden", "alice", "get cm -n twin-fixed --as bob")
-            .exits(1)
-            .prints("Forbidden"),
-        kubectl("impersonate group without user", "impersonator", "get cm -n twin-fixed --as-group g1")
-            .exits(1),
         kubectl("get raw", "alice", "get --raw /api/v1/namespaces/twin-fixed/configmaps/alpha")
             .prints("alpha"),
         kubectl("get raw version", "nobody", "get --raw /version").prints("gitVersion"),

@@ -122,6 +122,12 @@ impl Plan {
                 });
             }
         }
+        for case in kubectl.iter().filter(|case| case.impersonates) {
+            planned.push(PlannedTest {
+                name: format!("impersonating::kubectl::{}", test_name(&case.name)),
+                kind: Kind::Kubectl { case: case.clone(), side: Side::Impersonating },
+            });
+        }
         for (name, rule) in RULES {
             planned.push(PlannedTest { name: format!("proof::rules::{name}"), kind: Kind::Rule(*rule) });
         }

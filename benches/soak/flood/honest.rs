@@ -65,11 +65,16 @@ impl ResponseTimes {
         self.failed
     }
 
-    /// The 99th percentile of the latencies.
-    pub(crate) fn percentile_99(&self) -> Duration {
+    pub(crate) fn record(&mut self, took: Duration, succeeded: bool) {
+        self.took.push(took);
+        self.failed += usize::from(!succeeded);
+    }
+
+    /// A percentile of the latencies.
+    pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let mut took = self.took.clone();
         took.sort();
-        took.get(took.len() * 99 / 100).copied().unwrap_or_default()
+        took.get(took.len() * percent / 100).copied().unwrap_or_default()
     }
 }
 
@@ -96,8 +101,7 @@ pub(crate) async fn run_client(
         let header = authorization.as_deref().map(|value| ("authorization", value));
         let start = Instant::now();
         let code = client.code(header.as_slice()).await;
-        times.took.push(start.elapsed());
-        times.failed += usize::from(code != 200);
+        times.record(start.elapsed(), code == 200);
         // The gateway may close the connection after a rejected request.
         if code != 200 || times.count().is_multiple_of(REQUESTS_PER_CONNECTION) {
             client = Client::connect(gateway, http2, identity).await;

@@ -90,7 +90,7 @@ pub(crate) fn print(
     }
     println!("{:>24}  {} MiB at first, {} MiB at last", "RSS", before.rss / 1024, after.rss / 1024);
     for ((kind, quiet), (_, subject)) in quiet.iter().zip(subject) {
-        let (usual, now) = (quiet.percentile_99(), subject.percentile_99());
+        let (usual, now) = (quiet.percentile(99), subject.percentile(99));
         passed &= quiet.failed() + subject.failed() == 0;
         println!(
             "{:>24}  {} requests, {} failed; 99 of 100 within {:.1} ms, {:.1} times as long as without ({} requests, {} failed)",
