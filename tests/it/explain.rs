@@ -8,16 +8,17 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use regex::Regex;
 use serde_json::{Value, json};
 use testkit::issuer::{Issuer, SigningKey};
 use testkit::now;
 use testkit::pki::Ca;
-use testkit::{BoxedBody, FakeBackend, H2, Pki, flags, full, self_check};
+use testkit::{BoxedBody, FakeBackend, H2, Pki, flags, self_check};
 
 const INTRODUCTION: &str = "\
-# Why was a credential refused?
+# Why was a credential or a request refused?
 
 <!-- Written by tests/it/explain.rs; change it there, or the output of the command. -->
 
@@ -45,6 +46,9 @@ ISSUERS
 
 Accepted credentials come last: [an ID token](#accepted-id-token),
 [a service-account token](#accepted-service-account-token), [a client certificate](#accepted-client-certificate).
+
+With `--verb`, or `--as` for an impersonated user, the command also authorizes a request: by the gateway's own
+[authorizers](authorization.md), and by the API server. It shows [each check and its answer](#allowed-impersonation).
 ";
 
 const IDP: &str = "https://idp.example.com";
@@ -123,9 +127,7 @@ impl ExplainedServers {
         let (idp, accounts) = (SigningKey::new("2026-01"), SigningKey::of_service_accounts());
         let issuer = Issuer::start(&pki, &[&idp]).await;
         issuer.is(IDP, &[&idp]);
-        let backend =
-            FakeBackend::with_self_check(&pki, H2, say, |_| Box::pin(async { Response::new(full("ok")) }))
-                .await;
+        let backend = FakeBackend::with_self_check(&pki, H2, say, |request| Box::pin(review(request))).await;
         flags(&pki, backend.address);
         let closed = tokio::net::TcpSocket::new_v4().unwrap();
         closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -186,6 +188,9 @@ fn change(object: &mut Value, changes: &Value) {
 
 /// The objects of the API server: one service account, its pod, and two bootstrap tokens.
 fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
+    if request.uri().path().ends_with("/subjectaccessreviews") {
+        return None;
+    }
     use base64::Engine as _;
     let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
     let meta =
@@ -228,11 +233,32 @@ fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
     Some(self_check::respond(StatusCode::OK, &object))
 }
 
+/// The API server's answer to an access review: alice may impersonate bob, and bob may read pods in one namespace.
+async fn review(request: Request<Incoming>) -> Response<BoxedBody> {
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    let review: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let (user, on) = (&review["spec"]["user"], &review["spec"]["resourceAttributes"]);
+    let of = |field: &str| on[field].as_str().unwrap_or_default();
+    let reason = if user == "idp:alice@example.com" && (of("verb"), of("name")) == ("impersonate", "bob") {
+        "RBAC: allowed by ClusterRoleBinding \"support\" of ClusterRole \"impersonate-bob\" to Group \"ops\""
+    } else if user == "bob" && (of("verb"), of("resource"), of("namespace")) == ("list", "pods", "dev") {
+        "RBAC: allowed by RoleBinding \"readers/dev\" of ClusterRole \"view\" to User \"bob\""
+    } else {
+        ""
+    };
+    let status = json!({"allowed": !reason.is_empty(), "reason": reason});
+    self_check::respond(StatusCode::CREATED, &json!({"status": status}))
+}
+
 fn cases(servers: &ExplainedServers) -> Vec<Case> {
     let token = |title, file, token| Case { title, flags: Vec::new(), token: Some((file, token)) };
     let certificate = |title, file: &str, pem: String| {
         servers.pki.write(file, pem);
         Case { title, flags: vec!["--certificate".to_owned(), file.to_owned()], token: None }
+    };
+    let asks = |title, flags: &[&str]| Case {
+        flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+        ..token(title, "alice.token", servers.id_token(&json!({"team": "payments"})))
     };
     let header = |header: Value| servers.idp.sign_as(&header, &claims(&json!({})));
     let (begun, ended) = (now() - 10 * 86_400 - 3600, now() + 30 * 86_400 + 3600);
@@ -310,6 +336,12 @@ fn cases(servers: &ExplainedServers) -> Vec<Case> {
         token("Accepted ID token", "alice.token", id(&json!({"team": "payments"}))),
         token("Accepted service-account token", "builder.token", account(&json!({}), &json!({}))),
         certificate("Accepted client certificate", "alice.crt", leaf().issue().cert_pem()),
+        asks(
+            "Allowed impersonation",
+            &["--as", "bob", "--verb", "list", "--resource", "pods", "--namespace", "dev"],
+        ),
+        asks("Impersonation without the right", &["--as", "carol"]),
+        asks("Request that the API server refuses", &["--verb", "get", "--path", "/metrics"]),
     ]
 }
 
@@ -409,7 +441,9 @@ async fn json_and_yaml_have_the_content_of_the_text() {
         let (text, code) = explained(&["--all"]);
         let (json, json_code) = explained(&["--output", "json"]);
         let json: Value = serde_json::from_str(&json).unwrap();
-        assert_eq!((code, json["authenticated"].as_bool()), (json_code, Some(code == 0)), "{title}");
+        let is_allowed = json["authorization"]["allowed"].as_bool().unwrap_or(true);
+        let is_accepted = json["authenticated"] == true && is_allowed;
+        assert_eq!((code, is_accepted), (json_code, code == 0), "{title}");
         for fact in json["reasons"].as_array().unwrap() {
             let [detail, fix] = ["detail", "fix"].map(|key| fact[key].as_str().unwrap_or(title));
             // The two runs differ in time.
@@ -417,7 +451,7 @@ async fn json_and_yaml_have_the_content_of_the_text() {
             assert!(timeless || text.contains(detail), "{title}: {detail:?} is not in\n{text}");
             assert!(text.contains(fix), "{title}: {fix:?} is not in\n{text}");
         }
-        assert_eq!(json["reasons"].as_array().unwrap().is_empty(), code == 0, "{title}");
+        assert_eq!(json["reasons"].as_array().unwrap().is_empty(), json["authenticated"] == true, "{title}");
         for step in json["steps"].as_array().unwrap() {
             assert!(
                 text.contains(step["authenticator"].as_str().unwrap()),

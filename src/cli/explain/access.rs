@@ -255,7 +255,7 @@ impl ExplainedRequest {
         }
         let reviewer = AccessReviewer::new(&cluster.backend, &Handle::current());
         match reviewer.ask_for_request(&identity, &self.info, trace).await {
-            Ok(Ok(_)) => Ok(identity),
+            Ok(Ok(())) => Ok(identity),
             Ok(Err(refused)) => Err((Some(identity), refused.message)),
             Err(error) => Err((Some(identity), error.to_string())),
         }
@@ -299,7 +299,8 @@ fn table(checks: &[AuthzCheck]) -> Vec<String> {
     let mut lines = vec![line("AUTHORIZER", "CHECK", "RESULT", "ANSWER", "DETAIL")];
     for AuthzCheck { authorizer, question, result, cached, detail } in checks {
         let from = if *cached { "cached" } else { "new" };
-        lines.push(line(&plain(authorizer), &plain(question), result, from, &plain(detail)));
+        let detail = if detail.is_empty() { String::new() } else { plain(detail).to_string() };
+        lines.push(line(&plain(authorizer), &plain(question), result, from, &detail));
     }
     lines
 }
