@@ -65,8 +65,8 @@ impl Cluster {
             None => None,
             Some(authorization) => {
                 let before = before.and_then(|before| before.authorizer.as_deref());
-                let AuthnDeps { runtime, provider, metrics, .. } = deps;
-                Some(Arc::new(Authorizer::build(authorization, before, provider, runtime, metrics)?))
+                let AuthnDeps { reviews, provider, metrics, .. } = deps;
+                Some(Arc::new(Authorizer::build(authorization, before, provider, reviews, metrics)?))
             }
         };
         let (backend, pending_backend) = backends(backend, provider, before)?;
@@ -74,7 +74,7 @@ impl Cluster {
         let authn = ClusterAuthn::build(name, authentication, &backend, authn_before, deps)?;
         // New in every generation, so that no answer outlives its configuration.
         let impersonator = (*impersonation == ImpersonationBy::Gateway)
-            .then(|| Impersonator::new(authorizer.as_ref(), &backend, &deps.runtime, &deps.metrics));
+            .then(|| Impersonator::new(authorizer.as_ref(), &backend, &deps.reviews, &deps.metrics));
         let controllers = controllers.as_ref().map(|settings| ClusterControllers {
             cluster: name.as_str().into(),
             backend: Arc::clone(&backend),

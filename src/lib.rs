@@ -30,7 +30,7 @@
 //!
 //! # The life of the process
 //!
-//! [`server`] starts the threads: workers, the acceptor, one that verifies tokens, one for reload and self-check, those
+//! [`server`] starts the threads: workers, the acceptor, one that verifies tokens, one that asks authorizers, one for reload and self-check, those
 //! of the controllers, and the admin listener, which serves `/metrics` and the health checks. `state::Live` holds the
 //! configuration in force, a snapshot that is built whole and never changed; one request is decided by one snapshot. A
 //! reload that fails leaves the old one in force.

@@ -110,19 +110,19 @@ impl Gateway {
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
         let identified = self.authenticate(snapshot, connection, log, routed).await?;
-        let mut impersonated = identified.impersonate().await?;
+        let client = connection.info.peer.ip();
+        let mut impersonated = identified.impersonate(client).await?;
         log.note_impersonated(impersonated.impersonated());
         if impersonated.identity().is_unauthenticated() {
             // Also of an impersonated user: the request takes a connection that anonymous clients need.
             impersonated.set_deadline(log.started() + snapshot.request_timeout);
         }
-        let authorized = impersonated.authorize().await?;
+        let authorized = impersonated.authorize(client).await?;
         if let Some(response) = self.health.respond(&authorized) {
             return Ok(respond::with_common_headers(response, log.audit_id()));
         }
         let admitted = admit(authorized);
         let post_process = PostProcess::of(&admitted);
-        let client = connection.info.peer.ip();
         let context = ForwardContext { peer: connection.address.clone(), client, audit_id: log.audit_id() };
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, &context)?;

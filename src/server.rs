@@ -97,8 +97,8 @@ impl Server {
         raise_file_limit();
         let (phase, shutdown) = shutdown_signals();
         let metrics = Arc::new(Metrics::new());
-        let tokens = start_tokens(shutdown.phase.clone()).map_err(StartError::Thread)?;
-        let deps = AuthnDeps::new(tokens, Arc::clone(&metrics));
+        let start = |name| start_runtime(name, shutdown.phase.clone()).map_err(StartError::Thread);
+        let deps = AuthnDeps::new(start("tokens")?, start("reviews")?, Arc::clone(&metrics));
         let live = Live::new(Snapshot::build(settings, None, &deps)?, Arc::clone(&deps.reload));
         let (listener, metrics_listener) = bind(settings)?;
         let address = listener.address();
@@ -186,11 +186,11 @@ fn bind(settings: &Settings) -> Result<(Listener, Option<Listener>), StartError>
     Ok((serving, metrics))
 }
 
-/// Starts the thread that verifies tokens and sends the requests that this needs.
-fn start_tokens(phase: watch::Receiver<ShutdownPhase>) -> io::Result<Handle> {
+/// Starts a thread with a runtime of its own.
+fn start_runtime(name: &'static str, phase: watch::Receiver<ShutdownPhase>) -> io::Result<Handle> {
     let thread = RuntimeThread::new()?;
     let handle = thread.handle().clone();
-    thread.start("tokens", || aborted(phase))?;
+    thread.start(name, || aborted(phase))?;
     Ok(handle)
 }
 

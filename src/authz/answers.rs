@@ -23,6 +23,10 @@ use crate::sync::lock;
 const MAX_CACHED_BYTES: usize = 16 << 20;
 /// The longest reason that is kept.
 const MAX_REASON_BYTES: usize = 4096;
+/// The longest question, as JSON: the client chooses its selectors.
+const MAX_QUESTION_BYTES: usize = 256 << 10;
+/// The longest question that waits for a permit, and that takes one permit.
+const MAX_WAITING_BYTES: usize = 32 << 10;
 
 /// An authorizer outside the process.
 pub(super) trait AccessReviews: Send + Sync + 'static {
@@ -34,11 +38,6 @@ pub(super) trait AccessReviews: Send + Sync + 'static {
 
     /// How long an answer counts, from its question on; zero: for this request alone.
     fn ttl(&self, question: &SubjectAccessReviewSpec, answer: &AccessReviewStatus) -> Duration;
-
-    /// Whether concurrent requests may share a question.
-    fn is_shared(&self) -> bool {
-        true
-    }
 }
 
 /// The answers of an authorizer. Cheap to clone.
@@ -53,11 +52,12 @@ struct ReviewsState<R> {
 
 struct Answers {
     known: ExpiringLru<QuestionKey, Arc<AccessAnswer>>,
-    pending: HashMap<QuestionKey, PendingAnswer>,
+    pending: HashMap<QuestionKey, Arc<AnswerSender>>,
 }
 
 type QuestionKey = [u8; 32];
 type SharedAnswer = Result<Arc<AccessAnswer>, ReviewError>;
+type AnswerSender = watch::Sender<Option<SharedAnswer>>;
 type PendingAnswer = watch::Receiver<Option<SharedAnswer>>;
 
 /// The status of a `SubjectAccessReview`; an evaluation error does not count.
@@ -85,6 +85,9 @@ pub(crate) enum ReviewError {
     /// The user causes too many questions, or all users do.
     #[error("too many access reviews are in progress")]
     Overloaded,
+    /// The question is too long.
+    #[error("the question for an access review is longer than {MAX_QUESTION_BYTES} bytes")]
+    TooLarge,
     /// The API server cannot be reached, is late, or cannot answer now.
     #[error("no answer to an access review: {0}")]
     Unavailable(String),
@@ -139,56 +142,92 @@ impl<R: AccessReviews> CachedReviews<R> {
         self.0.shares.acquire(asker.into(), 1).await.map_err(|_| ReviewError::Overloaded)
     }
 
+    /// Waits for the permits of a question with this length. A long one takes several, and does not wait.
+    async fn acquire_for(&self, asker: &str, length: usize) -> Result<SharePermit, ReviewError> {
+        if length <= MAX_WAITING_BYTES {
+            return self.acquire(asker).await;
+        }
+        let weight = u32::try_from(length / MAX_WAITING_BYTES + 1).unwrap_or(u32::MAX);
+        self.0.shares.try_acquire(asker.into(), weight).map_err(|_| ReviewError::Overloaded)
+    }
+
     /// Answers a question. It counts in the share of `asker`.
     pub(super) async fn ask(
         &self,
         asker: &str,
         question: &SubjectAccessReviewSpec,
     ) -> Result<AskedAnswer, ReviewError> {
-        let Self(state) = self;
         let text = serde_json::to_vec(question).map_err(|error| ReviewError::Unusable(error.to_string()))?;
+        if text.len() > MAX_QUESTION_BYTES {
+            return Err(ReviewError::TooLarge);
+        }
         let mut key = [0; 32];
         key.iter_mut().zip(digest(&SHA256, &text).as_ref()).for_each(|(to, from)| *to = *from);
-        let mut begun = None;
-        let mut pending = {
-            let mut answers = lock(&state.answers);
+        let run = |review: PendingReview<R>| {
+            self.0.runtime.spawn(review.run(asker.into(), question.clone(), text.len()));
+        };
+        let (joined, begun, pending) = {
+            let mut answers = lock(&self.0.answers);
             if let Some(known) = answers.known.get(&key, Instant::now()) {
                 return Ok(AskedAnswer { answer: Arc::clone(known), is_cached: true });
             }
-            let known = answers.pending.get(&key).filter(|_| state.reviews.is_shared()).cloned();
-            known.unwrap_or_else(|| {
-                let (sender, receiver) = watch::channel(None);
-                answers.pending.insert(key, receiver.clone());
-                begun = Some(PendingReview { reviews: self.clone(), key, sender, answer: None });
-                receiver
-            })
+            if let Some(sender) = answers.pending.get(&key) {
+                (true, None, sender.subscribe())
+            } else {
+                let (review, pending) = self.begin(key, &mut answers);
+                (false, Some(review), pending)
+            }
         };
         // Without the lock: a runtime that has ended drops the question at once, which takes the lock.
-        if let Some(review) = begun {
-            state.runtime.spawn(review.run(asker.into(), question.clone()));
+        begun.into_iter().for_each(run);
+        let mut answer = answered(pending).await;
+        // One that began earlier may end with its own requests, and its answer with its time.
+        let is_over = match &answer {
+            None => true,
+            Some(answer) => answer.as_ref().is_ok_and(|answer| Instant::now() >= answer.until),
+        };
+        if joined && is_over {
+            let (review, pending) = self.begin(key, &mut lock(&self.0.answers));
+            run(review);
+            answer = answered(pending).await;
         }
-        let cancelled = || ReviewError::Unavailable("the access review was cancelled".to_owned());
-        let answer = pending.wait_for(Option::is_some).await.map_err(|_| cancelled())?;
-        let answer = answer.clone().unwrap_or_else(|| Err(cancelled()))?;
-        Ok(AskedAnswer { answer, is_cached: false })
+        let cancelled = || Err(ReviewError::Unavailable("the access review was cancelled".to_owned()));
+        Ok(AskedAnswer { answer: answer.unwrap_or_else(cancelled)?, is_cached: false })
     }
+
+    /// Begins a question, which later requests may join. It ends when no request waits for it.
+    fn begin(&self, key: QuestionKey, answers: &mut Answers) -> (PendingReview<R>, PendingAnswer) {
+        let (sender, receiver) = watch::channel(None);
+        let sender = Arc::new(sender);
+        answers.pending.insert(key, Arc::clone(&sender));
+        (PendingReview { reviews: self.clone(), key, sender, answer: None }, receiver)
+    }
+}
+
+/// The answer to a question in progress; `None` if it ends without one.
+async fn answered(mut pending: PendingAnswer) -> Option<SharedAnswer> {
+    pending.wait_for(Option::is_some).await.ok()?.clone()
 }
 
 /// A question in progress, whose answer several requests may wait for. Dropping it ends it.
 struct PendingReview<R: AccessReviews> {
     reviews: CachedReviews<R>,
     key: QuestionKey,
-    sender: watch::Sender<Option<SharedAnswer>>,
+    sender: Arc<AnswerSender>,
     answer: Option<SharedAnswer>,
 }
 
 impl<R: AccessReviews> PendingReview<R> {
-    async fn run(mut self, asker: Box<str>, question: SubjectAccessReviewSpec) {
-        self.answer = Some(self.answer(&asker, &question).await);
+    async fn run(mut self, asker: Box<str>, question: SubjectAccessReviewSpec, length: usize) {
+        let sender = Arc::clone(&self.sender);
+        tokio::select! {
+            answer = self.answer(&asker, &question, length) => self.answer = Some(answer),
+            () = sender.closed() => {}
+        }
     }
 
-    async fn answer(&self, asker: &str, question: &SubjectAccessReviewSpec) -> SharedAnswer {
-        let _permit = self.reviews.acquire(asker).await?;
+    async fn answer(&self, asker: &str, question: &SubjectAccessReviewSpec, length: usize) -> SharedAnswer {
+        let _permit = self.reviews.acquire_for(asker, length).await?;
         // The answer may rest on the rules of this moment.
         let asked = Instant::now();
         let mut status = self.reviews.reviews().review(question).await?;
@@ -204,7 +243,9 @@ impl<R: AccessReviews> Drop for PendingReview<R> {
             // In one step: a later request must find the answer, or begin another question.
             let CachedReviews(state) = &self.reviews;
             let mut answers = lock(&state.answers);
-            answers.pending.remove(&self.key);
+            if answers.pending.get(&self.key).is_some_and(|sender| Arc::ptr_eq(sender, &self.sender)) {
+                answers.pending.remove(&self.key);
+            }
             let now = Instant::now();
             if let Some(Ok(answer)) = &self.answer
                 && now < answer.until
@@ -212,7 +253,9 @@ impl<R: AccessReviews> Drop for PendingReview<R> {
                 answers.known.put(self.key, Arc::clone(answer), answer.weight(), answer.until, now);
             }
         }
-        self.sender.send_replace(self.answer.take());
+        if let Some(answer) = self.answer.take() {
+            self.sender.send_replace(Some(answer));
+        }
     }
 }
 

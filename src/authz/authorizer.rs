@@ -98,8 +98,13 @@ pub(crate) enum AccessError {
         is_denied: bool,
     },
     /// No authorizer allows it, and at least one failed.
-    #[error("{0}")]
-    Failed(String),
+    #[error("{error}")]
+    Failed {
+        /// What went wrong.
+        error: String,
+        /// Why it is not allowed; may be empty.
+        reason: String,
+    },
     /// The gateway cannot ask now.
     #[error(transparent)]
     Unanswered(#[from] ReviewError),
@@ -114,6 +119,20 @@ pub(crate) enum AccessRefusal {
     /// The gateway cannot ask now.
     #[error(transparent)]
     Unanswered(ReviewError),
+}
+
+/// An attempt to authorize a request; without a result until its deadline it is an error.
+// apiserver: pkg/endpoints/filters/metrics.go, recordAuthorizationMetrics
+struct Attempt<'a> {
+    began: Instant,
+    result: &'static str,
+    metrics: &'a Metrics,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.metrics.authorization.attempt(self.result, self.began.elapsed());
+    }
 }
 
 impl Authorizer {
@@ -150,31 +169,30 @@ impl Authorizer {
         self.members.iter().any(|member| matches!(member, Member::Webhook(_)))
     }
 
-    /// Decides the request of `user` for `target`, its path and query.
+    /// Decides the request of `user` for `target`, its path and query. Questions count in the share of `asker`.
     // apiserver: pkg/endpoints/filters/authorization.go, WithAuthorization
     pub(crate) async fn authorize_request(
         &self,
+        asker: &str,
         user: &UserInfo,
-        info: &RequestInfo,
-        target: &str,
+        (info, target): (&RequestInfo, &str),
         trace: &AuthzTrace,
     ) -> Result<AllowedAccess, AccessRefusal> {
-        let began = Instant::now();
+        let mut attempt = Attempt { began: Instant::now(), result: "error", metrics: &self.metrics };
         let question = question::on_request(user, info, info.verb().to_owned());
-        let decided = self.authorize(&question, trace).await;
-        let result = match &decided {
+        let decided = self.authorize(asker, &question, trace).await;
+        attempt.result = match &decided {
             Ok(_) => "allowed",
             Err(AccessError::Forbidden { is_denied: true, .. }) => "denied",
             Err(AccessError::Forbidden { .. }) => "no-opinion",
-            Err(AccessError::Failed(_) | AccessError::Unanswered(_)) => "error",
+            Err(AccessError::Failed { .. } | AccessError::Unanswered(_)) => "error",
         };
-        self.metrics.authorization.attempt(result, began.elapsed());
         decided.map_err(|error| match error {
             AccessError::Forbidden { reason, .. } => {
                 let status = Status::forbidden(&question::attempt(&question), &reason);
                 AccessRefusal::Refused(Box::new(status))
             }
-            AccessError::Failed(error) => {
+            AccessError::Failed { error, .. } => {
                 AccessRefusal::Refused(Box::new(Status::internal_error_text(target, &error)))
             }
             AccessError::Unanswered(error) => AccessRefusal::Unanswered(error),
@@ -186,6 +204,7 @@ impl Authorizer {
     // threat: authorization-bypass
     pub(crate) async fn authorize(
         &self,
+        asker: &str,
         question: &SubjectAccessReviewSpec,
         trace: &AuthzTrace,
     ) -> Result<AllowedAccess, AccessError> {
@@ -193,7 +212,6 @@ impl Authorizer {
             trace.record("system:masters", question, ("allow", false), "");
             return Ok(AllowedAccess::default());
         }
-        let asker = question.user.as_deref().unwrap_or_default();
         let mut reasons = Vec::new();
         let mut errors = Vec::new();
         for member in &self.members {
@@ -206,7 +224,7 @@ impl Authorizer {
             let Opinion { decision, reason, error, until } = opinion;
             match (decision, error) {
                 (Decision::Allow, _) => return Ok(AllowedAccess { reason, until }),
-                (Decision::Deny, Some(error)) => return Err(AccessError::Failed(error)),
+                (Decision::Deny, Some(error)) => return Err(AccessError::Failed { error, reason }),
                 (Decision::Deny, None) => return Err(AccessError::Forbidden { reason, is_denied: true }),
                 (Decision::NoOpinion, error) => {
                     errors.extend(error);
@@ -215,7 +233,7 @@ impl Authorizer {
             }
         }
         Err(match aggregate(&errors) {
-            Some(error) => AccessError::Failed(error),
+            Some(error) => AccessError::Failed { error, reason: reasons.join("\n") },
             None => AccessError::Forbidden { reason: reasons.join("\n"), is_denied: false },
         })
     }

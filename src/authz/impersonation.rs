@@ -111,17 +111,18 @@ impl Impersonator {
         }
     }
 
-    /// The user as whom `requester` makes the request, if it may.
+    /// The user as whom `requester` makes the request, if it may. Questions count in the share of `asker`.
     // threat: unauthorized-impersonation
     pub(crate) async fn impersonate(
         &self,
+        asker: &str,
         requester: &Identity,
         wanted: &WantedUser,
         info: &RequestInfo,
         trace: &AuthzTrace,
     ) -> Result<Identity, ImpersonationError> {
         let began = Instant::now();
-        let result = self.try_modes(&Impersonation { requester, wanted, info, trace }).await;
+        let result = self.try_modes(&Impersonation { asker, requester, wanted, info, trace }).await;
         let (mode, decision) = match &result {
             Ok(found) => (found.mode.name(), "allowed"),
             Err(_) => ("", "denied"),
@@ -165,8 +166,14 @@ impl Impersonator {
             return Ok(found);
         }
         let requester = mode.requester(asked.requester);
-        let mut check =
-            ModeCheck { mode, requester: &requester, impersonator: self, trace: asked.trace, until: None };
+        let mut check = ModeCheck {
+            mode,
+            requester: &requester,
+            impersonator: self,
+            asker: asked.asker,
+            trace: asked.trace,
+            until: None,
+        };
         if let Some(verb) = mode.verb_on_request(asked.info.verb()) {
             check.ask(question::on_request(&requester, asked.info, verb)).await?;
         }
@@ -201,6 +208,7 @@ impl Impersonator {
 
 /// What a request asks for.
 struct Impersonation<'a> {
+    asker: &'a str,
     requester: &'a Identity,
     wanted: &'a WantedUser,
     info: &'a RequestInfo,
@@ -212,6 +220,7 @@ struct ModeCheck<'a> {
     mode: Mode,
     requester: &'a Identity,
     impersonator: &'a Impersonator,
+    asker: &'a str,
     trace: &'a AuthzTrace,
     /// The earliest end of the answers.
     until: Option<Instant>,
@@ -368,15 +377,20 @@ impl ModeCheck<'_> {
         let Impersonator { authorizer, reviewer, .. } = self.impersonator;
         let mut until = None;
         if let Some(authorizer) = authorizer {
-            match authorizer.authorize(question, self.trace).await {
+            match authorizer.authorize(self.asker, question, self.trace).await {
                 Ok(allowed) => until = allowed.until,
                 Err(AccessError::Unanswered(error)) => return Err(error.into()),
-                Err(AccessError::Forbidden { reason: text, .. } | AccessError::Failed(text)) => {
+                Err(AccessError::Failed { error, reason }) if !reason.is_empty() => {
+                    return Err(forbidden(question, &format!("{error}: {reason}")));
+                }
+                Err(
+                    AccessError::Forbidden { reason: text, .. } | AccessError::Failed { error: text, .. },
+                ) => {
                     return Err(forbidden(question, &text));
                 }
             }
         }
-        let answer = reviewer.ask(&self.requester.name, question, self.trace).await?;
+        let answer = reviewer.ask(self.asker, question, self.trace).await?;
         if !answer.status.allowed {
             return Err(forbidden(question, &answer.status.reason));
         }

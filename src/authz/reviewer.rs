@@ -81,7 +81,8 @@ impl AccessReviewer {
         Self::with_client(client, runtime)
     }
 
-    pub(super) fn with_client(client: kube::Client, runtime: &Handle) -> Self {
+    /// Questions go through `client`.
+    pub(crate) fn with_client(client: kube::Client, runtime: &Handle) -> Self {
         Self(CachedReviews::new(BackendReviews { client }, runtime, LIMITS))
     }
 

@@ -8,43 +8,55 @@ mod review;
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use super::answers::{AccessReviewStatus, AccessReviews, AskedAnswer, CachedReviews, ReviewError};
 use super::authorizer::{Decision, Opinion, OpinionSource};
 use super::reviewer::CONTRADICTION;
 use super::settings::{AuthorizationWebhook, FailurePolicy};
 use crate::authn::BearerToken;
-use crate::backend::shares::ShareLimits;
-use crate::http::webhook::{WebhookClient, WebhookError};
+use crate::backend::shares::{FairShares, ShareLimits};
+use crate::http::webhook::{WebhookClient, WebhookError, truncated};
 use crate::metrics::{Metrics, WebhookResult};
+use crate::sync::lock;
 use conditions::MatchConditions;
 
 /// The longest attributes of a question whose answer is cached, together.
 // apiserver: plugin/pkg/authorizer/webhook/webhook.go, maxControlledAttrCacheSize
 const MAX_CACHED_ATTRIBUTES: usize = 10_000;
 
-/// Of one webhook.
+/// The questions to one webhook.
 // threat: review-flood
 const LIMITS: ShareLimits = ShareLimits {
     permits: 512,
-    permits_per_client: 128,
-    queue: 8192,
-    queue_per_client: 2048,
+    permits_per_client: 64,
+    queue: 4096,
+    queue_per_client: 512,
     queue_timeout: Duration::from_secs(10),
 };
+/// The evaluations of one webhook's conditions that may take long.
+const EVALUATIONS: ShareLimits = ShareLimits {
+    permits: 2,
+    permits_per_client: 1,
+    queue: 1024,
+    queue_per_client: 64,
+    queue_timeout: Duration::from_secs(10),
+};
+/// How long after an error of the webhook another one is not logged as such.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A webhook as an authorizer.
 pub(super) struct WebhookAuthorizer {
     settings: AuthorizationWebhook,
     conditions: MatchConditions,
+    evaluations: FairShares<Arc<str>>,
     reviews: CachedReviews<WebhookReviews>,
     metrics: Arc<Metrics>,
 }
@@ -54,8 +66,8 @@ struct WebhookReviews {
     settings: AuthorizationWebhook,
     client: WebhookClient,
     metrics: Arc<Metrics>,
-    /// Whether the last review failed. Only changes are logged as errors.
-    fails: AtomicBool,
+    /// When the last error was logged; `None` once the webhook answers.
+    failed: Mutex<Option<Instant>>,
 }
 
 impl WebhookAuthorizer {
@@ -72,11 +84,12 @@ impl WebhookAuthorizer {
             settings: settings.clone(),
             client: WebhookClient::new(tls, url, *timeout, provider, missing_san)?,
             metrics: Arc::clone(metrics),
-            fails: AtomicBool::new(false),
+            failed: Mutex::default(),
         };
         Ok(Self {
             settings: settings.clone(),
             conditions: MatchConditions::new(name, match_conditions, metrics),
+            evaluations: FairShares::new(EVALUATIONS),
             reviews: CachedReviews::new(reviews, runtime, LIMITS),
             metrics: Arc::clone(metrics),
         })
@@ -136,12 +149,16 @@ impl WebhookAuthorizer {
         asker: &str,
         question: &SubjectAccessReviewSpec,
     ) -> Result<Result<bool, String>, ReviewError> {
-        if !conditions::is_large(question) {
+        if !self.conditions.may_take_long(question) {
             return Ok(self.conditions.match_request(question));
         }
-        let _permit = self.reviews.acquire(asker).await?;
+        let permit = self.evaluations.acquire(asker.into(), 1).await.map_err(|_| ReviewError::Overloaded)?;
         let (conditions, question) = (self.conditions.clone(), question.clone());
-        let matching = self.reviews.runtime().spawn_blocking(move || conditions.match_request(&question));
+        let matching = self.reviews.runtime().spawn_blocking(move || {
+            // Also when the request has ended: an evaluation cannot be cut short.
+            let _permit = permit;
+            conditions.match_request(&question)
+        });
         matching
             .await
             .map_err(|_| ReviewError::Unavailable("matching the conditions was cancelled".to_owned()))
@@ -163,7 +180,7 @@ impl WebhookReviews {
         let body = review::request_body(*version, question)?;
         let bearer = bearer_token.as_ref().map(BearerToken::expose);
         let posting = self.client.post(bearer, body.into(), |attempt| {
-            let status = attempt.answer.and_then(|answer| review::read(*version, bearer, answer));
+            let status = attempt.answer.and_then(|answer| review::read(*version, answer));
             let result = match &status {
                 Ok(_) => WebhookResult::Success,
                 Err(error) => WebhookResult::failed(error.is_timeout),
@@ -171,23 +188,38 @@ impl WebhookReviews {
             self.metrics.authorization.webhook_answered(name, result, attempt.took);
             status
         });
-        posting.await
+        match posting.await {
+            Ok(status) => Ok(AccessReviewStatus { reason: self.redacted(&status.reason), ..status }),
+            Err(error) => Err(WebhookError { text: truncated(self.redacted(&error.text)), ..error }),
+        }
     }
 
-    /// Logs when the webhook begins to fail, and when it answers again.
+    /// Logs that the webhook fails, from time to time, and that it answers again.
     fn log(&self, outcome: &Result<AccessReviewStatus, WebhookError>) {
         let webhook = &*self.settings.name;
-        let fails = outcome.is_err();
-        let failed = self.fails.swap(fails, Ordering::Relaxed);
+        let mut failed = lock(&self.failed);
+        let logged_ago = failed.map(|logged| logged.elapsed());
         match outcome {
-            Err(error) if !failed => {
+            Err(error) if logged_ago.is_none_or(|ago| ago >= LOG_INTERVAL) => {
+                *failed = Some(Instant::now());
                 tracing::error!(webhook, error = %error.text, "failed to make webhook authorizer request");
             }
             Err(error) => {
                 tracing::debug!(webhook, error = %error.text, "failed to make webhook authorizer request");
             }
-            Ok(_) if failed => tracing::info!(webhook, "the authorization webhook answers again"),
+            Ok(_) if logged_ago.is_some_and(|ago| ago >= LOG_INTERVAL) => {
+                *failed = None;
+                tracing::info!(webhook, "the authorization webhook answers again");
+            }
             Ok(_) => {}
+        }
+    }
+
+    /// A text of the webhook without the credential of the gateway.
+    fn redacted(&self, text: &str) -> String {
+        match self.settings.bearer_token.as_ref().map(BearerToken::expose) {
+            Some(token) if !token.is_empty() => text.replace(token, "[the token]"),
+            _ => text.to_owned(),
         }
     }
 }
@@ -217,10 +249,6 @@ impl AccessReviews for WebhookReviews {
             return Duration::ZERO;
         }
         if answer.allowed { self.settings.authorized_ttl } else { self.settings.unauthorized_ttl }
-    }
-
-    fn is_shared(&self) -> bool {
-        !self.settings.authorized_ttl.is_zero() || !self.settings.unauthorized_ttl.is_zero()
     }
 }
 

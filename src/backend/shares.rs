@@ -64,13 +64,22 @@ impl<K: Hash + Eq> FairShares<K> {
         }
     }
 
+    /// As many permits as the request weighs, if they are free.
+    pub(crate) fn try_acquire(&self, client: K, weight: u32) -> Result<SharePermit, SharesExhausted> {
+        self.try_acquire_in(&self.share_of(client), weight).ok_or(SharesExhausted)
+    }
+
+    fn try_acquire_in(&self, share: &ClientShare, weight: u32) -> Option<SharePermit> {
+        let own = Arc::clone(&share.permits).try_acquire_many_owned(weight).ok()?;
+        let shared = Arc::clone(&self.permits).try_acquire_many_owned(weight).ok()?;
+        Some(SharePermit { _own: own, _shared: shared })
+    }
+
     /// Waits for as many permits as the request weighs.
     pub(crate) async fn acquire(&self, client: K, weight: u32) -> Result<SharePermit, SharesExhausted> {
         let share = self.share_of(client);
-        if let Ok(own) = Arc::clone(&share.permits).try_acquire_many_owned(weight)
-            && let Ok(shared) = Arc::clone(&self.permits).try_acquire_many_owned(weight)
-        {
-            return Ok(SharePermit { _own: own, _shared: shared });
+        if let Some(permit) = self.try_acquire_in(&share, weight) {
+            return Ok(permit);
         }
         let _own_slot = share.queue.try_acquire().map_err(|_| SharesExhausted)?;
         let _slot = self.queue.try_acquire().map_err(|_| SharesExhausted)?;

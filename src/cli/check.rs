@@ -162,7 +162,7 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let deps = AuthnDeps::new(runtime.handle().clone(), Arc::new(Metrics::new()));
+    let deps = AuthnDeps::new(runtime.handle().clone(), runtime.handle().clone(), Arc::new(Metrics::new()));
     if let Err(error) = Snapshot::build(&resolved.settings, None, &deps) {
         return failed(&error.to_string());
     }

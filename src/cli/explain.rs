@@ -104,7 +104,7 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let deps = AuthnDeps::new(runtime.handle().clone(), Arc::new(Metrics::new()));
+    let deps = AuthnDeps::new(runtime.handle().clone(), runtime.handle().clone(), Arc::new(Metrics::new()));
     let snapshot = match Snapshot::build(&settings, None, &deps) {
         Ok(snapshot) => snapshot,
         Err(error) => return failed(&error.to_string()),

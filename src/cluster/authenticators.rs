@@ -35,6 +35,8 @@ use crate::metrics::Metrics;
 pub(crate) struct AuthnDeps {
     /// Verifies tokens and sends the requests that this needs, away from the threads that serve requests.
     pub(crate) runtime: Handle,
+    /// Asks authorizers, apart from the verification of tokens: clients choose how much there is to ask.
+    pub(crate) reviews: Handle,
     /// The crypto provider of TLS connections to issuers and webhooks.
     pub(crate) provider: Arc<CryptoProvider>,
     /// The metrics.
@@ -44,9 +46,9 @@ pub(crate) struct AuthnDeps {
 }
 
 impl AuthnDeps {
-    /// Dependencies whose tasks run on `runtime`.
-    pub(crate) fn new(runtime: Handle, metrics: Arc<Metrics>) -> Self {
-        Self { runtime, provider: Arc::new(default_provider()), metrics, reload: Arc::default() }
+    /// Dependencies whose tasks run on `runtime`, and questions to authorizers on `reviews`.
+    pub(crate) fn new(runtime: Handle, reviews: Handle, metrics: Arc<Metrics>) -> Self {
+        Self { runtime, reviews, provider: Arc::new(default_provider()), metrics, reload: Arc::default() }
     }
 }
 

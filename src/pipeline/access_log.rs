@@ -16,8 +16,8 @@ use uuid::Uuid;
 use super::respond::{self, RefusalRenderer, shown_audit_id};
 use super::{AUDIT_ID, LogThrottle};
 use crate::authn::{AuthnError, ProvenIdentity};
-use crate::authz::AccessRefusal;
 use crate::authz::impersonation::ImpersonationError;
+use crate::authz::{AccessRefusal, ReviewError};
 use crate::backend::pool::SendError;
 use crate::clock::UnixTime;
 use crate::cluster::Cluster;
@@ -301,10 +301,10 @@ impl AccessLog {
                 log(RefusalSeverity::Warning, &error.to_string(), message);
             }
             Refusal::Impersonation(ImpersonationError::Unanswered(error)) => {
-                log(RefusalSeverity::Error, &error.to_string(), "impersonation could not be checked");
+                log(unanswered_severity(error), &error.to_string(), "impersonation could not be checked");
             }
             Refusal::Access(AccessRefusal::Unanswered(error)) => {
-                log(RefusalSeverity::Error, &error.to_string(), "authorization could not be decided");
+                log(unanswered_severity(error), &error.to_string(), "authorization could not be decided");
             }
             Refusal::Panic => {
                 line.log_refusal(RefusalSeverity::Error, None, None, "handling the request panicked");
@@ -330,6 +330,17 @@ impl AccessLog {
         let severity = if is_known { RefusalSeverity::Request } else { RefusalSeverity::Error };
         let name = cluster.map(|cluster| cluster.name.as_str());
         self.guard.line.log_refusal(severity, name, Some(&error_chain(error)), "no answer from the backend");
+    }
+}
+
+/// A client that asks for too much is at fault itself.
+fn unanswered_severity(error: &ReviewError) -> RefusalSeverity {
+    match error {
+        ReviewError::Overloaded | ReviewError::TooLarge => RefusalSeverity::Warning,
+        ReviewError::Unavailable(_)
+        | ReviewError::Forbidden(_)
+        | ReviewError::Webhook { .. }
+        | ReviewError::Unusable(_) => RefusalSeverity::Error,
     }
 }
 

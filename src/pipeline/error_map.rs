@@ -79,8 +79,8 @@ impl Refusal {
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
             Self::BadImpersonation(bad) => Status::bad_impersonation(bad.to_string()),
             Self::UnencodableImpersonation(cause) => Status::bad_impersonation(cause.to_string()),
-            Self::Impersonation(ImpersonationError::Unanswered(error))
-            | Self::Access(AccessRefusal::Unanswered(error)) => unanswered_status(error),
+            Self::Impersonation(ImpersonationError::Unanswered(error)) => unanswered_status(error),
+            Self::Access(AccessRefusal::Unanswered(error)) => undecided_status(error),
             Self::Prepare(PrepareError::DotSegment) => Status::bad_request(
                 "the path has a dot segment, which could escape the path prefix of the API server's URL",
             ),
@@ -116,11 +116,30 @@ fn malformed_response(malformed: MalformedRequest) -> RefusalResponse {
     RefusalResponse::Bare(code, text)
 }
 
+/// The response to a request whose attributes no access review can carry.
+const TOO_LARGE: &str = "the user and the selectors of the request are too long for an access review";
+
+/// The response to a request that the gateway's own authorizers cannot decide now. It is refused.
+fn undecided_status(error: &ReviewError) -> Status {
+    match error {
+        ReviewError::Overloaded => Status::too_many_requests(RETRY_AFTER_SECONDS),
+        ReviewError::TooLarge => Status::bad_request(TOO_LARGE),
+        ReviewError::Unavailable(_)
+        | ReviewError::Forbidden(_)
+        | ReviewError::Unusable(_)
+        | ReviewError::Webhook { .. } => Status::service_unavailable(
+            "this gateway cannot authorize the request now, try again later",
+            Some(RETRY_AFTER_SECONDS),
+        ),
+    }
+}
+
 /// The response to a request about which the authorizer says nothing. It is refused, and may be sent again if that can
 /// help.
 fn unanswered_status(error: &ReviewError) -> Status {
     match error {
         ReviewError::Overloaded => Status::too_many_requests(RETRY_AFTER_SECONDS),
+        ReviewError::TooLarge => Status::bad_request(TOO_LARGE),
         ReviewError::Unavailable(_) => Status::service_unavailable(
             "the API server behind this gateway does not answer access reviews, try again later",
             Some(RETRY_AFTER_SECONDS),

@@ -2,6 +2,8 @@
 //! and takes the stage before it by value; only [`Admitted`] can be forwarded. Code that skips a stage does not
 //! compile.
 
+use std::borrow::Cow;
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -15,6 +17,7 @@ use crate::authz::NO_TRACE;
 use crate::authz::impersonation::WantedUser;
 use crate::backend::Backend;
 use crate::cluster::Cluster;
+use crate::http::peer::client_network;
 use crate::http::transport::Incoming;
 use crate::pipeline::forward::ForwardError;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
@@ -178,7 +181,7 @@ impl Identified {
     /// With `--impersonation=backend` the backend decides, and receives the client's `Impersonate-*` headers.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
     // threat: unauthorized-impersonation
-    pub(super) async fn impersonate(self) -> Result<Impersonated, Refusal> {
+    pub(super) async fn impersonate(self, client: IpAddr) -> Result<Impersonated, Refusal> {
         let Self { data, identity: requester, impersonate } = self;
         impersonate.check_known()?;
         let mode = data.cluster().backend.identity();
@@ -190,13 +193,24 @@ impl Identified {
         let identity = match wanted {
             None => requester.clone().encode(mode)?,
             Some(wanted) => {
-                let deciding = impersonator.impersonate(&requester, &wanted, data.info(), &NO_TRACE);
+                let asker = share_of(&requester, client);
+                let deciding = impersonator.impersonate(&asker, &requester, &wanted, data.info(), &NO_TRACE);
                 let impersonated = within(data.deadline(), deciding).await??;
                 impersonated.encode(mode).map_err(Refusal::UnencodableImpersonation)?
             }
         };
         Ok(Impersonated { data, identity, requester, impersonate: ImpersonateHeaders::default() })
     }
+}
+
+/// The share in which a client's questions count: that of its own user, whomever it impersonates, and for anonymous clients
+/// that of its address.
+// threat: review-flood
+fn share_of(requester: &Identity, client: IpAddr) -> Cow<'_, str> {
+    if requester.is_unauthenticated() {
+        return format!("{} at {}", requester.name, client_network(client)).into();
+    }
+    Cow::Borrowed(&requester.name)
 }
 
 /// Waits for `future`, but not beyond the deadline.
@@ -229,10 +243,12 @@ impl Impersonated {
     /// Asks the gateway's own authorizers, if there are any.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — authorization follows impersonation
     // threat: authorization-bypass
-    pub(super) async fn authorize(self) -> Result<Authorized, Refusal> {
+    pub(super) async fn authorize(self, client: IpAddr) -> Result<Authorized, Refusal> {
         if let Some(authorizer) = &self.cluster().authorizer {
             let target = self.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
-            let deciding = authorizer.authorize_request(&self.identity, self.info(), target, &NO_TRACE);
+            let asker = share_of(&self.requester, client);
+            let request = (self.info(), target);
+            let deciding = authorizer.authorize_request(&asker, &self.identity, request, &NO_TRACE);
             within(self.deadline(), deciding).await??;
         }
         Ok(Authorized(self))

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -191,7 +192,6 @@ fn say(request: &Request<Incoming>) -> Option<Response<BoxedBody>> {
     if request.uri().path().ends_with("/subjectaccessreviews") {
         return None;
     }
-    use base64::Engine as _;
     let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
     let meta =
         |namespace: &str, name: &str, uid: &str| json!({"namespace": namespace, "name": name, "uid": uid});

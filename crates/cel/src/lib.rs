@@ -175,6 +175,19 @@ impl Expression {
         self.0.tree.any(&selects)
     }
 
+    /// Whether the expression selects a field of this name, as `x.field`, `x.?field` or `has(x.field)`.
+    // apiserver: pkg/authorization/cel/compile.go — usesFieldSelector
+    pub fn selects(&self, field: &str) -> bool {
+        self.0
+            .tree
+            .any(&|node| matches!(&node.kind, NodeKind::Select { field: selected, .. } if selected == field))
+    }
+
+    /// Whether each evaluation starts a thread, because the expression is nested deeply.
+    pub fn needs_thread(&self) -> bool {
+        self.0.deep
+    }
+
     /// Evaluates the expression. The bindings must be those of its environment; a question to the authorizer is an
     /// error.
     pub fn evaluate(&self, bindings: &Bindings) -> Result<Value, EvalError> {

@@ -130,7 +130,7 @@ async fn try_as(
     name: &str,
     wanted: &WantedUser,
 ) -> Result<UserInfo, ImpersonationError> {
-    let found = impersonator.impersonate(&requester(name), wanted, &get_pod(), &NO_TRACE).await;
+    let found = impersonator.impersonate(name, &requester(name), wanted, &get_pod(), &NO_TRACE).await;
     found.map(|identity| UserInfo::clone(&identity))
 }
 
@@ -161,7 +161,7 @@ async fn an_answer_counts_for_its_time_and_for_one_requester() {
     assert_eq!(api.reviews(), 5, "another requester");
     let mut other = UserInfo::clone(&requester("alice"));
     other.extra.insert("k".to_owned(), vec!["v".to_owned()]);
-    impersonator.impersonate(&other.into(), &bob(), &get_pod(), &NO_TRACE).await.unwrap();
+    impersonator.impersonate("asker", &other.into(), &bob(), &get_pod(), &NO_TRACE).await.unwrap();
     assert_eq!(api.reviews(), 6, "the same name with another attribute");
 }
 
@@ -192,13 +192,19 @@ async fn the_oldest_answer_decides_how_long_an_impersonation_is_kept() {
     let impersonator = api.impersonator();
     let get = |path: &str| RequestInfo::parse(&Method::GET, path, None).unwrap();
     let pods = get("/api/v1/pods/a");
-    impersonator.impersonate(&requester("alice"), &bob(), &pods, &NO_TRACE).await.unwrap();
+    impersonator.impersonate("asker", &requester("alice"), &bob(), &pods, &NO_TRACE).await.unwrap();
     assert_eq!(api.reviews(), 2);
     tokio::time::advance(Duration::from_secs(9)).await;
-    impersonator.impersonate(&requester("alice"), &bob(), &get("/api/v1/pods/b"), &NO_TRACE).await.unwrap();
+    impersonator
+        .impersonate("asker", &requester("alice"), &bob(), &get("/api/v1/pods/b"), &NO_TRACE)
+        .await
+        .unwrap();
     assert_eq!(api.reviews(), 3, "the user is known, the request is not");
     tokio::time::advance(Duration::from_secs(2)).await;
-    impersonator.impersonate(&requester("alice"), &bob(), &get("/api/v1/pods/b"), &NO_TRACE).await.unwrap();
+    impersonator
+        .impersonate("asker", &requester("alice"), &bob(), &get("/api/v1/pods/b"), &NO_TRACE)
+        .await
+        .unwrap();
     assert_eq!(api.reviews(), 4, "the answer about the user has ended, that about the request has not");
 }
 
@@ -253,7 +259,7 @@ async fn the_rules_of_anonymous_and_large_users_are_not_asked_for() {
     let impersonator = api.impersonator();
     let large = UserInfo { groups: vec!["g".repeat(20_000)], ..UserInfo::named("alice") };
     for user in [UserInfo::anonymous(), large] {
-        impersonator.impersonate(&user.into(), &many_groups(), &get_pod(), &NO_TRACE).await.unwrap();
+        impersonator.impersonate("asker", &user.into(), &many_groups(), &get_pod(), &NO_TRACE).await.unwrap();
     }
     assert_eq!(api.rule_reviews.load(Ordering::SeqCst), 0);
 }
@@ -329,7 +335,10 @@ async fn a_requesters_flood_delays_no_other() {
                 let wanted = wanted(&[("impersonate-user", &name)]);
                 let path = format!("/api/v1/pods/{number}");
                 let info = RequestInfo::parse(&Method::GET, &path, None).unwrap();
-                impersonator.impersonate(&requester("flood"), &wanted, &info, &NO_TRACE).await.unwrap_err()
+                impersonator
+                    .impersonate("asker", &requester("flood"), &wanted, &info, &NO_TRACE)
+                    .await
+                    .unwrap_err()
             })
         })
         .collect();

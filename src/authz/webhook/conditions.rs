@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use crate::authz::authorizer::aggregate;
 use crate::metrics::Metrics;
 
-/// Up to this many groups and extra values, conditions are evaluated where requests are served.
+/// Up to this many texts, conditions are evaluated where requests are served.
 const MAX_SMALL_VALUES: usize = 64;
-/// The same for the length of all texts of the user.
+/// The same for the length of all texts.
 const MAX_SMALL_BYTES: usize = 8 << 10;
 
 /// All conditions of a webhook. Cheap to clone.
@@ -22,12 +22,21 @@ const MAX_SMALL_BYTES: usize = 8 << 10;
 pub(super) struct MatchConditions {
     webhook: Arc<str>,
     all: Arc<[Expression]>,
+    /// Whether any condition reads the field selector, and the label selector.
+    uses_selectors: (bool, bool),
     metrics: Arc<Metrics>,
 }
 
 impl MatchConditions {
     pub(super) fn new(webhook: &str, all: &[Expression], metrics: &Arc<Metrics>) -> Self {
-        Self { webhook: webhook.into(), all: all.into(), metrics: Arc::clone(metrics) }
+        let uses = |field| all.iter().any(|condition| condition.selects(field));
+        let uses_selectors = (uses("fieldSelector"), uses("labelSelector"));
+        Self { webhook: webhook.into(), all: all.into(), uses_selectors, metrics: Arc::clone(metrics) }
+    }
+
+    /// Whether the evaluation may take long: the client controls the number of values, and conditions may combine them.
+    pub(super) fn may_take_long(&self, question: &SubjectAccessReviewSpec) -> bool {
+        !self.all.is_empty() && (is_large(question) || self.all.iter().any(Expression::needs_thread))
     }
 
     /// Whether all conditions hold. One that is false decides, whatever the errors of others.
@@ -38,42 +47,56 @@ impl MatchConditions {
         }
         let metrics = &self.metrics.authorization;
         let began = Instant::now();
-        let matched = self.evaluate(&Bindings::default().with("request", &request(question)));
+        let mut errors = Vec::new();
+        let request = request(question, self.uses_selectors);
+        let matched = self.evaluate(&Bindings::default().with("request", &request), &mut errors);
         metrics.conditions_evaluated(&self.webhook, began.elapsed());
-        match &matched {
-            Ok(true) => {}
-            Ok(false) => metrics.excluded_by_conditions(&self.webhook),
-            Err(_) => metrics.conditions_failed(&self.webhook),
+        if !errors.is_empty() {
+            metrics.conditions_failed(&self.webhook);
         }
-        matched
+        if !matched {
+            metrics.excluded_by_conditions(&self.webhook);
+            return Ok(false);
+        }
+        aggregate(&errors).map_or(Ok(true), Err)
     }
 
-    fn evaluate(&self, bindings: &Bindings) -> Result<bool, String> {
-        let mut errors: Vec<String> = Vec::new();
+    /// Whether no condition is false. Collects the errors of the others.
+    fn evaluate(&self, bindings: &Bindings, errors: &mut Vec<String>) -> bool {
         for condition in &*self.all {
             let problem = match condition.evaluate(bindings) {
                 Ok(CelValue::Bool(true)) => continue,
-                Ok(CelValue::Bool(false)) => return Ok(false),
+                Ok(CelValue::Bool(false)) => return false,
                 Ok(_) => "its result is not a bool".to_owned(),
                 Err(error) => error.to_string(),
             };
             let text = condition.text();
-            let error = format!("cel evaluation error: expression '{text}' resulted in error: {problem}");
-            if !errors.contains(&error) {
-                errors.push(error);
-            }
+            errors.push(format!("cel evaluation error: expression '{text}' resulted in error: {problem}"));
         }
-        aggregate(&errors).map_or(Ok(true), Err)
+        true
     }
 }
 
-/// Whether the evaluation may take long: the client controls the number of values, and conditions may combine them.
-pub(super) fn is_large(question: &SubjectAccessReviewSpec) -> bool {
-    let groups = question.groups.iter().flatten();
-    let extra = question.extra.iter().flatten().flat_map(|(key, values)| std::iter::once(key).chain(values));
+/// Whether a question has many values, or long ones.
+fn is_large(question: &SubjectAccessReviewSpec) -> bool {
+    let SubjectAccessReviewSpec { user, uid, groups, extra, resource_attributes, non_resource_attributes } =
+        question;
+    let groups = groups.iter().flatten();
+    let extra = extra.iter().flatten().flat_map(|(key, values)| std::iter::once(key).chain(values));
+    let path = non_resource_attributes.iter().flat_map(|on| [&on.path, &on.verb]).flatten();
+    let resource = resource_attributes.iter().flat_map(|on| {
+        [&on.namespace, &on.verb, &on.group, &on.version, &on.resource, &on.subresource, &on.name]
+    });
+    let fields = resource_attributes.iter().flat_map(|on| &on.field_selector);
+    let fields = fields.flat_map(|selector| selector.requirements.iter().flatten());
+    let fields = fields.flat_map(|each| std::iter::once(&each.key).chain(each.values.iter().flatten()));
+    let labels = resource_attributes.iter().flat_map(|on| &on.label_selector);
+    let labels = labels.flat_map(|selector| selector.requirements.iter().flatten());
+    let labels = labels.flat_map(|each| std::iter::once(&each.key).chain(each.values.iter().flatten()));
+    let texts = user.iter().chain(uid).chain(groups).chain(extra).chain(path).chain(resource.flatten());
     let mut values = 0;
     let mut bytes = 0;
-    groups.chain(extra).any(|text| {
+    texts.chain(fields).chain(labels).any(|text| {
         values += 1;
         bytes += text.len();
         values > MAX_SMALL_VALUES || bytes > MAX_SMALL_BYTES
@@ -82,7 +105,7 @@ pub(super) fn is_large(question: &SubjectAccessReviewSpec) -> bool {
 
 /// The value of `request`: all fields of the user and all strings, also empty ones.
 // compile.go, convertObjectToUnstructured
-fn request(question: &SubjectAccessReviewSpec) -> Value {
+fn request(question: &SubjectAccessReviewSpec, uses_selectors: (bool, bool)) -> Value {
     let mut request = Map::new();
     let mut set = |name: &str, value: Value| request.insert(name.to_owned(), value);
     set("user", text(question.user.as_ref()));
@@ -90,7 +113,7 @@ fn request(question: &SubjectAccessReviewSpec) -> Value {
     set("uid", text(question.uid.as_ref()));
     set("extra", json!(question.extra.clone().unwrap_or_default()));
     if let Some(on) = &question.resource_attributes {
-        set("resourceAttributes", resource_attributes(on));
+        set("resourceAttributes", resource_attributes(on, uses_selectors));
     }
     if let Some(on) = &question.non_resource_attributes {
         set("nonResourceAttributes", json!({"path": text(on.path.as_ref()), "verb": text(on.verb.as_ref())}));
@@ -98,7 +121,7 @@ fn request(question: &SubjectAccessReviewSpec) -> Value {
     Value::Object(request)
 }
 
-fn resource_attributes(on: &ResourceAttributes) -> Value {
+fn resource_attributes(on: &ResourceAttributes, (uses_fields, uses_labels): (bool, bool)) -> Value {
     let texts = [
         ("namespace", &on.namespace),
         ("verb", &on.verb),
@@ -110,13 +133,21 @@ fn resource_attributes(on: &ResourceAttributes) -> Value {
     ];
     let mut attributes: Map<String, Value> =
         texts.into_iter().map(|(name, value)| (name.to_owned(), text(value.as_ref()))).collect();
-    let fields = on.field_selector.as_ref().and_then(|selector| selector.requirements.as_ref());
+    let fields = on
+        .field_selector
+        .as_ref()
+        .filter(|_| uses_fields)
+        .and_then(|selector| selector.requirements.as_ref());
     let fields =
         fields.map(|all| all.iter().map(|each| requirement(&each.key, &each.operator, &each.values)));
     if let Some(all) = fields {
         attributes.insert("fieldSelector".to_owned(), json!({"requirements": all.collect::<Value>()}));
     }
-    let labels = on.label_selector.as_ref().and_then(|selector| selector.requirements.as_ref());
+    let labels = on
+        .label_selector
+        .as_ref()
+        .filter(|_| uses_labels)
+        .and_then(|selector| selector.requirements.as_ref());
     let labels =
         labels.map(|all| all.iter().map(|each| requirement(&each.key, &each.operator, &each.values)));
     if let Some(all) = labels {

@@ -48,22 +48,21 @@ struct ReviewedStatus {
     denied: bool,
     #[serde(deserialize_with = "or_null")]
     reason: String,
+    /// Of no effect, but of this type.
+    #[serde(deserialize_with = "or_null", rename = "evaluationError")]
+    _evaluation_error: String,
     #[serde(flatten)]
     _object: ObjectOnly,
 }
 
-/// Decodes a response. `bearer` is the gateway's credential, which errors must not quote.
+/// Decodes a response. Its texts may quote the gateway's credential.
 pub(super) fn read(
     version: SubjectAccessReviewVersion,
-    bearer: Option<&str>,
     answer: &HttpsResponse,
 ) -> Result<AccessReviewStatus, WebhookError> {
-    let redact = |text: &str| match bearer {
-        Some(token) if !token.is_empty() => text.replace(token, "[the token]"),
-        _ => text.to_owned(),
-    };
-    let status = read_review::<ReviewedStatus>(answer, "SubjectAccessReview", version.api_version(), redact)?;
-    let ReviewedStatus { allowed, denied, reason, _object } = status;
+    let (kind, version) = ("SubjectAccessReview", version.api_version());
+    let status = read_review::<ReviewedStatus>(answer, kind, version, str::to_owned)?;
+    let ReviewedStatus { allowed, denied, reason, .. } = status;
     Ok(AccessReviewStatus { allowed, denied, reason })
 }
 

@@ -117,6 +117,10 @@ fn forbidden(reason: &str, is_denied: bool) -> Result<AllowedAccess, AccessError
     Err(AccessError::Forbidden { reason: reason.to_owned(), is_denied })
 }
 
+fn failure(error: &str) -> AccessError {
+    AccessError::Failed { error: error.to_owned(), reason: String::new() }
+}
+
 fn is_allowed(result: &Result<AllowedAccess, AccessError>) -> bool {
     result.is_ok()
 }
@@ -166,7 +170,7 @@ async fn the_review_is_kube_apiservers() {
         let authorizer = only(AuthorizationWebhook { version, ..service.webhook() });
         for (user, path, query, expected) in cases.clone() {
             let info = RequestInfo::parse(&Method::GET, path, query).unwrap();
-            authorizer.authorize_request(&user, &info, path, &NO_TRACE).await.unwrap();
+            authorizer.authorize_request("asker", &user, (&info, path), &NO_TRACE).await.unwrap();
             let mut expected = expected.clone();
             if version == SubjectAccessReviewVersion::V1Beta1
                 && let Some(groups) = expected.as_object_mut().unwrap().remove("groups")
@@ -226,7 +230,7 @@ async fn answers_are_cached_and_errors_are_not() {
     ];
     for (name, question, code, allowed, expected, calls) in cases {
         service.answers(code, json!({"allowed": allowed}));
-        let result = match authorizer.authorize(&question, &NO_TRACE).await {
+        let result = match authorizer.authorize("asker", &question, &NO_TRACE).await {
             Ok(_) => Ok(true),
             Err(AccessError::Forbidden { .. }) => Ok(false),
             Err(_) => Err(()),
@@ -241,16 +245,13 @@ async fn without_a_ttl_each_request_is_asked() {
     let authorizer = only(AuthorizationWebhook { unauthorized_ttl: LONG, ..service.webhook() });
     let question = on_pods("alice", "get", "n");
     for _ in 0..2 {
-        let allowed = authorizer.authorize(&question, &NO_TRACE).await.unwrap();
-        assert!(
-            allowed.until.unwrap() <= tokio::time::Instant::now(),
-            "an impersonation may not last longer"
-        );
+        let allowed = authorizer.authorize("asker", &question, &NO_TRACE).await.unwrap();
+        assert!(allowed.until.unwrap() <= Instant::now(), "an impersonation may not last longer");
     }
     assert_eq!(service.take().len(), 2);
     service.answers(200, json!({"allowed": false}));
     for _ in 0..2 {
-        assert_eq!(authorizer.authorize(&question, &NO_TRACE).await, forbidden("", false));
+        assert_eq!(authorizer.authorize("asker", &question, &NO_TRACE).await, forbidden("", false));
     }
     assert_eq!(service.take().len(), 1);
 }
@@ -354,17 +355,17 @@ async fn conditions_decide_whether_the_webhook_is_asked() {
         for failure_policy in [FailurePolicy::NoOpinion, FailurePolicy::Deny] {
             let match_conditions = conditions(expressions);
             let webhook = AuthorizationWebhook { failure_policy, match_conditions, ..service.webhook() };
-            let result = only(webhook.clone()).authorize(question, &NO_TRACE).await;
+            let result = only(webhook.clone()).authorize("asker", question, &NO_TRACE).await;
             match expected {
                 Ok(true) => assert!(is_allowed(&result), "{name}: {result:?}"),
                 Ok(false) => assert_eq!(result, forbidden("", false), "{name}"),
-                Err(error) => assert_eq!(result, Err(AccessError::Failed(error.clone())), "{name}"),
+                Err(error) => assert_eq!(result, Err(failure(error)), "{name}"),
             }
             assert_eq!(service.take().len(), usize::from(*expected == Ok(true)), "{name}");
             // A condition that is false leaves the decision to the next one; an error does with `NoOpinion` alone.
             let webhook = AuthorizerSettings::Webhook(Box::new(webhook));
             let result = build(vec![webhook, AuthorizerSettings::AlwaysAllow], &metrics())
-                .authorize(question, &NO_TRACE)
+                .authorize("asker", question, &NO_TRACE)
                 .await;
             let refused = expected.is_err() && failure_policy == FailurePolicy::Deny;
             assert_eq!(is_allowed(&result), !refused, "{name}");
@@ -379,11 +380,12 @@ async fn conditions_on_large_users_hold_as_well() {
     let service = Service::start().await;
     let groups = (0..1000).map(|number| format!("group{number}")).collect();
     let question = SubjectAccessReviewSpec { groups: Some(groups), ..on_pods("alice", "get", "n") };
-    assert!(conditions::is_large(&question));
+    let matched = MatchConditions::new("policy", &conditions(&["true"]), &metrics());
+    assert!(matched.may_take_long(&question));
     for (expression, asked) in [("'group999' in request.groups", 1), ("'group1000' in request.groups", 0)] {
         let match_conditions = conditions(&[expression]);
         let authorizer = only(AuthorizationWebhook { match_conditions, ..service.webhook() });
-        assert_eq!(is_allowed(&authorizer.authorize(&question, &NO_TRACE).await), asked == 1);
+        assert_eq!(is_allowed(&authorizer.authorize("asker", &question, &NO_TRACE).await), asked == 1);
         assert_eq!(service.take().len(), asked);
     }
 }
@@ -393,7 +395,7 @@ async fn answers_decide_as_in_kube_apiserver() {
     let service = Service::start().await;
     let contradiction = "webhook subject access review returned both allow and deny response";
     let error = "an error on the server (\"HTTP Error\") has prevented the request from succeeding";
-    let failed = |text: &str| Err(AccessError::Failed(text.to_owned()));
+    let failed = |text: &str| Err(failure(text));
     // The answer; the result of the webhook alone, and before AlwaysAllow; with failurePolicy Deny.
     let cases: [(&str, u16, Value, _, bool, bool); 9] = [
         ("no opinion", 200, json!({"allowed": false, "reason": "no"}), forbidden("no", false), true, true),
@@ -423,7 +425,7 @@ async fn answers_decide_as_in_kube_apiserver() {
     for (name, code, answer, alone, open, closed) in cases {
         service.answers(code, answer);
         let question = on_pods("alice", "get", "n");
-        let result = only(service.webhook()).authorize(&question, &NO_TRACE).await;
+        let result = only(service.webhook()).authorize("asker", &question, &NO_TRACE).await;
         let text = |result: &Result<AllowedAccess, AccessError>| {
             format!("{result:?}").split(": line ").next().unwrap_or_default().to_owned()
         };
@@ -433,7 +435,7 @@ async fn answers_decide_as_in_kube_apiserver() {
             let webhook = AuthorizerSettings::Webhook(Box::new(webhook));
             let authorizer = build(vec![webhook, AuthorizerSettings::AlwaysAllow], &metrics());
             assert_eq!(
-                is_allowed(&authorizer.authorize(&question, &NO_TRACE).await),
+                is_allowed(&authorizer.authorize("asker", &question, &NO_TRACE).await),
                 allowed,
                 "{name} {failure_policy:?}"
             );
@@ -456,28 +458,35 @@ async fn the_first_decision_counts_and_reasons_are_joined() {
     let question = on_pods("alice", "get", "n");
     first.answers(200, json!({"allowed": false, "reason": "I do not know"}));
     second.answers(200, json!({"allowed": false, "reason": "nor do I"}));
-    assert_eq!(authorizer.authorize(&question, &NO_TRACE).await, forbidden("I do not know\nnor do I", false));
+    assert_eq!(
+        authorizer.authorize("asker", &question, &NO_TRACE).await,
+        forbidden("I do not know\nnor do I", false)
+    );
     second.answers(200, json!({"allowed": true, "reason": "I know"}));
-    assert_eq!(authorizer.authorize(&question, &NO_TRACE).await.unwrap().reason, "I know");
+    assert_eq!(authorizer.authorize("asker", &question, &NO_TRACE).await.unwrap().reason, "I know");
     second.answers(200, json!({"denied": true, "reason": "never"}));
-    assert_eq!(authorizer.authorize(&question, &NO_TRACE).await, forbidden("never", true));
+    assert_eq!(authorizer.authorize("asker", &question, &NO_TRACE).await, forbidden("never", true));
     first.answers(404, Value::Null);
     assert_eq!(
-        authorizer.authorize(&question, &NO_TRACE).await,
+        authorizer.authorize("asker", &question, &NO_TRACE).await,
         forbidden("never", true),
         "a denial has no other's error"
     );
     second.answers(200, json!({"allowed": false}));
-    let missing = AccessError::Failed("the server could not find the requested resource".to_owned());
-    assert_eq!(authorizer.authorize(&question, &NO_TRACE).await, Err(missing.clone()));
+    let missing = failure("the server could not find the requested resource");
+    assert_eq!(authorizer.authorize("asker", &question, &NO_TRACE).await, Err(missing.clone()));
     second.answers(404, Value::Null);
-    assert_eq!(authorizer.authorize(&question, &NO_TRACE).await, Err(missing), "the same error once");
+    assert_eq!(
+        authorizer.authorize("asker", &question, &NO_TRACE).await,
+        Err(missing),
+        "the same error once"
+    );
     first.take();
     second.take();
-    assert!(both(FailurePolicy::Deny).authorize(&question, &NO_TRACE).await.is_err());
+    assert!(both(FailurePolicy::Deny).authorize("asker", &question, &NO_TRACE).await.is_err());
     assert_eq!((first.take().len(), second.take().len()), (1, 0), "the first denies");
     let masters = SubjectAccessReviewSpec { groups: Some(vec!["system:masters".to_owned()]), ..question };
-    assert!(is_allowed(&authorizer.authorize(&masters, &NO_TRACE).await));
+    assert!(is_allowed(&authorizer.authorize("asker", &masters, &NO_TRACE).await));
     assert_eq!(first.take().len(), 0);
 }
 
@@ -491,7 +500,7 @@ async fn refusals_have_kube_apiservers_bodies() {
     let info = RequestInfo::parse(&Method::GET, "/api/v1/namespaces/n/pods", Some("limit=1&x=<y>")).unwrap();
     let refused = async |authorizer: &Authorizer| {
         let Err(AccessRefusal::Refused(status)) =
-            authorizer.authorize_request(&user, &info, target, &NO_TRACE).await
+            authorizer.authorize_request("asker", &user, (&info, target), &NO_TRACE).await
         else {
             unreachable!("it is refused")
         };
@@ -533,13 +542,13 @@ async fn a_flood_is_refused_and_disturbs_no_other_user() {
     for number in 0..count {
         let authorizer = Arc::clone(&authorizer);
         let question = on_pods("flood", "get", &format!("n{number}"));
-        flood.spawn(async move { authorizer.authorize(&question, &NO_TRACE).await });
+        flood.spawn(async move { authorizer.authorize("flood", &question, &NO_TRACE).await });
     }
     for _ in 0..100 {
         let refused = flood.join_next().await.unwrap().unwrap();
         assert_eq!(refused, Err(AccessError::Unanswered(ReviewError::Overloaded)));
     }
-    let calm = authorizer.authorize(&on_pods("calm", "get", "n"), &NO_TRACE).await;
+    let calm = authorizer.authorize("calm", &on_pods("calm", "get", "n"), &NO_TRACE).await;
     assert_eq!(calm, forbidden("", true));
     assert!(service.take().len() <= LIMITS.permits_per_client + 1);
 }
@@ -562,7 +571,7 @@ async fn a_silent_webhook_ends_with_the_timeout() {
     let alone = build(vec![AuthorizerSettings::Webhook(Box::new(webhook))], &counted);
     for _ in 0..2 {
         let text = "no answer from the authorization webhook \"policy\"".to_owned();
-        assert_eq!(alone.authorize(&question, &NO_TRACE).await, Err(AccessError::Failed(text)));
+        assert_eq!(alone.authorize("asker", &question, &NO_TRACE).await, Err(failure(&text)));
     }
     let (text, _) = counted.render();
     for line in [
@@ -587,25 +596,123 @@ async fn answers_outlive_a_reload_that_does_not_change_the_webhook() {
     };
     let question = on_pods("alice", "get", "n");
     let first = build(settings(LONG), None);
-    first.authorize(&question, &NO_TRACE).await.unwrap();
-    build(settings(LONG), Some(&first)).authorize(&question, &NO_TRACE).await.unwrap();
+    first.authorize("asker", &question, &NO_TRACE).await.unwrap();
+    build(settings(LONG), Some(&first)).authorize("asker", &question, &NO_TRACE).await.unwrap();
     assert_eq!(service.take().len(), 1);
-    build(settings(LONG * 2), Some(&first)).authorize(&question, &NO_TRACE).await.unwrap();
+    build(settings(LONG * 2), Some(&first)).authorize("asker", &question, &NO_TRACE).await.unwrap();
     assert_eq!(service.take().len(), 1);
 }
 
-/// An error quotes the webhook's text, but not the credential with which the gateway asked.
+/// Errors and reasons quote the webhook's text, but not the credential with which the gateway asked.
 #[tokio::test]
-async fn errors_omit_the_credential() {
+async fn texts_omit_the_credential() {
+    type Text = fn(&str) -> (u16, Value);
+    let texts: [Text; 4] = [
+        |credential| (403, json!(format!("no entry for {credential}"))),
+        |credential| {
+            (
+                401,
+                json!({"kind": "Status", "status": "Failure", "message": format!("bad {credential}"), "code": 401}),
+            )
+        },
+        |credential| (200, json!({"kind": credential, "apiVersion": credential})),
+        |credential| (200, json!({"status": {"denied": true, "reason": credential}})),
+    ];
+    for text in texts {
+        let ca = Ca::new("servers");
+        let server = TestServer::of(&ca, H2, move |asked| {
+            let credential = asked.headers.get("authorization").unwrap().to_str().unwrap();
+            let (code, body) = text(credential);
+            reply(code, body.to_string())
+        })
+        .await;
+        let service = Service { ca, server, answer: Arc::default() };
+        let bearer_token = Some(BearerToken::new("s3cr3t"));
+        let webhook = only(AuthorizationWebhook { bearer_token, ..service.webhook() });
+        let refused = webhook.authorize("asker", &on_pods("alice", "get", "n"), &NO_TRACE).await.unwrap_err();
+        let refused = format!("{refused:?}");
+        assert!(refused.contains("[the token]") && !refused.contains("s3cr3t"), "{refused}");
+    }
+}
+
+/// A question that a client makes long takes its share, and a longer one is not asked.
+#[tokio::test]
+async fn long_questions_are_bounded() {
+    let service = Service::start().await;
+    let authorizer = only(service.webhook());
+    let of = |length: usize| SubjectAccessReviewSpec {
+        groups: Some(vec!["g".repeat(length)]),
+        ..on_pods("alice", "get", "n")
+    };
+    assert!(is_allowed(&authorizer.authorize("asker", &of(200 << 10), &NO_TRACE).await));
+    let refused = authorizer.authorize("asker", &of(257 << 10), &NO_TRACE).await;
+    assert_eq!(refused, Err(AccessError::Unanswered(ReviewError::TooLarge)));
+}
+
+/// A webhook that answers when it is told to.
+async fn held() -> (Service, Arc<tokio::sync::Semaphore>) {
     let ca = Ca::new("servers");
-    let server = TestServer::of(&ca, H2, |asked| {
-        let credential = asked.headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
-        reply(403, format!("no entry for {}", credential.unwrap_or_default()))
+    let config = crate::http::https_client::testing::serving(&ca.server(&["127.0.0.1"]), None, H1);
+    let released = Arc::new(tokio::sync::Semaphore::new(0));
+    let holding = Arc::clone(&released);
+    let server = TestServer::start(config, "127.0.0.1:0", move |_| {
+        let holding = Arc::clone(&holding);
+        Box::pin(async move {
+            holding.acquire().await.unwrap().forget();
+            reply(200, json!({"status": {"allowed": true}}).to_string())
+        })
     })
     .await;
-    let service = Service { ca, server, answer: Arc::default() };
-    let bearer_token = Some(BearerToken::new("s3cr3t"));
-    let webhook = only(AuthorizationWebhook { bearer_token, ..service.webhook() });
-    let refused = webhook.authorize(&on_pods("alice", "get", "n"), &NO_TRACE).await.unwrap_err();
-    assert_eq!(refused, AccessError::Failed("no entry for Bearer [the token]".to_owned()));
+    (Service { ca, server, answer: Arc::default() }, released)
+}
+
+async fn until_asked(service: &Service) {
+    while service.server.take().is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A request that joins another's question does not use an answer whose time is over.
+#[tokio::test]
+async fn a_shared_question_gives_no_answer_beyond_its_time() {
+    let (service, released) = held().await;
+    let authorizer = Arc::new(only(AuthorizationWebhook { unauthorized_ttl: LONG, ..service.webhook() }));
+    let ask = || {
+        let authorizer = Arc::clone(&authorizer);
+        tokio::spawn(
+            async move { authorizer.authorize("asker", &on_pods("alice", "get", "n"), &NO_TRACE).await },
+        )
+    };
+    let first = ask();
+    until_asked(&service).await;
+    let second = ask();
+    tokio::task::yield_now().await;
+    released.add_permits(1);
+    assert!(is_allowed(&first.await.unwrap()));
+    until_asked(&service).await;
+    released.add_permits(1);
+    assert!(is_allowed(&second.await.unwrap()));
+}
+
+/// A question ends with the requests that wait for it, and frees its share.
+#[tokio::test]
+async fn a_question_ends_with_its_requests() {
+    let (service, released) = held().await;
+    let authorizer = Arc::new(only(AuthorizationWebhook { authorized_ttl: LONG, ..service.webhook() }));
+    let ask = |namespace: String| {
+        let authorizer = Arc::clone(&authorizer);
+        tokio::spawn(async move {
+            authorizer.authorize("asker", &on_pods("alice", "get", &namespace), &NO_TRACE).await
+        })
+    };
+    let waiting: Vec<_> = (0..LIMITS.permits_per_client).map(|number| ask(format!("n{number}"))).collect();
+    until_asked(&service).await;
+    for request in waiting {
+        request.abort();
+        request.await.unwrap_err();
+    }
+    let last = ask("last".to_owned());
+    until_asked(&service).await;
+    released.add_permits(1);
+    assert!(is_allowed(&last.await.unwrap()));
 }

@@ -232,7 +232,8 @@ impl ExplainedRequest {
                 return Err((None, text.to_owned()));
             }
             (Some(wanted), Some(impersonator)) => {
-                let deciding = impersonator.impersonate(requester, wanted, &self.info, trace).await;
+                let deciding =
+                    impersonator.impersonate(&requester.name, requester, wanted, &self.info, trace).await;
                 deciding.map_err(|error| {
                     let message = match error {
                         ImpersonationError::Forbidden(status) => status.message,
@@ -244,7 +245,8 @@ impl ExplainedRequest {
         };
         let path = self.target.split_once(' ').map_or("", |(_, path)| path);
         if let Some(authorizer) = &cluster.authorizer {
-            let deciding = authorizer.authorize_request(&identity, &self.info, path, trace).await;
+            let deciding =
+                authorizer.authorize_request(&requester.name, &identity, (&self.info, path), trace).await;
             deciding.map_err(|refusal| {
                 let message = match refusal {
                     AccessRefusal::Refused(status) => status.message.trim_end().to_owned(),

@@ -6,12 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
-use kube::api::PostParams;
-use kube::core::Request;
-use kube::{Resource as _, ResourceExt as _};
-use serde::Deserialize;
+use kube::ResourceExt as _;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tracing::{debug, error, info, warn};
@@ -19,11 +17,10 @@ use tracing::{debug, error, info, warn};
 use super::conditions::Conditions;
 use super::feed::{CsrFeed, CsrSummary, RequestKey};
 use super::{
-    APPROVED, Csr, DENIED, MAX_REQUEST, Subresource, WriteOutcome, condition, error_message, has_condition,
-    usages, with_condition, write,
+    APPROVED, Csr, DENIED, Subresource, WriteOutcome, condition, has_condition, usages, with_condition, write,
 };
+use crate::authz::{AccessReviewer, NO_TRACE, ReviewError};
 use crate::controllers::ControllerContext;
-use crate::controllers::client::MaxBytes;
 use crate::controllers::queue::{AttemptOutcome, RetryPolicy};
 use crate::controllers::settings::ControllerName;
 use crate::controllers::worker::work;
@@ -85,7 +82,8 @@ pub(crate) async fn run(context: ControllerContext) -> std::convert::Infallible 
     };
     let (requests, feeding) = feed.start();
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_VERIFICATIONS));
-    let handle = |key| handle(&context, &permits, key);
+    let reviewer = AccessReviewer::with_client(context.client.clone(), &Handle::current());
+    let handle = |key| handle(&context, &permits, &reviewer, key);
     let working =
         work(&context, ControllerName::CsrApproving, RetryPolicy::CERTIFICATES, requests, &forgotten, handle);
     tokio::select! {
@@ -100,7 +98,12 @@ fn is_undecided(summary: &CsrSummary) -> bool {
 }
 
 /// Processes a request. A verification holds one of `permits` until it ends, even if its attempt has timed out.
-async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: RequestKey) -> AttemptOutcome {
+async fn handle(
+    context: &ControllerContext,
+    permits: &Arc<Semaphore>,
+    reviewer: &AccessReviewer,
+    key: RequestKey,
+) -> AttemptOutcome {
     let csr = match super::read_unissued(context, ControllerName::CsrApproving, &key).await {
         Ok(csr) => Arc::new(csr),
         Err(outcome) => return outcome,
@@ -131,7 +134,7 @@ async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: Requ
         }
     };
     for kind in &kinds {
-        match is_allowed(context, &csr.spec, *kind).await {
+        match is_allowed(context, reviewer, &csr.spec, *kind).await {
             Ok(true) => {
                 if context.writes.is_closed() {
                     return AttemptOutcome::Retry;
@@ -168,8 +171,8 @@ async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: Requ
 }
 
 /// Logs once that the API server does not answer subject access reviews.
-fn log_review_failure(context: &ControllerContext, key: &RequestKey, problem: &kube::Error) {
-    let (cluster, csr, problem) = (&*context.cluster, &*key.name, error_message(problem));
+fn log_review_failure(context: &ControllerContext, key: &RequestKey, problem: &ReviewError) {
+    let (cluster, csr) = (&*context.cluster, &*key.name);
     if context.problems.begins(REVIEWS) {
         error!(
             cluster,
@@ -195,32 +198,17 @@ fn kinds(csr: &Csr) -> Result<Vec<KubeletCsrKind>, RequestError> {
 // threat: own-approval
 async fn is_allowed(
     context: &ControllerContext,
+    reviewer: &AccessReviewer,
     spec: &CertificateSigningRequestSpec,
     kind: KubeletCsrKind,
-) -> kube::Result<bool> {
-    let review = serde_json::to_vec(&review(spec, kind)).map_err(kube::Error::SerdeError)?;
-    let path = SubjectAccessReview::url_path(&(), None);
-    let request = Request::new(path).create(&PostParams::default(), review);
-    let mut request = request.map_err(kube::Error::BuildRequest)?;
-    request.extensions_mut().insert(MaxBytes(2 * MAX_REQUEST));
-    let reviewed: AccessReviewResponse = context.client.request(request).await?;
+) -> Result<bool, ReviewError> {
+    let requester = spec.username.as_deref().unwrap_or_default();
+    let answer = reviewer.ask(requester, &question(spec, kind), &NO_TRACE).await?;
     context.problems.ends(REVIEWS);
-    Ok(reviewed.status.is_some_and(|status| status.allowed))
+    Ok(answer.status.allowed)
 }
 
-/// The parsed part of the response.
-#[derive(Debug, Deserialize)]
-struct AccessReviewResponse {
-    status: Option<AccessReviewStatus>,
-}
-
-#[derive(Debug, Deserialize)]
-struct AccessReviewStatus {
-    #[serde(default)]
-    allowed: bool,
-}
-
-fn review(spec: &CertificateSigningRequestSpec, kind: KubeletCsrKind) -> SubjectAccessReview {
+fn question(spec: &CertificateSigningRequestSpec, kind: KubeletCsrKind) -> SubjectAccessReviewSpec {
     let attributes = ResourceAttributes {
         group: Some("certificates.k8s.io".to_owned()),
         resource: Some("certificatesigningrequests".to_owned()),
@@ -229,16 +217,13 @@ fn review(spec: &CertificateSigningRequestSpec, kind: KubeletCsrKind) -> Subject
         version: Some("*".to_owned()),
         ..ResourceAttributes::default()
     };
-    SubjectAccessReview {
-        spec: SubjectAccessReviewSpec {
-            user: spec.username.clone(),
-            uid: spec.uid.clone(),
-            groups: spec.groups.clone(),
-            extra: spec.extra.clone(),
-            resource_attributes: Some(attributes),
-            ..SubjectAccessReviewSpec::default()
-        },
-        ..SubjectAccessReview::default()
+    SubjectAccessReviewSpec {
+        user: spec.username.clone(),
+        uid: spec.uid.clone(),
+        groups: spec.groups.clone(),
+        extra: spec.extra.clone(),
+        resource_attributes: Some(attributes),
+        ..SubjectAccessReviewSpec::default()
     }
 }
 
@@ -301,7 +286,7 @@ mod tests {
         csr.spec.uid = Some("8".to_owned());
         csr.spec.groups = Some(vec!["system:bootstrappers".to_owned()]);
         csr.spec.extra = Some([("k".to_owned(), vec!["v".to_owned()])].into());
-        let sent = serde_json::to_value(review(&csr.spec, KubeletCsrKind::SelfNodeClient)).unwrap();
+        let sent = serde_json::to_value(question(&csr.spec, KubeletCsrKind::SelfNodeClient)).unwrap();
         let expected = serde_json::json!({
             "user": "system:node:foo", "uid": "8", "groups": ["system:bootstrappers"], "extra": {"k": ["v"]},
             "resourceAttributes": {
@@ -309,7 +294,7 @@ mod tests {
                 "subresource": "selfnodeclient", "version": "*",
             },
         });
-        assert_eq!(sent["spec"], expected);
+        assert_eq!(sent, expected);
     }
 
     #[tokio::test(start_paused = true)]
@@ -331,14 +316,21 @@ mod tests {
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let permits = Arc::new(Semaphore::new(1));
+        let reviewer = AccessReviewer::with_client(context.client.clone(), &Handle::current());
         let attempts = async {
             for _ in 0..3 {
-                assert_eq!(handle(&context, &permits, RequestKey::of("csr")).await, AttemptOutcome::Retry);
+                assert_eq!(
+                    handle(&context, &permits, &reviewer, RequestKey::of("csr")).await,
+                    AttemptOutcome::Retry
+                );
             }
         };
         attempts.with_subscriber(log).await;
         let text = lines.text();
         assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.contains("does not answer in time") && text.contains("subjectaccessreviews"), "{text}");
+        assert!(
+            text.contains("no answer to an access review") && text.contains("subjectaccessreviews"),
+            "{text}"
+        );
     }
 }
