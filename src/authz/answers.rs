@@ -1,7 +1,7 @@
 //! Answers to questions, cached, shared and bounded, whatever answers them.
 //!
-//! Concurrent requests share one question. Questions run on the runtime that verifies tokens, not on the threads that serve
-//! requests; their number is bounded for all users and for each one. A failure is never an answer, and never cached.
+//! Concurrent requests of one client share a question. Questions run on a thread of their own, not on those that serve
+//! requests; their number is bounded for all clients and for each one. A failure is never an answer, and never cached.
 
 use std::collections::HashMap;
 use std::mem::size_of;
@@ -52,10 +52,20 @@ struct ReviewsState<R> {
 
 struct Answers {
     known: ExpiringLru<QuestionKey, Arc<AccessAnswer>>,
-    pending: HashMap<QuestionKey, Arc<AnswerSender>>,
+    pending: HashMap<PendingKey, Arc<AnswerSender>>,
 }
 
 type QuestionKey = [u8; 32];
+
+/// A question in progress, and the client in whose share it counts. A client that has used up its share delays no other
+/// client with the same question.
+// threat: review-flood
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct PendingKey {
+    question: QuestionKey,
+    asker: Arc<str>,
+}
+
 type SharedAnswer = Result<Arc<AccessAnswer>, ReviewError>;
 type AnswerSender = watch::Sender<Option<SharedAnswer>>;
 type PendingAnswer = watch::Receiver<Option<SharedAnswer>>;
@@ -161,20 +171,20 @@ impl<R: AccessReviews> CachedReviews<R> {
         if text.len() > MAX_QUESTION_BYTES {
             return Err(ReviewError::TooLarge);
         }
-        let mut key = [0; 32];
-        key.iter_mut().zip(digest(&SHA256, &text).as_ref()).for_each(|(to, from)| *to = *from);
+        let mut key = PendingKey { question: [0; 32], asker: asker.into() };
+        key.question.iter_mut().zip(digest(&SHA256, &text).as_ref()).for_each(|(to, from)| *to = *from);
         let run = |review: PendingReview<R>| {
-            self.0.runtime.spawn(review.run(asker.into(), question.clone(), text.len()));
+            self.0.runtime.spawn(review.run(question.clone(), text.len()));
         };
         let (joined, begun, pending) = {
             let mut answers = lock(&self.0.answers);
-            if let Some(known) = answers.known.get(&key, Instant::now()) {
+            if let Some(known) = answers.known.get(&key.question, Instant::now()) {
                 return Ok(AskedAnswer { answer: Arc::clone(known), is_cached: true });
             }
             if let Some(sender) = answers.pending.get(&key) {
                 (true, None, sender.subscribe())
             } else {
-                let (review, pending) = self.begin(key, &mut answers);
+                let (review, pending) = self.begin(&key, &mut answers);
                 (false, Some(review), pending)
             }
         };
@@ -187,7 +197,7 @@ impl<R: AccessReviews> CachedReviews<R> {
             Some(answer) => answer.as_ref().is_ok_and(|answer| Instant::now() >= answer.until),
         };
         if joined && is_over {
-            let (review, pending) = self.begin(key, &mut lock(&self.0.answers));
+            let (review, pending) = self.begin(&key, &mut lock(&self.0.answers));
             run(review);
             answer = answered(pending).await;
         }
@@ -196,11 +206,11 @@ impl<R: AccessReviews> CachedReviews<R> {
     }
 
     /// Begins a question, which later requests may join. It ends when no request waits for it.
-    fn begin(&self, key: QuestionKey, answers: &mut Answers) -> (PendingReview<R>, PendingAnswer) {
+    fn begin(&self, key: &PendingKey, answers: &mut Answers) -> (PendingReview<R>, PendingAnswer) {
         let (sender, receiver) = watch::channel(None);
         let sender = Arc::new(sender);
-        answers.pending.insert(key, Arc::clone(&sender));
-        (PendingReview { reviews: self.clone(), key, sender, answer: None }, receiver)
+        answers.pending.insert(key.clone(), Arc::clone(&sender));
+        (PendingReview { reviews: self.clone(), key: key.clone(), sender, answer: None }, receiver)
     }
 }
 
@@ -212,22 +222,22 @@ async fn answered(mut pending: PendingAnswer) -> Option<SharedAnswer> {
 /// A question in progress, whose answer several requests may wait for. Dropping it ends it.
 struct PendingReview<R: AccessReviews> {
     reviews: CachedReviews<R>,
-    key: QuestionKey,
+    key: PendingKey,
     sender: Arc<AnswerSender>,
     answer: Option<SharedAnswer>,
 }
 
 impl<R: AccessReviews> PendingReview<R> {
-    async fn run(mut self, asker: Box<str>, question: SubjectAccessReviewSpec, length: usize) {
+    async fn run(mut self, question: SubjectAccessReviewSpec, length: usize) {
         let sender = Arc::clone(&self.sender);
         tokio::select! {
-            answer = self.answer(&asker, &question, length) => self.answer = Some(answer),
+            answer = self.answer(&question, length) => self.answer = Some(answer),
             () = sender.closed() => {}
         }
     }
 
-    async fn answer(&self, asker: &str, question: &SubjectAccessReviewSpec, length: usize) -> SharedAnswer {
-        let _permit = self.reviews.acquire_for(asker, length).await?;
+    async fn answer(&self, question: &SubjectAccessReviewSpec, length: usize) -> SharedAnswer {
+        let _permit = self.reviews.acquire_for(&self.key.asker, length).await?;
         // The answer may rest on the rules of this moment.
         let asked = Instant::now();
         let mut status = self.reviews.reviews().review(question).await?;
@@ -250,7 +260,7 @@ impl<R: AccessReviews> Drop for PendingReview<R> {
             if let Some(Ok(answer)) = &self.answer
                 && now < answer.until
             {
-                answers.known.put(self.key, Arc::clone(answer), answer.weight(), answer.until, now);
+                answers.known.put(self.key.question, Arc::clone(answer), answer.weight(), answer.until, now);
             }
         }
         if let Some(answer) = self.answer.take() {

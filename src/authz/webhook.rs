@@ -23,7 +23,7 @@ use super::reviewer::CONTRADICTION;
 use super::settings::{AuthorizationWebhook, FailurePolicy};
 use crate::authn::BearerToken;
 use crate::backend::shares::{FairShares, ShareLimits};
-use crate::http::webhook::{WebhookClient, WebhookError, truncated};
+use crate::http::webhook::{WebhookClient, WebhookError};
 use crate::metrics::{Metrics, WebhookResult};
 use crate::sync::lock;
 use conditions::MatchConditions;
@@ -54,11 +54,9 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A webhook as an authorizer.
 pub(super) struct WebhookAuthorizer {
-    settings: AuthorizationWebhook,
     conditions: MatchConditions,
     evaluations: FairShares<Arc<str>>,
     reviews: CachedReviews<WebhookReviews>,
-    metrics: Arc<Metrics>,
 }
 
 /// Reviews by a webhook.
@@ -87,22 +85,24 @@ impl WebhookAuthorizer {
             failed: Mutex::default(),
         };
         Ok(Self {
-            settings: settings.clone(),
             conditions: MatchConditions::new(name, match_conditions, metrics),
             evaluations: FairShares::new(EVALUATIONS),
             reviews: CachedReviews::new(reviews, runtime, LIMITS),
-            metrics: Arc::clone(metrics),
         })
     }
 
     /// Whether it was built from these settings, so that a reload can keep it with its answers.
     pub(super) fn is_for(&self, settings: &AuthorizationWebhook) -> bool {
-        self.settings == *settings
+        self.settings() == settings
+    }
+
+    fn settings(&self) -> &AuthorizationWebhook {
+        &self.reviews.reviews().settings
     }
 
     /// The unique name.
     pub(super) fn name(&self) -> &str {
-        &self.settings.name
+        &self.settings().name
     }
 
     /// What the webhook says to a question, which counts in the share of `asker`. Fails if the gateway cannot ask now,
@@ -134,8 +134,9 @@ impl WebhookAuthorizer {
                 Ok((opinion, source))
             }
             Err(ReviewError::Webhook { text, is_timeout }) => {
-                if self.settings.failure_policy == FailurePolicy::NoOpinion {
-                    self.metrics.authorization.failed_open(self.name(), WebhookResult::failed(is_timeout));
+                if self.settings().failure_policy == FailurePolicy::NoOpinion {
+                    let metrics = &self.reviews.reviews().metrics.authorization;
+                    metrics.failed_open(self.name(), WebhookResult::failed(is_timeout));
                 }
                 Ok((self.without_answer(text), OpinionSource::Answer))
             }
@@ -166,7 +167,7 @@ impl WebhookAuthorizer {
 
     /// The decision of the `failurePolicy`.
     fn without_answer(&self, error: String) -> Opinion {
-        let decision = match self.settings.failure_policy {
+        let decision = match self.settings().failure_policy {
             FailurePolicy::NoOpinion => Decision::NoOpinion,
             FailurePolicy::Deny => Decision::Deny,
         };
@@ -180,7 +181,7 @@ impl WebhookReviews {
         let body = review::request_body(*version, question)?;
         let bearer = bearer_token.as_ref().map(BearerToken::expose);
         let posting = self.client.post(bearer, body.into(), |attempt| {
-            let status = attempt.answer.and_then(|answer| review::read(*version, answer));
+            let status = attempt.answer.and_then(|answer| review::read(*version, bearer, answer));
             let result = match &status {
                 Ok(_) => WebhookResult::Success,
                 Err(error) => WebhookResult::failed(error.is_timeout),
@@ -188,10 +189,7 @@ impl WebhookReviews {
             self.metrics.authorization.webhook_answered(name, result, attempt.took);
             status
         });
-        match posting.await {
-            Ok(status) => Ok(AccessReviewStatus { reason: self.redacted(&status.reason), ..status }),
-            Err(error) => Err(WebhookError { text: truncated(self.redacted(&error.text)), ..error }),
-        }
+        posting.await
     }
 
     /// Logs that the webhook fails, from time to time, and that it answers again.
@@ -212,14 +210,6 @@ impl WebhookReviews {
                 tracing::info!(webhook, "the authorization webhook answers again");
             }
             Ok(_) => {}
-        }
-    }
-
-    /// A text of the webhook without the credential of the gateway.
-    fn redacted(&self, text: &str) -> String {
-        match self.settings.bearer_token.as_ref().map(BearerToken::expose) {
-            Some(token) if !token.is_empty() => text.replace(token, "[the token]"),
-            _ => text.to_owned(),
         }
     }
 }

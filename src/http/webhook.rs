@@ -199,15 +199,25 @@ struct FailureDetails {
     _object: ObjectOnly,
 }
 
-/// Decodes the status of a review. `redact` removes secrets from a text that an error quotes.
+/// Decodes the status of a review. Errors quote the webhook's texts, without `secret`.
 pub(crate) fn read_review<S: Default + DeserializeOwned>(
     answer: &HttpsResponse,
     kind: &str,
     api_version: &str,
-    redact: impl Fn(&str) -> String,
+    secret: Option<&str>,
+) -> Result<S, WebhookError> {
+    let status = read_status(answer, kind, api_version, secret);
+    status.map_err(|error| WebhookError { text: truncated(redacted(secret, &error.text)), ..error })
+}
+
+fn read_status<S: Default + DeserializeOwned>(
+    answer: &HttpsResponse,
+    kind: &str,
+    api_version: &str,
+    secret: Option<&str>,
 ) -> Result<S, WebhookError> {
     if !(200..=206).contains(&answer.status.as_u16()) {
-        return Err(failure(answer, redact));
+        return Err(failure(answer, secret));
     }
     if answer.body.is_empty() {
         let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -233,13 +243,13 @@ pub(crate) fn read_review<S: Default + DeserializeOwned>(
     Ok(review.status)
 }
 
-fn failure(answer: &HttpsResponse, redact: impl Fn(&str) -> String) -> WebhookError {
+fn failure(answer: &HttpsResponse, secret: Option<&str>) -> WebhookError {
     let code = answer.status;
     let status = serde_json::from_slice::<FailureStatus>(&answer.body).ok();
     let status =
         status.filter(|status| matches!(status.kind.as_str(), "" | "Status") && status.status == "Failure");
     let status = status.unwrap_or_else(|| FailureStatus {
-        message: message(code, &text_of(&answer.body, redact)),
+        message: message(code, &text_of(&answer.body, secret)),
         reason: reason(code).to_owned(),
         code: code.as_u16(),
         details: Some(FailureDetails {
@@ -270,13 +280,19 @@ fn retry_after(answer: &HttpsResponse) -> u32 {
     value.and_then(|seconds| seconds.parse().ok()).unwrap_or_default()
 }
 
-fn text_of(body: &[u8], redact: impl Fn(&str) -> String) -> String {
-    let text = truncated(redact(&String::from_utf8_lossy(body)));
+fn text_of(body: &[u8], secret: Option<&str>) -> String {
+    let text = truncated(redacted(secret, &String::from_utf8_lossy(body)));
     let text = text.trim();
     if text.is_empty() { "unknown".to_owned() } else { text.to_owned() }
 }
 
-/// A text of at most the size that an error quotes.
+/// A text without a secret.
+pub(crate) fn redacted(secret: Option<&str>, text: &str) -> String {
+    let secret = secret.filter(|secret| !secret.is_empty());
+    secret.map_or_else(|| text.to_owned(), |secret| text.replace(secret, "[the token]"))
+}
+
+/// A text of at most the size that an error quotes. Redact it first: a truncated secret would not be found.
 pub(crate) fn truncated(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_ERROR_TEXT));
     text
@@ -343,7 +359,21 @@ fn random() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderMap;
+
     use super::*;
+
+    /// A secret that an error would quote in part is redacted before the text is cut.
+    #[test]
+    fn no_part_of_a_secret_is_quoted() {
+        for before in MAX_ERROR_TEXT - 8..=MAX_ERROR_TEXT {
+            let body = "x".repeat(before) + "s3cr3t";
+            let answer =
+                HttpsResponse { status: StatusCode::FORBIDDEN, headers: HeaderMap::new(), body: body.into() };
+            let error = read_review::<()>(&answer, "TokenReview", "v1", Some("s3cr3t")).unwrap_err();
+            assert!(!error.text.contains('s') && error.text.len() <= MAX_ERROR_TEXT, "{before}");
+        }
+    }
 
     #[test]
     fn backoffs_grow_by_half_with_up_to_a_fifth_of_jitter() {

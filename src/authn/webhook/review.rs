@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::settings::TokenReviewVersion;
 use crate::authn::{Audience, BearerToken};
 use crate::http::https_client::HttpsResponse;
-use crate::http::webhook::{ObjectOnly, WebhookError, or_null, read_review, truncated};
+use crate::http::webhook::{self, ObjectOnly, WebhookError, or_null, read_review, truncated};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -85,12 +85,12 @@ pub(super) fn read(
     token: &BearerToken,
     answer: &HttpsResponse,
 ) -> Result<ReviewedStatus, WebhookError> {
-    read_review(answer, "TokenReview", version.api_version(), |text| redacted(token, text))
+    read_review(answer, "TokenReview", version.api_version(), Some(token.expose()))
 }
 
-/// Redacts the token in a text, then truncates the text. The order matters: a truncated token would not be found.
+/// A text without the token, of at most the size that an error quotes.
 pub(super) fn redacted(token: &BearerToken, text: &str) -> String {
-    truncated(text.replace(token.expose(), "[the token]"))
+    truncated(webhook::redacted(Some(token.expose()), text))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::authz::answers::AccessReviewStatus;
 use crate::authz::settings::SubjectAccessReviewVersion;
 use crate::http::https_client::HttpsResponse;
-use crate::http::webhook::{ObjectOnly, WebhookError, or_null, read_review};
+use crate::http::webhook::{ObjectOnly, WebhookError, or_null, read_review, redacted};
 
 /// Encodes a question. Empty fields are left out, as Go does.
 pub(super) fn request_body(
@@ -55,15 +55,16 @@ struct ReviewedStatus {
     _object: ObjectOnly,
 }
 
-/// Decodes a response. Its texts may quote the gateway's credential.
+/// Decodes a response. `bearer` is the gateway's credential, which no text of the webhook passes on.
 pub(super) fn read(
     version: SubjectAccessReviewVersion,
+    bearer: Option<&str>,
     answer: &HttpsResponse,
 ) -> Result<AccessReviewStatus, WebhookError> {
     let (kind, version) = ("SubjectAccessReview", version.api_version());
-    let status = read_review::<ReviewedStatus>(answer, kind, version, str::to_owned)?;
+    let status = read_review::<ReviewedStatus>(answer, kind, version, bearer)?;
     let ReviewedStatus { allowed, denied, reason, .. } = status;
-    Ok(AccessReviewStatus { allowed, denied, reason })
+    Ok(AccessReviewStatus { allowed, denied, reason: redacted(bearer, &reason) })
 }
 
 /// The length of the attributes that a client controls.

@@ -694,6 +694,32 @@ async fn a_shared_question_gives_no_answer_beyond_its_time() {
     assert!(is_allowed(&second.await.unwrap()));
 }
 
+/// A client whose questions fill its share, by impersonating another user, delays no question of that user, nor the same
+/// one.
+#[tokio::test]
+async fn an_equal_question_of_another_client_is_not_delayed() {
+    let (service, released) = held().await;
+    let authorizer = Arc::new(only(AuthorizationWebhook { authorized_ttl: LONG, ..service.webhook() }));
+    let ask = |asker: &'static str, number: usize| {
+        let authorizer = Arc::clone(&authorizer);
+        tokio::spawn(async move {
+            let question = on_pods("bob", "get", &format!("n{number}"));
+            authorizer.authorize(asker, &question, &NO_TRACE).await
+        })
+    };
+    let flood: Vec<_> = (0..=LIMITS.permits_per_client).map(|number| ask("flood", number)).collect();
+    let mut asked = 0;
+    while asked < LIMITS.permits_per_client {
+        asked += service.server.take().len();
+        tokio::task::yield_now().await;
+    }
+    // The flood's last question waits for its share.
+    let calm = ask("bob", LIMITS.permits_per_client);
+    until_asked(&service).await;
+    released.add_permits(2 * flood.len());
+    assert!(is_allowed(&calm.await.unwrap()));
+}
+
 /// A question ends with the requests that wait for it, and frees its share.
 #[tokio::test]
 async fn a_question_ends_with_its_requests() {
