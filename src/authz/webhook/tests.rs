@@ -667,9 +667,7 @@ async fn held() -> (Service, Arc<tokio::sync::Semaphore>) {
 }
 
 async fn until_asked(service: &Service) {
-    while service.server.take().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    testkit::until("a question", || !service.server.take().is_empty()).await;
 }
 
 /// A request that joins another's question does not use an answer whose time is over.
@@ -709,10 +707,11 @@ async fn an_equal_question_of_another_client_is_not_delayed() {
     };
     let flood: Vec<_> = (0..=LIMITS.permits_per_client).map(|number| ask("flood", number)).collect();
     let mut asked = 0;
-    while asked < LIMITS.permits_per_client {
+    testkit::until("the flood's questions", || {
         asked += service.server.take().len();
-        tokio::task::yield_now().await;
-    }
+        asked >= LIMITS.permits_per_client
+    })
+    .await;
     // The flood's last question waits for its share.
     let calm = ask("bob", LIMITS.permits_per_client);
     until_asked(&service).await;
