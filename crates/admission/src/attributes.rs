@@ -1,0 +1,112 @@
+//! The request that webhooks review.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// What a request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Operation {
+    /// It creates an object.
+    Create,
+    /// It changes an object.
+    Update,
+    /// It deletes an object.
+    Delete,
+    /// It opens a connection, to a pod for example.
+    Connect,
+}
+
+/// A kind.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
+pub struct GroupVersionKind {
+    /// The API group; empty for the core group.
+    pub group: String,
+    /// The API version.
+    pub version: String,
+    /// The kind.
+    pub kind: String,
+}
+
+/// A resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
+pub struct GroupVersionResource {
+    /// The API group; empty for the core group.
+    pub group: String,
+    /// The API version.
+    pub version: String,
+    /// The resource, in the plural.
+    pub resource: String,
+}
+
+/// The user who makes a request.
+// apimachinery: k8s.io/api/authentication/v1, UserInfo
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct UserInfo {
+    /// The name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub username: String,
+    /// The unique ID.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// The groups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    /// Further attributes.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// A request, without the objects.
+// apiserver: pkg/admission/attributes.go
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attributes {
+    /// What it does.
+    pub operation: Operation,
+    /// The kind of its object.
+    pub kind: GroupVersionKind,
+    /// Its resource.
+    pub resource: GroupVersionResource,
+    /// Its subresource; empty if there is none.
+    pub subresource: String,
+    /// The name of the object; empty if the server generates it.
+    pub name: String,
+    /// The namespace; empty for a cluster-scoped resource. For a Namespace object its own name.
+    pub namespace: String,
+    /// The user.
+    pub user: UserInfo,
+    /// Whether nothing is to be stored.
+    pub dry_run: bool,
+    /// `CreateOptions`, `UpdateOptions` or `DeleteOptions` with kind and version; `None` for `CONNECT`.
+    pub options: Option<Value>,
+}
+
+/// The objects of a request.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Objects {
+    /// The object after the request; `None` for `DELETE`.
+    pub object: Option<Value>,
+    /// The stored object; `None` for `CREATE` and `CONNECT`.
+    pub old_object: Option<Value>,
+}
+
+impl Operation {
+    /// The name in reviews and metrics labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,1 @@
+//! Webhook configurations: decoding, defaults and validation.

@@ -1,0 +1,30 @@
+//! Admission webhooks as kube-apiserver runs them: the same webhooks see a request, in the same order, with the same
+//! `AdmissionReview`, and their responses lead to the same result.
+//!
+//! This crate knows nothing of the gateway. It reads webhook configurations ([`configuration`]), decides which webhooks
+//! match a request ([`matching`]), writes `AdmissionReview`s and checks their responses ([`review`]), and runs the two
+//! phases ([`phases`]). Everything that needs the network, the API server or a clock is behind [`Surroundings`].
+//!
+//! | module | upstream (`k8s.io/apiserver/pkg/admission/plugin/webhook`) |
+//! |---|---|
+//! | [`configuration`] | `pkg/apis/admissionregistration/{v1,validation}`, `manifest/loader` |
+//! | [`matching`] | `predicates`, `matchconditions`, `generic` |
+//! | [`review`] | `request`, `errors` |
+//! | [`phases`] | `mutating`, `validating`, `pkg/admission/reinvocation.go` |
+//!
+//! What differs from kube-apiserver, and why, is in `docs/admission.md`.
+
+mod attributes;
+pub mod configuration;
+pub mod matching;
+pub mod phases;
+pub mod review;
+mod surroundings;
+mod webhook;
+
+pub use attributes::{Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, UserInfo};
+pub use surroundings::{Annotation, CallError, CallOutcome, Event, Phase, Surroundings, WebhookResponse};
+pub use webhook::{
+    FailurePolicy, MatchPolicy, ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, Webhook,
+    WebhookKind, Webhooks,
+};

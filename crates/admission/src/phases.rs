@@ -1,0 +1,1 @@
+//! The mutating and the validating phase.

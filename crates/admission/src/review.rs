@@ -1,0 +1,1 @@
+//! `AdmissionReview`s, and the statuses that follow from their responses.

@@ -1,0 +1,126 @@
+//! What the phases need of a gateway, for one request.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use portcullis_cel::{AccessDecision, AccessQuestion};
+
+use crate::{Operation, Webhook};
+
+/// What the phases need, for one request.
+pub trait Surroundings: Sync {
+    /// Posts a review to a webhook, with `?timeout=` in whole seconds, and waits no longer than `timeout` or the request's
+    /// deadline. Redirects, retries and credentials are decided here.
+    fn call(
+        &self,
+        webhook: &Webhook,
+        review: Bytes,
+    ) -> impl Future<Output = Result<WebhookResponse, CallError>> + Send;
+
+    /// The labels of a namespace; the `Status` for the client if they cannot be read.
+    fn namespace_labels(
+        &self,
+        namespace: &str,
+    ) -> impl Future<Output = Result<BTreeMap<String, String>, Box<Status>>> + Send;
+
+    /// The authorizer's answer to a question of a match condition about the user of the request.
+    fn authorize(&self, question: &AccessQuestion) -> impl Future<Output = AccessDecision> + Send;
+
+    /// Whether the deadline of the request has passed.
+    fn is_late(&self) -> bool;
+
+    /// Takes note of what happened.
+    fn note(&self, event: Event<'_>);
+}
+
+/// An HTTP response of a webhook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebhookResponse {
+    /// The HTTP status.
+    pub status: u16,
+    /// The `Content-Type`; empty if there is none.
+    pub content_type: String,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// Why a webhook has not answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// There is no response. The text is that of Go's client as far as it is known, without secrets.
+    #[error("{0}")]
+    Failed(String),
+    /// The webhook was late.
+    #[error("{0}")]
+    Late(String),
+}
+
+/// A phase, in metrics: `admit` or `validating` for webhooks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// The mutating phase.
+    Mutating,
+    /// The validating phase.
+    Validating,
+}
+
+/// An audit annotation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Annotation {
+    /// The key.
+    pub key: String,
+    /// The value.
+    pub value: String,
+    /// Whether it belongs to events of level `Request` and above only, not to `Metadata`.
+    pub needs_request_level: bool,
+}
+
+/// Something that the access log, the metrics, the audit log or the client's warnings show.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A webhook was called.
+    Called {
+        /// The webhook.
+        webhook: &'a Webhook,
+        /// The operation.
+        operation: Operation,
+        /// How the call ended, as `webhook_request_total` and `webhook_admission_duration_seconds` label it.
+        outcome: CallOutcome,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A webhook did not answer, and was skipped by its `failurePolicy`.
+    FailedOpen {
+        /// The webhook.
+        webhook: &'a Webhook,
+        /// Why.
+        error: &'a str,
+    },
+    /// A match condition could not be evaluated.
+    ConditionFailed(&'a Webhook, Operation),
+    /// A match condition excluded the request.
+    ConditionExcluded(&'a Webhook, Operation),
+    /// The match conditions of a webhook were evaluated.
+    ConditionsEvaluated(&'a Webhook, Operation, Duration),
+    /// A warning for the client.
+    Warning(&'a str),
+    /// An audit annotation.
+    Annotation(Annotation),
+}
+
+/// How a call of a webhook ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// It allowed the request.
+    Allowed,
+    /// It denied the request, with this code.
+    Denied(u16),
+    /// It did not answer, or with an invalid review.
+    Failed,
+    /// The gateway failed: a patch does not apply, for example.
+    Internal,
+    /// The request ended meanwhile; neither a rejection nor a failure.
+    Cancelled,
+}
