@@ -53,6 +53,7 @@
 //! | [`listener`] | connections: quotas, TLS, HTTP/1.1 and HTTP/2, limits against floods |
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
+//! | [`admission`] | the admission webhooks of a cluster: their settings |
 //! | [`authz`] | what a user may do, and impersonation: the gateway's own authorizers, access reviews at the API servers |
 //! | [`backend`] | endpoints, connections to them, the gateway's own clients |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
@@ -69,7 +70,7 @@
 //! | [`sync`] | the helper that locks a mutex |
 //! | [`clock`] | the injected wall clock |
 //!
-//! `crates/cel` evaluates CEL and knows nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
+//! `crates/cel` evaluates CEL and `crates/admission` runs admission webhooks; both know nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
 //! Tests: `tests/README.md` says which test goes where, and `crates/testkit` has their fake backends, PKI and processes.
 //!
 //! # Words
@@ -96,6 +97,7 @@
     reason = "the guide is for developers, who document private items"
 )]
 
+mod admission;
 mod authn;
 mod authz;
 mod backend;

@@ -213,8 +213,9 @@ impl CheckReport {
 
 impl ClusterReport {
     fn of(cluster: Cluster) -> Self {
-        let Cluster { name, routes, authentication, backend, impersonation, authorization, controllers } =
-            cluster;
+        let Cluster {
+            name, routes, authentication, backend, impersonation, authorization, controllers, ..
+        } = cluster;
         let controllers = controllers.as_deref();
         let address = |endpoint: &Endpoint| format!("https://{}{}", endpoint.address, backend.path_prefix);
         let named = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned());

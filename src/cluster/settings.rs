@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::admission::settings::AdmissionSettings;
 use crate::authn::settings::Authentication;
 use crate::authz::impersonation::ImpersonationBy;
 use crate::authz::settings::Authorization;
@@ -23,6 +24,8 @@ pub struct Cluster {
     pub impersonation: ImpersonationBy,
     /// The gateway's own authorizers; `None`: the backend alone decides.
     pub authorization: Option<Arc<Authorization>>,
+    /// The admission webhooks that the gateway calls; `None`: the backend alone admits requests.
+    pub admission: Option<Arc<AdmissionSettings>>,
     /// The controllers that run for it, if any.
     pub controllers: Option<Arc<ControllerSettings>>,
 }

@@ -108,6 +108,7 @@ impl ConfigResolver<'_> {
                     backend,
                     impersonation,
                     authorization,
+                    admission: None,
                     controllers,
                 });
             }
