@@ -66,7 +66,7 @@
 //! | [`go`] | everything that must equal Go's library: PEM, CSV, JSON, RFC 3339; URLs, durations and quoting from `crates/go` |
 //! | [`input_file`] | files that the configuration names: regular, of at most 16 MiB |
 //! | [`expiring_lru`] | a map whose entries end and are bounded |
-//! | [`names`] | names as Kubernetes validates them |
+//! | [`names`] | names as Kubernetes validates them, from `crates/apimachinery` |
 //! | [`sync`] | the helper that locks a mutex |
 //! | [`clock`] | the injected wall clock |
 //!
@@ -118,7 +118,6 @@ mod input_file;
 pub mod internal;
 mod listener;
 mod metrics;
-mod names;
 mod pipeline;
 mod pki;
 mod request;
@@ -128,5 +127,7 @@ mod sync;
 mod tasks;
 mod telemetry;
 mod user;
+
+use portcullis_apimachinery::names;
 
 pub use cli::Cli;

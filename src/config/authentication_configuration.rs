@@ -24,6 +24,7 @@ pub(super) struct AuthenticationConfiguration {
 
 impl ConfigKind for AuthenticationConfiguration {
     const KIND: &'static str = "AuthenticationConfiguration";
+    const VERSIONS: &'static [&'static str] = &["v1", "v1beta1", "v1alpha1"];
     const EMPTY_IS_DEFAULT: bool = false;
 }
 

@@ -49,7 +49,7 @@ impl<T: AsRef<str>> fmt::Display for QuotedList<'_, T> {
 }
 
 /// Whether Go prints the character unescaped.
-fn is_printable(c: char) -> bool {
+pub fn is_printable(c: char) -> bool {
     // Except at the start of a text, Rust escapes exactly the characters that are not printable; combining marks stay.
     let mut text = [0; 5];
     text[0] = b'a';

@@ -2,9 +2,10 @@
 //!
 //! Follows `k8s.io/apimachinery/pkg/runtime/serializer/json/json.go` with strict decoding.
 
+use portcullis_apimachinery::strict::{self, DecodeError as StrictError};
 use serde_json::Value;
 
-use super::{ConfigKind, GROUP, VERSIONS};
+use super::{ConfigKind, GROUP};
 use crate::config::yaml::{self, KeyLines};
 use crate::go::quote::Quoted;
 
@@ -37,61 +38,10 @@ pub(in crate::config) fn decode<T: ConfigKind>(text: &[u8]) -> Result<(T, KeyLin
         return Err(bad(format!("Object '{key}' is missing"), envelope()));
     }
     let known = version.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/'));
-    if kind != T::KIND || !known.is_some_and(|version| VERSIONS.contains(&version)) {
+    if kind != T::KIND || !known.is_some_and(|version| T::VERSIONS.contains(&version)) {
         let problem = format!("no kind {} is registered for version {}", Quoted(kind), Quoted(version));
         return Err(bad(problem, envelope()));
     }
-    Ok((strictly(&document.value)?, document.lines))
-}
-
-fn strictly<T: ConfigKind>(document: &Value) -> Result<T, DecodeError> {
-    let read: T = serde_path_to_error::deserialize(without_nulls(document)).map_err(|error| DecodeError {
-        problem: format!("{}: {}", error.path(), error.inner()),
-        fix: "give a value of the expected type; quote strings that YAML reads as another type".to_owned(),
-    })?;
-    // Serializing writes every known field, so a field that it does not write is unknown.
-    let known = serde_json::to_value(&read).unwrap_or_default();
-    let mut unknown = Vec::new();
-    find_unknown(document, &known, "", &mut unknown);
-    if unknown.is_empty() {
-        return Ok(read);
-    }
-    let unknown: Vec<String> =
-        unknown.iter().map(|field| format!("unknown field {}", Quoted(field))).collect();
-    Err(DecodeError {
-        problem: format!("strict decoding error: {}", unknown.join(", ")),
-        fix: "remove the unknown field, or correct its spelling or indentation".to_owned(),
-    })
-}
-
-/// Removes fields that are `null`, which Go treats as absent.
-fn without_nulls(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let given = fields.iter().filter(|(_, value)| !value.is_null());
-            Value::Object(given.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
-        }
-        Value::Array(items) => items.iter().map(without_nulls).collect(),
-        scalar => scalar.clone(),
-    }
-}
-
-fn find_unknown(given: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
-    match (given, known) {
-        (Value::Object(given), Value::Object(known)) => {
-            for (key, value) in given {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                match known.get(key) {
-                    Some(known) => find_unknown(value, known, &path, unknown),
-                    None => unknown.push(path),
-                }
-            }
-        }
-        (Value::Array(given), Value::Array(known)) => {
-            for (index, (value, known)) in given.iter().zip(known).enumerate() {
-                find_unknown(value, known, &format!("{path}[{index}]"), unknown);
-            }
-        }
-        _ => {}
-    }
+    let read = strict::decode(&document.value, |_| ());
+    Ok((read.map_err(|StrictError { problem, fix, .. }| DecodeError { problem, fix })?, document.lines))
 }

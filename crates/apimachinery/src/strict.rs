@@ -1,0 +1,77 @@
+//! Decodes values into wire types. Rejects unknown fields and values of another type.
+//!
+//! Follows `pkg/runtime/serializer/json/json.go` with strict decoding. A wire type has a default for every field, and
+//! serializing it writes every field.
+
+use portcullis_go::quote::Quoted;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Why a value cannot be decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecodeError {
+    /// The path of the first field with an error, such as `authorizers[0].type`; empty for the whole value.
+    pub field: String,
+    /// The problem.
+    pub problem: String,
+    /// How to fix it.
+    pub fix: String,
+}
+
+/// Decodes a value. `prune` removes fields that this kind does not have from the known ones.
+pub fn decode<T: Serialize + DeserializeOwned>(
+    given: &Value,
+    prune: impl FnOnce(&mut Value),
+) -> Result<T, DecodeError> {
+    let read: T = serde_path_to_error::deserialize(without_nulls(given)).map_err(|error| DecodeError {
+        field: error.path().to_string(),
+        problem: format!("{}: {}", error.path(), error.inner()),
+        fix: "give a value of the expected type; quote strings that YAML reads as another type".to_owned(),
+    })?;
+    // Serializing writes every known field, so a field that it does not write is unknown.
+    let mut known = serde_json::to_value(&read).unwrap_or_default();
+    prune(&mut known);
+    let mut unknown = Vec::new();
+    find_unknown(given, &known, "", &mut unknown);
+    let Some(first) = unknown.first() else { return Ok(read) };
+    let fields: Vec<String> =
+        unknown.iter().map(|field| format!("unknown field {}", Quoted(field))).collect();
+    Err(DecodeError {
+        field: first.clone(),
+        problem: format!("strict decoding error: {}", fields.join(", ")),
+        fix: "remove the unknown field, or correct its spelling or indentation".to_owned(),
+    })
+}
+
+/// Removes fields that are `null`, which Go treats as absent.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let given = fields.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(given.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
+        }
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        scalar => scalar.clone(),
+    }
+}
+
+fn find_unknown(given: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
+    match (given, known) {
+        (Value::Object(given), Value::Object(known)) => {
+            for (key, value) in given {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match known.get(key) {
+                    Some(known) => find_unknown(value, known, &path, unknown),
+                    None => unknown.push(path),
+                }
+            }
+        }
+        (Value::Array(given), Value::Array(known)) => {
+            for (index, (value, known)) in given.iter().zip(known).enumerate() {
+                find_unknown(value, known, &format!("{path}[{index}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
