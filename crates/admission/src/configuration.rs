@@ -1,1 +1,68 @@
-//! Webhook configurations: decoding, defaults and validation.
+//! Webhook configurations: decoding, defaults and validation, with kube-apiserver's errors.
+//!
+//! [`manifest`] reads the objects of a folder of static manifests. Must never return a webhook of an object with an error.
+
+pub mod manifest;
+
+mod validation;
+mod wire;
+
+use std::collections::BTreeMap;
+
+use portcullis_apimachinery::field::FieldError;
+use portcullis_apimachinery::strict::{self, DecodeError};
+use portcullis_cel::{CompileError, Environment, Expression, ResultType};
+use serde_json::Value;
+
+use crate::{Webhook, WebhookKind};
+
+impl WebhookKind {
+    /// The kind of its configurations.
+    pub fn configuration_kind(self) -> &'static str {
+        match self {
+            Self::Mutating => "MutatingWebhookConfiguration",
+            Self::Validating => "ValidatingWebhookConfiguration",
+        }
+    }
+}
+
+/// A decoded configuration, not validated yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WebhookConfiguration {
+    kind: WebhookKind,
+    wire: wire::WebhookConfiguration,
+}
+
+impl WebhookConfiguration {
+    /// Decodes an object of `admissionregistration.k8s.io/v1`, strictly. Does not look at its kind.
+    pub fn decode(kind: WebhookKind, object: &Value) -> Result<Self, DecodeError> {
+        let prune = |known: &mut Value| wire::remove_foreign_fields(kind, known);
+        Ok(Self { kind, wire: strict::decode(object, prune)? })
+    }
+
+    /// The name of the object.
+    pub fn name(&self) -> &str {
+        &self.wire.metadata.name
+    }
+
+    /// The webhooks, with defaults, in order; or every error.
+    pub fn webhooks(&self, expressions: &mut Expressions) -> Result<Vec<Webhook>, Vec<FieldError>> {
+        validation::webhooks(self.kind, &self.wire, expressions)
+    }
+}
+
+/// Compiled expressions by their text: the conditions of several webhooks are often equal, and compiling one takes
+/// milliseconds.
+#[derive(Debug, Default)]
+pub struct Expressions(BTreeMap<String, Result<Expression, CompileError>>);
+
+impl Expressions {
+    fn compile(&mut self, text: &str) -> Result<Expression, CompileError> {
+        if let Some(known) = self.0.get(text) {
+            return known.clone();
+        }
+        let compiled = Expression::compile(text, Environment::ADMISSION, ResultType::Bool);
+        self.0.insert(text.to_owned(), compiled.clone());
+        compiled
+    }
+}
