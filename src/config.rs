@@ -4,6 +4,8 @@
 //! `resolve` reads every file and reports every error at once. A configuration with an error is never served in part,
 //! and no error text shows a secret.
 
+mod admission_configuration;
+mod admission_flags;
 mod apiserver_config;
 mod authentication_configuration;
 mod authorization_configuration;
@@ -14,6 +16,7 @@ mod file;
 pub(crate) mod flags;
 pub(crate) mod inputs;
 pub(crate) mod kubeconfig;
+mod manifest_files;
 pub(crate) mod resolve;
 pub(crate) mod sections;
 pub(crate) mod settings;

@@ -74,7 +74,6 @@ const SWITCHES: &[&str] = &[
 
 const WITH_VALUE: &[&str] = &[
     "admission-control",
-    "admission-control-config-file",
     "advertise-address",
     "allow-metric-labels",
     "allow-metric-labels-manifest",
@@ -114,11 +113,9 @@ const WITH_VALUE: &[&str] = &[
     "default-not-ready-toleration-seconds",
     "default-unreachable-toleration-seconds",
     "delete-collection-workers",
-    "disable-admission-plugins",
     "disabled-metrics",
     "egress-selector-config-file",
     "emulated-version",
-    "enable-admission-plugins",
     "encryption-provider-config",
     "endpoint-reconciler-type",
     "etcd-cafile",

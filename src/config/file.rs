@@ -40,6 +40,9 @@ pub(super) struct FileSections {
     pub(super) authorization: Map<String, Value>,
     /// The defaults of every cluster.
     #[arg(skip)]
+    pub(super) admission: Map<String, Value>,
+    /// The defaults of every cluster.
+    #[arg(skip)]
     pub(super) controller_manager: Map<String, Value>,
     #[arg(skip)]
     pub(super) clusters: Vec<Map<String, Value>>,

@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use super::admission_flags::AdmissionFlags;
 pub use super::authorization_flags::AuthorizationFlags;
 pub use super::controller_flags::{ControllerFlags, SignerProfileKeys};
 use super::sections::GivenFlags;
@@ -34,6 +35,9 @@ pub struct ServeFlags {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub authorization: GivenFlags<AuthorizationFlags>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub admission: GivenFlags<AdmissionFlags>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub backend: GivenFlags<BackendFlags>,
@@ -286,6 +290,9 @@ pub struct ClusterKeys {
     /// The [`AuthorizationFlags`] that differ from the file's template.
     #[arg(skip)]
     pub authorization: Map<String, Value>,
+    /// The [`AdmissionFlags`] that differ from the file's template.
+    #[arg(skip)]
+    pub admission: Map<String, Value>,
     /// The [`ControllerFlags`] that differ from the file's template.
     #[arg(skip)]
     pub controller_manager: Map<String, Value>,

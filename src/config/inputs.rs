@@ -8,6 +8,7 @@ use std::sync::Arc;
 use aws_lc_rs::digest;
 
 use super::kubeconfig::{ExecPlugin, PluginCache, PluginCredential, PluginError};
+use super::manifest_files;
 use crate::clock::{Clock, UnixTime};
 use crate::input_file::{self, ReadFileError};
 use crate::pki::issuance::authority::CertificateAuthority;
@@ -19,6 +20,8 @@ use crate::pki::issuance::authority::CertificateAuthority;
 #[derive(Debug, Clone)]
 pub struct ConfigInputs {
     files: BTreeMap<PathBuf, Option<[u8; digest::SHA256_OUTPUT_LEN]>>,
+    /// The manifests in each folder; `None` if it is unreadable.
+    folders: BTreeMap<PathBuf, Option<Vec<PathBuf>>>,
     plugins: PluginCache,
     authorities: BTreeMap<Vec<u8>, CachedAuthority>,
     warnings: Vec<String>,
@@ -43,6 +46,7 @@ impl ConfigInputs {
     pub fn new(clock: Clock) -> Self {
         Self {
             files: BTreeMap::new(),
+            folders: BTreeMap::new(),
             plugins: PluginCache::default(),
             authorities: BTreeMap::new(),
             warnings: Vec::new(),
@@ -53,6 +57,7 @@ impl ConfigInputs {
     /// Begins a load: forgets the files of the previous one, and the credentials and authorities that it did not use.
     pub(super) fn begin(&mut self) {
         self.files.clear();
+        self.folders.clear();
         self.plugins.begin();
         self.authorities.retain(|_, held| std::mem::take(&mut held.used));
         self.warnings.clear();
@@ -64,6 +69,14 @@ impl ConfigInputs {
         // Keeps the first digest: if the file changed between two reads of one load, `changed` must report it.
         self.files.entry(file.to_owned()).or_insert_with(|| content.as_deref().ok().map(digest_of));
         content
+    }
+
+    /// The manifests in a folder in order of their names. Records them, so that a file that appears is a change.
+    pub(super) fn manifests(&mut self, folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+        let files = manifest_files::in_folder(folder);
+        let seen = files.as_ref().ok().cloned();
+        self.folders.entry(folder.to_owned()).or_insert(seen);
+        files
     }
 
     /// The credential of an exec plugin. Runs the plugin only if no credential is cached, or if it is due.
@@ -102,12 +115,12 @@ impl ConfigInputs {
         self.warnings.iter().cloned().chain(self.plugins.warnings()).collect()
     }
 
-    /// Whether the content of any file has changed.
+    /// Whether the content of any file, or the manifests in any folder, have changed.
     pub fn changed(&self) -> bool {
         self.files.iter().any(|(file, before)| {
             let now = input_file::read(file).ok();
             now.as_deref().map(digest_of) != *before
-        })
+        }) || self.folders.iter().any(|(folder, before)| manifest_files::in_folder(folder).ok() != *before)
     }
 
     /// When to load the configuration again although no file has changed, because a credential expires.

@@ -4,6 +4,7 @@
 //! [`user`] reads the gateway's own credential; [`exec`] runs credential plugins and [`plugin_cache`] caches their
 //! credentials. Without a kubeconfig, a gateway in a pod uses its service account.
 
+mod admission;
 mod credential;
 mod exec;
 mod plugin_cache;
@@ -27,6 +28,7 @@ use crate::input_file::ReadFileError;
 use crate::pki::x509::CaBundle;
 use crate::pki::x509::certificate::Certificate;
 use crate::user::IdentityMode;
+pub(super) use admission::{WebhookCredential, WebhookUsers};
 use credential::{ClientCredential, NamedContent};
 pub(super) use exec::{ExecPlugin, PluginCredential, PluginError};
 pub(super) use plugin_cache::PluginCache;
@@ -130,8 +132,8 @@ impl KubeconfigReader<'_> {
         self.connect(endpoints, identity, &cluster, &user)
     }
 
-    /// The cluster and the user of a context.
-    fn cluster_and_user(&mut self, context: Option<&str>) -> Option<(Cluster, AuthInfo)> {
+    /// The content of the file.
+    fn config(&mut self) -> Option<Kubeconfig> {
         let read = self.inputs.read(self.file);
         let content = read.map_err(|error| {
             let fix = if matches!(error, ReadFileError::Io(_)) { READABLE } else { error.fix() };
@@ -141,7 +143,12 @@ impl KubeconfigReader<'_> {
         let text = String::from_utf8(content).map_err(|_| "it is not valid UTF-8".to_owned());
         let text = self.checked(text, READABLE)?;
         let parsed = Kubeconfig::from_yaml(&text).map_err(|error| unreadable(&error));
-        let config = self.checked(parsed, READABLE)?;
+        self.checked(parsed, READABLE)
+    }
+
+    /// The cluster and the user of a context.
+    fn cluster_and_user(&mut self, context: Option<&str>) -> Option<(Cluster, AuthInfo)> {
+        let config = self.config()?;
         self.context(&config, context)
     }
 

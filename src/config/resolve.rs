@@ -1,6 +1,7 @@
 //! Turns wire types into settings: reads every file, applies every rule and collects every error. Must never return
 //! settings if there is an error.
 
+mod admission;
 mod authentication;
 mod authorization;
 mod clusters;

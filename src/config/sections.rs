@@ -24,9 +24,11 @@ use advice::{meaning, plain, suggestion};
 const ACRONYMS: [&str; 8] = ["ca", "id", "jwks", "sni", "ttl", "uid", "uri", "url"];
 
 /// The key of a flag in the configuration file: `client-ca-file` is `clientCAFile`. The prefix `backend-` is omitted,
-/// because the file has these keys in an entry of `clusters`.
+/// because the file has these keys in an entry of `clusters`; so is `admission-` of our own flags, in `admission`.
 pub fn key_of(flag: &str) -> String {
-    let words = flag.strip_prefix("backend-").unwrap_or(flag).split('-').enumerate();
+    let shorter = flag.strip_prefix("backend-").or_else(|| flag.strip_prefix("admission-"));
+    let omits = flag != "admission-control-config-file";
+    let words = shorter.filter(|_| omits).unwrap_or(flag).split('-').enumerate();
     words.map(|(index, word)| if index == 0 { word.to_owned() } else { capitalised(word) }).collect()
 }
 
@@ -275,12 +277,36 @@ pub(super) mod by_flag_name {
     }
 }
 
+/// Serializes an optional choice as the value of its flag.
+pub(super) mod by_optional_flag_name {
+    use clap::ValueEnum;
+    use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
+
+    pub(crate) fn serialize<T: ValueEnum, S: Serializer>(
+        value: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => super::by_flag_name::serialize(value, serializer),
+            None => None::<()>.serialize(serializer),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, T: ValueEnum, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<T>, D::Error> {
+        let value = Option::<serde_json::Value>::deserialize(deserializer)?;
+        let parsed = value.map(super::by_flag_name::deserialize).transpose();
+        parsed.map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::flags::{
-        AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys, ControllerFlags, MatchKeys,
-        OperationFlags, ServingFlags, SignerProfileKeys,
+        AdmissionFlags, AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys, ControllerFlags,
+        MatchKeys, OperationFlags, ServingFlags, SignerProfileKeys,
     };
 
     /// `clap` and `serde` agree on the name of every value. `without_flag` are the keys without a flag.
@@ -302,8 +328,10 @@ mod tests {
         keys_are_those_of_flags::<ServingFlags>(&[]);
         keys_are_those_of_flags::<AuthenticationFlags>(&[]);
         keys_are_those_of_flags::<AuthorizationFlags>(&[]);
+        keys_are_those_of_flags::<AdmissionFlags>(&[]);
         keys_are_those_of_flags::<BackendFlags>(&[]);
         keys_are_those_of_flags::<ClusterKeys>(&[
+            "admission",
             "authentication",
             "authorization",
             "controllerManager",
@@ -323,6 +351,8 @@ mod tests {
             ("requestheader-uid-headers", "requestheaderUIDHeaders"),
             ("oidc-issuer-url", "oidcIssuerURL"),
             ("backend-kubeconfig", "kubeconfig"),
+            ("admission-mode", "mode"),
+            ("admission-control-config-file", "admissionControlConfigFile"),
             ("v", "v"),
         ];
         for (flag, key) in cases {

@@ -31,10 +31,19 @@ impl KeyLines {
     }
 }
 
+/// The limit of a document's values; that of a manifest is larger, since one may list thousands of webhooks.
+const MAX_NODES: usize = 100_000;
+pub(super) const MAX_MANIFEST_NODES: usize = 2_000_000;
+
 /// Parses one document. Limits depth, size and repetition, so that a malicious document fails early.
 pub(super) fn parse(text: &[u8]) -> Result<YamlDocument, String> {
+    parse_bounded(text, MAX_NODES)
+}
+
+/// As [`parse`], with another limit of values.
+pub(super) fn parse_bounded(text: &[u8], max_nodes: usize) -> Result<YamlDocument, String> {
     let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: 16, max_nodes: 100_000, max_events: 300_000 },
+        budget: serde_saphyr::budget! { max_depth: 24, max_nodes: max_nodes, max_events: max_nodes.saturating_mul(3) },
         duplicate_keys: DuplicateKeyPolicy::Error,
         merge_keys: MergeKeyPolicy::Error,
         with_snippet: false,

@@ -31,17 +31,26 @@ pub(in crate::config) fn decode<T: ConfigKind>(text: &[u8]) -> Result<(T, KeyLin
     let document = yaml::parse(text).map_err(|problem| {
         bad(problem, "give one YAML document; indent by spaces, write each key once".to_owned())
     })?;
-    let text_of = |key: &str| document.value.get(key).and_then(Value::as_str).unwrap_or_default();
+    Ok((decode_value(&document.value)?, document.lines))
+}
+
+/// Decodes a parsed document, or one inside another.
+pub(in crate::config) fn decode_value<T: ConfigKind>(document: &Value) -> Result<T, DecodeError> {
+    let bad = |problem: String| {
+        let fix = format!("begin with apiVersion: {GROUP}/v1 and kind: {}", T::KIND);
+        DecodeError { problem, fix }
+    };
+    let text_of = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
     let (kind, version) = (text_of("kind"), text_of("apiVersion"));
     let missing = [("Kind", kind), ("apiVersion", version)].into_iter().find(|(_, value)| value.is_empty());
     if let Some((key, _)) = missing {
-        return Err(bad(format!("Object '{key}' is missing"), envelope()));
+        return Err(bad(format!("Object '{key}' is missing")));
     }
     let known = version.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/'));
     if kind != T::KIND || !known.is_some_and(|version| T::VERSIONS.contains(&version)) {
         let problem = format!("no kind {} is registered for version {}", Quoted(kind), Quoted(version));
-        return Err(bad(problem, envelope()));
+        return Err(bad(problem));
     }
-    let read = strict::decode(&document.value, |_| ());
-    Ok((read.map_err(|StrictError { problem, fix, .. }| DecodeError { problem, fix })?, document.lines))
+    let read = strict::decode(document, |_| ());
+    read.map_err(|StrictError { problem, fix, .. }| DecodeError { problem, fix })
 }

@@ -43,7 +43,7 @@ impl KubeconfigReader<'_> {
         }
     }
 
-    fn client_certificate(&mut self, user: &AuthInfo) -> Option<CertificateKeyPair> {
+    pub(super) fn client_certificate(&mut self, user: &AuthInfo) -> Option<CertificateKeyPair> {
         let certificate = self.material(
             "client-certificate",
             user.client_certificate_data.as_deref(),
@@ -66,7 +66,7 @@ impl KubeconfigReader<'_> {
         self.usable(pair)
     }
 
-    fn bearer_token(&mut self, user: &AuthInfo) -> Option<BearerToken> {
+    pub(super) fn bearer_token(&mut self, user: &AuthInfo) -> Option<BearerToken> {
         // As client-go: tokenFile takes precedence over token, and only its content is trimmed.
         if let Some(path) = user.token_file.as_deref().filter(|path| !path.is_empty()) {
             let NamedContent { name, bytes } = self.file("tokenFile", path)?;

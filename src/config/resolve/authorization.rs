@@ -267,7 +267,7 @@ fn kubeconfig_problem(file: &Path, inputs: &mut ConfigInputs) -> Option<String> 
 }
 
 /// The text of an error of the operating system as Go prints it: without its number, in lower case.
-fn errno_text(error: &io::Error) -> String {
+pub(super) fn errno_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split_once(" (os error").map_or(text.as_str(), |(text, _)| text);
     let mut letters = text.chars();

@@ -72,6 +72,7 @@ impl ConfigResolver<'_> {
         let several = listed.len() > 1;
         let template = file.map(|file| file.below("authentication", &file.values.authentication));
         let authorization_template = file.map(|file| file.below("authorization", &file.values.authorization));
+        let admission_template = file.map(|file| file.below("admission", &file.values.admission));
         let controller_template =
             file.map(|file| file.below("controllerManager", &file.values.controller_manager));
         let mut unique = UniqueValues::new();
@@ -87,6 +88,10 @@ impl ConfigResolver<'_> {
             let own = (!own.is_empty()).then(|| given.below("authorization", own));
             let layers = [authorization_template.clone(), own, Some(flags.authorization.layer())];
             let authorization = self.section(layers).and_then(|given| self.authorization(&given));
+            let own = &given.values.admission;
+            let own = (!own.is_empty()).then(|| given.below("admission", own));
+            let layers = [admission_template.clone(), own, Some(flags.admission.layer())];
+            let admission = self.section(layers).and_then(|given| self.enforced_admission(&given));
             let own = &given.values.controller_manager;
             let own = (!own.is_empty()).then(|| given.below("controllerManager", own));
             let layers = [controller_template.clone(), own, Some(flags.controllers.layer())];
@@ -94,7 +99,7 @@ impl ConfigResolver<'_> {
             let name = self.cluster_name(&given, &mut unique);
             let routes = self.routes(&given, several, &mut unique);
             let backend = self.backend(&given, file.is_some());
-            let impersonation = self.impersonation(&given, authorization.is_some());
+            let impersonation = self.impersonation(&given, authorization.is_some(), admission.is_some());
             if let (Some(name), Some(routes), Some(authentication), Some(backend)) =
                 (name, routes, authentication, backend)
             {
@@ -108,7 +113,7 @@ impl ConfigResolver<'_> {
                     backend,
                     impersonation,
                     authorization,
-                    admission: None,
+                    admission,
                     controllers,
                 });
             }
@@ -118,9 +123,14 @@ impl ConfigResolver<'_> {
     }
 
     /// Who decides on `Impersonate-*`. Reports an error if the backend should, but receives the gateway's own, or if the
-    /// gateway authorizes requests.
+    /// gateway authorizes requests or calls admission webhooks.
     // threat: unauthorized-impersonation
-    fn impersonation(&mut self, given: &MergedSection<ClusterKeys>, authorizes: bool) -> ImpersonationBy {
+    fn impersonation(
+        &mut self,
+        given: &MergedSection<ClusterKeys>,
+        authorizes: bool,
+        admits: bool,
+    ) -> ImpersonationBy {
         let BackendFlags { identity, impersonation, .. } = given.values.backend;
         let mut refuse = |problem: &str| {
             let error = ConfigError::new(given.key("impersonation"), problem);
@@ -135,6 +145,12 @@ impl ConfigResolver<'_> {
             refuse(
                 "backend cannot be combined with the gateway's own authorization: the gateway would authorize the \
                  requester instead of the impersonated user",
+            );
+        }
+        if impersonation == ImpersonationBy::Backend && admits {
+            refuse(
+                "backend cannot be combined with the gateway's own admission webhooks: they would see the requester \
+                 instead of the impersonated user",
             );
         }
         impersonation

@@ -4,7 +4,8 @@ use clap::{Args, Command};
 
 use super::key_of;
 use crate::config::flags::{
-    AuthenticationFlags, AuthorizationFlags, ClusterKeys, MatchKeys, OperationFlags, ServingFlags,
+    AdmissionFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, MatchKeys, OperationFlags,
+    ServingFlags,
 };
 
 /// The fix for an unknown key.
@@ -24,6 +25,7 @@ fn home_of(key: &str) -> Option<&'static str> {
         ("serving", has::<ServingFlags>(key)),
         ("authentication", has::<AuthenticationFlags>(key)),
         ("authorization", has::<AuthorizationFlags>(key)),
+        ("admission", has::<AdmissionFlags>(key)),
         ("an entry of clusters", has::<ClusterKeys>(key)),
         ("a cluster's match", has::<MatchKeys>(key)),
         ("operation", has::<OperationFlags>(key)),

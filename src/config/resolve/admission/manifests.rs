@@ -1,0 +1,101 @@
+//! Reads the folder of a webhook plugin.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use portcullis_admission::configuration::manifest::{ManifestError, Manifests};
+use portcullis_admission::{Webhook, WebhookKind};
+
+use super::super::ConfigResolver;
+use crate::config::error::ConfigError;
+use crate::config::manifest_files::{Document, documents};
+use crate::config::yaml::{self, KeyLines, MAX_MANIFEST_NODES};
+
+/// Limits of a folder.
+const MAX_FILES: usize = 10_000;
+const MAX_TOTAL_BYTES: usize = 64 << 20;
+
+impl ConfigResolver<'_> {
+    /// The webhooks of a folder in the order of their calls. With any error there are none.
+    // apiserver: pkg/admission/plugin/webhook/manifest/loader/loader.go, LoadManifests
+    pub(super) fn manifests(&mut self, key: &str, kind: WebhookKind, folder: &Path) -> Vec<Webhook> {
+        let listed = self.inputs.manifests(folder).map_err(|error| {
+            let fix = "give a readable folder";
+            ConfigError::new(key, format!("failed to read manifest directory: {error}"))
+                .in_file(folder)
+                .fix(fix)
+        });
+        let Some(files) = self.ok(listed) else { return Vec::new() };
+        if files.len() > MAX_FILES {
+            let problem = format!("has {} manifests, more than {MAX_FILES}", files.len());
+            let fix = "join manifests: a file may have several documents";
+            self.errors.push(ConfigError::new(key, problem).in_file(folder).fix(fix));
+            return Vec::new();
+        }
+        let before = self.errors.len();
+        let mut manifests = Manifests::new(kind);
+        let mut lines = BTreeMap::new();
+        let mut total = 0;
+        for file in &files {
+            let Some(content) = self.read(key, file) else { continue };
+            total += content.len();
+            if total > MAX_TOTAL_BYTES {
+                let problem = format!("has more than {} MiB of manifests", MAX_TOTAL_BYTES >> 20);
+                let error = ConfigError::new(key, problem).in_file(folder);
+                self.errors.push(error.fix("remove manifests, or managedFields in them"));
+                return Vec::new();
+            }
+            self.manifest(key, file, &content, &mut manifests, &mut lines);
+        }
+        let webhooks = manifests.finish().unwrap_or_else(|errors| {
+            self.errors.extend(errors.into_iter().map(|error| located(key, error, &lines)));
+            Vec::new()
+        });
+        if self.errors.len() > before { Vec::new() } else { webhooks }
+    }
+
+    fn manifest(
+        &mut self,
+        key: &str,
+        file: &Path,
+        content: &[u8],
+        manifests: &mut Manifests,
+        lines: &mut DocumentLines,
+    ) {
+        let bad = |problem: String, fix: &str| ConfigError::new(key, problem).in_file(file).fix(fix);
+        let Ok(text) = str::from_utf8(content) else {
+            return self.errors.push(bad("it is not valid UTF-8".to_owned(), "give YAML or JSON in UTF-8"));
+        };
+        let documents = match documents(text) {
+            Ok(documents) => documents,
+            Err(problem) => {
+                let problem = format!("failed to split YAML documents: {problem}");
+                return self.errors.push(bad(problem, "give --- on a line of its own"));
+            }
+        };
+        let name = file.display().to_string();
+        for (number, Document { text, lines_before }) in documents.into_iter().enumerate() {
+            match yaml::parse_bounded(text.as_bytes(), MAX_MANIFEST_NODES) {
+                Ok(document) => {
+                    manifests.add(&name, number, &document.value);
+                    lines.insert((name.clone(), number), (lines_before, document.lines));
+                }
+                Err(problem) => {
+                    let problem = format!("document {}: {problem}", number + 1);
+                    let fix = "indent by spaces, write each key once; separate documents by ---";
+                    self.errors.push(bad(problem, fix));
+                }
+            }
+        }
+    }
+}
+
+/// The lines of each document of a file, and the number of lines before it.
+type DocumentLines = BTreeMap<(String, usize), (u64, KeyLines)>;
+
+fn located(key: &str, error: ManifestError, lines: &DocumentLines) -> ConfigError {
+    let ManifestError { file, document, field, problem, fix } = error;
+    let path = Path::new(&file).to_owned();
+    let line = lines.get(&(file, document)).map_or(1, |(before, lines)| before + lines.of(&field));
+    ConfigError::new(key, problem.to_string()).in_file(&path).fix(format!("line {line}: {fix}"))
+}

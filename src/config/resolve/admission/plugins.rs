@@ -1,0 +1,133 @@
+//! The names of admission plugins, and which of the two webhook plugins are enabled.
+//!
+//! Follows `k8s.io/apiserver/pkg/server/options/admission.go` and
+//! `k8s.io/kubernetes/pkg/kubeapiserver/options/plugins.go`.
+
+use std::collections::BTreeSet;
+
+use portcullis_admission::WebhookKind;
+
+use super::super::{ConfigResolver, listed};
+use crate::config::error::ConfigError;
+use crate::config::flags::AdmissionFlags;
+use crate::config::sections::MergedSection;
+use crate::go::quote::Quoted;
+
+const ENABLE: &str = "enable-admission-plugins";
+const DISABLE: &str = "disable-admission-plugins";
+
+/// The other plugins of kube-apiserver.
+// AllOrderedPlugins
+const BACKEND_PLUGINS: [&str; 39] = [
+    "AlwaysAdmit",
+    "NamespaceAutoProvision",
+    "NamespaceLifecycle",
+    "NamespaceExists",
+    "LimitPodHardAntiAffinityTopology",
+    "LimitRanger",
+    "ServiceAccount",
+    "NodeRestriction",
+    "TaintNodesByCondition",
+    "AlwaysPullImages",
+    "ImagePolicyWebhook",
+    "PodSecurity",
+    "PodNodeSelector",
+    "Priority",
+    "DefaultTolerationSeconds",
+    "PodTolerationRestriction",
+    "EventRateLimit",
+    "ExtendedResourceToleration",
+    "DefaultStorageClass",
+    "StorageObjectInUseProtection",
+    "PodGroupProtection",
+    "OwnerReferencesPermissionEnforcement",
+    "PersistentVolumeClaimResize",
+    "RuntimeClass",
+    "CertificateApproval",
+    "CertificateSigning",
+    "ClusterTrustBundleAttest",
+    "CertificateSubjectRestriction",
+    "DefaultIngressClass",
+    "DenyServiceExternalIPs",
+    "PodTopologyLabels",
+    "PodGroupWorkloadExists",
+    "NodeDeclaredFeatureValidator",
+    "JobValidation",
+    "PodResizeValidator",
+    "MutatingAdmissionPolicy",
+    "ValidatingAdmissionPolicy",
+    "ResourceQuota",
+    "AlwaysDeny",
+];
+
+/// Whether each plugin is enabled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EnabledPlugins {
+    mutating: bool,
+    validating: bool,
+}
+
+impl EnabledPlugins {
+    pub(super) fn has(self, kind: WebhookKind) -> bool {
+        match kind {
+            WebhookKind::Mutating => self.mutating,
+            WebhookKind::Validating => self.validating,
+        }
+    }
+}
+
+/// The name of the plugin.
+pub(super) fn name(kind: WebhookKind) -> &'static str {
+    match kind {
+        WebhookKind::Mutating => "MutatingAdmissionWebhook",
+        WebhookKind::Validating => "ValidatingAdmissionWebhook",
+    }
+}
+
+/// Why a gateway cannot have this plugin, and the fix.
+pub(super) fn problem(plugin: &str) -> Option<(String, &'static str)> {
+    let ours = [WebhookKind::Mutating, WebhookKind::Validating].map(name);
+    if ours.contains(&plugin) {
+        return None;
+    }
+    let plugin_name = Quoted(plugin);
+    Some(if BACKEND_PLUGINS.contains(&plugin) {
+        (
+            format!("plugin {plugin_name} runs in the backend"),
+            "remove it here, and configure it in the backend",
+        )
+    } else {
+        (
+            format!("plugin {plugin_name} is unknown"),
+            "give MutatingAdmissionWebhook or ValidatingAdmissionWebhook",
+        )
+    })
+}
+
+impl ConfigResolver<'_> {
+    // AdmissionOptions.Validate
+    pub(super) fn enabled_plugins(&mut self, given: &MergedSection<AdmissionFlags>) -> EnabledPlugins {
+        let enabled = listed(&given.values.enable_admission_plugins);
+        let disabled = listed(&given.values.disable_admission_plugins);
+        for (flag, plugins) in [(ENABLE, &enabled), (DISABLE, &disabled)] {
+            for plugin in plugins {
+                if let Some((problem, fix)) = problem(plugin) {
+                    self.errors.push(ConfigError::new(given.key(flag), format!("{flag} {problem}")).fix(fix));
+                }
+            }
+        }
+        let both: BTreeSet<&str> =
+            enabled.iter().filter(|plugin| disabled.contains(plugin)).map(String::as_str).collect();
+        if !both.is_empty() {
+            let names = both.into_iter().collect::<Vec<_>>().join(" ");
+            let problem = format!("[{names}] in {ENABLE} and {DISABLE} overlapped");
+            self.errors
+                .push(ConfigError::new(given.key(DISABLE), problem).fix("remove it from one of the two"));
+        }
+        let is_enabled = |kind| !disabled.iter().any(|plugin| plugin == name(kind));
+        EnabledPlugins {
+            mutating: is_enabled(WebhookKind::Mutating),
+            validating: is_enabled(WebhookKind::Validating),
+        }
+    }
+}
