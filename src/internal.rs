@@ -21,11 +21,14 @@ pub use crate::backend::settings::Backend as BackendSettings;
 pub use crate::clock::{Clock, UnixTime};
 pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
-    AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags,
-    RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
+    AdmissionFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags, MatchKeys,
+    OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
 pub use crate::config::inputs::ConfigInputs;
-pub use crate::config::resolve::{ResolvedConfig, authorization_configuration_error, resolve};
+pub use crate::config::resolve::{
+    ResolvedConfig, admission_configuration_errors, authorization_configuration_error, resolve,
+    webhook_manifest, webhook_request,
+};
 pub use crate::config::sections::key_of;
 pub use crate::config::settings::{Cluster as ClusterSettings, Routes, Settings};
 pub use crate::config::source::ConfigSource;
@@ -52,3 +55,4 @@ pub use crate::request::info::RequestInfo;
 pub use crate::request::wellformed::check as check_well_formed;
 pub use crate::server::Server;
 pub use crate::user::{IdentityMode, UserInfo};
+pub use portcullis_admission::{Webhook, WebhookKind};

@@ -24,6 +24,7 @@ use super::settings::{Operation, Settings, Shutdown};
 use super::validity;
 use crate::go::duration::parse_duration;
 use crate::pki::x509::certificate::Certificate;
+pub use admission::compared::{admission_configuration_errors, webhook_manifest, webhook_request};
 pub use authorization::compared::authorization_configuration_error;
 pub(crate) use controllers::{SignerProfile, signer_profiles};
 

@@ -185,7 +185,8 @@ fn authorization_configurations_are_judged_as_by_kube_apiserver() {
     let Some(program) = GoProgram::build("configurations") else { return };
     let (mut rng, files) = (Rng(seed()), Files::new());
     let all: Vec<Vec<u8>> = (0..inputs(3_000)).map(|_| file(&mut rng, &files)).collect();
-    let questions: Vec<Value> = all.iter().map(|data| json!({"data": STANDARD.encode(data)})).collect();
+    let questions: Vec<Value> =
+        all.iter().map(|data| json!({"kind": "Authorization", "data": STANDARD.encode(data)})).collect();
     let mut words = BTreeMap::new();
     let mut failures = Vec::new();
     for (data, answer) in all.iter().zip(program.ask(&questions)) {

@@ -22,6 +22,7 @@ mod chains;
 mod cli;
 mod clusters;
 mod compared_account_tokens;
+mod compared_admission;
 mod compared_configurations;
 mod compared_id_tokens;
 mod configuration;

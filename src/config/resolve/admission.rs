@@ -3,6 +3,7 @@
 //!
 //! Follows `k8s.io/apiserver/pkg/admission/config.go` and `pkg/admission/plugin/webhook/config/kubeconfig.go`.
 
+pub(super) mod compared;
 mod connections;
 mod manifests;
 mod plugins;

@@ -136,7 +136,7 @@ func main() {
 	defer os.RemoveAll(folder)
 	manifests := filepath.Join(folder, "manifests")
 	check(os.Mkdir(manifests, 0o700))
-	lines.Each(func(q question) any {
+	respond := func(q question) answer {
 		data := bytes.ReplaceAll(q.Data, []byte("FOLDER"), []byte(manifests))
 		switch q.Kind {
 		case "Mutating", "Validating":
@@ -150,5 +150,11 @@ func main() {
 			return answer{Error: err.Error()}
 		}
 		return answer{}
+	}
+
+	lines.Each(func(q question) any {
+		found := respond(q)
+		found.Error = strings.ReplaceAll(found.Error, manifests, "FOLDER")
+		return found
 	})
 }

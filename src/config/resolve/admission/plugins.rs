@@ -68,6 +68,9 @@ pub(super) struct EnabledPlugins {
 }
 
 impl EnabledPlugins {
+    /// The default.
+    pub(super) const BOTH: Self = Self { mutating: true, validating: true };
+
     pub(super) fn has(self, kind: WebhookKind) -> bool {
         match kind {
             WebhookKind::Mutating => self.mutating,

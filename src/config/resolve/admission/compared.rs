@@ -1,0 +1,76 @@
+//! What the gateway reads from the files of admission, for tests that compare it with kube-apiserver's own code.
+
+use std::path::Path;
+
+use portcullis_admission::configuration::manifest::{ManifestProblem, Manifests};
+use portcullis_admission::{Webhook, WebhookKind};
+
+use super::super::ConfigResolver;
+use super::connections::{request_url, server_of};
+use super::plugins::EnabledPlugins;
+use crate::authn::BearerToken;
+use crate::config::flags::AdmissionFlags;
+use crate::config::inputs::ConfigInputs;
+use crate::config::kubeconfig::WebhookUsers;
+use crate::config::manifest_files::documents;
+use crate::config::sections::{ConfigLayer, MergedSection};
+use crate::config::yaml;
+use crate::go::url::Url;
+
+/// The webhooks of a manifest; or the text before the errors of validation, and those errors. As kube-apiserver, reports
+/// only the errors of the first object that has any, and nothing else if it is invalid.
+pub fn webhook_manifest(
+    kind: WebhookKind,
+    file: &str,
+    content: &str,
+) -> Result<Vec<Webhook>, (String, Vec<String>)> {
+    let other = |problem: String| (problem, Vec::new());
+    let mut manifests = Manifests::new(kind);
+    for (number, document) in documents(content).map_err(other)?.into_iter().enumerate() {
+        let parsed = yaml::parse(document.text.as_bytes()).map_err(other)?;
+        manifests.add(file, number, &parsed.value);
+    }
+    manifests.finish().map_err(|errors| {
+        let loading = format!("error loading {file}: ");
+        let mut invalid: Option<(String, Vec<String>)> = None;
+        for error in errors {
+            match (error.problem, &mut invalid) {
+                (ManifestProblem::Invalid { configuration, error }, None) => {
+                    invalid = Some((format!("{loading}{configuration}: "), vec![error]));
+                }
+                (ManifestProblem::Invalid { configuration, error }, Some((first, errors)))
+                    if *first == format!("{loading}{configuration}: ") =>
+                {
+                    errors.push(error);
+                }
+                (ManifestProblem::Other(problem), None) => {
+                    return (format!("{loading}{problem}"), Vec::new());
+                }
+                (_, Some(_)) => break,
+            }
+        }
+        invalid.unwrap_or_default()
+    })
+}
+
+/// The errors of an `AdmissionConfiguration` and the configurations of its plugins.
+pub fn admission_configuration_errors(file: &Path) -> Vec<String> {
+    let mut inputs = ConfigInputs::default();
+    let mut resolver =
+        ConfigResolver { unread: Vec::new(), errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };
+    let no_flags: [ConfigLayer; 0] = [];
+    let given = MergedSection::<AdmissionFlags>::read(no_flags, &mut resolver.unread);
+    if let Some(given) = given {
+        resolver.plugin_files(&given.place(super::CONFIG), file, EnabledPlugins::BOTH);
+    }
+    resolver.errors.into_iter().map(|error| error.problem).collect()
+}
+
+/// The bearer token for the webhook at a URL, and the URL of its requests; `None` for an invalid kubeconfig.
+pub fn webhook_request(kubeconfig: &Path, url: &str) -> Option<(Option<String>, String)> {
+    let (mut inputs, mut errors) = (ConfigInputs::default(), Vec::new());
+    let mut users = WebhookUsers::load("", kubeconfig, &mut inputs, &mut errors)?;
+    let url = Url::parse(url).ok()?;
+    let credential = users.credential(&server_of(&url), "", &mut inputs, &mut errors)?;
+    Some((credential.token.as_ref().map(BearerToken::expose).map(str::to_owned), request_url(&url)))
+}
