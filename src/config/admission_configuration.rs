@@ -19,8 +19,21 @@ pub(super) struct AdmissionConfiguration {
 
 impl ConfigKind for AdmissionConfiguration {
     const KIND: &'static str = "AdmissionConfiguration";
-    const VERSIONS: &'static [&'static str] = &["v1", "v1alpha1"];
+    // The alpha version is in a group of another name.
+    const API_VERSIONS: &'static [&'static str] =
+        &["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
     const EMPTY_IS_DEFAULT: bool = false;
+
+    /// Any field of a plugin's own configuration is known here.
+    fn prune(given: &Value, known: &mut Value) {
+        let plugins = |value: &Value| value.get("plugins").and_then(Value::as_array).cloned();
+        let known = known.get_mut("plugins").and_then(Value::as_array_mut).into_iter().flatten();
+        for (known, given) in known.zip(plugins(given).into_iter().flatten()) {
+            if let (Some(known), Some(given)) = (known.get_mut("configuration"), given.get("configuration")) {
+                known.clone_from(given);
+            }
+        }
+    }
 }
 
 /// The configuration of one plugin.
@@ -45,6 +58,6 @@ pub(super) struct WebhookAdmissionConfiguration {
 
 impl ConfigKind for WebhookAdmissionConfiguration {
     const KIND: &'static str = "WebhookAdmissionConfiguration";
-    const VERSIONS: &'static [&'static str] = &["v1"];
+    const API_VERSIONS: &'static [&'static str] = &["apiserver.config.k8s.io/v1"];
     const EMPTY_IS_DEFAULT: bool = false;
 }

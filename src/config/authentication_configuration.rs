@@ -24,7 +24,7 @@ pub(super) struct AuthenticationConfiguration {
 
 impl ConfigKind for AuthenticationConfiguration {
     const KIND: &'static str = "AuthenticationConfiguration";
-    const VERSIONS: &'static [&'static str] = &["v1", "v1beta1", "v1alpha1"];
+    const API_VERSIONS: &'static [&'static str] = super::apiserver_config::ALL_VERSIONS;
     const EMPTY_IS_DEFAULT: bool = false;
 }
 

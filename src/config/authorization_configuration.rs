@@ -25,7 +25,7 @@ pub(super) struct AuthorizationConfiguration {
 
 impl ConfigKind for AuthorizationConfiguration {
     const KIND: &'static str = "AuthorizationConfiguration";
-    const VERSIONS: &'static [&'static str] = &["v1", "v1beta1", "v1alpha1"];
+    const API_VERSIONS: &'static [&'static str] = super::apiserver_config::ALL_VERSIONS;
     // apiserver: pkg/apis/apiserver/load/load.go, LoadFromData
     const EMPTY_IS_DEFAULT: bool = true;
 }

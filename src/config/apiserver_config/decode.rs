@@ -46,11 +46,10 @@ pub(in crate::config) fn decode_value<T: ConfigKind>(document: &Value) -> Result
     if let Some((key, _)) = missing {
         return Err(bad(format!("Object '{key}' is missing")));
     }
-    let known = version.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/'));
-    if kind != T::KIND || !known.is_some_and(|version| T::VERSIONS.contains(&version)) {
+    if kind != T::KIND || !T::API_VERSIONS.contains(&version) {
         let problem = format!("no kind {} is registered for version {}", Quoted(kind), Quoted(version));
         return Err(bad(problem));
     }
-    let read = strict::decode(document, |_| ());
+    let read = strict::decode(document, |known| T::prune(document, known));
     read.map_err(|StrictError { problem, fix, .. }| DecodeError { problem, fix })
 }

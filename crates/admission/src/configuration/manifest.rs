@@ -37,6 +37,8 @@ const KINDS: [&str; 6] = [
 pub struct ManifestError {
     /// The file.
     pub file: String,
+    /// The number of the object in its folder, from 0.
+    pub object: usize,
     /// The number of the document in its file, from 0.
     pub document: usize,
     /// The path of the value in the document, such as `items[0].webhooks[1].name`; empty for the whole document.
@@ -80,6 +82,8 @@ pub struct Manifests {
     configurations: BTreeMap<String, Vec<Webhook>>,
     errors: Vec<ManifestError>,
     expressions: Expressions,
+    /// The number of objects so far.
+    objects: usize,
 }
 
 /// Where an object is.
@@ -89,6 +93,8 @@ struct Place<'a> {
     document: usize,
     /// The path of the object, with a dot at its end unless it is empty.
     path: &'a str,
+    /// Whether it is an item of a `List`, whose items are decoded one by one.
+    in_list: bool,
 }
 
 impl Manifests {
@@ -100,12 +106,14 @@ impl Manifests {
             configurations: BTreeMap::new(),
             errors: Vec::new(),
             expressions: Expressions::default(),
+            objects: 0,
         }
     }
 
     /// Adds a document of a file. Add files in alphabetical order and documents in order.
     pub fn add(&mut self, file: &str, document: usize, object: &Value) {
-        self.object(Place { file, document, path: "" }, object);
+        self.objects += 1;
+        self.object(Place { file, document, path: "", in_list: false }, object);
     }
 
     /// The webhooks: by the names of configurations in byte order, then as listed. Or every error.
@@ -120,11 +128,24 @@ impl Manifests {
     fn fail(&mut self, place: Place<'_>, field: &str, problem: ManifestProblem, fix: impl Into<String>) {
         let field = format!("{}{field}", place.path).trim_end_matches('.').to_owned();
         let Place { file, document, .. } = place;
-        self.errors.push(ManifestError { file: file.to_owned(), document, field, problem, fix: fix.into() });
+        self.errors.push(ManifestError {
+            file: file.to_owned(),
+            object: self.objects,
+            document,
+            field,
+            problem,
+            fix: fix.into(),
+        });
     }
 
     fn other(&mut self, place: Place<'_>, field: &str, problem: String, fix: impl Into<String>) {
         self.fail(place, field, ManifestProblem::Other(problem), fix);
+    }
+
+    /// An error of decoding an object.
+    fn undecodable(&mut self, place: Place<'_>, field: &str, problem: &str, fix: impl Into<String>) {
+        let item = if place.in_list { "failed to decode list item: " } else { "" };
+        self.other(place, field, format!("{item}{problem}"), fix);
     }
 
     // acceptFileObject
@@ -136,11 +157,13 @@ impl Manifests {
         let missing =
             [("Kind", kind), ("apiVersion", version)].into_iter().find(|(_, value)| value.is_empty());
         if let Some((key, _)) = missing {
-            return self.other(place, "", format!("Object '{key}' is missing"), fix());
+            return self.undecodable(place, "", &format!("Object '{key}' is missing"), fix());
         }
         // kube-apiserver decodes this kind in any version.
         if kind == "List" {
-            return self.list(place, object, Self::object);
+            return self.list(place, object, |manifests, place, item| {
+                manifests.object(Place { in_list: true, ..place }, item);
+            });
         }
         let api_version = version.strip_prefix("admissionregistration.k8s.io/");
         let api_version = api_version.filter(|version| VERSIONS.contains(version));
@@ -167,27 +190,36 @@ impl Manifests {
             _ => {
                 let problem =
                     format!("no kind {} is registered for version {}", Quoted(kind), Quoted(version));
-                self.other(place, "kind", problem, fix());
+                self.undecodable(place, "kind", &problem, fix());
             }
         }
     }
 
     fn list(&mut self, place: Place<'_>, object: &Value, accept: impl Fn(&mut Self, Place<'_>, &Value)) {
-        match strict::decode::<wire::List>(object, |_| ()) {
+        // Items are decoded by themselves.
+        let keep_items = |known: &mut Value| {
+            if let (Some(known), Some(items)) = (known.get_mut("items"), object.get("items")) {
+                known.clone_from(items);
+            }
+        };
+        match strict::decode::<wire::List>(object, keep_items) {
             Ok(list) => {
                 for (index, item) in list.items.iter().enumerate() {
                     let path = format!("{}items[{index}].", place.path);
+                    self.objects += 1;
                     accept(self, Place { path: &path, ..place }, item);
                 }
             }
-            Err(DecodeError { field, problem, fix }) => self.other(place, &field, problem, fix),
+            Err(DecodeError { field, problem, fix }) => self.undecodable(place, &field, &problem, fix),
         }
     }
 
     fn configuration(&mut self, place: Place<'_>, object: &Value) {
         let configuration = match WebhookConfiguration::decode(self.kind, object) {
             Ok(configuration) => configuration,
-            Err(DecodeError { field, problem, fix }) => return self.other(place, &field, problem, fix),
+            Err(DecodeError { field, problem, fix }) => {
+                return self.undecodable(place, &field, &problem, fix);
+            }
         };
         let before = self.errors.len();
         let name = configuration.name();

@@ -15,6 +15,7 @@ use crate::config::kubeconfig::WebhookUsers;
 use crate::config::manifest_files::documents;
 use crate::config::sections::{ConfigLayer, MergedSection};
 use crate::config::yaml;
+use crate::go::quote::Quoted;
 use crate::go::url::Url;
 
 /// The webhooks of a manifest; or the text before the errors of validation, and those errors. As kube-apiserver, reports
@@ -25,31 +26,31 @@ pub fn webhook_manifest(
     content: &str,
 ) -> Result<Vec<Webhook>, (String, Vec<String>)> {
     let other = |problem: String| (problem, Vec::new());
+    let unsplit = |problem: String| {
+        other(format!("failed to split YAML documents in file {}: {problem}", Quoted(file)))
+    };
     let mut manifests = Manifests::new(kind);
-    for (number, document) in documents(content).map_err(other)?.into_iter().enumerate() {
+    for (number, document) in documents(content).map_err(unsplit)?.into_iter().enumerate() {
         let parsed = yaml::parse(document.text.as_bytes()).map_err(other)?;
         manifests.add(file, number, &parsed.value);
     }
     manifests.finish().map_err(|errors| {
         let loading = format!("error loading {file}: ");
-        let mut invalid: Option<(String, Vec<String>)> = None;
-        for error in errors {
-            match (error.problem, &mut invalid) {
-                (ManifestProblem::Invalid { configuration, error }, None) => {
-                    invalid = Some((format!("{loading}{configuration}: "), vec![error]));
+        let first = errors.first().map(|error| error.object);
+        let mut found = (String::new(), Vec::new());
+        for error in errors.into_iter().filter(|error| Some(error.object) == first) {
+            match error.problem {
+                ManifestProblem::Invalid { configuration, error } => {
+                    found.0 = format!("{loading}{configuration}: ");
+                    found.1.push(error);
                 }
-                (ManifestProblem::Invalid { configuration, error }, Some((first, errors)))
-                    if *first == format!("{loading}{configuration}: ") =>
-                {
-                    errors.push(error);
-                }
-                (ManifestProblem::Other(problem), None) => {
+                ManifestProblem::Other(problem) if found.0.is_empty() => {
                     return (format!("{loading}{problem}"), Vec::new());
                 }
-                (_, Some(_)) => break,
+                ManifestProblem::Other(_) => break,
             }
         }
-        invalid.unwrap_or_default()
+        found
     })
 }
 

@@ -94,7 +94,7 @@ impl ConfigResolver<'_> {
 type DocumentLines = BTreeMap<(String, usize), (u64, KeyLines)>;
 
 fn located(key: &str, error: ManifestError, lines: &DocumentLines) -> ConfigError {
-    let ManifestError { file, document, field, problem, fix } = error;
+    let ManifestError { file, object: _, document, field, problem, fix } = error;
     let path = Path::new(&file).to_owned();
     let line = lines.get(&(file, document)).map_or(1, |(before, lines)| before + lines.of(&field));
     ConfigError::new(key, problem.to_string()).in_file(&path).fix(format!("line {line}: {fix}"))
