@@ -1,5 +1,7 @@
 //! `portcullis check`: resolves the configuration and builds a snapshot of it as `serve` does, without serving.
 
+mod admission;
+
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -86,6 +88,9 @@ struct ClusterReport {
     authorizers: Vec<AuthorizerReport>,
     tokens: usize,
     issuers: Vec<IssuerReport>,
+    admission_mode: Option<String>,
+    /// The admission webhooks that the gateway calls; empty if the backend alone admits requests.
+    admission_webhooks: Vec<admission::WebhookReport>,
     controllers: Vec<&'static str>,
     signers: Vec<SignerReport>,
     leader_election: Option<String>,
@@ -214,7 +219,14 @@ impl CheckReport {
 impl ClusterReport {
     fn of(cluster: Cluster) -> Self {
         let Cluster {
-            name, routes, authentication, backend, impersonation, authorization, controllers, ..
+            name,
+            routes,
+            authentication,
+            backend,
+            impersonation,
+            authorization,
+            admission,
+            controllers,
         } = cluster;
         let controllers = controllers.as_deref();
         let address = |endpoint: &Endpoint| format!("https://{}{}", endpoint.address, backend.path_prefix);
@@ -238,6 +250,8 @@ impl ClusterReport {
                 .map(AuthorizerReport::of)
                 .collect(),
             issuers: authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer)).collect(),
+            admission_mode: admission.as_ref().and_then(|settings| named(settings.mode.to_possible_value())),
+            admission_webhooks: admission.as_deref().map(admission::reports).unwrap_or_default(),
             tokens: authentication.static_tokens.map_or(0, |tokens| tokens.count()),
             controllers: controllers.iter().flat_map(|run| &run.names).map(|name| name.alias()).collect(),
             signers: controllers.iter().flat_map(|run| &run.signers).map(SignerReport::of).collect(),
@@ -285,6 +299,9 @@ impl ClusterReport {
             ("clients", self.authenticators.clone()),
             ("authorization", vec![self.authorization_line()]),
         ];
+        if let Some(mode) = &self.admission_mode {
+            rows.push(("admission", admission::rows(mode, &self.admission_webhooks)));
+        }
         if !self.controllers.is_empty() {
             let lease = match &self.leader_election {
                 Some(lease) => format!(", while the lease {lease} is held"),

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use clap::{Arg, Args, Command};
 use portcullis::internal::key_of;
 use portcullis::internal::{
-    AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags, MatchKeys, OperationFlags,
-    RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
+    AdmissionFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags, MatchKeys,
+    OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
 
 const INTRODUCTION: &str = "\
@@ -118,10 +118,28 @@ Relative paths in it start at its own directory.
 
 ";
 
+const ADMISSION: &str = "\
+Admission webhooks that the gateway calls, before the backend does its own admission. They come from static manifests, as with
+kube-apiserver's `staticManifestsDir`: `admissionControlConfigFile` names an `AdmissionConfiguration` of
+`apiserver.config.k8s.io/v1`, whose plugins `MutatingAdmissionWebhook` and `ValidatingAdmissionWebhook` each name a folder. **This
+build does not call webhooks yet: a configuration with webhooks is an error.**
+
+- `mode` is required with webhooks and has no default. If you may configure the backend, register the webhooks in the cluster
+  itself: there they also see requests that bypass the gateway, converted to the versions of their rules.
+- Names of configurations end in `.static.k8s.io`. Webhooks have a `url`; a `service` is an error.
+- Of `kubeConfigFile`, only users count. The user for a webhook is the one named `HOST:PORT`, else `*.REST:PORT`, else without the
+  port if it is 443, else `*`, else that of the current context; without any, the gateway is anonymous. A user has a `token`, a
+  `tokenFile`, or `client-certificate` and `client-key`.
+- `impersonation: backend` cannot be combined with webhooks.
+- Differences from kube-apiserver: no feature gate is needed; all errors of all files are reported at once; other plugins are
+  errors; a `caBundle` without a certificate, and a webhook at `kubernetes.default.svc:443`, are errors; a folder has at most
+  10,000 manifests of 64 MiB in total.
+";
+
 const CLUSTERS: &str = "\
 The clusters behind the gateway. The flags describe one cluster. The file lists any number of clusters, and then excludes
 these flags. With several clusters each needs a `match`. A cluster's own `authentication` has the keys of
-[the section](#authentication), and replaces them for this cluster; `authorization` and `controllerManager` work the same
+[the section](#authentication), and replaces them for this cluster; `authorization`, `admission` and `controllerManager` work the same
 way.
 
 ";
@@ -169,6 +187,7 @@ fn reference() -> String {
     section("## `serving`", "", rows::<ServingFlags>());
     section("## `authentication`", AUTHENTICATION, rows::<AuthenticationFlags>());
     section("## `authorization`", AUTHORIZATION, rows::<AuthorizationFlags>());
+    section("## `admission`", ADMISSION, rows::<AdmissionFlags>());
     section("## `clusters[]`", CLUSTERS, rows::<ClusterKeys>());
     section("### `clusters[].match`", MATCH, rows::<MatchKeys>());
     section("## `controllerManager`", CONTROLLERS, rows::<ControllerFlags>());

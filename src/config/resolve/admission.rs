@@ -7,6 +7,8 @@ pub(super) mod compared;
 mod connections;
 mod manifests;
 mod plugins;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,344 @@
+//! The rules between the flags and files of admission. Manifests, `AdmissionConfiguration`s and credentials are compared
+//! with kube-apiserver's own code in `tests/it/compared_admission.rs`.
+
+use clap::{Args, Command, FromArgMatches};
+use serde_json::json;
+
+use super::*;
+use crate::admission::settings::AdmissionMode;
+use crate::authn::BearerToken;
+use crate::config::inputs::ConfigInputs;
+use crate::config::sections::GivenFlags;
+
+type Resolved = Result<(Option<Arc<AdmissionSettings>>, Vec<String>), Vec<ConfigError>>;
+
+struct Directory(tempfile::TempDir);
+
+const FILE: &str = "--admission-control-config-file=DIR/admission.yaml";
+const MODE_FLAG: &str = "--admission-mode=pinnedDryRun";
+
+impl Directory {
+    /// A folder for each plugin, with one webhook in each.
+    fn new() -> Self {
+        let directory = Self(tempfile::tempdir().unwrap());
+        for (kind, folder) in [("Mutating", "mutating"), ("Validating", "validating")] {
+            std::fs::create_dir(directory.path(folder)).unwrap();
+            directory
+                .write(&format!("{folder}/a.yaml"), &configuration(kind, "a", "https://a.example.com/v"));
+        }
+        directory.write(
+            "kubeconfig",
+            &json!({
+                "apiVersion": "v1", "kind": "Config",
+                "users": [{"name": "*.example.com", "user": {"token": "s3cr3t"}}, {"name": "x.test", "user": {"exec": {"command": "a"}}}],
+            })
+            .to_string(),
+        );
+        directory.write(
+            "admission.yaml",
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n\
+             - name: MutatingAdmissionWebhook\n  path: mutating.yaml\n\
+             - name: ValidatingAdmissionWebhook\n  configuration:\n    apiVersion: apiserver.config.k8s.io/v1\n    \
+             kind: WebhookAdmissionConfiguration\n    staticManifestsDir: DIR/validating\n",
+        );
+        directory.write(
+            "mutating.yaml",
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: WebhookAdmissionConfiguration\n\
+             kubeConfigFile: DIR/kubeconfig\nstaticManifestsDir: DIR/mutating\n",
+        );
+        directory
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), self.filled(text)).unwrap();
+    }
+
+    fn filled(&self, text: &str) -> String {
+        text.replace("DIR", &self.0.path().display().to_string())
+    }
+
+    fn with<T>(
+        &self,
+        flags: &[&str],
+        inputs: &mut ConfigInputs,
+        act: impl FnOnce(&mut ConfigResolver<'_>, &MergedSection<AdmissionFlags>) -> T,
+    ) -> (T, Vec<ConfigError>, Vec<String>) {
+        let command = GivenFlags::<AdmissionFlags>::augment_args(Command::new("").no_binary_name(true));
+        let matches = command.try_get_matches_from(flags.iter().map(|flag| self.filled(flag))).unwrap();
+        let given = GivenFlags::<AdmissionFlags>::from_arg_matches(&matches).unwrap();
+        let mut unread = Vec::new();
+        let section = MergedSection::read([given.layer()], &mut unread).unwrap();
+        assert_eq!(unread, []);
+        let mut resolver = ConfigResolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs };
+        let found = act(&mut resolver, &section);
+        let ConfigResolver { errors, warnings, .. } = resolver;
+        assert!(
+            errors.iter().all(|error| error.fix.as_ref().is_some_and(|fix| !fix.is_empty())),
+            "{errors:?}"
+        );
+        (found, errors, warnings)
+    }
+
+    fn resolve(&self, flags: &[&str], inputs: &mut ConfigInputs) -> Resolved {
+        let (found, errors, warnings) =
+            self.with(flags, inputs, |resolver, section| resolver.admission(section));
+        if errors.is_empty() {
+            return Ok((found, warnings));
+        }
+        assert_eq!(found, None, "settings in spite of errors");
+        Err(errors)
+    }
+
+    fn settings(&self, flags: &[&str]) -> Option<Arc<AdmissionSettings>> {
+        self.resolve(flags, &mut ConfigInputs::default()).unwrap().0
+    }
+
+    /// Each error as `KEY: PROBLEM`.
+    fn errors(&self, flags: &[&str]) -> Vec<String> {
+        let errors = self.resolve(flags, &mut ConfigInputs::default()).expect_err("no error");
+        errors.into_iter().map(|error| format!("{}: {}", error.key, error.problem)).collect()
+    }
+
+    fn error(&self, flags: &[&str]) -> String {
+        let errors = self.errors(flags);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        errors[0].clone()
+    }
+}
+
+fn configuration(kind: &str, name: &str, url: &str) -> String {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}WebhookConfiguration"),
+        "metadata": {"name": format!("{name}.static.k8s.io")},
+        "webhooks": [{
+            "name": format!("{}.{name}.example.com", kind.to_lowercase()), "clientConfig": {"url": url},
+            "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}],
+        }],
+    })
+    .to_string()
+}
+
+#[test]
+fn webhooks_have_their_connections() {
+    let directory = Directory::new();
+    let shadow = "--admission-shadow-webhooks=mutating.a.example.com";
+    let settings = directory.settings(&[FILE, MODE_FLAG, shadow]).unwrap();
+    assert_eq!(settings.mode, AdmissionMode::PinnedDryRun);
+    let ([mutating], [validating]) =
+        (settings.webhooks.mutating.as_slice(), settings.webhooks.validating.as_slice())
+    else {
+        panic!("{settings:?}")
+    };
+    assert!(settings.is_shadow(mutating) && !settings.is_shadow(validating));
+    let token = |webhook| {
+        let connection = settings.connections.of(webhook).unwrap();
+        assert_eq!((connection.url.as_str(), connection.http2), ("https://a.example.com/v", false));
+        connection.bearer_token.as_ref().map(BearerToken::expose).map(str::to_owned)
+    };
+    assert_eq!(token(mutating).as_deref(), Some("s3cr3t"));
+    assert_eq!(token(validating), None, "a kubeconfig is that of one plugin");
+    let again = directory.settings(&[FILE, MODE_FLAG, shadow]).unwrap();
+    assert_eq!(settings, again);
+    assert_ne!(Some(settings), directory.settings(&[FILE, MODE_FLAG]));
+}
+
+#[test]
+fn webhooks_are_in_the_order_of_their_configurations() {
+    let directory = Directory::new();
+    directory.write("mutating/0.YML", &configuration("Mutating", "b", "https://localhost:8443"));
+    directory.write(
+        "mutating/z.json",
+        &configuration("Mutating", "B", "https://x.example.com")
+            .replace("B.static", "0.static")
+            .replace(".B.", ".c."),
+    );
+    let settings = directory.settings(&[FILE, MODE_FLAG]).unwrap();
+    let names: Vec<&str> =
+        settings.webhooks.mutating.iter().map(|webhook| webhook.configuration.as_str()).collect();
+    assert_eq!(names, ["0.static.k8s.io", "a.static.k8s.io", "b.static.k8s.io"]);
+    let local = settings.connections.of(&settings.webhooks.mutating[2]).unwrap();
+    assert_eq!((local.url.as_str(), local.http2), ("https://localhost:8443/", true));
+}
+
+#[test]
+fn a_mode_is_required_with_webhooks_and_only_then() {
+    let directory = Directory::new();
+    let error = directory.error(&[FILE]);
+    for part in ["--admission-mode: is required", "pinnedDryRun", "requestLevel", "no default"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let unused = "--admission-mode: is given, but no admission webhooks are";
+    assert_eq!(directory.error(&[MODE_FLAG]), unused);
+    let disabled = "--disable-admission-plugins=MutatingAdmissionWebhook,ValidatingAdmissionWebhook";
+    assert_eq!(directory.error(&[FILE, MODE_FLAG, disabled]), unused);
+    assert_eq!(directory.settings(&[FILE, disabled]), None);
+    assert_eq!(directory.settings(&[]), None);
+    assert_eq!(
+        directory.error(&["--admission-shadow-webhooks=a"]),
+        "--admission-shadow-webhooks: is given, but no admission webhooks are"
+    );
+    for folder in ["mutating", "validating"] {
+        std::fs::remove_file(directory.path(&format!("{folder}/a.yaml"))).unwrap();
+    }
+    assert_eq!(directory.settings(&[FILE, MODE_FLAG]), None, "empty folders are valid");
+    assert!(directory.error(&[FILE]).contains("is required"), "a file may appear");
+}
+
+#[test]
+fn webhooks_fail_until_they_are_enforced() {
+    let directory = Directory::new();
+    let mut inputs = ConfigInputs::default();
+    let (_, errors, _) =
+        directory.with(&[FILE, MODE_FLAG], &mut inputs, |resolver, given| resolver.enforced_admission(given));
+    let problems: Vec<&str> = errors.iter().map(|error| error.problem.as_str()).collect();
+    assert_eq!(problems, ["admission webhooks are not supported in this build"]);
+    let (_, errors, _) =
+        directory.with(&[], &mut inputs, |resolver, given| resolver.enforced_admission(given));
+    assert_eq!(errors, []);
+}
+
+#[test]
+fn a_disabled_plugin_has_no_webhooks() {
+    let directory = Directory::new();
+    directory.write("mutating/a.yaml", "not: [valid");
+    let disabled = "--disable-admission-plugins=MutatingAdmissionWebhook";
+    let settings = directory.settings(&[FILE, MODE_FLAG, disabled]).unwrap();
+    assert_eq!((settings.webhooks.mutating.len(), settings.webhooks.validating.len()), (0, 1));
+}
+
+#[test]
+fn other_plugins_run_in_the_backend() {
+    let directory = Directory::new();
+    let flags = [
+        "--enable-admission-plugins=PodSecurity,Foo,MutatingAdmissionWebhook",
+        "--disable-admission-plugins=MutatingAdmissionWebhook,AlwaysDeny",
+    ];
+    let expected = [
+        "--enable-admission-plugins: enable-admission-plugins plugin \"PodSecurity\" runs in the backend",
+        "--enable-admission-plugins: enable-admission-plugins plugin \"Foo\" is unknown",
+        "--disable-admission-plugins: disable-admission-plugins plugin \"AlwaysDeny\" runs in the backend",
+        "--disable-admission-plugins: [MutatingAdmissionWebhook] in enable-admission-plugins and \
+         disable-admission-plugins overlapped",
+    ];
+    assert_eq!(directory.errors(&flags), expected);
+    let text = std::fs::read_to_string(directory.path("admission.yaml")).unwrap();
+    directory
+        .write("admission.yaml", &(text + "- name: ImagePolicyWebhook\n- name: MutatingAdmissionWebhook\n"));
+    let errors = directory.resolve(&[FILE, MODE_FLAG], &mut ConfigInputs::default()).unwrap_err();
+    let [error] = errors.as_slice() else { panic!("{errors:?}") };
+    assert_eq!(error.problem, "plugins[2].name: plugin \"ImagePolicyWebhook\" runs in the backend");
+    assert!(error.fix.as_ref().unwrap().starts_with("line 11: "), "{error}");
+}
+
+#[test]
+fn all_errors_of_manifests_are_reported_with_their_lines() {
+    let directory = Directory::new();
+    let service = configuration("Mutating", "b", "")
+        .replace("\"url\":\"\"", "\"service\":{\"name\":\"a\",\"namespace\":\"b\"}");
+    directory.write(
+        "mutating/b.yaml",
+        &format!("# one\n---\n{service}\n---\n{}\n", configuration("Mutating", "a", "https://b")),
+    );
+    directory.write("mutating/c.yaml", &configuration("Validating", "c", "https://c"));
+    directory.write("mutating/d.yaml", "a: [1");
+    let errors = directory.resolve(&[FILE, MODE_FLAG], &mut ConfigInputs::default()).unwrap_err();
+    let found: Vec<String> = errors
+        .iter()
+        .map(|error| {
+            let fix = error.fix.as_deref().unwrap();
+            let (line, _) = fix.split_once(": ").unwrap_or((fix, ""));
+            format!(
+                "{} {} {line}",
+                error.file.as_ref().unwrap().file_name().unwrap().display(),
+                error.problem
+            )
+        })
+        .collect();
+    let file = directory.filled("DIR/mutating/b.yaml");
+    let first = directory.filled("DIR/mutating/a.yaml");
+    for part in [
+        "b.yaml Object 'Kind' is missing line 1".to_owned(),
+        format!(
+            "b.yaml webhook \"mutating.b.example.com\" in \"b.static.k8s.io\" (file \"{file}\"): clientConfig.service is not supported for static manifests; use clientConfig.url instead line 3"
+        ),
+        format!(
+            "b.yaml duplicate name \"a.static.k8s.io\" found in file \"{file}\" (previously seen in \"{first}\") line 5"
+        ),
+        "c.yaml unsupported resource type *v1.ValidatingWebhookConfiguration line 1".to_owned(),
+    ] {
+        assert!(found.contains(&part), "{part} is not in {found:#?}");
+    }
+    assert_eq!(found.len(), 5, "{found:#?}");
+}
+
+#[test]
+fn servers_that_cannot_be_reached_are_refused() {
+    let directory = Directory::new();
+    let cases = [
+        ("https://kubernetes.default.svc/a", "kube-apiserver would call kubernetes.default.svc:443"),
+        ("https://a_b c/", "invalid character"),
+        ("https://a:99999/", "cannot request the URL"),
+        ("https://x.test/", "user \"x.test\": exec is not supported for admission webhooks"),
+    ];
+    for (url, expected) in cases {
+        directory.write("mutating/a.yaml", &configuration("Mutating", "a", url));
+        let error = directory.error(&[FILE, MODE_FLAG]);
+        assert!(error.contains(expected), "{url}: {error}");
+    }
+    let unusable =
+        configuration("Mutating", "a", "https://a").replace("\"url\"", "\"caBundle\":\"YQ==\",\"url\"");
+    directory.write("mutating/a.yaml", &unusable);
+    let error = directory.error(&[FILE, MODE_FLAG]);
+    assert!(error.contains("clientConfig.caBundle: "), "{error}");
+}
+
+#[test]
+fn an_unknown_shadow_is_an_error() {
+    let directory = Directory::new();
+    let shadow = "--admission-shadow-webhooks=a.static.k8s.io,validating.a.example.com";
+    let expected = "--admission-shadow-webhooks: there is no webhook \"a.static.k8s.io\"";
+    assert_eq!(directory.error(&[FILE, MODE_FLAG, shadow]), expected);
+}
+
+#[test]
+fn thousands_of_webhooks_are_read() {
+    let directory = Directory::new();
+    let all: Vec<String> = (0..2_000)
+        .map(|index| configuration("Mutating", &format!("w{index}"), "https://a.example.com"))
+        .collect();
+    directory.write("mutating/a.yaml", &all.join("\n---\n"));
+    let settings = directory.settings(&[FILE, MODE_FLAG]).unwrap();
+    assert_eq!(settings.webhooks.mutating.len(), 2_000);
+}
+
+#[test]
+fn a_change_of_any_file_reloads_the_configuration() {
+    let directory = Directory::new();
+    for name in ["admission.yaml", "mutating.yaml", "kubeconfig", "mutating/a.yaml", "validating/a.yaml"] {
+        let mut inputs = ConfigInputs::default();
+        directory.resolve(&[FILE, MODE_FLAG], &mut inputs).unwrap();
+        assert!(!inputs.changed());
+        let before = std::fs::read(directory.path(name)).unwrap();
+        std::fs::write(directory.path(name), "changed").unwrap();
+        assert!(inputs.changed(), "{name}");
+        std::fs::remove_file(directory.path(name)).unwrap();
+        assert!(inputs.changed(), "{name} is gone");
+        std::fs::write(directory.path(name), before).unwrap();
+    }
+    let mut inputs = ConfigInputs::default();
+    directory.resolve(&[FILE, MODE_FLAG], &mut inputs).unwrap();
+    directory.write("mutating/notes.txt", "");
+    assert!(!inputs.changed(), "not a manifest");
+    directory.write("mutating/new.yaml", "");
+    assert!(inputs.changed(), "a manifest that appears");
+    std::fs::remove_dir_all(directory.path("validating")).unwrap();
+    let mut inputs = ConfigInputs::default();
+    directory.resolve(&[FILE, MODE_FLAG], &mut inputs).unwrap_err();
+    std::fs::create_dir(directory.path("validating")).unwrap();
+    assert!(inputs.changed(), "a folder that appears");
+}
