@@ -70,7 +70,7 @@
 //! | [`sync`] | the helper that locks a mutex |
 //! | [`clock`] | the injected wall clock |
 //!
-//! `crates/cel` evaluates CEL and `crates/admission` runs admission webhooks; both know nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
+//! `crates/apimachinery` validates and decodes as Kubernetes does, `crates/cel` evaluates CEL and `crates/admission` runs admission webhooks; both know nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
 //! Tests: `tests/README.md` says which test goes where, and `crates/testkit` has their fake backends, PKI and processes.
 //!
 //! # Words

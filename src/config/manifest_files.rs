@@ -90,12 +90,13 @@ mod tests {
 
     #[test]
     fn documents_are_separated_as_by_kube_apiserver() {
+        type Documents = Result<Vec<(String, u64)>, String>;
         let texts = |text: &str| {
             let found = documents(text)?;
             Ok(found.iter().map(|one| (one.text.trim().to_owned(), one.lines_before)).collect::<Vec<_>>())
         };
         let document = |text: &str, before| (text.to_owned(), before);
-        let cases: [(&str, Result<Vec<(String, u64)>, String>); 10] = [
+        let cases: [(&str, Documents); 10] = [
             ("", Ok(vec![])),
             (" \n---\n\n", Ok(vec![])),
             ("---\n---\n \n", Ok(vec![document("---", 0)])),

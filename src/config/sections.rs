@@ -282,6 +282,7 @@ pub(super) mod by_optional_flag_name {
     use clap::ValueEnum;
     use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
 
+    #[expect(clippy::ref_option, reason = "serde calls it with a reference to the field")]
     pub(crate) fn serialize<T: ValueEnum, S: Serializer>(
         value: &Option<T>,
         serializer: S,

@@ -289,7 +289,7 @@ fn pretty(value: &Value) -> String {
 /// A webhook as the program prints it: the values that decide something.
 fn ours(webhook: &Webhook) -> Value {
     let operations = webhook.rules.iter().map(|rule| match &rule.operations {
-        Some(operations) => operations.iter().map(|operation| operation.to_string()).collect::<Vec<_>>(),
+        Some(operations) => operations.iter().map(ToString::to_string).collect::<Vec<_>>(),
         None => vec!["*".to_owned()],
     });
     let rules = webhook.rules.iter().zip(operations).map(|(rule, operations)| {

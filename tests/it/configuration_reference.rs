@@ -43,8 +43,8 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
 
 - **Keys**: every flag has a key, its words in camel case, with CA, SNI and UID in capitals as in Kubernetes.
   `--client-ca-file` is `clientCAFile`. A comma-separated flag is a list in the file.
-- **Precedence**, from lowest to highest: the default; the section of the file; for authentication, authorization and
-  controllers, the cluster's own section; a flag, which applies to every cluster. Each key is replaced as a whole. `null`
+- **Precedence**, from lowest to highest: the default; the section of the file; for authentication, authorization, admission
+  and controllers, the cluster's own section; a flag, which applies to every cluster. Each key is replaced as a whole. `null`
   restores the default.
 - **One cluster** can be given by `--backend-kubeconfig` and `--identity`, beside a file without `clusters`. It gets every
   request.

@@ -71,7 +71,8 @@ impl WebhookUsers {
         }
         let name = name.to_owned();
         let mut reader = KubeconfigReader { key, file: &self.file, before: errors.len(), inputs, errors };
-        let credential = reader.webhook_credential(&name, user).filter(|_| !reader.failed());
+        let credential = reader.webhook_credential(&name, user);
+        let credential = (!reader.failed()).then_some(credential);
         self.loaded.insert(name, credential.clone());
         credential
     }
@@ -105,7 +106,7 @@ fn host_with_https_port(server: &str) -> Option<&str> {
 
 impl KubeconfigReader<'_> {
     // restConfigFromKubeconfig
-    fn webhook_credential(&mut self, name: &str, user: &AuthInfo) -> Option<WebhookCredential> {
+    fn webhook_credential(&mut self, name: &str, user: &AuthInfo) -> WebhookCredential {
         let set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let unsupported = [
             ("auth-provider", user.auth_provider.is_some()),
@@ -125,6 +126,6 @@ impl KubeconfigReader<'_> {
         if let Some(pair) = &certificate {
             self.warn_of_dates("client-certificate", pair.certificates());
         }
-        Some(WebhookCredential { certificate, token })
+        WebhookCredential { certificate, token }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use http::Uri;
@@ -53,15 +53,13 @@ impl ConfigResolver<'_> {
         let mut shared = SharedParts::default();
         for webhook in &webhooks {
             let by = (webhook.url.clone(), webhook.ca_bundle.clone());
-            let connection = match shared.connections.get(&by) {
-                Some(known) => known.clone(),
-                None => {
-                    let made = self.connection(key, webhook, manifests, users.as_mut(), &mut shared);
-                    let made = made.map(Arc::new);
-                    shared.connections.insert(by, made.clone());
-                    made
-                }
-            };
+            let known = shared.connections.get(&by).cloned();
+            let connection = known.unwrap_or_else(|| {
+                let made = self.connection(key, webhook, manifests.as_deref(), users.as_mut(), &mut shared);
+                let made = made.map(Arc::new);
+                shared.connections.insert(by, made.clone());
+                made
+            });
             if let Some(connection) = connection {
                 connections.insert(webhook, connection);
             }
@@ -73,7 +71,7 @@ impl ConfigResolver<'_> {
         &mut self,
         key: &str,
         webhook: &Webhook,
-        folder: &Option<PathBuf>,
+        folder: Option<&Path>,
         users: Option<&mut WebhookUsers>,
         shared: &mut SharedParts,
     ) -> Option<WebhookConnection> {
@@ -100,7 +98,8 @@ impl ConfigResolver<'_> {
         }
         let requested = request_url(&parsed);
         let is_name = ServerName::try_from(parsed.hostname().to_owned()).is_ok();
-        if !is_name || requested.parse::<Uri>().is_err() {
+        let has_port = parsed.port().is_empty() || parsed.port().parse::<u16>().is_ok_and(|port| port > 0);
+        if !is_name || !has_port || requested.parse::<Uri>().is_err() {
             let problem = format!("the gateway cannot request the URL {}", Quoted(&webhook.url));
             refuse(problem, "give a DNS name or an IP address, and a port from 1 to 65535");
             return None;
@@ -108,7 +107,7 @@ impl ConfigResolver<'_> {
         let roots = shared.roots.entry(webhook.ca_bundle.clone()).or_insert_with(|| {
             let made = trusted_roots(&webhook.ca_bundle);
             made.map_err(|problem| {
-                refuse(problem, "give clientConfig.caBundle: the PEM certificates of the CAs in base64")
+                refuse(problem, "give clientConfig.caBundle: the PEM certificates of the CAs in base64");
             })
             .ok()
         });
@@ -167,8 +166,8 @@ pub(super) fn request_url(url: &Url) -> String {
     }
     // Go: net/url/url.go, EscapedPath
     let stays = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte);
-    let path: String = segments.iter().map(|segment| format!("/{}", url::escape(segment, stays))).collect();
-    format!("https://{}{}", url.host, if path.is_empty() { "/" } else { &path })
+    let path = segments.iter().map(|segment| url::escape(segment, stays)).collect::<Vec<_>>().join("/");
+    format!("https://{}/{path}", url.host)
 }
 
 /// Whether the host is this machine.

@@ -12,6 +12,9 @@ use crate::config::sections::GivenFlags;
 
 type Resolved = Result<(Option<Arc<AdmissionSettings>>, Vec<String>), Vec<ConfigError>>;
 
+/// The settings, the errors and the warnings.
+type Found = (Option<Arc<AdmissionSettings>>, Vec<ConfigError>, Vec<String>);
+
 struct Directory(tempfile::TempDir);
 
 const FILE: &str = "--admission-control-config-file=DIR/admission.yaml";
@@ -61,12 +64,7 @@ impl Directory {
         text.replace("DIR", &self.0.path().display().to_string())
     }
 
-    fn with<T>(
-        &self,
-        flags: &[&str],
-        inputs: &mut ConfigInputs,
-        act: impl FnOnce(&mut ConfigResolver<'_>, &MergedSection<AdmissionFlags>) -> T,
-    ) -> (T, Vec<ConfigError>, Vec<String>) {
+    fn with(&self, flags: &[&str], inputs: &mut ConfigInputs, enforced: bool) -> Found {
         let command = GivenFlags::<AdmissionFlags>::augment_args(Command::new("").no_binary_name(true));
         let matches = command.try_get_matches_from(flags.iter().map(|flag| self.filled(flag))).unwrap();
         let given = GivenFlags::<AdmissionFlags>::from_arg_matches(&matches).unwrap();
@@ -74,7 +72,8 @@ impl Directory {
         let section = MergedSection::read([given.layer()], &mut unread).unwrap();
         assert_eq!(unread, []);
         let mut resolver = ConfigResolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs };
-        let found = act(&mut resolver, &section);
+        let found =
+            if enforced { resolver.enforced_admission(&section) } else { resolver.admission(&section) };
         let ConfigResolver { errors, warnings, .. } = resolver;
         assert!(
             errors.iter().all(|error| error.fix.as_ref().is_some_and(|fix| !fix.is_empty())),
@@ -84,8 +83,7 @@ impl Directory {
     }
 
     fn resolve(&self, flags: &[&str], inputs: &mut ConfigInputs) -> Resolved {
-        let (found, errors, warnings) =
-            self.with(flags, inputs, |resolver, section| resolver.admission(section));
+        let (found, errors, warnings) = self.with(flags, inputs, false);
         if errors.is_empty() {
             return Ok((found, warnings));
         }
@@ -193,12 +191,10 @@ fn a_mode_is_required_with_webhooks_and_only_then() {
 fn webhooks_fail_until_they_are_enforced() {
     let directory = Directory::new();
     let mut inputs = ConfigInputs::default();
-    let (_, errors, _) =
-        directory.with(&[FILE, MODE_FLAG], &mut inputs, |resolver, given| resolver.enforced_admission(given));
+    let (_, errors, _) = directory.with(&[FILE, MODE_FLAG], &mut inputs, true);
     let problems: Vec<&str> = errors.iter().map(|error| error.problem.as_str()).collect();
     assert_eq!(problems, ["admission webhooks are not supported in this build"]);
-    let (_, errors, _) =
-        directory.with(&[], &mut inputs, |resolver, given| resolver.enforced_admission(given));
+    let (_, errors, _) = directory.with(&[], &mut inputs, true);
     assert_eq!(errors, []);
 }
 
@@ -262,7 +258,7 @@ fn all_errors_of_manifests_are_reported_with_their_lines() {
     let file = directory.filled("DIR/mutating/b.yaml");
     let first = directory.filled("DIR/mutating/a.yaml");
     for part in [
-        "b.yaml Object 'Kind' is missing line 1".to_owned(),
+        "b.yaml Object 'Kind' is missing line 2".to_owned(),
         format!(
             "b.yaml webhook \"mutating.b.example.com\" in \"b.static.k8s.io\" (file \"{file}\"): clientConfig.service is not supported for static manifests; use clientConfig.url instead line 3"
         ),
@@ -283,6 +279,7 @@ fn servers_that_cannot_be_reached_are_refused() {
         ("https://kubernetes.default.svc/a", "kube-apiserver would call kubernetes.default.svc:443"),
         ("https://a_b c/", "invalid character"),
         ("https://a:99999/", "cannot request the URL"),
+        ("https://a:0/", "cannot request the URL"),
         ("https://x.test/", "user \"x.test\": exec is not supported for admission webhooks"),
     ];
     for (url, expected) in cases {
