@@ -1,6 +1,6 @@
 //! A map whose entries end at a time and weigh at most so much together.
 
-use std::hash::Hash;
+use std::hash::{Hash, RandomState};
 
 use lru::LruCache;
 use tokio::time::Instant;
@@ -8,7 +8,8 @@ use tokio::time::Instant;
 /// Values until their end. Beyond the capacity, the least recently used ones are evicted.
 #[derive(Debug)]
 pub(crate) struct ExpiringLru<K: Hash + Eq, V> {
-    entries: LruCache<K, Entry<V>>,
+    /// Clients choose some of the keys, so they are hashed with a secret.
+    entries: LruCache<K, Entry<V>, RandomState>,
     weight: usize,
     capacity: usize,
 }
@@ -23,7 +24,7 @@ struct Entry<V> {
 impl<K: Hash + Eq, V> ExpiringLru<K, V> {
     /// A map of values that weigh at most `capacity` together.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { entries: LruCache::unbounded(), weight: 0, capacity }
+        Self { entries: LruCache::unbounded_with_hasher(RandomState::new()), weight: 0, capacity }
     }
 
     /// The value of `key`, if it has not ended at `now`.

@@ -14,15 +14,13 @@ mod stages;
 mod token_review;
 
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use futures_util::future::poll_immediate;
 use http::header::{HOST, HeaderName, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery};
 use http::{Request, Response};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use access_log::AccessLog;
 use error_map::Refusal;
@@ -30,7 +28,7 @@ use forward::ForwardContext;
 use health::HealthChecks;
 pub(crate) use log_throttle::LogThrottle;
 use post_process::PostProcess;
-use stages::{Admitted, Authorized, Identified, Received, Route, Routed};
+use stages::{Admitted, Authorized, Identified, Received, Route, Routed, within};
 
 use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnError, AuthnInput, ProvenIdentity};
@@ -230,13 +228,7 @@ async fn within_deadline(
     deadline: Option<Instant>,
     verdict: impl Future<Output = Result<ProvenIdentity, AuthnError>>,
 ) -> Result<ProvenIdentity, AuthnError> {
-    let Some(deadline) = deadline else { return verdict.await };
-    let mut verdict = pin!(verdict);
-    // Almost every verdict is ready at once and needs no timer.
-    if let Some(verdict) = poll_immediate(verdict.as_mut()).await {
-        return verdict;
-    }
-    timeout_at(deadline, verdict).await.unwrap_or_else(|_| {
+    within(deadline, verdict).await.unwrap_or_else(|_| {
         Err(AuthnError::Unavailable("authentication did not finish before the request's deadline".to_owned()))
     })
 }

@@ -123,11 +123,8 @@ impl Impersonator {
     ) -> Result<Identity, ImpersonationError> {
         let began = Instant::now();
         let result = self.try_modes(&Impersonation { asker, requester, wanted, info, trace }).await;
-        let (mode, decision) = match &result {
-            Ok(found) => (found.mode.name(), "allowed"),
-            Err(_) => ("", "denied"),
-        };
-        self.metrics.impersonation.attempt(mode, decision, began.elapsed());
+        let mode = result.as_ref().map_or("", |found| found.mode.name());
+        self.metrics.impersonation.attempt(mode, result.is_ok(), began.elapsed());
         result.map(|found| found.identity)
     }
 
@@ -162,7 +159,7 @@ impl Impersonator {
     async fn check(&self, mode: Mode, asked: &Impersonation<'_>) -> Result<Impersonated, ImpersonationError> {
         // The mode of old does not depend on the request.
         let of_request = mode.is_constrained().then(|| ImpersonationKey::of_request(mode, asked));
-        if let Some(found) = of_request.and_then(|key| self.known(&key)) {
+        if let Some(found) = of_request.as_ref().and_then(|key| self.known(key)) {
             return Ok(found);
         }
         let requester = mode.requester(asked.requester);
@@ -201,7 +198,7 @@ impl Impersonator {
 
     fn keep(&self, key: ImpersonationKey, found: &Impersonated) {
         let now = Instant::now();
-        let weight = size_of::<ImpersonationKey>() + 256 + found.identity.weight();
+        let weight = key.weight() + 256 + found.identity.weight();
         lock(&self.allowed).put(key, found.clone(), weight, found.until, now);
     }
 }

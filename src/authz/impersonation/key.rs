@@ -1,73 +1,95 @@
-//! Keys of the impersonations that are kept: hashes of everything that an answer depends on.
+//! Keys of the impersonations that are kept: everything that an answer depends on.
 // apiserver: pkg/endpoints/filters/impersonation/cache.go, buildKey
 
-use aws_lc_rs::digest::{Context, SHA256};
+use std::collections::BTreeMap;
+
+use aws_lc_rs::digest::{SHA256, digest};
 
 use super::{Impersonation, Mode, WantedUser};
 use crate::user::UserInfo;
 
-/// An impersonation, by hash.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct ImpersonationKey([u8; 32]);
+/// Longer keys are hashed: clients choose how long they are.
+const MAX_BYTES: usize = 2048;
+/// Longer names of requesters are hashed.
+const MAX_NAME_BYTES: usize = 256;
 
-/// The name of a requester, by hash.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct RequesterKey([u8; 32]);
+/// An impersonation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum ImpersonationKey {
+    /// All parts, each prefixed with its length.
+    Parts(Vec<u8>),
+    /// Their SHA-256 digest.
+    Digest([u8; 32]),
+}
+
+/// The name of a requester.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum RequesterKey {
+    /// The name.
+    Name(Box<str>),
+    /// Its SHA-256 digest.
+    Digest([u8; 32]),
+}
 
 impl RequesterKey {
     pub(super) fn of(name: &str) -> Self {
-        let mut hasher = Hasher(Context::new(&SHA256));
-        hasher.text(name);
-        Self(hasher.finish())
+        if name.len() <= MAX_NAME_BYTES {
+            Self::Name(name.into())
+        } else {
+            Self::Digest(sha256(name.as_bytes()))
+        }
     }
 }
 
 impl ImpersonationKey {
     /// Of a mode, a requester, a wanted user, and a request.
     pub(super) fn of_request(mode: Mode, asked: &Impersonation<'_>) -> Self {
-        let mut hasher = Hasher::of(mode, asked);
-        hasher.text("request");
-        hasher.text(asked.info.verb());
-        hasher.text(asked.info.path());
+        let mut parts = Parts::of(mode, asked);
+        parts.text("request");
+        parts.text(asked.info.verb());
+        parts.text(asked.info.path());
         if let Some(resource) = asked.info.resource() {
-            hasher.text(resource.field_selector);
-            hasher.text(resource.label_selector);
-            hasher.text(asked.info.object_name());
+            parts.text(resource.field_selector);
+            parts.text(resource.label_selector);
+            parts.text(asked.info.object_name());
         }
-        Self(hasher.finish())
+        parts.finish()
     }
 
     /// Of a mode, a requester and a wanted user.
     pub(super) fn of_user(mode: Mode, asked: &Impersonation<'_>) -> Self {
-        Self(Hasher::of(mode, asked).finish())
+        Parts::of(mode, asked).finish()
+    }
+
+    /// Its memory.
+    pub(super) fn weight(&self) -> usize {
+        let bytes = match self {
+            Self::Parts(parts) => parts.capacity(),
+            Self::Digest(_) => 0,
+        };
+        size_of::<Self>() + bytes
     }
 }
 
-/// Each part is prefixed with its length.
-struct Hasher(Context);
+/// Parts, each prefixed with its length, and lists with theirs.
+struct Parts(Vec<u8>);
 
-impl Hasher {
+impl Parts {
     fn of(mode: Mode, asked: &Impersonation<'_>) -> Self {
-        let mut hasher = Self(Context::new(&SHA256));
-        hasher.text(mode.name());
+        let mut parts = Self(Vec::with_capacity(512));
+        parts.text(mode.name());
         let UserInfo { name, uid, groups, extra } = &**asked.requester;
-        hasher.user(name, uid.as_deref().unwrap_or_default(), groups, extra);
+        parts.user(name, uid.as_deref().unwrap_or_default(), groups, extra);
         let WantedUser { name, uid, groups, extra } = asked.wanted;
-        hasher.user(name, uid, groups, extra);
-        hasher
+        parts.user(name, uid, groups, extra);
+        parts
     }
 
-    fn user(
-        &mut self,
-        name: &str,
-        uid: &str,
-        groups: &[String],
-        extra: &std::collections::BTreeMap<String, Vec<String>>,
-    ) {
+    fn user(&mut self, name: &str, uid: &str, groups: &[String], extra: &BTreeMap<String, Vec<String>>) {
         self.text(name);
         self.text(uid);
         self.list(groups);
-        self.0.update(&extra.len().to_be_bytes());
+        self.length(extra.len());
         for (key, values) in extra {
             self.text(key);
             self.list(values);
@@ -75,21 +97,111 @@ impl Hasher {
     }
 
     fn list(&mut self, texts: &[String]) {
-        self.0.update(&texts.len().to_be_bytes());
+        self.length(texts.len());
         for text in texts {
             self.text(text);
         }
     }
 
     fn text(&mut self, text: &str) {
-        self.0.update(&text.len().to_be_bytes());
-        self.0.update(text.as_bytes());
+        self.length(text.len());
+        self.0.extend_from_slice(text.as_bytes());
     }
 
-    fn finish(self) -> [u8; 32] {
-        let mut key = [0; 32];
-        // A SHA-256 digest has 32 bytes.
-        key.iter_mut().zip(self.0.finish().as_ref()).for_each(|(to, from)| *to = *from);
-        key
+    fn length(&mut self, length: usize) {
+        self.0.extend_from_slice(&length.to_be_bytes());
+    }
+
+    fn finish(self) -> ImpersonationKey {
+        if self.0.len() > MAX_BYTES {
+            ImpersonationKey::Digest(sha256(&self.0))
+        } else {
+            ImpersonationKey::Parts(self.0)
+        }
+    }
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut key = [0; 32];
+    // A SHA-256 digest has 32 bytes.
+    key.iter_mut().zip(digest(&SHA256, bytes).as_ref()).for_each(|(to, from)| *to = *from);
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::authz::NO_TRACE;
+    use crate::request::info::RequestInfo;
+
+    fn user(name: &str, uid: &str, groups: &[&str], extra: &[(&str, &[&str])]) -> WantedUser {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        WantedUser {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            groups: texts(groups),
+            extra: extra.iter().map(|(key, values)| ((*key).to_owned(), texts(values))).collect(),
+        }
+    }
+
+    /// Two impersonations that differ in anything have different keys, also where their texts joined are the same.
+    #[test]
+    fn different_impersonations_have_different_keys() {
+        let long = "x".repeat(MAX_BYTES);
+        let users = [
+            user("ab", "", &[], &[]),
+            user("a", "b", &[], &[]),
+            user("a", "", &["b"], &[]),
+            user("a", "", &["b", ""], &[]),
+            user("a", "", &["", "b"], &[]),
+            user("a", "", &[], &[("b", &[])]),
+            user("a", "", &[], &[("b", &["c"])]),
+            user("a", "", &[], &[("b", &["c", "d"])]),
+            user("a", "", &[], &[("b", &["c"]), ("d", &[])]),
+            user("a", "", &["b", "c"], &[]),
+            user("a", "", &["bc"], &[]),
+            user("a", "request", &[], &[]),
+            user("a", "", &["request"], &[]),
+            user(&long, "", &[], &[]),
+            user(&long, "y", &[], &[]),
+        ];
+        let requests =
+            [("GET", "/api/v1/pods"), ("GET", "/api/v1/nodes"), ("DELETE", "/api/v1/pods"), ("GET", "/x")];
+        let infos = requests.map(|(method, path)| {
+            RequestInfo::parse(&Method::from_bytes(method.as_bytes()).unwrap(), path, None).unwrap()
+        });
+        let mut keys = Vec::new();
+        for requester in &users {
+            let requester = UserInfo {
+                name: requester.name.clone(),
+                uid: Some(requester.uid.clone()),
+                groups: requester.groups.clone(),
+                extra: requester.extra.clone(),
+            };
+            let requester = requester.into();
+            for wanted in &users {
+                for mode in Mode::ALL {
+                    for info in &infos {
+                        let asked = Impersonation {
+                            asker: "",
+                            requester: &requester,
+                            wanted,
+                            info,
+                            trace: &NO_TRACE,
+                        };
+                        keys.push(ImpersonationKey::of_request(mode, &asked));
+                    }
+                    let info = infos.first().unwrap();
+                    let asked =
+                        Impersonation { asker: "", requester: &requester, wanted, info, trace: &NO_TRACE };
+                    keys.push(ImpersonationKey::of_user(mode, &asked));
+                }
+            }
+        }
+        let distinct: std::collections::HashSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len());
+        assert!(keys.iter().all(|key| key.weight() < 4 * MAX_BYTES));
     }
 }
