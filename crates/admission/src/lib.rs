@@ -23,7 +23,9 @@ mod surroundings;
 mod webhook;
 
 pub use attributes::{Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, UserInfo};
-pub use surroundings::{Annotation, CallError, CallOutcome, Event, Phase, Surroundings, WebhookResponse};
+pub use surroundings::{
+    Annotation, CallError, CallOutcome, Event, Phase, ShadowOutcome, Surroundings, WebhookResponse,
+};
 pub use webhook::{
     FailurePolicy, MatchPolicy, ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, Webhook,
     WebhookKind, Webhooks,

@@ -1,7 +1,171 @@
 //! Which webhooks a request is sent to.
+//!
+//! [`RuleIndex`] answers for all webhooks at once whether any rule may match, before the objects of a request are known.
+//! [`RequestMatcher`] then decides for one webhook after the other, as upstream does: by rules, `objectSelector`,
+//! `namespaceSelector` and `matchConditions`.
+//!
+//! Upstream's order is namespace, object, rules; the verdicts are the same, since an error of a selector only counts if the
+//! rules and the other selector match. This order reads no namespace for a webhook that is not called.
+//!
+//! No resource is exempt: the configurations that kube-apiserver hides from webhooks are hidden from those of its API only,
+//! not from those of static files; and it sends virtual resources such as `tokenreviews` to webhooks.
 
 mod conditions;
+mod index;
+mod label_syntax;
+mod rules;
 mod selector;
+mod statuses;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::OnceLock;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use portcullis_cel::Bindings;
+
+use crate::{Attributes, Objects, Operation, Surroundings, Webhook};
+use rules::{Equivalents, rule_match_with};
+use selector::ObjectLabels;
 
 pub use conditions::MatchCondition;
+pub use index::{OperationSet, RuleIndex};
+pub use rules::{RuleMatch, ServedResources, rule_match};
 pub use selector::{LabelSelector, SelectorError};
+
+/// What to do with a webhook for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It does not apply.
+    Skip,
+    /// Send it the request.
+    Call,
+    /// It expects an object of another version or group, or may do so, and nothing here can convert objects: refuse the
+    /// request. Its match conditions have not been evaluated, since they are about that object.
+    NeedsConversion,
+}
+
+/// A request, matched with one webhook after the other.
+///
+/// Make a new one whenever the object has changed. What several webhooks need is computed once, by the first.
+pub struct RequestMatcher<'a> {
+    attributes: &'a Attributes,
+    objects: &'a Objects,
+    served: Option<&'a dyn ServedResources>,
+    equivalents: OnceLock<Equivalents>,
+    bindings: OnceLock<Bindings>,
+    namespace: OnceLock<Result<BTreeMap<String, String>, Box<Status>>>,
+}
+
+impl<'a> RequestMatcher<'a> {
+    /// A matcher for a request. Without `served`, all resources that could be equivalent to the requested one count.
+    pub fn new(
+        attributes: &'a Attributes,
+        objects: &'a Objects,
+        served: Option<&'a dyn ServedResources>,
+    ) -> Self {
+        Self {
+            attributes,
+            objects,
+            served,
+            equivalents: OnceLock::new(),
+            bindings: OnceLock::new(),
+            namespace: OnceLock::new(),
+        }
+    }
+
+    /// How the rules of a webhook match.
+    pub fn rule_match(&self, webhook: &Webhook) -> RuleMatch {
+        rule_match_with(webhook, self.attributes, || {
+            self.equivalents.get_or_init(|| Equivalents::new(self.attributes, self.served))
+        })
+    }
+
+    /// Whether [`Self::should_call`] may evaluate expressions. That is synchronous, and its time depends on the size of the
+    /// objects: with large ones, call it where nothing else waits.
+    pub fn may_evaluate_conditions(&self, webhook: &Webhook) -> bool {
+        !webhook.match_conditions.is_empty() && self.rule_match(webhook) == RuleMatch::Exact
+    }
+
+    /// Whether a webhook is called; the `Status` for the client if that cannot be decided, and its failure policy does not
+    /// decide it.
+    // apiserver: pkg/admission/plugin/webhook/generic/webhook.go, ShouldCallHook
+    pub async fn should_call(
+        &self,
+        webhook: &Webhook,
+        surroundings: &impl Surroundings,
+    ) -> Result<Verdict, Box<Status>> {
+        let rules = self.rule_match(webhook);
+        if rules == RuleMatch::No
+            || !self.object_matches(&webhook.object_selector)
+            || !self.namespace_matches(&webhook.namespace_selector, surroundings).await?
+        {
+            return Ok(Verdict::Skip);
+        }
+        if rules == RuleMatch::EquivalentOnly {
+            return Ok(Verdict::NeedsConversion);
+        }
+        if !webhook.match_conditions.is_empty() {
+            let bindings = self.bindings.get_or_init(|| conditions::bindings(self.attributes, self.objects));
+            if !conditions::hold(webhook, self.attributes, bindings, surroundings).await? {
+                return Ok(Verdict::Skip);
+            }
+        }
+        Ok(Verdict::Call)
+    }
+
+    // apiserver: pkg/admission/plugin/webhook/predicates/object/matcher.go, MatchObjectSelector
+    fn object_matches(&self, selector: &LabelSelector) -> bool {
+        if selector.is_empty() {
+            return true;
+        }
+        // The options of a connection are the only objects of requests that have no metadata.
+        let has_metadata = self.attributes.operation != Operation::Connect;
+        [&self.objects.object, &self.objects.old_object]
+            .into_iter()
+            .any(|object| selector.matches_object(&ObjectLabels::of(object.as_ref(), has_metadata)))
+    }
+
+    // apiserver: pkg/admission/plugin/webhook/predicates/namespace/matcher.go, MatchNamespaceSelector
+    async fn namespace_matches(
+        &self,
+        selector: &LabelSelector,
+        surroundings: &impl Surroundings,
+    ) -> Result<bool, Box<Status>> {
+        let Attributes { operation, resource, subresource, namespace, .. } = self.attributes;
+        let on_namespaces = resource.resource == "namespaces";
+        if selector.is_empty() || (namespace.is_empty() && !on_namespaces) {
+            return Ok(true);
+        }
+        // The stored labels of a Namespace object that is created or changed are not those that it will have.
+        if on_namespaces
+            && subresource.is_empty()
+            && matches!(operation, Operation::Create | Operation::Update)
+        {
+            let labels = ObjectLabels::of(self.objects.object.as_ref(), true);
+            if labels == ObjectLabels::Inaccessible {
+                return Err(statuses::internal_error("object does not implement the Object interfaces"));
+            }
+            return Ok(selector.matches_object(&labels));
+        }
+        if namespace.is_empty() {
+            // client-go: rest/request.go, Name
+            return Err(statuses::internal_error("resource name may not be empty"));
+        }
+        let labels = if let Some(labels) = self.namespace.get() {
+            labels
+        } else {
+            let read = surroundings.namespace_labels(namespace).await;
+            self.namespace.get_or_init(|| read)
+        };
+        labels.as_ref().map(|labels| selector.matches(labels)).map_err(Clone::clone)
+    }
+}
+
+impl fmt::Debug for RequestMatcher<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestMatcher").field("attributes", self.attributes).finish_non_exhaustive()
+    }
+}

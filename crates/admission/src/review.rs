@@ -1,1 +1,20 @@
 //! `AdmissionReview`s, and the statuses that follow from their responses.
+//!
+//! [`ReviewRequest`] writes a review, [`ReviewResponse`] reads and verifies the response, [`Patch`] changes the object.
+
+mod base64;
+mod decode;
+mod denial;
+mod json;
+mod patch;
+mod request;
+mod response;
+#[cfg(test)]
+mod tests;
+
+pub use denial::{denial, internal_error, timeout};
+pub use patch::{Patch, PatchError};
+pub use request::ReviewRequest;
+pub use response::{JSON_PATCH, ReviewError, ReviewResponse};
+
+pub(crate) use json::{decode as decode_value, encode};

@@ -104,6 +104,17 @@ pub enum Event<'a> {
     ConditionExcluded(&'a Webhook, Operation),
     /// The match conditions of a webhook were evaluated.
     ConditionsEvaluated(&'a Webhook, Operation, Duration),
+    /// A shadow webhook was called, or would have been.
+    Shadow {
+        /// The webhook.
+        webhook: &'a Webhook,
+        /// The operation.
+        operation: Operation,
+        /// What would have happened.
+        would: &'a ShadowOutcome,
+        /// How long the call took.
+        took: Duration,
+    },
     /// A warning for the client.
     Warning(&'a str),
     /// An audit annotation.
@@ -117,10 +128,25 @@ pub enum CallOutcome {
     Allowed,
     /// It denied the request, with this code.
     Denied(u16),
-    /// It did not answer, or with an invalid review.
-    Failed,
+    /// It did not answer, or with an invalid review. The code is that in metrics: 503 if there was no HTTP error.
+    Failed(u16),
     /// The gateway failed: a patch does not apply, for example.
     Internal,
     /// The request ended meanwhile; neither a rejection nor a failure.
     Cancelled,
+}
+
+/// What a webhook would have done to a request if it were enforced.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ShadowOutcome {
+    /// It would have allowed the request.
+    Allow,
+    /// It would have changed the object.
+    Change,
+    /// It would have denied the request.
+    Deny(Box<Status>),
+    /// It did not answer, or its answer cannot be used; its `failurePolicy` would have decided.
+    Fail(String),
+    /// The request ended before it answered.
+    Unfinished,
 }

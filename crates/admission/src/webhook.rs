@@ -58,6 +58,8 @@ pub struct Webhook {
     pub match_conditions: Vec<MatchCondition>,
     /// Whether it is called again after a later change; `Never` for a validating webhook.
     pub reinvocation_policy: ReinvocationPolicy,
+    /// Whether it is called to compare only: its response is reported, and has no effect on the request.
+    pub shadow: bool,
 }
 
 /// Operations on resources.
@@ -129,4 +131,22 @@ pub enum ReinvocationPolicy {
     Never,
     /// It may be called a second time.
     IfNeeded,
+}
+
+impl ReviewVersion {
+    /// The `apiVersion` of reviews.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "admission.k8s.io/v1",
+            Self::V1Beta1 => "admission.k8s.io/v1beta1",
+        }
+    }
+
+    /// The version without its group.
+    pub fn short_name(self) -> &'static str {
+        match self {
+            Self::V1 => "v1",
+            Self::V1Beta1 => "v1beta1",
+        }
+    }
 }

@@ -94,6 +94,7 @@ impl Validator<'_> {
         let review_version =
             self.review_version(&webhook.admission_review_versions, &field("admissionReviewVersions"));
         Some(Webhook {
+            shadow: false,
             configuration: self.configuration.to_owned(),
             name: webhook.name.clone(),
             kind: self.kind,

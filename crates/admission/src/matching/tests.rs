@@ -1,0 +1,156 @@
+mod rules;
+mod selectors;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector as WireSelector, Status};
+use portcullis_cel::{AccessDecision, AccessQuestion};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    CallError, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy, ReinvocationPolicy,
+    ReviewVersion, Rule, Scope, SideEffects, UserInfo, WebhookKind, WebhookResponse,
+};
+
+/// A gateway with namespaces and an authorizer, which writes down what it is asked for.
+#[derive(Default)]
+struct Fake {
+    namespaces: HashMap<&'static str, Value>,
+    /// The verbs that are allowed.
+    allowed: &'static [&'static str],
+    log: Mutex<Vec<String>>,
+}
+
+impl Surroundings for Fake {
+    async fn call(&self, _: &Webhook, _: Bytes) -> Result<WebhookResponse, CallError> {
+        unreachable!("matching calls no webhook")
+    }
+
+    async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
+        self.log.lock().unwrap().push(format!("namespace {namespace}"));
+        match self.namespaces.get(namespace) {
+            Some(labels) => Ok(serde_json::from_value(labels.clone()).unwrap()),
+            None => Err(Box::new(Status {
+                code: Some(404),
+                message: Some(format!("namespaces \"{namespace}\" not found")),
+                ..Status::default()
+            })),
+        }
+    }
+
+    async fn authorize(&self, question: &AccessQuestion) -> AccessDecision {
+        self.log.lock().unwrap().push(format!("authorize {question:?}"));
+        AccessDecision {
+            allowed: self.allowed.contains(&question.verb.as_str()),
+            reason: String::new(),
+            error: None,
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        false
+    }
+
+    fn note(&self, event: Event<'_>) {
+        self.log.lock().unwrap().push(match event {
+            Event::ConditionFailed(webhook, operation) => format!("failed {} {operation}", webhook.name),
+            Event::ConditionExcluded(webhook, operation) => format!("excluded {} {operation}", webhook.name),
+            Event::ConditionsEvaluated(webhook, operation, took) => {
+                assert!(took < Duration::from_mins(1));
+                format!("evaluated {} {operation}", webhook.name)
+            }
+            other => unreachable!("{other:?}"),
+        });
+    }
+}
+
+impl Fake {
+    fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.log.lock().unwrap())
+    }
+}
+
+fn webhook(rules: Vec<Rule>) -> Webhook {
+    Webhook {
+        shadow: false,
+        configuration: "c".to_owned(),
+        name: "w.example.com".to_owned(),
+        kind: WebhookKind::Validating,
+        url: "https://w.example.com".to_owned(),
+        ca_bundle: Vec::new(),
+        rules,
+        failure_policy: FailurePolicy::Fail,
+        match_policy: MatchPolicy::Exact,
+        namespace_selector: LabelSelector::default(),
+        object_selector: LabelSelector::default(),
+        side_effects: SideEffects::None,
+        timeout: Duration::from_secs(10),
+        review_version: ReviewVersion::V1,
+        match_conditions: Vec::new(),
+        reinvocation_policy: ReinvocationPolicy::Never,
+    }
+}
+
+fn rule(groups: &[&str], versions: &[&str], resources: &[&str]) -> Rule {
+    Rule {
+        operations: None,
+        api_groups: strings(groups),
+        api_versions: strings(versions),
+        resources: strings(resources),
+        scope: Scope::All,
+    }
+}
+
+fn any_rule() -> Rule {
+    rule(&["*"], &["*"], &["*"])
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+fn attributes(group: &str, version: &str, resource: &str, subresource: &str) -> Attributes {
+    Attributes {
+        operation: Operation::Create,
+        kind: GroupVersionKind {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: format!("k{resource}"),
+        },
+        resource: GroupVersionResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            resource: resource.to_owned(),
+        },
+        subresource: subresource.to_owned(),
+        name: "name".to_owned(),
+        namespace: "ns".to_owned(),
+        user: UserInfo::default(),
+        dry_run: false,
+        options: None,
+    }
+}
+
+fn selector(wire: Value) -> LabelSelector {
+    LabelSelector::new(&serde_json::from_value::<WireSelector>(wire).unwrap()).unwrap()
+}
+
+fn should_call(
+    webhook: &Webhook,
+    attributes: &Attributes,
+    objects: &Objects,
+    fake: &Fake,
+) -> Result<Verdict, Box<Status>> {
+    let matcher = RequestMatcher::new(attributes, objects, None);
+    finish(matcher.should_call(webhook, fake))
+}
+
+/// The fake answers at once.
+fn finish<T>(future: impl Future<Output = T> + Send) -> T {
+    future.now_or_never().unwrap()
+}

@@ -1,0 +1,103 @@
+//! The call of one webhook.
+
+use std::time::Instant;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use portcullis_go::quote::Quoted;
+
+use crate::review::{ReviewError, ReviewRequest, ReviewResponse, internal_error};
+use crate::{Attributes, CallOutcome, Event, Objects, Operation, Surroundings, Webhook};
+
+/// Why a webhook does not let a request pass.
+#[derive(Debug)]
+pub(super) enum Rejection {
+    /// It did not answer, or its answer cannot be used: its `failurePolicy` decides.
+    Failed(ReviewError),
+    /// It denied the request.
+    Denied(Box<Status>),
+    /// Its patch cannot be applied.
+    Internal(Box<Status>),
+}
+
+impl Rejection {
+    pub(super) fn needs_conversion() -> Self {
+        let text = "its rules match another version or group of the resource only, and the gateway cannot convert objects";
+        Self::Failed(ReviewError { text: text.to_owned(), code: 500 })
+    }
+
+    pub(super) fn internal(text: &str) -> Self {
+        Self::Internal(internal_error(text))
+    }
+
+    /// How metrics show the call.
+    pub(super) fn outcome(&self) -> CallOutcome {
+        match self {
+            Self::Failed(error) => CallOutcome::Failed(error.code),
+            Self::Denied(status) => {
+                let code = status.code.and_then(|code| u16::try_from(code).ok());
+                CallOutcome::Denied(code.unwrap_or(u16::MAX))
+            }
+            Self::Internal(_) => CallOutcome::Internal,
+        }
+    }
+}
+
+/// The text of a failed call.
+// apiserver: pkg/util/webhook/error.go, ErrCallingWebhook
+pub(super) fn failure_text(webhook: &Webhook, error: &ReviewError) -> String {
+    format!("failed calling webhook {}: {error}", Quoted(&webhook.name))
+}
+
+/// Sends a review and verifies the response.
+pub(super) async fn review(
+    webhook: &Webhook,
+    attributes: &Attributes,
+    objects: &Objects,
+    surroundings: &impl Surroundings,
+) -> Result<ReviewResponse, ReviewError> {
+    let request = ReviewRequest::new(webhook.review_version, attributes, objects, attributes.dry_run);
+    send(webhook, request, surroundings).await
+}
+
+/// Sends a review that has been written before.
+pub(super) async fn send(
+    webhook: &Webhook,
+    request: ReviewRequest,
+    surroundings: &impl Surroundings,
+) -> Result<ReviewResponse, ReviewError> {
+    let ReviewRequest { uid, body } = request;
+    let response = surroundings.call(webhook, body).await;
+    let response = response
+        .map_err(|error| ReviewError { text: format!("failed to call webhook: {error}"), code: 503 })?;
+    ReviewResponse::read(webhook.review_version, webhook.kind, &uid, &response)
+}
+
+/// Reports a call when it ends, also if the request ends before.
+pub(super) struct CallReport<'a, S: Surroundings> {
+    surroundings: &'a S,
+    webhook: &'a Webhook,
+    operation: Operation,
+    started: Instant,
+    outcome: CallOutcome,
+}
+
+impl<'a, S: Surroundings> CallReport<'a, S> {
+    pub(super) fn start(surroundings: &'a S, webhook: &'a Webhook, operation: Operation) -> Self {
+        Self { surroundings, webhook, operation, started: Instant::now(), outcome: CallOutcome::Cancelled }
+    }
+
+    pub(super) fn finish(mut self, outcome: CallOutcome) {
+        self.outcome = outcome;
+    }
+}
+
+impl<S: Surroundings> Drop for CallReport<'_, S> {
+    fn drop(&mut self) {
+        self.surroundings.note(Event::Called {
+            webhook: self.webhook,
+            operation: self.operation,
+            outcome: self.outcome.clone(),
+            took: self.started.elapsed(),
+        });
+    }
+}

@@ -1,0 +1,210 @@
+//! The mutating phase: one webhook after the other, each with the object as the ones before have left it.
+// apiserver: pkg/admission/plugin/webhook/mutating/dispatcher.go, reinvocationcontext.go; pkg/admission/reinvocation.go
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use portcullis_go::quote::Quoted;
+use serde_json::Value;
+
+use super::annotations::{Annotations, CallPlace};
+use super::call::{CallReport, Rejection, failure_text, review};
+use super::shadow::{self, ShadowCall};
+use super::{MatchWebhooks, Verdict};
+use crate::review::{
+    JSON_PATCH, Patch, ReviewError, ReviewResponse, decode_value, denial, encode, internal_error, timeout,
+};
+use crate::{
+    Attributes, CallOutcome, Event, FailurePolicy, Objects, ReinvocationPolicy, Surroundings, Webhook,
+};
+
+/// The first round and that in which webhooks may be called again.
+const ROUNDS: usize = 2;
+
+/// What the mutating phase did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mutated {
+    /// Whether a webhook changed the object.
+    pub changed: bool,
+}
+
+/// An object with a patch applied.
+#[derive(Debug)]
+pub(super) struct PatchedObject {
+    pub(super) object: Value,
+    patch: Patch,
+}
+
+/// Runs the mutating phase: `objects.object` is the mutated object afterwards, if the request is not refused.
+pub async fn mutate<S: Surroundings, M: MatchWebhooks>(
+    webhooks: &[Arc<Webhook>],
+    attributes: &Attributes,
+    objects: &mut Objects,
+    matching: &M,
+    surroundings: &S,
+) -> Result<Mutated, Box<Status>> {
+    let mut phase = MutatingPhase {
+        attributes,
+        objects,
+        surroundings,
+        annotations: Annotations::new(surroundings),
+        reinvocations: Reinvocations::default(),
+    };
+    let mut shadows = Vec::new();
+    for round in 0..ROUNDS {
+        if round > 0 && !phase.reinvocations.changed {
+            break;
+        }
+        for (index, webhook) in webhooks.iter().enumerate() {
+            if webhook.shadow && round > 0 {
+                continue;
+            }
+            let verdict = matching.should_call(webhook, attributes, phase.objects, surroundings).await;
+            if webhook.shadow {
+                shadows.extend(ShadowCall::prepare(webhook, attributes, phase.objects, verdict));
+                continue;
+            }
+            let verdict = verdict?;
+            // A webhook that was not called in the first round is not called in the second one either.
+            if verdict == Verdict::Skip || (round > 0 && !phase.reinvocations.again.contains(&index)) {
+                continue;
+            }
+            phase.call(webhook, verdict, CallPlace { round, index }).await?;
+        }
+    }
+    shadow::run(shadows, surroundings).await;
+    Ok(Mutated { changed: phase.reinvocations.changed })
+}
+
+struct MutatingPhase<'a, S: Surroundings> {
+    attributes: &'a Attributes,
+    objects: &'a mut Objects,
+    surroundings: &'a S,
+    annotations: Annotations<'a, S>,
+    reinvocations: Reinvocations,
+}
+
+/// Which webhooks are called again. They are named by their index.
+#[derive(Debug, Default)]
+struct Reinvocations {
+    /// Whether the object was changed.
+    changed: bool,
+    /// Those that were called since the last change, and may be called again.
+    called: BTreeSet<usize>,
+    /// Those that a later webhook's change concerns.
+    again: BTreeSet<usize>,
+}
+
+impl Reinvocations {
+    fn note_call(&mut self, webhook: &Webhook, index: usize, changed: bool) {
+        if changed {
+            self.changed = true;
+            self.again.append(&mut self.called);
+        }
+        if webhook.reinvocation_policy == ReinvocationPolicy::IfNeeded {
+            self.called.insert(index);
+        }
+    }
+}
+
+impl<S: Surroundings> MutatingPhase<'_, S> {
+    async fn call(
+        &mut self,
+        webhook: &Webhook,
+        verdict: Verdict,
+        place: CallPlace,
+    ) -> Result<(), Box<Status>> {
+        let report = CallReport::start(self.surroundings, webhook, self.attributes.operation);
+        let result = self.review(webhook, verdict).await;
+        let result = result.map(|patched| self.replace_object(webhook, place, patched));
+        let changed = *result.as_ref().unwrap_or(&false);
+        self.annotations.note_mutation(webhook, place, changed);
+        report.finish(result.as_ref().err().map_or(CallOutcome::Allowed, Rejection::outcome));
+        self.reinvocations.note_call(webhook, place.index, changed);
+        match result {
+            Ok(_) => Ok(()),
+            Err(Rejection::Denied(status) | Rejection::Internal(status)) => Err(status),
+            Err(Rejection::Failed(error)) => {
+                let text = failure_text(webhook, &error);
+                if webhook.failure_policy == FailurePolicy::Ignore {
+                    self.surroundings.note(Event::FailedOpen { webhook, error: &text });
+                    self.annotations.note_mutating_failed_open(webhook, place);
+                }
+                // The client of kube-apiserver sees the timeout of the whole request then, not that of the webhook.
+                match webhook.failure_policy {
+                    _ if self.surroundings.is_late() => Err(timeout()),
+                    FailurePolicy::Ignore => Ok(()),
+                    FailurePolicy::Fail => Err(internal_error(&text)),
+                }
+            }
+        }
+    }
+
+    async fn review(&self, webhook: &Webhook, verdict: Verdict) -> Result<Option<PatchedObject>, Rejection> {
+        if verdict == Verdict::NeedsConversion {
+            return Err(Rejection::needs_conversion());
+        }
+        let response = review(webhook, self.attributes, self.objects, self.surroundings).await;
+        let response = response.map_err(Rejection::Failed)?;
+        self.annotations.note_response(webhook, &response);
+        if !response.allowed {
+            return Err(Rejection::Denied(denial(&webhook.name, response.result)));
+        }
+        patched(webhook, &response, self.objects.object.as_ref())
+    }
+
+    /// Takes over a patched object; whether it differs.
+    fn replace_object(
+        &mut self,
+        webhook: &Webhook,
+        place: CallPlace,
+        patched: Option<PatchedObject>,
+    ) -> bool {
+        let Some(PatchedObject { object, patch }) = patched else { return false };
+        self.annotations.note_patch(webhook, place, &patch);
+        let changed = self.objects.object.as_ref() != Some(&object);
+        self.objects.object = Some(object);
+        changed
+    }
+}
+
+/// The object with the patch of a response; `None` if there is no patch.
+pub(super) fn patched(
+    webhook: &Webhook,
+    response: &ReviewResponse,
+    object: Option<&Value>,
+) -> Result<Option<PatchedObject>, Rejection> {
+    if response.patch.is_empty() {
+        return Ok(None);
+    }
+    let patch = Patch::decode(&response.patch).map_err(|error| {
+        let text = format!("received undecodable patch in webhook response: {error}");
+        Rejection::Failed(ReviewError { text, code: 503 })
+    })?;
+    if patch.is_empty() {
+        return Ok(None);
+    }
+    let Some(object) = object else {
+        return Err(Rejection::internal(&format!(
+            "admission webhook {} attempted to modify the object, which is not supported for this operation",
+            Quoted(&webhook.name)
+        )));
+    };
+    if response.patch_type != JSON_PATCH {
+        let text = format!("unsupported patch type {}", Quoted(&response.patch_type));
+        return Err(Rejection::Failed(ReviewError { text, code: 400 }));
+    }
+    let text = patch.apply(encode(object)).map_err(|error| Rejection::internal(&error.to_string()))?;
+    let patched = decode_value(&text).map_err(|error| Rejection::internal(&error))?;
+    // Upstream decodes the result as an object of a kind. Without the kinds, at least this one must not change.
+    if !patched.is_object()
+        || ["apiVersion", "kind"].iter().any(|field| patched.get(field) != object.get(field))
+    {
+        return Err(Rejection::internal(&format!(
+            "the patch of admission webhook {} changes the apiVersion or the kind of the object",
+            Quoted(&webhook.name)
+        )));
+    }
+    Ok(Some(PatchedObject { object: patched, patch }))
+}

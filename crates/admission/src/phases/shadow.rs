@@ -1,0 +1,110 @@
+//! Shadow webhooks: called, reported, not enforced.
+
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use serde_json::Value;
+
+use super::Verdict;
+use super::call::{Rejection, failure_text, send};
+use super::mutating::patched;
+use crate::review::{ReviewRequest, ReviewResponse, decode_value, denial, encode};
+use crate::{
+    Attributes, Event, Objects, Operation, ShadowOutcome, SideEffects, Surroundings, Webhook, WebhookKind,
+};
+
+/// A call of a shadow webhook, prepared when its turn came.
+pub(super) struct ShadowCall<'a> {
+    webhook: &'a Webhook,
+    operation: Operation,
+    review: Result<ReviewRequest, String>,
+    /// The object that a patch would change, as text.
+    object: Option<Vec<u8>>,
+}
+
+impl<'a> ShadowCall<'a> {
+    /// Prepares the call; `None` if the webhook does not match.
+    pub(super) fn prepare(
+        webhook: &'a Webhook,
+        attributes: &Attributes,
+        objects: &Objects,
+        verdict: Result<Verdict, Box<Status>>,
+    ) -> Option<Self> {
+        let review = match verdict {
+            Ok(Verdict::Skip) => return None,
+            Ok(Verdict::Call) => {
+                // A webhook that is not enforced must change nothing.
+                let dry_run = attributes.dry_run || webhook.side_effects != SideEffects::None;
+                Ok(ReviewRequest::new(webhook.review_version, attributes, objects, dry_run))
+            }
+            Ok(Verdict::NeedsConversion) => Err(Rejection::needs_conversion()),
+            Err(status) => Err(Rejection::Denied(status)),
+        };
+        let review = review.map_err(|rejection| match rejection {
+            Rejection::Failed(error) => failure_text(webhook, &error),
+            Rejection::Denied(status) | Rejection::Internal(status) => status.message.unwrap_or_default(),
+        });
+        let object = match webhook.kind {
+            WebhookKind::Mutating => objects.object.as_ref().map(encode),
+            WebhookKind::Validating => None,
+        };
+        Some(Self { webhook, operation: attributes.operation, review, object })
+    }
+
+    async fn run(self, surroundings: &impl Surroundings) {
+        let Self { webhook, operation, review, object } = self;
+        let mut report = ShadowReport {
+            surroundings,
+            webhook,
+            operation,
+            started: Instant::now(),
+            would: ShadowOutcome::Unfinished,
+        };
+        report.would = match review {
+            Err(text) => ShadowOutcome::Fail(text),
+            Ok(review) => match send(webhook, review, surroundings).await {
+                Err(error) => ShadowOutcome::Fail(failure_text(webhook, &error)),
+                Ok(response) => outcome(webhook, response, object.as_deref()),
+            },
+        };
+    }
+}
+
+/// Calls all of them at once.
+pub(super) async fn run(calls: Vec<ShadowCall<'_>>, surroundings: &impl Surroundings) {
+    join_all(calls.into_iter().map(|call| call.run(surroundings))).await;
+}
+
+fn outcome(webhook: &Webhook, response: ReviewResponse, object: Option<&[u8]>) -> ShadowOutcome {
+    if !response.allowed {
+        return ShadowOutcome::Deny(denial(&webhook.name, response.result));
+    }
+    let object: Option<Value> = object.and_then(|object| decode_value(object).ok());
+    match patched(webhook, &response, object.as_ref()) {
+        Ok(Some(patched)) if Some(&patched.object) != object.as_ref() => ShadowOutcome::Change,
+        Ok(_) => ShadowOutcome::Allow,
+        Err(Rejection::Failed(error)) => ShadowOutcome::Fail(failure_text(webhook, &error)),
+        Err(Rejection::Denied(status) | Rejection::Internal(status)) => ShadowOutcome::Deny(status),
+    }
+}
+
+/// Reports a call when it ends, also if the request ends before.
+struct ShadowReport<'a, S: Surroundings> {
+    surroundings: &'a S,
+    webhook: &'a Webhook,
+    operation: Operation,
+    started: Instant,
+    would: ShadowOutcome,
+}
+
+impl<S: Surroundings> Drop for ShadowReport<'_, S> {
+    fn drop(&mut self) {
+        self.surroundings.note(Event::Shadow {
+            webhook: self.webhook,
+            operation: self.operation,
+            would: &self.would,
+            took: self.started.elapsed(),
+        });
+    }
+}

@@ -1,0 +1,311 @@
+//! Upstream's tables: `pkg/admission/plugin/webhook/testing/testcase.go`, and what they leave out.
+//!
+//! Its rows about clients without a URL, and about webhooks with side effects or without `sideEffects`, do not apply: such
+//! webhooks cannot be configured.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use portcullis_cel::{AccessDecision, AccessQuestion};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    CallError, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy, Operation,
+    ReinvocationPolicy, ReviewVersion, ShadowOutcome, SideEffects, UserInfo, WebhookKind, WebhookResponse,
+};
+use std::sync::Arc;
+
+mod mutating;
+mod validating;
+
+/// What a phase did, in order of the events.
+#[derive(Debug, Default)]
+struct Record {
+    calls: Vec<String>,
+    reviews: Vec<Value>,
+    outcomes: Vec<String>,
+    annotations: BTreeMap<String, String>,
+    warnings: Vec<String>,
+    shadows: Vec<(String, ShadowOutcome)>,
+    failed_open: usize,
+}
+
+/// Webhooks that answer by the path of their URL, as upstream's test server does.
+#[derive(Default)]
+struct FakeSurroundings {
+    record: Mutex<Record>,
+    late: bool,
+}
+
+impl FakeSurroundings {
+    fn record(&self) -> std::sync::MutexGuard<'_, Record> {
+        self.record.lock().unwrap()
+    }
+}
+
+fn base64(text: &str) -> Value {
+    // Go also reads octets from a list of numbers.
+    text.as_bytes().iter().copied().map(Value::from).collect()
+}
+
+fn respond(path: &str) -> Value {
+    let refused = |status: Value| json!({"allowed": false, "status": status});
+    let patched = |patch: &str| json!({"allowed": true, "patchType": "JSONPatch", "patch": base64(patch)});
+    match path {
+        "disallow" => refused(json!({"code": 403})),
+        "disallowReason" => refused(json!({"code": 403, "message": "you shall not pass"})),
+        "shouldNotBeCalled" => {
+            refused(json!({"code": 403, "message": "doesn't expect labels to match object selector"}))
+        }
+        "allow" => json!({"allowed": true, "auditAnnotations": {"key1": "value1"}, "warnings": ["careful"]}),
+        "removeLabel" => {
+            let mut response = patched(r#"[{"op": "remove", "path": "/metadata/labels/remove"}]"#);
+            response["auditAnnotations"] = json!({"key1": "value1"});
+            response
+        }
+        "addLabel" => patched(r#"[{"op": "add", "path": "/metadata/labels/added", "value": "test"}]"#),
+        "invalidPatch" => patched("[{"),
+        "invalidMutation" => patched(r#"[{"op": "add", "CORRUPTED_KEY":}]"#),
+        "noMatch" => patched(r#"[{"op": "test", "path": "/metadata/name", "value": "other"}]"#),
+        "kind" => patched(r#"[{"op": "replace", "path": "/kind", "value": "Secret"}]"#),
+        "same" => patched(r#"[{"op": "test", "path": "/metadata/name", "value": "my-pod"}]"#),
+        "emptyPatch" => patched("[]"),
+        "nilResponse" => Value::Null,
+        "invalidAnnotation" => json!({"allowed": true, "auditAnnotations": {"invalid*key": "value1"}}),
+        _ => json!({"allowed": true}),
+    }
+}
+
+impl Surroundings for FakeSurroundings {
+    async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
+        let path = webhook.url.rsplit('/').next().unwrap();
+        self.record().calls.push(webhook.name.clone());
+        self.record().reviews.push(serde_json::from_slice(&review).unwrap());
+        if path == "nonStatusError" {
+            return Err(CallError::Failed("malformed HTTP response \"bad-http\"".to_owned()));
+        }
+        if path == "never" {
+            futures_util::future::pending::<()>().await;
+        }
+        let (status, content_type, body) = match path {
+            "internalErr" => (500, "text/plain", "webhook internal server error\n".to_owned()),
+            path => (200, "application/json", json!({"response": respond(path)}).to_string()),
+        };
+        Ok(WebhookResponse { status, content_type: content_type.to_owned(), body: body.into() })
+    }
+
+    async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
+        Ok(BTreeMap::new())
+    }
+
+    async fn authorize(&self, _: &AccessQuestion) -> AccessDecision {
+        AccessDecision { allowed: false, reason: String::new(), error: None }
+    }
+
+    fn is_late(&self) -> bool {
+        self.late
+    }
+
+    fn note(&self, event: Event<'_>) {
+        let mut record = self.record();
+        match event {
+            Event::Called { outcome, .. } => record.outcomes.push(format!("{outcome:?}")),
+            Event::FailedOpen { .. } => record.failed_open += 1,
+            Event::Warning(text) => record.warnings.push(text.to_owned()),
+            Event::Annotation(annotation) => {
+                assert_eq!(annotation.needs_request_level, annotation.key.starts_with("patch."));
+                assert_eq!(record.annotations.insert(annotation.key, annotation.value), None);
+            }
+            Event::Shadow { webhook, would, .. } => {
+                record.shadows.push((webhook.name.clone(), would.clone()));
+            }
+            Event::ConditionFailed(..) | Event::ConditionExcluded(..) | Event::ConditionsEvaluated(..) => {}
+        }
+    }
+}
+
+/// The resource of a rule is what matches here: everything, a label of the object, or nothing because of an error.
+struct FakeMatching;
+
+impl MatchWebhooks for FakeMatching {
+    async fn should_call<S: Surroundings>(
+        &self,
+        webhook: &Webhook,
+        _: &Attributes,
+        objects: &Objects,
+        _: &S,
+    ) -> Result<Verdict, Box<Status>> {
+        let labels = objects.object.as_ref().map_or(&Value::Null, |object| &object["metadata"]["labels"]);
+        let selects = |label: &str| if labels.get(label).is_some() { Verdict::Call } else { Verdict::Skip };
+        match webhook.rules.first().map(|rule| rule.resources[0].as_str()) {
+            Some("*") => Ok(Verdict::Call),
+            Some("equivalent") => Ok(Verdict::NeedsConversion),
+            Some("error") => Err(crate::review::internal_error("namespaces \"x\" not found")),
+            Some(label) => Ok(selects(label)),
+            None => Ok(Verdict::Skip),
+        }
+    }
+}
+
+/// A webhook of the name and the path; `selects` is what [`FakeMatching`] reads.
+fn webhook(name: &str, path: &str, selects: &str) -> Webhook {
+    let rule = crate::Rule {
+        operations: None,
+        api_groups: vec!["*".to_owned()],
+        api_versions: vec!["*".to_owned()],
+        resources: vec![selects.to_owned()],
+        scope: crate::Scope::All,
+    };
+    Webhook {
+        configuration: "test-webhooks".to_owned(),
+        name: name.to_owned(),
+        kind: WebhookKind::Validating,
+        url: format!("https://webhook-test/{path}"),
+        ca_bundle: Vec::new(),
+        rules: if selects.is_empty() { Vec::new() } else { vec![rule] },
+        failure_policy: FailurePolicy::Fail,
+        match_policy: MatchPolicy::Equivalent,
+        namespace_selector: crate::matching::LabelSelector::default(),
+        object_selector: crate::matching::LabelSelector::default(),
+        side_effects: SideEffects::None,
+        timeout: Duration::from_secs(10),
+        review_version: ReviewVersion::V1Beta1,
+        match_conditions: Vec::new(),
+        reinvocation_policy: ReinvocationPolicy::Never,
+        shadow: false,
+    }
+}
+
+fn ignored(name: &str, path: &str) -> Webhook {
+    Webhook { failure_policy: FailurePolicy::Ignore, ..webhook(name, path, "*") }
+}
+
+fn shadow(name: &str, path: &str) -> Webhook {
+    Webhook { shadow: true, ..webhook(name, path, "*") }
+}
+
+fn attributes() -> Attributes {
+    Attributes {
+        operation: Operation::Update,
+        kind: GroupVersionKind { group: String::new(), version: "v1".into(), kind: "Pod".into() },
+        resource: GroupVersionResource { group: String::new(), version: "v1".into(), resource: "pod".into() },
+        subresource: String::new(),
+        name: "my-pod".into(),
+        namespace: "webhook-test".into(),
+        user: UserInfo { username: "webhook-test".into(), uid: "webhook-test".into(), ..UserInfo::default() },
+        dry_run: false,
+        options: Some(json!({"kind": "UpdateOptions", "apiVersion": "meta.k8s.io/v1"})),
+    }
+}
+
+fn objects(labels: &[&str]) -> Objects {
+    let mut object = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "my-pod", "namespace": "webhook-test", "labels": {"pod.name": "my-pod"}}});
+    let old_object = Some(object.clone());
+    for label in labels {
+        object["metadata"]["labels"][*label] = json!("me");
+    }
+    Objects { object: Some(object), old_object }
+}
+
+/// The code and the message of a refusal.
+fn refusal(status: Box<Status>) -> (i32, String) {
+    (status.code.unwrap(), status.message.unwrap())
+}
+
+const INTERNAL_ERR_TEXT: &str = "failed to call webhook: an error on the server (\"webhook internal server error\") has prevented the request from succeeding";
+
+/// A row of upstream's `NewNonMutatingTestCases`: name, webhooks, code (0: allowed), part of the text, annotations of webhooks,
+/// indices of webhooks that failed open.
+type Row = (&'static str, Vec<Webhook>, i32, &'static str, &'static [&'static str], &'static [usize]);
+
+/// Those of the 22 rows in which webhooks have a URL and no side effects.
+fn non_mutating_rows() -> Vec<Row> {
+    let skipped = |name: &str, path: &str| webhook(name, path, "nonexistent");
+    let internal = |policy| {
+        ["internalErr A", "internalErr B", "internalErr C"]
+            .map(|name| Webhook { failure_policy: policy, ..webhook(name, "internalErr", "*") })
+            .to_vec()
+    };
+    let allow = || webhook("allow.example.com", "allow", "*");
+    let key = &["allow.example.com/key1"];
+    vec![
+        ("no match", vec![webhook("nomatch", "disallow", "")], 0, "", &[], &[]),
+        ("match & allow", vec![allow()], 0, "", key, &[]),
+        (
+            "match & disallow",
+            vec![webhook("disallow", "disallow", "*")],
+            403,
+            "without explanation",
+            &[],
+            &[],
+        ),
+        (
+            "match & disallow ii",
+            vec![webhook("disallowReason", "disallowReason", "*")],
+            403,
+            "you shall not pass",
+            &[],
+            &[],
+        ),
+        ("exempt by namespaceSelector", vec![skipped("disallow", "disallow")], 0, "", &[], &[]),
+        ("exempt by namespaceSelector ii", vec![skipped("disallow", "disallow")], 0, "", &[], &[]),
+        ("fail open", internal(FailurePolicy::Ignore), 0, "", &[], &[0, 1, 2]),
+        ("fail closed", internal(FailurePolicy::Fail), 500, INTERNAL_ERR_TEXT, &[], &[]),
+        (
+            "match & non-status error",
+            vec![webhook("nonStatusError", "nonStatusError", "*")],
+            500,
+            "failed to call webhook: malformed",
+            &[],
+            &[],
+        ),
+        ("absent response and fail open", vec![ignored("nilResponse", "nilResponse")], 0, "", &[], &[0]),
+        (
+            "absent response and fail closed",
+            vec![webhook("nilResponse", "nilResponse", "*")],
+            500,
+            "webhook response was absent",
+            &[],
+            &[],
+        ),
+        (
+            "illegal annotation format",
+            vec![webhook("invalidAnnotation", "invalidAnnotation", "*")],
+            0,
+            "",
+            &[],
+            &[],
+        ),
+        (
+            "skip webhook whose objectSelector does not match",
+            vec![allow(), skipped("shouldNotBeCalled", "shouldNotBeCalled")],
+            0,
+            "",
+            key,
+            &[],
+        ),
+    ]
+}
+
+fn run_validating(surroundings: &FakeSurroundings, webhooks: Vec<Webhook>) -> Result<(), (i32, String)> {
+    let webhooks: Vec<_> = webhooks.into_iter().map(Arc::new).collect();
+    let (attributes, objects) = (attributes(), objects(&[]));
+    let result = validate(&webhooks, &attributes, &objects, &FakeMatching, surroundings).now_or_never();
+    result.unwrap().map_err(refusal)
+}
+
+fn run_mutating(
+    surroundings: &FakeSurroundings,
+    webhooks: Vec<Webhook>,
+    objects: &mut Objects,
+) -> Result<Mutated, (i32, String)> {
+    let mutating = |webhook| Arc::new(Webhook { kind: WebhookKind::Mutating, ..webhook });
+    let webhooks: Vec<_> = webhooks.into_iter().map(mutating).collect();
+    let result = mutate(&webhooks, &attributes(), objects, &FakeMatching, surroundings).now_or_never();
+    result.unwrap().map_err(refusal)
+}

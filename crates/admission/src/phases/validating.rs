@@ -1,0 +1,112 @@
+//! The validating phase: all webhooks at once.
+// apiserver: pkg/admission/plugin/webhook/validating/dispatcher.go
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+
+use super::annotations::{Annotations, CallPlace};
+use super::call::{CallReport, Rejection, failure_text, review};
+use super::shadow::{self, ShadowCall};
+use super::{MatchWebhooks, Verdict};
+use crate::review::{denial, internal_error, timeout};
+use crate::{Attributes, CallOutcome, Event, FailurePolicy, Objects, Surroundings, Webhook};
+
+/// Runs the validating phase. All webhooks that match are called, and all are waited for; of several refusals the first one to
+/// arrive is returned.
+pub async fn validate<S: Surroundings, M: MatchWebhooks>(
+    webhooks: &[Arc<Webhook>],
+    attributes: &Attributes,
+    objects: &Objects,
+    matching: &M,
+    surroundings: &S,
+) -> Result<(), Box<Status>> {
+    let (mut matched, mut shadows) = (Vec::new(), Vec::new());
+    for webhook in webhooks {
+        let verdict = matching.should_call(webhook, attributes, objects, surroundings).await;
+        if webhook.shadow {
+            shadows.extend(ShadowCall::prepare(webhook, attributes, objects, verdict));
+            continue;
+        }
+        match verdict? {
+            Verdict::Skip => {}
+            verdict => matched.push((&**webhook, verdict)),
+        }
+    }
+    if !matched.is_empty() && surroundings.is_late() {
+        return Err(timeout());
+    }
+    let phase =
+        ValidatingPhase { attributes, objects, surroundings, annotations: Annotations::new(surroundings) };
+    let (enforced, shadows) = (pin!(phase.run(matched)), pin!(shadow::run(shadows, surroundings)));
+    match select(enforced, shadows).await {
+        Either::Left((result, shadows)) => {
+            // A refusal does not wait for webhooks that cannot change it.
+            result?;
+            shadows.await;
+            Ok(())
+        }
+        Either::Right(((), enforced)) => enforced.await,
+    }
+}
+
+struct ValidatingPhase<'a, S: Surroundings> {
+    attributes: &'a Attributes,
+    objects: &'a Objects,
+    surroundings: &'a S,
+    annotations: Annotations<'a, S>,
+}
+
+impl<S: Surroundings> ValidatingPhase<'_, S> {
+    async fn run(&self, matched: Vec<(&Webhook, Verdict)>) -> Result<(), Box<Status>> {
+        if matched.is_empty() {
+            return Ok(());
+        }
+        let calls = matched.into_iter().enumerate();
+        let calls = calls
+            .map(|(index, (webhook, verdict))| self.call(webhook, verdict, CallPlace { round: 0, index }));
+        let mut calls: FuturesUnordered<_> = calls.collect();
+        let mut first = Ok(());
+        while let Some(result) = calls.next().await {
+            first = first.and(result);
+        }
+        // The client of kube-apiserver sees the timeout of the whole request then.
+        if self.surroundings.is_late() { Err(timeout()) } else { first }
+    }
+
+    async fn call(&self, webhook: &Webhook, verdict: Verdict, place: CallPlace) -> Result<(), Box<Status>> {
+        let report = CallReport::start(self.surroundings, webhook, self.attributes.operation);
+        let result = self.review(webhook, verdict).await;
+        report.finish(result.as_ref().err().map_or(CallOutcome::Allowed, Rejection::outcome));
+        match result {
+            Ok(()) => Ok(()),
+            Err(Rejection::Denied(status) | Rejection::Internal(status)) => Err(status),
+            Err(Rejection::Failed(error)) => {
+                let text = failure_text(webhook, &error);
+                if webhook.failure_policy == FailurePolicy::Fail {
+                    return Err(internal_error(&text));
+                }
+                self.surroundings.note(Event::FailedOpen { webhook, error: &text });
+                self.annotations.note_validating_failed_open(webhook, place);
+                Ok(())
+            }
+        }
+    }
+
+    async fn review(&self, webhook: &Webhook, verdict: Verdict) -> Result<(), Rejection> {
+        if verdict == Verdict::NeedsConversion {
+            return Err(Rejection::needs_conversion());
+        }
+        let response = review(webhook, self.attributes, self.objects, self.surroundings).await;
+        let response = response.map_err(Rejection::Failed)?;
+        self.annotations.note_response(webhook, &response);
+        if response.allowed {
+            return Ok(());
+        }
+        Err(Rejection::Denied(denial(&webhook.name, response.result)))
+    }
+}
