@@ -47,12 +47,9 @@ pub enum Verdict {
     NeedsConversion,
 }
 
-/// A request, matched with one webhook after the other.
-///
-/// Make a new one whenever the object has changed. What several webhooks need is computed once, by the first.
+/// A request, matched with one webhook after the other. What several webhooks need is computed once, by the first.
 pub struct RequestMatcher<'a> {
     attributes: &'a Attributes,
-    objects: &'a Objects,
     served: Option<&'a dyn ServedResources>,
     equivalents: OnceLock<Equivalents>,
     bindings: OnceLock<Bindings>,
@@ -61,14 +58,9 @@ pub struct RequestMatcher<'a> {
 
 impl<'a> RequestMatcher<'a> {
     /// A matcher for a request. Without `served`, all resources that could be equivalent to the requested one count.
-    pub fn new(
-        attributes: &'a Attributes,
-        objects: &'a Objects,
-        served: Option<&'a dyn ServedResources>,
-    ) -> Self {
+    pub fn new(attributes: &'a Attributes, served: Option<&'a dyn ServedResources>) -> Self {
         Self {
             attributes,
-            objects,
             served,
             equivalents: OnceLock::new(),
             bindings: OnceLock::new(),
@@ -89,18 +81,24 @@ impl<'a> RequestMatcher<'a> {
         !webhook.match_conditions.is_empty() && self.rule_match(webhook) == RuleMatch::Exact
     }
 
-    /// Whether a webhook is called; the `Status` for the client if that cannot be decided, and its failure policy does not
-    /// decide it.
+    /// Takes note that the objects have changed.
+    pub fn forget_objects(&mut self) {
+        self.bindings = OnceLock::new();
+    }
+
+    /// Whether a webhook is called with `objects`, the same ones in all calls until [`Self::forget_objects`]; the `Status` for
+    /// the client if that cannot be decided, and its failure policy does not decide it.
     // apiserver: pkg/admission/plugin/webhook/generic/webhook.go, ShouldCallHook
     pub async fn should_call(
         &self,
         webhook: &Webhook,
+        objects: &Objects,
         surroundings: &impl Surroundings,
     ) -> Result<Verdict, Box<Status>> {
         let rules = self.rule_match(webhook);
         if rules == RuleMatch::No
-            || !self.object_matches(&webhook.object_selector)
-            || !self.namespace_matches(&webhook.namespace_selector, surroundings).await?
+            || !self.object_matches(&webhook.object_selector, objects)
+            || !self.namespace_matches(&webhook.namespace_selector, objects, surroundings).await?
         {
             return Ok(Verdict::Skip);
         }
@@ -108,7 +106,7 @@ impl<'a> RequestMatcher<'a> {
             return Ok(Verdict::NeedsConversion);
         }
         if !webhook.match_conditions.is_empty() {
-            let bindings = self.bindings.get_or_init(|| conditions::bindings(self.attributes, self.objects));
+            let bindings = self.bindings.get_or_init(|| conditions::bindings(self.attributes, objects));
             if !conditions::hold(webhook, self.attributes, bindings, surroundings).await? {
                 return Ok(Verdict::Skip);
             }
@@ -117,13 +115,13 @@ impl<'a> RequestMatcher<'a> {
     }
 
     // apiserver: pkg/admission/plugin/webhook/predicates/object/matcher.go, MatchObjectSelector
-    fn object_matches(&self, selector: &LabelSelector) -> bool {
+    fn object_matches(&self, selector: &LabelSelector, objects: &Objects) -> bool {
         if selector.is_empty() {
             return true;
         }
         // The options of a connection are the only objects of requests that have no metadata.
         let has_metadata = self.attributes.operation != Operation::Connect;
-        [&self.objects.object, &self.objects.old_object]
+        [&objects.object, &objects.old_object]
             .into_iter()
             .any(|object| selector.matches_object(&ObjectLabels::of(object.as_ref(), has_metadata)))
     }
@@ -132,6 +130,7 @@ impl<'a> RequestMatcher<'a> {
     async fn namespace_matches(
         &self,
         selector: &LabelSelector,
+        objects: &Objects,
         surroundings: &impl Surroundings,
     ) -> Result<bool, Box<Status>> {
         let Attributes { operation, resource, subresource, namespace, .. } = self.attributes;
@@ -144,7 +143,7 @@ impl<'a> RequestMatcher<'a> {
             && subresource.is_empty()
             && matches!(operation, Operation::Create | Operation::Update)
         {
-            let labels = ObjectLabels::of(self.objects.object.as_ref(), true);
+            let labels = ObjectLabels::of(objects.object.as_ref(), true);
             if labels == ObjectLabels::Inaccessible {
                 return Err(statuses::internal_error("object does not implement the Object interfaces"));
             }

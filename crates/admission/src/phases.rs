@@ -20,34 +20,5 @@ mod shadow;
 mod tests;
 mod validating;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
-
-use crate::{Attributes, Objects, Surroundings, Webhook};
-
 pub use mutating::{Mutated, mutate};
 pub use validating::validate;
-
-/// What to do with a webhook for a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// It does not apply.
-    Skip,
-    /// Send it the request.
-    Call,
-    /// It expects an object of another version or group, which cannot be made here: its `failurePolicy` decides.
-    NeedsConversion,
-}
-
-/// Decides which webhooks a request is sent to.
-pub trait MatchWebhooks: Sync {
-    /// What to do with a webhook; the `Status` for the client if that cannot be decided. `objects` are those that the webhook
-    /// would be sent.
-    // apiserver: pkg/admission/plugin/webhook/generic/webhook.go, ShouldCallHook
-    fn should_call<S: Surroundings>(
-        &self,
-        webhook: &Webhook,
-        attributes: &Attributes,
-        objects: &Objects,
-        surroundings: &S,
-    ) -> impl Future<Output = Result<Verdict, Box<Status>>> + Send;
-}

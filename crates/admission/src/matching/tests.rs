@@ -146,8 +146,8 @@ fn should_call(
     objects: &Objects,
     fake: &Fake,
 ) -> Result<Verdict, Box<Status>> {
-    let matcher = RequestMatcher::new(attributes, objects, None);
-    finish(matcher.should_call(webhook, fake))
+    let matcher = RequestMatcher::new(attributes, None);
+    finish(matcher.should_call(webhook, objects, fake))
 }
 
 /// The fake answers at once.

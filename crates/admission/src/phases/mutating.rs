@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::annotations::{Annotations, CallPlace};
 use super::call::{CallReport, Rejection, failure_text, review};
 use super::shadow::{self, ShadowCall};
-use super::{MatchWebhooks, Verdict};
+use crate::matching::{RequestMatcher, ServedResources, Verdict};
 use crate::review::{
     JSON_PATCH, Patch, ReviewError, ReviewResponse, decode_value, denial, encode, internal_error, timeout,
 };
@@ -37,16 +37,19 @@ pub(super) struct PatchedObject {
 }
 
 /// Runs the mutating phase: `objects.object` is the mutated object afterwards, if the request is not refused.
-pub async fn mutate<S: Surroundings, M: MatchWebhooks>(
+///
+/// Without `served`, all resources that could be equivalent to the requested one count.
+pub async fn mutate<S: Surroundings>(
     webhooks: &[Arc<Webhook>],
     attributes: &Attributes,
     objects: &mut Objects,
-    matching: &M,
+    served: Option<&dyn ServedResources>,
     surroundings: &S,
 ) -> Result<Mutated, Box<Status>> {
     let mut phase = MutatingPhase {
         attributes,
         objects,
+        matcher: RequestMatcher::new(attributes, served),
         surroundings,
         annotations: Annotations::new(surroundings),
         reinvocations: Reinvocations::default(),
@@ -60,7 +63,7 @@ pub async fn mutate<S: Surroundings, M: MatchWebhooks>(
             if webhook.shadow && round > 0 {
                 continue;
             }
-            let verdict = matching.should_call(webhook, attributes, phase.objects, surroundings).await;
+            let verdict = phase.matcher.should_call(webhook, phase.objects, surroundings).await;
             if webhook.shadow {
                 shadows.extend(ShadowCall::prepare(webhook, attributes, phase.objects, verdict));
                 continue;
@@ -80,6 +83,7 @@ pub async fn mutate<S: Surroundings, M: MatchWebhooks>(
 struct MutatingPhase<'a, S: Surroundings> {
     attributes: &'a Attributes,
     objects: &'a mut Objects,
+    matcher: RequestMatcher<'a>,
     surroundings: &'a S,
     annotations: Annotations<'a, S>,
     reinvocations: Reinvocations,
@@ -165,6 +169,7 @@ impl<S: Surroundings> MutatingPhase<'_, S> {
         self.annotations.note_patch(webhook, place, &patch);
         let changed = self.objects.object.as_ref() != Some(&object);
         self.objects.object = Some(object);
+        self.matcher.forget_objects();
         changed
     }
 }

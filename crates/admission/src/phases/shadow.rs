@@ -6,9 +6,9 @@ use futures_util::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use serde_json::Value;
 
-use super::Verdict;
 use super::call::{Rejection, failure_text, send};
 use super::mutating::patched;
+use crate::matching::Verdict;
 use crate::review::{ReviewRequest, ReviewResponse, decode_value, denial, encode};
 use crate::{
     Attributes, Event, Objects, Operation, ShadowOutcome, SideEffects, Surroundings, Webhook, WebhookKind,

@@ -13,10 +13,13 @@ use portcullis_cel::{AccessDecision, AccessQuestion};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::matching::ServedResources;
 use crate::{
-    CallError, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy, Operation,
-    ReinvocationPolicy, ReviewVersion, ShadowOutcome, SideEffects, UserInfo, WebhookKind, WebhookResponse,
+    Attributes, CallError, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy,
+    Objects, Operation, ReinvocationPolicy, ReviewVersion, ShadowOutcome, SideEffects, Surroundings,
+    UserInfo, Webhook, WebhookKind, WebhookResponse,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use std::sync::Arc;
 
 mod mutating;
@@ -99,7 +102,7 @@ impl Surroundings for FakeSurroundings {
     }
 
     async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
-        Ok(BTreeMap::new())
+        Err(crate::review::internal_error("namespaces \"x\" not found"))
     }
 
     async fn authorize(&self, _: &AccessQuestion) -> AccessDecision {
@@ -128,36 +131,35 @@ impl Surroundings for FakeSurroundings {
     }
 }
 
-/// The resource of a rule is what matches here: everything, a label of the object, or nothing because of an error.
-struct FakeMatching;
+/// Every resource is served at two versions.
+struct TwoVersions;
 
-impl MatchWebhooks for FakeMatching {
-    async fn should_call<S: Surroundings>(
-        &self,
-        webhook: &Webhook,
-        _: &Attributes,
-        objects: &Objects,
-        _: &S,
-    ) -> Result<Verdict, Box<Status>> {
-        let labels = objects.object.as_ref().map_or(&Value::Null, |object| &object["metadata"]["labels"]);
-        let selects = |label: &str| if labels.get(label).is_some() { Verdict::Call } else { Verdict::Skip };
-        match webhook.rules.first().map(|rule| rule.resources[0].as_str()) {
-            Some("*") => Ok(Verdict::Call),
-            Some("equivalent") => Ok(Verdict::NeedsConversion),
-            Some("error") => Err(crate::review::internal_error("namespaces \"x\" not found")),
-            Some(label) => Ok(selects(label)),
-            None => Ok(Verdict::Skip),
-        }
+impl ServedResources for TwoVersions {
+    fn versions(&self, _: &str, _: &str, _: &str) -> Option<Vec<String>> {
+        Some(vec!["v1".to_owned(), "v2".to_owned()])
     }
 }
 
-/// A webhook of the name and the path; `selects` is what [`FakeMatching`] reads.
+const SERVED: Option<&dyn ServedResources> = Some(&TwoVersions);
+
+/// A webhook of the name and the path. `selects` is `*` for every request, `equivalent` for requests by another version, `error`
+/// for those in a namespace that cannot be read, empty for none, or the label that the object must have.
 fn webhook(name: &str, path: &str, selects: &str) -> Webhook {
+    let selector = |selector: Value| {
+        crate::matching::LabelSelector::new(&serde_json::from_value(selector).unwrap()).unwrap()
+    };
+    let (mut version, mut namespaces, mut objects) = ("*", json!({}), json!({}));
+    match selects {
+        "" | "*" => {}
+        "equivalent" => version = "v2",
+        "error" => namespaces = json!({"matchLabels": {"a": "b"}}),
+        label => objects = json!({"matchExpressions": [{"key": label, "operator": "Exists"}]}),
+    }
     let rule = crate::Rule {
         operations: None,
         api_groups: vec!["*".to_owned()],
-        api_versions: vec!["*".to_owned()],
-        resources: vec![selects.to_owned()],
+        api_versions: vec![version.to_owned()],
+        resources: vec!["*".to_owned()],
         scope: crate::Scope::All,
     };
     Webhook {
@@ -169,8 +171,8 @@ fn webhook(name: &str, path: &str, selects: &str) -> Webhook {
         rules: if selects.is_empty() { Vec::new() } else { vec![rule] },
         failure_policy: FailurePolicy::Fail,
         match_policy: MatchPolicy::Equivalent,
-        namespace_selector: crate::matching::LabelSelector::default(),
-        object_selector: crate::matching::LabelSelector::default(),
+        namespace_selector: selector(namespaces),
+        object_selector: selector(objects),
         side_effects: SideEffects::None,
         timeout: Duration::from_secs(10),
         review_version: ReviewVersion::V1Beta1,
@@ -295,7 +297,7 @@ fn non_mutating_rows() -> Vec<Row> {
 fn run_validating(surroundings: &FakeSurroundings, webhooks: Vec<Webhook>) -> Result<(), (i32, String)> {
     let webhooks: Vec<_> = webhooks.into_iter().map(Arc::new).collect();
     let (attributes, objects) = (attributes(), objects(&[]));
-    let result = validate(&webhooks, &attributes, &objects, &FakeMatching, surroundings).now_or_never();
+    let result = validate(&webhooks, &attributes, &objects, SERVED, surroundings).now_or_never();
     result.unwrap().map_err(refusal)
 }
 
@@ -306,6 +308,6 @@ fn run_mutating(
 ) -> Result<Mutated, (i32, String)> {
     let mutating = |webhook| Arc::new(Webhook { kind: WebhookKind::Mutating, ..webhook });
     let webhooks: Vec<_> = webhooks.into_iter().map(mutating).collect();
-    let result = mutate(&webhooks, &attributes(), objects, &FakeMatching, surroundings).now_or_never();
+    let result = mutate(&webhooks, &attributes(), objects, SERVED, surroundings).now_or_never();
     result.unwrap().map_err(refusal)
 }

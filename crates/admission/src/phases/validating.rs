@@ -12,22 +12,23 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use super::annotations::{Annotations, CallPlace};
 use super::call::{CallReport, Rejection, failure_text, review};
 use super::shadow::{self, ShadowCall};
-use super::{MatchWebhooks, Verdict};
+use crate::matching::{RequestMatcher, ServedResources, Verdict};
 use crate::review::{denial, internal_error, timeout};
 use crate::{Attributes, CallOutcome, Event, FailurePolicy, Objects, Surroundings, Webhook};
 
-/// Runs the validating phase. All webhooks that match are called, and all are waited for; of several refusals the first one to
+/// Runs the validating phase; `served` as for the mutating one. All webhooks that match are called, and all are waited for; of several refusals the first one to
 /// arrive is returned.
-pub async fn validate<S: Surroundings, M: MatchWebhooks>(
+pub async fn validate<S: Surroundings>(
     webhooks: &[Arc<Webhook>],
     attributes: &Attributes,
     objects: &Objects,
-    matching: &M,
+    served: Option<&dyn ServedResources>,
     surroundings: &S,
 ) -> Result<(), Box<Status>> {
+    let matcher = RequestMatcher::new(attributes, served);
     let (mut matched, mut shadows) = (Vec::new(), Vec::new());
     for webhook in webhooks {
-        let verdict = matching.should_call(webhook, attributes, objects, surroundings).await;
+        let verdict = matcher.should_call(webhook, objects, surroundings).await;
         if webhook.shadow {
             shadows.extend(ShadowCall::prepare(webhook, attributes, objects, verdict));
             continue;

@@ -198,7 +198,13 @@ fn webhooks_are_called_again_after_a_later_change() {
         ),
         (
             "skipped in the first round",
-            vec![Webhook { rules: webhook("", "", "added").rules, ..if_needed("a", "noop") }, add("b")],
+            vec![
+                Webhook {
+                    reinvocation_policy: ReinvocationPolicy::IfNeeded,
+                    ..webhook("a", "noop", "added")
+                },
+                add("b"),
+            ],
             &[],
             &["b"],
         ),
@@ -257,7 +263,7 @@ fn a_cancelled_request_is_no_failure_of_the_webhook() {
     let surroundings = FakeSurroundings::default();
     let webhooks = [Arc::new(webhook("a", "never", "*"))];
     let (attributes, mut objects) = (attributes(), objects(&[]));
-    let result = mutate(&webhooks, &attributes, &mut objects, &FakeMatching, &surroundings).now_or_never();
+    let result = mutate(&webhooks, &attributes, &mut objects, SERVED, &surroundings).now_or_never();
     assert!(result.is_none());
     assert_eq!(surroundings.record().outcomes, ["Cancelled"]);
 }

@@ -75,7 +75,7 @@ fn shadow_webhooks_are_reported_and_not_enforced() {
     let webhooks = vec![
         shadow("denies", "disallow"),
         shadow("fails", "internalErr"),
-        Webhook { rules: webhook("", "", "error").rules, ..shadow("cannot be matched", "allow") },
+        Webhook { shadow: true, ..webhook("cannot be matched", "allow", "error") },
         shadow("allows", "allow"),
     ];
     run_validating(&surroundings, webhooks).unwrap();
