@@ -1,4 +1,133 @@
-//! Admission webhooks that the gateway calls for a cluster. `crates/admission` decides which webhooks see a request and
-//! what follows from their responses; here is what they need of the gateway.
+//! The admission webhooks that the gateway calls for a cluster: how they are reached, and what they need of the gateway.
+//!
+//! `crates/admission` decides which webhooks see a request and what follows from their responses; `pipeline::admission` obtains
+//! the objects. Here are the calls ([`callers`]), the labels of namespaces ([`namespaces`]), and what both mean for one
+//! request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
 
+mod callers;
+mod namespaces;
 pub(crate) mod settings;
+mod surroundings;
+
+use std::sync::Arc;
+
+use portcullis_admission::Webhooks;
+use portcullis_admission::matching::{OperationSet, RuleIndex};
+use rustls::crypto::CryptoProvider;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::authz::ClusterAuthorizer;
+use crate::backend::Backend;
+use crate::metrics::Metrics;
+use crate::user::UserInfo;
+use callers::Callers;
+use namespaces::NamespaceLabels;
+use settings::{AdmissionMode, AdmissionSettings};
+pub(crate) use surroundings::RequestSurroundings;
+
+/// The admission webhooks of a cluster, of one generation of the configuration.
+#[derive(Debug)]
+pub(crate) struct ClusterAdmission {
+    cluster: String,
+    mode: AdmissionMode,
+    webhooks: Webhooks,
+    index: RuleIndex,
+    callers: Callers,
+    /// `None` if no webhook selects namespaces.
+    namespaces: Option<Arc<NamespaceLabels>>,
+    authorizer: ClusterAuthorizer,
+    metrics: Arc<Metrics>,
+}
+
+/// Where admission runs.
+#[derive(Debug)]
+pub(crate) struct AdmissionPlace<'a> {
+    /// The name of the cluster.
+    pub(crate) cluster: &'a str,
+    /// Its API servers.
+    pub(crate) backend: &'a Arc<Backend>,
+    /// Calls webhooks and reads namespaces, apart from the threads that serve requests.
+    pub(crate) runtime: &'a Handle,
+    /// The crypto provider of TLS connections to webhooks.
+    pub(crate) provider: &'a Arc<CryptoProvider>,
+    /// The metrics.
+    pub(crate) metrics: &'a Arc<Metrics>,
+}
+
+impl ClusterAdmission {
+    /// Keeps the connections and the namespaces of `before`, where what they depend on is the same.
+    pub(crate) fn build(
+        settings: &AdmissionSettings,
+        authorizer: ClusterAuthorizer,
+        place: &AdmissionPlace<'_>,
+        before: Option<&Self>,
+    ) -> Result<Self, rustls::Error> {
+        let enforced = |webhooks: &[Arc<portcullis_admission::Webhook>]| {
+            webhooks
+                .iter()
+                .map(|webhook| {
+                    let shadow = settings.is_shadow(webhook);
+                    if shadow {
+                        Arc::new(portcullis_admission::Webhook { shadow, ..(**webhook).clone() })
+                    } else {
+                        Arc::clone(webhook)
+                    }
+                })
+                .collect()
+        };
+        let webhooks = Webhooks {
+            mutating: enforced(&settings.webhooks.mutating),
+            validating: enforced(&settings.webhooks.validating),
+        };
+        let mut all = webhooks.mutating.iter().chain(&webhooks.validating);
+        let selects_namespaces = all.any(|webhook| !webhook.namespace_selector.is_empty());
+        let known = before.and_then(|before| before.namespaces.as_ref());
+        let namespaces = selects_namespaces.then(|| match known {
+            Some(known) if known.is_for(place.backend) => Arc::clone(known),
+            _ => Arc::new(NamespaceLabels::start(place)),
+        });
+        Ok(Self {
+            cluster: place.cluster.to_owned(),
+            mode: settings.mode,
+            index: RuleIndex::new(&webhooks),
+            callers: Callers::build(settings, place, before.map(|before| &before.callers))?,
+            namespaces,
+            authorizer,
+            metrics: Arc::clone(place.metrics),
+            webhooks,
+        })
+    }
+
+    /// Which object the webhooks see.
+    pub(crate) fn mode(&self) -> AdmissionMode {
+        self.mode
+    }
+
+    /// The webhooks, in the order of their calls.
+    pub(crate) fn webhooks(&self) -> &Webhooks {
+        &self.webhooks
+    }
+
+    /// Whether a rule of any webhook may match; `false` is certain.
+    pub(crate) fn may_match(
+        &self,
+        operations: OperationSet,
+        group: &str,
+        version: &str,
+        resource: &str,
+        subresource: &str,
+    ) -> bool {
+        self.index.may_match(operations, group, version, resource, subresource)
+    }
+
+    /// What the phases need for a request of `user`. What it makes the gateway ask counts in the share of `asker`.
+    pub(crate) fn surroundings<'a>(
+        &'a self,
+        asker: &'a str,
+        user: &'a UserInfo,
+        deadline: Option<Instant>,
+    ) -> RequestSurroundings<'a> {
+        RequestSurroundings::new(self, asker, user, deadline)
+    }
+}

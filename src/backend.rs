@@ -14,6 +14,7 @@ pub(crate) mod probe;
 pub(crate) mod settings;
 pub(crate) mod shares;
 pub(crate) mod sharing;
+pub(crate) mod watched;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
+use crate::admission::{AdmissionPlace, ClusterAdmission};
 use crate::authn::chain::EmptyChain;
-use crate::authz::Authorizer;
 use crate::authz::impersonation::{ImpersonationBy, Impersonator};
+use crate::authz::{Authorizer, ClusterAuthorizer};
 use crate::backend::{self, Backend};
 use crate::controllers::ClusterControllers;
 use authenticators::{AuthnDeps, ClusterAuthn};
@@ -32,6 +33,8 @@ pub(crate) struct Cluster {
     pub(crate) authorizer: Option<Arc<Authorizer>>,
     /// Who decides on `Impersonate-*`: the gateway, or with `None` the backend.
     pub(crate) impersonator: Option<Impersonator>,
+    /// The admission webhooks that the gateway calls; `None`: the backend alone admits requests.
+    pub(crate) admission: Option<Arc<ClusterAdmission>>,
     /// Where requests go.
     pub(crate) backend: Arc<Backend>,
     /// The backend with new settings; it replaces `backend` once one of its endpoints has passed the self-check.
@@ -73,8 +76,19 @@ impl Cluster {
         let authn_before = before.map(|before| &before.authn);
         let authn = ClusterAuthn::build(name, authentication, &backend, authn_before, deps)?;
         // New in every generation, so that no answer outlives its configuration.
+        let authorizers = ClusterAuthorizer::new(authorizer.as_ref(), &backend, &deps.reviews);
         let impersonator = (*impersonation == ImpersonationBy::Gateway)
-            .then(|| Impersonator::new(authorizer.as_ref(), &backend, &deps.reviews, &deps.metrics));
+            .then(|| Impersonator::new(authorizers.clone(), &deps.metrics));
+        let admission = match &settings.admission {
+            None => None,
+            Some(admission) => {
+                let before = before.and_then(|before| before.admission.as_deref());
+                let AuthnDeps { reviews, provider, metrics, .. } = deps;
+                let place =
+                    AdmissionPlace { cluster: name, backend: &backend, runtime: reviews, provider, metrics };
+                Some(Arc::new(ClusterAdmission::build(admission, authorizers, &place, before)?))
+            }
+        };
         let controllers = controllers.as_ref().map(|settings| ClusterControllers {
             cluster: name.as_str().into(),
             backend: Arc::clone(&backend),
@@ -85,6 +99,7 @@ impl Cluster {
             authn,
             authorizer,
             impersonator,
+            admission,
             backend,
             pending_backend,
             controllers,

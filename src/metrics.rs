@@ -3,6 +3,7 @@
 //! No label may carry a value that a client chooses (path, user name, resource): such values are unbounded.
 // apiserver: pkg/endpoints/filters/metrics.go, pkg/endpoints/metrics/metrics.go
 
+mod admission;
 mod authentication;
 mod authorization;
 mod backend;
@@ -21,6 +22,7 @@ mod token_objects;
 
 use prometheus::{Encoder as _, IntCounter, Registry, TextEncoder};
 
+use admission::AdmissionMetrics;
 use authentication::AuthenticationMetrics;
 pub(crate) use authentication::compressed_username;
 use authorization::AuthorizationMetrics;
@@ -45,6 +47,8 @@ pub(crate) struct Metrics {
     registry: Registry,
     pub(crate) authentication: AuthenticationMetrics,
     pub(crate) authorization: AuthorizationMetrics,
+    /// Admission webhooks.
+    pub(crate) admission: AdmissionMetrics,
     /// Impersonation.
     pub(crate) impersonation: ImpersonationMetrics,
     pub(crate) token_cache: TokenCacheMetrics,
@@ -77,6 +81,7 @@ impl Metrics {
         Ok(Self {
             authentication: AuthenticationMetrics::new(&registrar)?,
             authorization: AuthorizationMetrics::new(&registrar)?,
+            admission: AdmissionMetrics::new(&registrar)?,
             impersonation: ImpersonationMetrics::new(&registrar)?,
             token_cache: TokenCacheMetrics::new(&registrar, &panics)?,
             token_objects: TokenObjectMetrics::new(&registrar)?,

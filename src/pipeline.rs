@@ -4,6 +4,7 @@
 //! `docs/request-path.md` describes the same path in prose; a test compares the names of the stages.
 
 mod access_log;
+mod admission;
 mod error_map;
 pub(crate) mod forward;
 pub(crate) mod health;
@@ -23,12 +24,13 @@ use http::{Request, Response};
 use tokio::time::Instant;
 
 use access_log::AccessLog;
+use admission::Admission;
 use error_map::Refusal;
 use forward::ForwardContext;
 use health::HealthChecks;
 pub(crate) use log_throttle::LogThrottle;
 use post_process::PostProcess;
-use stages::{Admitted, Authorized, Identified, Received, Route, Routed, within};
+use stages::{Admitted, Identified, Received, Route, Routed, within};
 
 use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnError, AuthnInput, ProvenIdentity};
@@ -119,14 +121,26 @@ impl Gateway {
         if let Some(response) = self.health.respond(&authorized) {
             return Ok(respond::with_common_headers(response, log.audit_id()));
         }
-        let admitted = admit(authorized);
-        let post_process = PostProcess::of(&admitted);
+        let post_process = PostProcess::of(&authorized);
         let context = ForwardContext { peer: connection.address.clone(), client, audit_id: log.audit_id() };
+        let response = match admission::begin(authorized) {
+            Admission::Admitted(admitted) => Box::pin(self.forward(admitted, context, connection)).await?,
+            Admission::Pending(review) => Box::pin(review.forward(self, &context, connection, log)).await?,
+        };
+        post_process.apply(response, self, connection).await
+    }
+
+    /// Sends an admitted request to the backend.
+    async fn forward(
+        &self,
+        admitted: Admitted,
+        context: ForwardContext,
+        connection: &Connection,
+    ) -> Result<Response<Body>, Refusal> {
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, &context)?;
         let sending = forward::send(&self.pools, prepared, context, || Box::new(connection.keep_open()));
-        let response = Box::pin(sending).await?;
-        post_process.apply(response, self, connection).await
+        Ok(Box::pin(sending).await?)
     }
 
     /// Authenticates the client, and records the result in the log and the metrics.
@@ -231,9 +245,4 @@ async fn within_deadline(
     within(deadline, verdict).await.unwrap_or_else(|_| {
         Err(AuthnError::Unavailable("authentication did not finish before the request's deadline".to_owned()))
     })
-}
-
-/// Admission: there are no webhooks yet.
-fn admit(authorized: Authorized) -> Admitted {
-    Admitted::without_webhooks(authorized)
 }

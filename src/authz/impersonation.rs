@@ -13,13 +13,11 @@ use std::sync::{Arc, Mutex};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
 use lru::LruCache;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::authorizer::AccessError;
 use super::question::{self, given};
-use super::{AccessReviewer, Authorizer, AuthzTrace, ReviewError};
-use crate::backend::Backend;
+use super::{AuthzTrace, ClusterAuthorizer, ReviewError};
 use crate::expiring_lru::ExpiringLru;
 use crate::http::status::Status;
 use crate::metrics::Metrics;
@@ -59,8 +57,7 @@ pub enum ImpersonationBy {
 #[derive(Debug)]
 pub(crate) struct Impersonator {
     /// The gateway's own authorizers, before the API servers.
-    authorizer: Option<Arc<Authorizer>>,
-    reviewer: AccessReviewer,
+    authorizer: ClusterAuthorizer,
     metrics: Arc<Metrics>,
     last_modes: Mutex<LruCache<RequesterKey, Mode>>,
     allowed: Mutex<ExpiringLru<ImpersonationKey, Impersonated>>,
@@ -87,24 +84,10 @@ pub(crate) enum ImpersonationError {
 }
 
 impl Impersonator {
-    /// Asks `authorizer`, then the API servers of `backend`, from `runtime`.
-    pub(crate) fn new(
-        authorizer: Option<&Arc<Authorizer>>,
-        backend: &Arc<Backend>,
-        runtime: &Handle,
-        metrics: &Arc<Metrics>,
-    ) -> Self {
-        Self::with_reviewer(authorizer, AccessReviewer::new(backend, runtime), metrics)
-    }
-
-    fn with_reviewer(
-        authorizer: Option<&Arc<Authorizer>>,
-        reviewer: AccessReviewer,
-        metrics: &Arc<Metrics>,
-    ) -> Self {
+    /// Asks `authorizer`.
+    pub(crate) fn new(authorizer: ClusterAuthorizer, metrics: &Arc<Metrics>) -> Self {
         Self {
-            authorizer: authorizer.cloned(),
-            reviewer,
+            authorizer,
             metrics: Arc::clone(metrics),
             last_modes: Mutex::new(LruCache::new(MAX_REQUESTERS)),
             allowed: Mutex::new(ExpiringLru::new(MAX_CACHED_BYTES)),
@@ -309,12 +292,12 @@ impl ModeCheck<'_> {
                 decided => return decided,
             }
         }
-        let asks_webhooks = self.impersonator.authorizer.as_ref().is_some_and(|own| own.asks_webhooks());
+        let asks_webhooks = self.impersonator.authorizer.asks_webhooks();
         if singles.len() < MANY || asks_webhooks {
             return self.ask_all(singles).await;
         }
         let asked = Instant::now();
-        let Some(rules) = self.impersonator.reviewer.rules(self.requester).await else {
+        let Some(rules) = self.impersonator.authorizer.rules(self.requester).await else {
             return self.ask_all(singles).await;
         };
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -369,29 +352,20 @@ impl ModeCheck<'_> {
         answer
     }
 
-    /// Asks the gateway's own authorizers, then the API servers: both must allow it.
+    /// Asks the authorizers; the end of an answer that allows.
     async fn authorize(&self, question: &SubjectAccessReviewSpec) -> Result<Instant, ImpersonationError> {
-        let Impersonator { authorizer, reviewer, .. } = self.impersonator;
-        let mut until = None;
-        if let Some(authorizer) = authorizer {
-            match authorizer.authorize(self.asker, question, self.trace).await {
-                Ok(allowed) => until = allowed.until,
-                Err(AccessError::Unanswered(error)) => return Err(error.into()),
-                Err(AccessError::Failed { error, reason }) if !reason.is_empty() => {
-                    return Err(forbidden(question, &format!("{error}: {reason}")));
-                }
-                Err(
-                    AccessError::Forbidden { reason: text, .. } | AccessError::Failed { error: text, .. },
-                ) => {
-                    return Err(forbidden(question, &text));
-                }
+        let decided = self.impersonator.authorizer.authorize(self.asker, question, self.trace).await;
+        match decided {
+            // Without an end it counts for this request alone.
+            Ok(allowed) => Ok(allowed.until.unwrap_or_else(Instant::now)),
+            Err(AccessError::Unanswered(error)) => Err(error.into()),
+            Err(AccessError::Failed { error, reason }) if !reason.is_empty() => {
+                Err(forbidden(question, &format!("{error}: {reason}")))
+            }
+            Err(AccessError::Forbidden { reason: text, .. } | AccessError::Failed { error: text, .. }) => {
+                Err(forbidden(question, &text))
             }
         }
-        let answer = reviewer.ask(self.asker, question, self.trace).await?;
-        if !answer.status.allowed {
-            return Err(forbidden(question, &answer.status.reason));
-        }
-        Ok(until.map_or(answer.until, |until| until.min(answer.until)))
     }
 
     fn refuse(&self, attributes: ResourceAttributes, reason: &str) -> ImpersonationError {

@@ -6,6 +6,7 @@ use k8s_openapi::api::authorization::v1::{
     SubjectAccessReviewSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldSelectorRequirement, LabelSelectorRequirement};
+use portcullis_cel::{AccessQuestion, AccessTarget, ServiceAccount};
 
 use crate::http::status::{Attempt, AttemptTarget};
 use crate::request::info::{RequestInfo, RequestKind, RequestResource};
@@ -45,6 +46,40 @@ fn of_resource(resource: &RequestResource<'_>, name: &str, verb: String) -> Reso
         name: given(name),
         field_selector: field_selector(resource.field_selector),
         label_selector: label_selector(resource.label_selector),
+    }
+}
+
+/// A question of an expression about `user`, or about the service account that the expression names.
+// apiserver: pkg/cel/library/authz.go, receiverAuthorizer
+pub(crate) fn of_expression(user: &UserInfo, asked: &AccessQuestion) -> SubjectAccessReviewSpec {
+    let account = asked.service_account.as_ref().map(|account| {
+        let ServiceAccount { namespace, name } = account;
+        let mut user = UserInfo::named(format!("system:serviceaccount:{namespace}:{name}"));
+        user.groups =
+            vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+        user.in_authenticated_group()
+    });
+    let user = account.as_ref().unwrap_or(user);
+    let verb = Some(asked.verb.clone());
+    match &asked.target {
+        AccessTarget::Path(path) => SubjectAccessReviewSpec {
+            non_resource_attributes: Some(NonResourceAttributes { path: Some(path.clone()), verb }),
+            ..by(user)
+        },
+        AccessTarget::Resource(target) => on_resource(
+            user,
+            ResourceAttributes {
+                namespace: given(&target.namespace),
+                verb,
+                group: given(&target.group),
+                version: given("*"),
+                resource: given(&target.resource),
+                subresource: given(&target.subresource),
+                name: given(&target.name),
+                field_selector: field_selector(&target.field_selector),
+                label_selector: label_selector(&target.label_selector),
+            },
+        ),
     }
 }
 

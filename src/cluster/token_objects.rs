@@ -9,8 +9,6 @@
 mod label_patches;
 mod published;
 mod read_rate;
-mod reflector;
-mod watch_cache;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -36,15 +34,15 @@ use crate::authn::token_getter::{
 };
 use crate::backend::Backend;
 use crate::backend::kube_client;
+use crate::backend::watched;
+use crate::backend::watched::reflector::Reflector;
+use crate::backend::watched::watch_cache::WatchCache;
 use crate::clock::UnixTime;
 use crate::go::url::path_segment;
 use crate::metrics::Metrics;
-use crate::tasks::{MAX_RESTART_BACKOFF, Supervisor};
 use label_patches::LabelPatches;
 use published::PublishedKeys;
 use read_rate::ReadRateLimiter;
-use reflector::Reflector;
-use watch_cache::WatchCache;
 
 const BOOTSTRAP_NAMESPACE: &str = "kube-system";
 const BOOTSTRAP_SECRETS: &str = "type=bootstrap.kubernetes.io/token";
@@ -171,24 +169,12 @@ impl TokenObjectCache {
         V: Send + Sync + 'static,
     {
         let cluster = self.cluster.clone();
-        let (backend, metrics) = (Arc::clone(&self.backend), Arc::clone(&self.metrics));
-        let stale = metrics.token_objects.stale_watches.with_label_values(&[cluster.as_str(), resource]);
+        let stale = self.metrics.token_objects.stale_watches.with_label_values(&[cluster.as_str(), resource]);
         let (cache, last_error) = (Arc::clone(cache), Mutex::default());
         let page_size = if resource == "secrets" { SECRETS_PAGE_SIZE } else { PAGE_SIZE };
         let reflector =
             Reflector { cluster, resource, api, fields, project, page_size, cache, stale, last_error };
-        let watch = async move {
-            // No request goes to an endpoint that has not passed the self-check.
-            backend.until_trusted().await;
-            let supervisor = Supervisor {
-                cluster: Some(&reflector.cluster),
-                metrics: &metrics,
-                stop: None,
-                max_backoff: MAX_RESTART_BACKOFF,
-            };
-            supervisor.run(reflector.resource, || reflector.run()).await;
-        };
-        self.runtime.spawn(watch).abort_handle()
+        watched::spawn(reflector, &self.backend, &self.runtime, &self.metrics)
     }
 
     /// Whether it was built for this backend and these kinds, so that a reload can keep it.

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -19,9 +18,12 @@ use crate::http::transport::{BodyError, Incoming};
 use crate::sync::lock;
 
 /// A guard whose drop marks the end of a body: a permit, a count, a log line.
-pub(crate) type EndGuard = Box<dyn std::any::Any + Send>;
+pub(crate) type EndGuard = Box<dyn std::any::Any + Send + Sync>;
 
-/// A request or response body.
+/// Completes when a body is to end.
+pub(crate) type BodyEnd = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
+
+/// A request or response body. Other threads may look at it, as they do at the request that it belongs to.
 pub(crate) struct Body {
     kind: BodyKind,
     /// Set when the stream fails.
@@ -73,7 +75,7 @@ enum BodyDeadline {
     At(Instant),
     Waiting(Instant, Pin<Box<Sleep>>),
     /// Ends the body without an error when the future completes.
-    End(BoxFuture<'static, ()>),
+    End(BodyEnd),
 }
 
 impl Body {
@@ -149,7 +151,7 @@ impl Body {
     /// Ends the body without an error when `ending` completes and no frame is ready. Only for watches, whose clients
     /// resume them. A body with a deadline keeps the deadline.
     #[must_use]
-    pub(crate) fn end_when(mut self, ending: BoxFuture<'static, ()>) -> Self {
+    pub(crate) fn end_when(mut self, ending: BodyEnd) -> Self {
         if let BodyKind::Response { deadline: deadline @ BodyDeadline::None, .. } = &mut self.kind {
             *deadline = BodyDeadline::End(ending);
         }

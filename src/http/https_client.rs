@@ -150,6 +150,12 @@ impl<'a> HttpsRequest<'a> {
         Self { timeout, ..self }
     }
 
+    /// Sets the limit of the response body.
+    #[must_use]
+    pub(crate) fn of_at_most(self, max_bytes: usize) -> Self {
+        Self { max_bytes, ..self }
+    }
+
     /// Adds a bearer token.
     #[must_use]
     pub(crate) fn bearer(self, token: Option<&'a str>) -> Self {
@@ -190,6 +196,15 @@ impl<'a> HttpsRequest<'a> {
 impl HttpsClient {
     /// A client without connections yet.
     pub(crate) fn new(tls: &ClientTls, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+        Self::with_versions(tls, provider, true)
+    }
+
+    /// A client that offers HTTP/2 only if `http2` is set.
+    pub(crate) fn with_versions(
+        tls: &ClientTls,
+        provider: &Arc<CryptoProvider>,
+        http2: bool,
+    ) -> Result<Self, rustls::Error> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -200,7 +215,11 @@ impl HttpsClient {
             Some(name) => connector.with_server_name_resolver(FixedServerNameResolver::new(name)),
             None => connector,
         };
-        let connector = connector.enable_all_versions().wrap_connector(tcp);
+        let connector = if http2 {
+            connector.enable_all_versions().wrap_connector(tcp)
+        } else {
+            connector.enable_http1().wrap_connector(tcp)
+        };
         let mut client = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
         client
             .timer(TokioTimer::new())

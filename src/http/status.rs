@@ -151,11 +151,33 @@ pub(crate) struct Details {
     #[prost(string, required, tag = "6")]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
+    /// The causes.
+    #[prost(message, repeated, tag = "4")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<Cause>,
     /// The seconds after which the client may retry; zero is omitted. Also sent as `Retry-After`.
     // int32 there: the same bytes.
     #[prost(uint32, required, tag = "5")]
     #[serde(rename = "retryAfterSeconds", skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
+}
+
+/// One cause of a failure.
+// apimachinery: pkg/apis/meta/v1/generated.proto, StatusCause
+#[derive(Clone, PartialEq, Eq, Message, Serialize)]
+pub(crate) struct Cause {
+    /// The reason, for programs.
+    #[prost(string, required, tag = "1")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// The message, for people.
+    #[prost(string, required, tag = "2")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// The field of the object.
+    #[prost(string, required, tag = "3")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub field: String,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]

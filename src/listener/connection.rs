@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use http::HeaderValue;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
@@ -27,6 +26,7 @@ use super::settings::ClientLimits;
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
+use crate::http::body::BodyEnd;
 use crate::http::transport::{CorkedStream, UncorkOnPoll};
 use crate::listener::http_on_tls_port::expect_tls;
 use crate::listener::unauthenticated_quota::QuotaSlot;
@@ -108,7 +108,7 @@ impl Connection {
     }
 
     /// Completes when a watch must end because the server shuts down.
-    pub(crate) fn watch_end(&self) -> BoxFuture<'static, ()> {
+    pub(crate) fn watch_end(&self) -> BodyEnd {
         let (phase, watches) = (self.phase.clone(), Arc::clone(&self.watches));
         Box::pin(async move {
             reached(phase.clone(), ShutdownPhase::Draining).await;

@@ -207,6 +207,11 @@ impl AccessLog {
         self.guard.begin();
     }
 
+    /// Adds warnings for the client.
+    pub(super) fn note_warnings(&mut self, warnings: Vec<String>) {
+        self.warnings.extend(warnings);
+    }
+
     /// Records the remaining lifetime of the client's certificate before it is verified, so also for an expired one.
     // apiserver: pkg/authentication/request/x509/x509.go
     pub(super) fn note_certificate(&self, not_after: Option<i64>, now: UnixTime) {

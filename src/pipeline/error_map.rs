@@ -2,6 +2,7 @@
 //! without a response. The cause goes to the log, never to the client.
 
 use http::StatusCode;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 
 use crate::authn::AuthnError;
 use crate::authz::impersonation::{BadImpersonation, ImpersonationError};
@@ -43,6 +44,8 @@ pub(super) enum Refusal {
     Impersonation(#[from] ImpersonationError),
     #[error(transparent)]
     Access(#[from] AccessRefusal),
+    #[error("not admitted: {}", .0.message.as_deref().unwrap_or_default())]
+    NotAdmitted(Box<meta::Status>),
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     #[error(transparent)]
@@ -54,21 +57,24 @@ pub(super) enum Refusal {
 }
 
 /// The response to a refused request.
-pub(super) enum RefusalResponse {
+pub(super) enum RefusalResponse<'a> {
     /// A `Status`, as kube-apiserver's handlers send it.
     Status(Status),
+    /// The `Status` with which admission refuses a request.
+    Denial(&'a meta::Status),
     /// A code with plain text, as Go's server sends it before any handler runs. It closes an HTTP/1.1 connection.
     Bare(StatusCode, &'static str),
 }
 
 impl Refusal {
     /// The response to the client. `audit_id` lets an operator find the cause in the log.
-    pub(super) fn response(&self, audit_id: &str) -> RefusalResponse {
+    pub(super) fn response(&self, audit_id: &str) -> RefusalResponse<'_> {
         RefusalResponse::Status(match self {
             Self::Malformed(malformed) => return malformed_response(*malformed),
             Self::Prepare(PrepareError::HeaderTooLarge) => {
                 return malformed_response(MalformedRequest::HeaderTooLarge);
             }
+            Self::NotAdmitted(status) => return RefusalResponse::Denial(status),
             Self::RouteError(RouteError::Misdirected) => Status::misdirected(),
             Self::RouteError(RouteError::NotFound) => Status::not_found(),
             Self::RequestInfo(status)
@@ -93,7 +99,7 @@ impl Refusal {
 
 /// The response to a malformed request. Some errors have no text.
 // Go: net/http/server.go, readRequest and conn.serve
-fn malformed_response(malformed: MalformedRequest) -> RefusalResponse {
+fn malformed_response(malformed: MalformedRequest) -> RefusalResponse<'static> {
     let (code, text) = match malformed {
         MalformedRequest::NoHost => {
             (StatusCode::BAD_REQUEST, "400 Bad Request: missing required Host header")

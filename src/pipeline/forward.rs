@@ -1,6 +1,6 @@
 //! Forwards a request to the backend and returns its response. [`prepare()`] turns an
 //! [`Admitted`](super::stages::Admitted) request into the one that the backend receives; [`send`] streams it and its
-//! response.
+//! response. [`rehearse()`] sends dry runs and reads of a request that is not admitted yet.
 //!
 //! Redirects are returned to the client and never followed; bodies are never inspected. When a client disconnects, the
 //! response is dropped, which cancels the stream to the backend.
@@ -8,6 +8,7 @@
 mod forwarded;
 mod prefix;
 mod prepare;
+mod rehearse;
 mod upgrade;
 
 use std::net::IpAddr;
@@ -24,6 +25,7 @@ use tokio::time::{Instant, timeout_at};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use prepare::write_trusted_headers;
 pub(crate) use prepare::{PrepareError, Prepared, prepare};
+pub(crate) use rehearse::{Rehearsal, RehearsalError, RehearsalResponse, rehearse};
 
 use crate::backend::Backend;
 use crate::backend::pool::SendError;
@@ -75,7 +77,7 @@ pub(crate) enum ForwardError {
 }
 
 /// The facts about a request that do not come from its header.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ForwardContext {
     /// The client's address for `X-Forwarded-For`.
     pub(crate) peer: HeaderValue,

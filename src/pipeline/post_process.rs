@@ -6,7 +6,7 @@ use http::Response;
 use super::Gateway;
 use super::error_map::Refusal;
 use super::health::SingleCheck;
-use super::stages::Admitted;
+use super::stages::Authorized;
 use super::token_review::PendingReview;
 use crate::http::body::Body;
 use crate::listener::Connection;
@@ -24,15 +24,15 @@ pub(super) enum PostProcess {
 }
 
 impl PostProcess {
-    /// The change that the response to `admitted` needs.
-    pub(super) fn of(admitted: &Admitted) -> Self {
-        if let Some(check) = SingleCheck::of(admitted.authorized()) {
+    /// The change that the response to a request needs.
+    pub(super) fn of(authorized: &Authorized) -> Self {
+        if let Some(check) = SingleCheck::of(authorized) {
             return Self::HealthCheck(check);
         }
-        if let Some(review) = PendingReview::of(admitted) {
+        if let Some(review) = PendingReview::of(authorized) {
             return Self::TokenReview(review);
         }
-        if admitted.info().verb() == "watch" { Self::Watch } else { Self::Pass }
+        if authorized.info().verb() == "watch" { Self::Watch } else { Self::Pass }
     }
 
     /// Applies the change.

@@ -1,5 +1,6 @@
 //! The responses of the gateway itself, and the headers that the gateway adds to every response.
 
+use bytes::Bytes;
 use http::header::{
     ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, STRICT_TRANSPORT_SECURITY, USER_AGENT, WARNING,
 };
@@ -8,8 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Ur
 use super::AUDIT_ID;
 use super::error_map::{Refusal, RefusalResponse};
 use crate::http::body::Body;
-use crate::http::status::Status;
-use crate::http::status::render::{Negotiation, render};
+use crate::http::status::render::{Negotiation, render, render_denial};
 
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 /// The length of a client's audit ID in log lines.
@@ -36,22 +36,26 @@ impl RefusalRenderer {
     pub(super) fn render(&self, refusal: &Refusal, audit_id: HeaderValue, http2: bool) -> Response<Body> {
         match refusal.response(&shown_audit_id(&audit_id)) {
             RefusalResponse::Status(status) => {
-                let response = self.render_status(&status);
+                let response = self.negotiate(|negotiation| render(&status, negotiation));
                 // kube-apiserver sends this response outside of the filter that sets Cache-Control.
                 if matches!(refusal, Refusal::RequestInfo(_)) {
                     return with_audit_id(response, audit_id);
                 }
                 with_common_headers(response, audit_id)
             }
+            RefusalResponse::Denial(status) => {
+                let response = self.negotiate(|negotiation| render_denial(status, negotiation));
+                with_common_headers(response, audit_id)
+            }
             RefusalResponse::Bare(code, text) => render_bare(code, text, http2),
         }
     }
 
-    fn render_status(&self, status: &Status) -> Response<Body> {
+    fn negotiate(&self, render: impl FnOnce(&Negotiation<'_>) -> Response<Bytes>) -> Response<Body> {
         let headers = self.negotiation_headers.iter();
         let headers = headers.filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
         let headers: HeaderMap = headers.collect();
-        render(status, &Negotiation::of(&headers, self.uri.query())).map(Body::bytes)
+        render(&Negotiation::of(&headers, self.uri.query())).map(Body::bytes)
     }
 }
 

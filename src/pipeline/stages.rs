@@ -8,9 +8,12 @@ use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::future::poll_immediate;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
-use http::{Request, Uri};
+use http::{HeaderValue, Method, Request, Uri};
+use http_body::Body as _;
 use tokio::time::{Instant, timeout_at};
 
 use super::error_map::Refusal;
@@ -19,6 +22,7 @@ use crate::authz::NO_TRACE;
 use crate::authz::impersonation::WantedUser;
 use crate::backend::Backend;
 use crate::cluster::Cluster;
+use crate::http::body::Body;
 use crate::http::peer::client_network;
 use crate::http::transport::Incoming;
 use crate::pipeline::forward::ForwardError;
@@ -34,6 +38,7 @@ pub(crate) struct Received {
 }
 
 /// The cluster, the meaning and the deadline of a request.
+#[derive(Clone)]
 pub(crate) struct Route {
     /// The cluster that decides the request.
     pub(crate) cluster: Arc<Cluster>,
@@ -73,9 +78,19 @@ pub(crate) struct Authorized(Impersonated);
 /// A request that may be forwarded.
 pub(crate) struct Admitted(Authorized);
 
+/// A write that webhooks have reviewed.
+pub(crate) struct ReviewedWrite {
+    /// The path and query; `None` for the client's.
+    pub(crate) target: Option<PathAndQuery>,
+    /// The content type of the body; `None` for the client's.
+    pub(crate) content_type: Option<HeaderValue>,
+    /// The body.
+    pub(crate) body: Bytes,
+}
+
 /// The data of a request from `Routed` on. The stages box it, so that a move is cheap.
 pub(crate) struct StageData {
-    request: Box<Request<Incoming>>,
+    request: Box<Request<Body>>,
     cut_prefix: Option<Box<str>>,
     route: Route,
     is_from_front_proxy: bool,
@@ -85,7 +100,7 @@ pub(crate) struct StageData {
 pub(crate) struct ForwardParts {
     /// The backend of the cluster that decided the request.
     pub(crate) backend: Arc<Backend>,
-    pub(crate) request: Box<Request<Incoming>>,
+    pub(crate) request: Box<Request<Body>>,
     /// The path prefix by which the cluster was found. Redirects to the client get it back.
     pub(crate) cut_prefix: Option<Box<str>>,
     pub(crate) info: RequestInfo,
@@ -132,6 +147,9 @@ impl Received {
         let authn = &route.cluster.authn;
         let (credentials, impersonate) =
             Credentials::take_from(request.headers_mut(), |name| authn.is_front_proxy_header(name));
+        let (head, incoming) = request.into_parts();
+        let body = if incoming.is_end_stream() { Body::empty() } else { Body::from_client(incoming) };
+        let request = Box::new(Request::from_parts(head, body));
         let data = StageData { request, cut_prefix, route, is_from_front_proxy: false };
         Routed { data: Box::new(data), credentials, impersonate }
     }
@@ -156,6 +174,26 @@ impl StageData {
     /// The query, not decoded.
     pub(crate) fn query(&self) -> Option<&str> {
         self.request.uri().query()
+    }
+
+    /// The method, the path and the header, without credentials.
+    pub(crate) fn request(&self) -> &Request<Body> {
+        &self.request
+    }
+
+    /// The same request with another body.
+    fn with_body(&self, body: Body) -> Self {
+        let mut request = Box::new(Request::new(body));
+        request.method_mut().clone_from(self.request.method());
+        request.uri_mut().clone_from(self.request.uri());
+        request.headers_mut().clone_from(self.request.headers());
+        *request.version_mut() = self.request.version();
+        Self {
+            request,
+            cut_prefix: self.cut_prefix.clone(),
+            route: self.route.clone(),
+            is_from_front_proxy: self.is_from_front_proxy,
+        }
     }
 }
 
@@ -265,15 +303,76 @@ impl Impersonated {
     }
 }
 
+impl Authorized {
+    /// Takes the body of the request, to read it.
+    pub(super) fn take_body(&mut self) -> Body {
+        std::mem::replace(self.0.data.request.body_mut(), Body::empty())
+    }
+
+    /// The share in which what the client makes the gateway ask for counts.
+    pub(super) fn share(&self, client: IpAddr) -> Cow<'_, str> {
+        share_of(&self.requester, client)
+    }
+
+    /// A request that only [`forward::rehearse`](super::forward::rehearse) sends: the same user, cluster and header.
+    pub(super) fn rehearsal(&self, method: Method, target: PathAndQuery, body: Body) -> ForwardParts {
+        let mut parts = Admitted(self.with_body(body)).into_parts();
+        *parts.request.method_mut() = method;
+        set_target(&mut parts.request, target);
+        parts
+    }
+
+    fn with_body(&self, body: Body) -> Self {
+        let Impersonated { data, identity, requester, impersonate } = &self.0;
+        Self(Impersonated {
+            data: Box::new(data.with_body(body)),
+            identity: identity.clone(),
+            requester: requester.clone(),
+            impersonate: impersonate.clone(),
+        })
+    }
+}
+
+fn set_target(request: &mut Request<Body>, target: PathAndQuery) {
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.path_and_query = Some(target);
+    // Path and query are valid, and nothing else changes.
+    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+}
+
 impl Admitted {
-    /// Admits a request that no webhook matches.
-    pub(crate) fn without_webhooks(authorized: Authorized) -> Self {
+    /// Admits a request that no webhook matches, as it is.
+    pub(in crate::pipeline) fn as_received(authorized: Authorized) -> Self {
         Self(authorized)
     }
 
-    /// The authorized request.
-    pub(crate) fn authorized(&self) -> &Authorized {
-        &self.0
+    /// Admits the write that webhooks have reviewed in the place of the client's.
+    pub(in crate::pipeline) fn reviewed(authorized: &Authorized, write: ReviewedWrite) -> Self {
+        let mut admitted = authorized.with_body(Body::bytes(write.body));
+        let request = &mut admitted.0.data.request;
+        if let Some(target) = write.target {
+            set_target(request, target);
+        }
+        let headers = request.headers_mut();
+        // The body has a length of its own.
+        for name in [CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT] {
+            headers.remove(name);
+        }
+        if let Some(content_type) = write.content_type {
+            headers.insert(CONTENT_TYPE, content_type);
+        }
+        Self(admitted)
+    }
+
+    /// Admits the connection that webhooks have reviewed. `target` replaces the client's if they changed its options.
+    pub(in crate::pipeline) fn reviewed_connection(
+        mut authorized: Authorized,
+        target: Option<PathAndQuery>,
+    ) -> Self {
+        if let Some(target) = target {
+            set_target(&mut authorized.0.data.request, target);
+        }
+        Self(authorized)
     }
 
     /// Splits the request into its parts, to forward it.

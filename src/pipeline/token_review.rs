@@ -25,7 +25,7 @@ use crate::cluster::Cluster;
 use crate::http::body::Body;
 use crate::http::transport::BodyError;
 use crate::pipeline::forward::ForwardError;
-use crate::pipeline::stages::Admitted;
+use crate::pipeline::stages::Authorized;
 use crate::request::info::{RequestKind, RequestResource};
 
 /// The largest response to read. A request body has at most 3 MiB, but the JSON of an object may be longer than the
@@ -39,9 +39,9 @@ pub(crate) struct PendingReview {
 }
 
 impl PendingReview {
-    /// The review of an admitted request; `None` if it is not a review, or the cluster has no token authenticators.
-    pub(crate) fn of(admitted: &Admitted) -> Option<Self> {
-        let info = admitted.info();
+    /// The review that a request asks for; `None` if it is not a review, or the cluster has no token authenticators.
+    pub(crate) fn of(authorized: &Authorized) -> Option<Self> {
+        let info = authorized.info();
         if info.verb() != "create" {
             return None;
         }
@@ -49,9 +49,9 @@ impl PendingReview {
         let RequestResource { group, version, namespace, resource, subresource, name, .. } = resource;
         let is_review = (group, version, resource) == ("authentication.k8s.io", "v1", "tokenreviews")
             && [namespace, subresource, name].iter().all(|part| part.is_empty());
-        let cluster = admitted.cluster();
+        let cluster = authorized.cluster();
         (is_review && cluster.authn.chain.reviews_tokens())
-            .then(|| Self { cluster: Arc::clone(cluster), deadline: admitted.deadline() })
+            .then(|| Self { cluster: Arc::clone(cluster), deadline: authorized.deadline() })
     }
 
     /// Writes the gateway's result into a response that says "not authenticated". Other responses pass unchanged.

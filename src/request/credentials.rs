@@ -26,7 +26,7 @@ pub struct Credentials {
 
 /// The `Impersonate-*` headers of a request. Not a credential, but removed alike, so that none is forwarded by
 /// accident.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ImpersonateHeaders(HeaderMap);
 
 /// An unknown header in the `Impersonate-` namespace. kube-apiserver ignores it, but a newer one might give it a meaning

@@ -114,6 +114,22 @@ impl<'a> RequestMatcher<'a> {
         Ok(Verdict::Call)
     }
 
+    /// Whether a webhook may be called, whatever the objects are: its rules match, and the namespace if it is known.
+    pub async fn may_call(
+        &self,
+        webhook: &Webhook,
+        surroundings: &impl Surroundings,
+    ) -> Result<bool, Box<Status>> {
+        if self.rule_match(webhook) == RuleMatch::No {
+            return Ok(false);
+        }
+        // A Namespace object decides by its own labels, which are not known.
+        if self.attributes.resource.resource == "namespaces" {
+            return Ok(true);
+        }
+        self.namespace_matches(&webhook.namespace_selector, &Objects::default(), surroundings).await
+    }
+
     // apiserver: pkg/admission/plugin/webhook/predicates/object/matcher.go, MatchObjectSelector
     fn object_matches(&self, selector: &LabelSelector, objects: &Objects) -> bool {
         if selector.is_empty() {

@@ -12,9 +12,9 @@ mod response;
 #[cfg(test)]
 mod tests;
 
+pub use json::{decode as decode_value, encode};
+
 pub use denial::{denial, internal_error, timeout};
 pub use patch::{Patch, PatchError};
 pub use request::ReviewRequest;
 pub use response::{JSON_PATCH, ReviewError, ReviewResponse};
-
-pub(crate) use json::{decode as decode_value, encode};

@@ -80,8 +80,8 @@ impl Api {
             }
         });
         let client = kube::Client::new(service, "default");
-        let reviewer = AccessReviewer::with_client(client, &Handle::current());
-        Impersonator::with_reviewer(None, reviewer, &Arc::new(Metrics::new()))
+        let reviewer = crate::authz::AccessReviewer::with_client(client, &tokio::runtime::Handle::current());
+        Impersonator::new(ClusterAuthorizer::with_reviewer(None, reviewer), &Arc::new(Metrics::new()))
     }
 
     fn reviews(&self) -> usize {

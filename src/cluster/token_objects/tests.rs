@@ -125,7 +125,7 @@ fn the_objects_of_a_watch_that_panics_are_forgotten() {
     cache.replace([(key, Arc::new(1))].into(), tokio::time::Instant::now());
     assert!(cache.is_fresh());
     let watch = std::panic::AssertUnwindSafe(|| {
-        let _ended = reflector::EndOnDrop(&cache);
+        let _ended = watched::reflector::EndOnDrop(&cache);
         panic!("the watch panics");
     });
     assert!(std::panic::catch_unwind(watch).is_err());

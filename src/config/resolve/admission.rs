@@ -41,23 +41,6 @@ struct PluginFiles {
 }
 
 impl ConfigResolver<'_> {
-    /// The webhooks, if the gateway enforces them.
-    ///
-    /// INTEGRATION: nothing calls the webhooks yet, so that a configuration with webhooks must fail. When
-    /// the pipeline calls them, delete this function and let its caller call [`Self::admission`].
-    pub(super) fn enforced_admission(
-        &mut self,
-        given: &MergedSection<AdmissionFlags>,
-    ) -> Option<Arc<AdmissionSettings>> {
-        let admission = self.admission(given);
-        if admission.is_some() {
-            let error =
-                ConfigError::new(given.key(CONFIG), "admission webhooks are not supported in this build");
-            self.errors.push(error.fix("register the webhooks in the cluster itself"));
-        }
-        admission
-    }
-
     /// The webhooks; `None` if there are none. Leaves out those with an error; `self.errors` has the errors, and the
     /// configuration then fails as a whole.
     pub(super) fn admission(

@@ -91,7 +91,7 @@ impl ConfigResolver<'_> {
             let own = &given.values.admission;
             let own = (!own.is_empty()).then(|| given.below("admission", own));
             let layers = [admission_template.clone(), own, Some(flags.admission.layer())];
-            let admission = self.section(layers).and_then(|given| self.enforced_admission(&given));
+            let admission = self.section(layers).and_then(|given| self.admission(&given));
             let own = &given.values.controller_manager;
             let own = (!own.is_empty()).then(|| given.below("controllerManager", own));
             let layers = [controller_template.clone(), own, Some(flags.controllers.layer())];

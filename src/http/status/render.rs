@@ -8,12 +8,13 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::Response;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use prost::Message;
 use serde::Serialize;
 
-use super::{Details, Form, Status};
+use super::{Cause, Details, Form, Status};
 use crate::go::url::query;
 use crate::http::encoding::{self, Envelope};
 
@@ -90,20 +91,7 @@ enum Encoding {
 /// Writes an answer.
 pub(crate) fn render(status: &Status, negotiation: &Negotiation<'_>) -> Response<Bytes> {
     let (body, content_type) = match status.form {
-        Form::Negotiated => match negotiation.encoding() {
-            Encoding::Json => (line(&Typed::from(status)), JSON),
-            Encoding::PrettyJson | Encoding::RawJson => {
-                (encoding::pretty_json(&Typed::from(status)).unwrap_or_default().into(), JSON)
-            }
-            Encoding::Yaml => {
-                let status = Typed::from(status);
-                // JSON is YAML too.
-                (encoding::yaml(&status).map_or_else(|| line(&status), Bytes::from), YAML)
-            }
-            Encoding::Protobuf => {
-                (Envelope::of("v1", "Status", &StatusObject::from(status)).to_bytes().into(), PROTOBUF)
-            }
-        },
+        Form::Negotiated => negotiated(status.into(), negotiation),
         Form::Untyped => (line(&StatusObject::from(status)), TEXT),
         Form::Text => (format!("{}\n", status.message).into(), TEXT),
     };
@@ -118,6 +106,37 @@ pub(crate) fn render(status: &Status, negotiation: &Negotiation<'_>) -> Response
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
+}
+
+/// Writes the answer of an admission webhook: a `Status` that the gateway does not choose.
+pub(crate) fn render_denial(status: &meta::Status, negotiation: &Negotiation<'_>) -> Response<Bytes> {
+    let object = StatusObject::from(status);
+    let code = u16::try_from(object.code).ok().and_then(|code| StatusCode::from_u16(code).ok());
+    let seconds = object.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    let (body, content_type) = negotiated(object, negotiation);
+    let mut response = Response::new(body);
+    *response.status_mut() = code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    if seconds > 0 {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+fn negotiated(status: StatusObject, negotiation: &Negotiation<'_>) -> (Bytes, HeaderValue) {
+    let typed = |status| Typed { kind: "Status", api_version: "v1", status };
+    match negotiation.encoding() {
+        Encoding::Json => (line(&typed(status)), JSON),
+        Encoding::PrettyJson | Encoding::RawJson => {
+            (encoding::pretty_json(&typed(status)).unwrap_or_default().into(), JSON)
+        }
+        Encoding::Yaml => {
+            let status = typed(status);
+            // JSON is YAML too.
+            (encoding::yaml(&status).map_or_else(|| line(&status), Bytes::from), YAML)
+        }
+        Encoding::Protobuf => (Envelope::of("v1", "Status", &status).to_bytes().into(), PROTOBUF),
+    }
 }
 
 /// One clause of an `Accept` header.
@@ -311,9 +330,32 @@ impl From<&Status> for StatusObject {
     }
 }
 
-impl From<&Status> for Typed {
-    fn from(status: &Status) -> Self {
-        Self { kind: "Status", api_version: "v1", status: status.into() }
+impl From<&meta::Status> for StatusObject {
+    fn from(status: &meta::Status) -> Self {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let number = |number: Option<i32>| number.and_then(|number| u32::try_from(number).ok());
+        Self {
+            metadata: ListMeta::default(),
+            status: text(&status.status),
+            message: text(&status.message),
+            reason: text(&status.reason),
+            details: status.details.as_ref().map(|details| Details {
+                name: text(&details.name),
+                group: text(&details.group),
+                kind: text(&details.kind),
+                uid: text(&details.uid),
+                causes: details.causes.iter().flatten().map(Cause::from).collect(),
+                retry_after_seconds: number(details.retry_after_seconds).unwrap_or_default(),
+            }),
+            code: number(status.code).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<&meta::StatusCause> for Cause {
+    fn from(cause: &meta::StatusCause) -> Self {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        Self { reason: text(&cause.reason), message: text(&cause.message), field: text(&cause.field) }
     }
 }
 

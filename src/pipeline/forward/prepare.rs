@@ -17,7 +17,6 @@ use crate::http::body::Body;
 use crate::http::hop_by_hop;
 use crate::http::identity_headers::{self, RequestHeaderNames};
 use crate::http::limits::MAX_HEADER_LIST_SIZE;
-use crate::http::transport::Incoming;
 use crate::pipeline::stages::{Admitted, ForwardParts};
 use crate::request::info::RequestInfo;
 use crate::user::{EncodedIdentity, Identity, IdentityMode};
@@ -51,6 +50,11 @@ pub(crate) struct Prepared {
 
 /// Writes the header that the backend receives: trusted headers, the gateway's credential, the backend's address.
 pub(crate) fn prepare(admitted: Admitted, context: &ForwardContext) -> Result<Prepared, PrepareError> {
+    prepare_parts(admitted.into_parts(), context)
+}
+
+/// The same of an admitted request or a rehearsal. Every request to a backend has its identity from here.
+pub(super) fn prepare_parts(parts: ForwardParts, context: &ForwardContext) -> Result<Prepared, PrepareError> {
     let ForwardParts {
         backend,
         mut request,
@@ -61,7 +65,7 @@ pub(crate) fn prepare(admitted: Admitted, context: &ForwardContext) -> Result<Pr
         requester,
         is_from_front_proxy,
         impersonate,
-    } = admitted.into_parts();
+    } = parts;
     if !backend.path_prefix().is_empty() && prefix::has_dot_segment(info.path()) {
         return Err(PrepareError::DotSegment);
     }
@@ -120,10 +124,10 @@ pub(crate) fn write_trusted_headers(
 /// Addresses the request to the backend. The bytes of path and query stay unchanged. The client's host is kept, except
 /// with `--identity=impersonate`, which sends the backend's own host.
 fn address_to_backend(
-    request: Box<Request<Incoming>>,
+    request: Box<Request<Body>>,
     backend: &Backend,
 ) -> Result<Box<Request<Body>>, PrepareError> {
-    let (mut head, incoming) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let client_host = head.headers.remove(HOST);
     let authority = match backend.identity() {
         IdentityMode::Impersonate => None,
@@ -137,7 +141,6 @@ fn address_to_backend(
     // Each part is valid by itself, so only the length of the path with its prefix can be at fault.
     head.uri = backend.uri(authority, path).map_err(|_| PrepareError::HeaderTooLarge)?;
     head.version = Version::HTTP_11;
-    let body = if incoming.is_end_stream() { Body::empty() } else { Body::from_client(incoming) };
     if body.is_end_stream() && !head.method.is_safe() {
         // Without it, an HTTP/1.1 server cannot distinguish an empty body from none.
         head.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));

@@ -363,7 +363,7 @@ fn push_text(text: &mut String, bytes: &[u8]) {
 
 /// Decodes a value, as Kubernetes decodes objects without a type: numbers without fraction and exponent are integers.
 // sigs.k8s.io/json: UnmarshalCaseSensitivePreserveInts
-pub(crate) fn decode(value: &[u8]) -> Result<Value, String> {
+pub fn decode(value: &[u8]) -> Result<Value, String> {
     decode_nested(value, 0)
 }
 
@@ -435,7 +435,7 @@ pub(crate) fn compact_into(out: &mut Vec<u8>, value: &[u8]) {
 }
 
 /// Encodes as Go's encoder does, except for the newline at the end.
-pub(crate) fn encode(value: &impl Serialize) -> Vec<u8> {
+pub fn encode(value: &impl Serialize) -> Vec<u8> {
     let mut bytes = Vec::new();
     // Writing to memory cannot fail, and no value here has keys other than strings.
     let _always_ok = value.serialize(&mut Serializer::with_formatter(&mut bytes, GoFormatter));

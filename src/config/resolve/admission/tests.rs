@@ -64,7 +64,7 @@ impl Directory {
         text.replace("DIR", &self.0.path().display().to_string())
     }
 
-    fn with(&self, flags: &[&str], inputs: &mut ConfigInputs, enforced: bool) -> Found {
+    fn with(&self, flags: &[&str], inputs: &mut ConfigInputs) -> Found {
         let command = GivenFlags::<AdmissionFlags>::augment_args(Command::new("").no_binary_name(true));
         let matches = command.try_get_matches_from(flags.iter().map(|flag| self.filled(flag))).unwrap();
         let given = GivenFlags::<AdmissionFlags>::from_arg_matches(&matches).unwrap();
@@ -72,8 +72,7 @@ impl Directory {
         let section = MergedSection::read([given.layer()], &mut unread).unwrap();
         assert_eq!(unread, []);
         let mut resolver = ConfigResolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs };
-        let found =
-            if enforced { resolver.enforced_admission(&section) } else { resolver.admission(&section) };
+        let found = resolver.admission(&section);
         let ConfigResolver { errors, warnings, .. } = resolver;
         assert!(
             errors.iter().all(|error| error.fix.as_ref().is_some_and(|fix| !fix.is_empty())),
@@ -83,7 +82,7 @@ impl Directory {
     }
 
     fn resolve(&self, flags: &[&str], inputs: &mut ConfigInputs) -> Resolved {
-        let (found, errors, warnings) = self.with(flags, inputs, false);
+        let (found, errors, warnings) = self.with(flags, inputs);
         if errors.is_empty() {
             return Ok((found, warnings));
         }
@@ -185,17 +184,6 @@ fn a_mode_is_required_with_webhooks_and_only_then() {
     }
     assert_eq!(directory.settings(&[FILE, MODE_FLAG]), None, "empty folders are valid");
     assert!(directory.error(&[FILE]).contains("is required"), "a file may appear");
-}
-
-#[test]
-fn webhooks_fail_until_they_are_enforced() {
-    let directory = Directory::new();
-    let mut inputs = ConfigInputs::default();
-    let (_, errors, _) = directory.with(&[FILE, MODE_FLAG], &mut inputs, true);
-    let problems: Vec<&str> = errors.iter().map(|error| error.problem.as_str()).collect();
-    assert_eq!(problems, ["admission webhooks are not supported in this build"]);
-    let (_, errors, _) = directory.with(&[], &mut inputs, true);
-    assert_eq!(errors, []);
 }
 
 #[test]

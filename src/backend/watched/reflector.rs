@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, info, warn};
 
-use crate::cluster::token_objects::watch_cache::{FRESH_FOR, Key, WatchCache};
+use crate::backend::watched::watch_cache::{FRESH_FOR, Key, WatchCache};
 use crate::metrics::GaugeGuard;
 use crate::sync::lock;
 
@@ -44,7 +44,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(800);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
 /// Clears the cache when the reflector ends.
-pub(super) struct EndOnDrop<'a, V>(pub(super) &'a WatchCache<V>);
+pub(crate) struct EndOnDrop<'a, V>(pub(crate) &'a WatchCache<V>);
 
 impl<V> Drop for EndOnDrop<'_, V> {
     fn drop(&mut self) {
@@ -110,24 +110,24 @@ impl WatchError {
 }
 
 /// Watches one resource.
-pub(super) struct Reflector<K, V> {
-    pub(super) cluster: String,
-    pub(super) resource: &'static str,
-    pub(super) api: Api<K>,
+pub(crate) struct Reflector<K, V> {
+    pub(crate) cluster: String,
+    pub(crate) resource: &'static str,
+    pub(crate) api: Api<K>,
     /// The field selector.
-    pub(super) fields: Option<&'static str>,
-    pub(super) project: fn(&K) -> V,
+    pub(crate) fields: Option<&'static str>,
+    pub(crate) project: fn(&K) -> V,
     /// Objects per page of a list.
-    pub(super) page_size: u32,
-    pub(super) cache: Arc<WatchCache<V>>,
+    pub(crate) page_size: u32,
+    pub(crate) cache: Arc<WatchCache<V>>,
     /// Counts the stale watches of the resource.
-    pub(super) stale: IntGauge,
-    pub(super) last_error: Mutex<Option<WatchFailure>>,
+    pub(crate) stale: IntGauge,
+    pub(crate) last_error: Mutex<Option<WatchFailure>>,
 }
 
 /// The last failure, for the log.
 #[derive(Debug, Clone)]
-pub(super) struct WatchFailure {
+pub(crate) struct WatchFailure {
     cause: String,
     fix: &'static str,
 }
@@ -137,7 +137,7 @@ where
     K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
     /// Follows the resource. Never returns.
-    pub(super) async fn run(&self) {
+    pub(crate) async fn run(&self) {
         // Also on a panic: objects that are no longer watched must not verify a token.
         let _ended = EndOnDrop(&self.cache);
         tokio::join!(self.follow(), self.report_staleness());

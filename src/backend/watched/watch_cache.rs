@@ -16,16 +16,16 @@ use tokio::time::{Instant, sleep_until};
 use crate::sync::lock;
 
 /// Namespace and name; objects without a namespace have an empty one.
-pub(super) type Key = (String, String);
+pub(crate) type Key = (String, String);
 
 /// How long the cache is fresh after the time of the last evidence; longer than two quiet watches. A read may take 10
 /// s, and a verdict is cached for 10 s from the start of its read, so a token is accepted for at most 30 s after its
 /// object was deleted.
-pub(super) const FRESH_FOR: Duration = Duration::from_secs(20);
+pub(crate) const FRESH_FOR: Duration = Duration::from_secs(20);
 
 /// The cached objects of one resource.
 #[derive(Debug)]
-pub(super) struct WatchCache<V> {
+pub(crate) struct WatchCache<V> {
     state: Mutex<CacheState<V>>,
     confirmed: Notify,
 }
@@ -46,7 +46,7 @@ impl<V> Default for WatchCache<V> {
 
 impl<V> WatchCache<V> {
     /// The object of this name, if the cache has it and is fresh.
-    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
+    pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<V>> {
         let state = self.state();
         if !state.is_fresh() {
             return None;
@@ -56,17 +56,17 @@ impl<V> WatchCache<V> {
 
     /// Whether the cache has recent evidence that it was complete.
     // threat: deleted-account
-    pub(super) fn is_fresh(&self) -> bool {
+    pub(crate) fn is_fresh(&self) -> bool {
         self.state().is_fresh()
     }
 
     /// When the cache was last known to be up to date.
-    pub(super) fn confirmed_at(&self) -> Option<Instant> {
+    pub(crate) fn confirmed_at(&self) -> Option<Instant> {
         self.state().confirmed
     }
 
     /// Replaces all objects by those of a complete list that was requested at `requested_at`.
-    pub(super) fn replace(&self, objects: HashMap<Key, Arc<V>>, requested_at: Instant) {
+    pub(crate) fn replace(&self, objects: HashMap<Key, Arc<V>>, requested_at: Instant) {
         let mut state = self.state();
         let confirmed = state.confirmed.max(Some(requested_at));
         *state = CacheState { objects, confirmed };
@@ -75,7 +75,7 @@ impl<V> WatchCache<V> {
     }
 
     /// Applies a watch event; `object` is `None` if it was deleted.
-    pub(super) fn apply(&self, key: Key, object: Option<V>) {
+    pub(crate) fn apply(&self, key: Key, object: Option<V>) {
         let mut state = self.state();
         match object {
             Some(object) => state.objects.insert(key, Arc::new(object)),
@@ -84,7 +84,7 @@ impl<V> WatchCache<V> {
     }
 
     /// Records evidence that all changes before `requested_at` were reported.
-    pub(super) fn confirm(&self, requested_at: Instant) {
+    pub(crate) fn confirm(&self, requested_at: Instant) {
         let mut state = self.state();
         state.confirmed = state.confirmed.max(Some(requested_at));
         drop(state);
@@ -92,12 +92,12 @@ impl<V> WatchCache<V> {
     }
 
     /// Removes everything: no further events will follow.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         *self.state() = CacheState { objects: HashMap::new(), confirmed: None };
     }
 
     /// Waits until the cache is stale. Before the first list, time counts from `began`.
-    pub(super) async fn until_stale(&self, began: Instant) {
+    pub(crate) async fn until_stale(&self, began: Instant) {
         loop {
             let stale_at = self.confirmed_at().unwrap_or(began) + FRESH_FOR;
             if Instant::now() >= stale_at {
@@ -108,7 +108,7 @@ impl<V> WatchCache<V> {
     }
 
     /// Waits until the cache is fresh.
-    pub(super) async fn until_fresh(&self) {
+    pub(crate) async fn until_fresh(&self) {
         loop {
             let confirmed = self.confirmed.notified();
             if self.is_fresh() {

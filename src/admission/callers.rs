@@ -1,0 +1,196 @@
+//! Calls webhooks, as `k8s.io/apiserver/pkg/util/webhook/client.go` does.
+//!
+//! Never follows a redirect, never uses a proxy from the environment, and never reads more than [`MAX_RESPONSE_BYTES`]. A user
+//! has a bounded share of the calls in progress: one whose requests wait for a webhook delays no other user's.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use portcullis_admission::{CallError, Webhook, WebhookResponse};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::AdmissionPlace;
+use super::settings::{AdmissionSettings, WebhookConnection, WebhookConnections};
+use crate::authn::BearerToken;
+use crate::backend::shares::{FairShares, ShareLimits};
+use crate::go::quote::Quoted;
+use crate::http::https_client::{HttpsClient, HttpsError, HttpsRequest, HttpsResponse};
+
+/// The largest response: a patch, in base64, of the largest object that a patch may make, and annotations.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
+/// How often a webhook may ask to be called again.
+// client-go: rest/request.go, maxRetries
+const MAX_RETRIES: usize = 10;
+
+// threat: silent-webhook
+const LIMITS: ShareLimits = ShareLimits {
+    permits: 1024,
+    permits_per_client: 128,
+    queue: 4096,
+    queue_per_client: 256,
+    queue_timeout: Duration::from_secs(10),
+};
+
+/// The clients of all webhooks of a cluster.
+pub(super) struct Callers {
+    connections: WebhookConnections,
+    /// By the connection.
+    clients: HashMap<usize, WebhookClient>,
+    shares: Arc<FairShares<Arc<str>>>,
+    runtime: Handle,
+}
+
+/// A client with the settings that it was built from.
+#[derive(Clone)]
+struct WebhookClient {
+    connection: Arc<WebhookConnection>,
+    client: HttpsClient,
+}
+
+impl Callers {
+    /// Keeps the open connections of `before` to the same servers with the same credentials.
+    pub(super) fn build(
+        settings: &AdmissionSettings,
+        place: &AdmissionPlace<'_>,
+        before: Option<&Self>,
+    ) -> Result<Self, rustls::Error> {
+        let connections = settings.connections.clone();
+        let mut clients = HashMap::new();
+        let webhooks = settings.webhooks.mutating.iter().chain(&settings.webhooks.validating);
+        for connection in webhooks.filter_map(|webhook| connections.of(webhook)) {
+            let key = key(connection);
+            if clients.contains_key(&key) {
+                continue;
+            }
+            let known = before
+                .and_then(|before| before.clients.values().find(|known| *known.connection == **connection));
+            let client = match known {
+                Some(known) => known.client.clone(),
+                None => HttpsClient::with_versions(&connection.tls, place.provider, connection.http2)?,
+            };
+            clients.insert(key, WebhookClient { connection: Arc::clone(connection), client });
+        }
+        let shares =
+            before.map_or_else(|| Arc::new(FairShares::new(LIMITS)), |before| Arc::clone(&before.shares));
+        Ok(Self { connections, clients, shares, runtime: place.runtime.clone() })
+    }
+
+    /// Posts a review. The call ends with the webhook's timeout or `deadline`, or when this future is dropped.
+    pub(super) async fn call(
+        &self,
+        webhook: &Webhook,
+        review: Bytes,
+        asker: &str,
+        deadline: Option<Instant>,
+    ) -> Result<WebhookResponse, CallError> {
+        let client = self.connections.of(webhook).and_then(|connection| self.clients.get(&key(connection)));
+        let Some(WebhookClient { connection, client }) = client.cloned() else {
+            return Err(CallError::Failed("no connection is configured".to_owned()));
+        };
+        let until = Instant::now() + webhook.timeout;
+        let until = deadline.map_or(until, |deadline| deadline.min(until));
+        let url = format!("{}?timeout={}s", connection.url, webhook.timeout.as_secs());
+        let late = || CallError::Late(format!("Post {}: context deadline exceeded", Quoted(&url)));
+        let permit = match timeout_at(until, self.shares.acquire(asker.into(), 1)).await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_)) => {
+                return Err(CallError::Failed("too many calls of webhooks are in progress".to_owned()));
+            }
+            Err(_) => return Err(late()),
+        };
+        let posting = post(client, connection, url.clone(), review, until);
+        let call = AbortOnDropHandle::new(self.runtime.spawn(async move {
+            let _permit = permit;
+            posting.await
+        }));
+        // The thread of the call may be busy.
+        match timeout_at(until, call).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(CallError::Failed("the call was cancelled".to_owned())),
+            Err(_) => Err(late()),
+        }
+    }
+}
+
+fn key(connection: &Arc<WebhookConnection>) -> usize {
+    Arc::as_ptr(connection).addr()
+}
+
+/// Posts a review, and again if the webhook asks for it.
+async fn post(
+    client: HttpsClient,
+    connection: Arc<WebhookConnection>,
+    url: String,
+    review: Bytes,
+    until: Instant,
+) -> Result<WebhookResponse, CallError> {
+    let bearer = connection.bearer_token.as_ref().map(BearerToken::expose);
+    for attempt in 0.. {
+        let left = until.saturating_duration_since(Instant::now());
+        let request = HttpsRequest::post(&url, review.clone());
+        let request = request.bearer(bearer).within(left).of_at_most(MAX_RESPONSE_BYTES);
+        let response = client.send(request).await.map_err(|error| call_error(&url, &error))?;
+        match retry_after(&response) {
+            // Beyond the timeout, the caller ends the wait.
+            Some(wait) if attempt < MAX_RETRIES => sleep(wait).await,
+            _ => return Ok(answer(response)),
+        }
+    }
+    Err(CallError::Failed("the webhook did not answer".to_owned()))
+}
+
+/// The wait that an overloaded webhook asks for.
+// client-go: rest/with_retry.go, checkWait
+fn retry_after(response: &HttpsResponse) -> Option<Duration> {
+    let status = response.status.as_u16();
+    if status != 429 && !(500..600).contains(&status) {
+        return None;
+    }
+    let value = response.headers.get(RETRY_AFTER)?.to_str().ok()?;
+    Some(Duration::from_secs(value.parse::<u32>().ok()?.into()))
+}
+
+fn answer(response: HttpsResponse) -> WebhookResponse {
+    let content_type = response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    WebhookResponse {
+        status: response.status.as_u16(),
+        content_type: content_type.unwrap_or_default().to_owned(),
+        body: response.body,
+    }
+}
+
+/// An error in the words of Go's client, as far as they are known.
+// Go: net/url/url.go, Error; net/net.go, OpError
+fn call_error(url: &str, error: &HttpsError) -> CallError {
+    let text = match error {
+        HttpsError::Timeout { .. } => "context deadline exceeded".to_owned(),
+        HttpsError::Connect { host, cause } if cause.starts_with("Connection refused") => {
+            format!("dial tcp {}: connect: connection refused", with_port(host))
+        }
+        HttpsError::Connect { cause, .. } if cause.contains("UnknownIssuer") => {
+            "tls: failed to verify certificate: x509: certificate signed by unknown authority".to_owned()
+        }
+        HttpsError::Lost { .. } => "EOF".to_owned(),
+        error => error.to_string(),
+    };
+    let text = format!("Post {}: {text}", Quoted(url));
+    if matches!(error, HttpsError::Timeout { .. }) { CallError::Late(text) } else { CallError::Failed(text) }
+}
+
+/// `host` with the port that HTTPS implies.
+fn with_port(host: &str) -> String {
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if has_port { host.to_owned() } else { format!("{host}:443") }
+}
+
+impl fmt::Debug for Callers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Callers").field("connections", &self.connections).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,127 @@
+//! What the phases of admission need for one request.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::mem;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use portcullis_admission::review::internal_error;
+use portcullis_admission::{
+    Annotation, CallError, Event, ShadowOutcome, Surroundings, Webhook, WebhookResponse,
+};
+use portcullis_cel::{AccessDecision, AccessQuestion};
+use tokio::time::Instant;
+
+use super::ClusterAdmission;
+use crate::authz::{AccessError, AccessRefusal, NO_TRACE, of_expression};
+use crate::request::info::RequestInfo;
+use crate::sync::lock;
+use crate::user::UserInfo;
+
+/// What the phases need for one request, and what they say about it.
+pub(crate) struct RequestSurroundings<'a> {
+    admission: &'a ClusterAdmission,
+    asker: &'a str,
+    user: &'a UserInfo,
+    deadline: Option<Instant>,
+    notes: Mutex<AdmissionNotes>,
+}
+
+/// What admission says about a request.
+#[derive(Debug, Default)]
+pub(crate) struct AdmissionNotes {
+    /// Warnings for the client.
+    pub(crate) warnings: Vec<String>,
+    /// Audit annotations.
+    pub(crate) annotations: Vec<Annotation>,
+}
+
+impl<'a> RequestSurroundings<'a> {
+    pub(super) fn new(
+        admission: &'a ClusterAdmission,
+        asker: &'a str,
+        user: &'a UserInfo,
+        deadline: Option<Instant>,
+    ) -> Self {
+        Self { admission, asker, user, deadline, notes: Mutex::default() }
+    }
+
+    /// Takes the warnings and annotations so far.
+    pub(crate) fn take_notes(&self) -> AdmissionNotes {
+        mem::take(&mut lock(&self.notes))
+    }
+
+    /// Asks the API servers whether the user may make the request, where no dry run does.
+    pub(crate) async fn authorize_request(&self, info: &RequestInfo) -> Result<(), AccessRefusal> {
+        let authorizer = &self.admission.authorizer;
+        authorizer.authorize_at_api_servers(self.asker, self.user, info, &NO_TRACE).await
+    }
+}
+
+impl Surroundings for RequestSurroundings<'_> {
+    async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
+        self.admission.callers.call(webhook, review, self.asker, self.deadline).await
+    }
+
+    async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {
+        match &self.admission.namespaces {
+            Some(namespaces) => namespaces.get(self.asker, namespace).await,
+            None => Err(internal_error("namespaces are not watched")),
+        }
+    }
+
+    async fn authorize(&self, question: &AccessQuestion) -> AccessDecision {
+        let question = of_expression(self.user, question);
+        let no = |reason, error| AccessDecision { allowed: false, reason, error };
+        match self.admission.authorizer.authorize(self.asker, &question, &NO_TRACE).await {
+            Ok(allowed) => AccessDecision { allowed: true, reason: allowed.reason, error: None },
+            Err(AccessError::Forbidden { reason, .. }) => no(reason, None),
+            Err(AccessError::Failed { error, reason }) => no(reason, Some(error)),
+            Err(AccessError::Unanswered(error)) => no(String::new(), Some(error.to_string())),
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    fn note(&self, event: Event<'_>) {
+        self.admission.metrics.admission.note(&event);
+        match event {
+            Event::Warning(text) => lock(&self.notes).warnings.push(text.to_owned()),
+            Event::Annotation(annotation) => lock(&self.notes).annotations.push(annotation),
+            Event::FailedOpen { webhook, error } => {
+                let (cluster, webhook) = (&self.admission.cluster, &webhook.name);
+                tracing::warn!(cluster, webhook, error, "failed calling webhook, failing open");
+            }
+            Event::Shadow { webhook, would, took, .. } => self.log_shadow(webhook, would, took),
+            Event::Called { .. }
+            | Event::ConditionFailed(..)
+            | Event::ConditionExcluded(..)
+            | Event::ConditionsEvaluated(..) => {}
+        }
+    }
+}
+
+impl RequestSurroundings<'_> {
+    fn log_shadow(&self, webhook: &Webhook, would: &ShadowOutcome, took: Duration) {
+        let (would, message) = match would {
+            ShadowOutcome::Allow => ("allow", ""),
+            ShadowOutcome::Change => ("change", ""),
+            ShadowOutcome::Deny(status) => ("deny", status.message.as_deref().unwrap_or_default()),
+            ShadowOutcome::Fail(error) => ("fail", error.as_str()),
+            ShadowOutcome::Unfinished => ("not finish", ""),
+        };
+        let cluster = &self.admission.cluster;
+        tracing::info!(cluster, webhook = webhook.name, would, message, ?took, "shadow webhook");
+    }
+}
+
+impl fmt::Debug for RequestSurroundings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestSurroundings").field("asker", &self.asker).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,194 @@
+//! Metrics of admission webhooks.
+// apiserver: pkg/admission/metrics/metrics.go, pkg/admission/cel/metrics.go
+
+use std::time::Duration;
+
+use portcullis_admission::{CallOutcome, Event, Operation, Phase, ShadowOutcome, Webhook, WebhookKind};
+use prometheus::{HistogramVec, IntCounterVec};
+
+use super::registrar::Registrar;
+
+/// Larger codes count as this one.
+// metrics.go, ObserveWebhook
+const MAX_CODE: u16 = 600;
+
+/// Metrics of admission webhooks, under kube-apiserver's names.
+#[derive(Debug)]
+pub(crate) struct AdmissionMetrics {
+    steps: HistogramVec,
+    controllers: HistogramVec,
+    webhooks: HistogramVec,
+    rejections: IntCounterVec,
+    fail_open: IntCounterVec,
+    requests: IntCounterVec,
+    condition_errors: IntCounterVec,
+    condition_exclusions: IntCounterVec,
+    condition_durations: HistogramVec,
+    shadow: IntCounterVec,
+}
+
+impl AdmissionMetrics {
+    pub(super) fn new(registrar: &Registrar) -> prometheus::Result<Self> {
+        let buckets = || vec![0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
+        let webhook_buckets = vec![0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
+        let condition_labels = &["name", "kind", "type", "operation"];
+        Ok(Self {
+            steps: registrar.histograms(
+                "apiserver_admission_step_admission_duration_seconds",
+                "Admission sub-step latency histogram in seconds, broken out for each operation and API resource and \
+                 step type (validate or admit).",
+                &["type", "operation", "rejected"],
+                buckets(),
+            )?,
+            controllers: registrar.histograms(
+                "apiserver_admission_controller_admission_duration_seconds",
+                "Admission controller latency histogram in seconds, identified by name and broken out for each operation \
+                 and API resource and type (validate or admit).",
+                &["name", "type", "operation", "rejected"],
+                buckets(),
+            )?,
+            webhooks: registrar.histograms(
+                "apiserver_admission_webhook_admission_duration_seconds",
+                "Admission webhook latency histogram in seconds, identified by name and broken out for each operation \
+                 and API resource and type (validate or admit).",
+                &["name", "type", "operation", "rejected"],
+                webhook_buckets,
+            )?,
+            rejections: registrar.counters(
+                "apiserver_admission_webhook_rejection_count",
+                "Admission webhook rejection count, identified by name and broken out for each admission type \
+                 (validating or admit) and operation. Additional labels specify an error type (calling_webhook_error or \
+                 apiserver_internal_error if an error occurred; no_error otherwise) and optionally a non-zero rejection \
+                 code if the webhook rejects the request with an HTTP status code (honored by the apiserver when the code \
+                 is greater or equal to 400). Codes greater than 600 are truncated to 600, to keep the metrics \
+                 cardinality bounded.",
+                &["name", "type", "operation", "error_type", "rejection_code"],
+            )?,
+            fail_open: registrar.counters(
+                "apiserver_admission_webhook_fail_open_count",
+                "Admission webhook fail open count, identified by name and broken out for each admission type \
+                 (validating or admit).",
+                &["name", "type"],
+            )?,
+            requests: registrar.counters(
+                "apiserver_admission_webhook_request_total",
+                "Admission webhook request total, identified by name and broken out for each admission type (validating \
+                 or admit) and operation. Additional labels specify whether the request was rejected or not and an HTTP \
+                 status code. Codes greater than 600 are truncated to 600, to keep the metrics cardinality bounded.",
+                &["name", "type", "operation", "code", "rejected"],
+            )?,
+            condition_errors: registrar.counters(
+                "apiserver_admission_match_condition_evaluation_errors_total",
+                "Admission match condition evaluation errors count, identified by name of resource containing the match \
+                 condition and broken out for each kind containing matchConditions (webhook or policy), operation and \
+                 admission type (validate or admit).",
+                condition_labels,
+            )?,
+            condition_exclusions: registrar.counters(
+                "apiserver_admission_match_condition_exclusions_total",
+                "Admission match condition evaluation exclusions count, identified by name of resource containing the \
+                 match condition and broken out for each kind containing matchConditions (webhook or policy), operation \
+                 and admission type (validate or admit).",
+                condition_labels,
+            )?,
+            condition_durations: registrar.histograms(
+                "apiserver_admission_match_condition_evaluation_seconds",
+                "Admission match condition evaluation time in seconds, identified by name and broken out for each kind \
+                 containing matchConditions (webhook or policy), operation and type (validate or admit).",
+                condition_labels,
+                vec![0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25],
+            )?,
+            shadow: registrar.counters(
+                "portcullis_admission_shadow_webhook_total",
+                "Calls of shadow webhooks by what they would have done: allow, change, deny, fail or unfinished.",
+                &["name", "type", "operation", "would"],
+            )?,
+        })
+    }
+
+    /// A phase has ended. The gateway has one admission plugin for each phase.
+    pub(crate) fn step(&self, phase: Phase, operation: Operation, rejected: bool, took: Duration) {
+        let (kind, plugin) = match phase {
+            Phase::Mutating => ("admit", "MutatingAdmissionWebhook"),
+            Phase::Validating => ("validate", "ValidatingAdmissionWebhook"),
+        };
+        let (operation, rejected, seconds) = (operation.as_str(), text(rejected), took.as_secs_f64());
+        self.steps.with_label_values(&[kind, operation, rejected]).observe(seconds);
+        self.controllers.with_label_values(&[plugin, kind, operation, rejected]).observe(seconds);
+    }
+
+    /// Counts an event.
+    pub(crate) fn note(&self, event: &Event<'_>) {
+        match event {
+            Event::Called { webhook, operation, outcome, took } => {
+                self.called(webhook, *operation, outcome, *took);
+            }
+            Event::FailedOpen { webhook, .. } => {
+                self.fail_open.with_label_values(&[&webhook.name, kind(webhook)]).inc();
+            }
+            Event::ConditionFailed(webhook, operation) => {
+                self.condition_errors.with_label_values(&condition(webhook, *operation)).inc();
+            }
+            Event::ConditionExcluded(webhook, operation) => {
+                self.condition_exclusions.with_label_values(&condition(webhook, *operation)).inc();
+            }
+            Event::ConditionsEvaluated(webhook, operation, took) => {
+                let durations = self.condition_durations.with_label_values(&condition(webhook, *operation));
+                durations.observe(took.as_secs_f64());
+            }
+            Event::Shadow { webhook, operation, would, .. } => {
+                let would = match would {
+                    ShadowOutcome::Allow => "allow",
+                    ShadowOutcome::Change => "change",
+                    ShadowOutcome::Deny(_) => "deny",
+                    ShadowOutcome::Fail(_) => "fail",
+                    ShadowOutcome::Unfinished => "unfinished",
+                };
+                self.shadow
+                    .with_label_values(&[&webhook.name, kind(webhook), operation.as_str(), would])
+                    .inc();
+            }
+            Event::Warning(_) | Event::Annotation(_) => {}
+        }
+    }
+
+    // metrics.go, ObserveWebhook and ObserveWebhookRejection
+    fn called(&self, webhook: &Webhook, operation: Operation, outcome: &CallOutcome, took: Duration) {
+        let (error_type, code) = match outcome {
+            CallOutcome::Cancelled => return,
+            CallOutcome::Allowed => (None, 200),
+            CallOutcome::Denied(code) => (Some("no_error"), *code),
+            CallOutcome::Failed(code) => (Some("calling_webhook_error"), *code),
+            CallOutcome::Internal => (Some("apiserver_internal_error"), 500),
+        };
+        let (name, kind, operation, rejected) =
+            (webhook.name.as_str(), kind(webhook), operation.as_str(), text(error_type.is_some()));
+        let code = code.min(MAX_CODE).to_string();
+        self.webhooks.with_label_values(&[name, kind, operation, rejected]).observe(took.as_secs_f64());
+        self.requests.with_label_values(&[name, kind, operation, &code, rejected]).inc();
+        if let Some(error_type) = error_type {
+            let code = if error_type == "no_error" { &code } else { "0" };
+            self.rejections.with_label_values(&[name, kind, operation, error_type, code]).inc();
+        }
+    }
+}
+
+fn text(flag: bool) -> &'static str {
+    if flag { "true" } else { "false" }
+}
+
+/// The phase of a webhook in labels.
+fn kind(webhook: &Webhook) -> &'static str {
+    match webhook.kind {
+        WebhookKind::Mutating => "admit",
+        WebhookKind::Validating => "validating",
+    }
+}
+
+fn condition(webhook: &Webhook, operation: Operation) -> [&str; 4] {
+    let kind = match webhook.kind {
+        WebhookKind::Mutating => "admit",
+        WebhookKind::Validating => "validate",
+    };
+    [&webhook.name, "webhook", kind, operation.as_str()]
+}

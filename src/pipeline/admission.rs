@@ -1,0 +1,188 @@
+//! Admission: sends a write, or a connection, to the webhooks that match it, and then to the backend what they have admitted.
+//!
+//! A gateway does not see the objects that the backend would store, so it lets the backend show them: with
+//! `--admission-mode=pinnedDryRun` it sends the request as a dry run first ([`rehearse`](super::forward::rehearse)), shows
+//! the webhooks the object in the response beside the stored one, and pins the write to both. With `requestLevel` they see the
+//! object that the client sent.
+//!
+//! Nothing reaches the backend that a matching webhook has not seen. What cannot be shown is refused, unless the
+//! `failurePolicy` of every webhook that may match is `Ignore`. `docs/admission.md` has the rules, and what differs from
+//! kube-apiserver.
+
+mod connect;
+mod document;
+mod options;
+mod pinned;
+mod request_level;
+mod reviewer;
+mod subject;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Response;
+use http::StatusCode;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+
+use super::Gateway;
+use super::access_log::AccessLog;
+use super::error_map::Refusal;
+use super::forward::{ForwardContext, ForwardError, RehearsalError};
+use super::stages::{Admitted, Authorized, within};
+use crate::admission::ClusterAdmission;
+use crate::admission::settings::AdmissionMode;
+use crate::http::body::Body;
+use crate::http::transport::BodyError;
+use crate::listener::Connection;
+use reviewer::{Reviewer, Stop};
+use subject::{Action, Subject};
+
+/// The largest body of a request.
+// apiserver: pkg/server/config.go, MaxRequestBodyBytes
+const MAX_BODY_BYTES: usize = 3 << 20;
+/// How often a write is reviewed, if its object changes meanwhile or its generated name is taken.
+const MAX_REVIEWS: usize = 8;
+
+/// What admission makes of a request.
+pub(super) enum Admission {
+    /// No webhook may match it.
+    Admitted(Admitted),
+    /// A webhook may match it.
+    Pending(Box<PendingReview>),
+}
+
+/// A request that a webhook may match.
+pub(super) struct PendingReview {
+    authorized: Authorized,
+    admission: Arc<ClusterAdmission>,
+    subject: Subject,
+}
+
+/// Whether any webhook may match a request.
+// threat: unreviewed-write
+pub(super) fn begin(authorized: Authorized) -> Admission {
+    let Some(admission) = authorized.cluster().admission.clone() else {
+        return Admission::Admitted(Admitted::as_received(authorized));
+    };
+    let (request, info) = (authorized.request(), authorized.info());
+    let subject = info.resource().and_then(|resource| {
+        let action = Action::of(request.method(), request.headers(), info, &resource)?;
+        let (group, version) = (resource.group, resource.version);
+        let operations = action.operations().iter().copied().collect();
+        admission
+            .may_match(operations, group, version, resource.resource, resource.subresource)
+            .then(|| Subject::new(action, &resource))
+    });
+    match subject {
+        None => Admission::Admitted(Admitted::as_received(authorized)),
+        Some(subject) => Admission::Pending(Box::new(PendingReview { authorized, admission, subject })),
+    }
+}
+
+impl PendingReview {
+    /// Lets the webhooks review the request, and sends what they admit.
+    pub(super) async fn forward(
+        self,
+        gateway: &Gateway,
+        context: &ForwardContext,
+        connection: &Connection,
+        log: &mut AccessLog,
+    ) -> Result<Response<Body>, Refusal> {
+        let Self { authorized, admission, subject } = self;
+        let user = authorized.identity().clone();
+        let share = authorized.share(context.client).into_owned();
+        let deadline = authorized.deadline();
+        let surroundings = admission.surroundings(&share, &user, deadline);
+        let reviewer = Reviewer {
+            gateway,
+            context,
+            admission: &admission,
+            surroundings: &surroundings,
+            subject: &subject,
+        };
+        let result = within(deadline, reviewer.forward(authorized, connection)).await;
+        log.note_warnings(surroundings.take_notes().warnings);
+        result?
+    }
+}
+
+impl Reviewer<'_> {
+    async fn forward(
+        &self,
+        mut authorized: Authorized,
+        connection: &Connection,
+    ) -> Result<Response<Body>, Refusal> {
+        if matches!(self.subject.action, Action::Connect | Action::ForeignConnect) {
+            let admitted = match self.connect(&authorized).await {
+                Ok(target) => Admitted::reviewed_connection(authorized, target),
+                Err(Stop::Unseen(reason)) => {
+                    self.refuse_unseen(&authorized, &reason).await?;
+                    Admitted::reviewed_connection(authorized, None)
+                }
+                Err(stop) => return stop.into_response(),
+            };
+            return self.gateway.forward(admitted, self.context.clone(), connection).await;
+        }
+        let body = read_body(&mut authorized).await?;
+        let mut reviews = 1;
+        loop {
+            let (write, is_pinned) = match self.review(&authorized, &body).await {
+                Ok(reviewed) => reviewed,
+                Err(Stop::Again) if reviews < MAX_REVIEWS => {
+                    reviews += 1;
+                    continue;
+                }
+                Err(Stop::Unseen(reason)) => {
+                    self.refuse_unseen(&authorized, &reason).await?;
+                    (reviewer::as_sent(body.clone()), false)
+                }
+                Err(stop) => return stop.into_response(),
+            };
+            let admitted = Admitted::reviewed(&authorized, write);
+            let response = self.gateway.forward(admitted, self.context.clone(), connection).await?;
+            // The object has changed since the review, or the user's own conflict: the next dry run tells.
+            if response.status() == StatusCode::CONFLICT && is_pinned && reviews < MAX_REVIEWS {
+                reviews += 1;
+                continue;
+            }
+            return Ok(response);
+        }
+    }
+}
+
+/// Reads the whole body, which the dry run and the write need.
+async fn read_body(authorized: &mut Authorized) -> Result<Bytes, Refusal> {
+    let body = Limited::new(authorized.take_body(), MAX_BODY_BYTES).collect().await;
+    let body = body.map_err(|error| match error.downcast::<BodyError>() {
+        Ok(error) => Refusal::Forward(ForwardError::RequestBody(*error)),
+        Err(error) if error.is::<LengthLimitError>() => Refusal::NotAdmitted(too_large()),
+        Err(_) => Refusal::Panic,
+    })?;
+    Ok(body.to_bytes())
+}
+
+// apimachinery: pkg/api/errors/errors.go, NewRequestEntityTooLargeError
+fn too_large() -> Box<meta::Status> {
+    Box::new(meta::Status {
+        code: Some(413),
+        message: Some(format!("Request entity is too large: limit is {MAX_BODY_BYTES}")),
+        reason: Some("RequestEntityTooLarge".to_owned()),
+        status: Some("Failure".to_owned()),
+        ..meta::Status::default()
+    })
+}
+
+impl From<RehearsalError> for Refusal {
+    fn from(error: RehearsalError) -> Self {
+        match error {
+            RehearsalError::Prepare(error) => Self::Prepare(error),
+            RehearsalError::Forward(error) => Self::Forward(error),
+        }
+    }
+}
+
+/// Which object the webhooks see.
+fn is_pinned(admission: &ClusterAdmission) -> bool {
+    admission.mode() == AdmissionMode::PinnedDryRun
+}

@@ -1,0 +1,166 @@
+//! The options of connections: `PodExecOptions` and the like, which webhooks see as the object.
+// apimachinery: pkg/conversion/queryparams; apiserver: pkg/endpoints/handlers/get.go, getRequestOptions
+
+use http::uri::PathAndQuery;
+use serde_json::{Map, Value};
+
+use super::options::bool_of;
+use super::subject::Subject;
+use crate::go::url::{escape, query};
+
+/// The options object of a connection, with its kind. `path` is the decoded path of the request.
+pub(super) fn options(subject: &Subject, path: &str, parts: &str, raw: &str) -> Option<Value> {
+    let kind = match (subject.resource.resource.as_str(), subject.subresource.as_str()) {
+        ("pods", "exec") => "PodExecOptions",
+        ("pods", "attach") => "PodAttachOptions",
+        ("pods", "portforward") => "PodPortForwardOptions",
+        ("pods", "proxy") => "PodProxyOptions",
+        ("services", "proxy") => "ServiceProxyOptions",
+        ("nodes", "proxy") => "NodeProxyOptions",
+        _ => return None,
+    };
+    let mut options = Map::new();
+    options.insert("kind".to_owned(), kind.into());
+    options.insert("apiVersion".to_owned(), "v1".into());
+    match kind {
+        "PodExecOptions" | "PodAttachOptions" => stream_options(&mut options, kind, raw),
+        "PodPortForwardOptions" => {
+            let ports: Option<Vec<Value>> =
+                values(raw, "ports").map(|port| port.parse::<i32>().ok().map(Value::from)).collect();
+            let ports = ports?;
+            if !ports.is_empty() {
+                options.insert("ports".to_owned(), ports.into());
+            }
+        }
+        _ => {
+            let path = proxied_path(path, parts);
+            if !path.is_empty() {
+                options.insert("path".to_owned(), path.into());
+            }
+        }
+    }
+    Some(Value::Object(options))
+}
+
+fn stream_options(options: &mut Map<String, Value>, kind: &str, raw: &str) {
+    for name in ["stdin", "stdout", "stderr", "tty"] {
+        if query::first(raw, name).is_some_and(|value| bool_of(&value)) {
+            options.insert(name.to_owned(), true.into());
+        }
+    }
+    if let Some(container) = query::first(raw, "container").filter(|name| !name.is_empty()) {
+        options.insert("container".to_owned(), container.into_owned().into());
+    }
+    if kind == "PodExecOptions" {
+        let command: Vec<Value> = values(raw, "command").map(Value::from).collect();
+        let command = if command.is_empty() { Value::Null } else { command.into() };
+        options.insert("command".to_owned(), command);
+    }
+}
+
+fn values<'a>(raw: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
+    query::pairs(raw).filter(move |(key, _)| key == name).map(|(_, value)| value.into_owned())
+}
+
+/// The path behind `proxy`, with a slash at its beginning, and at its end if the request's has one.
+fn proxied_path(path: &str, parts: &str) -> String {
+    let behind = parts.splitn(4, '/').nth(3).unwrap_or_default();
+    let mut proxied =
+        if behind.is_empty() { String::new() } else { format!("/{}", behind.trim_start_matches('/')) };
+    if path.ends_with('/') && !proxied.ends_with('/') {
+        proxied.push('/');
+    }
+    proxied
+}
+
+/// The target of a connection with changed options. `None` if they cannot be expressed: another path is another request.
+pub(super) fn target(current: &PathAndQuery, before: &Value, after: &Value) -> Option<PathAndQuery> {
+    let (old, new) = (before.as_object()?, after.as_object()?);
+    if old.get("path") != new.get("path") {
+        return None;
+    }
+    let known = ["stdin", "stdout", "stderr", "tty", "container", "command", "ports"];
+    let raw = current.query().unwrap_or_default();
+    let mut pairs: Vec<(String, String)> = query::pairs(raw)
+        .filter(|(name, _)| !known.contains(&&**name))
+        .map(|(name, value)| (name.into_owned(), value.into_owned()))
+        .collect();
+    for name in known {
+        match new.get(name) {
+            None | Some(Value::Null | Value::Bool(false)) => {}
+            Some(Value::Bool(true)) => pairs.push((name.to_owned(), "true".to_owned())),
+            Some(Value::String(text)) => pairs.push((name.to_owned(), text.clone())),
+            Some(Value::Array(items)) => {
+                for item in items {
+                    let text =
+                        item.as_str().map(str::to_owned).or_else(|| Some(item.as_i64()?.to_string()))?;
+                    pairs.push((name.to_owned(), text));
+                }
+            }
+            Some(_) => return None,
+        }
+    }
+    let escaped = |text: &str| escape(text.as_bytes(), |byte| byte.is_ascii_alphanumeric());
+    let pairs: Vec<String> =
+        pairs.iter().map(|(name, value)| format!("{}={}", escaped(name), escaped(value))).collect();
+    format!("{}?{}", current.path(), pairs.join("&")).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use serde_json::json;
+
+    use super::super::subject::Action;
+    use super::*;
+    use crate::request::info::RequestInfo;
+
+    fn of(target: &str) -> Option<Value> {
+        let target: PathAndQuery = target.parse().unwrap();
+        let info = RequestInfo::parse(&Method::GET, target.path(), target.query()).unwrap();
+        let resource = info.resource().unwrap();
+        let subject = Subject::new(Action::Connect, &resource);
+        options(&subject, info.path(), resource.parts, target.query().unwrap_or_default())
+    }
+
+    #[test]
+    fn options_are_those_of_the_query_and_the_path() {
+        let pod = "/api/v1/namespaces/n/pods/p";
+        let cases = [
+            (
+                "exec?command=a&command=b%20c&stdin=true&stdout=&tty=0&stderr=False&container=x&y=z",
+                json!({"kind": "PodExecOptions", "apiVersion": "v1", "stdin": true, "stdout": true, "container": "x",
+                    "command": ["a", "b c"]}),
+            ),
+            ("exec", json!({"kind": "PodExecOptions", "apiVersion": "v1", "command": null})),
+            (
+                "attach?tty=yes&command=a",
+                json!({"kind": "PodAttachOptions", "apiVersion": "v1", "tty": true}),
+            ),
+            (
+                "portforward?ports=1&ports=2",
+                json!({"kind": "PodPortForwardOptions", "apiVersion": "v1", "ports": [1, 2]}),
+            ),
+            ("proxy", json!({"kind": "PodProxyOptions", "apiVersion": "v1"})),
+            ("proxy/", json!({"kind": "PodProxyOptions", "apiVersion": "v1", "path": "/"})),
+            ("proxy/a/b?c=d", json!({"kind": "PodProxyOptions", "apiVersion": "v1", "path": "/a/b"})),
+            ("proxy/a/b/", json!({"kind": "PodProxyOptions", "apiVersion": "v1", "path": "/a/b/"})),
+        ];
+        for (rest, expected) in cases {
+            assert_eq!(of(&format!("{pod}/{rest}")).unwrap(), expected, "{rest}");
+        }
+        assert_eq!(of(&format!("{pod}/portforward?ports=x")), None);
+        let expected = json!({"kind": "NodeProxyOptions", "apiVersion": "v1", "path": "/metrics"});
+        assert_eq!(of("/api/v1/nodes/n/proxy/metrics").unwrap(), expected);
+    }
+
+    #[test]
+    fn changed_options_change_the_query_only() {
+        let current: PathAndQuery = "/p?command=a&stdin=true&other=1".parse().unwrap();
+        let before = json!({"command": ["a"], "stdin": true});
+        let after = json!({"command": ["b c", "&"], "container": "x"});
+        let changed = target(&current, &before, &after).unwrap();
+        assert_eq!(changed.as_str(), "/p?other=1&container=x&command=b%20c&command=%26");
+        assert_eq!(target(&current, &before, &json!({"path": "/x"})), None);
+    }
+}

@@ -1,0 +1,315 @@
+//! Objects as JSON: reading a client's body without ambiguity, and carrying changes over from one object to another.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// Fields of `metadata` that the API server sets.
+const SERVER_FIELDS: [&str; 6] =
+    ["uid", "creationTimestamp", "resourceVersion", "generation", "selfLink", "managedFields"];
+/// The longest part of a key that an error shows.
+const MAX_SHOWN_KEY: usize = 100;
+
+/// The value of a JSON text that every parser reads alike: no key twice, also in another case, and nothing after the value.
+// threat: ambiguous-body
+pub(super) fn parse_unambiguous(text: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice::<Unambiguous>(text).map(|read| read.0).map_err(|error| error.to_string())
+}
+
+struct Unambiguous(Value);
+
+impl<'de> Deserialize<'de> for Unambiguous {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(UnambiguousVisitor).map(Self)
+    }
+}
+
+struct UnambiguousVisitor;
+
+impl<'de> Visitor<'de> for UnambiguousVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        // Go reads larger ones as floats, or refuses them.
+        i64::try_from(value).map(Value::from).map_err(|_| E::custom("an integer is larger than 64 bits"))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number is not finite"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Unambiguous(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let (mut map, mut folded) = (Map::new(), HashSet::new());
+        while let Some(key) = entries.next_key::<String>()? {
+            // What Go's encoding/json compares field names by is a fold of Unicode; of ASCII it is this one.
+            if !folded.insert(key.to_lowercase()) {
+                let shown: String = key.chars().take(MAX_SHOWN_KEY).collect();
+                return Err(A::Error::custom(format!("the key {shown:?} is there twice")));
+            }
+            let Unambiguous(value) = entries.next_value()?;
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+/// A field of `metadata`; empty if it is absent.
+pub(super) fn metadata<'a>(object: &'a Value, field: &str) -> &'a str {
+    object
+        .get("metadata")
+        .and_then(|metadata| metadata.get(field))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+/// Sets a field of `metadata`; removes it if the value is empty. `false` if there is no place for it.
+pub(super) fn set_metadata(object: &mut Value, field: &str, value: &str) -> bool {
+    let Some(object) = object.as_object_mut() else { return false };
+    let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+    if metadata.is_null() {
+        *metadata = Value::Object(Map::new());
+    }
+    let Some(metadata) = metadata.as_object_mut() else { return false };
+    if value.is_empty() {
+        metadata.remove(field);
+    } else {
+        metadata.insert(field.to_owned(), value.into());
+    }
+    true
+}
+
+/// Removes the fields that the API server sets.
+pub(super) fn remove_server_fields(object: &mut Value) {
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+    if let Some(metadata) = metadata {
+        for field in SERVER_FIELDS {
+            metadata.remove(field);
+        }
+    }
+}
+
+/// Whether two objects are the same, except for the fields that the API server sets.
+pub(super) fn is_same(one: &Value, other: &Value) -> bool {
+    let without = |object: &Value| {
+        let mut object = object.clone();
+        remove_server_fields(&mut object);
+        object
+    };
+    without(one) == without(other)
+}
+
+/// The JSON merge patch that turns `before` into `after`; `None` if there is none, because it would have to set a null.
+// RFC 7396
+pub(super) fn merge_patch(before: &Value, after: &Value) -> Option<Value> {
+    let (Value::Object(old), Value::Object(new)) = (before, after) else {
+        return (!has_null(after)).then(|| after.clone());
+    };
+    let mut patch = Map::new();
+    for key in old.keys().filter(|key| !new.contains_key(*key)) {
+        patch.insert(key.clone(), Value::Null);
+    }
+    for (key, value) in new {
+        match old.get(key) {
+            Some(known) if known == value => {}
+            // An object replaces another value only with its own fields.
+            Some(known) if known.is_object() || !value.is_object() => {
+                patch.insert(key.clone(), merge_patch(known, value)?);
+            }
+            _ => {
+                patch.insert(key.clone(), merge_patch(&Value::Object(Map::new()), value)?);
+            }
+        }
+    }
+    Some(Value::Object(patch))
+}
+
+/// Whether a merge patch with this value would remove something: lists are set as they are.
+fn has_null(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.values().any(has_null),
+        _ => false,
+    }
+}
+
+/// Changes `target` as `before` was changed into `after`. `target` is a sparse form of `before`: some values that `before` has
+/// are absent from it.
+pub(super) fn carry_over(target: &mut Value, before: &Value, after: &Value) {
+    if before == after {
+        return;
+    }
+    match (&mut *target, before, after) {
+        (Value::Object(fields), Value::Object(old), Value::Object(new)) => {
+            for key in old.keys().filter(|key| !new.contains_key(*key)) {
+                fields.remove(key);
+            }
+            for (key, value) in new {
+                let known = old.get(key);
+                if known == Some(value) {
+                    continue;
+                }
+                match (fields.get_mut(key), known) {
+                    (Some(field), Some(known)) => carry_over(field, known, value),
+                    _ => {
+                        fields.insert(key.clone(), value.clone());
+                    }
+                }
+            }
+        }
+        (Value::Array(items), Value::Array(old), Value::Array(new))
+            if items.len() <= old.len()
+                && old.len() <= new.len()
+                && !changes_beyond(items.len(), old, new) =>
+        {
+            for ((item, before), after) in items.iter_mut().zip(old).zip(new) {
+                carry_over(item, before, after);
+            }
+            items.extend(new.iter().skip(old.len()).cloned());
+        }
+        _ => *target = after.clone(),
+    }
+}
+
+/// Whether an item changes that only the server's list has.
+fn changes_beyond(length: usize, old: &[Value], new: &[Value]) -> bool {
+    old.iter().zip(new).skip(length).any(|(before, after)| before != after)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_bodies_that_every_parser_reads_alike_are_read() {
+        let cases = [
+            (r#"{"a": [1, -2.5, null, true, "x"], "b": {"a": {}}}"#, true),
+            (r#"{"a": 1, "a": 2}"#, false),
+            (r#"{"a": 1, "A": 2}"#, false),
+            (r#"{"x": [{"key": 1, "KEY": 1}]}"#, false),
+            ("{} {}", false),
+            ("{}\n", true),
+            ("{}x", false),
+            ("", false),
+            (r#"{"a": 18446744073709551615}"#, false),
+            (r#"{"a": "\ud800"}"#, false),
+            ("a: b", false),
+        ];
+        for (text, expected) in cases {
+            let read = parse_unambiguous(text.as_bytes());
+            assert_eq!(read.is_ok(), expected, "{text}: {read:?}");
+        }
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        assert!(parse_unambiguous(deep.as_bytes()).is_err());
+        assert!(parse_unambiguous(b"{\"a\": \"\xff\"}").is_err());
+    }
+
+    #[test]
+    fn a_merge_patch_makes_the_second_object_of_the_first() {
+        let before = json!({"a": 1, "b": {"c": [1], "d": {"e": 1}}, "f": "x", "n": null});
+        let cases = [
+            (json!({}), Some(json!({"a": null, "b": null, "f": null, "n": null}))),
+            (before.clone(), Some(json!({}))),
+            (
+                json!({"a": 1, "b": {"c": [null], "d": 1}, "g": {"h": {}}, "n": null}),
+                Some(json!({"b": {"c": [null], "d": 1}, "f": null, "g": {"h": {}}})),
+            ),
+            (
+                json!({"a": {"b": 1}, "b": {"c": [1], "d": {"e": 1}}, "f": "x", "n": null}),
+                Some(json!({"a": {"b": 1}})),
+            ),
+            (json!({"a": null, "b": {"c": [1], "d": {"e": 1}}, "f": "x", "n": null}), None),
+            (json!({"a": 1, "b": {"c": [1], "d": {"e": 1}}, "f": {"x": null}, "n": null}), None),
+        ];
+        for (after, expected) in cases {
+            assert_eq!(merge_patch(&before, &after), expected, "{after}");
+        }
+    }
+
+    #[test]
+    fn changes_are_carried_over_to_a_sparse_object() {
+        let before = json!({"a": 1, "default": 2, "list": [{"n": "x", "default": 1}, {"n": "server"}]});
+        let sparse = json!({"a": 1, "list": [{"n": "x"}]});
+        let cases = [
+            ("nothing", before.clone(), sparse.clone()),
+            (
+                "a field",
+                json!({"a": 2, "default": 2, "list": before["list"]}),
+                json!({"a": 2, "list": [{"n": "x"}]}),
+            ),
+            ("a removal", json!({"default": 2, "list": before["list"]}), json!({"list": [{"n": "x"}]})),
+            (
+                "a default",
+                json!({"a": 1, "default": 3, "list": before["list"]}),
+                json!({"a": 1, "default": 3, "list": [{"n": "x"}]}),
+            ),
+            (
+                "an item and one more",
+                json!({"a": 1, "default": 2, "list": [{"n": "y", "default": 1}, {"n": "server"}, {"n": "z"}]}),
+                json!({"a": 1, "list": [{"n": "y"}, {"n": "z"}]}),
+            ),
+            (
+                "an item of the server",
+                json!({"a": 1, "default": 2, "list": [{"n": "x", "default": 1}, {"n": "other"}]}),
+                json!({"a": 1, "list": [{"n": "x", "default": 1}, {"n": "other"}]}),
+            ),
+            (
+                "fewer items",
+                json!({"a": 1, "default": 2, "list": [{"n": "server"}]}),
+                json!({"a": 1, "list": [{"n": "server"}]}),
+            ),
+        ];
+        for (name, after, expected) in cases {
+            let mut target = sparse.clone();
+            carry_over(&mut target, &before, &after);
+            assert_eq!(target, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn metadata_is_set_where_there_is_a_place() {
+        let mut object = json!({"metadata": null});
+        assert!(set_metadata(&mut object, "resourceVersion", "1"));
+        assert_eq!(object, json!({"metadata": {"resourceVersion": "1"}}));
+        assert!(set_metadata(&mut object, "resourceVersion", ""));
+        assert_eq!(object, json!({"metadata": {}}));
+        assert!(
+            !set_metadata(&mut json!([]), "uid", "1")
+                && !set_metadata(&mut json!({"metadata": 1}), "uid", "1")
+        );
+        let (one, other) =
+            (json!({"metadata": {"name": "a", "generation": 1}}), json!({"metadata": {"name": "a"}}));
+        assert!(is_same(&one, &other) && !is_same(&one, &json!({"metadata": {"name": "b"}})));
+    }
+}

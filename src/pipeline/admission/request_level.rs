@@ -1,0 +1,68 @@
+//! Reviews of the object that the client sent: of every CREATE with `--admission-mode=requestLevel`, and of those that no dry run
+//! shows: tokens, evictions and bindings.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use portcullis_admission::{Objects, Operation};
+use serde_json::Value;
+
+use super::document::{metadata, parse_unambiguous, set_metadata};
+use super::options::write_options;
+use super::reviewer::{JSON, Reviewer, Stop, as_sent, kind_of, unexpressible};
+use crate::pipeline::stages::{Authorized, ReviewedWrite};
+
+impl Reviewer<'_> {
+    /// Reviews the object in the client's body.
+    pub(super) async fn create_as_sent(
+        &self,
+        authorized: &Authorized,
+        body: &Bytes,
+    ) -> Result<ReviewedWrite, Stop> {
+        // No dry run has told whether the user may create it.
+        self.authorize(authorized).await?;
+        let object = self.sent_object(authorized, body)?;
+        self.review_as_sent(authorized, body, object).await
+    }
+
+    /// Reviews an object of a request that the backend allows.
+    pub(super) async fn review_as_sent(
+        &self,
+        authorized: &Authorized,
+        body: &Bytes,
+        object: Value,
+    ) -> Result<ReviewedWrite, Stop> {
+        let options = write_options(Operation::Create, authorized.query().unwrap_or_default());
+        let name = if self.subject.name.is_empty() { metadata(&object, "name") } else { &self.subject.name };
+        let attributes =
+            self.attributes(authorized, Operation::Create, kind_of(&object), name, Some(options));
+        let mut objects = Objects { object: Some(object), old_object: None };
+        let changed = self.mutate(&attributes, &mut objects).await?;
+        self.validate(&attributes, &objects).await?;
+        if !changed {
+            return Ok(as_sent(body.clone()));
+        }
+        let object = objects.object.ok_or_else(|| unexpressible("object"))?;
+        let body = serde_json::to_vec(&object).map_err(|_| unexpressible("object"))?;
+        Ok(ReviewedWrite { target: None, content_type: Some(JSON), body: body.into() })
+    }
+
+    /// The object in the client's body, with the namespace of the path. Only JSON that every parser reads alike.
+    pub(super) fn sent_object(&self, authorized: &Authorized, body: &Bytes) -> Result<Value, Stop> {
+        let content_type = authorized.request().headers().get(CONTENT_TYPE);
+        let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or("application/json");
+        let media_type = content_type.split(';').next().unwrap_or_default().trim();
+        if media_type != "application/json" && media_type != "*/*" {
+            return Err(Stop::Unseen(format!("the gateway cannot read a body of the type {media_type:?}")));
+        }
+        let mut object = parse_unambiguous(body)
+            .map_err(|error| Stop::Unseen(format!("the gateway cannot read the body: {error}")))?;
+        if kind_of(&object).kind.is_empty() {
+            return Err(Stop::Unseen("the body has no kind".to_owned()));
+        }
+        let namespace = &self.subject.namespace;
+        if metadata(&object, "namespace").is_empty() && !namespace.is_empty() {
+            set_metadata(&mut object, "namespace", namespace);
+        }
+        Ok(object)
+    }
+}

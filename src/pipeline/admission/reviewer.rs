@@ -1,0 +1,299 @@
+//! What the reviews of all kinds of requests have in common.
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HeaderValue, WARNING};
+use http::uri::PathAndQuery;
+use http::{Response, StatusCode};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use portcullis_admission::matching::RequestMatcher;
+use portcullis_admission::review::{decode_value, internal_error};
+use portcullis_admission::{
+    Attributes, Event, FailurePolicy, GroupVersionKind, Objects, Operation, Phase, Surroundings as _,
+    UserInfo, phases,
+};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::subject::{Action, Subject};
+use super::{connect, is_pinned};
+use crate::admission::{ClusterAdmission, RequestSurroundings};
+use crate::go::quote::Quoted;
+use crate::http::body::Body;
+use crate::pipeline::Gateway;
+use crate::pipeline::error_map::Refusal;
+use crate::pipeline::forward::{ForwardContext, ForwardError, Rehearsal, RehearsalResponse, rehearse};
+use crate::pipeline::stages::{Authorized, ReviewedWrite};
+
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Lets webhooks review one request.
+pub(super) struct Reviewer<'a> {
+    pub(super) gateway: &'a Gateway,
+    pub(super) context: &'a ForwardContext,
+    pub(super) admission: &'a ClusterAdmission,
+    pub(super) surroundings: &'a RequestSurroundings<'a>,
+    pub(super) subject: &'a Subject,
+}
+
+/// Why there is nothing to send.
+pub(super) enum Stop {
+    /// The backend's response to the dry run or the read is the client's.
+    Answer(Box<Response<Body>>),
+    /// The object has changed during the review.
+    Again,
+    /// The request is refused.
+    Refused(Refusal),
+    /// The webhooks cannot be shown what the request would do, for this reason.
+    Unseen(String),
+}
+
+impl Stop {
+    pub(super) fn into_response(self) -> Result<Response<Body>, Refusal> {
+        match self {
+            Self::Answer(response) => Ok(*response),
+            Self::Refused(refusal) => Err(refusal),
+            Self::Again => Err(Refusal::NotAdmitted(internal_error(
+                "the object changed during every review by admission webhooks; try again",
+            ))),
+            Self::Unseen(reason) => Err(Refusal::NotAdmitted(internal_error(&reason))),
+        }
+    }
+}
+
+impl<E: Into<Refusal>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+/// The client's request, as it is.
+pub(super) fn as_sent(body: Bytes) -> ReviewedWrite {
+    ReviewedWrite { target: None, content_type: None, body }
+}
+
+impl Reviewer<'_> {
+    /// What to send in the place of a write, and whether a conflict may be that of its pin.
+    pub(super) async fn review(
+        &self,
+        authorized: &Authorized,
+        body: &Bytes,
+    ) -> Result<(ReviewedWrite, bool), Stop> {
+        let is_token =
+            self.subject.subresource == "token" && self.subject.resource.resource == "serviceaccounts";
+        match self.subject.action {
+            // A dry run would create a token that works.
+            Action::Create if is_token || !is_pinned(self.admission) => {
+                Ok((self.create_as_sent(authorized, body).await?, false))
+            }
+            _ if !is_pinned(self.admission) => Err(Stop::Unseen(
+                "with requestLevel, the gateway shows webhooks only CREATE and CONNECT".to_owned(),
+            )),
+            Action::DeleteCollection => Err(Stop::Unseen(
+                "the gateway cannot show webhooks the objects that a deletecollection deletes".to_owned(),
+            )),
+            action => self.pinned(authorized, body, action).await,
+        }
+    }
+
+    /// Reviews a connection; the changed target, if webhooks change the options.
+    pub(super) async fn connect(&self, authorized: &Authorized) -> Result<Option<PathAndQuery>, Stop> {
+        let (info, request) = (authorized.info(), authorized.request());
+        let parts = info.resource().map_or("", |resource| resource.parts);
+        let raw = request.uri().query().unwrap_or_default();
+        let Some(options) = connect::options(self.subject, info.path(), parts, raw) else {
+            return Err(Stop::Unseen("the gateway does not know the options of this connection".to_owned()));
+        };
+        // There is no dry run of a connection, and webhooks must not be called for a user who may not connect.
+        self.authorize(authorized).await?;
+        let attributes =
+            self.attributes(authorized, Operation::Connect, kind_of(&options), &self.subject.name, None);
+        let mut objects = Objects { object: Some(options.clone()), old_object: None };
+        let changed = self.mutate(&attributes, &mut objects).await?;
+        self.validate(&attributes, &objects).await?;
+        if !changed {
+            return Ok(None);
+        }
+        let current = request.uri().path_and_query().ok_or_else(|| unexpressible("connection"))?;
+        let after = objects.object.ok_or_else(|| unexpressible("connection"))?;
+        connect::target(current, &options, &after).map(Some).ok_or_else(|| unexpressible("connection"))
+    }
+
+    /// Asks the backend whether the user may make the request, where no dry run does.
+    pub(super) async fn authorize(&self, authorized: &Authorized) -> Result<(), Stop> {
+        Ok(self.surroundings.authorize_request(authorized.info()).await.map_err(Refusal::Access)?)
+    }
+
+    pub(super) fn attributes(
+        &self,
+        authorized: &Authorized,
+        operation: Operation,
+        kind: GroupVersionKind,
+        name: &str,
+        options: Option<Value>,
+    ) -> Attributes {
+        let user = authorized.identity();
+        let Subject { resource, subresource, namespace, .. } = self.subject;
+        let is_namespace = resource.group.is_empty() && resource.resource == "namespaces";
+        let dry_run = options.as_ref().and_then(|options| options.get("dryRun"));
+        Attributes {
+            operation,
+            kind,
+            resource: resource.clone(),
+            subresource: subresource.clone(),
+            name: name.to_owned(),
+            namespace: if is_namespace { name.to_owned() } else { namespace.clone() },
+            user: UserInfo {
+                username: user.name.clone(),
+                uid: user.uid.clone().unwrap_or_default(),
+                groups: user.groups.clone(),
+                extra: user.extra.clone().into_iter().collect(),
+            },
+            dry_run: dry_run.and_then(Value::as_array).is_some_and(|values| !values.is_empty()),
+            options,
+        }
+    }
+
+    /// Runs the mutating phase; whether the object has changed.
+    pub(super) async fn mutate(&self, attributes: &Attributes, objects: &mut Objects) -> Result<bool, Stop> {
+        let began = Instant::now();
+        let webhooks = &self.admission.webhooks().mutating;
+        let result = phases::mutate(webhooks, attributes, objects, None, self.surroundings).await;
+        self.count(Phase::Mutating, attributes.operation, result.is_err(), began);
+        Ok(result.map_err(|status| self.refused(status))?.changed)
+    }
+
+    /// Runs the validating phase.
+    pub(super) async fn validate(&self, attributes: &Attributes, objects: &Objects) -> Result<(), Stop> {
+        let began = Instant::now();
+        let webhooks = &self.admission.webhooks().validating;
+        let result = phases::validate(webhooks, attributes, objects, None, self.surroundings).await;
+        self.count(Phase::Validating, attributes.operation, result.is_err(), began);
+        result.map_err(|status| self.refused(status))
+    }
+
+    fn count(&self, phase: Phase, operation: Operation, rejected: bool, began: Instant) {
+        self.gateway.metrics.admission.step(phase, operation, rejected, began.elapsed());
+    }
+
+    fn refused(&self, status: Box<meta::Status>) -> Stop {
+        if self.surroundings.is_late() {
+            return ForwardError::Timeout.into();
+        }
+        Stop::Refused(Refusal::NotAdmitted(status))
+    }
+
+    /// Decides a request that webhooks cannot be shown: it passes only if every webhook that may match it has the
+    /// `failurePolicy` `Ignore`.
+    // threat: unreviewed-write
+    pub(super) async fn refuse_unseen(&self, authorized: &Authorized, reason: &str) -> Result<(), Refusal> {
+        let webhooks = self.admission.webhooks();
+        for operation in self.subject.action.operations() {
+            let attributes = self.attributes(
+                authorized,
+                *operation,
+                GroupVersionKind::default(),
+                &self.subject.name,
+                None,
+            );
+            let matcher = RequestMatcher::new(&attributes, None);
+            for webhook in webhooks.mutating.iter().chain(&webhooks.validating) {
+                if webhook.shadow
+                    || !matcher.may_call(webhook, self.surroundings).await.map_err(Refusal::NotAdmitted)?
+                {
+                    continue;
+                }
+                let error = format!("failed calling webhook {}: {reason}", Quoted(&webhook.name));
+                match webhook.failure_policy {
+                    FailurePolicy::Fail => return Err(Refusal::NotAdmitted(internal_error(&error))),
+                    FailurePolicy::Ignore => {
+                        self.surroundings.note(Event::FailedOpen { webhook, error: &error });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a rehearsal. The backend's refusal is the client's response, in the encoding that the client accepts.
+    pub(super) async fn rehearse(
+        &self,
+        authorized: &Authorized,
+        rehearsal: impl Fn() -> Option<Rehearsal>,
+    ) -> Result<RehearsalResponse, Stop> {
+        let too_long = || Stop::Unseen("the target of the dry run would be too long".to_owned());
+        let send = |rehearsal| rehearse(&self.gateway.pools, self.context, authorized, rehearsal);
+        let response = send(rehearsal().ok_or_else(too_long)?).await?;
+        if response.status.is_success() {
+            self.note_warnings(&response);
+            return Ok(response);
+        }
+        let accept = authorized.request().headers().get(ACCEPT);
+        if accept.is_none_or(|accept| accept == JSON) {
+            return Err(Stop::Answer(Box::new(response.into_response())));
+        }
+        let again = send(rehearsal().ok_or_else(too_long)?.in_encoding_of_client()).await?;
+        // What failed a moment ago may not fail now.
+        if again.status.is_success() {
+            return Err(Stop::Again);
+        }
+        Err(Stop::Answer(Box::new(again.into_response())))
+    }
+
+    fn note_warnings(&self, response: &RehearsalResponse) {
+        for value in response.headers.get_all(WARNING) {
+            if let Some(text) = warning_text(value) {
+                self.surroundings.note(Event::Warning(&text));
+            }
+        }
+    }
+}
+
+impl RehearsalResponse {
+    fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::bytes(self.body));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers;
+        response
+    }
+
+    /// The object in the response.
+    pub(super) fn object(&self) -> Result<Value, Stop> {
+        let unreadable = |error: String| {
+            let text = format!("the gateway cannot read the object of the dry run: {error}");
+            Stop::Refused(Refusal::NotAdmitted(internal_error(&text)))
+        };
+        let object = decode_value(&self.body).map_err(unreadable)?;
+        if object.is_object() { Ok(object) } else { Err(unreadable("it is not an object".to_owned())) }
+    }
+
+    pub(super) fn is_created(&self) -> bool {
+        self.status == StatusCode::CREATED
+    }
+}
+
+/// The changes of webhooks cannot be sent.
+pub(super) fn unexpressible(what: &str) -> Stop {
+    let text =
+        format!("the changes of admission webhooks cannot be expressed in the {what} that the client sent");
+    Stop::Refused(Refusal::NotAdmitted(internal_error(&text)))
+}
+
+/// The kind of an object.
+pub(super) fn kind_of(object: &Value) -> GroupVersionKind {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: text("kind").to_owned() }
+}
+
+/// The text of a `Warning` header.
+// apiserver: pkg/endpoints/filters/warning.go; RFC 7234, section 5.5
+fn warning_text(value: &HeaderValue) -> Option<String> {
+    let text = std::str::from_utf8(value.as_bytes()).ok()?;
+    let quoted = text.strip_prefix("299 - \"")?.strip_suffix('"')?;
+    let mut plain = String::with_capacity(quoted.len());
+    let mut characters = quoted.chars();
+    while let Some(character) = characters.next() {
+        plain.push(if character == '\\' { characters.next()? } else { character });
+    }
+    Some(plain)
+}

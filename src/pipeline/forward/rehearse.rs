@@ -1,0 +1,149 @@
+//! Requests that store nothing, on behalf of a request that is not admitted yet: its dry run, and reads of its object. They are
+//! sent as its user, by the same code that forwards requests, so that they show and allow what the user may do, and no more.
+//!
+//! A [`Rehearsal`] cannot be anything else: it is a GET, or the request itself with `dryRun=All`.
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue, RANGE,
+    TRANSFER_ENCODING,
+};
+use http::uri::PathAndQuery;
+use http::{Method, StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::{Map, Value};
+
+use super::prepare::prepare_parts;
+use super::{ForwardContext, ForwardError, PrepareError, send};
+use crate::backend::pools::Pools;
+use crate::go::url::decode_path;
+use crate::http::body::Body;
+use crate::http::hop_by_hop;
+use crate::http::transport::BodyError;
+use crate::pipeline::stages::Authorized;
+use crate::request::info::RequestInfo;
+
+/// The largest response that is read: an object in JSON may be longer than in the client's encoding.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// A request that stores nothing.
+#[derive(Debug)]
+pub(crate) struct Rehearsal {
+    method: Method,
+    target: PathAndQuery,
+    content_type: Option<HeaderValue>,
+    body: Bytes,
+    accepts_json: bool,
+}
+
+/// The whole response to a rehearsal.
+#[derive(Debug)]
+pub(crate) struct RehearsalResponse {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+/// Why there is no response.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RehearsalError {
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+}
+
+impl Rehearsal {
+    /// A read of `target`.
+    pub(crate) fn read(target: PathAndQuery) -> Self {
+        Self { method: Method::GET, target, content_type: None, body: Bytes::new(), accepts_json: true }
+    }
+
+    /// The dry run of a request, with this body in the place of the client's. `None` if its target would be too long.
+    ///
+    /// Not for a DELETE: with a body, it reads its options only from there.
+    pub(crate) fn dry_run(
+        authorized: &Authorized,
+        content_type: Option<HeaderValue>,
+        body: Bytes,
+    ) -> Option<Self> {
+        let method = authorized.request().method().clone();
+        if method == Method::DELETE {
+            return None;
+        }
+        let target = with_dry_run(authorized)?;
+        Some(Self { method, target, content_type, body, accepts_json: true })
+    }
+
+    /// The dry run of a DELETE with these `DeleteOptions`.
+    // apiserver: pkg/endpoints/handlers/delete.go, DeleteResource — with a body the query is ignored
+    pub(crate) fn dry_run_of_delete(
+        authorized: &Authorized,
+        mut options: Map<String, Value>,
+    ) -> Option<Self> {
+        if authorized.request().method() != Method::DELETE {
+            return None;
+        }
+        let target = with_dry_run(authorized)?;
+        options.insert("dryRun".to_owned(), Value::from(["All"].as_slice()));
+        let body = serde_json::to_vec(&options).ok()?.into();
+        Some(Self { method: Method::DELETE, target, content_type: Some(JSON), body, accepts_json: true })
+    }
+
+    /// With the client's own `Accept`.
+    #[must_use]
+    pub(crate) fn in_encoding_of_client(self) -> Self {
+        Self { accepts_json: false, ..self }
+    }
+}
+
+/// The target of a request with `dryRun=All`. A value that the client gave stays: the API server refuses any other one.
+fn with_dry_run(authorized: &Authorized) -> Option<PathAndQuery> {
+    let uri = authorized.request().uri();
+    let query = uri.query().map_or(String::new(), |query| format!("{query}&"));
+    format!("{}?{query}dryRun=All", uri.path()).parse().ok()
+}
+
+/// Sends a rehearsal as the user of the request, and reads the whole response.
+// threat: endless-response
+pub(crate) async fn rehearse(
+    pools: &Pools,
+    context: &ForwardContext,
+    authorized: &Authorized,
+    rehearsal: Rehearsal,
+) -> Result<RehearsalResponse, RehearsalError> {
+    let Rehearsal { method, target, content_type, body, accepts_json } = rehearsal;
+    // Decoded before, for the request itself; a read shortens it at most.
+    let path = decode_path(target.path()).unwrap_or_default().into_owned();
+    let info = RequestInfo::parse(&method, &path, target.query());
+    let mut parts = authorized.rehearsal(method, target, Body::bytes(body));
+    parts.info = info.unwrap_or(parts.info);
+    let headers = parts.request.headers_mut();
+    // Before the request's upgrade is recognized.
+    hop_by_hop::strip_hop_by_hop(headers);
+    // The body has a length of its own, and its response is read here.
+    for name in [CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT, ACCEPT_ENCODING, RANGE] {
+        headers.remove(name);
+    }
+    if accepts_json {
+        headers.insert(ACCEPT, JSON);
+    }
+    if let Some(content_type) = content_type {
+        headers.insert(CONTENT_TYPE, content_type);
+    }
+    let prepared = prepare_parts(parts, context)?;
+    // Not an upgrade, so that there is no tunnel.
+    let response = send(pools, prepared, context.clone(), || Box::new(())).await?;
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| {
+        match error.downcast::<BodyError>() {
+            Ok(error) => ForwardError::Answer(*error),
+            Err(error) => {
+                debug_assert!(error.is::<LengthLimitError>());
+                ForwardError::AnswerTooLarge
+            }
+        }
+    })?;
+    Ok(RehearsalResponse { status: head.status, headers: head.headers, body: body.to_bytes() })
+}
