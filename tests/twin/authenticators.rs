@@ -20,6 +20,8 @@ pub(crate) enum Setting {
     Flags,
     /// Authorization webhooks instead of RBAC, or in front of the backend's.
     Webhooks,
+    /// Admission webhooks.
+    Admission,
 }
 
 /// The issuers of service-account tokens; the first one signs.
@@ -68,7 +70,7 @@ pub(crate) fn flags(dir: &Path, mint: &Mint, setting: Setting) -> Vec<String> {
         format!("--authentication-token-webhook-config-file={}", file("webhook.kubeconfig")),
     ];
     match setting {
-        Setting::Config | Setting::Webhooks => {
+        Setting::Config | Setting::Webhooks | Setting::Admission => {
             flags.push(AUDIENCES.to_owned());
             flags.push(format!("--authentication-config={}", file("authentication.json")));
         }
@@ -127,7 +129,7 @@ pub(crate) fn probes(setting: Setting) -> Vec<Token> {
     let mut probes: Vec<Token> = vec!["last00.0123456789abcdef".into(), "{made:legacy-opaque}".into()];
     match setting {
         Setting::Flags => probes.push(rich("flags").into()),
-        Setting::Config | Setting::Webhooks => {
+        Setting::Config | Setting::Webhooks | Setting::Admission => {
             probes.extend(USABLE.iter().chain([&MOVED]).map(|issuer| Token::from(rich(issuer))));
             probes.push(token("distributed").with(distant).into());
         }

@@ -238,6 +238,12 @@ impl Case {
         self
     }
 
+    /// Uses the servers with admission webhooks.
+    pub(crate) fn by_admission(mut self) -> Self {
+        self.setting = Setting::Admission;
+        self
+    }
+
     /// Adds a token that the steps may send as `{token:NAME}`.
     pub(crate) fn token(mut self, name: &'static str, token: impl Into<Token>) -> Self {
         self.tokens.insert(name, token.into());

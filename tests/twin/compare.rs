@@ -6,6 +6,7 @@
 
 use crate::case::{Expected, Step, Values};
 use crate::client::{self, Answer, Broken};
+use crate::outside::Review;
 
 /// The headers that must be equal, with all values in order.
 const HEADERS: &[&str] = &[
@@ -127,6 +128,31 @@ pub(crate) fn differences(
     found
 }
 
+/// The reviews that webhooks have received, normalised: those of mutating webhooks in order, the others sorted.
+pub(crate) fn reviews(received: Vec<Review>, values: &Values) -> Vec<String> {
+    let (mut mutating, mut validating) = (Vec::new(), Vec::new());
+    for (webhook, review) in received {
+        let review = serde_json::to_string(&review).expect("JSON");
+        let text = format!("{webhook}: {}", normalise(&review, values));
+        if webhook.starts_with('m') { mutating.push(text) } else { validating.push(text) }
+    }
+    validating.sort_unstable();
+    mutating.extend(validating);
+    mutating
+}
+
+/// Differences between the reviews of both sides.
+pub(crate) fn review_differences(left: &[String], right: &[String]) -> Vec<String> {
+    let names = |reviews: &[String]| {
+        reviews.iter().filter_map(|review| review.split(':').next().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    if names(left) != names(right) {
+        return vec![format!("the webhooks asked: {:?} | {:?}", names(left), names(right))];
+    }
+    let pairs = left.iter().zip(right).filter(|(a, b)| a != b);
+    pairs.map(|(a, b)| format!("the reviews: {}", first_difference(a.as_bytes(), b.as_bytes()))).collect()
+}
+
 fn body(answer: &Answer, values: &Values) -> Vec<u8> {
     let bytes = decoded(answer);
     match std::str::from_utf8(&bytes) {
@@ -206,6 +232,8 @@ pub(crate) fn normalise(text: &str, values: &Values) -> String {
     let text = replace_shape(&text, "dddd-dd-ddTdd:dd:ddZ", "<time>");
     // Go's default format, in errors about tokens.
     let text = replace_shape(&text, "dddd-dd-dd dd:dd:dd", "<time>");
+    let text = replace_generated(&text, "kube-api-access-");
+    let text = replace_generated(&text, "{unique}-");
     let text = replace_ages(&text);
     let text = replace_after(&text, "resourceVersion", "<rv>");
     // Every server advertises its own address, also behind a proxy.
@@ -233,6 +261,23 @@ fn replace_shape(text: &str, shape: &str, by: &str) -> String {
         } else {
             out.push(first);
             rest = &rest[first.len_utf8()..];
+        }
+    }
+    out
+}
+
+/// Replaces the five characters that the server generates after `prefix`.
+fn replace_generated(text: &str, prefix: &str) -> String {
+    let mut pieces = text.split(prefix);
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        out.push_str(prefix);
+        match piece.split_at_checked(5) {
+            Some((suffix, rest)) if suffix.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+                out.push_str("<generated>");
+                out.push_str(rest);
+            }
+            _ => out.push_str(piece),
         }
     }
     out

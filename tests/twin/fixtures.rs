@@ -7,14 +7,19 @@ mod impersonation;
 
 use serde_json::{Value, json};
 
+use crate::admission::SELECTED_NAMESPACE;
 use crate::authorizers::AUTHORIZED;
 
 /// Paths with the object to post, the status to patch, or `null` to delete. All exist before the resource version
 /// `{rv}`.
 pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     let mut objects = Vec::new();
-    for name in ["twin", "twin-fixed"] {
-        objects.push(core("namespaces", "Namespace", name, None, json!({})));
+    for name in ["twin", "twin-fixed", SELECTED_NAMESPACE] {
+        let mut namespace = core("namespaces", "Namespace", name, None, json!({}));
+        if name == SELECTED_NAMESPACE {
+            namespace.1["metadata"]["labels"] = json!({"environment": "production"});
+        }
+        objects.push(namespace);
         objects.push(core("serviceaccounts", "ServiceAccount", "default", Some(name), json!({})));
     }
     for (number, name) in ["alpha", "beta", "gamma", "delta", "epsilon"].into_iter().enumerate() {
@@ -124,7 +129,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     objects.push(role(
         "twin-gateway",
         &json!([
-            {"apiGroups": [""], "resources": ["secrets", "serviceaccounts", "pods", "nodes"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": [""], "resources": ["secrets", "serviceaccounts", "pods", "nodes", "namespaces"], "verbs": ["get", "list", "watch"]},
             {"apiGroups": [""], "resources": ["secrets"], "verbs": ["patch"]},
             {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
         ]),

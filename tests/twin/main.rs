@@ -24,6 +24,7 @@
     reason = "a test program: a panic is a failed test, and its messages go to the terminal"
 )]
 
+mod admission;
 mod authenticators;
 mod authorizers;
 mod case;

@@ -1,6 +1,7 @@
-//! The servers outside the cluster that authenticators and authorizers call, on one port: OIDC issuers, a TokenReview
-//! webhook, and SubjectAccessReview webhooks.
+//! The servers outside the cluster that authenticators, authorizers and admission call, on one port: OIDC issuers, a TokenReview
+//! webhook, SubjectAccessReview webhooks, and admission webhooks.
 
+mod admission;
 mod authorization;
 mod issuers;
 mod webhook;
@@ -18,6 +19,7 @@ use crate::fixtures::credentials;
 use crate::listener::{Bound, Listener};
 use crate::mint::Mint;
 
+pub(crate) use admission::{AdmissionWebhooks, Review};
 pub(crate) use issuers::{MOVED, Rotation};
 pub(crate) use webhook::script;
 
@@ -28,6 +30,7 @@ type Answer = Response<Full<Bytes>>;
 pub(crate) struct Outside {
     pub(crate) mint: Arc<Mint>,
     pub(crate) rotation: Rotation,
+    pub(crate) admission: Arc<AdmissionWebhooks>,
     _listener: Listener,
 }
 
@@ -36,7 +39,9 @@ impl Outside {
         let bound = Bound::new(runtime)?;
         let mint = Arc::new(Mint::new(format!("https://127.0.0.1:{}", bound.port), credentials::made()));
         let rotation = Rotation::default();
+        let admission = Arc::new(AdmissionWebhooks::default());
         let services = Arc::new(Services {
+            admission: Arc::clone(&admission),
             mint: Arc::clone(&mint),
             rotation: rotation.clone(),
             webhook: webhook::Webhook::default(),
@@ -56,11 +61,12 @@ impl Outside {
                 server.serve_connection(TokioIo::new(stream), service).await.ok();
             }
         })?;
-        Ok(Self { mint, rotation, _listener: listener })
+        Ok(Self { mint, rotation, admission, _listener: listener })
     }
 }
 
 struct Services {
+    admission: Arc<AdmissionWebhooks>,
     mint: Arc<Mint>,
     rotation: Rotation,
     webhook: webhook::Webhook,
@@ -75,6 +81,8 @@ impl Services {
         let path = head.uri.path();
         if path.starts_with("/authorization/") {
             self.authorization.answer(&head, &body).await
+        } else if path.starts_with("/admission/") {
+            self.admission.answer(&head, &body).await
         } else if path.starts_with("/webhook/") {
             Some(self.webhook.answer(&head, &body))
         } else {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
+use crate::authenticators::Setting;
 use crate::case::{Case, Declared, Step, Values, case};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
@@ -187,6 +188,7 @@ impl Plan {
                         servers.stop(Side::Second);
                         servers.stop(Side::FlagsSecond);
                         servers.stop(Side::WebhooksSecond);
+                        servers.stop(Side::AdmissionSecond);
                     }
                     result
                 })
@@ -332,6 +334,11 @@ async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) 
         }
         last = right.as_ref().map_or(0, |answer| answer.status);
     }
+    if case.setting == Setting::Admission {
+        let reviews =
+            |values: &Values| compare::reviews(servers.outside.admission.take(&values.unique), values);
+        found.extend(compare::review_differences(&reviews(&reference_values), &reviews(&subject_values)));
+    }
     Ok(Compared { differences: found, last })
 }
 
@@ -378,10 +385,13 @@ pub(crate) fn side_of(servers: &TwinServers, side: Side) -> Result<(&client::Tar
     Ok((target, values))
 }
 
+/// How unique names begin.
+pub(crate) const UNIQUE_PREFIX: &str = "uniq";
+
 /// A name that is unique in this run, of constant length.
 pub(crate) fn unique() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    format!("uniq{:06}", NEXT.fetch_add(1, Ordering::Relaxed))
+    format!("{UNIQUE_PREFIX}{:06}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Tests of the harness: it must report differences.

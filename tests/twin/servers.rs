@@ -18,6 +18,7 @@ use testkit::pki::Issued;
 use testkit::real::{self, Programs, ServerProcess, SharedServers, Source, start_etcd};
 use tokio::runtime::Runtime;
 
+use crate::admission;
 use crate::authenticators::{self, Setting};
 use crate::authorizers;
 use crate::client::{Identity, Target};
@@ -43,6 +44,10 @@ pub(crate) enum Side {
     WebhooksReference,
     WebhooksSecond,
     WebhooksGateway,
+    /// The same servers with the admission webhooks of [`Setting::Admission`], and the same backend.
+    AdmissionReference,
+    AdmissionSecond,
+    AdmissionGateway,
 }
 
 impl Side {
@@ -59,6 +64,9 @@ impl Side {
             Self::WebhooksReference => "webhooks-reference",
             Self::WebhooksSecond => "webhooks-second",
             Self::WebhooksGateway => "webhooks-gateway",
+            Self::AdmissionReference => "admission-reference",
+            Self::AdmissionSecond => "admission-second",
+            Self::AdmissionGateway => "admission-gateway",
         }
     }
 
@@ -71,6 +79,9 @@ impl Side {
             (Setting::Webhooks, Self::Reference) => Self::WebhooksReference,
             (Setting::Webhooks, Self::Second) => Self::WebhooksSecond,
             (Setting::Webhooks, Self::Gateway) => Self::WebhooksGateway,
+            (Setting::Admission, Self::Reference) => Self::AdmissionReference,
+            (Setting::Admission, Self::Second) => Self::AdmissionSecond,
+            (Setting::Admission, Self::Gateway) => Self::AdmissionGateway,
             (_, side) => side,
         }
     }
@@ -79,12 +90,20 @@ impl Side {
         match self {
             Self::FlagsReference | Self::FlagsSecond | Self::FlagsGateway => Setting::Flags,
             Self::WebhooksReference | Self::WebhooksSecond | Self::WebhooksGateway => Setting::Webhooks,
+            Self::AdmissionReference | Self::AdmissionSecond | Self::AdmissionGateway => Setting::Admission,
             _ => Setting::Config,
         }
     }
 
     pub(crate) fn is_gateway(self) -> bool {
-        matches!(self, Self::Gateway | Self::Impersonating | Self::FlagsGateway | Self::WebhooksGateway)
+        matches!(
+            self,
+            Self::Gateway
+                | Self::Impersonating
+                | Self::FlagsGateway
+                | Self::WebhooksGateway
+                | Self::AdmissionGateway
+        )
     }
 }
 
@@ -151,6 +170,7 @@ impl TwinServers {
         write_pki(&dir, &authorities).map_err(text)?;
         authenticators::write(&dir, &outside.mint, &authorities.server.cert_pem()).map_err(text)?;
         authorizers::write(&dir, &outside.mint.issuer).map_err(text)?;
+        admission::write(&dir, &outside.mint.issuer, &authorities.server.cert_pem()).map_err(text)?;
         let mut roots = RootCertStore::empty();
         roots.add(authorities.server.cert.clone()).map_err(text)?;
         let roots = Arc::new(roots);
@@ -160,7 +180,9 @@ impl TwinServers {
         let admin = identity(&authorities.client.leaf().cn("admin").org("system:masters").issue());
         let inner = identity(&authorities.inner.leaf().cn("front-proxy").issue());
         let mint = &outside.mint;
-        let starter = Starter { programs: &programs, dir: &dir, roots, etcd_port, admin, inner, mint };
+        let webhook_ca = authorities.server.cert_pem();
+        let starter =
+            Starter { programs: &programs, dir: &dir, roots, etcd_port, admin, inner, mint, webhook_ca };
 
         let mut sides: Vec<Side> = wanted.to_vec();
         sides.push(Side::Reference);

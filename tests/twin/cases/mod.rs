@@ -1,5 +1,6 @@
 //! The cases, by group. Every group has cases for which the backend without the gateway responds differently.
 
+mod admission;
 mod answers;
 mod authorization;
 mod bootstrap;
@@ -39,6 +40,7 @@ pub(crate) fn all() -> Vec<Case> {
         front_proxy::cases(),
         impersonation::cases(),
         authorization::cases(),
+        admission::cases(),
         paths::cases(),
         answers::cases(),
         writes::cases(),

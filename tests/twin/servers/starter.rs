@@ -13,6 +13,7 @@ use rustls::RootCertStore;
 use testkit::real::{Programs, ServerProcess, eventually, free_ports, retry_on_collision};
 
 use super::{Server, Side, kubeconfig, text};
+use crate::admission;
 use crate::authenticators::{self, Setting};
 use crate::authorizers;
 use crate::client::{self, Identity, Request, Target, Until, Version};
@@ -31,6 +32,8 @@ pub(super) struct Starter<'a> {
     pub(super) admin: Identity,
     pub(super) inner: Identity,
     pub(super) mint: &'a Mint,
+    /// The CA of the webhooks.
+    pub(super) webhook_ca: String,
 }
 
 impl Starter<'_> {
@@ -49,6 +52,9 @@ impl Starter<'_> {
         let resource_version = self.post_fixtures(&reference.1.target, kubelet_port).await?;
         for (side, server) in &servers {
             self.wait_for_rights(*side, server).await?;
+            if side.setting() == Setting::Admission {
+                self.wait_for_webhooks(*side, server).await?;
+            }
         }
         let backend = servers.iter().find(|(side, _)| *side == Side::Backend);
         let backend = backend.map(|(_, server)| server.target.address);
@@ -93,8 +99,13 @@ impl Starter<'_> {
             flags.extend(authenticators::accounts(self.dir));
             flags.push(match side.setting() {
                 Setting::Webhooks => authorizers::flag(self.dir),
-                Setting::Config | Setting::Flags => "--authorization-mode=Node,RBAC".to_owned(),
+                Setting::Config | Setting::Flags | Setting::Admission => {
+                    "--authorization-mode=Node,RBAC".to_owned()
+                }
             });
+            if side.setting() != Setting::Admission {
+                flags.push(admission::DISABLED.to_owned());
+            }
             if side == Side::Backend {
                 flags.push(format!("--requestheader-client-ca-file={}", file("inner-ca.crt")));
                 flags.push(authenticators::AUDIENCES.to_owned());
@@ -164,6 +175,9 @@ impl Starter<'_> {
             if side.setting() == Setting::Webhooks {
                 flags.push(authorizers::flag(self.dir));
             }
+            if side.setting() == Setting::Admission {
+                flags.extend(admission::flags(self.dir));
+            }
             let program = Path::new(crate::PORTCULLIS);
             let mut process = ServerProcess::start(self.dir, side.name(), program, &flags)?;
             let target = self.target(port);
@@ -182,7 +196,8 @@ impl Starter<'_> {
     /// Creates the fixtures and returns the resource version of the last.
     async fn post_fixtures(&self, reference: &Target, kubelet_port: u16) -> Result<String, String> {
         let mut last = String::new();
-        for (path, object) in fixtures::objects(kubelet_port) {
+        let webhooks = admission::objects(&self.mint.issuer, &self.webhook_ca);
+        for (path, object) in fixtures::objects(kubelet_port).into_iter().chain(webhooks) {
             let (method, content): (_, &[u8]) = if path.ends_with("/status") {
                 ("PATCH", b"application/merge-patch+json")
             } else if object.is_null() {
@@ -255,6 +270,22 @@ impl Starter<'_> {
             let answer = self.send(side, &server.target, "admin", "system:masters", request).await;
             Ok(answer
                 .is_some_and(|answer| String::from_utf8_lossy(&answer.body).contains(r#""allowed":true"#)))
+        })
+        .await
+    }
+
+    /// Waits until the server calls the admission webhooks.
+    async fn wait_for_webhooks(&self, side: Side, server: &Server) -> Result<(), String> {
+        let annotations = serde_json::json!({"asks": "v1=deny;"});
+        let probe = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"generateName": "probe-", "annotations": annotations}});
+        eventually(&format!("{} webhooks", side.name()), async || {
+            let mut request = self.request("POST", "/api/v1/namespaces/twin/configmaps?dryRun=All");
+            request.body = Bytes::from(probe.to_string());
+            request.headers.push(("Content-Type".to_owned(), b"application/json".to_vec()));
+            let answer = self.send(side, &server.target, "admin", "system:masters", request).await;
+            Ok(answer
+                .is_some_and(|answer| String::from_utf8_lossy(&answer.body).contains("denied the request")))
         })
         .await
     }

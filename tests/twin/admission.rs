@@ -1,0 +1,155 @@
+//! The admission webhooks of [`Setting::Admission`](crate::authenticators::Setting): the same ones as objects in the API of the
+//! reference, and in the files of the gateway. Their answers are in the requests: `outside/admission.rs`.
+//!
+//! All servers share the objects, so the others run without the webhook plugins.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+
+/// The flag of the servers that do not call webhooks.
+pub(crate) const DISABLED: &str =
+    "--disable-admission-plugins=MutatingAdmissionWebhook,ValidatingAdmissionWebhook";
+/// A namespace with labels that webhooks select.
+pub(crate) const SELECTED_NAMESPACE: &str = "twin-selected";
+const DIRECTORY: &str = "admission";
+
+/// The webhooks, mutating and validating. `address` is that of the server of all webhooks.
+fn webhooks(address: &str, ca: &str) -> [Vec<Value>; 2] {
+    let ca = base64::engine::general_purpose::STANDARD.encode(ca);
+    let everything =
+        json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]);
+    let webhook = |name: &str, more: Value| {
+        let mut webhook = json!({
+            "name": format!("{name}.twin.test"),
+            "clientConfig": {"url": format!("{address}/admission/{name}"), "caBundle": ca},
+            "rules": everything,
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+            "timeoutSeconds": 2,
+        });
+        for (field, value) in more.as_object().expect("an object") {
+            webhook[field] = value.clone();
+        }
+        webhook
+    };
+    let on = |operations: &[&str], group: &str, version: &str, resource: &str, scope: &str| json!([{"operations": operations, "apiGroups": [group], "apiVersions": [version], "resources": [resource], "scope": scope}]);
+    let condition = |expression: &str| json!([{"name": "condition", "expression": expression}]);
+    let label = |key: &str, value: &str| json!({"matchLabels": {key: value}});
+    let of_condition =
+        |name: &str| format!("object.?metadata.annotations[?'condition'].orValue('') != 'skip-{name}'");
+    let strict = "request.operation != 'CREATE' || request.resource.resource != 'configmaps' || \
+                  !has(object.metadata.annotations) || !('fails' in object.metadata.annotations) || \
+                  object.data.absent == 'x'";
+    let authorizer = "request.resource.resource == 'configmaps' && object != null && has(object.metadata.labels) && \
+                      'authorizer' in object.metadata.labels && \
+                      authorizer.group('').resource('configmaps').namespace(request.namespace).check(object.metadata.labels['authorizer']).allowed() && \
+                      !authorizer.requestResource.check('fly').allowed()";
+    let closed = |name: &str, more: Value| {
+        let mut webhook = webhook(name, more);
+        webhook["clientConfig"]["url"] = json!("https://127.0.0.1:1/closed");
+        webhook["objectSelector"] = label("closed", name);
+        webhook
+    };
+    let mutating = vec![
+        webhook("m1", json!({})),
+        webhook(
+            "m2",
+            json!({"failurePolicy": "Ignore", "reinvocationPolicy": "IfNeeded",
+            "admissionReviewVersions": ["v1beta1", "v1"]}),
+        ),
+        webhook("m3", json!({"objectSelector": label("third", "yes")})),
+        webhook("mdelete", json!({"rules": on(&["DELETE"], "*", "*", "*/*", "*")})),
+        webhook(
+            "m4",
+            json!({"matchConditions": condition(&of_condition("m4")), "failurePolicy": "Ignore",
+            "rules": on(&["CREATE", "UPDATE"], "", "v1", "configmaps", "*")}),
+        ),
+    ];
+    let validating = vec![
+        webhook("v1", json!({})),
+        webhook("v2", json!({"failurePolicy": "Ignore", "admissionReviewVersions": ["v2", "v1beta1"]})),
+        webhook("vdelete", json!({"rules": on(&["DELETE"], "*", "*", "*/*", "*")})),
+        webhook("vnamespace", json!({"namespaceSelector": label("environment", "production")})),
+        webhook(
+            "vexpression",
+            json!({"namespaceSelector": {"matchExpressions": [
+            {"key": "environment", "operator": "NotIn", "values": ["production"]},
+            {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["twin", SELECTED_NAMESPACE]}]}}),
+        ),
+        webhook(
+            "vobject",
+            json!({"objectSelector": {"matchExpressions": [{"key": "pick", "operator": "In", "values": ["yes", "true"]}]}}),
+        ),
+        webhook("vstrict", json!({"matchConditions": condition(strict)})),
+        webhook("vlax", json!({"matchConditions": condition(strict), "failurePolicy": "Ignore"})),
+        webhook("vauthorizer", json!({"matchConditions": condition(authorizer)})),
+        webhook("vcluster", json!({"rules": on(&["*"], "*", "*", "*", "Cluster")})),
+        webhook(
+            "vnamespaced",
+            json!({"rules": on(&["CREATE", "DELETE"], "", "v1", "configmaps", "Namespaced")}),
+        ),
+        webhook("vscale", json!({"rules": on(&["UPDATE"], "apps", "v1", "*/scale", "*")})),
+        webhook("vstatus", json!({"rules": on(&["UPDATE"], "*", "*", "*/status", "*")})),
+        webhook("vpods", json!({"rules": on(&["*"], "", "v1", "pods/*", "*")})),
+        webhook(
+            "vexact",
+            json!({"matchPolicy": "Exact", "rules": on(&["*"], "autoscaling", "v1", "horizontalpodautoscalers", "*")}),
+        ),
+        closed("vdown", json!({})),
+        closed("vdownignored", json!({"failurePolicy": "Ignore"})),
+    ];
+    [mutating, validating]
+}
+
+fn configuration(kind: &str, name: &str, webhooks: &[Value]) -> Value {
+    json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}WebhookConfiguration"),
+        "metadata": {"name": name}, "webhooks": webhooks})
+}
+
+/// The configurations as objects of the API.
+pub(crate) fn objects(address: &str, ca: &str) -> Vec<(String, Value)> {
+    let [mutating, validating] = webhooks(address, ca);
+    [("Mutating", mutating), ("Validating", validating)]
+        .map(|(kind, webhooks)| {
+            let path =
+                format!("/apis/admissionregistration.k8s.io/v1/{}webhookconfigurations", kind.to_lowercase());
+            (path, configuration(kind, "twin", &webhooks))
+        })
+        .into()
+}
+
+/// Writes the configurations as files of the gateway.
+pub(crate) fn write(dir: &Path, address: &str, ca: &str) -> std::io::Result<()> {
+    let [mutating, validating] = webhooks(address, ca);
+    let mut plugins = Vec::new();
+    for (kind, webhooks) in [("Mutating", mutating), ("Validating", validating)] {
+        let folder = absolute(dir).join(kind);
+        fs::create_dir_all(&folder)?;
+        fs::write(
+            folder.join("webhooks.json"),
+            configuration(kind, "twin.static.k8s.io", &webhooks).to_string(),
+        )?;
+        plugins.push(json!({"name": format!("{kind}AdmissionWebhook"), "configuration": {
+            "apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration",
+            "staticManifestsDir": folder}}));
+    }
+    let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins});
+    fs::write(absolute(dir).join("admission.json"), configuration.to_string())
+}
+
+/// The flags of the gateway.
+pub(crate) fn flags(dir: &Path) -> [String; 2] {
+    let file = absolute(dir).join("admission.json");
+    [
+        format!("--admission-control-config-file={}", file.display()),
+        "--admission-mode=pinnedDryRun".to_owned(),
+    ]
+}
+
+/// The configuration requires absolute paths.
+fn absolute(dir: &Path) -> PathBuf {
+    std::path::absolute(dir.join(DIRECTORY)).expect("a path")
+}

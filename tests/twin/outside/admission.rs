@@ -1,0 +1,177 @@
+//! Admission webhooks. What they answer is in the object of the review, or else in the old object: `m1=deny;` is the answer of the
+//! webhook `m1`. Every review is kept for the case that caused it.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+
+use super::{Answer, status};
+use crate::run::UNIQUE_PREFIX;
+
+/// A review: the webhook, and what it was asked.
+pub(crate) type Review = (String, Value);
+
+/// All webhooks, and the reviews that they have received.
+#[derive(Debug, Default)]
+pub(crate) struct AdmissionWebhooks(Mutex<BTreeMap<String, Vec<Review>>>);
+
+/// Longer than the timeout of every webhook here.
+const SLOW: Duration = Duration::from_secs(4);
+
+impl AdmissionWebhooks {
+    /// Takes the reviews about the objects of a case on one side.
+    pub(crate) fn take(&self, unique: &str) -> Vec<Review> {
+        self.0.lock().expect("no panic").remove(unique).unwrap_or_default()
+    }
+
+    /// `None` closes the connection.
+    pub(super) async fn answer(&self, head: &http::request::Parts, body: &[u8]) -> Option<Answer> {
+        let name = head.uri.path().rsplit('/').next().unwrap_or_default();
+        let review: Value = serde_json::from_slice(body).unwrap_or_default();
+        let request = &review["request"];
+        let subject = if request["object"].is_null() { &request["oldObject"] } else { &request["object"] };
+        let behaviour = behaviour(&subject.to_string(), name);
+        if let Some(unique) = unique_in(&String::from_utf8_lossy(body)) {
+            let mut seen = review.clone();
+            seen["query"] = json!(head.uri.query());
+            let mut reviews = self.0.lock().expect("no panic");
+            reviews.entry(unique).or_default().push((name.to_owned(), seen));
+        }
+        if behaviour == "slow" {
+            tokio::time::sleep(SLOW).await;
+        }
+        respond(&behaviour, &review, subject)
+    }
+}
+
+/// The unique name of a case in a text.
+fn unique_in(text: &str) -> Option<String> {
+    let at = text.find(UNIQUE_PREFIX)?;
+    let rest = text.get(at..)?;
+    Some(rest.chars().take_while(char::is_ascii_alphanumeric).collect())
+}
+
+fn behaviour(text: &str, name: &str) -> String {
+    let marker = format!("{name}=");
+    let Some(at) = text.find(&marker) else { return "allow".to_owned() };
+    text[at + marker.len()..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect()
+}
+
+fn respond(behaviour: &str, review: &Value, subject: &Value) -> Option<Answer> {
+    let uid = review["request"]["uid"].clone();
+    let respond = |mut response: Value| {
+        response["uid"] = uid.clone();
+        super::json(
+            &json!({"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}),
+        )
+    };
+    let deny = |status: Value| respond(json!({"allowed": false, "status": status}));
+    let encoded = |patch: &str| base64::engine::general_purpose::STANDARD.encode(patch);
+    let patch =
+        |patch: &str| respond(json!({"allowed": true, "patchType": "JSONPatch", "patch": encoded(patch)}));
+    let review_of = |api_version: &str, kind: &str| {
+        super::json(
+            &json!({"apiVersion": api_version, "kind": kind, "response": {"uid": uid, "allowed": true}}),
+        )
+    };
+    let of_code = |code: u16, mut answer: Answer| {
+        *answer.status_mut() = http::StatusCode::from_u16(code).expect("a status");
+        answer
+    };
+    let failure = |code: u16, reason: &str| {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "the webhook says no",
+            "reason": reason, "code": code});
+        of_code(code, super::json(&status))
+    };
+    let add = |field: &str, key: &str, value: &str| {
+        let metadata = &subject["metadata"];
+        if metadata[field].is_object() {
+            patch(
+                &json!([{"op": "add", "path": format!("/metadata/{field}/{key}"), "value": value}])
+                    .to_string(),
+            )
+        } else {
+            patch(
+                &json!([{"op": "add", "path": format!("/metadata/{field}"), "value": {key: value}}])
+                    .to_string(),
+            )
+        }
+    };
+    Some(match behaviour {
+        "allow" | "slow" => respond(json!({"allowed": true})),
+        "deny" => deny(json!({"message": "no <way> & \"so on\"", "code": 403, "reason": "Forbidden"})),
+        "deny-bare" => respond(json!({"allowed": false})),
+        "deny-empty" => deny(json!({})),
+        "deny-reason" => deny(json!({"reason": "because"})),
+        "deny-success" => deny(json!({"status": "Success", "code": 200, "message": "fine"})),
+        "deny-code" => deny(json!({"code": 429, "message": "later", "details": {"retryAfterSeconds": 7}})),
+        "deny-599" => deny(json!({"code": 599, "message": "odd"})),
+        "deny-details" => deny(json!({"code": 422, "reason": "Invalid", "message": "bad", "details": {"name": "n", "group": "g",
+            "kind": "k", "uid": "u", "causes": [{"reason": "FieldValueInvalid", "message": "m", "field": "f"}]}})),
+        "deny-409" => deny(json!({"code": 409, "reason": "Conflict", "message": "a conflict of the webhook"})),
+        "deny-504" => deny(json!({"code": 504, "reason": "Timeout", "message": "a timeout of the webhook"})),
+        "warn" => respond(json!({"allowed": true, "warnings": ["first \"warning\" \\ of many", "second"]})),
+        "warn-deny" => respond(json!({"allowed": false, "warnings": ["denied with a warning"]})),
+        "warn-odd" => respond(json!({"allowed": true, "warnings": ["", "a\nb", "twice", "twice", "ünïcode \u{1F600}", "tab\there"]})),
+        "warn-long" => respond(json!({"allowed": true, "warnings": ["x".repeat(3000), "y".repeat(1096)]})),
+        "warn-longer" => respond(json!({"allowed": true, "warnings": ["x".repeat(3000), "ü".repeat(1097)]})),
+        "warn-many" => respond(json!({"allowed": true,
+            "warnings": (0..40).map(|number| format!("{number:02}{}", "z".repeat(298))).collect::<Vec<_>>()})),
+        "annotate" => respond(json!({"allowed": true, "auditAnnotations": {"key": "value", "not/valid/": "x"}})),
+        "nulls" => respond(json!({"allowed": true, "status": null, "warnings": null, "patch": null, "patchType": null})),
+        "unknown" => respond(json!({"allowed": true, "else": 1})),
+        "label" => add("labels", "added", "yes"),
+        "third" => add("labels", "third", "yes"),
+        "pick" => add("labels", "pick", "yes"),
+        "annotation" => add("annotations", "added", "yes"),
+        "remove" => patch(r#"[{"op": "remove", "path": "/metadata/annotations"}]"#),
+        "data" => patch(r#"[{"op": "add", "path": "/data", "value": {"replaced": "yes"}}]"#),
+        "noop" => patch("[]"),
+        "same" => patch(&json!([{"op": "replace", "path": "/metadata/annotations", "value": subject["metadata"]["annotations"]}]).to_string()),
+        "test" => patch(r#"[{"op": "test", "path": "/kind", "value": "Other"}]"#),
+        "missing" => patch(r#"[{"op": "remove", "path": "/spec/absent/x"}]"#),
+        "unknown-op" => patch(r#"[{"op": "put", "path": "/data"}]"#),
+        "type" => patch(r#"[{"op": "add", "path": "/data", "value": 5}]"#),
+        "extra-field" => patch(r#"[{"op": "add", "path": "/extra", "value": {"a": 1}}]"#),
+        "invalid" => patch(r#"[{"op": "add", "path": "/data", "value": {"bad key!": "x"}}]"#),
+        "rename" => patch(r#"[{"op": "replace", "path": "/metadata/name", "value": "renamed"}]"#),
+        "kind" => patch(r#"[{"op": "replace", "path": "/kind", "value": "Secret"}]"#),
+        "version" => patch(r#"[{"op": "add", "path": "/metadata/resourceVersion", "value": "1"}]"#),
+        "undecodable" => patch("[{"),
+        "object-patch" => patch(r#"{"op": "add"}"#),
+        "base64" => respond(json!({"allowed": true, "patchType": "JSONPatch", "patch": "%%%"})),
+        "patch-only" => respond(json!({"allowed": true, "patch": encoded("[]")})),
+        "type-only" => respond(json!({"allowed": true, "patchType": "JSONPatch"})),
+        "merge" => respond(json!({"allowed": true, "patchType": "Merge", "patch": encoded(r#"[{"op": "remove", "path": "/data"}]"#)})),
+        "empty-type" => respond(json!({"allowed": true, "patchType": "", "patch": encoded("[]")})),
+        "absent" => super::json(&json!({"apiVersion": review["apiVersion"], "kind": "AdmissionReview"})),
+        "uid" => super::json(&json!({"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": {"uid": "other", "allowed": true}})),
+        "no-uid" => super::json(&json!({"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": {"allowed": true}})),
+        "untyped" => super::json(&json!({"response": {"uid": uid, "allowed": true}})),
+        "beta" => review_of("admission.k8s.io/v1beta1", "AdmissionReview"),
+        "stable" => review_of("admission.k8s.io/v1", "AdmissionReview"),
+        "future" => review_of("admission.k8s.io/v2", "AdmissionReview"),
+        "wrong-kind" => review_of("admission.k8s.io/v1", "Foo"),
+        "status" => review_of("v1", "Status"),
+        "list" => super::json(&json!([])),
+        "text" => super::json(&json!("allowed")),
+        "garbage" => status(200, "not JSON"),
+        "empty" => status(200, ""),
+        "nothing" => status(204, ""),
+        "created" => of_code(201, respond(json!({"allowed": true}))),
+        "code-207" => of_code(207, respond(json!({"allowed": true}))),
+        "code-400" => status(400, "a bad request"),
+        "code-403" => status(403, "not you"),
+        "code-404" => status(404, "not here"),
+        "code-429" => status(429, "too many"),
+        "code-500" => status(500, "it is broken\n"),
+        "code-503" => status(503, "away"),
+        "status-500" => failure(500, "InternalError"),
+        "status-404" => failure(404, "NotFound"),
+        "close" => return None,
+        other => status(500, &format!("no behaviour is called {other}")),
+    })
+}
