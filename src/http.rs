@@ -15,4 +15,5 @@ pub(crate) mod status;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod transport;
+pub(crate) mod warning;
 pub(crate) mod webhook;

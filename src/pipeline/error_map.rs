@@ -46,6 +46,8 @@ pub(super) enum Refusal {
     Access(#[from] AccessRefusal),
     #[error("not admitted: {}", .0.message.as_deref().unwrap_or_default())]
     NotAdmitted(Box<meta::Status>),
+    #[error("{0}")]
+    BadRequest(&'static str),
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     #[error(transparent)]
@@ -80,6 +82,7 @@ impl Refusal {
             Self::RequestInfo(status)
             | Self::Impersonation(ImpersonationError::Forbidden(status))
             | Self::Access(AccessRefusal::Refused(status)) => (**status).clone(),
+            Self::BadRequest(message) => Status::bad_request(*message),
             Self::BadTimeout(bad) => Status::bad_request(bad.to_string()),
             Self::Unauthenticated(_) | Self::UnencodableIdentity(_) => Status::unauthorized(),
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),

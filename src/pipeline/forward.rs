@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout_at};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use prepare::write_trusted_headers;
 pub(crate) use prepare::{PrepareError, Prepared, prepare};
-pub(crate) use rehearse::{Rehearsal, RehearsalError, RehearsalResponse, rehearse};
+pub(crate) use rehearse::{Rehearsal, RehearsalError, RehearsalResponse, rehearse, rewritten_target};
 
 use crate::backend::Backend;
 use crate::backend::pool::SendError;

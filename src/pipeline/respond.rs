@@ -1,15 +1,14 @@
 //! The responses of the gateway itself, and the headers that the gateway adds to every response.
 
 use bytes::Bytes;
-use http::header::{
-    ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, STRICT_TRANSPORT_SECURITY, USER_AGENT, WARNING,
-};
+use http::header::{ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, STRICT_TRANSPORT_SECURITY, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 
 use super::AUDIT_ID;
 use super::error_map::{Refusal, RefusalResponse};
 use crate::http::body::Body;
 use crate::http::status::render::{Negotiation, render, render_denial};
+use crate::http::warning;
 
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 /// The length of a client's audit ID in log lines.
@@ -90,23 +89,9 @@ pub(super) fn add_headers(
     warnings: &[String],
     strict_transport_security: Option<&HeaderValue>,
 ) {
-    add_warnings(headers, warnings);
+    warning::add(headers, warnings);
     if let Some(directives) = strict_transport_security {
         headers.entry(STRICT_TRANSPORT_SECURITY).or_insert_with(|| directives.clone());
-    }
-}
-
-/// Adds one `Warning` header for each text, as kube-apiserver does.
-// apiserver: pkg/endpoints/filters/warning.go; RFC 7234, section 5.5
-fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
-    for text in warnings {
-        let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
-        let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) else {
-            continue;
-        };
-        if !headers.get_all(WARNING).iter().any(|existing| existing == value) {
-            headers.append(WARNING, value);
-        }
     }
 }
 

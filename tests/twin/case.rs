@@ -30,6 +30,8 @@ pub(crate) struct Case {
     /// Tokens, signed at the start of the case separately for each side.
     pub(crate) tokens: BTreeMap<&'static str, Token>,
     pub(crate) declared: Option<Declared>,
+    /// Whether `managedFields` are compared.
+    pub(crate) managed_fields: bool,
 }
 
 /// A difference of the gateway with a row in `docs/conformance.md`. The case fails if it does not occur, or if the
@@ -131,6 +133,7 @@ pub(crate) fn case(group: &'static str, name: &str, method: &str, target: &str) 
         setting: Setting::Config,
         tokens: BTreeMap::new(),
         declared: None,
+        managed_fields: true,
     }
 }
 
@@ -238,9 +241,17 @@ impl Case {
         self
     }
 
-    /// Uses the servers with admission webhooks.
+    /// Uses the servers with admission webhooks. `managedFields` are compared by [`Self::with_managed_fields`] only
+    /// (D-admission-managed-fields).
     pub(crate) fn by_admission(mut self) -> Self {
         self.setting = Setting::Admission;
+        self.managed_fields = false;
+        self
+    }
+
+    /// Compares `managedFields` as well.
+    pub(crate) fn with_managed_fields(mut self) -> Self {
+        self.managed_fields = true;
         self
     }
 

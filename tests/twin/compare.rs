@@ -81,6 +81,7 @@ pub(crate) fn differences(
     step: &Step,
     reference: (&Outcome, &Values),
     subject: (&Outcome, &Values),
+    managed_fields: bool,
 ) -> Vec<String> {
     let (left, right) = match (reference.0, subject.0) {
         // A timeout differs from a closed connection.
@@ -115,7 +116,12 @@ pub(crate) fn differences(
     if a != b {
         found.push(format!("number of Audit-Id headers: {a} | {b}"));
     }
-    let (a, b) = (body(left, reference.1), body(right, subject.1));
+    let (mut a, mut b) = (body(left, reference.1), body(right, subject.1));
+    if !managed_fields
+        && let (Some(left), Some(right)) = (without_managed_fields(&a), without_managed_fields(&b))
+    {
+        (a, b) = (left, right);
+    }
     if step.any_body.is_none() && a != b {
         let parsed = |body: &[u8]| serde_json::from_slice::<serde_json::Value>(body).ok();
         match (parsed(&a), parsed(&b)) {
@@ -129,9 +135,12 @@ pub(crate) fn differences(
 }
 
 /// The reviews that webhooks have received, normalised: those of mutating webhooks in order, the others sorted.
-pub(crate) fn reviews(received: Vec<Review>, values: &Values) -> Vec<String> {
+pub(crate) fn reviews(received: Vec<Review>, values: &Values, managed_fields: bool) -> Vec<String> {
     let (mut mutating, mut validating) = (Vec::new(), Vec::new());
-    for (webhook, review) in received {
+    for (webhook, mut review) in received {
+        if !managed_fields {
+            remove_managed_fields(&mut review);
+        }
         let review = serde_json::to_string(&review).expect("JSON");
         let text = format!("{webhook}: {}", normalise(&review, values));
         if webhook.starts_with('m') { mutating.push(text) } else { validating.push(text) }
@@ -139,6 +148,24 @@ pub(crate) fn reviews(received: Vec<Review>, values: &Values) -> Vec<String> {
     validating.sort_unstable();
     mutating.extend(validating);
     mutating
+}
+
+/// A JSON body without `managedFields`.
+fn without_managed_fields(body: &[u8]) -> Option<Vec<u8>> {
+    let mut body = serde_json::from_slice(body).ok()?;
+    remove_managed_fields(&mut body);
+    serde_json::to_vec(&body).ok()
+}
+
+fn remove_managed_fields(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            fields.remove("managedFields");
+            fields.values_mut().for_each(remove_managed_fields);
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(remove_managed_fields),
+        _ => {}
+    }
 }
 
 /// Differences between the reviews of both sides.

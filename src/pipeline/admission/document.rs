@@ -7,8 +7,9 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::{Map, Number, Value};
 
 /// Fields of `metadata` that the API server sets.
-const SERVER_FIELDS: [&str; 6] =
-    ["uid", "creationTimestamp", "resourceVersion", "generation", "selfLink", "managedFields"];
+pub(super) const SERVER_FIELDS: [&str; 5] =
+    ["uid", "creationTimestamp", "resourceVersion", "generation", "selfLink"];
+const MANAGED_FIELDS: &str = "managedFields";
 /// The longest part of a key that an error shows.
 const MAX_SHOWN_KEY: usize = 100;
 
@@ -112,9 +113,21 @@ pub(super) fn set_metadata(object: &mut Value, field: &str, value: &str) -> bool
 pub(super) fn remove_server_fields(object: &mut Value) {
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
     if let Some(metadata) = metadata {
-        for field in SERVER_FIELDS {
+        for field in SERVER_FIELDS.into_iter().chain([MANAGED_FIELDS]) {
             metadata.remove(field);
         }
+    }
+}
+
+/// Gives these fields of `metadata` the values that they have in `from`. Without `from`, or if it has none, they are removed.
+pub(super) fn keep_server_fields(object: &mut Value, from: Option<&Value>, fields: &[&str]) {
+    let from = from.and_then(|from| from.get("metadata"));
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    for field in fields {
+        match from.and_then(|from| from.get(field)).filter(|value| !value.is_null()) {
+            Some(value) => metadata.insert((*field).to_owned(), value.clone()),
+            None => metadata.remove(*field),
+        };
     }
 }
 

@@ -2,18 +2,23 @@
 //! `resourceVersion` of the stored object, and the object or the changes that the dry run has shown.
 
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::HeaderValue;
 use http::uri::PathAndQuery;
-use portcullis_admission::{Objects, Operation};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use portcullis_admission::review::internal_error;
+use portcullis_admission::{Attributes, Objects, Operation};
 use serde_json::{Map, Value, json};
 
 use super::document::{
-    carry_over, is_same, merge_patch, metadata, parse_unambiguous, remove_server_fields, set_metadata,
+    SERVER_FIELDS, carry_over, is_same, keep_server_fields, merge_patch, metadata, parse_unambiguous,
+    remove_server_fields, set_metadata,
 };
 use super::options::{delete_options_of_query, reviewed_delete_options, write_options};
 use super::reviewer::{JSON, Reviewer, Stop, as_sent, kind_of, unexpressible};
 use super::subject::{Action, PatchKind};
-use crate::pipeline::forward::{Rehearsal, RehearsalResponse};
+use crate::pipeline::error_map::Refusal;
+use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rewritten_target};
 use crate::pipeline::stages::{Authorized, ReviewedWrite};
 
 const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
@@ -59,7 +64,7 @@ impl Reviewer<'_> {
 
     /// Creates an object: of a generated name with the name that the webhooks have seen.
     async fn create(&self, authorized: &Authorized, body: &Bytes) -> Result<(ReviewedWrite, bool), Stop> {
-        let shown = self.dry_run(authorized, None, body).await?.object()?;
+        let shown = self.first_dry_run(authorized, body).await?.object()?;
         if is_status(&shown) {
             // Evictions and bindings are answered so, and not stored.
             let object = self.sent_object(authorized, body)?;
@@ -68,50 +73,51 @@ impl Reviewer<'_> {
         let sent = parse_unambiguous(body).ok();
         let generated = generated_name(&shown, sent.as_ref());
         let mut view = shown.clone();
-        remove_server_fields(&mut view);
-        carry_managed_fields(&mut view, &shown);
+        keep_server_fields(&mut view, None, &SERVER_FIELDS);
+        keep_server_fields(&mut view, sent.as_ref(), &["generation"]);
         if generated.is_some() {
             set_metadata(&mut view, "name", "");
         }
-        let name = if self.subject.name.is_empty() { metadata(&view, "name") } else { &self.subject.name };
-        let options = Some(write_options(Operation::Create, authorized.query().unwrap_or_default()));
-        let attributes =
-            self.attributes(authorized, Operation::Create, kind_of(&view), name, options.clone());
         let mut objects = Objects { object: Some(view.clone()), old_object: None };
-        let changed = self.mutate(&attributes, &mut objects).await?;
+        let changed = self.mutate(&self.created_attributes(authorized, &view), &mut objects).await?;
         let after = objects.object.unwrap_or_default();
         let (write, reviewed) = if changed || generated.is_some() {
             let candidates = creations(sent, &view, &after, generated.as_deref());
+            let mut candidates =
+                candidates.iter().map(|candidate| self.rewritten(authorized, candidate, JSON));
             if changed {
                 self.first_accepted(authorized, candidates).await?
             } else {
-                (candidates.into_iter().next().unwrap_or_default(), shown)
+                (candidates.next().unwrap_or_else(|| Err(unexpressible("object")))?, shown)
             }
         } else {
-            (Value::Null, shown)
+            (as_sent(body.clone()), shown)
         };
-        let name =
-            if self.subject.name.is_empty() { metadata(&reviewed, "name") } else { &self.subject.name };
-        let attributes = self.attributes(authorized, Operation::Create, kind_of(&reviewed), name, options);
+        let attributes = self.created_attributes(authorized, &reviewed);
         self.validate(&attributes, &Objects { object: Some(reviewed), old_object: None }).await?;
-        let write = if write.is_null() { as_sent(body.clone()) } else { json_body(&write)? };
         Ok((write, generated.is_some()))
+    }
+
+    fn created_attributes(&self, authorized: &Authorized, object: &Value) -> Attributes {
+        let name = if self.subject.name.is_empty() { metadata(object, "name") } else { &self.subject.name };
+        let options = write_options(Operation::Create, authorized.query().unwrap_or_default());
+        self.attributes(authorized, Operation::Create, kind_of(object), name, Some(options))
     }
 
     /// The first of several forms of an object that a dry run accepts, and what it shows.
     async fn first_accepted(
         &self,
         authorized: &Authorized,
-        candidates: Vec<Value>,
-    ) -> Result<(Value, Value), Stop> {
+        candidates: impl Iterator<Item = Result<ReviewedWrite, Stop>> + Send,
+    ) -> Result<(ReviewedWrite, Value), Stop> {
         let mut refused = None;
         for candidate in candidates {
-            let body = json_body(&candidate)?.body;
-            match self.dry_run(authorized, Some(JSON), &body).await {
+            let candidate = candidate?;
+            match self.second_dry_run(authorized, &candidate).await {
                 Ok(shown) => return Ok((candidate, shown.object()?)),
                 // The refusal of the client's own form is the client's.
-                Err(Stop::Answer(answer)) => {
-                    refused.get_or_insert(Stop::Answer(answer));
+                Err(stop @ (Stop::Answer(_) | Stop::Refused(_))) => {
+                    refused.get_or_insert(stop);
                 }
                 Err(stop) => return Err(stop),
             }
@@ -121,76 +127,58 @@ impl Reviewer<'_> {
 
     /// Replaces an object with what the dry run shows.
     async fn update(&self, authorized: &Authorized, body: &Bytes) -> Result<ReviewedWrite, Stop> {
-        let shown = self.shown(authorized, self.dry_run(authorized, None, body).await?).await?;
-        let (after, changed) = self.mutate_shown(authorized, &shown).await?;
-        let mut write = after;
+        let shown = self.shown(authorized, self.first_dry_run(authorized, body).await?).await?;
+        let mut view = shown.object.clone();
+        // What a client does not send is filled in after the mutating phase.
+        if let Some(sent) = parse_unambiguous(body).ok().filter(Value::is_object) {
+            keep_server_fields(&mut view, Some(&sent), &SERVER_FIELDS);
+        }
+        let (mut write, changed) = self.mutate_view(authorized, &shown, view).await?;
         if shown.old.is_none() {
             remove_server_fields(&mut write);
         }
         pin(&mut write, &shown)?;
-        let write = json_body(&write)?;
-        let reviewed = if changed {
-            let response =
-                self.dry_run(authorized, Some(JSON), &write.body).await.map_err(conflict_is_a_change)?;
-            again_of(&response, &shown)?
-        } else {
-            shown.object.clone()
-        };
-        self.validate_shown(authorized, &shown, reviewed).await?;
+        let write = self.rewritten(authorized, &write, JSON)?;
+        self.validate_write(authorized, shown, &write, changed).await?;
         Ok(write)
     }
 
     /// Patches an object with the difference between the stored object and what the dry run shows.
     async fn patch(&self, authorized: &Authorized, body: &Bytes) -> Result<ReviewedWrite, Stop> {
-        let shown = self.shown(authorized, self.dry_run(authorized, None, body).await?).await?;
+        let shown = self.shown(authorized, self.first_dry_run(authorized, body).await?).await?;
         let Some(old) = &shown.old else { return Err(Stop::Again) };
-        let (after, changed) = self.mutate_shown(authorized, &shown).await?;
-        let (mut before, mut wanted) = (old.clone(), after);
+        let (mut wanted, changed) = self.mutate_view(authorized, &shown, patched_view(&shown)).await?;
+        let mut before = old.clone();
         remove_server_fields(&mut before);
         remove_server_fields(&mut wanted);
         let mut write = merge_patch(&before, &wanted).ok_or_else(|| unexpressible("patch"))?;
         if !set_metadata(&mut write, "resourceVersion", shown.version()) {
             return Err(unexpressible("patch"));
         }
-        let write = ReviewedWrite { content_type: Some(MERGE_PATCH), ..json_body(&write)? };
-        let reviewed = if changed {
-            let response = self
-                .dry_run(authorized, Some(MERGE_PATCH), &write.body)
-                .await
-                .map_err(conflict_is_a_change)?;
-            again_of(&response, &shown)?
-        } else {
-            shown.object.clone()
-        };
-        self.validate_shown(authorized, &shown, reviewed).await?;
+        let write = self.rewritten(authorized, &write, MERGE_PATCH)?;
+        self.validate_write(authorized, shown, &write, changed).await?;
         Ok(write)
     }
 
     /// Applies the client's configuration, with the changes of webhooks.
     async fn apply(&self, authorized: &Authorized, body: &Bytes) -> Result<ReviewedWrite, Stop> {
-        let response = self.dry_run(authorized, None, body).await?;
+        let response = self.first_dry_run(authorized, body).await?;
         let mut write = parse_unambiguous(body).map_err(|error| {
             Stop::Unseen(format!("the gateway reads applied configurations in JSON only: {error}"))
         })?;
         let shown = self.shown(authorized, response).await?;
-        let (after, changed) = self.mutate_shown(authorized, &shown).await?;
+        let view = patched_view(&shown);
+        let (after, changed) = self.mutate_view(authorized, &shown, view.clone()).await?;
         if changed {
-            carry_over(&mut write, &shown.object, &after);
+            carry_over(&mut write, &view, &after);
         }
         pin(&mut write, &shown)?;
-        let write = ReviewedWrite { content_type: None, ..json_body(&write)? };
-        let reviewed = if changed {
-            let response = self.dry_run(authorized, None, &write.body).await.map_err(conflict_is_a_change)?;
-            let reviewed = again_of(&response, &shown)?;
-            // What another manager owns cannot be removed by applying.
-            if !is_same(&reviewed, &after) {
-                return Err(unexpressible("applied configuration"));
-            }
-            reviewed
-        } else {
-            shown.object.clone()
-        };
-        self.validate_shown(authorized, &shown, reviewed).await?;
+        let write = ReviewedWrite { content_type: None, ..self.rewritten(authorized, &write, JSON)? };
+        let reviewed = self.validate_write(authorized, shown, &write, changed).await?;
+        // What another manager owns cannot be removed by applying.
+        if changed && !is_same(&reviewed, &after) {
+            return Err(unexpressible("applied configuration"));
+        }
         Ok(write)
     }
 
@@ -199,7 +187,7 @@ impl Reviewer<'_> {
         let raw = authorized.query().unwrap_or_default();
         let given = if body.is_empty() { None } else { Some(delete_options(body)?) };
         match &given {
-            None => self.rehearse(authorized, || Rehearsal::dry_run(authorized, None, Bytes::new())).await?,
+            None => self.rehearse(authorized, || Rehearsal::dry_run(authorized, Bytes::new())).await?,
             Some(options) => {
                 self.rehearse(authorized, || Rehearsal::dry_run_of_delete(authorized, options.clone()))
                     .await?
@@ -222,16 +210,53 @@ impl Reviewer<'_> {
         preconditions.as_object_mut().ok_or_else(|| unexpressible("options"))?.extend(pins);
         options.entry("kind").or_insert_with(|| "DeleteOptions".into());
         options.entry("apiVersion").or_insert_with(|| "v1".into());
-        json_body(&Value::Object(options))
+        let body = serde_json::to_vec(&options).map_err(|_| unexpressible("options"))?.into();
+        Ok(ReviewedWrite { target: None, content_type: Some(JSON), body })
     }
 
-    async fn dry_run(
+    /// The dry run of what the client sent.
+    async fn first_dry_run(&self, authorized: &Authorized, body: &Bytes) -> Result<RehearsalResponse, Stop> {
+        let response = self.rehearse(authorized, || Rehearsal::dry_run(authorized, body.clone())).await?;
+        self.note_warnings(&response);
+        Ok(response)
+    }
+
+    /// The dry run of what webhooks have changed. The API server fails if it cannot read it, as it does if a patch is applied to
+    /// an object.
+    // apiserver: pkg/admission/plugin/webhook/mutating/dispatcher.go, callAttrMutatingHook
+    async fn second_dry_run(
         &self,
         authorized: &Authorized,
-        content_type: Option<HeaderValue>,
-        body: &Bytes,
+        write: &ReviewedWrite,
     ) -> Result<RehearsalResponse, Stop> {
-        self.rehearse(authorized, || Rehearsal::dry_run(authorized, content_type.clone(), body.clone())).await
+        let target = write.target.as_ref();
+        let rehearsal = || {
+            let (content_type, body) = (write.content_type.clone(), write.body.clone());
+            Rehearsal::dry_run_of_rewritten(authorized, target?, content_type, body)
+        };
+        match self.rehearse(authorized, rehearsal).await {
+            Err(Stop::Answer(answer)) if answer.status == StatusCode::BAD_REQUEST => {
+                let status: meta::Status = serde_json::from_slice(&answer.body).unwrap_or_default();
+                let message = status.message.unwrap_or_default();
+                let cause = message
+                    .split_once(" cannot be handled as a ")
+                    .and_then(|(_, rest)| rest.split_once(": "));
+                let cause = cause.map_or(message.as_str(), |(_, cause)| cause);
+                Err(Stop::Refused(Refusal::NotAdmitted(internal_error(cause))))
+            }
+            result => result,
+        }
+    }
+
+    fn rewritten(
+        &self,
+        authorized: &Authorized,
+        body: &Value,
+        content_type: HeaderValue,
+    ) -> Result<ReviewedWrite, Stop> {
+        let target = rewritten_target(authorized).ok_or_else(|| unexpressible("target"))?;
+        let body = serde_json::to_vec(body).map_err(|_| unexpressible("object"))?.into();
+        Ok(ReviewedWrite { target: Some(target), content_type: Some(content_type), body })
     }
 
     /// The object of a dry run beside the stored one on which it is based.
@@ -265,36 +290,45 @@ impl Reviewer<'_> {
         let read = self.rehearse(authorized, || Some(Rehearsal::read(target.clone()))).await;
         match read {
             Ok(response) => Ok(Some(response.object()?)),
-            Err(Stop::Answer(answer)) if answer.status() == http::StatusCode::NOT_FOUND => Ok(None),
+            Err(Stop::Answer(answer)) if answer.status == StatusCode::NOT_FOUND => Ok(None),
             Err(stop) => Err(stop),
         }
     }
 
     /// Runs the mutating phase; the object afterwards, and whether it has changed.
-    async fn mutate_shown(&self, authorized: &Authorized, shown: &Shown) -> Result<(Value, bool), Stop> {
-        let mut view = shown.object.clone();
-        if shown.old.is_none() {
-            remove_server_fields(&mut view);
-            carry_managed_fields(&mut view, &shown.object);
-        }
+    async fn mutate_view(
+        &self,
+        authorized: &Authorized,
+        shown: &Shown,
+        view: Value,
+    ) -> Result<(Value, bool), Stop> {
         let attributes = self.shown_attributes(authorized, shown);
         let mut objects = Objects { object: Some(view), old_object: shown.old.clone() };
         let changed = self.mutate(&attributes, &mut objects).await?;
         Ok((objects.object.unwrap_or_default(), changed))
     }
 
-    async fn validate_shown(
+    /// Runs the validating phase with the object that a pinned write leads to, which it returns.
+    async fn validate_write(
         &self,
         authorized: &Authorized,
-        shown: &Shown,
-        reviewed: Value,
-    ) -> Result<(), Stop> {
-        let attributes = self.shown_attributes(authorized, shown);
-        let objects = Objects { object: Some(reviewed), old_object: shown.old.clone() };
-        self.validate(&attributes, &objects).await
+        shown: Shown,
+        write: &ReviewedWrite,
+        changed: bool,
+    ) -> Result<Value, Stop> {
+        let attributes = self.shown_attributes(authorized, &shown);
+        let reviewed = if changed {
+            let response = self.second_dry_run(authorized, write).await.map_err(conflict_is_a_change)?;
+            again_of(&response, &shown)?
+        } else {
+            shown.object
+        };
+        let objects = Objects { object: Some(reviewed), old_object: shown.old };
+        self.validate(&attributes, &objects).await?;
+        Ok(objects.object.unwrap_or_default())
     }
 
-    fn shown_attributes(&self, authorized: &Authorized, shown: &Shown) -> portcullis_admission::Attributes {
+    fn shown_attributes(&self, authorized: &Authorized, shown: &Shown) -> Attributes {
         let operation = shown.operation();
         let options = write_options(operation, authorized.query().unwrap_or_default());
         self.attributes(authorized, operation, kind_of(&shown.object), &self.subject.name, Some(options))
@@ -320,7 +354,7 @@ fn again_of(response: &RehearsalResponse, shown: &Shown) -> Result<Value, Stop> 
 /// A conflict of a pinned dry run: the object has changed since the first one.
 fn conflict_is_a_change(stop: Stop) -> Stop {
     match stop {
-        Stop::Answer(answer) if answer.status() == http::StatusCode::CONFLICT => Stop::Again,
+        Stop::Answer(answer) if answer.status == StatusCode::CONFLICT => Stop::Again,
         stop => stop,
     }
 }
@@ -354,14 +388,14 @@ fn generated_name(shown: &Value, sent: Option<&Value>) -> Option<String> {
         .then(|| name.to_owned())
 }
 
-/// Webhooks see who manages which fields.
-fn carry_managed_fields(view: &mut Value, shown: &Value) {
-    let managed = shown.get("metadata").and_then(|metadata| metadata.get("managedFields"));
-    if let (Some(managed), Some(metadata)) =
-        (managed, view.get_mut("metadata").and_then(Value::as_object_mut))
-    {
-        metadata.insert("managedFields".to_owned(), managed.clone());
+/// The object that mutating webhooks see of a patch: its generation is that of the stored one.
+fn patched_view(shown: &Shown) -> Value {
+    let mut view = shown.object.clone();
+    match &shown.old {
+        Some(old) => keep_server_fields(&mut view, Some(old), &["generation"]),
+        None => keep_server_fields(&mut view, None, &SERVER_FIELDS),
     }
+    view
 }
 
 fn is_status(object: &Value) -> bool {
@@ -377,9 +411,4 @@ fn delete_options(body: &Bytes) -> Result<Map<String, Value>, Stop> {
         Value::Object(options) => Ok(options),
         _ => Err(unseen("not an object".to_owned())),
     }
-}
-
-fn json_body(value: &Value) -> Result<ReviewedWrite, Stop> {
-    let body = serde_json::to_vec(value).map_err(|_| unexpressible("object"))?;
-    Ok(ReviewedWrite { target: None, content_type: Some(JSON), body: body.into() })
 }

@@ -18,7 +18,9 @@ use super::subject::{Action, Subject};
 use super::{connect, is_pinned};
 use crate::admission::{ClusterAdmission, RequestSurroundings};
 use crate::go::quote::Quoted;
+use crate::go::url::query;
 use crate::http::body::Body;
+use crate::http::warning;
 use crate::pipeline::Gateway;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{ForwardContext, ForwardError, Rehearsal, RehearsalResponse, rehearse};
@@ -38,7 +40,7 @@ pub(super) struct Reviewer<'a> {
 /// Why there is nothing to send.
 pub(super) enum Stop {
     /// The backend's response to the dry run or the read is the client's.
-    Answer(Box<Response<Body>>),
+    Answer(Box<RehearsalResponse>),
     /// The object has changed during the review.
     Again,
     /// The request is refused.
@@ -50,7 +52,7 @@ pub(super) enum Stop {
 impl Stop {
     pub(super) fn into_response(self) -> Result<Response<Body>, Refusal> {
         match self {
-            Self::Answer(response) => Ok(*response),
+            Self::Answer(response) => Ok(response.into_response()),
             Self::Refused(refusal) => Err(refusal),
             Self::Again => Err(Refusal::NotAdmitted(internal_error(
                 "the object changed during every review by admission webhooks; try again",
@@ -105,6 +107,10 @@ impl Reviewer<'_> {
         };
         // There is no dry run of a connection, and webhooks must not be called for a user who may not connect.
         self.authorize(authorized).await?;
+        // apiserver: pkg/endpoints/handlers/rest.go, ConnectResource
+        if query::pairs(raw).any(|(name, _)| name == "dryRun") {
+            return Err(Stop::Refused(Refusal::BadRequest("dryRun is not supported")));
+        }
         let attributes =
             self.attributes(authorized, Operation::Connect, kind_of(&options), &self.subject.name, None);
         let mut objects = Objects { object: Some(options.clone()), old_object: None };
@@ -224,24 +230,24 @@ impl Reviewer<'_> {
         let send = |rehearsal| rehearse(&self.gateway.pools, self.context, authorized, rehearsal);
         let response = send(rehearsal().ok_or_else(too_long)?).await?;
         if response.status.is_success() {
-            self.note_warnings(&response);
             return Ok(response);
         }
         let accept = authorized.request().headers().get(ACCEPT);
         if accept.is_none_or(|accept| accept == JSON) {
-            return Err(Stop::Answer(Box::new(response.into_response())));
+            return Err(Stop::Answer(Box::new(response)));
         }
         let again = send(rehearsal().ok_or_else(too_long)?.in_encoding_of_client()).await?;
         // What failed a moment ago may not fail now.
         if again.status.is_success() {
             return Err(Stop::Again);
         }
-        Err(Stop::Answer(Box::new(again.into_response())))
+        Err(Stop::Answer(Box::new(again)))
     }
 
-    fn note_warnings(&self, response: &RehearsalResponse) {
+    /// Passes on the warnings of the first dry run: the write may have another body.
+    pub(super) fn note_warnings(&self, response: &RehearsalResponse) {
         for value in response.headers.get_all(WARNING) {
-            if let Some(text) = warning_text(value) {
+            if let Some(text) = warning::text_of(value) {
                 self.surroundings.note(Event::Warning(&text));
             }
         }
@@ -283,17 +289,4 @@ pub(super) fn kind_of(object: &Value) -> GroupVersionKind {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
     GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: text("kind").to_owned() }
-}
-
-/// The text of a `Warning` header.
-// apiserver: pkg/endpoints/filters/warning.go; RFC 7234, section 5.5
-fn warning_text(value: &HeaderValue) -> Option<String> {
-    let text = std::str::from_utf8(value.as_bytes()).ok()?;
-    let quoted = text.strip_prefix("299 - \"")?.strip_suffix('"')?;
-    let mut plain = String::with_capacity(quoted.len());
-    let mut characters = quoted.chars();
-    while let Some(character) = characters.next() {
-        plain.push(if character == '\\' { characters.next()? } else { character });
-    }
-    Some(plain)
 }

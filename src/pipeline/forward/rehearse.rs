@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::prepare::prepare_parts;
 use super::{ForwardContext, ForwardError, PrepareError, send};
 use crate::backend::pools::Pools;
-use crate::go::url::decode_path;
+use crate::go::url::{decode_path, query};
 use crate::http::body::Body;
 use crate::http::hop_by_hop;
 use crate::http::transport::BodyError;
@@ -60,11 +60,22 @@ impl Rehearsal {
         Self { method: Method::GET, target, content_type: None, body: Bytes::new(), accepts_json: true }
     }
 
-    /// The dry run of a request, with this body in the place of the client's. `None` if its target would be too long.
-    ///
-    /// Not for a DELETE: with a body, it reads its options only from there.
-    pub(crate) fn dry_run(
+    /// The dry run of a request, with this body in the place of the client's. `None` if its target would be too long, and for
+    /// a DELETE with a body, which reads its options only from there.
+    // apiserver: pkg/endpoints/handlers/delete.go, DeleteResource
+    pub(crate) fn dry_run(authorized: &Authorized, body: Bytes) -> Option<Self> {
+        let method = authorized.request().method().clone();
+        if method == Method::DELETE && !body.is_empty() {
+            return None;
+        }
+        let target = with_dry_run(authorized.request().uri().path(), authorized.query())?;
+        Some(Self { method, target, content_type: None, body, accepts_json: true })
+    }
+
+    /// The dry run of a request that the gateway has rewritten to `target`, [`rewritten_target`], and this body.
+    pub(crate) fn dry_run_of_rewritten(
         authorized: &Authorized,
+        target: &PathAndQuery,
         content_type: Option<HeaderValue>,
         body: Bytes,
     ) -> Option<Self> {
@@ -72,12 +83,11 @@ impl Rehearsal {
         if method == Method::DELETE {
             return None;
         }
-        let target = with_dry_run(authorized)?;
+        let target = with_dry_run(target.path(), target.query())?;
         Some(Self { method, target, content_type, body, accepts_json: true })
     }
 
     /// The dry run of a DELETE with these `DeleteOptions`.
-    // apiserver: pkg/endpoints/handlers/delete.go, DeleteResource — with a body the query is ignored
     pub(crate) fn dry_run_of_delete(
         authorized: &Authorized,
         mut options: Map<String, Value>,
@@ -85,7 +95,7 @@ impl Rehearsal {
         if authorized.request().method() != Method::DELETE {
             return None;
         }
-        let target = with_dry_run(authorized)?;
+        let target = with_dry_run(authorized.request().uri().path(), authorized.query())?;
         options.insert("dryRun".to_owned(), Value::from(["All"].as_slice()));
         let body = serde_json::to_vec(&options).ok()?.into();
         Some(Self { method: Method::DELETE, target, content_type: Some(JSON), body, accepts_json: true })
@@ -98,11 +108,22 @@ impl Rehearsal {
     }
 }
 
-/// The target of a request with `dryRun=All`. A value that the client gave stays: the API server refuses any other one.
-fn with_dry_run(authorized: &Authorized) -> Option<PathAndQuery> {
-    let uri = authorized.request().uri();
-    let query = uri.query().map_or(String::new(), |query| format!("{query}&"));
-    format!("{}?{query}dryRun=All", uri.path()).parse().ok()
+/// The target with `dryRun=All`. A value that the client gave stays: the API server refuses any other one.
+fn with_dry_run(path: &str, query: Option<&str>) -> Option<PathAndQuery> {
+    let query = query.map_or(String::new(), |query| format!("{query}&"));
+    format!("{path}?{query}dryRun=All").parse().ok()
+}
+
+/// The target of a write with a body of the gateway: the API server has validated the fields of the client's body, and ignores
+/// those that webhooks add and it does not know.
+pub(crate) fn rewritten_target(authorized: &Authorized) -> Option<PathAndQuery> {
+    let raw = authorized.query().unwrap_or_default();
+    let others = raw.split('&').filter(|pair| {
+        let name = query::pairs(pair).next().map(|(name, _)| name);
+        !pair.is_empty() && name.as_deref() != Some("fieldValidation")
+    });
+    let query: String = others.flat_map(|pair| [pair, "&"]).collect();
+    format!("{}?{query}fieldValidation=Ignore", authorized.request().uri().path()).parse().ok()
 }
 
 /// Sends a rehearsal as the user of the request, and reads the whole response.

@@ -14,7 +14,10 @@ const OWN: &str = "/api/v1/namespaces/twin/configmaps/{unique}";
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = [answers(), warnings(), operations(), selections(), conditions(), bodies(), connections()];
-    all.concat().into_iter().map(Case::by_admission).collect()
+    let mut cases: Vec<Case> = all.concat().into_iter().map(Case::by_admission).collect();
+    let managers = create("who manages the fields that webhooks change", "m1=label;", 201);
+    cases.push(managers.declared("D-admission-managed-fields", 200).by_admission().with_managed_fields());
+    cases
 }
 
 /// A request of the administrator.
@@ -171,7 +174,10 @@ fn kinds() -> Vec<Kind> {
         Kind {
             name: "a cluster role",
             collection: "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-            object: || json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": []}),
+            object: || {
+                json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+                    "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]})
+            },
             patch: || json!({"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]}),
         },
         Kind {
