@@ -345,9 +345,15 @@ fn pin(write: &mut Value, shown: &Shown) -> Result<(), Stop> {
 
 /// The object of the second dry run, if it is based on the same stored object.
 fn again_of(response: &RehearsalResponse, shown: &Shown) -> Result<Value, Stop> {
-    let object = response.object()?;
-    let version = metadata(&object, "resourceVersion");
-    let same = if shown.old.is_some() { version == shown.version() } else { response.is_created() };
+    let mut object = response.object()?;
+    let same = match shown.old {
+        Some(_) => metadata(&object, "resourceVersion") == shown.version(),
+        None => response.is_created(),
+    };
+    if shown.old.is_none() {
+        // The pin, which the API server has ignored.
+        set_metadata(&mut object, "resourceVersion", "");
+    }
     if same { Ok(object) } else { Err(Stop::Again) }
 }
 

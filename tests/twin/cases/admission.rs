@@ -15,10 +15,46 @@ const OWN: &str = "/api/v1/namespaces/twin/configmaps/{unique}";
 pub(crate) fn cases() -> Vec<Case> {
     let all = [answers(), warnings(), operations(), selections(), conditions(), bodies(), connections()];
     let mut cases: Vec<Case> = all.concat().into_iter().map(Case::by_admission).collect();
+    for (name, id, status) in DECLARED {
+        let case = cases.iter_mut().find(|case| case.name == *name).expect("a case of this name");
+        *case = case.clone().declared(id, *status);
+    }
     let managers = create("who manages the fields that webhooks change", "m1=label;", 201);
     cases.push(managers.declared("D-admission-managed-fields", 200).by_admission().with_managed_fields());
     cases
 }
+
+/// The cases that a gateway cannot answer alike, with its last status.
+const DECLARED: &[(&str, &str, u16)] = &[
+    ("m1 answers extra-field", "D-admission-unknown-fields", 200),
+    ("m2 answers extra-field", "D-admission-unknown-fields", 200),
+    ("m1 answers type", "D-admission-types", 404),
+    ("m2 answers type", "D-admission-types", 404),
+    ("m1 answers garbage", "D-admission-answer", 404),
+    ("v1 answers garbage", "D-admission-answer", 404),
+    ("a lease is replaced: allowed", "D-admission-refused-first", 200),
+    ("a lease is replaced: changed", "D-admission-refused-first", 200),
+    ("a lease is replaced: denied", "D-admission-refused-first", 200),
+    ("a refusal of the API server in protobuf", "D-admission-refused-first", 422),
+    ("an invalid object", "D-admission-refused-first", 422),
+    ("an old resourceVersion", "D-admission-refused-first", 409),
+    ("a name that is taken", "D-admission-refused-first", 409),
+    ("a namespace object by its own labels", "D-admission-prepared", 403),
+    ("a namespace object without the labels", "D-admission-prepared", 201),
+    ("a namespace object with a new label", "D-admission-prepared", 403),
+    ("a namespace object is not of scope Namespaced", "D-admission-prepared", 201),
+    ("a pod", "D-admission-prepared", 201),
+    ("an eviction", "D-admission-prepared", 403),
+    ("a binding", "D-admission-prepared", 403),
+    ("an access review", "D-admission-prepared", 403),
+    ("a scale that is replaced", "D-admission-prepared", 200),
+    ("a scale that is patched and denied", "D-admission-prepared", 200),
+    ("a token", "D-admission-tokens", 403),
+    ("a wrong dry run", "D-admission-dry-run", 422),
+    ("a denial in YAML", "D-yaml-style", 422),
+    ("a configuration that is applied in YAML", "D-admission-apply-yaml", 500),
+    ("deletion of a collection", "D-admission-deletecollection", 500),
+];
 
 /// A request of the administrator.
 fn by_admin(name: &str, method: &str, target: &str) -> Case {
@@ -386,7 +422,7 @@ fn selections() -> Vec<Case> {
         maps("a webhook that is away", json!({"closed": "vdown"}), "", 500),
         maps("a webhook that is away and ignored", json!({"closed": "vdownignored"}), "", 201),
         by_admin("a cluster role is of scope Cluster", "POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles")
-            .json(r#"{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"{unique}","annotations":{"a":"vcluster=deny;"}},"rules":[]}"#)
+            .json(r#"{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"{unique}","annotations":{"a":"vcluster=deny;"}},"rules":[{"apiGroups":[""],"resources":["nodes"],"verbs":["get"]}]}"#)
             .answers(403),
         maps("a config map is not of scope Cluster", json!({}), "vcluster=deny;", 201),
         maps("a config map is of scope Namespaced", json!({}), "vnamespaced=deny;", 403),
@@ -613,7 +649,10 @@ fn bodies() -> Vec<Case> {
         by_admin("an access review", "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
             .json(r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"v1=deny;{unique}"}}}"#)
             .answers(403),
-        by_admin("deletion of a collection", "DELETE", &format!("{MAPS}?labelSelector=x%3D{{unique}}")).answers(200).declared("D-admission-deletecollection", 500),
+        by_admin("deletion of a collection", "DELETE", &format!("{MAPS}?labelSelector=x%3D{{unique}}")).answers(200),
+        by_admin("a configuration that is applied in YAML", "PATCH", &format!("{OWN}?fieldManager=twin"))
+            .body("application/apply-patch+yaml", b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '{unique}'}\n")
+            .answers(201),
     ];
     for (name, asks, status) in
         [("a generated name", "v1=warn;", 201), ("a generated name and a change", "m1=label;", 201)]
