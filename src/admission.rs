@@ -5,6 +5,7 @@
 //! request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
 
 mod callers;
+mod dry_run;
 mod namespaces;
 pub(crate) mod settings;
 mod surroundings;
@@ -22,6 +23,8 @@ use crate::backend::Backend;
 use crate::metrics::Metrics;
 use crate::user::UserInfo;
 use callers::Callers;
+pub(crate) use dry_run::DryRun;
+use dry_run::DryRunSupport;
 use namespaces::NamespaceLabels;
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::RequestSurroundings;
@@ -36,6 +39,7 @@ pub(crate) struct ClusterAdmission {
     callers: Callers,
     /// `None` if no webhook selects namespaces.
     namespaces: Option<Arc<NamespaceLabels>>,
+    dry_runs: DryRunSupport,
     authorizer: ClusterAuthorizer,
     metrics: Arc<Metrics>,
 }
@@ -93,6 +97,7 @@ impl ClusterAdmission {
             index: RuleIndex::new(&webhooks),
             callers: Callers::build(settings, place, before.map(|before| &before.callers))?,
             namespaces,
+            dry_runs: DryRunSupport::new(place),
             authorizer,
             metrics: Arc::clone(place.metrics),
             webhooks,

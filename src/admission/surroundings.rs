@@ -7,15 +7,16 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Method;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::review::internal_error;
 use portcullis_admission::{
-    Annotation, CallError, Event, ShadowOutcome, Surroundings, Webhook, WebhookResponse,
+    Annotation, CallError, Event, GroupVersionResource, ShadowOutcome, Surroundings, Webhook, WebhookResponse,
 };
 use portcullis_cel::{AccessDecision, AccessQuestion};
 use tokio::time::Instant;
 
-use super::ClusterAdmission;
+use super::{ClusterAdmission, DryRun};
 use crate::authz::{AccessError, AccessRefusal, NO_TRACE, of_expression};
 use crate::request::info::RequestInfo;
 use crate::sync::lock;
@@ -52,6 +53,16 @@ impl<'a> RequestSurroundings<'a> {
     /// Takes the warnings and annotations so far.
     pub(crate) fn take_notes(&self) -> AdmissionNotes {
         mem::take(&mut lock(&self.notes))
+    }
+
+    /// What a dry run of a write means; the reason, if that cannot be told.
+    pub(crate) async fn dry_run(
+        &self,
+        resource: &GroupVersionResource,
+        subresource: &str,
+        method: &Method,
+    ) -> Result<DryRun, String> {
+        self.admission.dry_runs.of(self.asker, resource, subresource, method).await
     }
 
     /// Asks the API servers whether the user may make the request, where no dry run does.

@@ -31,12 +31,12 @@ pub(crate) fn add(headers: &mut HeaderMap, texts: &[String]) {
     let given: Vec<HeaderValue> = headers.get_all(WARNING).iter().cloned().collect();
     for value in given {
         match text_of(&value) {
-            Some(text) => warnings.add(text),
+            Some(text) => warnings.add(&text),
             None => warnings.foreign.push(value),
         }
     }
     for text in texts {
-        warnings.add(text.clone());
+        warnings.add(text);
     }
     headers.remove(WARNING);
     for value in warnings.foreign.into_iter().chain(warnings.values) {
@@ -57,16 +57,16 @@ struct Warnings {
 
 impl Warnings {
     // warning.go, AddWarning
-    fn add(&mut self, text: String) {
+    fn add(&mut self, text: &str) {
         let is_full = self.is_shortening && self.characters >= MAX_TOTAL_CHARACTERS;
-        if text.is_empty() || is_full || !self.known.insert(text.clone()) {
+        if text.is_empty() || is_full || !self.known.insert(text.to_owned()) {
             return;
         }
         let length = text.chars().count();
-        self.ordered.push(text.clone());
+        self.ordered.push(text.to_owned());
         if self.is_shortening {
-            self.write_shortened(&text);
-        } else if header(&text).is_some() && self.characters + length > MAX_TOTAL_CHARACTERS {
+            self.write_shortened(text);
+        } else if header(text).is_some() && self.characters + length > MAX_TOTAL_CHARACTERS {
             self.is_shortening = true;
             self.characters = 0;
             self.values.clear();
@@ -74,7 +74,7 @@ impl Warnings {
                 self.write_shortened(&text);
             }
         } else {
-            self.write(&text, length);
+            self.write(text, length);
         }
     }
 

@@ -174,14 +174,14 @@ fn the_request_path_has_the_documented_stages() {
     let mut at = 0;
     for stage in &documented {
         let stage = stage.to_lowercase();
-        let variables = [format!("let {stage} = "), format!("let mut {stage} = ")];
+        let variables = [format!("let {stage} = "), format!("let mut {stage} = "), format!("({stage}) =>")];
         let found = variables
             .iter()
             .find_map(|variable| answer[at..].find(variable))
             .unwrap_or_else(|| panic!("{stage} is not constructed, or too early"));
         at += found;
     }
-    assert!(answer[at..].contains("forward::send("));
+    assert!(answer[at..].contains("self.forward(") && path.contains("forward::send("));
 }
 
 #[test]

@@ -94,6 +94,7 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
             json!({"status": {"phase": "Running"}}),
         ));
     }
+    objects.push(widgets());
     objects.extend(credentials::objects());
     // Only kube-controller-manager, which does not run here, aggregates the rules of `edit` and `view`.
     for namespace in ["twin", "twin-fixed"] {
@@ -158,6 +159,20 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     objects.extend(impersonation::objects());
     objects.push(binding("twin-authorized", None, "cluster-admin", "Group", AUTHORIZED));
     objects
+}
+
+/// A custom resource, with the subresources `status` and `scale`.
+fn widgets() -> (String, Value) {
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"replicas": {"type": "integer"}, "color": {"type": "string", "default": "blue"}}},
+        "status": {"type": "object", "properties": {"replicas": {"type": "integer"}}}}});
+    let object = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.twin.test"}, "spec": {
+            "group": "twin.test", "scope": "Namespaced",
+            "names": {"kind": "Widget", "listKind": "WidgetList", "plural": "widgets", "singular": "widget"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+                "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}}}]}});
+    ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(), object)
 }
 
 fn core(resource: &str, kind: &str, name: &str, namespace: Option<&str>, rest: Value) -> (String, Value) {

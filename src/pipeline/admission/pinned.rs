@@ -83,8 +83,7 @@ impl Reviewer<'_> {
         let after = objects.object.unwrap_or_default();
         let (write, reviewed) = if changed || generated.is_some() {
             let candidates = creations(sent, &view, &after, generated.as_deref());
-            let mut candidates =
-                candidates.iter().map(|candidate| self.rewritten(authorized, candidate, JSON));
+            let mut candidates = candidates.iter().map(|candidate| rewritten(authorized, candidate, JSON));
             if changed {
                 self.first_accepted(authorized, candidates).await?
             } else {
@@ -138,7 +137,7 @@ impl Reviewer<'_> {
             remove_server_fields(&mut write);
         }
         pin(&mut write, &shown)?;
-        let write = self.rewritten(authorized, &write, JSON)?;
+        let write = rewritten(authorized, &write, JSON)?;
         self.validate_write(authorized, shown, &write, changed).await?;
         Ok(write)
     }
@@ -155,7 +154,7 @@ impl Reviewer<'_> {
         if !set_metadata(&mut write, "resourceVersion", shown.version()) {
             return Err(unexpressible("patch"));
         }
-        let write = self.rewritten(authorized, &write, MERGE_PATCH)?;
+        let write = rewritten(authorized, &write, MERGE_PATCH)?;
         self.validate_write(authorized, shown, &write, changed).await?;
         Ok(write)
     }
@@ -173,7 +172,7 @@ impl Reviewer<'_> {
             carry_over(&mut write, &view, &after);
         }
         pin(&mut write, &shown)?;
-        let write = ReviewedWrite { content_type: None, ..self.rewritten(authorized, &write, JSON)? };
+        let write = ReviewedWrite { content_type: None, ..rewritten(authorized, &write, JSON)? };
         let reviewed = self.validate_write(authorized, shown, &write, changed).await?;
         // What another manager owns cannot be removed by applying.
         if changed && !is_same(&reviewed, &after) {
@@ -236,7 +235,7 @@ impl Reviewer<'_> {
         };
         match self.rehearse(authorized, rehearsal).await {
             Err(Stop::Answer(answer)) if answer.status == StatusCode::BAD_REQUEST => {
-                let status: meta::Status = serde_json::from_slice(&answer.body).unwrap_or_default();
+                let status = serde_json::from_slice::<meta::Status>(&answer.body).unwrap_or_default();
                 let message = status.message.unwrap_or_default();
                 let cause = message
                     .split_once(" cannot be handled as a ")
@@ -246,17 +245,6 @@ impl Reviewer<'_> {
             }
             result => result,
         }
-    }
-
-    fn rewritten(
-        &self,
-        authorized: &Authorized,
-        body: &Value,
-        content_type: HeaderValue,
-    ) -> Result<ReviewedWrite, Stop> {
-        let target = rewritten_target(authorized).ok_or_else(|| unexpressible("target"))?;
-        let body = serde_json::to_vec(body).map_err(|_| unexpressible("object"))?.into();
-        Ok(ReviewedWrite { target: Some(target), content_type: Some(content_type), body })
     }
 
     /// The object of a dry run beside the stored one on which it is based.
@@ -333,6 +321,17 @@ impl Reviewer<'_> {
         let options = write_options(operation, authorized.query().unwrap_or_default());
         self.attributes(authorized, operation, kind_of(&shown.object), &self.subject.name, Some(options))
     }
+}
+
+/// A write with this body.
+fn rewritten(
+    authorized: &Authorized,
+    body: &Value,
+    content_type: HeaderValue,
+) -> Result<ReviewedWrite, Stop> {
+    let target = rewritten_target(authorized).ok_or_else(|| unexpressible("target"))?;
+    let body = serde_json::to_vec(body).map_err(|_| unexpressible("object"))?.into();
+    Ok(ReviewedWrite { target: Some(target), content_type: Some(content_type), body })
 }
 
 /// Pins a write to the stored object, or to its absence.

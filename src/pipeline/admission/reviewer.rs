@@ -16,7 +16,8 @@ use tokio::time::Instant;
 
 use super::subject::{Action, Subject};
 use super::{connect, is_pinned};
-use crate::admission::{ClusterAdmission, RequestSurroundings};
+use crate::admission::{ClusterAdmission, DryRun, RequestSurroundings};
+use crate::backend::sharing::extension_group;
 use crate::go::quote::Quoted;
 use crate::go::url::query;
 use crate::http::body::Body;
@@ -93,7 +94,42 @@ impl Reviewer<'_> {
             Action::DeleteCollection => Err(Stop::Unseen(
                 "the gateway cannot show webhooks the objects that a deletecollection deletes".to_owned(),
             )),
-            action => self.pinned(authorized, body, action).await,
+            action => {
+                self.require_dry_run(authorized).await?;
+                self.pinned(authorized, body, action).await
+            }
+        }
+    }
+
+    /// Refuses what a dry run could store. kube-apiserver's own resources have dry runs.
+    // threat: unreviewed-write
+    async fn require_dry_run(&self, authorized: &Authorized) -> Result<(), Stop> {
+        if extension_group(authorized.info().path()).is_none() {
+            return Ok(());
+        }
+        let Subject { resource, subresource, .. } = self.subject;
+        let dry_run = self.surroundings.dry_run(resource, subresource, authorized.request().method()).await;
+        match dry_run {
+            Ok(DryRun::Supported) => Ok(()),
+            Ok(DryRun::Unsupported) => Err(Stop::Unseen(
+                "the API server of the resource has no dry run, by which the gateway shows objects to webhooks".to_owned(),
+            )),
+            Ok(DryRun::Absent) => self.refuse_absent(authorized).await,
+            Err(error) => {
+                tracing::warn!(group = resource.group, version = resource.version, error, "cannot read an OpenAPI document");
+                Err(Stop::Unseen("the gateway cannot tell whether the API server of the resource has dry runs".to_owned()))
+            }
+        }
+    }
+
+    /// Refuses a request for a resource that is not served as the API server does.
+    async fn refuse_absent(&self, authorized: &Authorized) -> Result<(), Stop> {
+        let target = authorized.request().uri().path_and_query().cloned();
+        let read = || target.clone().map(Rehearsal::read);
+        match self.rehearse(authorized, read).await {
+            Err(Stop::Answer(answer)) if answer.status == StatusCode::NOT_FOUND => Err(Stop::Answer(answer)),
+            Err(stop @ Stop::Refused(_)) => Err(stop),
+            _ => Err(Stop::Unseen("the API server does not describe the resource in OpenAPI".to_owned())),
         }
     }
 

@@ -10,6 +10,7 @@ use crate::case::{BOTH, Case, H1, case};
 
 const GROUP: &str = "admission";
 const MAPS: &str = "/api/v1/namespaces/twin/configmaps";
+const WIDGETS: &str = "/apis/twin.test/v1/namespaces/twin/widgets";
 const OWN: &str = "/api/v1/namespaces/twin/configmaps/{unique}";
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -35,6 +36,9 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a lease is replaced: allowed", "D-admission-refused-first", 200),
     ("a lease is replaced: changed", "D-admission-refused-first", 200),
     ("a lease is replaced: denied", "D-admission-refused-first", 200),
+    ("a custom resource is replaced: allowed", "D-admission-refused-first", 200),
+    ("a custom resource is replaced: changed", "D-admission-refused-first", 200),
+    ("a custom resource is replaced: denied", "D-admission-refused-first", 200),
     ("a refusal of the API server in protobuf", "D-admission-refused-first", 422),
     ("an invalid object", "D-admission-refused-first", 422),
     ("an old resourceVersion", "D-admission-refused-first", 409),
@@ -49,6 +53,9 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("an access review", "D-admission-prepared", 403),
     ("a scale that is replaced", "D-admission-prepared", 200),
     ("a scale that is patched and denied", "D-admission-prepared", 200),
+    ("a custom resource with a scale", "D-admission-prepared", 200),
+    ("a custom resource with an unknown field", "D-admission-unknown-fields", 200),
+    ("a status of a custom resource", "D-admission-prepared", 200),
     ("a token", "D-admission-tokens", 403),
     ("a wrong dry run", "D-admission-dry-run", 422),
     ("a denial in YAML", "D-yaml-style", 422),
@@ -228,6 +235,12 @@ fn kinds() -> Vec<Kind> {
             object: || json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"a": "b"}}),
             patch: || json!({"stringData": {"c": "d"}}),
         },
+        Kind {
+            name: "a custom resource",
+            collection: WIDGETS,
+            object: || json!({"apiVersion": "twin.test/v1", "kind": "Widget", "spec": {"replicas": 1}}),
+            patch: || json!({"spec": {"replicas": 3}}),
+        },
     ]
 }
 
@@ -280,7 +293,11 @@ fn operations() -> Vec<Case> {
                 first("replaced")
                     .then("PUT", &own)
                     .json(&replaced.to_string())
-                    .answers(if kind.name == "a lease" { 422 } else { status(200) })
+                    .answers(if matches!(kind.name, "a lease" | "a custom resource") {
+                        422
+                    } else {
+                        status(200)
+                    })
                     .then("GET", &own)
                     .answers(200),
             );
@@ -296,7 +313,7 @@ fn operations() -> Vec<Case> {
                 first("patched (strategic)")
                     .then("PATCH", &own)
                     .body("application/strategic-merge-patch+json", with_patch((kind.patch)()).as_bytes())
-                    .answers(status(200))
+                    .answers(if kind.name == "a custom resource" { 415 } else { status(200) })
                     .then("GET", &own)
                     .answers(200),
             );
@@ -501,6 +518,15 @@ fn bodies() -> Vec<Case> {
         object["metadata"] = json!({"name": "{unique}"});
         by_admin(name, "POST", deployment).json(&object.to_string()).answers(201)
     };
+    let widget = |name: &str, asks: &str| {
+        by_admin(name, "POST", WIDGETS)
+            .json(
+                &json!({"apiVersion": "twin.test/v1", "kind": "Widget",
+                "metadata": {"name": "{unique}", "annotations": {"asks": asks}}, "spec": {"replicas": 1}})
+                .to_string(),
+            )
+            .answers(201)
+    };
     let scale = format!("{deployment}/{{unique}}/scale");
     let scaled = |asks: &str| {
         json!({"apiVersion": "autoscaling/v1", "kind": "Scale",
@@ -630,6 +656,28 @@ fn bodies() -> Vec<Case> {
                 br#"{"metadata":{"annotations":{"asks":"vstatus=deny;"}},"status":{"replicas":2}}"#,
             )
             .answers(403),
+        widget("a custom resource with a scale", "")
+            .then("PUT", &format!("{WIDGETS}/{{unique}}/scale"))
+            .json(&scaled(""))
+            .answers(200)
+            .then("GET", &format!("{WIDGETS}/{{unique}}"))
+            .answers(200),
+        widget("a status of a custom resource", "")
+            .then("PATCH", &format!("{WIDGETS}/{{unique}}/status"))
+            .body("application/merge-patch+json", br#"{"metadata":{"annotations":{"asks":"vstatus=deny;"}},"status":{"replicas":2}}"#)
+            .answers(200)
+            .then("PATCH", &format!("{WIDGETS}/{{unique}}/status"))
+            .body("application/merge-patch+json", br#"{"status":{"replicas":3}}"#)
+            .answers(200)
+            .then("GET", &format!("{WIDGETS}/{{unique}}"))
+            .answers(200),
+        widget("a custom resource with an unknown field", "m1=extra-field;").then("GET", &format!("{WIDGETS}/{{unique}}")).answers(200),
+        by_admin("a custom resource that is not served", "POST", "/apis/twin.test/v1/namespaces/twin/gadgets")
+            .json(r#"{"apiVersion":"twin.test/v1","kind":"Gadget","metadata":{"name":"{unique}"}}"#)
+            .answers(404),
+        by_admin("a group that is not served", "POST", "/apis/absent.test/v1/namespaces/twin/gadgets")
+            .json(r#"{"apiVersion":"absent.test/v1","kind":"Gadget","metadata":{"name":"{unique}"}}"#)
+            .answers(404),
         by_admin("a pod", "POST", pods).json(&pod("m1=label;")).answers(201),
         by_admin("an eviction", "POST", pods)
             .json(&pod(""))

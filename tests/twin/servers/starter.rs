@@ -260,6 +260,18 @@ impl Starter<'_> {
             .await
             .map_err(|error| format!("{}: rights of {group} on {path}: {last}{error}", side.name()))?;
         }
+        // The custom resource, and its document, by which the gateway knows that it has dry runs.
+        for (path, text) in [
+            ("/apis/twin.test/v1/namespaces/twin/widgets", "WidgetList"),
+            ("/openapi/v3/apis/twin.test/v1", "/scale"),
+        ] {
+            eventually(&format!("{} {path}", side.name()), async || {
+                let sent =
+                    self.send(side, &server.target, "admin", "system:masters", self.request("GET", path));
+                Ok(sent.await.is_some_and(|answer| String::from_utf8_lossy(&answer.body).contains(text)))
+            })
+            .await?;
+        }
         // The last binding grants impersonation; a SubjectAccessReview checks it.
         let review = r#"{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{"user":"legacy-impersonator",
             "resourceAttributes":{"verb":"impersonate","resource":"users","name":"bob"}}}"#;

@@ -1,0 +1,306 @@
+//! Whether a resource of an API group that kube-apiserver does not serve itself has dry runs. An aggregated API server that has none
+//! would store what is only rehearsed, so this is never tried: its OpenAPI document must list the parameter `dryRun`.
+//!
+//! Custom resources look the same from outside; kube-apiserver publishes their documents.
+// kube-aggregator: pkg/controllers/openapiv3; OpenAPI 3.0, section 4.8.10
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::Method;
+use http_body_util::{BodyExt as _, Limited};
+use kube::client::Body;
+use lru::LruCache;
+use portcullis_admission::GroupVersionResource;
+use serde::Deserialize;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::AdmissionPlace;
+use crate::backend::kube_client;
+use crate::backend::shares::{FairShares, ShareLimits};
+use crate::go::url::path_segment;
+use crate::sync::lock;
+
+/// How long a document counts.
+const TTL: Duration = Duration::from_mins(1);
+/// How long a document counts for a resource that it does not have: a custom resource may be new.
+const MISSING_TTL: Duration = Duration::from_secs(2);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_DOCUMENT_BYTES: usize = 32 << 20;
+const MAX_DOCUMENTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(255);
+
+/// Reads of documents: a client can name any group.
+// threat: silent-backend
+const LIMITS: ShareLimits = ShareLimits {
+    permits: 16,
+    permits_per_client: 4,
+    queue: 1024,
+    queue_per_client: 128,
+    queue_timeout: Duration::from_secs(10),
+};
+
+/// What a dry run of a request means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DryRun {
+    /// It stores nothing.
+    Supported,
+    /// It may store something.
+    Unsupported,
+    /// There is no such resource.
+    Absent,
+}
+
+/// The documents of the API groups of a cluster.
+pub(super) struct DryRunSupport {
+    client: kube::Client,
+    runtime: Handle,
+    documents: Mutex<LruCache<(String, String), Arc<Document>>>,
+    shares: Arc<FairShares<Arc<str>>>,
+}
+
+/// The document of one group and version: requests that need it at once share one read.
+#[derive(Debug, Default)]
+struct Document(tokio::sync::Mutex<Option<Known>>);
+
+#[derive(Debug, Clone)]
+struct Known {
+    read: Instant,
+    /// `None` if the group is not served in this version.
+    operations: Option<Arc<Operations>>,
+}
+
+/// The operations of a group, by resource, subresource and method.
+#[derive(Debug, Default)]
+struct Operations {
+    all: HashSet<(String, String, String)>,
+    with_dry_run: HashSet<(String, String, String)>,
+}
+
+/// The part of an OpenAPI document that is read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct OpenApiDocument {
+    paths: HashMap<String, PathItem>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PathItem {
+    parameters: Vec<Parameter>,
+    post: Option<Operation>,
+    put: Option<Operation>,
+    patch: Option<Operation>,
+    delete: Option<Operation>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Operation {
+    parameters: Vec<Parameter>,
+}
+
+/// A parameter; one that is only referred to does not count.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Parameter {
+    name: String,
+    #[serde(rename = "in")]
+    place: String,
+}
+
+impl DryRunSupport {
+    pub(super) fn new(place: &AdmissionPlace<'_>) -> Self {
+        let client = {
+            let _runtime = place.runtime.enter();
+            kube_client::client(place.backend)
+        };
+        Self {
+            client,
+            runtime: place.runtime.clone(),
+            documents: Mutex::new(LruCache::new(MAX_DOCUMENTS)),
+            shares: Arc::new(FairShares::new(LIMITS)),
+        }
+    }
+
+    /// What a dry run of this method means; the reason, for the log, if that cannot be told.
+    pub(super) async fn of(
+        &self,
+        asker: &str,
+        resource: &GroupVersionResource,
+        subresource: &str,
+        method: &Method,
+    ) -> Result<DryRun, String> {
+        let GroupVersionResource { group, version, resource } = resource;
+        let document = {
+            let key = (group.clone(), version.clone());
+            Arc::clone(lock(&self.documents).get_or_insert(key, Arc::default))
+        };
+        let wanted = (resource.clone(), subresource.to_owned(), method.as_str().to_ascii_lowercase());
+        let (client, shares, asker) = (self.client.clone(), Arc::clone(&self.shares), Arc::from(asker));
+        let Some(path) = path_of(group, version) else { return Ok(DryRun::Absent) };
+        let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
+            let mut known = document.0.lock().await;
+            if let Some(answer) = known.as_ref().and_then(|known| known.answer(&wanted)) {
+                return Ok(answer);
+            }
+            let _permit = shares.acquire(asker, 1).await.map_err(|_| "too many reads are in progress")?;
+            let read = Instant::now();
+            let operations = timeout(READ_TIMEOUT, read_operations(client, &path)).await;
+            let operations = operations.map_err(|_| "no response in time".to_owned())??;
+            let current = known.insert(Known { read, operations: operations.map(Arc::new) });
+            Ok(current.operations.as_ref().map_or(DryRun::Absent, |operations| operations.answer(&wanted)))
+        }));
+        reading.await.unwrap_or_else(|_| Err("the read was cancelled".to_owned()))
+    }
+}
+
+impl Known {
+    /// `None` if the document is too old to tell.
+    fn answer(&self, wanted: &(String, String, String)) -> Option<DryRun> {
+        let answer = self.operations.as_ref().map_or(DryRun::Absent, |operations| operations.answer(wanted));
+        let ttl = if answer == DryRun::Absent { MISSING_TTL } else { TTL };
+        (self.read.elapsed() < ttl).then_some(answer)
+    }
+}
+
+impl Operations {
+    fn answer(&self, wanted: &(String, String, String)) -> DryRun {
+        if self.with_dry_run.contains(wanted) {
+            DryRun::Supported
+        } else if self.all.contains(wanted) {
+            DryRun::Unsupported
+        } else {
+            DryRun::Absent
+        }
+    }
+
+    fn of(document: OpenApiDocument) -> Self {
+        let mut operations = Self::default();
+        for (path, item) in document.paths {
+            let Some((resource, subresource)) = resource_of(&path) else { continue };
+            let common = has_dry_run(&item.parameters);
+            let methods =
+                [("post", item.post), ("put", item.put), ("patch", item.patch), ("delete", item.delete)];
+            for (method, operation) in methods {
+                let Some(operation) = operation else { continue };
+                let wanted = (resource.to_owned(), subresource.to_owned(), method.to_owned());
+                if common || has_dry_run(&operation.parameters) {
+                    operations.with_dry_run.insert(wanted.clone());
+                }
+                operations.all.insert(wanted);
+            }
+        }
+        operations
+    }
+}
+
+fn has_dry_run(parameters: &[Parameter]) -> bool {
+    parameters.iter().any(|parameter| parameter.name == "dryRun" && parameter.place == "query")
+}
+
+/// The resource and the subresource of a path such as `/apis/G/V/namespaces/{namespace}/R/{name}/S`. The path of a collection and that
+/// of an object have different methods.
+fn resource_of(path: &str) -> Option<(&str, &str)> {
+    let mut segments = path.strip_prefix("/apis/")?.split('/').skip(2);
+    let mut resource = segments.next()?;
+    let mut name = segments.next();
+    if resource == "namespaces" && name == Some("{namespace}") {
+        resource = segments.next()?;
+        name = segments.next();
+    }
+    let subresource = segments.next().unwrap_or_default();
+    let is_named = name.is_none_or(|name| name.starts_with('{'));
+    (is_named && resource != "watch" && segments.next().is_none()).then_some((resource, subresource))
+}
+
+fn path_of(group: &str, version: &str) -> Option<String> {
+    let [group, version] =
+        [group, version].map(|name| path_segment(name).ok().filter(|escaped| escaped == name));
+    Some(format!("/openapi/v3/apis/{}/{}", group?, version?))
+}
+
+/// Reads a document; `None` if there is none.
+async fn read_operations(client: kube::Client, path: &str) -> Result<Option<Operations>, String> {
+    let request = http::Request::get(path).header(http::header::ACCEPT, "application/json");
+    let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
+    let response = client.send(request).await.map_err(|error| error.to_string())?;
+    match response.status().as_u16() {
+        200 => {}
+        404 => return Ok(None),
+        status => return Err(format!("status {status}")),
+    }
+    let body = Limited::new(response.into_body(), MAX_DOCUMENT_BYTES).collect().await;
+    let body = body.map_err(|error| error.to_string())?.to_bytes();
+    let document = serde_json::from_slice::<OpenApiDocument>(&body).map_err(|error| error.to_string())?;
+    Ok(Some(Operations::of(document)))
+}
+
+impl fmt::Debug for DryRunSupport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DryRunSupport").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_operations_that_list_the_parameter_have_dry_runs() {
+        let dry_run = json!([{"name": "dryRun", "in": "query"}]);
+        let document = json!({"paths": {
+            "/apis/g/v/namespaces/{namespace}/widgets": {"post": {"parameters": dry_run}, "delete": {}, "get": {}},
+            "/apis/g/v/namespaces/{namespace}/widgets/{name}": {"put": {"parameters": dry_run}, "patch": {}},
+            "/apis/g/v/namespaces/{namespace}/widgets/{name}/status": {"parameters": dry_run, "put": {}},
+            "/apis/g/v/widgets": {"get": {}},
+            "/apis/g/v/watch/widgets": {"post": {"parameters": dry_run}},
+            "/apis/g/v/gadgets/{name}": {"put": {"parameters": [{"name": "dryRun", "in": "header"}, {"$ref": "#/x"}]}},
+            "/apis/g/v/": {"get": {}},
+        }});
+        let operations = Operations::of(serde_json::from_value(document).unwrap());
+        let answer = |resource: &str, subresource: &str, method: &str| {
+            operations.answer(&(resource.to_owned(), subresource.to_owned(), method.to_owned()))
+        };
+        assert_eq!(answer("widgets", "", "post"), DryRun::Supported);
+        assert_eq!(answer("widgets", "", "delete"), DryRun::Unsupported);
+        assert_eq!(answer("widgets", "", "put"), DryRun::Supported);
+        assert_eq!(answer("widgets", "", "patch"), DryRun::Unsupported);
+        assert_eq!(answer("widgets", "status", "put"), DryRun::Supported);
+        assert_eq!(answer("widgets", "scale", "put"), DryRun::Absent);
+        assert_eq!(answer("gadgets", "", "put"), DryRun::Unsupported);
+        assert_eq!(answer("watch", "", "post"), DryRun::Absent);
+    }
+
+    #[test]
+    fn a_document_counts_for_its_time() {
+        let operations = Operations { all: HashSet::from([wanted("a")]), with_dry_run: HashSet::new() };
+        let known = |age: Duration| Known {
+            read: Instant::now().checked_sub(age).unwrap(),
+            operations: Some(Arc::new(Operations { all: operations.all.clone(), ..Operations::default() })),
+        };
+        assert_eq!(known(Duration::ZERO).answer(&wanted("a")), Some(DryRun::Unsupported));
+        assert_eq!(known(MISSING_TTL).answer(&wanted("a")), Some(DryRun::Unsupported));
+        assert_eq!(known(TTL).answer(&wanted("a")), None);
+        assert_eq!(known(Duration::ZERO).answer(&wanted("b")), Some(DryRun::Absent));
+        assert_eq!(known(MISSING_TTL).answer(&wanted("b")), None);
+    }
+
+    fn wanted(resource: &str) -> (String, String, String) {
+        (resource.to_owned(), String::new(), "put".to_owned())
+    }
+
+    #[test]
+    fn no_group_names_another_path() {
+        assert_eq!(path_of("g.example", "v1").as_deref(), Some("/openapi/v3/apis/g.example/v1"));
+        for (group, version) in [("..", "v1"), ("a/b", "v1"), ("a", "%2e"), ("a", "v1?x")] {
+            assert_eq!(path_of(group, version), None, "{group} {version}");
+        }
+    }
+}
