@@ -11,6 +11,7 @@ pub(crate) mod settings;
 mod surroundings;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use portcullis_admission::Webhooks;
 use portcullis_admission::matching::{OperationSet, RuleIndex};
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 
 use crate::authz::ClusterAuthorizer;
 use crate::backend::Backend;
+use crate::backend::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use crate::metrics::Metrics;
 use crate::user::UserInfo;
 use callers::Callers;
@@ -28,6 +30,20 @@ use dry_run::DryRunSupport;
 use namespaces::NamespaceLabels;
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::RequestSurroundings;
+
+/// The memory of all objects that are being reviewed, in KiB. A user whose requests wait for webhooks holds only a share.
+// threat: silent-webhook
+const OBJECT_LIMITS: ShareLimits = ShareLimits {
+    permits: 256 << 10,
+    permits_per_client: 64 << 10,
+    queue: 1024,
+    queue_per_client: 128,
+    queue_timeout: Duration::from_secs(5),
+};
+/// The memory of a review by the size of its body: the object as the client sent it, as the API server shows it, and as it is
+/// stored, each parsed, and the review.
+const MEMORY_PER_BODY: u64 = 8;
+const MEMORY_PER_REVIEW: u64 = 64 << 10;
 
 /// The admission webhooks of a cluster, of one generation of the configuration.
 #[derive(Debug)]
@@ -40,6 +56,7 @@ pub(crate) struct ClusterAdmission {
     /// `None` if no webhook selects namespaces.
     namespaces: Option<Arc<NamespaceLabels>>,
     dry_runs: DryRunSupport,
+    objects: Arc<FairShares<Arc<str>>>,
     authorizer: ClusterAuthorizer,
     metrics: Arc<Metrics>,
 }
@@ -98,6 +115,10 @@ impl ClusterAdmission {
             callers: Callers::build(settings, place, before.map(|before| &before.callers))?,
             namespaces,
             dry_runs: DryRunSupport::new(place),
+            objects: before.map_or_else(
+                || Arc::new(FairShares::new(OBJECT_LIMITS)),
+                |before| Arc::clone(&before.objects),
+            ),
             authorizer,
             metrics: Arc::clone(place.metrics),
             webhooks,
@@ -124,6 +145,12 @@ impl ClusterAdmission {
         subresource: &str,
     ) -> bool {
         self.index.may_match(operations, group, version, resource, subresource)
+    }
+
+    /// Waits for the memory of a review with a body of at most this size, in the share of `asker`.
+    pub(crate) async fn reserve(&self, asker: &str, bytes: u64) -> Result<SharePermit, SharesExhausted> {
+        let weight = MEMORY_PER_REVIEW.saturating_add(bytes.saturating_mul(MEMORY_PER_BODY)) >> 10;
+        self.objects.acquire(asker.into(), u32::try_from(weight).unwrap_or(u32::MAX)).await
     }
 
     /// What the phases need for a request of `user`. What it makes the gateway ask counts in the share of `asker`.

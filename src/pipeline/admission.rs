@@ -22,6 +22,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Response;
 use http::StatusCode;
+use http_body::Body as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 
@@ -32,6 +33,8 @@ use super::forward::{ForwardContext, ForwardError, RehearsalError};
 use super::stages::{Admitted, Authorized, within};
 use crate::admission::ClusterAdmission;
 use crate::admission::settings::AdmissionMode;
+use crate::backend::pool::SendError;
+use crate::backend::shares::SharesExhausted;
 use crate::http::body::Body;
 use crate::http::transport::BodyError;
 use crate::listener::Connection;
@@ -40,7 +43,7 @@ use subject::{Action, Subject};
 
 /// The largest body of a request.
 // apiserver: pkg/server/config.go, MaxRequestBodyBytes
-const MAX_BODY_BYTES: usize = 3 << 20;
+const MAX_BODY_BYTES: u64 = 3 << 20;
 /// How often a write is reviewed, if its object changes meanwhile or its generated name is taken.
 const MAX_REVIEWS: usize = 8;
 
@@ -100,6 +103,7 @@ impl PendingReview {
             admission: &admission,
             surroundings: &surroundings,
             subject: &subject,
+            share: &share,
         };
         let result = within(deadline, reviewer.forward(authorized, connection)).await;
         log.note_warnings(surroundings.take_notes().warnings);
@@ -124,7 +128,11 @@ impl Reviewer<'_> {
             };
             return self.gateway.forward(admitted, self.context.clone(), connection).await;
         }
-        let body = read_body(&mut authorized).await?;
+        let body = authorized.take_body();
+        let size = body.size_hint().upper().unwrap_or(MAX_BODY_BYTES).min(MAX_BODY_BYTES);
+        let busy = |SharesExhausted| Refusal::Forward(ForwardError::Send(SendError::Busy));
+        let _memory = self.admission.reserve(self.share, size).await.map_err(busy)?;
+        let body = read_body(body).await?;
         let mut reviews = 1;
         loop {
             let (write, is_pinned) = match self.review(&authorized, &body).await {
@@ -152,8 +160,9 @@ impl Reviewer<'_> {
 }
 
 /// Reads the whole body, which the dry run and the write need.
-async fn read_body(authorized: &mut Authorized) -> Result<Bytes, Refusal> {
-    let body = Limited::new(authorized.take_body(), MAX_BODY_BYTES).collect().await;
+async fn read_body(body: Body) -> Result<Bytes, Refusal> {
+    let limit = usize::try_from(MAX_BODY_BYTES).unwrap_or(usize::MAX);
+    let body = Limited::new(body, limit).collect().await;
     let body = body.map_err(|error| match error.downcast::<BodyError>() {
         Ok(error) => Refusal::Forward(ForwardError::RequestBody(*error)),
         Err(error) if error.is::<LengthLimitError>() => Refusal::NotAdmitted(too_large()),

@@ -1,6 +1,8 @@
 //! The admission webhooks of [`Setting::Admission`](crate::authenticators::Setting): the same ones as objects in the API of the
 //! reference, and in the files of the gateway. Their answers are in the requests: `outside/admission.rs`.
 //!
+//! The webhook of Kubernetes' end-to-end tests is among them, for config maps with the label `agnhost`.
+//!
 //! All servers share the objects, so the others run without the webhook plugins.
 
 use std::fs;
@@ -16,8 +18,15 @@ pub(crate) const DISABLED: &str =
 pub(crate) const SELECTED_NAMESPACE: &str = "twin-selected";
 const DIRECTORY: &str = "admission";
 
-/// The webhooks, mutating and validating. `address` is that of the server of all webhooks.
-fn webhooks(address: &str, ca: &str) -> [Vec<Value>; 2] {
+/// Where webhooks are: those of `outside/admission.rs`, and that of Kubernetes' end-to-end tests.
+#[derive(Debug, Clone)]
+pub(crate) struct Addresses {
+    pub(crate) webhooks: String,
+    pub(crate) agnhost: String,
+}
+
+/// The webhooks, mutating and validating.
+fn webhooks(Addresses { webhooks: address, agnhost }: &Addresses, ca: &str) -> [Vec<Value>; 2] {
     let ca = base64::engine::general_purpose::STANDARD.encode(ca);
     let everything =
         json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]);
@@ -53,7 +62,16 @@ fn webhooks(address: &str, ca: &str) -> [Vec<Value>; 2] {
         webhook["objectSelector"] = label("closed", name);
         webhook
     };
+    let agnhost = |name: &str, path: &str| {
+        let mut webhook =
+            webhook(name, json!({"rules": on(&["CREATE", "UPDATE", "DELETE"], "", "v1", "configmaps", "*")}));
+        webhook["clientConfig"]["url"] = json!(format!("{agnhost}/{path}"));
+        webhook["objectSelector"] = label("agnhost", path);
+        webhook
+    };
     let mutating = vec![
+        agnhost("agnhost-mutates", "mutating-configmaps"),
+        agnhost("agnhost-labels", "add-label"),
         webhook("m1", json!({})),
         webhook(
             "m2",
@@ -69,6 +87,8 @@ fn webhooks(address: &str, ca: &str) -> [Vec<Value>; 2] {
         ),
     ];
     let validating = vec![
+        agnhost("agnhost-validates", "configmaps"),
+        agnhost("agnhost-denies", "always-deny"),
         webhook("v1", json!({})),
         webhook("v2", json!({"failurePolicy": "Ignore", "admissionReviewVersions": ["v2", "v1beta1"]})),
         webhook("vdelete", json!({"rules": on(&["DELETE"], "*", "*", "*/*", "*")})),
@@ -110,8 +130,8 @@ fn configuration(kind: &str, name: &str, webhooks: &[Value]) -> Value {
 }
 
 /// The configurations as objects of the API.
-pub(crate) fn objects(address: &str, ca: &str) -> Vec<(String, Value)> {
-    let [mutating, validating] = webhooks(address, ca);
+pub(crate) fn objects(addresses: &Addresses, ca: &str) -> Vec<(String, Value)> {
+    let [mutating, validating] = webhooks(addresses, ca);
     [("Mutating", mutating), ("Validating", validating)]
         .map(|(kind, webhooks)| {
             let path =
@@ -122,8 +142,8 @@ pub(crate) fn objects(address: &str, ca: &str) -> Vec<(String, Value)> {
 }
 
 /// Writes the configurations as files of the gateway.
-pub(crate) fn write(dir: &Path, address: &str, ca: &str) -> std::io::Result<()> {
-    let [mutating, validating] = webhooks(address, ca);
+pub(crate) fn write(dir: &Path, addresses: &Addresses, ca: &str) -> std::io::Result<()> {
+    let [mutating, validating] = webhooks(addresses, ca);
     let mut plugins = Vec::new();
     for (kind, webhooks) in [("Mutating", mutating), ("Validating", validating)] {
         let folder = absolute(dir).join(kind);

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use rustls::RootCertStore;
-use testkit::now;
 use testkit::pki::Issued;
 use testkit::real::{self, Programs, ServerProcess, SharedServers, Source, start_etcd};
+use testkit::{go_program::GoProgram, now};
 use tokio::runtime::Runtime;
 
-use crate::admission;
+use crate::admission::{self, Addresses};
 use crate::authenticators::{self, Setting};
 use crate::authorizers;
 use crate::client::{Identity, Target};
@@ -127,6 +127,7 @@ pub(crate) struct TwinServers {
     /// kube-controller-manager, started for the cases that need it.
     controllers: OnceLock<Result<ServerProcess, String>>,
     _etcd: ServerProcess,
+    _agnhost: Option<ServerProcess>,
     pub(crate) kubelet: Kubelet,
     pub(crate) outside: Outside,
 }
@@ -170,7 +171,15 @@ impl TwinServers {
         write_pki(&dir, &authorities).map_err(text)?;
         authenticators::write(&dir, &outside.mint, &authorities.server.cert_pem()).map_err(text)?;
         authorizers::write(&dir, &outside.mint.issuer).map_err(text)?;
-        admission::write(&dir, &outside.mint.issuer, &authorities.server.cert_pem()).map_err(text)?;
+        let wants_admission = wanted.iter().any(|side| side.setting() == Setting::Admission);
+        let agnhost = if wants_admission { Some(runtime.block_on(start_agnhost(&dir))?) } else { None };
+        let addresses = Addresses {
+            webhooks: outside.mint.issuer.clone(),
+            agnhost: agnhost
+                .as_ref()
+                .map_or_else(|| "https://127.0.0.1:1".to_owned(), |(_, address)| address.clone()),
+        };
+        admission::write(&dir, &addresses, &authorities.server.cert_pem()).map_err(text)?;
         let mut roots = RootCertStore::empty();
         roots.add(authorities.server.cert.clone()).map_err(text)?;
         let roots = Arc::new(roots);
@@ -181,8 +190,17 @@ impl TwinServers {
         let inner = identity(&authorities.inner.leaf().cn("front-proxy").issue());
         let mint = &outside.mint;
         let webhook_ca = authorities.server.cert_pem();
-        let starter =
-            Starter { programs: &programs, dir: &dir, roots, etcd_port, admin, inner, mint, webhook_ca };
+        let starter = Starter {
+            programs: &programs,
+            dir: &dir,
+            roots,
+            etcd_port,
+            admin,
+            inner,
+            mint,
+            webhook_ca,
+            addresses,
+        };
 
         let mut sides: Vec<Side> = wanted.to_vec();
         sides.push(Side::Reference);
@@ -204,6 +222,7 @@ impl TwinServers {
             resource_version,
             controllers: OnceLock::new(),
             _etcd: etcd,
+            _agnhost: agnhost.map(|(process, _)| process),
             kubelet,
             outside,
         })
@@ -256,6 +275,28 @@ impl TwinServers {
             drop(server.process.lock().map(|mut process| process.take()));
         }
     }
+}
+
+/// Starts the webhook of Kubernetes' end-to-end tests; its address.
+async fn start_agnhost(dir: &Path) -> Result<(ServerProcess, String), String> {
+    let program = GoProgram::build("webhook").ok_or("there is no Go here")?;
+    let file = |name: &str| dir.join(name).display().to_string();
+    real::retry_on_collision(async || {
+        let [port] = real::free_ports()?;
+        let flags = [
+            format!("--port={port}"),
+            format!("--tls-cert-file={}", file("server.crt")),
+            format!("--tls-private-key-file={}", file("server.key")),
+        ];
+        let mut process = ServerProcess::start(dir, "agnhost", program.path(), &flags)?;
+        real::eventually("agnhost", async || {
+            process.check()?;
+            Ok(tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok())
+        })
+        .await?;
+        Ok((process, format!("https://127.0.0.1:{port}")))
+    })
+    .await
 }
 
 /// The kubeconfig of a user whose certificate is in the directory of the run.

@@ -36,6 +36,8 @@ pub(super) struct Reviewer<'a> {
     pub(super) admission: &'a ClusterAdmission,
     pub(super) surroundings: &'a RequestSurroundings<'a>,
     pub(super) subject: &'a Subject,
+    /// The share in which what the request costs counts.
+    pub(super) share: &'a str,
 }
 
 /// Why there is nothing to send.

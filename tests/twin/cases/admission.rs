@@ -14,7 +14,8 @@ const WIDGETS: &str = "/apis/twin.test/v1/namespaces/twin/widgets";
 const OWN: &str = "/api/v1/namespaces/twin/configmaps/{unique}";
 
 pub(crate) fn cases() -> Vec<Case> {
-    let all = [answers(), warnings(), operations(), selections(), conditions(), bodies(), connections()];
+    let all =
+        [answers(), warnings(), operations(), selections(), conditions(), bodies(), connections(), agnhost()];
     let mut cases: Vec<Case> = all.concat().into_iter().map(Case::by_admission).collect();
     for (name, id, status) in DECLARED {
         let case = cases.iter_mut().find(|case| case.name == *name).expect("a case of this name");
@@ -713,6 +714,47 @@ fn bodies() -> Vec<Case> {
         );
     }
     cases
+}
+
+/// The webhook of Kubernetes' end-to-end tests.
+fn agnhost() -> Vec<Case> {
+    let map = |path: &str, data: Value| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{unique}", "labels": {"agnhost": path}}, "data": data})
+            .to_string()
+    };
+    let post = |name: &str, path: &str, data: Value, status: u16| {
+        let after = if status == 201 { 200 } else { 404 };
+        by_admin(name, "POST", MAPS).json(&map(path, data)).answers(status).then("GET", OWN).answers(after)
+    };
+    vec![
+        post("a change by agnhost", "mutating-configmaps", json!({"mutation-start": "yes"}), 201)
+            .then("PUT", OWN)
+            .json(&map("mutating-configmaps", json!({"mutation-start": "yes", "mutation-stage-1": "yes"})))
+            .answers(200)
+            .then("GET", OWN)
+            .answers(200),
+        post("no change by agnhost", "mutating-configmaps", json!({"a": "b"}), 201),
+        post("a label of agnhost", "add-label", json!({"a": "b"}), 201),
+        post("a config map that agnhost allows", "configmaps", json!({"webhook-e2e-test": "allowed"}), 201)
+            .then("PATCH", OWN)
+            .body(
+                "application/strategic-merge-patch+json",
+                br#"{"data":{"webhook-e2e-test":"webhook-disallow"}}"#,
+            )
+            .answers(400)
+            .then("PATCH", OWN)
+            .body("application/merge-patch+json", br#"{"data":{"other":"value"}}"#)
+            .answers(200)
+            .then("DELETE", OWN)
+            .answers(200),
+        post(
+            "a config map that agnhost denies",
+            "configmaps",
+            json!({"webhook-e2e-test": "webhook-disallow"}),
+            400,
+        ),
+        post("agnhost always denies", "always-deny", json!({}), 400),
+    ]
 }
 
 /// Connections.

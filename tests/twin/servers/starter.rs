@@ -13,7 +13,7 @@ use rustls::RootCertStore;
 use testkit::real::{Programs, ServerProcess, eventually, free_ports, retry_on_collision};
 
 use super::{Server, Side, kubeconfig, text};
-use crate::admission;
+use crate::admission::{self, Addresses};
 use crate::authenticators::{self, Setting};
 use crate::authorizers;
 use crate::client::{self, Identity, Request, Target, Until, Version};
@@ -34,6 +34,7 @@ pub(super) struct Starter<'a> {
     pub(super) mint: &'a Mint,
     /// The CA of the webhooks.
     pub(super) webhook_ca: String,
+    pub(super) addresses: Addresses,
 }
 
 impl Starter<'_> {
@@ -196,7 +197,7 @@ impl Starter<'_> {
     /// Creates the fixtures and returns the resource version of the last.
     async fn post_fixtures(&self, reference: &Target, kubelet_port: u16) -> Result<String, String> {
         let mut last = String::new();
-        let webhooks = admission::objects(&self.mint.issuer, &self.webhook_ca);
+        let webhooks = admission::objects(&self.addresses, &self.webhook_ca);
         for (path, object) in fixtures::objects(kubelet_port).into_iter().chain(webhooks) {
             let (method, content): (_, &[u8]) = if path.ends_with("/status") {
                 ("PATCH", b"application/merge-patch+json")
