@@ -13,6 +13,7 @@
 )]
 
 #[cfg(feature = "dev")]
+mod admission;
 mod authorization;
 mod bootstrap;
 mod bound_token_reads;

@@ -1,0 +1,383 @@
+//! Admission webhooks of the gateway, where a real API server cannot show it: API servers without dry runs, webhooks that
+//! misbehave, and what the API server receives. The rest is in the twin group `admission`.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use futures_util::future::{join_all, pending};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use testkit::self_check::{self, respond};
+use testkit::{BoxedBody, FakeBackend, Gateway, H2, Pki, flags, full, text, until};
+use tokio::net::TcpListener;
+
+use crate::gateway::InProcess as _;
+
+const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
+const MAPS: &str = "/api/v1/namespaces/n/configmaps";
+const WIDGETS: &str = "/apis/aggregated.test/v1/namespaces/n/widgets";
+const GADGETS: &str = "/apis/aggregated.test/v1/namespaces/n/gadgets";
+const OPENAPI: &str = "/openapi/v3/apis/aggregated.test/v1";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+
+/// A request as the API server has received it.
+#[derive(Debug, Clone)]
+struct Received {
+    method: Method,
+    target: String,
+    headers: HeaderMap,
+    body: Value,
+}
+
+impl Received {
+    /// Whether it could store something.
+    fn is_write(&self) -> bool {
+        let options = self.target.contains("dryRun=All") || self.body["dryRun"] == json!(["All"]);
+        self.method != Method::GET && !options && !self.target.starts_with(REVIEWS)
+    }
+
+    fn line(&self) -> String {
+        format!("{} {}", self.method, self.target)
+    }
+}
+
+/// An API server with one stored object, and a webhook.
+struct Admitting {
+    pki: Pki,
+    backend: FakeBackend,
+    webhook: FakeBackend,
+    received: Arc<Mutex<Vec<Received>>>,
+    /// The reviews, and what the webhook answers; `None`: never.
+    reviews: Arc<Mutex<Vec<Value>>>,
+}
+
+type Answer = dyn Fn(&Value) -> Option<Response<BoxedBody>> + Send + Sync;
+
+impl Admitting {
+    async fn start(answer: impl Fn(&Value) -> Option<Response<BoxedBody>> + Send + Sync + 'static) -> Self {
+        let pki = Pki::new();
+        let (received, reviews) =
+            (Arc::<Mutex<Vec<Received>>>::default(), Arc::<Mutex<Vec<Value>>>::default());
+        let record = Arc::clone(&received);
+        let self_check = |request: &Request<Incoming>| {
+            let path = request.uri().path();
+            if path == REVIEWS || path.starts_with("/openapi/") { None } else { self_check::answer(request) }
+        };
+        let backend = FakeBackend::with_self_check(&pki, H2, self_check, move |request| {
+            let record = Arc::clone(&record);
+            Box::pin(async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let body = serde_json::from_slice(&body).unwrap_or_default();
+                let target = head.uri.path_and_query().unwrap().as_str().to_owned();
+                let received = Received { method: head.method, target, headers: head.headers, body };
+                record.lock().unwrap().push(received.clone());
+                serve(&received)
+            })
+        })
+        .await;
+        let (record, answer) = (Arc::clone(&reviews), Arc::new(answer) as Arc<Answer>);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let webhook = FakeBackend::without_client_auth(&pki, listener, move |request| {
+            let (record, answer) = (Arc::clone(&record), Arc::clone(&answer));
+            Box::pin(async move {
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let review: Value = serde_json::from_slice(&body).unwrap();
+                record.lock().unwrap().push(review.clone());
+                match answer(&review) {
+                    Some(answer) => answer,
+                    None => pending().await,
+                }
+            })
+        });
+        Self { pki, backend, webhook, received, reviews }
+    }
+
+    /// Writes the files of one validating webhook.
+    fn write(&self, failure_policy: &str, timeout: u32) {
+        let ca = base64::engine::general_purpose::STANDARD.encode(self.pki.servers.cert_pem());
+        let manifest = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "policy.static.k8s.io"}, "webhooks": [{"name": "policy.example.com",
+                "clientConfig": {"url": format!("https://{}/validate", self.webhook.address), "caBundle": ca},
+                "rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}],
+                "failurePolicy": failure_policy, "timeoutSeconds": timeout,
+                "sideEffects": "None", "admissionReviewVersions": ["v1"]}]});
+        let folder = self.directory().join("validating");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("policy.json"), manifest.to_string()).unwrap();
+        let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": [
+            {"name": "ValidatingAdmissionWebhook", "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
+                "kind": "WebhookAdmissionConfiguration", "staticManifestsDir": folder}}]});
+        std::fs::write(self.directory().join("admission.json"), configuration.to_string()).unwrap();
+    }
+
+    fn directory(&self) -> &Path {
+        self.pki.directory.path()
+    }
+
+    fn gateway(&self, mode: &str) -> Gateway {
+        let mut flags = flags(&self.pki, self.backend.address);
+        let file = self.directory().join("admission.json");
+        flags.push(format!("--admission-control-config-file={}", file.display()));
+        flags.push(format!("--admission-mode={mode}"));
+        Gateway::with(flags)
+    }
+
+    /// What the API server has received since the last call, except the gateway's own questions.
+    fn received(&self) -> Vec<Received> {
+        let mut received = std::mem::take(&mut *self.received.lock().unwrap());
+        received.retain(|received| {
+            !received.target.starts_with("/openapi/") && !received.target.starts_with(REVIEWS)
+        });
+        received
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.received().iter().map(Received::line).collect()
+    }
+
+    fn reviews(&self) -> usize {
+        std::mem::take(&mut *self.reviews.lock().unwrap()).len()
+    }
+}
+
+/// The API server: an aggregated API has dry runs of widgets, and not of gadgets.
+fn serve(received: &Received) -> Response<BoxedBody> {
+    let path = received.target.split('?').next().unwrap();
+    let stored = |resource_version: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "m", "namespace": "n", "uid": "u", "resourceVersion": resource_version}})
+    };
+    let created = || {
+        let mut object = received.body.clone();
+        object["metadata"]["uid"] = json!("new");
+        respond(StatusCode::CREATED, &object)
+    };
+    match (&received.method, path) {
+        (_, REVIEWS) => respond(StatusCode::CREATED, &json!({"status": {"allowed": true}})),
+        (_, OPENAPI) => {
+            let dry_run = json!({"post": {"parameters": [{"name": "dryRun", "in": "query"}]}});
+            let paths = json!({"/apis/aggregated.test/v1/namespaces/{namespace}/widgets": dry_run,
+                "/apis/aggregated.test/v1/namespaces/{namespace}/gadgets": {"post": {}}});
+            respond(StatusCode::OK, &json!({"paths": paths}))
+        }
+        (&Method::POST, _) => created(),
+        (&Method::DELETE, _) => {
+            respond(StatusCode::OK, &json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+        }
+        _ => respond(StatusCode::OK, &stored("5")),
+    }
+}
+
+fn allow(review: &Value) -> Option<Response<BoxedBody>> {
+    Some(respond(
+        StatusCode::OK,
+        &json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "response": {"uid": review["request"]["uid"], "allowed": true}}),
+    ))
+}
+
+fn map() -> String {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "namespace": "n"}}).to_string()
+}
+
+async fn send(
+    gateway: &Gateway,
+    method: Method,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: String,
+) -> (StatusCode, String) {
+    let mut request = Request::builder().method(method).uri(target).header("host", "localhost");
+    request = request.header(TOKEN.0, TOKEN.1);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = gateway.http1(None).await.send(request.body(full(body)).unwrap()).await.unwrap();
+    (response.status(), text(response).await)
+}
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+#[tokio::test]
+async fn the_backend_receives_a_dry_run_and_then_what_was_reviewed() {
+    let admitting = Admitting::start(allow).await;
+    admitting.write("Fail", 5);
+    let gateway = admitting.gateway("pinnedDryRun");
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    let received = admitting.received();
+    let lines: Vec<String> = received.iter().map(Received::line).collect();
+    assert_eq!(lines, [format!("POST {MAPS}?dryRun=All"), format!("POST {MAPS}")]);
+    for received in &received {
+        assert_eq!(received.headers["x-remote-user"], "carol");
+        assert!(!received.headers.contains_key("authorization"));
+    }
+    assert_eq!(admitting.reviews(), 1);
+
+    let merge = ("content-type", "application/merge-patch+json");
+    let own = format!("{MAPS}/m");
+    let (code, body) = send(&gateway, Method::PATCH, &own, &[merge], "{\"data\":{}}".to_owned()).await;
+    assert_eq!(code, StatusCode::OK, "{body}");
+    let received = admitting.received();
+    assert_eq!(received.last().unwrap().body, json!({"metadata": {"resourceVersion": "5"}}));
+
+    let (code, body) =
+        send(&gateway, Method::DELETE, &format!("{own}?gracePeriodSeconds=3"), &[], String::new()).await;
+    assert_eq!(code, StatusCode::OK, "{body}");
+    assert_eq!(
+        admitting.received().last().unwrap().body,
+        json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 3,
+            "preconditions": {"uid": "u", "resourceVersion": "5"}})
+    );
+    // Reads are not reviewed.
+    admitting.reviews();
+    send(&gateway, Method::GET, &own, &[], String::new()).await;
+    assert_eq!((admitting.lines(), admitting.reviews()), (vec![format!("GET {own}")], 0));
+}
+
+/// What the webhook cannot be shown is refused; no request of it could have stored anything.
+#[tokio::test]
+async fn nothing_is_stored_that_a_webhook_has_not_seen() {
+    let admitting = Admitting::start(allow).await;
+    admitting.write("Fail", 5);
+    let gateway = admitting.gateway("pinnedDryRun");
+    let upgrade = [("connection", "Upgrade"), ("upgrade", "websocket")];
+    let apply = [("content-type", "application/apply-patch+yaml")];
+    let yaml = [("content-type", "application/yaml")];
+    let own = format!("{MAPS}/m");
+    let token = "/api/v1/namespaces/n/serviceaccounts/s/token";
+    let console = format!("{WIDGETS}/w/console");
+    let cases: &[(&str, Method, &str, &[(&str, &str)], &str)] = &[
+        ("a collection", Method::DELETE, MAPS, &[], ""),
+        ("an API server without dry runs", Method::POST, GADGETS, &[JSON], "{\"kind\":\"Gadget\"}"),
+        ("an operation without dry runs", Method::PUT, &format!("{WIDGETS}/w"), &[JSON], "{}"),
+        ("an upgrade of an aggregated API", Method::GET, &console, &upgrade, ""),
+        ("an applied configuration in YAML", Method::PATCH, &own, &apply, "a: b"),
+        ("an applied configuration with a key twice", Method::PATCH, &own, &apply, "{\"a\":1,\"a\":2}"),
+        ("options that are not JSON", Method::DELETE, &own, &[], "a: b"),
+        ("options with a key twice", Method::DELETE, &own, &[JSON], "{\"dryRun\":[\"All\"],\"dryRun\":[]}"),
+        ("options in another case", Method::DELETE, &own, &[JSON], "{\"dryRun\":[\"All\"],\"DryRun\":[]}"),
+        ("a token in YAML", Method::POST, token, &yaml, "kind: TokenRequest"),
+        (
+            "a token with a key twice",
+            Method::POST,
+            token,
+            &[JSON],
+            "{\"kind\":\"TokenRequest\",\"spec\":{},\"spec\":{}}",
+        ),
+        ("a token without a kind", Method::POST, token, &[JSON], "{}"),
+    ];
+    for (name, method, target, headers, body) in cases {
+        let (code, text) = send(&gateway, method.clone(), target, headers, (*body).to_owned()).await;
+        assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{name}: {text}");
+        assert!(text.contains("failed calling webhook \\\"policy.example.com\\\": "), "{name}: {text}");
+        let received = admitting.received();
+        assert!(!received.iter().any(Received::is_write), "{name}: {received:?}");
+        assert!(!received.iter().any(|received| received.target.contains("/token")), "{name}");
+        assert_eq!(admitting.reviews(), 0, "{name}");
+    }
+    let (code, body) =
+        send(&gateway, Method::POST, WIDGETS, &[JSON], "{\"kind\":\"Widget\",\"metadata\":{}}".to_owned())
+            .await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    assert_eq!(admitting.lines(), [format!("POST {WIDGETS}?dryRun=All"), format!("POST {WIDGETS}")]);
+
+    admitting.write("Ignore", 5);
+    let ignoring = admitting.gateway("pinnedDryRun");
+    for (name, method, target, headers, body) in cases.iter().filter(|case| !case.3.contains(&upgrade[1])) {
+        admitting.received();
+        let (code, text) = send(&ignoring, method.clone(), target, headers, (*body).to_owned()).await;
+        assert!(code.is_success(), "{name}: {code} {text}");
+        let received = admitting.received();
+        assert!(
+            received.last().is_some_and(Received::is_write) || name.starts_with("options "),
+            "{name}: {received:?}"
+        );
+    }
+    let failed_open =
+        "apiserver_admission_webhook_fail_open_count{name=\"policy.example.com\",type=\"validating\"}";
+    assert!(ignoring.metrics("/metrics").await.contains(failed_open));
+}
+
+/// With `requestLevel`, only CREATE is reviewed, without dry runs.
+#[tokio::test]
+async fn request_level_shows_what_the_client_has_sent() {
+    let admitting = Admitting::start(allow).await;
+    admitting.write("Fail", 5);
+    let gateway = admitting.gateway("requestLevel");
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    assert_eq!((admitting.lines(), admitting.reviews()), (vec![format!("POST {MAPS}")], 1));
+    for (method, body) in [(Method::PUT, map()), (Method::DELETE, String::new())] {
+        let (code, body) = send(&gateway, method, &format!("{MAPS}/m"), &[JSON], body).await;
+        assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+        assert!(body.contains("with requestLevel"), "{body}");
+    }
+    let twice = "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"data\":{},\"data\":{\"a\":\"b\"}}";
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], twice.to_owned()).await;
+    assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+    assert!(body.contains("is there twice"), "{body}");
+    assert_eq!(admitting.lines(), [String::new(); 0]);
+}
+
+#[tokio::test]
+async fn answers_of_webhooks_are_bounded_and_redirects_not_followed() {
+    let admitting = Admitting::start(|review| {
+        let name = review["request"]["name"].as_str().unwrap_or_default();
+        Some(if name == "redirect" {
+            Response::builder().status(307).header("location", "/elsewhere").body(full("")).unwrap()
+        } else {
+            Response::new(full(vec![b' '; 20 << 20]))
+        })
+    })
+    .await;
+    admitting.write("Fail", 20);
+    let gateway = admitting.gateway("pinnedDryRun");
+    for (name, expected) in [("redirect", "redirect"), ("large", "larger than")] {
+        let object = map().replace("\"m\"", &format!("\"{name}\""));
+        let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], object).await;
+        assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+        assert!(body.contains(expected), "{body}");
+        assert_eq!(admitting.reviews(), 1);
+        assert_eq!(admitting.lines(), [format!("POST {MAPS}?dryRun=All")]);
+    }
+    let large = map().replace("\"m\"", &format!("\"{}\"", "x".repeat(3 << 20)));
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], large).await;
+    assert_eq!(code, StatusCode::PAYLOAD_TOO_LARGE, "{body}");
+}
+
+/// A user whose requests wait for a webhook that never answers delays no other user's.
+#[tokio::test]
+async fn a_silent_webhook_delays_only_the_user_whose_requests_wait_for_it() {
+    let admitting = Admitting::start(|review| {
+        if review["request"]["userInfo"]["username"] == "carol" { None } else { allow(review) }
+    })
+    .await;
+    admitting.write("Fail", 30);
+    let gateway = admitting.gateway("pinnedDryRun");
+    let clients = [gateway.http2(None).await, gateway.http2(None).await];
+    let flood = join_all((0..200).map(|number| {
+        let mut client = clients[number % 2].share();
+        let request =
+            Request::post(format!("https://localhost{MAPS}")).header(TOKEN.0, TOKEN.1).header(JSON.0, JSON.1);
+        async move { client.send(request.body(full(map())).unwrap()).await }
+    }));
+    let bob = admitting.pki.clients.leaf().cn("bob").issue();
+    let calm = async {
+        // The share of one user, and no more.
+        until("a flood of reviews", || admitting.reviews.lock().unwrap().len() >= 100).await;
+        let mut request = Request::post(MAPS).header("host", "localhost").header(JSON.0, JSON.1);
+        request.headers_mut().unwrap().insert("accept", "application/json".parse().unwrap());
+        let sent = gateway.http1(Some(&bob)).await.send(request.body(full(map())).unwrap()).await.unwrap();
+        sent.status()
+    };
+    tokio::select! {
+        answers = flood => panic!("the webhook has answered {}", answers.len()),
+        code = calm => assert_eq!(code, StatusCode::CREATED),
+    }
+    assert!(admitting.reviews.lock().unwrap().len() <= 130, "the share of a user is bounded");
+}
