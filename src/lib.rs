@@ -53,7 +53,7 @@
 //! | [`listener`] | connections: quotas, TLS, HTTP/1.1 and HTTP/2, limits against floods |
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
-//! | [`admission`] | the admission webhooks of a cluster: their settings |
+//! | [`admission`] | the admission webhooks of a cluster: settings, calls, labels of namespaces; `pipeline` obtains the objects |
 //! | [`authz`] | what a user may do, and impersonation: the gateway's own authorizers, access reviews at the API servers |
 //! | [`backend`] | endpoints, connections to them, the gateway's own clients |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |

@@ -28,10 +28,13 @@ const MAX_RESPONSE_BYTES: usize = 16 << 20;
 // client-go: rest/request.go, maxRetries
 const MAX_RETRIES: usize = 10;
 
+/// Calls of all webhooks of a cluster: fewer than the streams that one HTTP/2 connection to a Go server has, beyond which calls would
+/// wait for those of other users.
+// Go: net/http/h2_bundle.go, defaultMaxStreams
 // threat: silent-webhook
 const LIMITS: ShareLimits = ShareLimits {
-    permits: 1024,
-    permits_per_client: 128,
+    permits: 224,
+    permits_per_client: 32,
     queue: 4096,
     queue_per_client: 256,
     queue_timeout: Duration::from_secs(10),

@@ -21,6 +21,7 @@ const MAPS: &str = "/api/v1/namespaces/n/configmaps";
 const WIDGETS: &str = "/apis/aggregated.test/v1/namespaces/n/widgets";
 const GADGETS: &str = "/apis/aggregated.test/v1/namespaces/n/gadgets";
 const OPENAPI: &str = "/openapi/v3/apis/aggregated.test/v1";
+const NAMESPACE: &str = "/api/v1/namespaces/n";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
 /// A request as the API server has received it.
@@ -64,7 +65,8 @@ impl Admitting {
         let record = Arc::clone(&received);
         let self_check = |request: &Request<Incoming>| {
             let path = request.uri().path();
-            if path == REVIEWS || path.starts_with("/openapi/") { None } else { self_check::answer(request) }
+            let is_answered = [REVIEWS, NAMESPACE].contains(&path) || path.starts_with("/openapi/");
+            if is_answered { None } else { self_check::answer(request) }
         };
         let backend = FakeBackend::with_self_check(&pki, H2, self_check, move |request| {
             let record = Arc::clone(&record);
@@ -98,16 +100,24 @@ impl Admitting {
 
     /// Writes the files of one validating webhook.
     fn write(&self, failure_policy: &str, timeout: u32) {
-        let ca = base64::engine::general_purpose::STANDARD.encode(self.pki.servers.cert_pem());
+        let ca = self.ca_bundle();
         let manifest = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
             "metadata": {"name": "policy.static.k8s.io"}, "webhooks": [{"name": "policy.example.com",
                 "clientConfig": {"url": format!("https://{}/validate", self.webhook.address), "caBundle": ca},
                 "rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}],
                 "failurePolicy": failure_policy, "timeoutSeconds": timeout,
                 "sideEffects": "None", "admissionReviewVersions": ["v1"]}]});
+        self.write_manifest(&manifest.to_string());
+    }
+
+    fn ca_bundle(&self) -> String {
+        base64::engine::general_purpose::STANDARD.encode(self.pki.servers.cert_pem())
+    }
+
+    fn write_manifest(&self, manifest: &str) {
         let folder = self.directory().join("validating");
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("policy.json"), manifest.to_string()).unwrap();
+        std::fs::write(folder.join("policy.yaml"), manifest).unwrap();
         let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": [
             {"name": "ValidatingAdmissionWebhook", "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
                 "kind": "WebhookAdmissionConfiguration", "staticManifestsDir": folder}}]});
@@ -158,6 +168,13 @@ fn serve(received: &Received) -> Response<BoxedBody> {
     };
     match (&received.method, path) {
         (_, REVIEWS) => respond(StatusCode::CREATED, &json!({"status": {"allowed": true}})),
+        (&Method::GET, NAMESPACE) => {
+            let labels = json!({"kubernetes.io/metadata.name": "n"});
+            respond(
+                StatusCode::OK,
+                &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n", "labels": labels}}),
+            )
+        }
         (_, OPENAPI) => {
             let dry_run = json!({"post": {"parameters": [{"name": "dryRun", "in": "query"}]}});
             let paths = json!({"/apis/aggregated.test/v1/namespaces/{namespace}/widgets": dry_run,
@@ -369,7 +386,7 @@ async fn a_silent_webhook_delays_only_the_user_whose_requests_wait_for_it() {
     let bob = admitting.pki.clients.leaf().cn("bob").issue();
     let calm = async {
         // The share of one user, and no more.
-        until("a flood of reviews", || admitting.reviews.lock().unwrap().len() >= 100).await;
+        until("a flood of reviews", || admitting.reviews.lock().unwrap().len() >= 30).await;
         let mut request = Request::post(MAPS).header("host", "localhost").header(JSON.0, JSON.1);
         request.headers_mut().unwrap().insert("accept", "application/json".parse().unwrap());
         let sent = gateway.http1(Some(&bob)).await.send(request.body(full(map())).unwrap()).await.unwrap();
@@ -379,5 +396,33 @@ async fn a_silent_webhook_delays_only_the_user_whose_requests_wait_for_it() {
         answers = flood => panic!("the webhook has answered {}", answers.len()),
         code = calm => assert_eq!(code, StatusCode::CREATED),
     }
-    assert!(admitting.reviews.lock().unwrap().len() <= 130, "the share of a user is bounded");
+    assert!(admitting.reviews.lock().unwrap().len() <= 34, "the share of a user is bounded");
+}
+
+/// `config/admission/` with the URL of a webhook that runs here.
+#[tokio::test]
+async fn the_sample_policy_sees_deployments_only() {
+    let admitting = Admitting::start(|review| {
+        let denied =
+            json!({"uid": review["request"]["uid"], "allowed": false, "status": {"message": "no owner"}});
+        let review =
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": denied});
+        Some(respond(StatusCode::OK, &review))
+    })
+    .await;
+    let url =
+        format!("https://{}/labels\n    caBundle: {}", admitting.webhook.address, admitting.ca_bundle());
+    let manifest = include_str!("../../config/admission/validating/labels.yaml");
+    admitting.write_manifest(&manifest.replace("https://policy.example.com/labels", &url));
+    let gateway = admitting.gateway("pinnedDryRun");
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    let deployments = "/apis/apps/v1/namespaces/n/deployments";
+    let deployment =
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "namespace": "n"}});
+    let (code, body) = send(&gateway, Method::POST, deployments, &[JSON], deployment.to_string()).await;
+    assert_eq!(code, StatusCode::BAD_REQUEST, "{body}");
+    let message = "admission webhook \\\"labels.policy.example.com\\\" denied the request: no owner";
+    assert!(body.contains(message), "{body}");
+    assert_eq!(admitting.reviews(), 1);
 }

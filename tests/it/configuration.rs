@@ -525,6 +525,14 @@ fn samples_resolve_unchanged() {
     let kubeconfig = std::fs::read_to_string(pki.directory.path().join("backend.kubeconfig")).unwrap();
     pki.write("prod.kubeconfig", &kubeconfig);
     pki.write("staging.kubeconfig", kubeconfig.replace("contexts: [{name: c,", "contexts: [{name: staging,"));
+    let admission = pki.directory.path().join("admission");
+    std::fs::create_dir_all(admission.join("validating")).unwrap();
+    let configuration = include_str!("../../config/admission/admission.yaml");
+    // The format requires an absolute path.
+    let configuration = configuration.replace("/etc/portcullis/admission", &admission.display().to_string());
+    std::fs::write(admission.join("admission.yaml"), configuration).unwrap();
+    let manifest = include_str!("../../config/admission/validating/labels.yaml");
+    std::fs::write(admission.join("validating/labels.yaml"), manifest).unwrap();
     let mut samples = Vec::new();
     let entries = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/config")).unwrap();
     for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
@@ -541,7 +549,13 @@ fn samples_resolve_unchanged() {
         samples.push((path.file_name().unwrap().to_str().unwrap().to_owned(), settings.clusters.len()));
     }
     samples.sort();
-    let expected = [("controllers.yaml", 1), ("ingress.yaml", 2), ("minimal.yaml", 1), ("sidecar.yaml", 1)];
+    let expected = [
+        ("admission.yaml", 1),
+        ("controllers.yaml", 1),
+        ("ingress.yaml", 2),
+        ("minimal.yaml", 1),
+        ("sidecar.yaml", 1),
+    ];
     assert_eq!(samples, expected.map(|(name, clusters)| (name.to_owned(), clusters)));
 }
 

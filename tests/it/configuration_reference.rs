@@ -38,7 +38,7 @@ clusters:
   authentication: {anonymousAuth: false}   # replaces the key for this cluster
 ```
 
-Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`, `ingress.yaml`,
+Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`, `ingress.yaml`, `admission.yaml`,
 `controllers.yaml`.
 
 - **Keys**: every flag has a key, its words in camel case, with CA, SNI and UID in capitals as in Kubernetes.
@@ -119,10 +119,9 @@ Relative paths in it start at its own directory.
 ";
 
 const ADMISSION: &str = "\
-Admission webhooks that the gateway calls, before the backend does its own admission. They come from static manifests, as with
+Admission webhooks that the gateway calls ([Admission webhooks](admission.md)), before the backend does its own admission. They come from static manifests, as with
 kube-apiserver's `staticManifestsDir`: `admissionControlConfigFile` names an `AdmissionConfiguration` of
-`apiserver.config.k8s.io/v1`, whose plugins `MutatingAdmissionWebhook` and `ValidatingAdmissionWebhook` each name a folder. **This
-build does not call webhooks yet: a configuration with webhooks is an error.**
+`apiserver.config.k8s.io/v1`, whose plugins `MutatingAdmissionWebhook` and `ValidatingAdmissionWebhook` each name a folder.
 
 - `mode` is required with webhooks and has no default. If you may configure the backend, register the webhooks in the cluster
   itself: there they also see requests that bypass the gateway, converted to the versions of their rules.
