@@ -124,7 +124,7 @@ impl Reviewer<'_> {
                     self.refuse_unseen(&authorized, &reason).await?;
                     Admitted::reviewed_connection(authorized, None)
                 }
-                Err(stop) => return stop.into_response(),
+                Err(stop) => return stop.into_response(self.subject),
             };
             return self.gateway.forward(admitted, self.context.clone(), connection).await;
         }
@@ -145,7 +145,7 @@ impl Reviewer<'_> {
                     self.refuse_unseen(&authorized, &reason).await?;
                     (reviewer::as_sent(body.clone()), false)
                 }
-                Err(stop) => return stop.into_response(),
+                Err(stop) => return stop.into_response(self.subject),
             };
             let admitted = Admitted::reviewed(&authorized, write);
             let response = self.gateway.forward(admitted, self.context.clone(), connection).await?;

@@ -38,6 +38,7 @@ mod listener;
 mod mint;
 mod outside;
 mod people;
+mod race;
 mod run;
 mod rust_client;
 mod servers;

@@ -19,7 +19,7 @@ use crate::fixtures::credentials;
 use crate::listener::{Bound, Listener};
 use crate::mint::Mint;
 
-pub(crate) use admission::{AdmissionWebhooks, Review};
+pub(crate) use admission::{AdmissionWebhooks, RACE_LABEL, Review};
 pub(crate) use issuers::{MOVED, Rotation};
 pub(crate) use webhook::script;
 

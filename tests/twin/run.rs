@@ -13,7 +13,7 @@ use crate::case::{Case, Declared, Step, Values, case};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
 use crate::servers::{SharedTwin, Side, TwinServers};
-use crate::{cases, kubectl, rust_client, tunnels};
+use crate::{cases, kubectl, race, rust_client, tunnels};
 use testkit::real::{is_selected, test_name};
 
 /// One test by name.
@@ -50,6 +50,8 @@ enum Kind {
     RustClient {
         side: Side,
     },
+    /// Writers behind the gateway and beside it, on the same objects.
+    Race,
     /// A test of the harness, without servers.
     Rule(Rule),
 }
@@ -129,6 +131,7 @@ impl Plan {
                 kind: Kind::Kubectl { case: case.clone(), side: Side::Impersonating },
             });
         }
+        planned.push(PlannedTest { name: "gateway::admission::race".to_owned(), kind: Kind::Race });
         for (name, rule) in RULES {
             planned.push(PlannedTest { name: format!("proof::rules::{name}"), kind: Kind::Rule(*rule) });
         }
@@ -155,6 +158,7 @@ impl Plan {
                     let references = http.iter().map(|case| Side::Reference.with(case.setting));
                     references.chain([Side::Backend]).collect()
                 }
+                Kind::Race => vec![Side::AdmissionGateway],
                 Kind::Rule(_) => Vec::new(),
             })
             .collect::<BTreeSet<_>>()
@@ -168,7 +172,7 @@ impl Plan {
             | Kind::Kubectl { side, .. }
             | Kind::Tunnel { side, .. }
             | Kind::RustClient { side } => *side == Side::Second,
-            Kind::Differs { .. } | Kind::Rule(_) => false,
+            Kind::Differs { .. } | Kind::Race | Kind::Rule(_) => false,
         };
         let left = self.planned.iter().filter(|test| on_second(&test.kind)).count();
         let left = Arc::new(AtomicUsize::new(left));
@@ -210,6 +214,10 @@ fn run(twin: &SharedTwin, servers: &TwinServers, kind: &Kind) -> Result<(), Fail
         }
         Kind::RustClient { side } => {
             judge(&twin.runtime().block_on(rust_client::run(servers, *side))?, None, *side)
+        }
+        Kind::Race => {
+            let side = Side::AdmissionGateway;
+            judge(&twin.runtime().block_on(race::run(servers, side))?, None, side)
         }
         Kind::Rule(rule) => rule().map_err(Failed::from),
         Kind::Differs { http: cases, kubectl, tunnels } => {

@@ -43,8 +43,13 @@ async fn client(kubeconfig: &Path) -> Result<Client, Failed> {
     Ok(Client::try_from(config)?)
 }
 
+/// A client of a side, as alice.
+pub(crate) async fn client_of(servers: &TwinServers, side: Side) -> Result<Client, Failed> {
+    client(&kubectl::kubeconfig_of_alice(servers, side)?).await
+}
+
 async fn drive(servers: &TwinServers, side: Side) -> Result<Observations, Failed> {
-    let client = client(&kubectl::kubeconfig_of_alice(servers, side)?).await?;
+    let client = client_of(servers, side).await?;
     let fixed: Api<ConfigMap> = Api::namespaced(client.clone(), "twin-fixed");
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "twin");
     let listed = fixed.list(&ListParams::default().labels("parity=even")).await?;

@@ -53,13 +53,11 @@ pub(super) enum Stop {
 }
 
 impl Stop {
-    pub(super) fn into_response(self) -> Result<Response<Body>, Refusal> {
+    pub(super) fn into_response(self, subject: &Subject) -> Result<Response<Body>, Refusal> {
         match self {
             Self::Answer(response) => Ok(response.into_response()),
             Self::Refused(refusal) => Err(refusal),
-            Self::Again => Err(Refusal::NotAdmitted(internal_error(
-                "the object changed during every review by admission webhooks; try again",
-            ))),
+            Self::Again => Err(Refusal::NotAdmitted(conflict(subject))),
             Self::Unseen(reason) => Err(Refusal::NotAdmitted(internal_error(&reason))),
         }
     }
@@ -69,6 +67,33 @@ impl<E: Into<Refusal>> From<E> for Stop {
     fn from(error: E) -> Self {
         Self::Refused(error.into())
     }
+}
+
+/// The object has changed during every review.
+// apimachinery: pkg/api/errors/errors.go, NewConflict; apiserver: pkg/registry/generic/registry/store.go, OptimisticLockErrorMsg
+fn conflict(subject: &Subject) -> Box<meta::Status> {
+    let Subject { resource, name, .. } = subject;
+    let group = &resource.group;
+    let qualified =
+        if group.is_empty() { resource.resource.clone() } else { format!("{}.{group}", resource.resource) };
+    let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    Box::new(meta::Status {
+        code: Some(409),
+        reason: Some("Conflict".to_owned()),
+        message: Some(format!(
+            "Operation cannot be fulfilled on {qualified} {}: the object has been modified; please apply your changes to the \
+             latest version and try again",
+            Quoted(name)
+        )),
+        status: Some("Failure".to_owned()),
+        details: Some(meta::StatusDetails {
+            name: text(name),
+            group: text(group),
+            kind: text(&resource.resource),
+            ..meta::StatusDetails::default()
+        }),
+        ..meta::Status::default()
+    })
 }
 
 /// The client's request, as it is.

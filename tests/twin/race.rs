@@ -1,0 +1,181 @@
+//! Writers behind the gateway with admission webhooks, and writers beside it, on the same objects at once: every version that a write
+//! through the gateway stores is one that the validating webhook has seen in exactly that form.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::try_join_all;
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::{Api, ResourceExt as _};
+use libtest_mimic::Failed;
+use serde_json::{Value, json};
+use testkit::random::Rng;
+
+use crate::outside::RACE_LABEL;
+use crate::run::{Compared, unique};
+use crate::rust_client;
+use crate::servers::{Side, TwinServers};
+
+const OBJECTS: usize = 30;
+const WRITERS: usize = 10;
+const WRITES: usize = 250;
+
+/// The counts of one kind of writers.
+#[derive(Debug, Default)]
+struct Counts {
+    written: AtomicUsize,
+    /// Writes with a `resourceVersion` that was old, or of an object that was there or not there.
+    conflicts: AtomicUsize,
+    /// Other writes that were refused.
+    refused: AtomicUsize,
+}
+
+/// What is compared of a version: everything that writers and webhooks change.
+fn form(object: &Value) -> String {
+    json!([
+        object["metadata"]["name"],
+        object["metadata"]["labels"],
+        object["metadata"]["annotations"],
+        object["data"]
+    ])
+    .to_string()
+}
+
+pub(crate) async fn run(servers: &TwinServers, side: Side) -> Result<Compared, Failed> {
+    let race = unique();
+    let direct =
+        Api::<ConfigMap>::namespaced(rust_client::client_of(servers, Side::Reference).await?, "twin");
+    let through = Api::<ConfigMap>::namespaced(rust_client::client_of(servers, side).await?, "twin");
+    let from = direct.list(&kube::api::ListParams::default().limit(1)).await.map_err(text)?;
+    let from = from.metadata.resource_version.unwrap_or_default();
+
+    let (reviewed, beside) = (Counts::default(), Counts::default());
+    let writers = (0..WRITERS).flat_map(|number| {
+        [(format!("g{number}"), &through, &reviewed), (format!("d{number}"), &direct, &beside)]
+    });
+    let writing =
+        writers.enumerate().map(|(seed, (name, api, counts))| write(api, name, &race, seed, counts));
+    try_join_all(writing).await?;
+
+    let versions = versions(&direct, &race, &from).await?;
+    let seen = servers.outside.admission.take(&race);
+    let seen: BTreeSet<String> = seen.iter().map(|(_, review)| form(&review["request"]["object"])).collect();
+    let mut differences = Vec::new();
+    let of_gateway: Vec<&Value> = versions
+        .iter()
+        .filter(|version| version["data"]["writer"].as_str().is_some_and(|name| name.starts_with('g')))
+        .collect();
+    differences.extend(
+        of_gateway
+            .iter()
+            .filter(|version| !seen.contains(&form(version)))
+            .map(|version| format!("not reviewed: {version}")),
+    );
+    let written = reviewed.written.load(Ordering::SeqCst);
+    if of_gateway.len() != written {
+        differences.push(format!("{written} writes succeeded, and {} are stored", of_gateway.len()));
+    }
+    if written < WRITERS * WRITES / 3 || beside.written.load(Ordering::SeqCst) < WRITERS * WRITES / 3 {
+        differences.push(format!("too few writes succeeded: {reviewed:?} {beside:?}"));
+    }
+    if reviewed.refused.load(Ordering::SeqCst) > 0 {
+        differences.push(format!("writes were refused: {reviewed:?} {beside:?}"));
+    }
+    differences.truncate(5);
+    Ok(Compared { differences, last: 0 })
+}
+
+/// Writes to random objects in random ways.
+async fn write(
+    api: &Api<ConfigMap>,
+    writer: String,
+    race: &str,
+    seed: usize,
+    counts: &Counts,
+) -> Result<(), Failed> {
+    let mut random = Rng(u64::try_from(seed).expect("small"));
+    for number in 0..WRITES {
+        let name = format!("{race}-{}", random.below(OBJECTS));
+        let mark = format!("{writer}-{number}");
+        let data =
+            BTreeMap::from([("writer".to_owned(), mark.clone()), (writer.clone(), number.to_string())]);
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "labels": {RACE_LABEL: race}, "annotations": {"asks": "m4=label;"}}, "data": data});
+        let merge = Patch::Merge(json!({"data": data}));
+        let outcome = match random.below(8) {
+            0 => {
+                let object = serde_json::from_value(object).expect("a config map");
+                api.create(&PostParams::default(), &object).await.map(|_| ())
+            }
+            1 => api.delete(&name, &DeleteParams::default()).await.map(|_| ()).and(Err(gone())),
+            2 => match api.get(&name).await {
+                Ok(mut object) => {
+                    object.data.get_or_insert_default().extend(data);
+                    api.replace(&name, &PostParams::default(), &object).await.map(|_| ())
+                }
+                Err(error) => Err(error),
+            },
+            3 => {
+                let operations = json!([{"op": "add", "path": "/data/writer", "value": mark}]);
+                let patch = serde_json::from_value(operations).expect("a patch");
+                api.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await.map(|_| ())
+            }
+            4 => api
+                .patch(&name, &PatchParams::apply(&writer).force(), &Patch::Apply(object))
+                .await
+                .map(|_| ()),
+            5 => api
+                .patch(&name, &PatchParams::default(), &Patch::Strategic(json!({"data": data})))
+                .await
+                .map(|_| ()),
+            _ => api.patch(&name, &PatchParams::default(), &merge).await.map(|_| ()),
+        };
+        match outcome {
+            Ok(()) => counts.written.fetch_add(1, Ordering::SeqCst),
+            // Absent, present, or changed meanwhile.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 410) => {
+                counts.conflicts.fetch_add(1, Ordering::SeqCst)
+            }
+            Err(kube::Error::Api(status)) => {
+                eprintln!("{writer} on {name}: {} {}", status.code, status.message);
+                counts.refused.fetch_add(1, Ordering::SeqCst)
+            }
+            Err(error) => return Err(text(error)),
+        };
+    }
+    Ok(())
+}
+
+/// A deletion stores no version.
+fn gone() -> kube::Error {
+    kube::Error::Api(Box::new(kube::core::Status { code: 410, ..Default::default() }))
+}
+
+/// Every version of the objects that was stored, except deletions.
+async fn versions(api: &Api<ConfigMap>, race: &str, from: &str) -> Result<Vec<Value>, Failed> {
+    let last = json!({"metadata": {"name": format!("{race}-end"), "labels": {RACE_LABEL: race}}});
+    let last = serde_json::from_value(last).expect("a config map");
+    let last = api.create(&PostParams::default(), &last).await.map_err(text)?.name_any();
+    let watch = WatchParams::default().labels(&format!("{RACE_LABEL}={race}")).timeout(60);
+    let mut events = api.watch(&watch, from).await.map_err(text)?.boxed();
+    let mut versions = Vec::new();
+    while let Some(event) = events.try_next().await.map_err(text)? {
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                if object.name_any() == last {
+                    return Ok(versions);
+                }
+                versions.push(serde_json::to_value(object).map_err(text)?);
+            }
+            WatchEvent::Error(error) => return Err(format!("the watch failed: {error:?}").into()),
+            WatchEvent::Deleted(_) | WatchEvent::Bookmark(_) => {}
+        }
+    }
+    Err("the watch ended early".into())
+}
+
+fn text(error: impl std::fmt::Display) -> Failed {
+    error.to_string().into()
+}
