@@ -9,12 +9,13 @@ mod dry_run;
 mod namespaces;
 pub(crate) mod settings;
 mod surroundings;
+mod trial;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis_admission::Webhooks;
 use portcullis_admission::matching::{OperationSet, RuleIndex};
+use portcullis_admission::{Webhook, Webhooks};
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -30,6 +31,7 @@ use dry_run::DryRunSupport;
 use namespaces::NamespaceLabels;
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::RequestSurroundings;
+pub(crate) use trial::{Trial, TrialResult};
 
 /// The memory of all objects that are being reviewed, in KiB. A user whose requests wait for webhooks holds only a share.
 // threat: silent-webhook
@@ -76,6 +78,24 @@ pub(crate) struct AdmissionPlace<'a> {
     pub(crate) metrics: &'a Arc<Metrics>,
 }
 
+/// The webhooks of a configuration, with those marked that are called without effect.
+fn with_shadows(settings: &AdmissionSettings) -> Webhooks {
+    let marked = |webhooks: &[Arc<Webhook>]| {
+        let webhooks = webhooks.iter().map(|webhook| {
+            if settings.is_shadow(webhook) {
+                Arc::new(Webhook { shadow: true, ..(**webhook).clone() })
+            } else {
+                Arc::clone(webhook)
+            }
+        });
+        webhooks.collect()
+    };
+    Webhooks {
+        mutating: marked(&settings.webhooks.mutating),
+        validating: marked(&settings.webhooks.validating),
+    }
+}
+
 impl ClusterAdmission {
     /// Keeps the connections and the namespaces of `before`, where what they depend on is the same.
     pub(crate) fn build(
@@ -84,23 +104,7 @@ impl ClusterAdmission {
         place: &AdmissionPlace<'_>,
         before: Option<&Self>,
     ) -> Result<Self, rustls::Error> {
-        let enforced = |webhooks: &[Arc<portcullis_admission::Webhook>]| {
-            webhooks
-                .iter()
-                .map(|webhook| {
-                    let shadow = settings.is_shadow(webhook);
-                    if shadow {
-                        Arc::new(portcullis_admission::Webhook { shadow, ..(**webhook).clone() })
-                    } else {
-                        Arc::clone(webhook)
-                    }
-                })
-                .collect()
-        };
-        let webhooks = Webhooks {
-            mutating: enforced(&settings.webhooks.mutating),
-            validating: enforced(&settings.webhooks.validating),
-        };
+        let webhooks = with_shadows(settings);
         let mut all = webhooks.mutating.iter().chain(&webhooks.validating);
         let selects_namespaces = all.any(|webhook| !webhook.namespace_selector.is_empty());
         let known = before.and_then(|before| before.namespaces.as_ref());
@@ -112,7 +116,12 @@ impl ClusterAdmission {
             cluster: place.cluster.to_owned(),
             mode: settings.mode,
             index: RuleIndex::new(&webhooks),
-            callers: Callers::build(settings, place, before.map(|before| &before.callers))?,
+            callers: Callers::build(
+                settings,
+                place.provider,
+                place.runtime,
+                before.map(|before| &before.callers),
+            )?,
             namespaces,
             dry_runs: DryRunSupport::new(place),
             objects: before.map_or_else(

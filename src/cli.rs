@@ -3,6 +3,7 @@
 
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 
+mod admit;
 mod certs;
 mod check;
 mod cluster;
@@ -54,6 +55,12 @@ enum Command {
     /// Exits 0 if the credential is accepted, 1 if not, 64 if the configuration is invalid.
     #[command(after_help = explain::EXAMPLE)]
     Explain(Box<explain::ExplainFlags>),
+    /// Try admission webhooks: send an object to them without a cluster, and print what each would do.
+    ///
+    /// Calls the webhooks of the configuration for a dry run of the request. Exits 0 if they admit it, 1 if not, 64 if the
+    /// configuration is invalid.
+    #[command(after_help = admit::EXAMPLE)]
+    Admit(Box<admit::AdmitFlags>),
     /// Manage bootstrap tokens, with which nodes join a cluster.
     ///
     /// A token is a public ID of six characters, a dot and a secret of sixteen, stored in a Secret in kube-system.
@@ -116,6 +123,7 @@ impl Cli {
             Command::Serve(flags) => serve::run(&flags),
             Command::Check(flags) => check::run(&flags),
             Command::Explain(flags) => explain::run(&flags),
+            Command::Admit(flags) => admit::run(&flags),
             Command::Token(command) => token::run(&command),
             Command::ClusterInfo(command) => cluster_info::run(&command),
             Command::Certs(command) => command.run(),

@@ -11,11 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use portcullis_admission::{CallError, Webhook, WebhookResponse};
+use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::AdmissionPlace;
 use super::settings::{AdmissionSettings, WebhookConnection, WebhookConnections};
 use crate::authn::BearerToken;
 use crate::backend::shares::{FairShares, ShareLimits};
@@ -60,7 +60,8 @@ impl Callers {
     /// Keeps the open connections of `before` to the same servers with the same credentials.
     pub(super) fn build(
         settings: &AdmissionSettings,
-        place: &AdmissionPlace<'_>,
+        provider: &Arc<CryptoProvider>,
+        runtime: &Handle,
         before: Option<&Self>,
     ) -> Result<Self, rustls::Error> {
         let connections = settings.connections.clone();
@@ -75,13 +76,13 @@ impl Callers {
                 .and_then(|before| before.clients.values().find(|known| *known.connection == **connection));
             let client = match known {
                 Some(known) => known.client.clone(),
-                None => HttpsClient::with_versions(&connection.tls, place.provider, connection.http2)?,
+                None => HttpsClient::with_versions(&connection.tls, provider, connection.http2)?,
             };
             clients.insert(key, WebhookClient { connection: Arc::clone(connection), client });
         }
         let shares =
             before.map_or_else(|| Arc::new(FairShares::new(LIMITS)), |before| Arc::clone(&before.shares));
-        Ok(Self { connections, clients, shares, runtime: place.runtime.clone() })
+        Ok(Self { connections, clients, shares, runtime: runtime.clone() })
     }
 
     /// Posts a review. The call ends with the webhook's timeout or `deadline`, or when this future is dropped.

@@ -81,7 +81,8 @@ impl Admitting {
             })
         })
         .await;
-        let (record, answer) = (Arc::clone(&reviews), Arc::new(answer) as Arc<Answer>);
+        let answer: Arc<Answer> = Arc::new(answer);
+        let record = Arc::clone(&reviews);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let webhook = FakeBackend::without_client_auth(&pki, listener, move |request| {
             let (record, answer) = (Arc::clone(&record), Arc::clone(&answer));
@@ -189,12 +190,12 @@ fn serve(received: &Received) -> Response<BoxedBody> {
     }
 }
 
-fn allow(review: &Value) -> Option<Response<BoxedBody>> {
-    Some(respond(
+fn allow(review: &Value) -> Response<BoxedBody> {
+    respond(
         StatusCode::OK,
         &json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "response": {"uid": review["request"]["uid"], "allowed": true}}),
-    ))
+    )
 }
 
 fn map() -> String {
@@ -221,7 +222,7 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 
 #[tokio::test]
 async fn the_backend_receives_a_dry_run_and_then_what_was_reviewed() {
-    let admitting = Admitting::start(allow).await;
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
     admitting.write("Fail", 5);
     let gateway = admitting.gateway("pinnedDryRun");
     let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
@@ -256,10 +257,13 @@ async fn the_backend_receives_a_dry_run_and_then_what_was_reviewed() {
     assert_eq!((admitting.lines(), admitting.reviews()), (vec![format!("GET {own}")], 0));
 }
 
+/// A name, and a request.
+type RefusedCase<'a> = (&'a str, Method, &'a str, &'a [(&'a str, &'a str)], &'a str);
+
 /// What the webhook cannot be shown is refused; no request of it could have stored anything.
 #[tokio::test]
 async fn nothing_is_stored_that_a_webhook_has_not_seen() {
-    let admitting = Admitting::start(allow).await;
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
     admitting.write("Fail", 5);
     let gateway = admitting.gateway("pinnedDryRun");
     let upgrade = [("connection", "Upgrade"), ("upgrade", "websocket")];
@@ -268,7 +272,7 @@ async fn nothing_is_stored_that_a_webhook_has_not_seen() {
     let own = format!("{MAPS}/m");
     let token = "/api/v1/namespaces/n/serviceaccounts/s/token";
     let console = format!("{WIDGETS}/w/console");
-    let cases: &[(&str, Method, &str, &[(&str, &str)], &str)] = &[
+    let cases: &[RefusedCase<'_>] = &[
         ("a collection", Method::DELETE, MAPS, &[], ""),
         ("an API server without dry runs", Method::POST, GADGETS, &[JSON], "{\"kind\":\"Gadget\"}"),
         ("an operation without dry runs", Method::PUT, &format!("{WIDGETS}/w"), &[JSON], "{}"),
@@ -323,7 +327,7 @@ async fn nothing_is_stored_that_a_webhook_has_not_seen() {
 /// With `requestLevel`, only CREATE is reviewed, without dry runs.
 #[tokio::test]
 async fn request_level_shows_what_the_client_has_sent() {
-    let admitting = Admitting::start(allow).await;
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
     admitting.write("Fail", 5);
     let gateway = admitting.gateway("requestLevel");
     let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
@@ -338,7 +342,7 @@ async fn request_level_shows_what_the_client_has_sent() {
     let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], twice.to_owned()).await;
     assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
     assert!(body.contains("is there twice"), "{body}");
-    assert_eq!(admitting.lines(), [String::new(); 0]);
+    assert!(admitting.lines().is_empty());
 }
 
 #[tokio::test]
@@ -371,7 +375,7 @@ async fn answers_of_webhooks_are_bounded_and_redirects_not_followed() {
 #[tokio::test]
 async fn a_silent_webhook_delays_only_the_user_whose_requests_wait_for_it() {
     let admitting = Admitting::start(|review| {
-        if review["request"]["userInfo"]["username"] == "carol" { None } else { allow(review) }
+        if review["request"]["userInfo"]["username"] == "carol" { None } else { Some(allow(review)) }
     })
     .await;
     admitting.write("Fail", 30);
@@ -425,4 +429,52 @@ async fn the_sample_policy_sees_deployments_only() {
     let message = "admission webhook \\\"labels.policy.example.com\\\" denied the request: no owner";
     assert!(body.contains(message), "{body}");
     assert_eq!(admitting.reviews(), 1);
+}
+
+/// `portcullis admit` prints what each webhook would do, with no API server.
+#[tokio::test(flavor = "multi_thread")]
+async fn admit_shows_what_each_webhook_would_do() {
+    let admitting = Admitting::start(|review| {
+        let response = json!({"uid": review["request"]["uid"], "allowed": false, "warnings": ["beware"],
+            "status": {"message": format!("no {} by {}", review["request"]["resource"]["resource"],
+                review["request"]["userInfo"]["username"]), "code": 403}});
+        let review =
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
+        Some(respond(StatusCode::OK, &review))
+    })
+    .await;
+    admitting.write("Fail", 5);
+    let object = admitting
+        .pki
+        .write("object.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: m, namespace: n}}");
+    let mut arguments = flags(&admitting.pki, admitting.backend.address);
+    arguments.push(format!(
+        "--admission-control-config-file={}",
+        admitting.directory().join("admission.json").display()
+    ));
+    arguments.push("--admission-mode=pinnedDryRun".to_owned());
+    let admit = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        let output = command.arg("admit").args(&arguments).args(more).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let file = object.display().to_string();
+    let (code, shown, _) = admit(&["-f", &file, "--user=alice"]);
+    assert_eq!(code, Some(1), "{shown}");
+    for text in ["policy.example.com", "denied (403)", "beware", "no \"configmaps\" by \"alice\""] {
+        assert!(shown.contains(text), "{text}: {shown}");
+    }
+    let (code, shown, _) = admit(&["-f", &file, "--output=json", "--operation=delete"]);
+    let report: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((code, &report["allowed"], &report["code"]), (Some(1), &json!(false), &json!(403)));
+    let (code, _, error) = admit(&["-f", "/absent.yaml"]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("/absent.yaml"), "{error}");
+    assert!(admitting.received().is_empty(), "no API server is asked");
+    let seen = admitting.reviews.lock().unwrap().clone();
+    assert!(seen.len() == 2 && seen.iter().all(|review| review["request"]["dryRun"] == true));
 }

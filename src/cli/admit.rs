@@ -1,0 +1,383 @@
+//! `portcullis admit`: sends a manifest, or a recorded review, to the configured admission webhooks, without a cluster.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use portcullis_admission::{
+    Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, UserInfo,
+};
+use rustls::crypto::aws_lc_rs::default_provider;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::certs::table;
+use super::check::{Output, print};
+use super::{failed, misconfigured};
+use crate::admission::{Trial, TrialResult};
+use crate::config::flags::ServeFlags;
+use crate::config::inputs::ConfigInputs;
+use crate::config::resolve::resolve;
+use crate::config::yaml_value;
+
+/// The largest file.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+pub(super) const EXAMPLE: &str = "\
+Examples:
+  portcullis admit --config gateway.yaml -f deployment.yaml
+  portcullis admit --config gateway.yaml -f new.yaml --old old.yaml --operation update --user alice
+  portcullis admit --config gateway.yaml -f recorded-review.json --output json | jq .allowed
+
+The object is shown to the webhooks as it is in the file: without the defaults of an API server.";
+
+/// The flags of `portcullis admit`: those of `serve`, and the request.
+#[derive(Debug, Clone, Args)]
+#[command(args_override_self = true)]
+pub(super) struct AdmitFlags {
+    #[command(flatten)]
+    serve: ServeFlags,
+    /// The object, or an AdmissionReview, in YAML or JSON; - for standard input.
+    #[arg(short, long, value_name = "FILE", help_heading = "Request")]
+    filename: PathBuf,
+    /// The stored object, of an update or a deletion.
+    #[arg(long, value_name = "FILE", help_heading = "Request")]
+    old: Option<PathBuf>,
+    /// What the request does. Default: update with --old, else create.
+    #[arg(long, value_enum, value_name = "OPERATION", help_heading = "Request")]
+    operation: Option<OperationFlag>,
+    /// The resource, in the plural, if it is not the plural of the kind.
+    #[arg(long, value_name = "RESOURCE[/SUBRESOURCE]", help_heading = "Request")]
+    resource: Option<String>,
+    /// The user who makes the request.
+    #[arg(long, value_name = "USER", default_value = "kubernetes-admin", help_heading = "Request")]
+    user: String,
+    /// A group of the user. Repeat for several groups.
+    #[arg(long, value_name = "GROUP", help_heading = "Request")]
+    group: Vec<String>,
+    /// A label of the namespace. Repeat for several labels.
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Request")]
+    namespace_label: Vec<String>,
+    /// The cluster whose webhooks are called, if the configuration has several.
+    #[arg(long, value_name = "NAME", help_heading = "Request")]
+    cluster: Option<String>,
+    /// How to print the result.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OperationFlag {
+    Create,
+    Update,
+    Delete,
+    Connect,
+}
+
+/// What the webhooks would do.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AdmitReport {
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    changed: bool,
+    webhooks: Vec<CallRow>,
+    warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<Value>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CallRow {
+    webhook: String,
+    phase: &'static str,
+    result: String,
+    milliseconds: u128,
+}
+
+pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
+    let settings = match resolve(&flags.serve, &mut ConfigInputs::default()) {
+        Ok(resolved) => resolved.settings,
+        Err(errors) => return misconfigured(&errors),
+    };
+    let mut clusters = settings.clusters.iter();
+    let cluster = match &flags.cluster {
+        Some(name) => clusters.find(|cluster| cluster.name == *name),
+        None if settings.clusters.len() == 1 => clusters.next(),
+        None => None,
+    };
+    let Some(cluster) = cluster else {
+        let names: Vec<_> = settings.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
+        return failed(&format!("--cluster: give one of {}", names.join(", ")));
+    };
+    let Some(admission) = &cluster.admission else {
+        return failed(&format!("the cluster {} has no admission webhooks", cluster.name));
+    };
+    let (attributes, objects, labels) = match flags.request() {
+        Ok(request) => request,
+        Err(problem) => return failed(&problem),
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let trial = match Trial::new(admission, &Arc::new(default_provider()), runtime.handle()) {
+        Ok(trial) => trial,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let before = objects.object.clone();
+    let result = runtime.block_on(trial.run(&attributes, objects, labels));
+    let report = AdmitReport::of(result, before.as_ref());
+    let printed = print(&flags.output.rendered(&report).unwrap_or_else(|| report.table()));
+    if report.allowed { printed } else { ExitCode::FAILURE }
+}
+
+impl AdmitFlags {
+    /// The request that the flags and the files describe.
+    fn request(&self) -> Result<(Attributes, Objects, BTreeMap<String, String>), String> {
+        let labels = self.namespace_label.iter().map(|label| {
+            let (key, value) =
+                label.split_once('=').ok_or(format!("--namespace-label {label:?}: give KEY=VALUE"))?;
+            Ok((key.to_owned(), value.to_owned()))
+        });
+        let labels = labels.collect::<Result<_, String>>()?;
+        let given = read(&self.filename)?;
+        let old = self.old.as_ref().map(read).transpose()?;
+        let (attributes, objects) = if text(&given, "kind") == "AdmissionReview" {
+            given
+                .get("request")
+                .and_then(recorded)
+                .ok_or("the AdmissionReview has no request with an operation")?
+        } else {
+            self.described(given, old)
+        };
+        Ok((attributes, objects, labels))
+    }
+
+    fn described(&self, given: Value, old: Option<Value>) -> (Attributes, Objects) {
+        let operation = match self.operation {
+            Some(OperationFlag::Update) => Operation::Update,
+            Some(OperationFlag::Delete) => Operation::Delete,
+            Some(OperationFlag::Connect) => Operation::Connect,
+            None if old.is_some() => Operation::Update,
+            Some(OperationFlag::Create) | None => Operation::Create,
+        };
+        let kind = kind_of(&given);
+        let resource = self.resource.clone().unwrap_or_else(|| plural(&kind.kind));
+        let (resource, subresource) = resource.split_once('/').unwrap_or((&resource, ""));
+        let metadata = given.get("metadata").cloned().unwrap_or_default();
+        let name = text(&metadata, "name").to_owned();
+        let is_namespace = kind.group.is_empty() && resource == "namespaces";
+        let options = match operation {
+            Operation::Create => Some("CreateOptions"),
+            Operation::Update => Some("UpdateOptions"),
+            Operation::Delete => Some("DeleteOptions"),
+            Operation::Connect => None,
+        };
+        let attributes = Attributes {
+            operation,
+            resource: GroupVersionResource {
+                group: kind.group.clone(),
+                version: kind.version.clone(),
+                resource: resource.to_owned(),
+            },
+            kind,
+            subresource: subresource.to_owned(),
+            namespace: if is_namespace { name.clone() } else { text(&metadata, "namespace").to_owned() },
+            name,
+            user: UserInfo {
+                username: self.user.clone(),
+                groups: self.group.iter().cloned().chain(["system:authenticated".to_owned()]).collect(),
+                ..UserInfo::default()
+            },
+            dry_run: true,
+            options: options
+                .map(|kind| json!({"kind": kind, "apiVersion": "meta.k8s.io/v1", "dryRun": ["All"]})),
+        };
+        let objects = match operation {
+            Operation::Delete => Objects { object: None, old_object: Some(old.unwrap_or(given)) },
+            _ => Objects { object: Some(given), old_object: old },
+        };
+        (attributes, objects)
+    }
+}
+
+/// The request of a recorded review. Webhooks are called for a dry run.
+fn recorded(request: &Value) -> Option<(Attributes, Objects)> {
+    let operation = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect]
+        .into_iter()
+        .find(|operation| operation.as_str() == text(request, "operation"))?;
+    let part = |object: &str, field: &str| {
+        request.get(object).map(|object| text(object, field).to_owned()).unwrap_or_default()
+    };
+    let object = |name: &str| request.get(name).filter(|object| !object.is_null()).cloned();
+    let user = request.get("userInfo").cloned().unwrap_or_default();
+    let strings = |value: Option<&Value>| -> Vec<String> {
+        value
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(|item| Some(item.as_str()?.to_owned()))
+            .collect()
+    };
+    let attributes = Attributes {
+        operation,
+        kind: GroupVersionKind {
+            group: part("kind", "group"),
+            version: part("kind", "version"),
+            kind: part("kind", "kind"),
+        },
+        resource: GroupVersionResource {
+            group: part("resource", "group"),
+            version: part("resource", "version"),
+            resource: part("resource", "resource"),
+        },
+        subresource: text(request, "subResource").to_owned(),
+        name: text(request, "name").to_owned(),
+        namespace: text(request, "namespace").to_owned(),
+        user: UserInfo {
+            username: text(&user, "username").to_owned(),
+            uid: text(&user, "uid").to_owned(),
+            groups: strings(user.get("groups")),
+            extra: user
+                .get("extra")
+                .and_then(Value::as_object)
+                .into_iter()
+                .flatten()
+                .map(|(key, values)| (key.clone(), strings(Some(values))))
+                .collect(),
+        },
+        dry_run: true,
+        options: object("options"),
+    };
+    Some((attributes, Objects { object: object("object"), old_object: object("oldObject") }))
+}
+
+fn read(path: &PathBuf) -> Result<Value, String> {
+    let problem = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let mut content = Vec::new();
+    if path.as_os_str() == "-" {
+        std::io::stdin().take(MAX_FILE_BYTES).read_to_end(&mut content).map_err(|error| problem(&error))?;
+    } else {
+        let file = std::fs::File::open(path).map_err(|error| problem(&error))?;
+        file.take(MAX_FILE_BYTES).read_to_end(&mut content).map_err(|error| problem(&error))?;
+    }
+    let object = yaml_value(&content).map_err(|error| problem(&error))?;
+    if text(&object, "kind").is_empty() {
+        return Err(problem(&"it has no kind: give one object, or an AdmissionReview"));
+    }
+    Ok(object)
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn kind_of(object: &Value) -> GroupVersionKind {
+    let (group, version) =
+        text(object, "apiVersion").split_once('/').unwrap_or(("", text(object, "apiVersion")));
+    GroupVersionKind {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        kind: text(object, "kind").to_owned(),
+    }
+}
+
+/// The plural of a kind.
+// apimachinery: pkg/api/meta/restmapper.go, UnsafeGuessKindToResource
+fn plural(kind: &str) -> String {
+    let singular = kind.to_lowercase();
+    if singular.ends_with("endpoints") {
+        return singular;
+    }
+    match singular.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None if singular.ends_with('s') => format!("{singular}es"),
+        None => format!("{singular}s"),
+    }
+}
+
+impl AdmitReport {
+    fn of(result: TrialResult, before: Option<&Value>) -> Self {
+        let TrialResult { calls, warnings, object, refusal } = result;
+        Self {
+            allowed: refusal.is_none(),
+            code: refusal.as_ref().and_then(|status| status.code),
+            message: refusal.and_then(|status| status.message),
+            changed: object.as_ref() != before,
+            webhooks: calls
+                .into_iter()
+                .map(|call| CallRow {
+                    webhook: call.webhook,
+                    phase: call.phase,
+                    result: call.result,
+                    milliseconds: call.took.as_millis(),
+                })
+                .collect(),
+            warnings,
+            object,
+        }
+    }
+
+    fn table(&self) -> String {
+        let rows = self.webhooks.iter().map(|call| {
+            let took =
+                if call.milliseconds == 0 { String::new() } else { format!("{} ms", call.milliseconds) };
+            [call.webhook.clone(), call.phase.to_owned(), took, call.result.clone()]
+        });
+        let mut text = if self.webhooks.is_empty() {
+            "No webhook matches the request.\n".to_owned()
+        } else {
+            table::columns(["WEBHOOK", "PHASE", "TOOK", "RESULT"], rows)
+        };
+        let end = match (&self.message, self.changed) {
+            (Some(message), _) => [format!("refused ({})", self.code.unwrap_or_default()), message.clone()],
+            (None, true) => {
+                ["allowed".to_owned(), "the object is changed: --output yaml shows it".to_owned()]
+            }
+            (None, false) => ["allowed".to_owned(), "the object is not changed".to_owned()],
+        };
+        let warnings = self.warnings.iter().map(|warning| ["warning".to_owned(), warning.clone()]);
+        text.push('\n');
+        text.push_str(&table::rows(warnings.chain([end])));
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_resource_is_the_plural_of_the_kind() {
+        let cases = [
+            ("Pod", "pods"),
+            ("NetworkPolicy", "networkpolicies"),
+            ("Ingress", "ingresses"),
+            ("Endpoints", "endpoints"),
+        ];
+        for (kind, expected) in cases {
+            assert_eq!(plural(kind), expected);
+        }
+    }
+
+    #[test]
+    fn a_recorded_review_is_the_request() {
+        let review = json!({"operation": "UPDATE", "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
+            "resource": {"group": "apps", "version": "v1", "resource": "deployments"}, "subResource": "scale",
+            "name": "d", "namespace": "n", "userInfo": {"username": "u", "groups": ["g"], "extra": {"k": ["v"]}},
+            "object": {"a": 1}, "oldObject": null, "options": null});
+        let (attributes, objects) = recorded(&review).unwrap();
+        assert_eq!((attributes.operation, attributes.subresource.as_str()), (Operation::Update, "scale"));
+        assert_eq!(attributes.user.extra["k"], ["v"]);
+        assert_eq!(objects, Objects { object: Some(json!({"a": 1})), old_object: None });
+        assert!(recorded(&json!({"operation": "READ"})).is_none());
+    }
+}
