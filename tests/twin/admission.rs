@@ -17,6 +17,8 @@ pub(crate) const DISABLED: &str =
 /// A namespace with labels that webhooks select.
 pub(crate) const SELECTED_NAMESPACE: &str = "twin-selected";
 const DIRECTORY: &str = "admission";
+/// The group of the custom resource.
+const GROUP: &str = "twin.test";
 
 /// Where webhooks are: those of `outside/admission.rs`, and that of Kubernetes' end-to-end tests.
 #[derive(Debug, Clone)]
@@ -69,6 +71,20 @@ fn webhooks(Addresses { webhooks: address, agnhost }: &Addresses, ca: &str) -> [
         webhook["objectSelector"] = label("agnhost", path);
         webhook
     };
+    // A webhook for the objects with its own label.
+    let labelled = |name: &str, more: Value| {
+        let mut webhook = webhook(name, more);
+        webhook["objectSelector"] = label("only", name);
+        webhook
+    };
+    let rules = |rules: &[[&[&str]; 4]]| {
+        rules
+            .iter()
+            .map(|[operations, groups, versions, resources]| {
+                json!({"operations": operations, "apiGroups": groups, "apiVersions": versions, "resources": resources})
+            })
+            .collect::<Value>()
+    };
     let mutating = vec![
         agnhost("agnhost-mutates", "mutating-configmaps"),
         agnhost("agnhost-labels", "add-label"),
@@ -85,6 +101,7 @@ fn webhooks(Addresses { webhooks: address, agnhost }: &Addresses, ca: &str) -> [
             json!({"matchConditions": condition(&of_condition("m4")), "failurePolicy": "Ignore",
             "rules": on(&["CREATE", "UPDATE"], "", "v1", "configmaps", "*")}),
         ),
+        labelled("mdry", json!({"sideEffects": "NoneOnDryRun"})),
     ];
     let validating = vec![
         agnhost("agnhost-validates", "configmaps"),
@@ -117,6 +134,67 @@ fn webhooks(Addresses { webhooks: address, agnhost }: &Addresses, ca: &str) -> [
         webhook(
             "vexact",
             json!({"matchPolicy": "Exact", "rules": on(&["*"], "autoscaling", "v1", "horizontalpodautoscalers", "*")}),
+        ),
+        labelled(
+            "vequivalent",
+            json!({"rules": on(&["*"], "autoscaling", "v1", "horizontalpodautoscalers", "*")}),
+        ),
+        labelled(
+            "vequivalentlax",
+            json!({"rules": on(&["*"], "autoscaling", "v1", "horizontalpodautoscalers", "*"), "failurePolicy": "Ignore"}),
+        ),
+        labelled("vunserved", json!({"rules": on(&["*"], "apps", "v1beta1", "deployments", "*")})),
+        labelled("vwidgets", json!({"rules": on(&["*"], GROUP, "v1", "widgets/*", "*")})),
+        labelled(
+            "vexactwidgets",
+            json!({"rules": on(&["*"], GROUP, "v1", "widgets/*", "*"), "matchPolicy": "Exact"}),
+        ),
+        // apiserver: pkg/admission/plugin/webhook/predicates/rules/rules_test.go
+        labelled(
+            "vgroups",
+            json!({"rules": rules(&[[&["*"], &["", GROUP], &["v1"], &["configmaps", "widgets"]]])}),
+        ),
+        labelled(
+            "vversions",
+            json!({"rules": rules(&[[&["*"], &["*"], &["v1", "v2"], &["widgets"]]]), "matchPolicy": "Exact"}),
+        ),
+        labelled("vplain", json!({"rules": rules(&[[&["*"], &["*"], &["*"], &["*"]]])})),
+        labelled("vtree", json!({"rules": rules(&[[&["*"], &["*"], &["*"], &["widgets/*"]]])})),
+        labelled("vone", json!({"rules": rules(&[[&["*"], &["*"], &["*"], &["widgets/status"]]])})),
+        labelled(
+            "vsubresources",
+            json!({"rules": rules(&[[&["*"], &["*"], &["*"], &["*/status", "*/scale"]]])}),
+        ),
+        labelled("vupdates", json!({"rules": rules(&[[&["UPDATE", "DELETE"], &["*"], &["*"], &["*/*"]]])})),
+        labelled(
+            "vrules",
+            json!({"rules": rules(&[
+                [&["CREATE"], &["absent.test"], &["*"], &["*"]], [&["DELETE"], &["*"], &["*"], &["configmaps"]],
+                [&["CREATE"], &["*"], &["*"], &["widgets"]],
+            ])}),
+        ),
+        labelled(
+            "vold",
+            json!({"matchConditions": condition(
+            "oldObject != null && (object == null || oldObject.?data != object.?data)")}),
+        ),
+        labelled(
+            "vrequest",
+            json!({"matchConditions": condition(
+            "request.userInfo.username == 'admin' && 'system:masters' in request.userInfo.groups && \
+             request.operation in ['CREATE', 'UPDATE'] && request.name != '' && request.namespace == 'twin' && \
+             request.requestKind.kind == request.kind.kind && request.?options.kind.orValue('').endsWith('Options') && \
+             !request.dryRun")}),
+        ),
+        labelled(
+            "vfalse",
+            json!({"matchConditions": [
+            {"name": "fails", "expression": "object.data.absent == 'x'"}, {"name": "false", "expression": "false"}]}),
+        ),
+        labelled(
+            "vcostly",
+            json!({"matchConditions": condition(
+            "object.data.all(a, object.data.all(b, object.data.all(c, (a + b + c).size() > 0)))")}),
         ),
         closed("vdown", json!({})),
         closed("vdownignored", json!({"failurePolicy": "Ignore"})),

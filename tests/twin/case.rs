@@ -32,6 +32,8 @@ pub(crate) struct Case {
     pub(crate) declared: Option<Declared>,
     /// Whether `managedFields` are compared.
     pub(crate) managed_fields: bool,
+    /// Whether admission webhooks of the reference receive no review.
+    pub(crate) unreviewed: bool,
 }
 
 /// A difference of the gateway with a row in `docs/conformance.md`. The case fails if it does not occur, or if the
@@ -44,7 +46,7 @@ pub(crate) struct Declared {
 }
 
 /// One request. Text may contain the placeholders `{unique}`, which differs per side and run, `{addr}`, `{rv}`, at
-/// which all fixtures exist, `{continue}` of the previous list, `{token:NAME}` of the case and its base64url form
+/// which all fixtures exist, `{continue}` of the previous list, `{version}` of the previous object, `{token:NAME}` of the case and its base64url form
 /// `{token64:NAME}`, and the placeholders of tokens (`mint.rs`). The token `minted` is from the last `TokenRequest`.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
@@ -84,6 +86,8 @@ pub(crate) struct Values {
     pub(crate) resource_version: String,
     /// The last continue token of a list.
     pub(crate) next: String,
+    /// The `resourceVersion` in the last response.
+    pub(crate) version: String,
     pub(crate) tokens: BTreeMap<&'static str, String>,
     /// `None` in tests without servers.
     pub(crate) mint: Option<Arc<Mint>>,
@@ -96,7 +100,8 @@ impl Values {
             .replace("{side}", &self.side)
             .replace("{addr}", &self.address)
             .replace("{rv}", &self.resource_version)
-            .replace("{continue}", &self.next);
+            .replace("{continue}", &self.next)
+            .replace("{version}", &self.version);
         for (name, token) in &self.tokens {
             let encoded = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(token);
             text = text
@@ -134,6 +139,7 @@ pub(crate) fn case(group: &'static str, name: &str, method: &str, target: &str) 
         tokens: BTreeMap::new(),
         declared: None,
         managed_fields: true,
+        unreviewed: false,
     }
 }
 
@@ -255,6 +261,12 @@ impl Case {
         self
     }
 
+    /// Expects that no admission webhook receives a review.
+    pub(crate) fn unreviewed(mut self) -> Self {
+        self.unreviewed = true;
+        self
+    }
+
     /// Adds a token that the steps may send as `{token:NAME}`.
     pub(crate) fn token(mut self, name: &'static str, token: impl Into<Token>) -> Self {
         self.tokens.insert(name, token.into());
@@ -274,6 +286,12 @@ impl Case {
     pub(crate) fn body(mut self, content_type: &str, body: &[u8]) -> Self {
         self.last().body = body.to_vec();
         self.header("Content-Type", content_type)
+    }
+
+    /// Sends a body without `Content-Type`.
+    pub(crate) fn json_without_type(mut self, body: &str) -> Self {
+        self.last().body = body.as_bytes().to_vec();
+        self
     }
 
     pub(crate) fn json(self, body: &str) -> Self {

@@ -161,17 +161,21 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     objects
 }
 
-/// A custom resource, with the subresources `status` and `scale`.
+/// A custom resource in two versions, with the subresources `status` and `scale`.
 fn widgets() -> (String, Value) {
     let schema = json!({"type": "object", "properties": {
-        "spec": {"type": "object", "properties": {"replicas": {"type": "integer"}, "color": {"type": "string", "default": "blue"}}},
-        "status": {"type": "object", "properties": {"replicas": {"type": "integer"}}}}});
+        "spec": {"type": "object", "properties": {"replicas": {"type": "integer"}, "color": {"type": "string", "default": "blue", "maxLength": 20},
+            "parts": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"}}},
+        "status": {"type": "object", "properties": {"replicas": {"type": "integer"}, "phase": {"type": "string"}}}}});
+    let version = |name: &str, storage: bool| {
+        json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": schema},
+            "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}}})
+    };
     let object = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "widgets.twin.test"}, "spec": {
             "group": "twin.test", "scope": "Namespaced",
             "names": {"kind": "Widget", "listKind": "WidgetList", "plural": "widgets", "singular": "widget"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
-                "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}}}]}});
+            "versions": [version("v1", true), version("v2", false)]}});
     ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(), object)
 }
 

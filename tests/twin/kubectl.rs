@@ -2,6 +2,8 @@
 //!
 //! Each side of each case has its own home directory, so kubectl shares no discovery cache.
 
+mod admission;
+
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
@@ -11,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 
+use crate::authenticators::Setting;
 use crate::case::{Declared, Values};
 use crate::client::{digest, line_ends};
 use crate::compare;
 use crate::kubelet::noise;
-use crate::run::{Compared, side_of};
+use crate::run::{Compared, reviews, side_of};
 use crate::servers::{Side, TwinServers};
 
 /// The timeout of a command.
@@ -35,6 +38,7 @@ pub(crate) struct Case {
     /// Whether the case impersonates, and so runs in both identity modes.
     pub(crate) impersonates: bool,
     pub(crate) declared: Option<Declared>,
+    pub(crate) setting: Setting,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +99,7 @@ fn kubectl(name: &str, user: &'static str, command: &str) -> Case {
         controllers: false,
         impersonates: false,
         declared: None,
+        setting: Setting::Config,
     }
 }
 
@@ -197,6 +202,12 @@ impl Case {
         self
     }
 
+    /// Uses the servers with admission webhooks.
+    fn by_admission(mut self) -> Self {
+        self.setting = Setting::Admission;
+        self
+    }
+
     fn with_controllers(mut self) -> Self {
         self.controllers = true;
         self
@@ -224,8 +235,8 @@ pub(crate) fn run(servers: &TwinServers, case: &Case, side: Side) -> Result<Comp
     if case.controllers {
         servers.controllers()?;
     }
-    let reference = Home::new(servers, case.user, Side::Reference)?;
-    let subject = Home::new(servers, case.user, side)?;
+    let reference = Home::new(servers, case.user, Side::Reference.with(case.setting))?;
+    let subject = Home::new(servers, case.user, side.with(case.setting))?;
     let mut found = Vec::new();
     let mut last = 0;
     for command in &case.commands {
@@ -277,6 +288,9 @@ pub(crate) fn run(servers: &TwinServers, case: &Case, side: Side) -> Result<Comp
         if !differs.is_empty() {
             found.push(format!("{} differ\n{shown}", differs.join(", ")));
         }
+    }
+    if case.setting == Setting::Admission {
+        found.extend(reviews(servers, (&reference.values, &subject.values), false, false)?);
     }
     Ok(Compared { differences: found, last })
 }
@@ -553,7 +567,7 @@ const CSR: &[&str] = &[
 /// Every kubectl case.
 pub(crate) fn all() -> Vec<Case> {
     // First: the namespace controller waits five seconds before it deletes the content of a namespace.
-    [namespaces(), objects(), impersonation(), streams()].concat()
+    [namespaces(), objects(), impersonation(), streams(), admission::cases()].concat()
 }
 
 /// `--as`, `--as-group` and `--as-uid`. The message of a 403 depends on earlier decisions for the same requester, so only

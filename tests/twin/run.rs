@@ -151,12 +151,14 @@ impl Plan {
                 Kind::Http { case, side, .. } => {
                     vec![side.with(case.setting), Side::Reference.with(case.setting)]
                 }
-                Kind::Kubectl { side, .. } | Kind::Tunnel { side, .. } | Kind::RustClient { side } => {
-                    vec![*side]
+                Kind::Kubectl { case, side } => {
+                    vec![side.with(case.setting), Side::Reference.with(case.setting)]
                 }
-                Kind::Differs { http, .. } => {
-                    let references = http.iter().map(|case| Side::Reference.with(case.setting));
-                    references.chain([Side::Backend]).collect()
+                Kind::Tunnel { side, .. } | Kind::RustClient { side } => vec![*side],
+                Kind::Differs { http, kubectl, .. } => {
+                    let settings = http.iter().map(|case| case.setting);
+                    let settings = settings.chain(kubectl.iter().map(|case| case.setting));
+                    settings.map(|setting| Side::Reference.with(setting)).chain([Side::Backend]).collect()
                 }
                 Kind::Race => vec![Side::AdmissionGateway],
                 Kind::Rule(_) => Vec::new(),
@@ -348,12 +350,28 @@ async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) 
         last = right.as_ref().map_or(0, |answer| answer.status);
     }
     if case.setting == Setting::Admission {
-        let reviews = |values: &Values| {
-            compare::reviews(servers.outside.admission.take(&values.unique), values, case.managed_fields)
-        };
-        found.extend(compare::review_differences(&reviews(&reference_values), &reviews(&subject_values)));
+        let reviews =
+            reviews(servers, (&reference_values, &subject_values), case.managed_fields, case.unreviewed);
+        found.extend(reviews?);
     }
     Ok(Compared { differences: found, last })
+}
+
+/// Differences between the reviews of both sides. Fails if the reference's webhooks receive some unexpectedly, or none.
+pub(crate) fn reviews(
+    servers: &TwinServers,
+    (reference, subject): (&Values, &Values),
+    managed_fields: bool,
+    unreviewed: bool,
+) -> Result<Vec<String>, Failed> {
+    let reviews = |values: &Values| {
+        compare::reviews(servers.outside.admission.take(&values.unique), values, managed_fields)
+    };
+    let (left, right) = (reviews(reference), reviews(subject));
+    if left.is_empty() != unreviewed {
+        return Err(format!("the webhooks of the reference receive {} reviews", left.len()).into());
+    }
+    Ok(compare::review_differences(&left, &right))
 }
 
 fn remember(outcome: &Outcome, values: &mut Values) {
@@ -361,6 +379,9 @@ fn remember(outcome: &Outcome, values: &mut Values) {
     let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     if let Some(token) = body["metadata"]["continue"].as_str() {
         token.clone_into(&mut values.next);
+    }
+    if let Some(version) = body["metadata"]["resourceVersion"].as_str() {
+        version.clone_into(&mut values.version);
     }
     if let (Some("TokenRequest"), Some(token)) = (body["kind"].as_str(), body["status"]["token"].as_str()) {
         values.tokens.insert("minted", token.to_owned());
@@ -393,6 +414,7 @@ pub(crate) fn side_of(servers: &TwinServers, side: Side) -> Result<(&client::Tar
         address: target.address.to_string(),
         resource_version: servers.resource_version.clone(),
         next: String::new(),
+        version: String::new(),
         tokens: BTreeMap::new(),
         mint: Some(Arc::clone(&servers.outside.mint)),
     };
@@ -457,6 +479,7 @@ fn some_values() -> Values {
         address: "127.0.0.1:6443".to_owned(),
         resource_version: "7".to_owned(),
         next: String::new(),
+        version: String::new(),
         tokens: BTreeMap::from([("t", "ey.J.x".to_owned())]),
         mint: None,
     }

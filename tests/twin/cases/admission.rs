@@ -3,6 +3,10 @@
 //!
 //! The reviews that the webhooks receive are compared as well, and the stored object is read afterwards.
 
+mod patches;
+mod requests;
+mod resources;
+
 use serde_json::{Value, json};
 
 use crate::admission::SELECTED_NAMESPACE;
@@ -16,7 +20,11 @@ const OWN: &str = "/api/v1/namespaces/twin/configmaps/{unique}";
 pub(crate) fn cases() -> Vec<Case> {
     let all =
         [answers(), warnings(), operations(), selections(), conditions(), bodies(), connections(), agnhost()];
-    let mut cases: Vec<Case> = all.concat().into_iter().map(Case::by_admission).collect();
+    let more = [patches::cases(), resources::cases(), requests::cases()];
+    let mut cases: Vec<Case> = all.into_iter().chain(more).flatten().map(Case::by_admission).collect();
+    for name in UNREVIEWED {
+        cases.iter_mut().find(|case| case.name == *name).expect("a case of this name").unreviewed = true;
+    }
     for (name, id, status) in DECLARED {
         let case = cases.iter_mut().find(|case| case.name == *name).expect("a case of this name");
         *case = case.clone().declared(id, *status);
@@ -25,6 +33,24 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(managers.declared("D-admission-managed-fields", 200).by_admission().with_managed_fields());
     cases
 }
+
+/// The cases in which the API server calls no webhooks.
+const UNREVIEWED: &[&str] = &[
+    "a namespace that does not exist",
+    "a wrong dry run",
+    "an unknown field, strictly",
+    "another namespace",
+    "no JSON",
+    "a user who may not create it",
+    "a user who may not create a map",
+    "a deletion of an object that is absent",
+    "an object that is absent",
+    "a patch of an object that is absent",
+    "an unknown patch type",
+    "a custom resource that is not served",
+    "a group that is not served",
+    "a connection as a dry run",
+];
 
 /// The cases that a gateway cannot answer alike, with its last status.
 const DECLARED: &[(&str, &str, u16)] = &[
@@ -698,7 +724,11 @@ fn bodies() -> Vec<Case> {
         by_admin("an access review", "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
             .json(r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"v1=deny;{unique}"}}}"#)
             .answers(403),
-        by_admin("deletion of a collection", "DELETE", &format!("{MAPS}?labelSelector=x%3D{{unique}}")).answers(200),
+        by_admin("deletion of a collection", "POST", MAPS)
+            .json(r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{unique}","labels":{"x":"{unique}"}}}"#)
+            .answers(201)
+            .then("DELETE", &format!("{MAPS}?labelSelector=x%3D{{unique}}"))
+            .answers(200),
         by_admin("a configuration that is applied in YAML", "PATCH", &format!("{OWN}?fieldManager=twin"))
             .body("application/apply-patch+yaml", b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '{unique}'}\n")
             .answers(201),

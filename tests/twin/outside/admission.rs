@@ -47,8 +47,65 @@ impl AdmissionWebhooks {
         if behaviour == "slow" {
             tokio::time::sleep(SLOW).await;
         }
+        if let Some(answer) = redirect(&behaviour, head) {
+            return Some(answer);
+        }
+        if let Some(answer) = unusual(&behaviour, &review["request"]["uid"]) {
+            return Some(answer);
+        }
         respond(&behaviour, &review, subject)
     }
+}
+
+/// `redirect-307` and the like: to the same webhook, once.
+fn redirect(behaviour: &str, head: &http::request::Parts) -> Option<Answer> {
+    let (kind, path) = (behaviour.strip_prefix("redirect-")?, head.uri.path());
+    let redirected = head.uri.query().is_some_and(|query| query.contains("redirected"));
+    let (code, location) = match kind {
+        "loop" => (307, format!("{path}?redirected")),
+        "away" => (307, "https://127.0.0.1:1/away".to_owned()),
+        "nowhere" => (307, String::new()),
+        _ if redirected => return None,
+        code => (code.parse().ok()?, format!("{path}?redirected")),
+    };
+    let mut answer = status(code, "elsewhere");
+    if !location.is_empty() {
+        answer.headers_mut().insert("location", location.parse().expect("a header"));
+    }
+    Some(answer)
+}
+
+/// Responses that are no usual JSON.
+fn unusual(behaviour: &str, uid: &Value) -> Option<Answer> {
+    let text = |response: &str| {
+        let text = format!(
+            r#"{{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {{"uid": {uid}, {response}}}}}"#
+        );
+        status(200, &text)
+    };
+    Some(match behaviour {
+        "plain" => text(r#""allowed": true"#),
+        "no-verdict" => text(r#""warnings": ["no verdict"]"#),
+        "allowed-text" => text(r#""allowed": "true""#),
+        "allowed-null" => text(r#""allowed": null"#),
+        "other-case" => text(r#""Allowed": true"#),
+        "twice" => text(r#""allowed": true, "allowed": false"#),
+        "twice-denied" => text(r#""allowed": false, "allowed": true"#),
+        "code-text" => text(r#""allowed": false, "status": {"code": "403"}"#),
+        "code-float" => text(r#""allowed": false, "status": {"code": 403.0}"#),
+        "code-large" => text(r#""allowed": false, "status": {"code": 99999999999}"#),
+        "surrogate" => text(r#""allowed": false, "status": {"message": "\ud800 and \u0000 and \u001b[31m"}"#),
+        "large" => text(&format!(r#""allowed": true, "else": "{}""#, "x".repeat(4 << 20))),
+        "trailing" => {
+            let mut answer = text(r#""allowed": true"#);
+            let body = format!(
+                r#"{{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {{"uid": {uid}, "allowed": true}}}} more"#
+            );
+            *answer.body_mut() = body.into();
+            answer
+        }
+        _ => return None,
+    })
 }
 
 /// The unique name of a case in a text.
@@ -105,13 +162,23 @@ fn respond(behaviour: &str, review: &Value, subject: &Value) -> Option<Answer> {
         }
     };
     Some(match behaviour {
-        "allow" | "slow" => respond(json!({"allowed": true})),
+        "allow" | "slow" | "redirect-301" | "redirect-302" | "redirect-307" | "redirect-308" => respond(json!({"allowed": true})),
         "deny" => deny(json!({"message": "no <way> & \"so on\"", "code": 403, "reason": "Forbidden"})),
         "deny-bare" => respond(json!({"allowed": false})),
         "deny-empty" => deny(json!({})),
         "deny-reason" => deny(json!({"reason": "because"})),
         "deny-success" => deny(json!({"status": "Success", "code": 200, "message": "fine"})),
         "deny-code" => deny(json!({"code": 429, "message": "later", "details": {"retryAfterSeconds": 7}})),
+        "deny-399" => deny(json!({"code": 399, "message": "odd"})),
+        "deny-negative" => deny(json!({"code": -1, "message": "odd"})),
+        "deny-999" => deny(json!({"code": 999, "message": "odd"})),
+        "deny-status" => deny(json!({"status": "Odd", "message": "m", "metadata": {"resourceVersion": "1"}})),
+        "deny-allowed" => respond(json!({"allowed": true, "status": {"code": 403, "message": "no", "status": "Failure"}})),
+        "deny-empty-message" => deny(json!({"message": "", "reason": "Odd", "code": 418})),
+        "deny-newline" => deny(json!({"message": "first\nsecond\r\nthird\ttab"})),
+        "deny-401" => deny(json!({"code": 401, "reason": "Unauthorized", "message": "who"})),
+        "deny-404" => deny(json!({"code": 404, "reason": "NotFound", "message": "where", "details": {"name": "x", "kind": "y"}})),
+        "deny-503" => deny(json!({"code": 503, "message": "later", "details": {"retryAfterSeconds": 1}})),
         "deny-599" => deny(json!({"code": 599, "message": "odd"})),
         "deny-details" => deny(json!({"code": 422, "reason": "Invalid", "message": "bad", "details": {"name": "n", "group": "g",
             "kind": "k", "uid": "u", "causes": [{"reason": "FieldValueInvalid", "message": "m", "field": "f"}]}})),
@@ -141,9 +208,50 @@ fn respond(behaviour: &str, review: &Value, subject: &Value) -> Option<Answer> {
         "type" => patch(r#"[{"op": "add", "path": "/data", "value": 5}]"#),
         "extra-field" => patch(r#"[{"op": "add", "path": "/extra", "value": {"a": 1}}]"#),
         "invalid" => patch(r#"[{"op": "add", "path": "/data", "value": {"bad key!": "x"}}]"#),
-        "rename" => patch(r#"[{"op": "replace", "path": "/metadata/name", "value": "renamed"}]"#),
+        "rename" => {
+            let name = format!("{}-renamed", subject["metadata"]["name"].as_str().unwrap_or_default());
+            patch(&json!([{"op": "replace", "path": "/metadata/name", "value": name}]).to_string())
+        }
         "kind" => patch(r#"[{"op": "replace", "path": "/kind", "value": "Secret"}]"#),
         "version" => patch(r#"[{"op": "add", "path": "/metadata/resourceVersion", "value": "1"}]"#),
+        "namespace" => patch(r#"[{"op": "replace", "path": "/metadata/namespace", "value": "twin-fixed"}]"#),
+        "new-uid" => patch(r#"[{"op": "add", "path": "/metadata/uid", "value": "01234567-89ab-cdef-0123-456789abcdef"}]"#),
+        "finalizer" => patch(r#"[{"op": "add", "path": "/metadata/finalizers", "value": ["twin.test/keep"]}]"#),
+        "owners" => {
+            let owner = json!({"apiVersion": "v1", "kind": "Secret", "name": "s", "uid": "u"});
+            patch(&json!([{"op": "add", "path": "/metadata/ownerReferences", "value": [owner, owner]}]).to_string())
+        }
+        "generation" => patch(r#"[{"op": "add", "path": "/metadata/generation", "value": 7}]"#),
+        "deletion" => patch(r#"[{"op": "add", "path": "/metadata/deletionTimestamp", "value": "2020-01-01T00:00:00Z"}]"#),
+        "created-at" => patch(r#"[{"op": "add", "path": "/metadata/creationTimestamp", "value": "2020-01-01T00:00:00Z"}]"#),
+        "managed" => patch(r#"[{"op": "add", "path": "/metadata/managedFields", "value": []}]"#),
+        "whole" => {
+            let mut whole = subject.clone();
+            whole["metadata"]["labels"] = json!({"whole": "yes"});
+            patch(&json!([{"op": "replace", "path": "", "value": whole}]).to_string())
+        }
+        "copy" => patch(r#"[{"op": "copy", "from": "/metadata/name", "path": "/metadata/annotations/copied"}]"#),
+        "move" => patch(r#"[{"op": "add", "path": "/metadata/annotations/a", "value": "b"}, {"op": "move", "from": "/metadata/annotations/a", "path": "/metadata/annotations/c"}]"#),
+        "escape" => patch(r#"[{"op": "add", "path": "/metadata/annotations/a.b~1c", "value": "d"}]"#),
+        "null" => patch(r#"[{"op": "add", "path": "/metadata/annotations", "value": null}]"#),
+        "test-passes" => patch(r#"[{"op": "test", "path": "/metadata/generateName", "value": null}, {"op": "add", "path": "/metadata/annotations/a", "value": "b"}]"#),
+        "remove-missing" => patch(r#"[{"op": "remove", "path": "/metadata/annotations/absent"}]"#),
+        "replace-missing" => patch(r#"[{"op": "replace", "path": "/metadata/annotations/absent", "value": "x"}]"#),
+        "no-op" => patch(r#"[{"path": "/metadata/annotations/a", "value": "b"}]"#),
+        "no-path" => patch(r#"[{"op": "add", "value": "b"}]"#),
+        "no-value" => patch(r#"[{"op": "add", "path": "/metadata/annotations/a"}]"#),
+        "no-slash" => patch(r#"[{"op": "add", "path": "metadata", "value": "b"}]"#),
+        "null-patch" => patch("null"),
+        "twice-op" => patch(r#"[{"op": "remove", "op": "add", "path": "/metadata/annotations/a", "value": "b"}]"#),
+        "trailing-patch" => patch("[] []"),
+        "html" => patch(r#"[{"op": "add", "path": "/metadata/annotations/html", "value": "<a&b> \u2028"}]"#),
+        "command" => patch(r#"[{"op": "add", "path": "/command/-", "value": "more words"}]"#),
+        "finalizers" => patch(r#"[{"op": "add", "path": "/metadata/finalizers", "value": null}]"#),
+        "spec" => patch(r#"[{"op": "add", "path": "/spec/color", "value": "large"}]"#),
+        "replicas" => patch(r#"[{"op": "replace", "path": "/spec/replicas", "value": 4}]"#),
+        "too-long" => patch(&json!([{"op": "add", "path": "/spec/color", "value": "x".repeat(21)}]).to_string()),
+        "set" => patch(r#"[{"op": "add", "path": "/spec/parts", "value": ["a", "a"]}]"#),
+        "phase" => patch(r#"[{"op": "add", "path": "/status", "value": {"phase": "Webhook"}}]"#),
         "undecodable" => patch("[{"),
         "object-patch" => patch(r#"{"op": "add"}"#),
         "base64" => respond(json!({"allowed": true, "patchType": "JSONPatch", "patch": "%%%"})),

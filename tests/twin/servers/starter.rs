@@ -264,7 +264,12 @@ impl Starter<'_> {
         // The custom resource, and its document, by which the gateway knows that it has dry runs.
         for (path, text) in [
             ("/apis/twin.test/v1/namespaces/twin/widgets", "WidgetList"),
+            ("/apis/twin.test/v2/namespaces/twin/widgets", "WidgetList"),
             ("/openapi/v3/apis/twin.test/v1", "/scale"),
+            ("/openapi/v3/apis/twin.test/v2", "/scale"),
+            // What other cases compare.
+            ("/apis", "twin.test/v2"),
+            ("/openapi/v2", "/apis/twin.test/v2"),
         ] {
             eventually(&format!("{} {path}", side.name()), async || {
                 let sent =
