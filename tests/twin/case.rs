@@ -43,6 +43,8 @@ pub(crate) struct Declared {
     pub(crate) id: &'static str,
     /// The gateway's status in the last step.
     pub(crate) status: u16,
+    /// Whether the responses must be equal, and only the reviews of admission webhooks may differ.
+    pub(crate) only_reviews: bool,
 }
 
 /// One request. Text may contain the placeholders `{unique}`, which differs per side and run, `{addr}`, `{rv}`, at
@@ -391,7 +393,13 @@ impl Case {
     /// Declares a difference of the gateway by its ID in `docs/conformance.md`, with the gateway's status in the last
     /// step.
     pub(crate) fn declared(mut self, id: &'static str, status: u16) -> Self {
-        self.declared = Some(Declared { id, status });
+        self.declared = Some(Declared { id, status, only_reviews: false });
+        self
+    }
+
+    /// Declares a difference in the reviews of admission webhooks only.
+    pub(crate) fn declared_reviews(mut self, id: &'static str, status: u16) -> Self {
+        self.declared = Some(Declared { id, status, only_reviews: true });
         self
     }
 

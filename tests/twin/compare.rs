@@ -168,6 +168,11 @@ fn remove_managed_fields(value: &mut serde_json::Value) {
     }
 }
 
+/// Whether a difference is one of [`review_differences`].
+pub(crate) fn is_of_reviews(difference: &str) -> bool {
+    ["the webhooks asked: ", "the reviews: "].iter().any(|text| difference.starts_with(text))
+}
+
 /// Differences between the reviews of both sides.
 pub(crate) fn review_differences(left: &[String], right: &[String]) -> Vec<String> {
     let names = |reviews: &[String]| {

@@ -269,7 +269,7 @@ pub(crate) struct Compared {
 
 /// Fails if there are undeclared differences, or if a declared difference does not occur.
 fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(), Failed> {
-    let Some(Declared { id, status }) = declared.filter(|_| side.is_gateway()) else {
+    let Some(Declared { id, status, only_reviews }) = declared.filter(|_| side.is_gateway()) else {
         let text = found.differences.join("\n");
         return if text.is_empty() { Ok(()) } else { Err(text.into()) };
     };
@@ -288,6 +288,11 @@ fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(),
             "the difference is not the one that {id} declares, which ends with {status}:\n{text}"
         )
         .into());
+    }
+    let others = found.differences.iter().filter(|text| !compare::is_of_reviews(text));
+    let others: Vec<&str> = others.map(String::as_str).collect();
+    if only_reviews && !others.is_empty() {
+        return Err(format!("{id} declares a difference of reviews only:\n{}", others.join("\n")).into());
     }
     Ok(())
 }
@@ -437,12 +442,18 @@ const RULES: &[(&str, Rule)] = &[
         judge(&compared(&[], 200), None, Side::Gateway).map_err(|_| "it failed".to_owned())
     }),
     ("an unknown declaration fails", || {
-        let declared = Declared { id: "D-none", status: 401 };
+        let declared = Declared { id: "D-none", status: 401, only_reviews: false };
         fails(judge(&compared(&["x"], 401), Some(declared), Side::Gateway), "not declared")
     }),
     ("a declaration does not cover the second reference", || {
-        let declared = Declared { id: "D-none", status: 401 };
+        let declared = Declared { id: "D-none", status: 401, only_reviews: false };
         fails(judge(&compared(&["x"], 401), Some(declared), Side::Second), "x")
+    }),
+    ("a declaration about reviews does not cover responses", || {
+        let of = |text| compared(&[text, "the reviews: x"], 401);
+        let declared = Declared { id: "D-admission-prepared", status: 401, only_reviews: true };
+        fails(judge(&of("the responses differ"), Some(declared), Side::Gateway), "reviews only")?;
+        judge(&of("the webhooks asked: x"), Some(declared), Side::Gateway).map_err(|_| "it failed".to_owned())
     }),
     ("the order of members counts", || {
         let of = |body: &str| Ok(client::Answer { status: 200, body: body.into(), ..Default::default() });

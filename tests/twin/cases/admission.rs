@@ -10,7 +10,7 @@ mod resources;
 use serde_json::{Value, json};
 
 use crate::admission::SELECTED_NAMESPACE;
-use crate::case::{BOTH, Case, H1, case};
+use crate::case::{BOTH, Case, Declared, H1, case};
 
 const GROUP: &str = "admission";
 const MAPS: &str = "/api/v1/namespaces/twin/configmaps";
@@ -27,7 +27,8 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     for (name, id, status) in DECLARED {
         let case = cases.iter_mut().find(|case| case.name == *name).expect("a case of this name");
-        *case = case.clone().declared(id, *status);
+        let only_reviews = ONLY_REVIEWS.contains(id);
+        case.declared = Some(Declared { id, status: *status, only_reviews });
     }
     let managers = create("who manages the fields that webhooks change", "m1=label;", 201);
     cases.push(managers.declared("D-admission-managed-fields", 200).by_admission().with_managed_fields());
@@ -52,6 +53,9 @@ const UNREVIEWED: &[&str] = &[
     "a connection as a dry run",
 ];
 
+/// The differences in what webhooks see, behind equal responses.
+const ONLY_REVIEWS: &[&str] = &["D-admission-prepared", "D-admission-refused-first", "D-admission-tokens"];
+
 /// The cases that a gateway cannot answer alike, with its last status.
 const DECLARED: &[(&str, &str, u16)] = &[
     ("m1 answers extra-field", "D-admission-unknown-fields", 200),
@@ -69,7 +73,7 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a refusal of the API server in protobuf", "D-admission-refused-first", 422),
     ("an invalid object", "D-admission-refused-first", 422),
     ("an old resourceVersion", "D-admission-refused-first", 409),
-    ("a name that is taken", "D-admission-refused-first", 409),
+    ("a name that is taken", "D-admission-refused-warnings", 409),
     ("a namespace object by its own labels", "D-admission-prepared", 403),
     ("a namespace object without the labels", "D-admission-prepared", 201),
     ("a namespace object with a new label", "D-admission-prepared", 403),
@@ -88,6 +92,27 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a denial in YAML", "D-yaml-style", 422),
     ("a configuration that is applied in YAML", "D-admission-apply-yaml", 500),
     ("deletion of a collection", "D-admission-deletecollection", 500),
+    ("a widget is replaced without its version", "D-admission-refused-first", 422),
+    ("a scale that is not valid", "D-admission-refused-first", 422),
+    ("a patch of a new object: kind", "D-admission-kind", 404),
+    ("a patch of a changed object: kind", "D-admission-kind", 200),
+    ("a patch of a new object: null", "D-admission-nulls", 200),
+    ("a patch of a changed object: null", "D-admission-nulls", 200),
+    ("a patch of a new object: no-value", "D-admission-nulls", 200),
+    ("a patch of a changed object: no-value", "D-admission-nulls", 200),
+    ("a patch of a new object: deletion", "D-admission-clients-write", 200),
+    ("a patch of a new object: owners", "D-admission-clients-write", 200),
+    ("a widget is created by applying: changed against its list type", "D-admission-clients-write", 404),
+    ("a widget is created by applying: changed in its status", "D-admission-clients-write", 404),
+    ("a widget is created by applying: changed in an unknown field", "D-admission-clients-write", 404),
+    ("a widget is created: changed in an unknown field", "D-admission-unknown-fields", 200),
+    ("a widget is replaced: changed in an unknown field", "D-admission-unknown-fields", 200),
+    ("a widget is patched: changed in an unknown field", "D-admission-unknown-fields", 200),
+    ("a rule of vgroups: another version", "D-admission-equivalent", 500),
+    ("a rule of vwidgets: another version", "D-admission-equivalent", 500),
+    ("an equivalent of vequivalent: v2", "D-admission-equivalent", 500),
+    ("an equivalent of vequivalentlax: v2", "D-admission-equivalent", 201),
+    ("an equivalent that is not served", "D-admission-equivalent", 500),
 ];
 
 /// A request of the administrator.

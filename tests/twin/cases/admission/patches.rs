@@ -98,11 +98,10 @@ pub(super) fn cases() -> Vec<Case> {
     }
     for (answer, mutating, validating) in RESPONSES {
         for (webhook, status) in [("m1", *mutating), ("v1", *validating)] {
-            cases.push(create(
-                &format!("{webhook} responds {answer}"),
-                &format!("{webhook}={answer};"),
-                status,
-            ));
+            let case =
+                create(&format!("{webhook} responds {answer}"), &format!("{webhook}={answer};"), status);
+            let redirects = answer.starts_with("redirect-");
+            cases.push(if redirects { case.declared("D-redirects", 404) } else { case });
         }
     }
     cases

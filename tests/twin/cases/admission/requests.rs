@@ -93,6 +93,9 @@ fn refusals() -> Vec<Case> {
         by("patch", "viewer", "PATCH", OWN).body(MERGE, b"{}").answers(403),
         by("applied configuration", "viewer", "PATCH", &format!("{OWN}?fieldManager=t")).body(APPLY, body.as_bytes()).answers(403),
         by("deletion", "viewer", "DELETE", OWN).answers(403),
+        by("deletion with options in YAML", "viewer", "DELETE", OWN)
+            .body("application/yaml", b"kind: DeleteOptions\n")
+            .answers(403),
         by("deletion of a collection", "viewer", "DELETE", MAPS).answers(403),
         by("connection", "viewer", "GET", &format!("{pod}/exec?command={{unique}}&stdout=true")).websocket("v4.channel.k8s.io", &[]).answers(403),
         by("proxy", "viewer", "GET", &format!("{pod}/proxy/{{unique}}")).answers(403),
@@ -132,16 +135,17 @@ fn versions() -> Vec<Case> {
             .then("PATCH", OWN)
             .body(MERGE, br#"{"metadata":{"resourceVersion":"1"},"data":{"a":"2"}}"#)
             .answers(409)
-            .declared("D-admission-refused-first", 409),
+            .declared_reviews("D-admission-refused-first", 409),
         created("the current version in a patch")
             .then("PATCH", OWN)
             .body(MERGE, br#"{"metadata":{"resourceVersion":"{version}"},"data":{"a":"2"}}"#)
             .answers(200),
-        created("a version that is no number").then("PUT", OWN).json(&replacement("x")).answers(500),
+        created("a version that is no number").then("PUT", OWN).json(&replacement("x")).answers(500).declared_reviews("D-admission-refused-first", 500),
         created("another uid")
             .then("PATCH", OWN)
             .body(MERGE, br#"{"metadata":{"uid":"other"}}"#)
-            .answers(422),
+            .answers(422)
+            .declared_reviews("D-admission-refused-first", 422),
         by_admin("a version in a new object", "POST", MAPS)
             .json(r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{unique}","resourceVersion":"1"}}"#)
             .answers(500),
@@ -152,7 +156,7 @@ fn versions() -> Vec<Case> {
             .then("PATCH", OWN)
             .body(MERGE, br#"{"data":{"a":"2"}}"#)
             .answers(422)
-            .declared("D-admission-refused-first", 422),
+            .declared_reviews("D-admission-refused-first", 422),
         created("a webhook changes an immutable object")
             .then("PATCH", OWN)
             .body(MERGE, br#"{"immutable":true}"#)
@@ -237,7 +241,10 @@ fn deletions() -> Vec<Case> {
         "spec": {"nodeName": "twin-node", "automountServiceAccountToken": false, "containers": [{"name": "c", "image": "x"}]}});
     let own_pod = format!("{PODS}/{{unique}}");
     let placed = |name: &str| {
-        by_admin(name, "POST", PODS).json(&pod.to_string()).answers(201).declared("D-admission-prepared", 200)
+        by_admin(name, "POST", PODS)
+            .json(&pod.to_string())
+            .answers(201)
+            .declared_reviews("D-admission-prepared", 200)
     };
     let release = br#"{"metadata":{"finalizers":null}}"#;
     vec![
@@ -295,7 +302,14 @@ fn deletions() -> Vec<Case> {
         created("a deletion with options in YAML")
             .then("DELETE", OWN)
             .body("application/yaml", b"kind: DeleteOptions\napiVersion: v1\npropagationPolicy: Orphan\n")
-            .answers(200),
+            .answers(200)
+            .declared("D-admission-delete-options", 500),
+        created("a deletion with options in protobuf")
+            .then("DELETE", OWN)
+            .body(PROTOBUF, message("DeleteOptions", &field(4, "Background")).as_bytes())
+            .header("Accept", "application/json")
+            .answers(200)
+            .declared("D-admission-delete-options", 500),
         created("options of a deletion in another version")
             .then("DELETE", OWN)
             .json(r#"{"kind":"DeleteOptions","apiVersion":"meta.k8s.io/v1","gracePeriodSeconds":0}"#)
@@ -314,7 +328,7 @@ fn deletions() -> Vec<Case> {
             .answers(200)
             .then("GET", &own_pod)
             .answers(404)
-            .declared("D-admission-prepared", 404),
+            .declared_reviews("D-admission-prepared", 404),
     ]
 }
 
@@ -332,8 +346,13 @@ fn protobuf(asks: &str) -> String {
     let entry = |key: &str, value: &str| field(1, key) + &field(2, value);
     let metadata = field(1, "{unique}") + &field(12, &entry("asks", asks));
     let object = field(1, &metadata) + &field(2, &entry("a", "1"));
-    let kind = field(1, "v1") + &field(2, "ConfigMap");
-    format!("k8s\0{}{}", field(1, &kind), field(2, &object))
+    message("ConfigMap", &object)
+}
+
+/// An object of a kind of v1.
+fn message(kind: &str, object: &str) -> String {
+    let kind = field(1, "v1") + &field(2, kind);
+    format!("k8s\0{}{}", field(1, &kind), field(2, object))
 }
 
 /// Bodies and responses that are no JSON objects.
@@ -365,10 +384,10 @@ fn encodings() -> Vec<Case> {
                 .header("Accept", accept)
                 .json(&map(asks).to_string())
                 .answers(status);
-            cases.push(if form == "YAML" && status == 201 {
-                case.any_body("managedFields are not compared")
-            } else {
-                case
+            cases.push(match (form, status) {
+                ("YAML", 201) => case.any_body("managedFields are not compared"),
+                ("YAML", _) => case.declared("D-yaml-style", status),
+                _ => case,
             });
         }
         cases.push(

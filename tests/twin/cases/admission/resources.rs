@@ -109,7 +109,8 @@ fn subresources() -> Vec<Case> {
                 .answers(201)
                 .then("PATCH", &format!("{pods}/{{unique}}/ephemeralcontainers"))
                 .body("application/strategic-merge-patch+json", container.to_string().as_bytes())
-                .answers(status),
+                .answers(status)
+                .declared_reviews("D-admission-prepared", status),
         );
         let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
         let own = format!("{requests}/{{unique}}");
@@ -124,7 +125,8 @@ fn subresources() -> Vec<Case> {
                 .answers(201)
                 .then("PATCH", &format!("{own}/approval"))
                 .body(MERGE, approval.to_string().as_bytes())
-                .answers(status),
+                .answers(status)
+                .declared_reviews("D-admission-prepared", status),
         );
         let namespaces = "/api/v1/namespaces";
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
@@ -135,7 +137,8 @@ fn subresources() -> Vec<Case> {
                 .answers(201)
                 .then("PUT", "/api/v1/namespaces/{unique}/finalize")
                 .json(&namespace.to_string())
-                .answers(status),
+                .answers(status)
+                .declared_reviews("D-admission-prepared", status),
         );
     }
     let scale = |replicas: u32| {
