@@ -4,9 +4,12 @@
 use std::borrow::Cow;
 
 use portcullis_admission::Operation;
+use prost::Message;
 use serde_json::{Map, Value};
 
+use super::document::parse_unambiguous;
 use crate::go::url::query;
+use crate::http::encoding::Envelope;
 
 const API_VERSION: &str = "meta.k8s.io/v1";
 /// The fields of `DeleteOptions`.
@@ -69,6 +72,73 @@ pub(super) fn delete_options_of_query(raw: &str) -> Map<String, Value> {
     options
 }
 
+/// The `DeleteOptions` in a body: JSON that every parser reads alike, or protobuf.
+pub(super) fn delete_options_of_body(body: &[u8]) -> Result<Map<String, Value>, String> {
+    if let Some(Envelope { raw, .. }) = Envelope::read(body) {
+        let message = DeleteOptionsMessage::decode(raw.as_slice()).map_err(|error| error.to_string())?;
+        // A field that is not known here would be lost.
+        if message.encode_to_vec() != raw {
+            return Err("the gateway does not know all fields of the DeleteOptions".to_owned());
+        }
+        return Ok(message.into());
+    }
+    match parse_unambiguous(body) {
+        Ok(Value::Object(options)) => Ok(options),
+        Ok(_) => Err("the DeleteOptions are not an object".to_owned()),
+        Err(error) => Err(format!("the gateway reads DeleteOptions in JSON and protobuf only: {error}")),
+    }
+}
+
+// apimachinery: pkg/apis/meta/v1/generated.proto, DeleteOptions
+#[derive(Clone, PartialEq, Message)]
+struct DeleteOptionsMessage {
+    #[prost(int64, optional, tag = "1")]
+    grace_period_seconds: Option<i64>,
+    #[prost(message, optional, tag = "2")]
+    preconditions: Option<PreconditionsMessage>,
+    #[prost(bool, optional, tag = "3")]
+    orphan_dependents: Option<bool>,
+    #[prost(string, optional, tag = "4")]
+    propagation_policy: Option<String>,
+    #[prost(string, repeated, tag = "5")]
+    dry_run: Vec<String>,
+    #[prost(bool, optional, tag = "6")]
+    ignore_store_read_error: Option<bool>,
+}
+
+// apimachinery: pkg/apis/meta/v1/generated.proto, Preconditions
+#[derive(Clone, PartialEq, Message)]
+struct PreconditionsMessage {
+    #[prost(string, optional, tag = "1")]
+    uid: Option<String>,
+    #[prost(string, optional, tag = "2")]
+    resource_version: Option<String>,
+}
+
+impl From<DeleteOptionsMessage> for Map<String, Value> {
+    fn from(message: DeleteOptionsMessage) -> Self {
+        let given = message.preconditions.map(|given| {
+            let fields = [("uid", given.uid), ("resourceVersion", given.resource_version)];
+            let given: Self = fields
+                .into_iter()
+                .filter_map(|(name, value)| Some((name.to_owned(), value?.into())))
+                .collect();
+            Value::Object(given)
+        });
+        let [grace, preconditions, orphan, policy, dry_run, ignore] = DELETE_FIELDS;
+        let dry_run_values = (!message.dry_run.is_empty()).then(|| Value::from(message.dry_run));
+        let fields = [
+            (grace, message.grace_period_seconds.map(Value::from)),
+            (preconditions, given),
+            (orphan, message.orphan_dependents.map(Value::from)),
+            (policy, message.propagation_policy.map(Value::from)),
+            (dry_run, dry_run_values),
+            (ignore, message.ignore_store_read_error.map(Value::from)),
+        ];
+        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    }
+}
+
 /// The value of a boolean parameter.
 // apimachinery: pkg/runtime/conversion.go, Convert_Slice_string_To_bool
 pub(super) fn bool_of(value: &str) -> bool {
@@ -113,6 +183,27 @@ mod tests {
             write_options(Operation::Update, "force=true"),
             json!({"kind": "UpdateOptions", "apiVersion": "meta.k8s.io/v1"})
         );
+    }
+
+    #[test]
+    fn options_in_protobuf_are_read_if_all_fields_are_known() {
+        let message = DeleteOptionsMessage {
+            grace_period_seconds: Some(0),
+            preconditions: Some(PreconditionsMessage { uid: Some("u".to_owned()), resource_version: None }),
+            propagation_policy: Some("Orphan".to_owned()),
+            dry_run: vec!["All".to_owned()],
+            ..DeleteOptionsMessage::default()
+        };
+        let body = Envelope::of("v1", "DeleteOptions", &message).to_bytes();
+        assert_eq!(
+            Value::Object(delete_options_of_body(&body).unwrap()),
+            json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "u"}, "propagationPolicy": "Orphan", "dryRun": ["All"]})
+        );
+        // Field 7 does not exist yet.
+        let mut newer = Envelope::of("v1", "DeleteOptions", &message);
+        newer.raw.extend([0x38, 1]);
+        assert!(delete_options_of_body(&newer.to_bytes()).is_err());
+        assert!(delete_options_of_body(b"null").is_err() && delete_options_of_body(b"a: b").is_err());
     }
 
     #[test]

@@ -8,13 +8,15 @@ use http::uri::PathAndQuery;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::review::internal_error;
 use portcullis_admission::{Attributes, Objects, Operation};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::document::{
     SERVER_FIELDS, carry_over, is_same, keep_server_fields, merge_patch, metadata, parse_unambiguous,
     remove_server_fields, set_metadata,
 };
-use super::options::{delete_options_of_query, reviewed_delete_options, write_options};
+use super::options::{
+    delete_options_of_body, delete_options_of_query, reviewed_delete_options, write_options,
+};
 use super::reviewer::{JSON, Reviewer, Stop, as_sent, kind_of, unexpressible};
 use super::subject::{Action, PatchKind};
 use crate::pipeline::error_map::Refusal;
@@ -184,7 +186,8 @@ impl Reviewer<'_> {
     /// Deletes the object that the webhooks have seen.
     async fn delete(&self, authorized: &Authorized, body: &Bytes) -> Result<ReviewedWrite, Stop> {
         let raw = authorized.query().unwrap_or_default();
-        let given = if body.is_empty() { None } else { Some(delete_options(body)?) };
+        let given =
+            if body.is_empty() { None } else { Some(delete_options_of_body(body).map_err(Stop::Unseen)?) };
         match &given {
             None => self.rehearse(authorized, || Rehearsal::dry_run(authorized, Bytes::new())).await?,
             Some(options) => {
@@ -406,14 +409,4 @@ fn patched_view(shown: &Shown) -> Value {
 fn is_status(object: &Value) -> bool {
     let kind = kind_of(object);
     kind.group.is_empty() && kind.version == "v1" && kind.kind == "Status"
-}
-
-/// The `DeleteOptions` in a body.
-fn delete_options(body: &Bytes) -> Result<Map<String, Value>, Stop> {
-    let unseen =
-        |error: String| Stop::Unseen(format!("the gateway reads DeleteOptions in JSON only: {error}"));
-    match parse_unambiguous(body).map_err(unseen)? {
-        Value::Object(options) => Ok(options),
-        _ => Err(unseen("not an object".to_owned())),
-    }
 }

@@ -14,6 +14,7 @@ use crate::case::{BOTH, Case, Declared, H1, case};
 
 const GROUP: &str = "admission";
 const MAPS: &str = "/api/v1/namespaces/twin/configmaps";
+const RUNNING: &str = "/api/v1/namespaces/twin-fixed/pods/placed";
 const WIDGETS: &str = "/apis/twin.test/v1/namespaces/twin/widgets";
 const OWN: &str = "/api/v1/namespaces/twin/configmaps/{unique}";
 
@@ -403,6 +404,10 @@ fn operations() -> Vec<Case> {
     cases
 }
 
+/// `DeleteOptions` with the policy `Background`, in an `Unknown` of Kubernetes' protobuf.
+const DELETE_OPTIONS: &[u8] =
+    b"k8s\0\x0a\x13\x0a\x02v1\x12\x0dDeleteOptions\x12\x0c\x22\x0aBackground\x1a\0\x22\0";
+
 fn deletions(kind: &Kind) -> Vec<Case> {
     let own = kind.own();
     let mut cases = Vec::new();
@@ -419,6 +424,11 @@ fn deletions(kind: &Kind) -> Vec<Case> {
         let body = r#"{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}"#;
         cases.push(gone(created("without a body").then("DELETE", &own)));
         cases.push(gone(created("with a body").then("DELETE", &own).json(body)));
+        cases.push(gone(
+            created("with a body in protobuf")
+                .then("DELETE", &own)
+                .body("application/vnd.kubernetes.protobuf", DELETE_OPTIONS),
+        ));
         cases.push(
             created("with a wrong precondition")
                 .then("DELETE", &own)
@@ -820,6 +830,22 @@ fn connections() -> Vec<Case> {
             .answers(status)
     };
     vec![
+        by_admin(
+            "a connection",
+            "GET",
+            &format!("{RUNNING}/exec?command=echo&command=hello&command={{unique}}&stdout=true"),
+        )
+        .websocket("v5.channel.k8s.io", &[])
+        .answers(101)
+        .contains("ran echo hello"),
+        by_admin(
+            "a connection whose options a webhook changes",
+            "GET",
+            &format!("{RUNNING}/exec?command=echo&command=m1%3Dcommand%3B{{unique}}&stdout=true"),
+        )
+        .websocket("v4.channel.k8s.io", &[])
+        .answers(101)
+        .contains("ran echo changed"),
         exec("a connection to an absent pod", "command=a&stdout=true", 404),
         exec(
             "a connection that is denied",

@@ -1,0 +1,284 @@
+//! What admission webhooks cost: creations per second through kube-apiserver, which calls the webhooks itself, and through the gateway,
+//! which calls them in front of a kube-apiserver without webhooks, in one run.
+//!
+//!     cargo bench --bench admission
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a benchmark"
+)]
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use futures_util::future::join_all;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use testkit::gateway_process::GatewayProcess;
+use testkit::pki::Issued;
+use testkit::real::{self, ServerProcess, Source, eventually, free_ports, start_etcd};
+use testkit::self_check::respond;
+use testkit::{FakeBackend, Gateway, Pki, flags, full};
+use tokio::net::TcpListener;
+
+const ROUNDS: usize = 5;
+const ROUND: Duration = Duration::from_secs(3);
+/// Clients with one request in progress each.
+const CLIENTS: usize = 8;
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// What is created, and which webhooks match it.
+#[derive(Clone, Copy)]
+struct Load {
+    name: &'static str,
+    path: &'static str,
+    kind: &'static str,
+    label: &'static str,
+}
+
+const LOADS: [Load; 3] = [
+    Load { name: "no webhook matches", path: SECRETS, kind: "Secret", label: "" },
+    Load { name: "one validating webhook", path: MAPS, kind: "ConfigMap", label: "validating" },
+    Load { name: "two mutating webhooks", path: MAPS, kind: "ConfigMap", label: "mutating" },
+];
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let source = Source::find();
+    if let Some(absent) = source.absent() {
+        eprintln!("SKIPPED: {absent}");
+        return ExitCode::SUCCESS;
+    }
+    let programs = source.programs().expect("the servers");
+    let pki = Pki::new();
+    let dir = pki.directory.path();
+    let (etcd_port, _etcd) = start_etcd(&programs, dir).await.expect("etcd");
+    let webhooks = start_webhooks(&pki).await;
+    let admin = pki.clients.leaf().cn("admin").org("system:masters").issue();
+    let start = async |name, more: &[&str]| {
+        start_api_server(&programs.kube_apiserver, &pki, etcd_port, name, more, &admin).await.expect(name)
+    };
+    let disabled = "--disable-admission-plugins=MutatingAdmissionWebhook,ValidatingAdmissionWebhook";
+    let (calling, _calling) = start("calling", &[]).await;
+    let (plain, _plain) = start("plain", &[disabled]).await;
+    register(calling, &pki, webhooks.address, &admin).await;
+
+    let all: Vec<String> =
+        flags(&pki, plain).into_iter().map(|flag| flag.replace("--workers=1", "--workers=2")).collect();
+    let names = [
+        "username-headers=X-Remote-User",
+        "uid-headers=X-Remote-Uid",
+        "group-headers=X-Remote-Group",
+        "extra-headers-prefix=X-Remote-Extra-",
+    ];
+    let all: Vec<String> =
+        all.into_iter().chain(names.map(|name| format!("--backend-requestheader-{name}"))).collect();
+    let program = env!("CARGO_BIN_EXE_portcullis");
+    let without = GatewayProcess::start(program, all.clone()).await;
+    let with =
+        GatewayProcess::start(program, all.into_iter().chain(write_files(dir, webhooks.address, &pki))).await;
+    let servers = [
+        ("kube-apiserver", calling),
+        ("gateway", with.gateway.address),
+        ("gateway without webhooks", without.gateway.address),
+    ];
+    println!("{CLIENTS} clients, {ROUNDS} rounds of {} s: creations per second, median\n", ROUND.as_secs());
+    for load in LOADS {
+        let mut rates = vec![Vec::new(); servers.len()];
+        for round in 0..ROUNDS {
+            for turn in 0..servers.len() {
+                let at = (round + turn) % servers.len();
+                rates[at].push(rate(servers[at].1, &admin, load).await);
+            }
+        }
+        let medians: Vec<f64> = rates.into_iter().map(median).collect();
+        println!("{}", load.name);
+        for ((name, _), rate) in servers.iter().zip(&medians) {
+            println!("  {name:<26}{rate:>7.0}   {:>5.2} of kube-apiserver", rate / medians[0]);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
+
+async fn rate(address: SocketAddr, admin: &Issued, load: Load) -> f64 {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let done = Arc::new(AtomicUsize::new(0));
+    let end = Instant::now() + ROUND;
+    let client = async |done: Arc<AtomicUsize>| {
+        let mut client = Gateway::at(address, None).http1(Some(admin)).await;
+        while Instant::now() < end {
+            let name = format!("bench-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+            let object = json!({"apiVersion": "v1", "kind": load.kind,
+                "metadata": {"name": name, "labels": {"bench": load.label}}});
+            let request = Request::post(load.path).header("content-type", "application/json");
+            let response = client.send(request.body(full(object.to_string())).unwrap()).await.unwrap();
+            assert_eq!(response.status(), StatusCode::CREATED);
+            response.into_body().collect().await.unwrap();
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let began = Instant::now();
+    join_all((0..CLIENTS).map(|_| client(Arc::clone(&done)))).await;
+    let done = u32::try_from(done.load(Ordering::Relaxed)).unwrap();
+    f64::from(done) / began.elapsed().as_secs_f64()
+}
+
+/// Webhooks that allow everything; those below `/mutate` add a label.
+async fn start_webhooks(pki: &Pki) -> FakeBackend {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    FakeBackend::without_client_auth(pki, listener, |request| {
+        Box::pin(async move {
+            let path = request.uri().path().to_owned();
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let review: Value = serde_json::from_slice(&body).unwrap();
+            let mut response = json!({"uid": review["request"]["uid"], "allowed": true});
+            if let Some(name) = path.strip_prefix("/mutate/") {
+                let patch =
+                    json!([{"op": "add", "path": format!("/metadata/labels/{name}"), "value": "yes"}]);
+                response["patchType"] = json!("JSONPatch");
+                response["patch"] =
+                    json!(base64::engine::general_purpose::STANDARD.encode(patch.to_string()));
+            }
+            respond(
+                StatusCode::OK,
+                &json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}),
+            )
+        })
+    })
+}
+
+/// The configurations of the webhooks, mutating and validating.
+fn configurations(name: &str, webhooks: SocketAddr, pki: &Pki) -> [Value; 2] {
+    let ca = base64::engine::general_purpose::STANDARD.encode(pki.servers.cert_pem());
+    let webhook = |path: &str, label: &str| {
+        json!({"name": format!("{}.bench.test", path.replace('/', "-")),
+            "clientConfig": {"url": format!("https://{webhooks}/{path}"), "caBundle": ca},
+            "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}],
+            "objectSelector": {"matchLabels": {"bench": label}},
+            "sideEffects": "None", "admissionReviewVersions": ["v1"]})
+    };
+    let configuration = |kind: &str, webhooks: Vec<Value>| {
+        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}WebhookConfiguration"),
+            "metadata": {"name": name}, "webhooks": webhooks})
+    };
+    [
+        configuration("Mutating", vec![webhook("mutate/one", "mutating"), webhook("mutate/two", "mutating")]),
+        configuration("Validating", vec![webhook("validate", "validating")]),
+    ]
+}
+
+async fn register(server: SocketAddr, pki: &Pki, webhooks: SocketAddr, admin: &Issued) {
+    for configuration in configurations("bench", webhooks, pki) {
+        let kind = configuration["kind"].as_str().unwrap().to_lowercase();
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}s");
+        let request = Request::post(path).header("content-type", "application/json");
+        let mut client = Gateway::at(server, None).http1(Some(admin)).await;
+        let response = client.send(request.body(full(configuration.to_string())).unwrap()).await.unwrap();
+        assert_eq!(response.status(), StatusCode::CREATED);
+    }
+    // The API server reads them by a watch.
+    eventually("webhooks", async || {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "probe-", "labels": {"bench": "mutating"}}});
+        let request = Request::post(format!("{MAPS}?dryRun=All")).header("content-type", "application/json");
+        let mut client = Gateway::at(server, None).http1(Some(admin)).await;
+        let response = client.send(request.body(full(object.to_string())).unwrap()).await.map_err(|error| error.to_string())?;
+        let body = response.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
+        Ok(String::from_utf8_lossy(&body).contains("\"one\":\"yes\""))
+    })
+    .await
+    .expect("the webhooks are called");
+}
+
+/// Writes the files of the gateway; its flags.
+fn write_files(dir: &Path, webhooks: SocketAddr, pki: &Pki) -> [String; 2] {
+    let plugins = configurations("bench.static.k8s.io", webhooks, pki).map(|configuration| {
+        let kind = configuration["kind"].as_str().unwrap().replace("WebhookConfiguration", "");
+        let folder = dir.join(&kind);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("webhooks.json"), configuration.to_string()).unwrap();
+        json!({"name": format!("{kind}AdmissionWebhook"), "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "WebhookAdmissionConfiguration", "staticManifestsDir": folder}})
+    });
+    let file = dir.join("admission.json");
+    let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins});
+    std::fs::write(&file, configuration.to_string()).unwrap();
+    [
+        format!("--admission-control-config-file={}", file.display()),
+        "--admission-mode=pinnedDryRun".to_owned(),
+    ]
+}
+
+async fn start_api_server(
+    program: &Path,
+    pki: &Pki,
+    etcd_port: u16,
+    name: &str,
+    more: &[&str],
+    admin: &Issued,
+) -> Result<(SocketAddr, ServerProcess), String> {
+    let dir = pki.directory.path();
+    let (certificate, key) =
+        pki.write_pair("apiserver", &pki.servers.server(&["backend.test", "localhost", "127.0.0.1"]));
+    let clients = pki.write("apiserver-clients.crt", pki.clients.cert_pem());
+    let front = pki.write("apiserver-front.crt", pki.front.cert_pem());
+    let account = pki.write("apiserver-accounts.key", pki.clients.key_pem());
+    real::retry_on_collision(async || {
+        let [port] = free_ports()?;
+        let mut flags = vec![
+            format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
+            format!("--etcd-prefix=/{name}"),
+            format!("--secure-port={port}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--cert-dir={}", dir.join(name).display()),
+            format!("--tls-cert-file={}", certificate.display()),
+            format!("--tls-private-key-file={}", key.display()),
+            format!("--client-ca-file={}", clients.display()),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-key-file={}", account.display()),
+            format!("--service-account-signing-key-file={}", account.display()),
+            format!("--requestheader-client-ca-file={}", front.display()),
+            "--requestheader-allowed-names=portcullis".to_owned(),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            "--authorization-mode=RBAC".to_owned(),
+            // Otherwise its limits would be measured.
+            "--enable-priority-and-fairness=false".to_owned(),
+            "--endpoint-reconciler-type=none".to_owned(),
+        ];
+        flags.extend(more.iter().map(|&flag| flag.to_owned()));
+        let mut process = ServerProcess::start(dir, name, program, &flags)?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        eventually(name, async || {
+            process.check()?;
+            if tokio::net::TcpStream::connect(address).await.is_err() {
+                return Ok(false);
+            }
+            let mut client = Gateway::at(address, None).http1(Some(admin)).await;
+            Ok(client.get("/api/v1/namespaces/default", &[]).await.status() == StatusCode::OK
+                && client.get("/readyz", &[]).await.status() == StatusCode::OK)
+        })
+        .await
+        .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
+        Ok((address, process))
+    })
+    .await
+}
