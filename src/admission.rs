@@ -26,8 +26,8 @@ use crate::backend::shares::{FairShares, ShareLimits, SharePermit, SharesExhaust
 use crate::metrics::Metrics;
 use crate::user::UserInfo;
 use callers::Callers;
-pub(crate) use dry_run::DryRun;
 use dry_run::DryRunSupport;
+pub(crate) use dry_run::{DryRun, DryRunError};
 use namespaces::NamespaceLabels;
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::RequestSurroundings;

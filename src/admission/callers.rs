@@ -46,7 +46,24 @@ pub(super) struct Callers {
     /// By the connection.
     clients: HashMap<usize, WebhookClient>,
     shares: Arc<FairShares<Arc<str>>>,
+    /// Shadow webhooks take nothing from the others.
+    shadow_shares: Arc<FairShares<Arc<str>>>,
     runtime: Handle,
+}
+
+/// Why a call has no response.
+#[derive(Debug)]
+pub(super) enum CallFailure {
+    /// The webhook is at fault: its `failurePolicy` decides.
+    Webhook(CallError),
+    /// The gateway has too many calls in progress.
+    Busy,
+}
+
+impl From<CallError> for CallFailure {
+    fn from(error: CallError) -> Self {
+        Self::Webhook(error)
+    }
 }
 
 /// A client with the settings that it was built from.
@@ -82,7 +99,9 @@ impl Callers {
         }
         let shares =
             before.map_or_else(|| Arc::new(FairShares::new(LIMITS)), |before| Arc::clone(&before.shares));
-        Ok(Self { connections, clients, shares, runtime: runtime.clone() })
+        let shadow_shares = before
+            .map_or_else(|| Arc::new(FairShares::new(LIMITS)), |before| Arc::clone(&before.shadow_shares));
+        Ok(Self { connections, clients, shares, shadow_shares, runtime: runtime.clone() })
     }
 
     /// Posts a review. The call ends with the webhook's timeout or `deadline`, or when this future is dropped.
@@ -92,22 +111,18 @@ impl Callers {
         review: Bytes,
         asker: &str,
         deadline: Option<Instant>,
-    ) -> Result<WebhookResponse, CallError> {
+    ) -> Result<WebhookResponse, CallFailure> {
         let client = self.connections.of(webhook).and_then(|connection| self.clients.get(&key(connection)));
         let Some(WebhookClient { connection, client }) = client.cloned() else {
-            return Err(CallError::Failed("no connection is configured".to_owned()));
+            return Err(CallError::Failed("no connection is configured".to_owned()).into());
         };
-        let until = Instant::now() + webhook.timeout;
-        let until = deadline.map_or(until, |deadline| deadline.min(until));
         let url = format!("{}?timeout={}s", connection.url, webhook.timeout.as_secs());
         let late = || CallError::Late(format!("Post {}: context deadline exceeded", Quoted(&url)));
-        let permit = match timeout_at(until, self.shares.acquire(asker.into(), 1)).await {
-            Ok(Ok(permit)) => permit,
-            Ok(Err(_)) => {
-                return Err(CallError::Failed("too many calls of webhooks are in progress".to_owned()));
-            }
-            Err(_) => return Err(late()),
-        };
+        let shares = if webhook.shadow { &self.shadow_shares } else { &self.shares };
+        let permit = shares.acquire(asker.into(), 1).await.map_err(|_| CallFailure::Busy)?;
+        // Only now: the webhook is not at fault for the wait.
+        let until = Instant::now() + webhook.timeout;
+        let until = deadline.map_or(until, |deadline| deadline.min(until));
         let posting = post(client, connection, url.clone(), review, until);
         let call = AbortOnDropHandle::new(self.runtime.spawn(async move {
             let _permit = permit;
@@ -115,9 +130,9 @@ impl Callers {
         }));
         // The thread of the call may be busy.
         match timeout_at(until, call).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(CallError::Failed("the call was cancelled".to_owned())),
-            Err(_) => Err(late()),
+            Ok(Ok(answer)) => Ok(answer?),
+            Ok(Err(_)) => Err(CallError::Failed("the call was cancelled".to_owned()).into()),
+            Err(_) => Err(late().into()),
         }
     }
 }

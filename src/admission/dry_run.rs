@@ -55,6 +55,15 @@ pub(crate) enum DryRun {
     Absent,
 }
 
+/// Why it cannot be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DryRunError {
+    /// The gateway has too many reads in progress.
+    Busy,
+    /// The document cannot be read, for this reason.
+    Unreadable(String),
+}
+
 /// The documents of the API groups of a cluster.
 pub(super) struct DryRunSupport {
     client: kube::Client,
@@ -65,13 +74,16 @@ pub(super) struct DryRunSupport {
 
 /// The document of one group and version: requests that need it at once share one read.
 #[derive(Debug, Default)]
-struct Document(tokio::sync::Mutex<Option<Known>>);
+struct Document {
+    known: Mutex<Option<Known>>,
+    reading: tokio::sync::Mutex<()>,
+}
 
 #[derive(Debug, Clone)]
 struct Known {
     read: Instant,
-    /// `None` if the group is not served in this version.
-    operations: Option<Arc<Operations>>,
+    /// `None` if the group is not served in this version; the error of a read that failed.
+    operations: Result<Option<Arc<Operations>>, String>,
 }
 
 /// The operations of a group, by resource, subresource and method.
@@ -127,42 +139,61 @@ impl DryRunSupport {
         }
     }
 
-    /// What a dry run of this method means; the reason, for the log, if that cannot be told.
+    /// What a dry run of this method means.
     pub(super) async fn of(
         &self,
         asker: &str,
         resource: &GroupVersionResource,
         subresource: &str,
         method: &Method,
-    ) -> Result<DryRun, String> {
+    ) -> Result<DryRun, DryRunError> {
         let GroupVersionResource { group, version, resource } = resource;
         let document = {
             let key = (group.clone(), version.clone());
             Arc::clone(lock(&self.documents).get_or_insert(key, Arc::default))
         };
         let wanted = (resource.clone(), subresource.to_owned(), method.as_str().to_ascii_lowercase());
-        let (client, shares, asker) = (self.client.clone(), Arc::clone(&self.shares), Arc::from(asker));
+        // Without waiting for a read that others have caused.
+        if let Some(answer) = document.answer(&wanted) {
+            return Ok(answer);
+        }
         let Some(path) = path_of(group, version) else { return Ok(DryRun::Absent) };
+        let permit = self.shares.acquire(asker.into(), 1).await.map_err(|_| DryRunError::Busy)?;
+        let client = self.client.clone();
         let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
-            let mut known = document.0.lock().await;
-            if let Some(answer) = known.as_ref().and_then(|known| known.answer(&wanted)) {
+            let _permit = permit;
+            let _reading = document.reading.lock().await;
+            if let Some(answer) = document.answer(&wanted) {
                 return Ok(answer);
             }
-            let _permit = shares.acquire(asker, 1).await.map_err(|_| "too many reads are in progress")?;
             let read = Instant::now();
             let operations = timeout(READ_TIMEOUT, read_operations(client, &path)).await;
-            let operations = operations.map_err(|_| "no response in time".to_owned())??;
-            let current = known.insert(Known { read, operations: operations.map(Arc::new) });
-            Ok(current.operations.as_ref().map_or(DryRun::Absent, |operations| operations.answer(&wanted)))
+            let operations = operations.unwrap_or_else(|_| Err("no response in time".to_owned()));
+            let known = Known { read, operations: operations.map(|operations| operations.map(Arc::new)) };
+            let answer = known.result(&wanted);
+            *lock(&document.known) = Some(known);
+            answer
         }));
-        reading.await.unwrap_or_else(|_| Err("the read was cancelled".to_owned()))
+        let answer = reading.await.unwrap_or_else(|_| Err("the read was cancelled".to_owned()));
+        answer.map_err(DryRunError::Unreadable)
+    }
+}
+
+impl Document {
+    fn answer(&self, wanted: &(String, String, String)) -> Option<DryRun> {
+        lock(&self.known).as_ref().and_then(|known| known.answer(wanted))
     }
 }
 
 impl Known {
-    /// `None` if the document is too old to tell.
+    fn result(&self, wanted: &(String, String, String)) -> Result<DryRun, String> {
+        let operations = self.operations.as_ref().map_err(Clone::clone)?;
+        Ok(operations.as_ref().map_or(DryRun::Absent, |operations| operations.answer(wanted)))
+    }
+
+    /// `None` if the document is too old to tell, or was not read.
     fn answer(&self, wanted: &(String, String, String)) -> Option<DryRun> {
-        let answer = self.operations.as_ref().map_or(DryRun::Absent, |operations| operations.answer(wanted));
+        let answer = self.result(wanted).ok()?;
         let ttl = if answer == DryRun::Absent { MISSING_TTL } else { TTL };
         (self.read.elapsed() < ttl).then_some(answer)
     }
@@ -283,7 +314,10 @@ mod tests {
         let operations = Operations { all: HashSet::from([wanted("a")]), with_dry_run: HashSet::new() };
         let known = |age: Duration| Known {
             read: Instant::now().checked_sub(age).unwrap(),
-            operations: Some(Arc::new(Operations { all: operations.all.clone(), ..Operations::default() })),
+            operations: Ok(Some(Arc::new(Operations {
+                all: operations.all.clone(),
+                ..Operations::default()
+            }))),
         };
         assert_eq!(known(Duration::ZERO).answer(&wanted("a")), Some(DryRun::Unsupported));
         assert_eq!(known(MISSING_TTL).answer(&wanted("a")), Some(DryRun::Unsupported));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +17,8 @@ use portcullis_admission::{
 use portcullis_cel::{AccessDecision, AccessQuestion};
 use tokio::time::Instant;
 
-use super::{ClusterAdmission, DryRun};
+use super::callers::CallFailure;
+use super::{ClusterAdmission, DryRun, DryRunError};
 use crate::authz::{AccessError, AccessRefusal, NO_TRACE, of_expression};
 use crate::request::info::RequestInfo;
 use crate::sync::lock;
@@ -29,6 +31,8 @@ pub(crate) struct RequestSurroundings<'a> {
     user: &'a UserInfo,
     deadline: Option<Instant>,
     notes: Mutex<AdmissionNotes>,
+    /// Whether a webhook was not called because too many calls are in progress.
+    is_busy: AtomicBool,
 }
 
 /// What admission says about a request.
@@ -47,7 +51,13 @@ impl<'a> RequestSurroundings<'a> {
         user: &'a UserInfo,
         deadline: Option<Instant>,
     ) -> Self {
-        Self { admission, asker, user, deadline, notes: Mutex::default() }
+        Self { admission, asker, user, deadline, notes: Mutex::default(), is_busy: AtomicBool::new(false) }
+    }
+
+    /// Whether a webhook was not called because too many calls are in progress: that is no fault of the webhook, and its
+    /// `failurePolicy` does not decide.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_busy.load(Ordering::Relaxed)
     }
 
     /// Takes the warnings and annotations so far.
@@ -61,7 +71,7 @@ impl<'a> RequestSurroundings<'a> {
         resource: &GroupVersionResource,
         subresource: &str,
         method: &Method,
-    ) -> Result<DryRun, String> {
+    ) -> Result<DryRun, DryRunError> {
         self.admission.dry_runs.of(self.asker, resource, subresource, method).await
     }
 
@@ -74,7 +84,16 @@ impl<'a> RequestSurroundings<'a> {
 
 impl Surroundings for RequestSurroundings<'_> {
     async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
-        self.admission.callers.call(webhook, review, self.asker, self.deadline).await
+        match self.admission.callers.call(webhook, review, self.asker, self.deadline).await {
+            Ok(response) => Ok(response),
+            Err(CallFailure::Webhook(error)) => Err(error),
+            Err(CallFailure::Busy) => {
+                if !webhook.shadow {
+                    self.is_busy.store(true, Ordering::Relaxed);
+                }
+                Err(CallError::Failed("too many calls of webhooks are in progress".to_owned()))
+            }
+        }
     }
 
     async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {

@@ -15,7 +15,7 @@ use rustls::crypto::CryptoProvider;
 use serde_json::Value;
 use tokio::runtime::Handle;
 
-use super::callers::Callers;
+use super::callers::{CallFailure, Callers};
 use super::settings::AdmissionSettings;
 use super::with_shadows;
 use crate::sync::lock;
@@ -88,7 +88,10 @@ struct TrialSurroundings<'a> {
 
 impl Surroundings for TrialSurroundings<'_> {
     async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
-        self.callers.call(webhook, review, "", None).await
+        self.callers.call(webhook, review, "", None).await.map_err(|failure| match failure {
+            CallFailure::Webhook(error) => error,
+            CallFailure::Busy => CallError::Failed("too many calls are in progress".to_owned()),
+        })
     }
 
     async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {

@@ -48,6 +48,8 @@ pub(super) enum Refusal {
     NotAdmitted(Box<meta::Status>),
     #[error("{0}")]
     BadRequest(&'static str),
+    #[error("admission webhooks match the request: {0}")]
+    UnreadableForAdmission(String),
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     #[error(transparent)]
@@ -83,6 +85,7 @@ impl Refusal {
             | Self::Impersonation(ImpersonationError::Forbidden(status))
             | Self::Access(AccessRefusal::Refused(status)) => (**status).clone(),
             Self::BadRequest(message) => Status::bad_request(*message),
+            Self::UnreadableForAdmission(_) => Status::bad_request(self.to_string()),
             Self::BadTimeout(bad) => Status::bad_request(bad.to_string()),
             Self::Unauthenticated(_) | Self::UnencodableIdentity(_) => Status::unauthorized(),
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),

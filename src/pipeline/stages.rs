@@ -23,6 +23,7 @@ use crate::authz::impersonation::WantedUser;
 use crate::backend::Backend;
 use crate::cluster::Cluster;
 use crate::http::body::Body;
+use crate::http::hop_by_hop::strip_hop_by_hop;
 use crate::http::peer::client_network;
 use crate::http::transport::Incoming;
 use crate::pipeline::forward::ForwardError;
@@ -354,6 +355,8 @@ impl Admitted {
             set_target(request, target);
         }
         let headers = request.headers_mut();
+        // A write is no upgrade, whatever its header says.
+        strip_hop_by_hop(headers);
         // The body has a length of its own.
         for name in [CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT] {
             headers.remove(name);

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use bytes::Bytes;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
@@ -72,8 +73,9 @@ impl<'de> Visitor<'de> for UnambiguousVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let (mut map, mut folded) = (Map::new(), HashSet::new());
         while let Some(key) = entries.next_key::<String>()? {
-            // What Go's encoding/json compares field names by is a fold of Unicode; of ASCII it is this one.
-            if !folded.insert(key.to_lowercase()) {
+            // Go's encoding/json compares names by a fold of Unicode, in which a long s is an s.
+            // Go: encoding/json/fold.go, foldName
+            if !folded.insert(key.to_lowercase().replace('ſ', "s")) {
                 let shown: String = key.chars().take(MAX_SHOWN_KEY).collect();
                 return Err(A::Error::custom(format!("the key {shown:?} is there twice")));
             }
@@ -213,6 +215,39 @@ pub(super) fn carry_over(target: &mut Value, before: &Value, after: &Value) {
     }
 }
 
+/// Whether a change from `before` to `after` is not in `shown`, which has the old value instead.
+pub(super) fn is_lost(before: &Value, after: &Value, shown: &Value) -> bool {
+    if before == after {
+        return false;
+    }
+    let (Value::Object(old), Value::Object(new), Value::Object(shown)) = (before, after, shown) else {
+        return before == shown;
+    };
+    let is_lost_at = |key: &String| match (old.get(key), new.get(key), shown.get(key)) {
+        (Some(old), Some(new), Some(shown)) => is_lost(old, new, shown),
+        (old, new, shown) => old != new && old == shown,
+    };
+    old.keys().chain(new.keys()).any(is_lost_at)
+}
+
+/// A JSON text that YAML reads as the same value: characters that it folds, or does not accept, are escaped.
+// YAML 1.1, section 5.1 and 5.4
+pub(super) fn for_yaml(json: &[u8]) -> Bytes {
+    let Ok(text) = std::str::from_utf8(json) else { return Bytes::copy_from_slice(json) };
+    let is_special = |c: char| {
+        matches!(c, '\u{7f}'..='\u{a0}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+    };
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_special(c) {
+            escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped.into()
+}
+
 /// Whether an item changes that only the server's list has.
 fn changes_beyond(length: usize, old: &[Value], new: &[Value]) -> bool {
     old.iter().zip(new).skip(length).any(|(before, after)| before != after)
@@ -230,6 +265,7 @@ mod tests {
             (r#"{"a": [1, -2.5, null, true, "x"], "b": {"a": {}}}"#, true),
             (r#"{"a": 1, "a": 2}"#, false),
             (r#"{"a": 1, "A": 2}"#, false),
+            (r#"{"apiVersion": 1, "apiVer\u017fion": 2}"#, false),
             (r#"{"x": [{"key": 1, "KEY": 1}]}"#, false),
             ("{} {}", false),
             ("{}\n", true),
@@ -308,6 +344,34 @@ mod tests {
             carry_over(&mut target, &before, &after);
             assert_eq!(target, expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_change_is_lost_if_the_old_value_is_there() {
+        let (before, after) =
+            (json!({"a": 1, "b": {"c": 1}, "d": [1]}), json!({"a": 2, "b": {"e": 1}, "d": [1, 2]}));
+        let cases = [
+            (after.clone(), false),
+            // Another form of the new values.
+            (json!({"a": "2", "b": {"e": 3}, "d": [1, 2, 3]}), false),
+            (json!({"a": 1, "b": {"e": 1}, "d": [1, 2]}), true),
+            (json!({"a": 2, "b": {"c": 1, "e": 1}, "d": [1, 2]}), true),
+            (json!({"a": 2, "b": {}, "d": [1, 2]}), true),
+            (json!({"a": 2, "b": {"e": 1}, "d": [1]}), true),
+        ];
+        for (shown, expected) in cases {
+            assert_eq!(is_lost(&before, &after, &shown), expected, "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_yaml_folds_is_escaped() {
+        let text = "{\"a\":\"x\u{85}\u{2028}\u{feff}\u{7f}ü\u{1F600}\"}";
+        let escaped = for_yaml(text.as_bytes());
+        assert_eq!(escaped, "{\"a\":\"x\\u0085\\u2028\\ufeff\\u007fü\u{1F600}\"}".as_bytes());
+        let (read, expected): (Value, Value) =
+            (serde_json::from_slice(&escaped).unwrap(), serde_json::from_str(text).unwrap());
+        assert_eq!(read, expected);
     }
 
     #[test]

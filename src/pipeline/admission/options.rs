@@ -83,7 +83,15 @@ pub(super) fn delete_options_of_body(body: &[u8]) -> Result<Map<String, Value>, 
         return Ok(message.into());
     }
     match parse_unambiguous(body) {
-        Ok(Value::Object(options)) => Ok(options),
+        Ok(Value::Object(options)) => {
+            let is_odd = |key: &String| {
+                DELETE_FIELDS.iter().any(|field| key != field && key.eq_ignore_ascii_case(field))
+            };
+            match options.keys().find(|key| is_odd(key)) {
+                Some(key) => Err(format!("{key:?} differs from a field of DeleteOptions in case only")),
+                None => Ok(options),
+            }
+        }
         Ok(_) => Err("the DeleteOptions are not an object".to_owned()),
         Err(error) => Err(format!("the gateway reads DeleteOptions in JSON and protobuf only: {error}")),
     }
@@ -203,6 +211,7 @@ mod tests {
         let mut newer = Envelope::of("v1", "DeleteOptions", &message);
         newer.raw.extend([0x38, 1]);
         assert!(delete_options_of_body(&newer.to_bytes()).is_err());
+        assert!(delete_options_of_body(b"{\"dryrun\": []}").is_err());
         assert!(delete_options_of_body(b"null").is_err() && delete_options_of_body(b"a: b").is_err());
     }
 

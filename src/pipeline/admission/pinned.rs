@@ -8,15 +8,16 @@ use http::uri::PathAndQuery;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::review::internal_error;
 use portcullis_admission::{Attributes, Objects, Operation};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::document::{
-    SERVER_FIELDS, carry_over, is_same, keep_server_fields, merge_patch, metadata, parse_unambiguous,
-    remove_server_fields, set_metadata,
+    SERVER_FIELDS, carry_over, for_yaml, is_lost, is_same, keep_server_fields, merge_patch, metadata,
+    parse_unambiguous, remove_server_fields, set_metadata,
 };
 use super::options::{
     delete_options_of_body, delete_options_of_query, reviewed_delete_options, write_options,
 };
+use super::request_level::is_json;
 use super::reviewer::{JSON, Reviewer, Stop, as_sent, kind_of, unexpressible};
 use super::subject::{Action, PatchKind};
 use crate::pipeline::error_map::Refusal;
@@ -26,7 +27,7 @@ use crate::pipeline::stages::{Authorized, ReviewedWrite};
 const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
 /// No object has it: a write with it creates an absent object, and conflicts with one that is there meanwhile.
 // apiserver: pkg/registry/generic/registry/store.go, Update — ignored if the object is absent
-const VERSION_OF_ABSENT: &str = "1";
+const VERSION_OF_ABSENT: &str = "9223372036854775807";
 
 /// The object that a write leads to, by the dry run, and the stored one.
 struct Shown {
@@ -72,8 +73,15 @@ impl Reviewer<'_> {
             let object = self.sent_object(authorized, body)?;
             return Ok((self.review_as_sent(authorized, body, object).await?, false));
         }
-        let sent = parse_unambiguous(body).ok();
-        let generated = generated_name(&shown, sent.as_ref());
+        let sent = if is_json(authorized.request().headers()) { parse_unambiguous(body).ok() } else { None };
+        let generated = match generated_name(&shown, sent.as_ref()) {
+            // The name may be that of a body that is not read here: a generated one is another one the next time.
+            Some(name) if sent.is_none() => {
+                let again = self.first_dry_run(authorized, body).await?.object()?;
+                (metadata(&again, "name") != name).then_some(name)
+            }
+            generated => generated,
+        };
         let mut view = shown.clone();
         keep_server_fields(&mut view, None, &SERVER_FIELDS);
         keep_server_fields(&mut view, sent.as_ref(), &["generation"]);
@@ -84,13 +92,7 @@ impl Reviewer<'_> {
         let changed = self.mutate(&self.created_attributes(authorized, &view), &mut objects).await?;
         let after = objects.object.unwrap_or_default();
         let (write, reviewed) = if changed || generated.is_some() {
-            let candidates = creations(sent, &view, &after, generated.as_deref());
-            let mut candidates = candidates.iter().map(|candidate| rewritten(authorized, candidate, JSON));
-            if changed {
-                self.first_accepted(authorized, candidates).await?
-            } else {
-                (candidates.next().unwrap_or_else(|| Err(unexpressible("object")))?, shown)
-            }
+            self.first_accepted(authorized, sent, &view, &after, generated.as_deref()).await?
         } else {
             (as_sent(body.clone()), shown)
         };
@@ -105,25 +107,33 @@ impl Reviewer<'_> {
         self.attributes(authorized, Operation::Create, kind_of(object), name, Some(options))
     }
 
-    /// The first of several forms of an object that a dry run accepts, and what it shows.
+    /// The form of a changed object that a dry run accepts, and what it shows: the whole object of the first dry run with the
+    /// changes; else the client's object with the changes, since the API server may have added what it does not accept.
     async fn first_accepted(
         &self,
         authorized: &Authorized,
-        candidates: impl Iterator<Item = Result<ReviewedWrite, Stop>> + Send,
+        sent: Option<Value>,
+        view: &Value,
+        after: &Value,
+        generated: Option<&str>,
     ) -> Result<(ReviewedWrite, Value), Stop> {
-        let mut refused = None;
-        for candidate in candidates {
-            let candidate = candidate?;
-            match self.second_dry_run(authorized, &candidate).await {
-                Ok(shown) => return Ok((candidate, shown.object()?)),
-                // The refusal of the client's own form is the client's.
-                Err(stop @ (Stop::Answer(_) | Stop::Refused(_))) => {
-                    refused.get_or_insert(stop);
-                }
-                Err(stop) => return Err(stop),
-            }
-        }
-        Err(refused.unwrap_or_else(|| unexpressible("object")))
+        let mut whole = after.clone();
+        remove_server_fields(&mut whole);
+        keep_server_fields(&mut whole, Some(after), &["generation"]);
+        name(&mut whole, generated);
+        let whole = rewritten(authorized, &whole, JSON)?;
+        let refused = match self.second_dry_run(authorized, &whole).await {
+            Ok(shown) => return Ok((whole, shown.object()?)),
+            Err(stop @ (Stop::Answer(_) | Stop::Refused(_))) => stop,
+            Err(stop) => return Err(stop),
+        };
+        let Some(mut sent) = sent else { return Err(refused) };
+        carry_over(&mut sent, view, after);
+        name(&mut sent, generated);
+        let sent = rewritten(authorized, &sent, JSON)?;
+        let Ok(shown) = self.second_dry_run(authorized, &sent).await else { return Err(refused) };
+        let shown = shown.object()?;
+        if is_lost(view, after, &shown) { Err(refused) } else { Ok((sent, shown)) }
     }
 
     /// Replaces an object with what the dry run shows.
@@ -165,7 +175,7 @@ impl Reviewer<'_> {
     async fn apply(&self, authorized: &Authorized, body: &Bytes) -> Result<ReviewedWrite, Stop> {
         let response = self.first_dry_run(authorized, body).await?;
         let mut write = parse_unambiguous(body).map_err(|error| {
-            Stop::Unseen(format!("the gateway reads applied configurations in JSON only: {error}"))
+            Stop::Unreadable(format!("the gateway reads applied configurations in JSON only: {error}"))
         })?;
         let shown = self.shown(authorized, response).await?;
         let view = patched_view(&shown);
@@ -174,10 +184,12 @@ impl Reviewer<'_> {
             carry_over(&mut write, &view, &after);
         }
         pin(&mut write, &shown)?;
-        let write = ReviewedWrite { content_type: None, ..rewritten(authorized, &write, JSON)? };
-        let reviewed = self.validate_write(authorized, shown, &write, changed).await?;
+        let mut write = ReviewedWrite { content_type: None, ..rewritten(authorized, &write, JSON)? };
+        write.body = for_yaml(&write.body);
+        // The API server reads the configuration as YAML, so its own reading of the rewritten one is what counts.
+        let reviewed = self.validate_write(authorized, shown, &write, true).await?;
         // What another manager owns cannot be removed by applying.
-        if changed && !is_same(&reviewed, &after) {
+        if !is_same(&reviewed, &after) {
             return Err(unexpressible("applied configuration"));
         }
         Ok(write)
@@ -186,8 +198,11 @@ impl Reviewer<'_> {
     /// Deletes the object that the webhooks have seen.
     async fn delete(&self, authorized: &Authorized, body: &Bytes) -> Result<ReviewedWrite, Stop> {
         let raw = authorized.query().unwrap_or_default();
-        let given =
-            if body.is_empty() { None } else { Some(delete_options_of_body(body).map_err(Stop::Unseen)?) };
+        let given = if body.is_empty() {
+            None
+        } else {
+            Some(delete_options_of_body(body).map_err(Stop::Unreadable)?)
+        };
         match &given {
             None => self.rehearse(authorized, || Rehearsal::dry_run(authorized, Bytes::new())).await?,
             Some(options) => {
@@ -197,6 +212,9 @@ impl Reviewer<'_> {
         };
         let mut options = given.unwrap_or_else(|| delete_options_of_query(raw));
         let old = self.read_stored(authorized, false).await?.ok_or(Stop::Again)?;
+        if metadata(&old, "name") != self.subject.name || !meets_preconditions(&options, &old) {
+            return Err(Stop::Again);
+        }
         let reviewed = reviewed_delete_options(&options);
         let name = &self.subject.name;
         let attributes = self.attributes(authorized, Operation::Delete, kind_of(&old), name, Some(reviewed));
@@ -259,7 +277,10 @@ impl Reviewer<'_> {
         let is_scale = kind_of(&object).kind == "Scale";
         let old = self.read_stored(authorized, is_scale).await?.ok_or(Stop::Again)?;
         let version = metadata(&object, "resourceVersion");
-        if version.is_empty() || version != metadata(&old, "resourceVersion") {
+        let is_same_object =
+            ["uid", "name"].iter().all(|field| metadata(&object, field) == metadata(&old, field))
+                && kind_of(&object) == kind_of(&old);
+        if version.is_empty() || version != metadata(&old, "resourceVersion") || !is_same_object {
             return Err(Stop::Again);
         }
         Ok(Shown { object, old: Some(old) })
@@ -277,7 +298,7 @@ impl Reviewer<'_> {
             _ => path,
         };
         let target: PathAndQuery =
-            path.parse().map_err(|_| Stop::Unseen("the path of the object is not valid".to_owned()))?;
+            path.parse().map_err(|_| Stop::Unreadable("the path of the object is not valid".to_owned()))?;
         let read = self.rehearse(authorized, || Some(Rehearsal::read(target.clone()))).await;
         match read {
             Ok(response) => Ok(Some(response.object()?)),
@@ -367,24 +388,20 @@ fn conflict_is_a_change(stop: Stop) -> Stop {
     }
 }
 
-/// The forms in which a changed object is created: the client's object with the changes, and the whole object of the dry run,
-/// since a change may refer to something that the API server has added.
-fn creations(sent: Option<Value>, view: &Value, after: &Value, generated: Option<&str>) -> Vec<Value> {
-    let mut whole = after.clone();
-    remove_server_fields(&mut whole);
-    let sent = sent.map(|mut sent| {
-        carry_over(&mut sent, view, after);
-        sent
-    });
-    let mut candidates: Vec<Value> = sent.into_iter().chain([whole]).collect();
-    for candidate in &mut candidates {
-        if metadata(candidate, "name").is_empty()
-            && let Some(name) = generated
-        {
-            set_metadata(candidate, "name", name);
-        }
+/// Names an object that has no name.
+fn name(object: &mut Value, generated: Option<&str>) {
+    if let Some(name) = generated.filter(|_| metadata(object, "name").is_empty()) {
+        set_metadata(object, "name", name);
     }
-    candidates
+}
+
+/// Whether the stored object is the one that the client wants to delete.
+fn meets_preconditions(options: &Map<String, Value>, old: &Value) -> bool {
+    let given = options.get("preconditions");
+    ["uid", "resourceVersion"].iter().all(|field| {
+        let given = given.and_then(|given| given.get(field)).filter(|value| !value.is_null());
+        given.is_none_or(|given| given.as_str() == Some(metadata(old, field)))
+    })
 }
 
 /// The name that the API server has generated.

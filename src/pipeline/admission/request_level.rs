@@ -2,6 +2,7 @@
 //! shows: tokens, evictions and bindings.
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use portcullis_admission::{Objects, Operation};
 use serde_json::Value;
@@ -48,21 +49,31 @@ impl Reviewer<'_> {
 
     /// The object in the client's body, with the namespace of the path. Only JSON that every parser reads alike.
     pub(super) fn sent_object(&self, authorized: &Authorized, body: &Bytes) -> Result<Value, Stop> {
-        let content_type = authorized.request().headers().get(CONTENT_TYPE);
-        let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or("application/json");
-        let media_type = content_type.split(';').next().unwrap_or_default().trim();
-        if media_type != "application/json" && media_type != "*/*" {
-            return Err(Stop::Unseen(format!("the gateway cannot read a body of the type {media_type:?}")));
+        if !is_json(authorized.request().headers()) {
+            return Err(Stop::Unreadable("the gateway reads this object in JSON only".to_owned()));
         }
         let mut object = parse_unambiguous(body)
-            .map_err(|error| Stop::Unseen(format!("the gateway cannot read the body: {error}")))?;
+            .map_err(|error| Stop::Unreadable(format!("the gateway cannot read the body: {error}")))?;
         if kind_of(&object).kind.is_empty() {
-            return Err(Stop::Unseen("the body has no kind".to_owned()));
+            return Err(Stop::Unreadable("the body has no kind".to_owned()));
         }
         let namespace = &self.subject.namespace;
         if metadata(&object, "namespace").is_empty() && !namespace.is_empty() {
             set_metadata(&mut object, "namespace", namespace);
         }
         Ok(object)
+    }
+}
+
+/// Whether the body is JSON: also without a content type, as for kube-apiserver.
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    match (types.next(), types.next()) {
+        (None, _) => true,
+        (Some(only), None) => only
+            .to_str()
+            .is_ok_and(|text| text.split(';').next().unwrap_or_default().trim() == "application/json"),
+        // Servers differ in which one counts.
+        (Some(_), Some(_)) => false,
     }
 }

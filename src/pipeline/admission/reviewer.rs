@@ -16,7 +16,8 @@ use tokio::time::Instant;
 
 use super::subject::{Action, Subject};
 use super::{connect, is_pinned};
-use crate::admission::{ClusterAdmission, DryRun, RequestSurroundings};
+use crate::admission::{ClusterAdmission, DryRun, DryRunError, RequestSurroundings};
+use crate::backend::pool::SendError;
 use crate::backend::sharing::extension_group;
 use crate::go::quote::Quoted;
 use crate::go::url::query;
@@ -50,6 +51,9 @@ pub(super) enum Stop {
     Refused(Refusal),
     /// The webhooks cannot be shown what the request would do, for this reason.
     Unseen(String),
+    /// The gateway cannot read the form that the client has chosen: refused whatever the `failurePolicy` is, or a client could
+    /// choose not to be reviewed.
+    Unreadable(String),
 }
 
 impl Stop {
@@ -59,6 +63,7 @@ impl Stop {
             Self::Refused(refusal) => Err(refusal),
             Self::Again => Err(Refusal::NotAdmitted(conflict(subject))),
             Self::Unseen(reason) => Err(Refusal::NotAdmitted(internal_error(&reason))),
+            Self::Unreadable(reason) => Err(Refusal::UnreadableForAdmission(reason)),
         }
     }
 }
@@ -108,8 +113,11 @@ impl Reviewer<'_> {
         authorized: &Authorized,
         body: &Bytes,
     ) -> Result<(ReviewedWrite, bool), Stop> {
-        let is_token =
-            self.subject.subresource == "token" && self.subject.resource.resource == "serviceaccounts";
+        let Subject { resource, subresource, .. } = self.subject;
+        let is_foreign = extension_group(authorized.info().path()).is_some();
+        // What the creation of a subresource of another API server does, its dry run may do as well.
+        let is_token = subresource == "token" && resource.resource == "serviceaccounts"
+            || is_foreign && !subresource.is_empty();
         match self.subject.action {
             // A dry run would create a token that works.
             Action::Create if is_token || !is_pinned(self.admission) => {
@@ -142,7 +150,8 @@ impl Reviewer<'_> {
                 "the API server of the resource has no dry run, by which the gateway shows objects to webhooks".to_owned(),
             )),
             Ok(DryRun::Absent) => self.refuse_absent(authorized).await,
-            Err(error) => {
+            Err(DryRunError::Busy) => Err(busy()),
+            Err(DryRunError::Unreadable(error)) => {
                 tracing::warn!(group = resource.group, version = resource.version, error, "cannot read an OpenAPI document");
                 Err(Stop::Unseen("the gateway cannot tell whether the API server of the resource has dry runs".to_owned()))
             }
@@ -151,7 +160,7 @@ impl Reviewer<'_> {
 
     /// Refuses a request for a resource that is not served as the API server does.
     async fn refuse_absent(&self, authorized: &Authorized) -> Result<(), Stop> {
-        let target = authorized.request().uri().path_and_query().cloned();
+        let target: Option<PathAndQuery> = authorized.request().uri().path().parse().ok();
         let read = || target.clone().map(Rehearsal::read);
         match self.rehearse(authorized, read).await {
             Err(Stop::Answer(answer)) if answer.status == StatusCode::NOT_FOUND => Err(Stop::Answer(answer)),
@@ -228,6 +237,9 @@ impl Reviewer<'_> {
         let webhooks = &self.admission.webhooks().mutating;
         let result = phases::mutate(webhooks, attributes, objects, None, self.surroundings).await;
         self.count(Phase::Mutating, attributes.operation, result.is_err(), began);
+        if self.surroundings.is_busy() {
+            return Err(busy());
+        }
         Ok(result.map_err(|status| self.refused(status))?.changed)
     }
 
@@ -237,6 +249,9 @@ impl Reviewer<'_> {
         let webhooks = &self.admission.webhooks().validating;
         let result = phases::validate(webhooks, attributes, objects, None, self.surroundings).await;
         self.count(Phase::Validating, attributes.operation, result.is_err(), began);
+        if self.surroundings.is_busy() {
+            return Err(busy());
+        }
         result.map_err(|status| self.refused(status))
     }
 
@@ -289,7 +304,7 @@ impl Reviewer<'_> {
         authorized: &Authorized,
         rehearsal: impl Fn() -> Option<Rehearsal>,
     ) -> Result<RehearsalResponse, Stop> {
-        let too_long = || Stop::Unseen("the target of the dry run would be too long".to_owned());
+        let too_long = || Stop::Unreadable("the query is too long for a dry run".to_owned());
         let send = |rehearsal| rehearse(&self.gateway.pools, self.context, authorized, rehearsal);
         let response = send(rehearsal().ok_or_else(too_long)?).await?;
         if response.status.is_success() {
@@ -338,6 +353,11 @@ impl RehearsalResponse {
     pub(super) fn is_created(&self) -> bool {
         self.status == StatusCode::CREATED
     }
+}
+
+/// The gateway has too much to do for this user, or for all.
+pub(super) fn busy() -> Stop {
+    ForwardError::Send(SendError::Busy).into()
 }
 
 /// The changes of webhooks cannot be sent.

@@ -82,8 +82,8 @@ impl Action {
         if group.is_empty() && version == "v1" && CONNECTS.contains(&(resource, subresource)) {
             return Some(Self::Connect);
         }
-        let is_foreign = extension_group(info.path()).is_some();
-        if is_foreign && info.verb() != "watch" && requested_upgrade(headers).is_some() {
+        let is_read = matches!(*method, Method::GET | Method::HEAD) && info.verb() != "watch";
+        if is_read && extension_group(info.path()).is_some() && requested_upgrade(headers).is_some() {
             return Some(Self::ForeignConnect);
         }
         Some(match *method {

@@ -23,9 +23,24 @@ use crate::http::transport::BodyError;
 use crate::pipeline::stages::Authorized;
 use crate::request::info::RequestInfo;
 
+/// The most parameters of a rehearsed query. Go's limit is 10,000, other servers have lower ones.
+// Go: net/url/url.go, urlmaxqueryparams
+const MAX_PARAMETERS: usize = 1000;
 /// The largest response that is read: an object in JSON may be longer than in the client's encoding.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// A client's conditions, which are about its own request; and headers by which some servers replace the method.
+const CONDITIONS_AND_OVERRIDES: [&str; 8] = [
+    "if-match",
+    "if-none-match",
+    "if-modified-since",
+    "if-unmodified-since",
+    "if-range",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+];
 
 /// A request that stores nothing.
 #[derive(Debug)]
@@ -110,8 +125,16 @@ impl Rehearsal {
 
 /// The target with `dryRun=All`. A value that the client gave stays: the API server refuses any other one.
 fn with_dry_run(path: &str, query: Option<&str>) -> Option<PathAndQuery> {
-    let query = query.map_or(String::new(), |query| format!("{query}&"));
-    format!("{path}?{query}dryRun=All").parse().ok()
+    // First, and checked: Go reads nothing of a query with too many parameters.
+    let query = query.filter(|query| !query.is_empty()).map_or(String::new(), |query| format!("&{query}"));
+    let target: PathAndQuery = format!("{path}?dryRun=All{query}").parse().ok()?;
+    let pairs = query::pairs(target.query().unwrap_or_default());
+    let (mut count, mut is_dry_run) = (0, false);
+    for (name, value) in pairs {
+        count += 1;
+        is_dry_run |= name == "dryRun" && value == "All";
+    }
+    (is_dry_run && count <= MAX_PARAMETERS).then_some(target)
 }
 
 /// The target of a write with a body of the gateway: the API server has validated the fields of the client's body, and ignores
@@ -145,6 +168,9 @@ pub(crate) async fn rehearse(
     hop_by_hop::strip_hop_by_hop(headers);
     // The body has a length of its own, and its response is read here.
     for name in [CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT, ACCEPT_ENCODING, RANGE] {
+        headers.remove(name);
+    }
+    for name in CONDITIONS_AND_OVERRIDES {
         headers.remove(name);
     }
     if accepts_json {
