@@ -275,8 +275,10 @@ impl AccessLog {
                 self.renderer.render(&refusal, self.audit_id(), connection.http2)
             }
         };
-        respond::add_headers(response.headers_mut(), &self.warnings, strict_transport_security);
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        // kube-apiserver writes the header of an upgraded connection past its warnings.
+        let warnings = if upgraded { &[] } else { self.warnings.as_slice() };
+        respond::add_headers(response.headers_mut(), warnings, strict_transport_security);
         if !connection.http2 && !upgraded && connection.is_draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

@@ -121,6 +121,7 @@ impl Reviewer<'_> {
             let admitted = match self.connect(&authorized).await {
                 Ok(target) => Admitted::reviewed_connection(authorized, target),
                 Err(Stop::Unseen(reason)) => {
+                    self.authorized_or_refused(&authorized).await?;
                     self.refuse_unseen(&authorized, &reason).await?;
                     Admitted::reviewed_connection(authorized, None)
                 }
@@ -142,8 +143,13 @@ impl Reviewer<'_> {
                     continue;
                 }
                 Err(Stop::Unseen(reason)) => {
+                    self.authorized_or_refused(&authorized).await?;
                     self.refuse_unseen(&authorized, &reason).await?;
                     (reviewer::as_sent(body.clone()), false)
+                }
+                Err(stop @ Stop::Unreadable(_)) => {
+                    self.authorized_or_refused(&authorized).await?;
+                    return stop.into_response(self.subject);
                 }
                 Err(stop) => return stop.into_response(self.subject),
             };
@@ -156,6 +162,14 @@ impl Reviewer<'_> {
             }
             return Ok(response);
         }
+    }
+}
+
+impl Reviewer<'_> {
+    /// A user without rights learns nothing about webhooks.
+    async fn authorized_or_refused(&self, authorized: &Authorized) -> Result<(), Refusal> {
+        let asked = self.surroundings.authorize_request(authorized.info()).await;
+        asked.map_err(Refusal::Access)
     }
 }
 
@@ -175,7 +189,7 @@ async fn read_body(body: Body) -> Result<Bytes, Refusal> {
 fn too_large() -> Box<meta::Status> {
     Box::new(meta::Status {
         code: Some(413),
-        message: Some(format!("Request entity is too large: limit is {MAX_BODY_BYTES}")),
+        message: Some(format!("Request entity too large: limit is {MAX_BODY_BYTES}")),
         reason: Some("RequestEntityTooLarge".to_owned()),
         status: Some("Failure".to_owned()),
         ..meta::Status::default()

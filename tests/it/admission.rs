@@ -257,8 +257,8 @@ async fn the_backend_receives_a_dry_run_and_then_what_was_reviewed() {
     assert_eq!((admitting.lines(), admitting.reviews()), (vec![format!("GET {own}")], 0));
 }
 
-/// A name, and a request.
-type RefusedCase<'a> = (&'a str, Method, &'a str, &'a [(&'a str, &'a str)], &'a str);
+/// A name, a request, and the status: 500 is that of the webhook's `failurePolicy`, 400 that of a form that the client has chosen.
+type RefusedCase<'a> = (&'a str, Method, &'a str, &'a [(&'a str, &'a str)], &'a str, u16);
 
 /// What the webhook cannot be shown is refused; no request of it could have stored anything.
 #[tokio::test]
@@ -272,30 +272,47 @@ async fn nothing_is_stored_that_a_webhook_has_not_seen() {
     let own = format!("{MAPS}/m");
     let token = "/api/v1/namespaces/n/serviceaccounts/s/token";
     let console = format!("{WIDGETS}/w/console");
+    let many = format!("{own}?{}", "&".repeat(9_999));
+    let posted = format!("{MAPS}?{}", "a=b&".repeat(2_000));
     let cases: &[RefusedCase<'_>] = &[
-        ("a collection", Method::DELETE, MAPS, &[], ""),
-        ("an API server without dry runs", Method::POST, GADGETS, &[JSON], "{\"kind\":\"Gadget\"}"),
-        ("an operation without dry runs", Method::PUT, &format!("{WIDGETS}/w"), &[JSON], "{}"),
-        ("an upgrade of an aggregated API", Method::GET, &console, &upgrade, ""),
-        ("an applied configuration in YAML", Method::PATCH, &own, &apply, "a: b"),
-        ("an applied configuration with a key twice", Method::PATCH, &own, &apply, "{\"a\":1,\"a\":2}"),
-        ("options that are not JSON", Method::DELETE, &own, &[], "a: b"),
-        ("options with a key twice", Method::DELETE, &own, &[JSON], "{\"dryRun\":[\"All\"],\"dryRun\":[]}"),
-        ("options in another case", Method::DELETE, &own, &[JSON], "{\"dryRun\":[\"All\"],\"DryRun\":[]}"),
-        ("a token in YAML", Method::POST, token, &yaml, "kind: TokenRequest"),
+        ("a collection", Method::DELETE, MAPS, &[], "", 500),
+        ("an API server without dry runs", Method::POST, GADGETS, &[JSON], "{\"kind\":\"Gadget\"}", 500),
+        ("an upgrade of an aggregated API", Method::GET, &console, &upgrade, "", 500),
+        ("more parameters than Go reads", Method::DELETE, &many, &[], "", 400),
+        ("many parameters", Method::POST, &posted, &[JSON], "{}", 400),
+        ("an applied configuration in YAML", Method::PATCH, &own, &apply, "a: b", 400),
+        ("an applied configuration with a key twice", Method::PATCH, &own, &apply, "{\"a\":1,\"a\":2}", 400),
+        ("options that are not JSON", Method::DELETE, &own, &[], "a: b", 400),
+        (
+            "options with a key twice",
+            Method::DELETE,
+            &own,
+            &[JSON],
+            "{\"dryRun\":[\"All\"],\"dryRun\":[]}",
+            400,
+        ),
+        ("options in two cases", Method::DELETE, &own, &[JSON], "{\"dryRun\":[\"All\"],\"DryRun\":[]}", 400),
+        ("options in another case", Method::DELETE, &own, &[JSON], "{\"dryrun\":[]}", 400),
+        ("a token in YAML", Method::POST, token, &yaml, "kind: TokenRequest", 400),
         (
             "a token with a key twice",
             Method::POST,
             token,
             &[JSON],
             "{\"kind\":\"TokenRequest\",\"spec\":{},\"spec\":{}}",
+            400,
         ),
-        ("a token without a kind", Method::POST, token, &[JSON], "{}"),
+        ("a token without a kind", Method::POST, token, &[JSON], "{}", 400),
     ];
-    for (name, method, target, headers, body) in cases {
+    for (name, method, target, headers, body, expected) in cases {
         let (code, text) = send(&gateway, method.clone(), target, headers, (*body).to_owned()).await;
-        assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{name}: {text}");
-        assert!(text.contains("failed calling webhook \\\"policy.example.com\\\": "), "{name}: {text}");
+        assert_eq!(code.as_u16(), *expected, "{name}: {text}");
+        let message = if *expected == 400 {
+            "admission webhooks match the request: "
+        } else {
+            "failed calling webhook \\\"policy.example.com\\\": "
+        };
+        assert!(text.contains(message), "{name}: {text}");
         let received = admitting.received();
         assert!(!received.iter().any(Received::is_write), "{name}: {received:?}");
         assert!(!received.iter().any(|received| received.target.contains("/token")), "{name}");
@@ -307,17 +324,31 @@ async fn nothing_is_stored_that_a_webhook_has_not_seen() {
     assert_eq!(code, StatusCode::CREATED, "{body}");
     assert_eq!(admitting.lines(), [format!("POST {WIDGETS}?dryRun=All"), format!("POST {WIDGETS}")]);
 
+    // An upgrade header does not make a connection of a write.
+    let upgraded = [JSON, upgrade[0], upgrade[1]];
+    let widget = "{\"kind\":\"Widget\",\"metadata\":{}}".to_owned();
+    let (code, body) = send(&gateway, Method::POST, WIDGETS, &upgraded, widget).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    assert_eq!(admitting.lines(), [format!("POST {WIDGETS}?dryRun=All"), format!("POST {WIDGETS}")]);
+    assert_eq!(admitting.reviews(), 2);
+
     admitting.write("Ignore", 5);
     let ignoring = admitting.gateway("pinnedDryRun");
-    for (name, method, target, headers, body) in cases.iter().filter(|case| !case.3.contains(&upgrade[1])) {
+    for (name, method, target, headers, body, expected) in
+        cases.iter().filter(|case| !case.3.contains(&upgrade[1]))
+    {
         admitting.received();
         let (code, text) = send(&ignoring, method.clone(), target, headers, (*body).to_owned()).await;
-        assert!(code.is_success(), "{name}: {code} {text}");
         let received = admitting.received();
-        assert!(
-            received.last().is_some_and(Received::is_write) || name.starts_with("options "),
-            "{name}: {received:?}"
-        );
+        if *expected == 400 {
+            assert_eq!(code, StatusCode::BAD_REQUEST, "{name}: {text}");
+            assert!(!received.iter().any(Received::is_write), "{name}: {received:?}");
+        } else {
+            assert!(
+                code.is_success() && received.last().is_some_and(Received::is_write),
+                "{name}: {text} {received:?}"
+            );
+        }
     }
     let failed_open =
         "apiserver_admission_webhook_fail_open_count{name=\"policy.example.com\",type=\"validating\"}";
@@ -340,7 +371,7 @@ async fn request_level_shows_what_the_client_has_sent() {
     }
     let twice = "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"data\":{},\"data\":{\"a\":\"b\"}}";
     let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], twice.to_owned()).await;
-    assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+    assert_eq!(code, StatusCode::BAD_REQUEST, "{body}");
     assert!(body.contains("is there twice"), "{body}");
     assert!(admitting.lines().is_empty());
 }

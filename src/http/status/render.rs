@@ -303,17 +303,18 @@ struct StatusObject {
     code: u32,
 }
 
-/// Empty in every `Status`.
+/// Empty in every `Status` but those of webhooks.
 #[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct ListMeta {
     #[prost(string, required, tag = "1")]
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "String::is_empty")]
     self_link: String,
     #[prost(string, required, tag = "2")]
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "String::is_empty")]
     resource_version: String,
     #[prost(string, required, tag = "3")]
-    #[serde(skip)]
+    #[serde(rename = "continue", skip_serializing_if = "String::is_empty")]
     continue_token: String,
 }
 
@@ -335,7 +336,11 @@ impl From<&meta::Status> for StatusObject {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let number = |number: Option<i32>| number.and_then(|number| u32::try_from(number).ok());
         Self {
-            metadata: ListMeta::default(),
+            metadata: ListMeta {
+                self_link: text(&status.metadata.self_link),
+                resource_version: text(&status.metadata.resource_version),
+                continue_token: text(&status.metadata.continue_),
+            },
             status: text(&status.status),
             message: text(&status.message),
             reason: text(&status.reason),

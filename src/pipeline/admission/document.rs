@@ -121,6 +121,13 @@ pub(super) fn remove_server_fields(object: &mut Value) {
     }
 }
 
+/// Removes `managedFields`, which the API server makes anew.
+pub(super) fn remove_managed_fields(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove(MANAGED_FIELDS);
+    }
+}
+
 /// Gives these fields of `metadata` the values that they have in `from`. Without `from`, or if it has none, they are removed.
 pub(super) fn keep_server_fields(object: &mut Value, from: Option<&Value>, fields: &[&str]) {
     let from = from.and_then(|from| from.get("metadata"));

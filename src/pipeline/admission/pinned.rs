@@ -3,23 +3,24 @@
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::HeaderValue;
+use http::header::{ACCEPT, HeaderValue};
 use http::uri::PathAndQuery;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::review::internal_error;
-use portcullis_admission::{Attributes, Objects, Operation};
+use portcullis_admission::{Attributes, GroupVersionKind, Objects, Operation};
 use serde_json::{Map, Value, json};
 
 use super::document::{
     SERVER_FIELDS, carry_over, for_yaml, is_lost, is_same, keep_server_fields, merge_patch, metadata,
-    parse_unambiguous, remove_server_fields, set_metadata,
+    parse_unambiguous, remove_managed_fields, remove_server_fields, set_metadata,
 };
 use super::options::{
     delete_options_of_body, delete_options_of_query, reviewed_delete_options, write_options,
 };
 use super::request_level::is_json;
-use super::reviewer::{JSON, Reviewer, Stop, as_sent, kind_of, unexpressible};
+use super::reviewer::{JSON, Reviewer, Stop, as_sent, conflict, kind_of, unexpressible};
 use super::subject::{Action, PatchKind};
+use crate::go::quote::Quoted;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rewritten_target};
 use crate::pipeline::stages::{Authorized, ReviewedWrite};
@@ -84,19 +85,23 @@ impl Reviewer<'_> {
         };
         let mut view = shown.clone();
         keep_server_fields(&mut view, None, &SERVER_FIELDS);
-        keep_server_fields(&mut view, sent.as_ref(), &["generation"]);
+        keep_server_fields(&mut view, sent.as_ref(), &["generation", "resourceVersion"]);
         if generated.is_some() {
             set_metadata(&mut view, "name", "");
         }
         let mut objects = Objects { object: Some(view.clone()), old_object: None };
-        let changed = self.mutate(&self.created_attributes(authorized, &view), &mut objects).await?;
+        let mut attributes = self.created_attributes(authorized, &view);
+        let changed = self.mutate(&attributes, &mut objects).await?;
         let after = objects.object.unwrap_or_default();
         let (write, reviewed) = if changed || generated.is_some() {
             self.first_accepted(authorized, sent, &view, &after, generated.as_deref()).await?
         } else {
             (as_sent(body.clone()), shown)
         };
-        let attributes = self.created_attributes(authorized, &reviewed);
+        // The name of the request stays, also if a webhook renames the object.
+        if attributes.name.is_empty() {
+            attributes = self.created_attributes(authorized, &reviewed);
+        }
         self.validate(&attributes, &Objects { object: Some(reviewed), old_object: None }).await?;
         Ok((write, generated.is_some()))
     }
@@ -118,8 +123,7 @@ impl Reviewer<'_> {
         generated: Option<&str>,
     ) -> Result<(ReviewedWrite, Value), Stop> {
         let mut whole = after.clone();
-        remove_server_fields(&mut whole);
-        keep_server_fields(&mut whole, Some(after), &["generation"]);
+        remove_managed_fields(&mut whole);
         name(&mut whole, generated);
         let whole = rewritten(authorized, &whole, JSON)?;
         let refused = match self.second_dry_run(authorized, &whole).await {
@@ -178,7 +182,10 @@ impl Reviewer<'_> {
             Stop::Unreadable(format!("the gateway reads applied configurations in JSON only: {error}"))
         })?;
         let shown = self.shown(authorized, response).await?;
-        let view = patched_view(&shown);
+        let mut view = patched_view(&shown);
+        if shown.old.is_none() {
+            keep_server_fields(&mut view, Some(&write), &["resourceVersion"]);
+        }
         let (after, changed) = self.mutate_view(authorized, &shown, view.clone()).await?;
         if changed {
             carry_over(&mut write, &view, &after);
@@ -236,9 +243,24 @@ impl Reviewer<'_> {
 
     /// The dry run of what the client sent.
     async fn first_dry_run(&self, authorized: &Authorized, body: &Bytes) -> Result<RehearsalResponse, Stop> {
+        self.refuse_unknown_encoding(authorized, body).await?;
         let response = self.rehearse(authorized, || Rehearsal::dry_run(authorized, body.clone())).await?;
         self.note_warnings(&response);
         Ok(response)
+    }
+
+    /// Lets the API server refuse an `Accept` that names nothing that it has, before webhooks are asked.
+    async fn refuse_unknown_encoding(&self, authorized: &Authorized, body: &Bytes) -> Result<(), Stop> {
+        let accept =
+            authorized.request().headers().get(ACCEPT).map(HeaderValue::as_bytes).unwrap_or_default();
+        let accept = String::from_utf8_lossy(accept);
+        if accept.is_empty()
+            || ["json", "yaml", "protobuf", "cbor", "*"].iter().any(|known| accept.contains(known))
+        {
+            return Ok(());
+        }
+        let rehearsal = || Some(Rehearsal::dry_run(authorized, body.clone())?.in_encoding_of_client());
+        self.rehearse(authorized, rehearsal).await.map(|_| ())
     }
 
     /// The dry run of what webhooks have changed. The API server fails if it cannot read it, as it does if a patch is applied to
@@ -258,11 +280,11 @@ impl Reviewer<'_> {
             Err(Stop::Answer(answer)) if answer.status == StatusCode::BAD_REQUEST => {
                 let status = serde_json::from_slice::<meta::Status>(&answer.body).unwrap_or_default();
                 let message = status.message.unwrap_or_default();
-                let cause = message
-                    .split_once(" cannot be handled as a ")
-                    .and_then(|(_, rest)| rest.split_once(": "));
-                let cause = cause.map_or(message.as_str(), |(_, cause)| cause);
-                Err(Stop::Refused(Refusal::NotAdmitted(internal_error(cause))))
+                let decoding = message.split_once(" cannot be handled as a ");
+                match decoding.and_then(|(_, rest)| rest.split_once(": ")) {
+                    Some((_, cause)) => Err(Stop::Refused(Refusal::NotAdmitted(internal_error(cause)))),
+                    None => Err(Stop::Answer(answer)),
+                }
             }
             result => result,
         }
@@ -315,9 +337,40 @@ impl Reviewer<'_> {
         view: Value,
     ) -> Result<(Value, bool), Stop> {
         let attributes = self.shown_attributes(authorized, shown);
+        let pins = |object: &Value| {
+            ["resourceVersion", "uid", "name"].map(|field| metadata(object, field).to_owned())
+        };
+        let before = pins(&view);
         let mut objects = Objects { object: Some(view), old_object: shown.old.clone() };
         let changed = self.mutate(&attributes, &mut objects).await?;
-        Ok((objects.object.unwrap_or_default(), changed))
+        let after = objects.object.unwrap_or_default();
+        if shown.old.is_some() {
+            self.refuse_other_object(&before, &pins(&after), &kind_of(&after))?;
+        }
+        Ok((after, changed))
+    }
+
+    /// Refuses a change of what a write is pinned to, as the API server does.
+    // apiserver: pkg/registry/rest/update.go, BeforeUpdate; pkg/registry/generic/registry/store.go, Update
+    fn refuse_other_object(
+        &self,
+        [version, uid, name]: &[String; 3],
+        [new_version, new_uid, new_name]: &[String; 3],
+        kind: &GroupVersionKind,
+    ) -> Result<(), Stop> {
+        let immutable = |field: &str, value: &str| {
+            Err(Stop::Refused(Refusal::NotAdmitted(immutable(kind, new_name, field, value))))
+        };
+        if name != new_name {
+            return immutable("metadata.name", new_name);
+        }
+        if uid != new_uid && !new_uid.is_empty() {
+            return immutable("metadata.uid", new_uid);
+        }
+        if version != new_version && !new_version.is_empty() {
+            return Err(Stop::Refused(Refusal::NotAdmitted(conflict(self.subject))));
+        }
+        Ok(())
     }
 
     /// Runs the validating phase with the object that a pinned write leads to, which it returns.
@@ -386,6 +439,31 @@ fn conflict_is_a_change(stop: Stop) -> Stop {
         Stop::Answer(answer) if answer.status == StatusCode::CONFLICT => Stop::Again,
         stop => stop,
     }
+}
+
+/// A field that cannot be changed.
+// apimachinery: pkg/api/errors/errors.go, NewInvalid; pkg/api/validation/objectmeta.go, ValidateImmutableField
+fn immutable(kind: &GroupVersionKind, name: &str, field: &str, value: &str) -> Box<meta::Status> {
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let invalid = format!("Invalid value: {}: field is immutable", Quoted(value));
+    let qualified =
+        if kind.group.is_empty() { kind.kind.clone() } else { format!("{}.{}", kind.kind, kind.group) };
+    let cause =
+        meta::StatusCause { reason: text("FieldValueInvalid"), message: text(&invalid), field: text(field) };
+    Box::new(meta::Status {
+        code: Some(422),
+        reason: text("Invalid"),
+        message: Some(format!("{qualified} {} is invalid: {field}: {invalid}", Quoted(name))),
+        status: text("Failure"),
+        details: Some(meta::StatusDetails {
+            name: text(name),
+            group: text(&kind.group),
+            kind: text(&kind.kind),
+            causes: Some(vec![cause]),
+            ..meta::StatusDetails::default()
+        }),
+        ..meta::Status::default()
+    })
 }
 
 /// Names an object that has no name.

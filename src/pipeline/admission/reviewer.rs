@@ -76,7 +76,7 @@ impl<E: Into<Refusal>> From<E> for Stop {
 
 /// The object has changed during every review.
 // apimachinery: pkg/api/errors/errors.go, NewConflict; apiserver: pkg/registry/generic/registry/store.go, OptimisticLockErrorMsg
-fn conflict(subject: &Subject) -> Box<meta::Status> {
+pub(super) fn conflict(subject: &Subject) -> Box<meta::Status> {
     let Subject { resource, name, .. } = subject;
     let group = &resource.group;
     let qualified =

@@ -91,7 +91,7 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a token", "D-admission-tokens", 403),
     ("a wrong dry run", "D-admission-dry-run", 422),
     ("a denial in YAML", "D-yaml-style", 422),
-    ("a configuration that is applied in YAML", "D-admission-apply-yaml", 500),
+    ("a configuration that is applied in YAML", "D-admission-apply-yaml", 400),
     ("deletion of a collection", "D-admission-deletecollection", 500),
     ("a widget is replaced without its version", "D-admission-refused-first", 422),
     ("a scale that is not valid", "D-admission-refused-first", 422),
@@ -841,7 +841,7 @@ fn connections() -> Vec<Case> {
         by_admin(
             "a connection whose options a webhook changes",
             "GET",
-            &format!("{RUNNING}/exec?command=echo&command=m1%3Dcommand%3B{{unique}}&stdout=true"),
+            &format!("{RUNNING}/exec?command=echo&command=m1%3Dreplaced-command%3B{{unique}}&stdout=true"),
         )
         .websocket("v4.channel.k8s.io", &[])
         .answers(101)

@@ -200,7 +200,7 @@ fn respond(behaviour: &str, review: &Value, subject: &Value) -> Option<Answer> {
         "annotation" => add("annotations", "added", "yes"),
         "remove" => patch(r#"[{"op": "remove", "path": "/metadata/annotations"}]"#),
         "data" => patch(r#"[{"op": "add", "path": "/data", "value": {"replaced": "yes"}}]"#),
-        "command" => patch(r#"[{"op": "replace", "path": "/command", "value": ["echo", "changed"]}]"#),
+        "replaced-command" => patch(r#"[{"op": "replace", "path": "/command", "value": ["echo", "changed"]}]"#),
         "noop" => patch("[]"),
         "same" => patch(&json!([{"op": "replace", "path": "/metadata/annotations", "value": subject["metadata"]["annotations"]}]).to_string()),
         "test" => patch(r#"[{"op": "test", "path": "/kind", "value": "Other"}]"#),

@@ -303,7 +303,7 @@ fn deletions() -> Vec<Case> {
             .then("DELETE", OWN)
             .body("application/yaml", b"kind: DeleteOptions\napiVersion: v1\npropagationPolicy: Orphan\n")
             .answers(200)
-            .declared("D-admission-delete-options", 500),
+            .declared("D-admission-delete-options", 400),
         created("a deletion with options in protobuf")
             .then("DELETE", OWN)
             .body(PROTOBUF, message("DeleteOptions", &field(4, "Background")).as_bytes())
