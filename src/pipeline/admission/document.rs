@@ -1,7 +1,7 @@
 //! Objects as JSON: reading a client's body without ambiguity, and carrying changes over from one object to another.
 
 use std::collections::HashSet;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use bytes::Bytes;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -247,7 +247,8 @@ pub(super) fn for_yaml(json: &[u8]) -> Bytes {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         if is_special(c) {
-            escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+            // Writing to a string cannot fail.
+            write!(escaped, "\\u{:04x}", u32::from(c)).ok();
         } else {
             escaped.push(c);
         }

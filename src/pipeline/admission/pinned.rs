@@ -427,8 +427,8 @@ fn again_of(response: &RehearsalResponse, shown: &Shown) -> Result<Value, Stop> 
         None => response.is_created(),
     };
     if shown.old.is_none() {
-        // The pin, which the API server has ignored.
-        set_metadata(&mut object, "resourceVersion", "");
+        // Not the pin, which the API server has ignored.
+        set_metadata(&mut object, "resourceVersion", metadata(&shown.object, "resourceVersion"));
     }
     if same { Ok(object) } else { Err(Stop::Again) }
 }
@@ -459,7 +459,8 @@ fn immutable(kind: &GroupVersionKind, name: &str, field: &str, value: &str) -> B
             name: text(name),
             group: text(&kind.group),
             kind: text(&kind.kind),
-            causes: Some(vec![cause]),
+            // The API server validates it twice.
+            causes: Some(vec![cause.clone(), cause]),
             ..meta::StatusDetails::default()
         }),
         ..meta::Status::default()

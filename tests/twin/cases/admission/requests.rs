@@ -116,7 +116,7 @@ fn refusals() -> Vec<Case> {
         by("a patch of more than 3 MiB", "admin", "PATCH", OWN).body(MERGE, format!(r#"{{"data":{{"a":"{}"}}}}"#, "x".repeat(3 << 20)).as_bytes()).answers(413),
         by("a field validation", "admin", "POST", &format!("{MAPS}?fieldValidation=Odd")).json(&body).answers(422),
         by("an applied configuration without a manager", "admin", "PATCH", OWN).body(APPLY, body.as_bytes()).answers(422),
-        by("options of a deletion", "admin", "DELETE", OWN).json("{").answers(400),
+        by("options of a deletion", "admin", "DELETE", OWN).json("{").answers(400).declared("D-admission-delete-options", 400),
     ];
     cases.into_iter().map(Case::unreviewed).collect()
 }
