@@ -33,6 +33,14 @@ use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::RequestSurroundings;
 pub(crate) use trial::{Trial, TrialResult};
 
+/// The memory of all bodies that are being read, in KiB: apart from the rest, since a client may be slow to send.
+const BODY_LIMITS: ShareLimits = ShareLimits {
+    permits: 128 << 10,
+    permits_per_client: 12 << 10,
+    queue: 1024,
+    queue_per_client: 128,
+    queue_timeout: Duration::from_secs(5),
+};
 /// The memory of all objects that are being reviewed, in KiB. A user whose requests wait for webhooks holds only a share.
 // threat: silent-webhook
 const OBJECT_LIMITS: ShareLimits = ShareLimits {
@@ -42,9 +50,9 @@ const OBJECT_LIMITS: ShareLimits = ShareLimits {
     queue_per_client: 128,
     queue_timeout: Duration::from_secs(5),
 };
-/// The memory of a review by the size of its body: the object as the client sent it, as the API server shows it, and as it is
-/// stored, each parsed, and the review.
-const MEMORY_PER_BODY: u64 = 8;
+/// The memory of a review by the size of its object: the object as the API server shows it, and as it is stored, each parsed, and
+/// the reviews.
+const MEMORY_PER_OBJECT: u64 = 8;
 const MEMORY_PER_REVIEW: u64 = 64 << 10;
 
 /// The admission webhooks of a cluster, of one generation of the configuration.
@@ -58,6 +66,7 @@ pub(crate) struct ClusterAdmission {
     /// `None` if no webhook selects namespaces.
     namespaces: Option<Arc<NamespaceLabels>>,
     dry_runs: DryRunSupport,
+    bodies: Arc<FairShares<Arc<str>>>,
     objects: Arc<FairShares<Arc<str>>>,
     authorizer: ClusterAuthorizer,
     metrics: Arc<Metrics>,
@@ -124,6 +133,8 @@ impl ClusterAdmission {
             )?,
             namespaces,
             dry_runs: DryRunSupport::new(place),
+            bodies: before
+                .map_or_else(|| Arc::new(FairShares::new(BODY_LIMITS)), |before| Arc::clone(&before.bodies)),
             objects: before.map_or_else(
                 || Arc::new(FairShares::new(OBJECT_LIMITS)),
                 |before| Arc::clone(&before.objects),
@@ -156,9 +167,15 @@ impl ClusterAdmission {
         self.index.may_match(operations, group, version, resource, subresource)
     }
 
-    /// Waits for the memory of a review with a body of at most this size, in the share of `asker`.
+    /// Waits for the memory of a body of at most this size, in the share of `asker`.
+    pub(crate) async fn reserve_body(&self, asker: &str, bytes: u64) -> Result<SharePermit, SharesExhausted> {
+        let weight = (bytes >> 10).saturating_add(1);
+        self.bodies.acquire(asker.into(), u32::try_from(weight).unwrap_or(u32::MAX)).await
+    }
+
+    /// Waits for the memory of the review of an object of this size, in the share of `asker`.
     pub(crate) async fn reserve(&self, asker: &str, bytes: u64) -> Result<SharePermit, SharesExhausted> {
-        let weight = MEMORY_PER_REVIEW.saturating_add(bytes.saturating_mul(MEMORY_PER_BODY)) >> 10;
+        let weight = MEMORY_PER_REVIEW.saturating_add(bytes.saturating_mul(MEMORY_PER_OBJECT)) >> 10;
         self.objects.acquire(asker.into(), u32::try_from(weight).unwrap_or(u32::MAX)).await
     }
 

@@ -17,7 +17,8 @@ mod request_level;
 mod reviewer;
 mod subject;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
@@ -25,6 +26,7 @@ use http::StatusCode;
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use tokio::time::timeout;
 
 use super::Gateway;
 use super::access_log::AccessLog;
@@ -44,6 +46,8 @@ use subject::{Action, Subject};
 /// The largest body of a request.
 // apiserver: pkg/server/config.go, MaxRequestBodyBytes
 const MAX_BODY_BYTES: u64 = 3 << 20;
+/// How long the body of a request may be on its way, whose memory other requests wait for.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a write is reviewed, if its object changes meanwhile or its generated name is taken.
 const MAX_REVIEWS: usize = 8;
 
@@ -104,6 +108,7 @@ impl PendingReview {
             surroundings: &surroundings,
             subject: &subject,
             share: &share,
+            memory: Mutex::default(),
         };
         let result = within(deadline, reviewer.forward(authorized, connection)).await;
         log.note_warnings(surroundings.take_notes().warnings);
@@ -132,8 +137,9 @@ impl Reviewer<'_> {
         let body = authorized.take_body();
         let size = body.size_hint().upper().unwrap_or(MAX_BODY_BYTES).min(MAX_BODY_BYTES);
         let busy = |SharesExhausted| Refusal::Forward(ForwardError::Send(SendError::Busy));
-        let _memory = self.admission.reserve(self.share, size).await.map_err(busy)?;
-        let body = read_body(body).await?;
+        let _body = self.admission.reserve_body(self.share, size).await.map_err(busy)?;
+        let reading = timeout(BODY_TIMEOUT, read_body(body)).await;
+        let body = reading.map_err(|_| Refusal::Forward(ForwardError::Timeout))??;
         let mut reviews = 1;
         loop {
             let (write, is_pinned) = match self.review(&authorized, &body).await {

@@ -219,6 +219,7 @@ impl Reviewer<'_> {
         };
         let mut options = given.unwrap_or_else(|| delete_options_of_query(raw));
         let old = self.read_stored(authorized, false).await?.ok_or(Stop::Again)?;
+        self.hold_memory(old.to_string().len()).await?;
         if metadata(&old, "name") != self.subject.name || !meets_preconditions(&options, &old) {
             return Err(Stop::Again);
         }
@@ -246,6 +247,7 @@ impl Reviewer<'_> {
         self.refuse_unknown_encoding(authorized, body).await?;
         let response = self.rehearse(authorized, || Rehearsal::dry_run(authorized, body.clone())).await?;
         self.note_warnings(&response);
+        self.hold_memory(response.body.len()).await?;
         Ok(response)
     }
 

@@ -1,5 +1,7 @@
 //! What the reviews of all kinds of requests have in common.
 
+use std::sync::Mutex;
+
 use bytes::Bytes;
 use http::header::{ACCEPT, HeaderValue, WARNING};
 use http::uri::PathAndQuery;
@@ -18,6 +20,7 @@ use super::subject::{Action, Subject};
 use super::{connect, is_pinned};
 use crate::admission::{ClusterAdmission, DryRun, DryRunError, RequestSurroundings};
 use crate::backend::pool::SendError;
+use crate::backend::shares::{SharePermit, SharesExhausted};
 use crate::backend::sharing::extension_group;
 use crate::go::quote::Quoted;
 use crate::go::url::query;
@@ -27,6 +30,7 @@ use crate::pipeline::Gateway;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{ForwardContext, ForwardError, Rehearsal, RehearsalResponse, rehearse};
 use crate::pipeline::stages::{Authorized, ReviewedWrite};
+use crate::sync::lock;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -39,6 +43,8 @@ pub(super) struct Reviewer<'a> {
     pub(super) subject: &'a Subject,
     /// The share in which what the request costs counts.
     pub(super) share: &'a str,
+    /// The memory of the current review.
+    pub(super) memory: Mutex<Option<SharePermit>>,
 }
 
 /// Why there is nothing to send.
@@ -107,6 +113,16 @@ pub(super) fn as_sent(body: Bytes) -> ReviewedWrite {
 }
 
 impl Reviewer<'_> {
+    /// Waits for the memory of a review of an object of this size.
+    pub(super) async fn hold_memory(&self, bytes: usize) -> Result<(), Stop> {
+        // That of a review before, whose object has changed.
+        drop(lock(&self.memory).take());
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let memory = self.admission.reserve(self.share, bytes).await.map_err(|SharesExhausted| busy())?;
+        *lock(&self.memory) = Some(memory);
+        Ok(())
+    }
+
     /// What to send in the place of a write, and whether a conflict may be that of its pin.
     pub(super) async fn review(
         &self,
