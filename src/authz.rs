@@ -16,7 +16,7 @@ mod trace;
 mod webhook;
 
 pub(crate) use answers::ReviewError;
-pub(crate) use authorizer::{AccessError, AccessRefusal, Authorizer};
+pub(crate) use authorizer::{AccessError, AccessRefusal, AllowedAccess, Authorizer};
 pub(crate) use cluster::ClusterAuthorizer;
 pub(crate) use question::of_expression;
 pub(crate) use reviewer::AccessReviewer;

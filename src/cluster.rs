@@ -14,6 +14,7 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 
 use crate::admission::{AdmissionPlace, ClusterAdmission};
+use crate::audit::ClusterAudit;
 use crate::authn::chain::EmptyChain;
 use crate::authz::impersonation::{ImpersonationBy, Impersonator};
 use crate::authz::{Authorizer, ClusterAuthorizer};
@@ -35,6 +36,8 @@ pub(crate) struct Cluster {
     pub(crate) impersonator: Option<Impersonator>,
     /// The admission webhooks that the gateway calls; `None`: the backend alone admits requests.
     pub(crate) admission: Option<Arc<ClusterAdmission>>,
+    /// Which requests are audited, and where their events are stored; `None`: nothing is audited.
+    pub(crate) audit: Option<Arc<ClusterAudit>>,
     /// Where requests go.
     pub(crate) backend: Arc<Backend>,
     /// The backend with new settings; it replaces `backend` once one of its endpoints has passed the self-check.
@@ -100,6 +103,7 @@ impl Cluster {
             authorizer,
             impersonator,
             admission,
+            audit: None,
             backend,
             pending_backend,
             controllers,

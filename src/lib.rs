@@ -54,6 +54,7 @@
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
 //! | [`admission`] | the admission webhooks of a cluster: settings, calls, labels of namespaces; `pipeline` obtains the objects |
+//! | [`audit`] | the audit of a cluster: policy and sinks; `pipeline` makes the events |
 //! | [`authz`] | what a user may do, and impersonation: the gateway's own authorizers, access reviews at the API servers |
 //! | [`backend`] | endpoints, connections to them, the gateway's own clients |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
@@ -98,6 +99,7 @@
 )]
 
 mod admission;
+mod audit;
 mod authn;
 mod authz;
 mod backend;

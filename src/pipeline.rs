@@ -5,6 +5,7 @@
 
 mod access_log;
 mod admission;
+mod audit;
 mod error_map;
 pub(crate) mod forward;
 pub(crate) mod health;
@@ -25,6 +26,7 @@ use tokio::time::Instant;
 
 use access_log::AccessLog;
 use admission::Admission;
+use audit::{AuditedRequest, Facts};
 use error_map::Refusal;
 use forward::ForwardContext;
 use health::HealthChecks;
@@ -32,12 +34,13 @@ pub(crate) use log_throttle::LogThrottle;
 use post_process::PostProcess;
 use stages::{Admitted, Identified, Received, Route, Routed, within};
 
+use crate::audit::ClusterAudit;
 use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnError, AuthnInput, ProvenIdentity};
 use crate::backend::pools::Pools;
 use crate::clock::Clock;
 use crate::go::url::decode_path;
-use crate::http::body::Body;
+use crate::http::body::{Body, EndGuard};
 use crate::http::status::Status;
 use crate::http::transport::Incoming;
 use crate::listener::{Connection, RequestHandler};
@@ -106,23 +109,25 @@ impl Gateway {
         self.pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
         let mut received = Received::accept(request)?;
         refuse_while_draining(snapshot, connection, &received)?;
-        let route = route(snapshot, connection, log, &mut received)?;
+        let route = self.route(snapshot, connection, log, &mut received)?;
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
-        let identified = self.authenticate(snapshot, connection, log, routed).await?;
+        let mut identified = self.authenticate(snapshot, connection, log, routed).await?;
+        self.audit(connection, log, &mut identified).await?;
         let client = connection.info.peer.ip();
         let mut impersonated = identified.impersonate(client).await?;
-        log.note_impersonated(impersonated.impersonated());
+        log.note_impersonated(impersonated.impersonated(), impersonated.constraint());
         if impersonated.identity().is_unauthenticated() {
             // Also of an impersonated user: the request takes a connection that anonymous clients need.
             impersonated.set_deadline(log.started() + snapshot.request_timeout);
         }
-        let authorized = impersonated.authorize(client).await?;
+        let authorized = impersonated.authorize(client, log.audited()).await?;
         if let Some(response) = self.health.respond(&authorized) {
             return Ok(respond::with_common_headers(response, log.audit_id()));
         }
         let post_process = PostProcess::of(&authorized);
-        let context = ForwardContext { peer: connection.address.clone(), client, audit_id: log.audit_id() };
+        let mut context = ForwardContext::new(connection.address.clone(), client, log.audit_id());
+        context.audited = log.audited().cloned();
         let response = match admission::begin(authorized) {
             Admission::Admitted(admitted) => Box::pin(self.forward(admitted, context, connection)).await?,
             Admission::Pending(review) => Box::pin(review.forward(self, &context, connection, log)).await?,
@@ -139,8 +144,47 @@ impl Gateway {
     ) -> Result<Response<Body>, Refusal> {
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, &context)?;
-        let sending = forward::send(&self.pools, prepared, context, || Box::new(connection.keep_open()));
+        // A tunnel outlives its response.
+        let audited = context.audited.clone();
+        let tunnel = || -> EndGuard { Box::new((connection.keep_open(), audited)) };
+        let sending = forward::send(&self.pools, prepared, context, tunnel);
         Ok(Box::pin(sending).await?)
+    }
+
+    /// Finds the cluster, the `RequestInfo` and the deadline of a request. Refuses requests that kube-apiserver refuses
+    /// before it authenticates.
+    // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — RequestInfo and the deadline are outside authentication
+    fn route(
+        &self,
+        snapshot: &Snapshot,
+        connection: &Connection,
+        log: &mut AccessLog,
+        received: &mut Received,
+    ) -> Result<Route, Refusal> {
+        let request = received.request();
+        let server_name = connection.info.server_name.as_deref();
+        let found = snapshot.router.route(server_name, host(request), request.uri().path())?;
+        let cluster = Arc::clone(found.cluster);
+        log.note_cluster(&cluster);
+        if found.prefix > 0 {
+            received.cut_prefix(found.prefix);
+        }
+        let uri = received.request().uri();
+        let path = decode_path(uri.path()).map_err(|_| MalformedRequest::BadEscape)?;
+        let info = RequestInfo::parse(received.request().method(), &path, uri.query()).map_err(|error| {
+            let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
+            let message = error.message(uri.path(), uri.query());
+            Refusal::RequestInfo(Box::new(Status::internal_error_text(target, &message)))
+        })?;
+        log.note_info(&info);
+        let timeout = deadline::deadline(&info, uri.query(), snapshot.request_timeout);
+        if let (Err(bad), Some(audit)) = (&timeout, &cluster.audit) {
+            let facts = self.facts(connection, log, audit, &info);
+            log.note_audited(AuditedRequest::failed(&facts, received.request(), bad.to_string()));
+        }
+        let timeout = timeout?;
+        let deadline = timeout.map(|timeout| log.started() + timeout);
+        Ok(Route { cluster, info, deadline })
     }
 
     /// Authenticates the client, and records the result in the log and the metrics.
@@ -165,7 +209,10 @@ impl Gateway {
         log.note_certificate(connection.certificate_not_after, input.now);
         let started = Instant::now();
         let verdict = within_deadline(routed.deadline(), authn.chain.authenticate(&input)).await;
-        log.note_authentication(&verdict, started.elapsed(), trace.take().warnings);
+        log.note_authentication(&verdict, started.elapsed(), trace.take());
+        if verdict.is_err() {
+            self.audit_failed_authentication(connection, log, &routed);
+        }
         let proven = verdict?;
         if proven.user().is_unauthenticated() {
             // Also for a long-running request: it occupies a connection that other anonymous clients need.
@@ -174,6 +221,58 @@ impl Gateway {
             connection.note_authenticated();
         }
         Ok(routed.identify(proven))
+    }
+
+    /// Begins the audit of a request whose client is authenticated.
+    // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — audit follows authentication, before impersonation
+    async fn audit(
+        &self,
+        connection: &Connection,
+        log: &mut AccessLog,
+        identified: &mut Identified,
+    ) -> Result<(), Refusal> {
+        let Some(audit) = identified.cluster().audit.clone() else { return Ok(()) };
+        let deadline = identified.deadline();
+        let annotations = log.take_annotations();
+        let (request, route, user) = identified.to_audit();
+        let mut facts = self.facts(connection, log, &audit, route.info);
+        facts.is_from_front_proxy = route.is_from_front_proxy;
+        let audited = AuditedRequest::begin(&facts, user, annotations, request);
+        log.note_audited(audited.clone());
+        let Some(audited) = audited else { return Ok(()) };
+        within(deadline, audited.store_received()).await?.map_err(|not_stored| {
+            let target = request.uri().path_and_query().map_or("", PathAndQuery::as_str);
+            Refusal::AuditNotStored(Box::new(Status::internal_error_text(target, &not_stored.to_string())))
+        })
+    }
+
+    fn audit_failed_authentication(&self, connection: &Connection, log: &mut AccessLog, routed: &Routed) {
+        let Some(audit) = &routed.cluster().audit else { return };
+        let facts = self.facts(connection, log, audit, routed.info());
+        let has_certificate = connection.certificate_not_after.is_some();
+        let authorization = routed.credentials().authorization.as_deref();
+        let message = audit::attempted(authorization, routed.query(), has_certificate);
+        log.note_audited(AuditedRequest::failed(&facts, routed.request(), message));
+    }
+
+    /// The facts by which a request is audited. No front proxy is known yet.
+    fn facts<'a>(
+        &'a self,
+        connection: &Connection,
+        log: &AccessLog,
+        audit: &'a Arc<ClusterAudit>,
+        info: &'a RequestInfo,
+    ) -> Facts<'a> {
+        Facts {
+            audit,
+            metrics: &self.metrics,
+            clock: &self.clock,
+            received: self.clock.now().saturating_sub(log.started().elapsed()),
+            audit_id: log.audit_id(),
+            peer: connection.info.peer.ip(),
+            info,
+            is_from_front_proxy: false,
+        }
     }
 }
 
@@ -197,36 +296,6 @@ fn is_exempt_from_retry_after(request: &Request<Incoming>) -> bool {
     let agent = request.headers().get(USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
     ["/readyz", "/livez", "/healthz", "/metrics"].iter().any(|root| path.starts_with(root))
         || agent.starts_with(b"kube-apiserver/")
-}
-
-/// Finds the cluster, the `RequestInfo` and the deadline of a request. Refuses requests that kube-apiserver refuses
-/// before it authenticates.
-// apiserver: pkg/server/config.go, DefaultBuildHandlerChain — RequestInfo and the deadline are outside authentication
-fn route(
-    snapshot: &Snapshot,
-    connection: &Connection,
-    log: &mut AccessLog,
-    received: &mut Received,
-) -> Result<Route, Refusal> {
-    let request = received.request();
-    let server_name = connection.info.server_name.as_deref();
-    let found = snapshot.router.route(server_name, host(request), request.uri().path())?;
-    let cluster = Arc::clone(found.cluster);
-    log.note_cluster(&cluster);
-    if found.prefix > 0 {
-        received.cut_prefix(found.prefix);
-    }
-    let uri = received.request().uri();
-    let path = decode_path(uri.path()).map_err(|_| MalformedRequest::BadEscape)?;
-    let info = RequestInfo::parse(received.request().method(), &path, uri.query()).map_err(|error| {
-        let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
-        let message = error.message(uri.path(), uri.query());
-        Refusal::RequestInfo(Box::new(Status::internal_error_text(target, &message)))
-    })?;
-    log.note_info(&info);
-    let timeout = deadline::deadline(&info, uri.query(), snapshot.request_timeout)?;
-    let deadline = timeout.map(|timeout| log.started() + timeout);
-    Ok(Route { cluster, info, deadline })
 }
 
 /// The requested host. A well-formed request has at most one.

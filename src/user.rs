@@ -11,6 +11,7 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use http::header::{HeaderName, HeaderValue};
+use portcullis_audit::event::UserInfo as AuditedUser;
 
 pub use encode::IdentityMode;
 pub(crate) use encode::{IdentityHeaderLines, UnencodableIdentity};
@@ -104,6 +105,7 @@ pub struct Identity(Arc<SharedIdentity>);
 
 struct SharedIdentity {
     user: UserInfo,
+    audited: OnceLock<Arc<AuditedUser>>,
     by_request_header: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
     by_impersonation: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
 }
@@ -123,6 +125,15 @@ impl Identity {
             IdentityMode::Impersonate => &shared.by_impersonation,
         };
         lines.get_or_init(|| encode::encode(&shared.user, mode)).as_ref().map_err(UnencodableIdentity::clone)
+    }
+
+    /// The identity as audit events name it, made once.
+    pub(crate) fn audited(&self) -> Arc<AuditedUser> {
+        let made = self.0.audited.get_or_init(|| {
+            let UserInfo { name, uid, groups, extra } = self.0.user.clone();
+            Arc::new(AuditedUser { username: name, uid: uid.unwrap_or_default(), groups, extra })
+        });
+        Arc::clone(made)
     }
 
     /// Whether both share one allocation.
@@ -157,6 +168,7 @@ impl From<UserInfo> for Identity {
     fn from(user: UserInfo) -> Self {
         Self(Arc::new(SharedIdentity {
             user,
+            audited: OnceLock::new(),
             by_request_header: OnceLock::new(),
             by_impersonation: OnceLock::new(),
         }))

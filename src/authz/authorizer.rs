@@ -113,9 +113,17 @@ pub(crate) enum AccessError {
 /// The refusal of a request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AccessRefusal {
-    /// With this response.
+    /// Nothing allows the request.
+    #[error("{}", .status.message)]
+    Forbidden {
+        /// The response.
+        status: Box<Status>,
+        /// Why, in the words of the authorizers.
+        reason: String,
+    },
+    /// An authorizer has failed. The request is refused with this response.
     #[error("{}", .0.message)]
-    Refused(Box<Status>),
+    Failed(Box<Status>),
     /// The gateway cannot ask now.
     #[error(transparent)]
     Unanswered(ReviewError),
@@ -189,11 +197,11 @@ impl Authorizer {
         };
         decided.map_err(|error| match error {
             AccessError::Forbidden { reason, .. } => {
-                let status = Status::forbidden(&question::attempt(&question), &reason);
-                AccessRefusal::Refused(Box::new(status))
+                let status = Box::new(Status::forbidden(&question::attempt(&question), &reason));
+                AccessRefusal::Forbidden { status, reason }
             }
             AccessError::Failed { error, .. } => {
-                AccessRefusal::Refused(Box::new(Status::internal_error_text(target, &error)))
+                AccessRefusal::Failed(Box::new(Status::internal_error_text(target, &error)))
             }
             AccessError::Unanswered(error) => AccessRefusal::Unanswered(error),
         })

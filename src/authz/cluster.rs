@@ -63,8 +63,9 @@ impl ClusterAuthorizer {
         if answer.status.allowed {
             return Ok(());
         }
-        let status = Status::forbidden(&question::attempt(&question), &answer.status.reason);
-        Err(AccessRefusal::Refused(Box::new(status)))
+        let reason = answer.status.reason.clone();
+        let status = Box::new(Status::forbidden(&question::attempt(&question), &reason));
+        Err(AccessRefusal::Forbidden { status, reason })
     }
 
     /// Whether the gateway's own authorizers ask webhooks.

@@ -83,6 +83,13 @@ pub(crate) enum ImpersonationError {
     Unanswered(#[from] ReviewError),
 }
 
+impl Impersonated {
+    /// The verb of the constrained impersonation; `None` in the mode before it.
+    pub(crate) fn constraint(&self) -> Option<&'static str> {
+        self.mode.is_constrained().then(|| self.mode.verb())
+    }
+}
+
 impl Impersonator {
     /// Asks `authorizer`.
     pub(crate) fn new(authorizer: ClusterAuthorizer, metrics: &Arc<Metrics>) -> Self {
@@ -103,12 +110,12 @@ impl Impersonator {
         wanted: &WantedUser,
         info: &RequestInfo,
         trace: &AuthzTrace,
-    ) -> Result<Identity, ImpersonationError> {
+    ) -> Result<Impersonated, ImpersonationError> {
         let began = Instant::now();
         let result = self.try_modes(&Impersonation { asker, requester, wanted, info, trace }).await;
         let mode = result.as_ref().map_or("", |found| found.mode.name());
         self.metrics.impersonation.attempt(mode, result.is_ok(), began.elapsed());
-        result.map(|found| found.identity)
+        result
     }
 
     /// Tries the mode that allowed the requester's last impersonation, then the others in order.

@@ -149,11 +149,11 @@ fn write_identity(
     user: &Identity,
     mode: IdentityMode,
 ) -> Result<(), UnencodableIdentity> {
-    let context = ForwardContext {
-        peer: HeaderValue::from_static("127.0.0.1"),
-        client: std::net::Ipv4Addr::LOCALHOST.into(),
-        audit_id: HeaderValue::from_static("audit"),
-    };
+    let context = ForwardContext::new(
+        HeaderValue::from_static("127.0.0.1"),
+        std::net::Ipv4Addr::LOCALHOST.into(),
+        HeaderValue::from_static("audit"),
+    );
     write_trusted_headers(headers, &user.clone().encode(mode)?, None, &context, false);
     assert_eq!(headers.get_all(AUDIT_ID).iter().count(), 1);
     Ok(())

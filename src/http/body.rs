@@ -20,6 +20,12 @@ use crate::sync::lock;
 /// A guard whose drop marks the end of a body: a permit, a count, a log line.
 pub(crate) type EndGuard = Box<dyn std::any::Any + Send + Sync>;
 
+/// Sees the bytes of a body as they pass. It is dropped when the body ends.
+pub(crate) trait BodyObserver: Send + Sync {
+    /// These bytes have passed.
+    fn observe(&mut self, data: &Bytes);
+}
+
 /// Completes when a body is to end.
 pub(crate) type BodyEnd = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
@@ -30,6 +36,7 @@ pub(crate) struct Body {
     failed: Option<Arc<AtomicBool>>,
     /// Dropped at the end: for a response the exchange with the client, for a request its share of the HTTP/2 stream.
     guard: Option<EndGuard>,
+    observer: Option<Box<dyn BodyObserver>>,
 }
 
 enum BodyKind {
@@ -80,7 +87,7 @@ enum BodyDeadline {
 
 impl Body {
     fn new(kind: BodyKind) -> Self {
-        Self { kind, failed: None, guard: None }
+        Self { kind, failed: None, guard: None, observer: None }
     }
 
     /// A body of these bytes.
@@ -163,6 +170,11 @@ impl Body {
         self.failed = Some(failed);
     }
 
+    /// Sets the observer of the bytes that pass from here on.
+    pub(crate) fn set_observer(&mut self, observer: Box<dyn BodyObserver>) {
+        self.observer = Some(observer);
+    }
+
     /// Attaches a guard, which is dropped when the body ends.
     #[must_use]
     pub(crate) fn with_guard(mut self, guard: EndGuard) -> Self {
@@ -209,6 +221,11 @@ impl HttpBody for Body {
         };
         if let (Poll::Ready(Some(Err(_))), Some(failed)) = (&polled, &this.failed) {
             failed.store(true, Ordering::Relaxed);
+        }
+        if let (Poll::Ready(Some(Ok(frame))), Some(observer)) = (&polled, &mut this.observer)
+            && let Some(data) = frame.data_ref()
+        {
+            observer.observe(data);
         }
         polled
     }

@@ -3,6 +3,7 @@
 //! Queries are never logged: they may carry secrets.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,10 @@ use tokio::time::Instant;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
+use super::audit::AuditedRequest;
 use super::respond::{self, RefusalRenderer, shown_audit_id};
 use super::{AUDIT_ID, LogThrottle};
+use crate::authn::trace::TraceRecord;
 use crate::authn::{AuthnError, ProvenIdentity};
 use crate::authz::impersonation::ImpersonationError;
 use crate::authz::{AccessRefusal, ReviewError};
@@ -43,6 +46,8 @@ pub(super) struct AccessLog {
     cluster: Option<Arc<Cluster>>,
     guard: AccessLogGuard,
     warnings: Vec<String>,
+    /// Annotations of authentication for the audit.
+    annotations: BTreeMap<String, String>,
     /// Whether the client is anonymous or its credential was rejected.
     unauthenticated: bool,
 }
@@ -57,6 +62,7 @@ struct AccessLogGuard {
     code: Option<StatusCode>,
     line: LogLine,
     request: RequestGuard,
+    audited: Option<AuditedRequest>,
 }
 
 /// The fields of a request's log lines. Values that the client chose are truncated.
@@ -168,12 +174,14 @@ impl AccessLog {
             code: None,
             line,
             request: connection.begin_request(),
+            audited: None,
         };
         Self {
             renderer: RefusalRenderer::of(request),
             cluster: None,
             guard,
             warnings: Vec::new(),
+            annotations: BTreeMap::new(),
             unauthenticated: false,
         }
     }
@@ -232,9 +240,10 @@ impl AccessLog {
         &mut self,
         verdict: &Result<ProvenIdentity, AuthnError>,
         took: Duration,
-        warnings: Vec<String>,
+        trace: TraceRecord,
     ) {
-        self.warnings = warnings;
+        self.warnings = trace.warnings;
+        self.annotations = trace.annotations;
         self.unauthenticated = verdict.as_ref().map_or(true, |proven| proven.user().is_unauthenticated());
         let metrics = &self.guard.metrics;
         let result = match verdict {
@@ -256,9 +265,27 @@ impl AccessLog {
         metrics.authentication.duration.of(result).observe(took.as_secs_f64());
     }
 
+    /// Takes the annotations of authentication for the audit.
+    pub(super) fn take_annotations(&mut self) -> BTreeMap<String, String> {
+        std::mem::take(&mut self.annotations)
+    }
+
+    /// The request is audited until it ends.
+    pub(super) fn note_audited(&mut self, audited: Option<AuditedRequest>) {
+        self.guard.audited = audited;
+    }
+
+    /// The audit of the request; `None` if the policy omits it.
+    pub(super) fn audited(&self) -> Option<&AuditedRequest> {
+        self.guard.audited.as_ref()
+    }
+
     /// Records the user as whom the request is made, if it is not the client.
-    pub(super) fn note_impersonated(&mut self, user: Option<&Identity>) {
+    pub(super) fn note_impersonated(&mut self, user: Option<&Identity>, constraint: Option<&'static str>) {
         self.guard.line.impersonated_user = user.cloned();
+        if let (Some(audited), Some(user)) = (&self.guard.audited, user) {
+            audited.note_impersonated(user, constraint);
+        }
     }
 
     /// Completes the response: renders a refusal, adds the headers of every response, and attaches the guard to the body.
@@ -268,11 +295,21 @@ impl AccessLog {
         connection: &Connection,
         strict_transport_security: Option<&HeaderValue>,
     ) -> Response<Body> {
+        let audited = self.guard.audited.as_ref();
         let mut response = match result {
-            Ok(response) => response,
+            Ok(mut response) => {
+                if let Some(audited) = audited {
+                    audited.note_response(&mut response);
+                }
+                response
+            }
             Err(refusal) => {
                 self.log_refusal(&refusal);
-                self.renderer.render(&refusal, self.audit_id(), connection.http2)
+                let response = self.renderer.render(&refusal, self.audit_id(), connection.http2);
+                if let Some(audited) = audited {
+                    audited.note_refusal(&refusal, response.status(), self.renderer.is_unacceptable());
+                }
+                response
             }
         };
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;

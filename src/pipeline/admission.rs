@@ -111,7 +111,11 @@ impl PendingReview {
             memory: Mutex::default(),
         };
         let result = within(deadline, reviewer.forward(authorized, connection)).await;
-        log.note_warnings(surroundings.take_notes().warnings);
+        let notes = surroundings.take_notes();
+        log.note_warnings(notes.warnings);
+        if let Some(audited) = log.audited() {
+            audited.note_admission(&notes.annotations);
+        }
         result?
     }
 }

@@ -3,6 +3,7 @@
 
 use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use portcullis_audit::sink::NotStored;
 
 use crate::authn::AuthnError;
 use crate::authz::impersonation::{BadImpersonation, ImpersonationError};
@@ -42,6 +43,8 @@ pub(super) enum Refusal {
     UnencodableImpersonation(#[source] UnencodableIdentity),
     #[error(transparent)]
     Impersonation(#[from] ImpersonationError),
+    #[error("{NotStored}")]
+    AuditNotStored(Box<Status>),
     #[error(transparent)]
     Access(#[from] AccessRefusal),
     #[error("not admitted: {}", .0.message.as_deref().unwrap_or_default())]
@@ -83,7 +86,8 @@ impl Refusal {
             Self::RouteError(RouteError::NotFound) => Status::not_found(),
             Self::RequestInfo(status)
             | Self::Impersonation(ImpersonationError::Forbidden(status))
-            | Self::Access(AccessRefusal::Refused(status)) => (**status).clone(),
+            | Self::Access(AccessRefusal::Forbidden { status, .. } | AccessRefusal::Failed(status))
+            | Self::AuditNotStored(status) => (**status).clone(),
             Self::BadRequest(message) => Status::bad_request(*message),
             Self::UnreadableForAdmission(_) => Status::bad_request(self.to_string()),
             Self::BadTimeout(bad) => Status::bad_request(bad.to_string()),

@@ -36,6 +36,7 @@ use crate::http::hop_by_hop;
 use crate::http::limits::{MAX_HEADER_LIST_SIZE, header_list_size};
 use crate::http::transport::BodyError;
 use crate::pipeline::AUDIT_ID;
+use crate::pipeline::audit::AuditedRequest;
 use crate::request::info::RequestInfo;
 
 /// The bytes of an unread request body that Go's server reads before it responds.
@@ -85,6 +86,15 @@ pub(crate) struct ForwardContext {
     pub(crate) client: IpAddr,
     /// The audit ID of the request.
     pub(crate) audit_id: HeaderValue,
+    /// The audit of the request, which lasts as long as its tunnel.
+    pub(super) audited: Option<AuditedRequest>,
+}
+
+impl ForwardContext {
+    /// The context of a request that is not audited.
+    pub(crate) fn new(peer: HeaderValue, client: IpAddr, audit_id: HeaderValue) -> Self {
+        Self { peer, client, audit_id, audited: None }
+    }
 }
 
 /// Sends a request and returns the backend's response with a streaming body. `tunnel` returns the guard of an upgraded

@@ -50,6 +50,16 @@ impl RefusalRenderer {
         }
     }
 
+    /// Whether the client accepts no encoding of a `Status`.
+    pub(super) fn is_unacceptable(&self) -> bool {
+        let mut unacceptable = false;
+        self.negotiate(|negotiation| {
+            unacceptable = negotiation.is_unacceptable();
+            Response::new(Bytes::new())
+        });
+        unacceptable
+    }
+
     fn negotiate(&self, render: impl FnOnce(&Negotiation<'_>) -> Response<Bytes>) -> Response<Body> {
         let headers = self.negotiation_headers.iter();
         let headers = headers.filter_map(|(name, value)| Some((name.clone(), value.clone()?)));

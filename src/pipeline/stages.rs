@@ -16,6 +16,7 @@ use http::{HeaderValue, Method, Request, Uri};
 use http_body::Body as _;
 use tokio::time::{Instant, timeout_at};
 
+use super::audit::AuditedRequest;
 use super::error_map::Refusal;
 use crate::authn::ProvenIdentity;
 use crate::authz::NO_TRACE;
@@ -71,6 +72,8 @@ pub(crate) struct Impersonated {
     requester: Identity,
     /// `Impersonate-*` headers that the backend authorizes; empty if the gateway does.
     impersonate: ImpersonateHeaders,
+    /// The verb of constrained impersonation, if the client acts as another user by it.
+    constraint: Option<&'static str>,
 }
 
 /// A request that the gateway's own authorizers allow. The backend authorizes it as well.
@@ -87,6 +90,14 @@ pub(crate) struct ReviewedWrite {
     pub(crate) content_type: Option<HeaderValue>,
     /// The body.
     pub(crate) body: Bytes,
+}
+
+/// The parts of a route that audit events name.
+pub(super) struct AuditedRoute<'a> {
+    /// The meaning of the request's method and path.
+    pub(super) info: &'a RequestInfo,
+    /// Whether the addresses in the request's header are trusted.
+    pub(super) is_from_front_proxy: bool,
 }
 
 /// The data of a request from `Routed` on. The stages box it, so that a move is cheap.
@@ -218,6 +229,13 @@ impl Routed {
 }
 
 impl Identified {
+    /// What an audit event takes from the request, whose body it may observe.
+    pub(super) fn to_audit(&mut self) -> (&mut Request<Body>, AuditedRoute<'_>, &Identity) {
+        let StageData { request, route, is_from_front_proxy, .. } = &mut *self.data;
+        let route = AuditedRoute { info: &route.info, is_from_front_proxy: *is_from_front_proxy };
+        (request, route, &self.identity)
+    }
+
     /// Decides the identity under which the request is made: the client's own, or that of a user as whom it may act.
     /// With `--impersonation=backend` the backend decides, and receives the client's `Impersonate-*` headers.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
@@ -228,19 +246,22 @@ impl Identified {
         let mode = data.cluster().backend.identity();
         let Some(impersonator) = &data.cluster().impersonator else {
             let identity = requester.clone().encode(mode)?;
-            return Ok(Impersonated { data, identity, requester, impersonate });
+            return Ok(Impersonated { data, identity, requester, impersonate, constraint: None });
         };
         let wanted = if impersonate.is_empty() { None } else { WantedUser::of(impersonate.headers())? };
+        let mut constraint = None;
         let identity = match wanted {
             None => requester.clone().encode(mode)?,
             Some(wanted) => {
                 let asker = share_of(&requester, client);
                 let deciding = impersonator.impersonate(&asker, &requester, &wanted, data.info(), &NO_TRACE);
                 let impersonated = within(data.deadline(), deciding).await??;
-                impersonated.encode(mode).map_err(Refusal::UnencodableImpersonation)?
+                constraint = impersonated.constraint();
+                impersonated.identity.encode(mode).map_err(Refusal::UnencodableImpersonation)?
             }
         };
-        Ok(Impersonated { data, identity, requester, impersonate: ImpersonateHeaders::default() })
+        let impersonate = ImpersonateHeaders::default();
+        Ok(Impersonated { data, identity, requester, impersonate, constraint })
     }
 }
 
@@ -284,21 +305,34 @@ impl Impersonated {
         (!self.identity.is_shared_with(&self.requester)).then_some(&*self.identity)
     }
 
+    /// The verb of constrained impersonation, if the client acts as another user by it.
+    pub(super) fn constraint(&self) -> Option<&'static str> {
+        self.constraint
+    }
+
     /// Whether the backend authorizes `Impersonate-*` headers of the request.
     pub(crate) fn is_impersonating(&self) -> bool {
         !self.impersonate.is_empty()
     }
 
-    /// Asks the gateway's own authorizers, if there are any.
+    /// Asks the gateway's own authorizers, if there are any, and audits their decision.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — authorization follows impersonation
     // threat: authorization-bypass
-    pub(super) async fn authorize(self, client: IpAddr) -> Result<Authorized, Refusal> {
+    pub(super) async fn authorize(
+        self,
+        client: IpAddr,
+        audited: Option<&AuditedRequest>,
+    ) -> Result<Authorized, Refusal> {
         if let Some(authorizer) = &self.cluster().authorizer {
             let target = self.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
             let asker = share_of(&self.requester, client);
             let request = (self.info(), target);
             let deciding = authorizer.authorize_request(&asker, &self.identity, request, &NO_TRACE);
-            within(self.deadline(), deciding).await??;
+            let decided = within(self.deadline(), deciding).await?;
+            if let Some(audited) = audited {
+                audited.note_authorization(&decided);
+            }
+            decided?;
         }
         Ok(Authorized(self))
     }
@@ -324,12 +358,13 @@ impl Authorized {
     }
 
     fn with_body(&self, body: Body) -> Self {
-        let Impersonated { data, identity, requester, impersonate } = &self.0;
+        let Impersonated { data, identity, requester, impersonate, constraint } = &self.0;
         Self(Impersonated {
             data: Box::new(data.with_body(body)),
             identity: identity.clone(),
             requester: requester.clone(),
             impersonate: impersonate.clone(),
+            constraint: *constraint,
         })
     }
 }
@@ -380,7 +415,7 @@ impl Admitted {
 
     /// Splits the request into its parts, to forward it.
     pub(super) fn into_parts(self) -> ForwardParts {
-        let Authorized(Impersonated { data, identity, requester, impersonate }) = self.0;
+        let Authorized(Impersonated { data, identity, requester, impersonate, constraint: _ }) = self.0;
         let StageData { request, cut_prefix, route: Route { cluster, info, deadline }, is_from_front_proxy } =
             *data;
         let backend = Arc::clone(&cluster.backend);

@@ -131,7 +131,7 @@ async fn try_as(
     wanted: &WantedUser,
 ) -> Result<UserInfo, ImpersonationError> {
     let found = impersonator.impersonate(name, &requester(name), wanted, &get_pod(), &NO_TRACE).await;
-    found.map(|identity| UserInfo::clone(&identity))
+    found.map(|found| UserInfo::clone(&found.identity))
 }
 
 /// 200 groups, each `team-` and a number.

@@ -499,7 +499,7 @@ async fn refusals_have_kube_apiservers_bodies() {
     let target = "/api/v1/namespaces/n/pods?limit=1&x=<y>";
     let info = RequestInfo::parse(&Method::GET, "/api/v1/namespaces/n/pods", Some("limit=1&x=<y>")).unwrap();
     let refused = async |authorizer: &Authorizer| {
-        let Err(AccessRefusal::Refused(status)) =
+        let Err(AccessRefusal::Forbidden { status, .. } | AccessRefusal::Failed(status)) =
             authorizer.authorize_request("asker", &user, (&info, target), &NO_TRACE).await
         else {
             unreachable!("it is refused")

@@ -234,6 +234,7 @@ impl ExplainedRequest {
             (Some(wanted), Some(impersonator)) => {
                 let deciding =
                     impersonator.impersonate(&requester.name, requester, wanted, &self.info, trace).await;
+                let deciding = deciding.map(|found| found.identity);
                 deciding.map_err(|error| {
                     let message = match error {
                         ImpersonationError::Forbidden(status) => status.message,
@@ -249,7 +250,9 @@ impl ExplainedRequest {
                 authorizer.authorize_request(&requester.name, &identity, (&self.info, path), trace).await;
             deciding.map_err(|refusal| {
                 let message = match refusal {
-                    AccessRefusal::Refused(status) => status.message.trim_end().to_owned(),
+                    AccessRefusal::Forbidden { status, .. } | AccessRefusal::Failed(status) => {
+                        status.message.trim_end().to_owned()
+                    }
                     AccessRefusal::Unanswered(error) => error.to_string(),
                 };
                 (Some(identity.clone()), message)

@@ -56,6 +56,11 @@ impl<'a> Negotiation<'a> {
         }
     }
 
+    /// Whether the client accepts none of the encodings, so that it receives JSON all the same.
+    pub(crate) fn is_unacceptable(&self) -> bool {
+        self.encoding() == Encoding::RawJson
+    }
+
     /// Whether the response is indented for a person.
     // apiserver: negotiation/negotiate.go, isPrettyPrint
     fn human(&self) -> bool {
@@ -285,20 +290,20 @@ struct Typed {
 /// Fields are in the order of kube-apiserver's JSON.
 // apimachinery: pkg/apis/meta/v1/generated.proto, Status
 #[derive(Clone, PartialEq, Message, Serialize)]
-struct StatusObject {
+pub(crate) struct StatusObject {
     #[prost(message, required, tag = "1")]
     metadata: ListMeta,
     #[prost(string, required, tag = "2")]
-    status: String,
+    pub(crate) status: String,
     #[prost(string, required, tag = "3")]
     #[serde(skip_serializing_if = "String::is_empty")]
-    message: String,
+    pub(crate) message: String,
     #[prost(string, required, tag = "4")]
     #[serde(skip_serializing_if = "String::is_empty")]
-    reason: String,
+    pub(crate) reason: String,
     #[prost(message, optional, tag = "5")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<Details>,
+    pub(crate) details: Option<Details>,
     #[prost(uint32, required, tag = "6")]
     code: u32,
 }

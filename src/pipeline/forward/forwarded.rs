@@ -51,11 +51,7 @@ mod tests {
         let audit_id = HeaderValue::from_static("ours");
         set_forwarded_headers(
             &mut headers,
-            &ForwardContext {
-                peer: HeaderValue::from_str(peer).unwrap(),
-                client: peer.parse().unwrap(),
-                audit_id,
-            },
+            &ForwardContext::new(HeaderValue::from_str(peer).unwrap(), peer.parse().unwrap(), audit_id),
             is_from_front_proxy,
         );
         headers

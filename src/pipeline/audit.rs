@@ -1,0 +1,533 @@
+//! The audit of one request: makes its events, stage by stage, and hands them to the sinks of its cluster.
+//!
+//! The event `ResponseComplete` is made when the last [`AuditedRequest`] of a request is dropped: at the end of the response body
+//! or of the tunnel, however it ends. So no early exit of the request path can miss it.
+//!
+//! Rules match the client, never the user as whom it acts. What differs from kube-apiserver is in `docs/conformance.md`.
+// apiserver: pkg/endpoints/filters/audit.go, pkg/audit/{context,request}.go
+
+mod capture;
+mod objects;
+mod source;
+mod status;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::SystemTime;
+
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use portcullis_admission::Annotation;
+use portcullis_audit::event::{AuthenticationMetadata, Event, Level, ObjectReference, ResponseStatus, Stage};
+use portcullis_audit::policy::{Attributes, Decision, User};
+use portcullis_audit::sink::NotStored;
+
+use super::error_map::{Refusal, RefusalResponse};
+use crate::audit::ClusterAudit;
+use crate::authz::{AccessRefusal, AllowedAccess};
+use crate::clock::{Clock, UnixTime};
+use crate::http::body::Body;
+use crate::http::status::Form;
+use crate::http::status::render::StatusObject;
+use crate::metrics::Metrics;
+use crate::request::info::RequestInfo;
+use crate::sync::lock;
+use crate::user::Identity;
+use capture::{Capture, Direction, Observer};
+use objects::Encoding;
+
+// apiserver: pkg/endpoints/filters/authorization.go
+const DECISION: &str = "authorization.k8s.io/decision";
+const REASON: &str = "authorization.k8s.io/reason";
+/// The cluster of a request, if the gateway serves several.
+const CLUSTER: &str = "audit.portcullis.dev/cluster";
+/// The objects that an event lacks, and why.
+const OMITTED: &str = "audit.portcullis.dev/omitted";
+
+/// A request that is audited. Whatever keeps it in progress holds a clone.
+#[derive(Debug, Clone)]
+pub(super) struct AuditedRequest(Arc<Record>);
+
+/// The facts by which a request is audited.
+pub(super) struct Facts<'a> {
+    pub(super) audit: &'a Arc<ClusterAudit>,
+    pub(super) metrics: &'a Arc<Metrics>,
+    pub(super) clock: &'a Clock,
+    /// When the request was received.
+    pub(super) received: UnixTime,
+    pub(super) audit_id: HeaderValue,
+    pub(super) peer: IpAddr,
+    pub(super) info: &'a RequestInfo,
+    /// Whether the addresses in the request's header are trusted.
+    pub(super) is_from_front_proxy: bool,
+}
+
+/// What is known of a request in progress.
+#[derive(Debug)]
+pub(super) struct Record {
+    audit: Arc<ClusterAudit>,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    decision: Decision,
+    is_long_running: bool,
+    parts: Mutex<Parts>,
+}
+
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// The event so far; its stage is set when it is stored.
+    event: Event,
+    last_stage: LastStage,
+    request: Option<RequestCapture>,
+    response: Option<ResponseCapture>,
+    omit_managed_fields: bool,
+}
+
+/// The event with which a request ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LastStage {
+    /// The response has ended.
+    Complete,
+    /// As before, but the event of its start is to be stored before, since the body has the result.
+    StartedAndComplete,
+    Panic,
+    /// None: the request failed before it was authenticated.
+    Nothing,
+}
+
+/// What an event takes from the body of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RequestObject {
+    /// The metadata of the object that is created.
+    Created,
+    /// The metadata of the object that is updated.
+    Updated,
+    /// Nothing but the object.
+    Options,
+    /// Nothing but the patch.
+    Patch,
+}
+
+#[derive(Debug)]
+struct RequestCapture {
+    kind: RequestObject,
+    encoding: Encoding,
+    copy: Capture,
+}
+
+#[derive(Debug)]
+struct ResponseCapture {
+    code: StatusCode,
+    encoding: Encoding,
+    is_compressed: bool,
+    copy: Capture,
+}
+
+impl AuditedRequest {
+    /// Begins the audit of a request whose client is authenticated; `None` if the policy omits it.
+    // apiserver: pkg/endpoints/filters/audit.go, WithAudit
+    pub(super) fn begin(
+        facts: &Facts<'_>,
+        user: &Identity,
+        annotations: BTreeMap<String, String>,
+        request: &mut Request<Body>,
+    ) -> Option<Self> {
+        let audited = Self::new(facts, Some(user), request)?;
+        let Self(record) = &audited;
+        let mut parts = record.parts();
+        parts.event.annotations.extend(annotations);
+        parts.event.user = user.audited();
+        drop(parts);
+        record.observe_request(request);
+        Some(audited)
+    }
+
+    /// Stores the event of the stage `RequestReceived`, before the request goes on. It waits for the sinks, as they are
+    /// configured.
+    pub(super) async fn store_received(&self) -> Result<(), NotStored> {
+        let Self(record) = self;
+        let sinks = &record.audit.sinks;
+        if !record.is_long_running {
+            sinks.ready().await;
+        }
+        let Some(event) = record.event(Stage::RequestReceived) else { return Ok(()) };
+        let stored = sinks.store_first(event).await;
+        if stored.is_err() {
+            record.metrics.audit.rejected.inc();
+            record.parts().last_stage = LastStage::Nothing;
+        }
+        stored
+    }
+
+    /// Audits a request that fails before its client is authenticated: one event, when the response starts.
+    // apiserver: pkg/endpoints/filters/{authn_audit,request_deadline}.go
+    pub(super) fn failed<B>(facts: &Facts<'_>, request: &Request<B>, message: String) -> Option<Self> {
+        let audited = Self::new(facts, None, request)?;
+        let mut parts = audited.0.parts();
+        parts.last_stage = LastStage::Nothing;
+        parts.event.response_status = Some(ResponseStatus { message, ..ResponseStatus::default() });
+        drop(parts);
+        Some(audited)
+    }
+
+    fn new<B>(facts: &Facts<'_>, user: Option<&Identity>, request: &Request<B>) -> Option<Self> {
+        let Facts { audit, metrics, clock, info, .. } = *facts;
+        let decision = audit.policy.evaluate(&Attributes {
+            user: user.map(|user| User { name: &user.name, groups: &user.groups }),
+            verb: info.verb(),
+            resource: source::policy_resource(info),
+            path: info.path(),
+        });
+        metrics.audit.level(decision.level);
+        if decision.level == Level::None {
+            return None;
+        }
+        let received = SystemTime::UNIX_EPOCH + facts.received;
+        let cluster = audit.cluster.as_ref().map(|name| (CLUSTER.to_owned(), name.to_string()));
+        let event = Event {
+            level: decision.level,
+            audit_id: String::from_utf8_lossy(facts.audit_id.as_bytes()).into_owned(),
+            stage: Stage::RequestReceived,
+            request_uri: source::request_uri(request.uri()),
+            verb: info.verb().to_owned().into(),
+            user: Arc::default(),
+            impersonated_user: None,
+            authentication_metadata: None,
+            source_ips: source::source_ips(request.headers(), facts.peer, facts.is_from_front_proxy),
+            user_agent: source::user_agent(request.headers()),
+            object_ref: source::object_ref(info),
+            response_status: None,
+            request_object: None,
+            response_object: None,
+            request_received_timestamp: received,
+            stage_timestamp: received,
+            annotations: cluster.into_iter().collect(),
+        };
+        let parts = Parts {
+            event,
+            last_stage: LastStage::Complete,
+            request: None,
+            response: None,
+            omit_managed_fields: decision.omit_managed_fields,
+        };
+        Some(Self(Arc::new(Record {
+            audit: Arc::clone(audit),
+            metrics: Arc::clone(metrics),
+            clock: clock.clone(),
+            decision,
+            is_long_running: info.is_long_running(),
+            parts: Mutex::new(parts),
+        })))
+    }
+
+    /// Records the user as whom the request is made, and the verb of constrained impersonation.
+    pub(super) fn note_impersonated(&self, user: &Identity, constraint: Option<&'static str>) {
+        let mut parts = self.0.parts();
+        parts.event.impersonated_user = Some(user.audited());
+        parts.event.authentication_metadata =
+            constraint.map(|verb| AuthenticationMetadata { impersonation_constraint: verb.to_owned() });
+    }
+
+    /// Records the decision of the gateway's own authorizers.
+    // apiserver: pkg/endpoints/filters/authorization.go, WithAuthorization
+    pub(super) fn note_authorization(&self, decided: &Result<AllowedAccess, AccessRefusal>) {
+        let (decision, reason) = match decided {
+            Ok(allowed) => (Some("allow"), allowed.reason.as_str()),
+            Err(AccessRefusal::Forbidden { reason, .. }) => (Some("forbid"), reason.as_str()),
+            Err(AccessRefusal::Failed(_) | AccessRefusal::Unanswered(_)) => (None, "internal error"),
+        };
+        let mut parts = self.0.parts();
+        if let Some(decision) = decision {
+            parts.annotate(DECISION, decision);
+        }
+        parts.annotate(REASON, reason);
+    }
+
+    /// Adds the annotations of admission.
+    pub(super) fn note_admission(&self, annotations: &[Annotation]) {
+        let mut parts = self.0.parts();
+        for Annotation { key, value, needs_request_level } in annotations {
+            if !needs_request_level || parts.event.level >= Level::Request {
+                parts.annotate(key, value);
+            }
+        }
+    }
+
+    /// Records a refusal.
+    pub(super) fn note_refusal(&self, refusal: &Refusal, code: StatusCode, is_raw: bool) {
+        let mut parts = self.0.parts();
+        if matches!(refusal, Refusal::Panic) {
+            parts.event.response_status = Some(status::of_panic());
+            parts.last_stage = LastStage::Panic;
+            return;
+        }
+        let object = match refusal.response("") {
+            _ if is_raw => None,
+            RefusalResponse::Status(status) if status.form == Form::Negotiated => {
+                Some(StatusObject::from(&status))
+            }
+            RefusalResponse::Denial(status) => Some(StatusObject::from(status)),
+            RefusalResponse::Status(_) | RefusalResponse::Bare(..) => None,
+        };
+        match object {
+            Some(object) => parts.event.response_status = Some(status::of_object(object, code)),
+            None => parts.event.response_status.get_or_insert_default().code = code.as_u16(),
+        }
+        let is_started = self.0.is_long_running || parts.last_stage == LastStage::Nothing;
+        drop(parts);
+        if is_started {
+            self.0.store(Stage::ResponseStarted);
+        }
+    }
+
+    /// Records a response of the backend, or of a health check.
+    pub(super) fn note_response(&self, response: &mut Response<Body>) {
+        let Self(record) = self;
+        let code = response.status();
+        let mut parts = record.parts();
+        parts.event.response_status = Some(status::of_code(code));
+        parts.response = record.response_capture(&parts.event, response);
+        let waits_for_status = parts.response.is_some() && code.as_u16() >= 400;
+        if waits_for_status && record.is_long_running {
+            parts.last_stage = LastStage::StartedAndComplete;
+        }
+        if parts.response.is_some() {
+            let observer = Observer::new(Arc::downgrade(record), Direction::Response);
+            response.body_mut().set_observer(Box::new(observer));
+        }
+        drop(parts);
+        if record.is_long_running && !waits_for_status {
+            record.store(Stage::ResponseStarted);
+        }
+    }
+}
+
+impl Record {
+    fn parts(&self) -> MutexGuard<'_, Parts> {
+        lock(&self.parts)
+    }
+
+    /// The event of a stage; `None` if the policy omits it.
+    fn event(&self, stage: Stage) -> Option<Arc<Event>> {
+        if self.decision.omitted.contains(stage) {
+            return None;
+        }
+        let mut event = self.parts().event.clone();
+        event.stage = stage;
+        event.stage_timestamp = match stage {
+            Stage::RequestReceived => event.request_received_timestamp,
+            _ => SystemTime::UNIX_EPOCH + self.clock.now(),
+        };
+        self.metrics.audit.events.inc();
+        Some(Arc::new(event))
+    }
+
+    fn store(&self, stage: Stage) {
+        if let Some(event) = self.event(stage) {
+            self.audit.sinks.store(event);
+        }
+    }
+
+    /// Copies the body of the request, if the event needs a part of it.
+    fn observe_request(self: &Arc<Self>, request: &mut Request<Body>) {
+        let Some(kind) = self.request_object(request.method()) else { return };
+        let encoding = Encoding::of(request.headers().get(CONTENT_TYPE));
+        let copy = Capture::new(self.audit.memory.reserve(), false);
+        self.parts().request = Some(RequestCapture { kind, encoding, copy });
+        let observer = Observer::new(Arc::downgrade(self), Direction::Request);
+        request.body_mut().set_observer(Box::new(observer));
+    }
+
+    /// What the event takes from the body of the request.
+    // apiserver: pkg/endpoints/handlers/{create,update,patch,delete}.go
+    fn request_object(&self, method: &Method) -> Option<RequestObject> {
+        if self.is_long_running || self.parts().event.object_ref.is_none() {
+            return None;
+        }
+        let with_object = self.decision.level >= Level::Request;
+        match *method {
+            Method::POST => Some(RequestObject::Created),
+            Method::PUT => Some(RequestObject::Updated),
+            Method::PATCH if with_object => Some(RequestObject::Patch),
+            Method::DELETE if with_object => Some(RequestObject::Options),
+            _ => None,
+        }
+    }
+
+    fn response_capture(&self, event: &Event, response: &Response<Body>) -> Option<ResponseCapture> {
+        let headers = response.headers();
+        let encoding = Encoding::of(headers.get(CONTENT_TYPE));
+        let code = response.status();
+        if encoding == Encoding::Other || code == StatusCode::SWITCHING_PROTOCOLS {
+            return None;
+        }
+        let is_object = event.level >= Level::RequestResponse && event.object_ref.is_some();
+        let is_whole = is_object && !self.is_long_running;
+        let is_read = matches!(&*event.verb, "get" | "list" | "watch" | "head");
+        if !is_whole && !status::may_be_status(response, is_read) {
+            return None;
+        }
+        let copy = Capture::new(self.audit.memory.reserve(), !is_whole);
+        Some(ResponseCapture { code, encoding, is_compressed: headers.contains_key(CONTENT_ENCODING), copy })
+    }
+}
+
+impl Parts {
+    /// Adds an annotation; the first value of a key stays.
+    fn annotate(&mut self, key: &str, value: &str) {
+        self.event.annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+    }
+
+    fn capture(&mut self, direction: Direction) -> Option<&mut Capture> {
+        match direction {
+            Direction::Request => self.request.as_mut().map(|request| &mut request.copy),
+            Direction::Response => self.response.as_mut().map(|response| &mut response.copy),
+        }
+    }
+
+    /// Reads the copy of the request's body, and frees it.
+    // apiserver: pkg/audit/request.go, LogRequestObject and LogRequestPatch
+    fn read_request(&mut self) {
+        let Some(RequestCapture { kind, encoding, copy }) = self.request.take() else { return };
+        let bytes = match copy.finish() {
+            Some(Ok(bytes)) => bytes,
+            Some(Err(reason)) => return self.omit("requestObject", reason),
+            None => return,
+        };
+        let is_named = matches!(kind, RequestObject::Created | RequestObject::Updated);
+        match objects::metadata(encoding, bytes) {
+            Some(found) => {
+                if is_named && let Some(object) = &mut self.event.object_ref {
+                    complete(object, found, kind == RequestObject::Created);
+                }
+            }
+            None if is_named && encoding == Encoding::Other => {
+                self.omit("objectRef", "the object has an encoding that is not read");
+            }
+            // The API server does not read it either.
+            None => {}
+        }
+        if self.event.level < Level::Request {
+            return;
+        }
+        if kind == RequestObject::Patch {
+            self.event.request_object = objects::patch(bytes);
+            return;
+        }
+        match objects::as_json(encoding, bytes, self.omit_managed_fields) {
+            Ok(object) => self.event.request_object = Some(object),
+            Err(reason) => self.omit("requestObject", reason),
+        }
+    }
+
+    /// Reads the copy of the response's body, and frees it.
+    // apiserver: pkg/audit/context.go, LogResponseObject
+    fn read_response(&mut self) {
+        let Some(ResponseCapture { code, encoding, is_compressed, copy }) = self.response.take() else {
+            return;
+        };
+        let decompressed;
+        let bytes = match copy.finish() {
+            Some(Ok(bytes)) if is_compressed => match objects::decompress(bytes, capture::MAX_OBJECT_BYTES) {
+                Ok(bytes) => {
+                    decompressed = bytes;
+                    decompressed.as_slice()
+                }
+                Err(reason) => return self.omit("responseObject", reason),
+            },
+            Some(Ok(bytes)) => bytes,
+            Some(Err(reason)) => return self.omit("responseObject", reason),
+            None => return,
+        };
+        if let Some(status) = status::of_body(encoding, bytes, code) {
+            self.event.response_status = Some(status);
+        }
+        if self.event.level < Level::RequestResponse || self.event.object_ref.is_none() {
+            return;
+        }
+        match objects::as_json(encoding, bytes, self.omit_managed_fields) {
+            Ok(object) => self.event.response_object = Some(object),
+            Err(reason) => self.omit("responseObject", reason),
+        }
+    }
+
+    fn omit(&mut self, field: &str, reason: &str) {
+        let text = format!("{field}: {reason}");
+        let value = self.event.annotations.entry(OMITTED.to_owned()).or_default();
+        if !value.is_empty() {
+            value.push_str("; ");
+        }
+        value.push_str(&text);
+    }
+}
+
+/// Completes the reference from the object of the request. A new object has no UID before the API server gives it one.
+fn complete(object: &mut ObjectReference, found: objects::Metadata, is_created: bool) {
+    let objects::Metadata { name, namespace, uid, resource_version } = found;
+    let set = |field: &mut String, value| {
+        if field.is_empty() {
+            *field = value;
+        }
+    };
+    set(&mut object.name, name);
+    set(&mut object.namespace, namespace);
+    if !is_created {
+        set(&mut object.uid, uid);
+    }
+    set(&mut object.resource_version, resource_version);
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let last_stage = {
+            let mut parts = self.parts();
+            parts.read_request();
+            parts.read_response();
+            if parts.event.response_status.is_none() {
+                parts.event.response_status = Some(status::of_no_response());
+                if self.is_long_running && parts.last_stage == LastStage::Complete {
+                    parts.last_stage = LastStage::StartedAndComplete;
+                }
+            }
+            parts.last_stage
+        };
+        match last_stage {
+            LastStage::Nothing => {}
+            LastStage::Panic => self.store(Stage::Panic),
+            LastStage::Complete => self.store(Stage::ResponseComplete),
+            LastStage::StartedAndComplete => {
+                self.store(Stage::ResponseStarted);
+                self.store(Stage::ResponseComplete);
+            }
+        }
+    }
+}
+
+/// What a client has tried to authenticate with.
+// apiserver: pkg/endpoints/filters/authn_audit.go, getAuthMethods
+pub(super) fn attempted(authorization: Option<&str>, query: Option<&str>, has_certificate: bool) -> String {
+    let authorization = authorization.unwrap_or_default();
+    let mut methods = Vec::new();
+    let is_scheme = |scheme: &str| {
+        authorization.split_once(' ').is_some_and(|(found, _)| found.eq_ignore_ascii_case(scheme))
+    };
+    if is_scheme("basic") {
+        methods.push("basic");
+    }
+    if authorization.trim().split_once(' ').is_some_and(|(found, _)| found.eq_ignore_ascii_case("bearer")) {
+        methods.push("bearer");
+    }
+    let token = query.and_then(|query| crate::go::url::query::first(query, "access_token"));
+    if token.is_some_and(|token| !token.trim().is_empty()) {
+        methods.push("access_token");
+    }
+    if has_certificate {
+        methods.push("x509");
+    }
+    if methods.is_empty() {
+        "Authentication failed, no credentials provided".to_owned()
+    } else {
+        format!("Authentication failed, attempted: {}", methods.join(", "))
+    }
+}

@@ -1,0 +1,128 @@
+//! Copies of bodies for audit events, taken while the bodies pass.
+
+use std::sync::Weak;
+
+use bytes::Bytes;
+
+use super::Record;
+use crate::audit::ReservedMemory;
+use crate::http::body::BodyObserver;
+
+/// The largest object that an event holds.
+// apiserver: pkg/server/config.go, MaxRequestBodyBytes
+pub(super) const MAX_OBJECT_BYTES: usize = 3 << 20;
+/// The bytes of a response by which a `Status` is recognized.
+const SNIFFED_BYTES: usize = 64;
+
+/// The two bodies of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Request,
+    Response,
+}
+
+/// A copy of a body.
+#[derive(Debug)]
+pub(super) struct Capture {
+    bytes: Vec<u8>,
+    memory: ReservedMemory,
+    /// Whether only a `Status` is of interest.
+    status_only: bool,
+    state: CaptureState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CaptureState {
+    Open,
+    /// The body is of no interest.
+    Dropped,
+    /// The reason why the copy is incomplete.
+    Lost(&'static str),
+}
+
+impl Capture {
+    /// An empty copy.
+    pub(super) fn new(memory: ReservedMemory, status_only: bool) -> Self {
+        Self { bytes: Vec::new(), memory, status_only, state: CaptureState::Open }
+    }
+
+    fn push(&mut self, data: &[u8]) {
+        if self.state != CaptureState::Open || data.is_empty() {
+            return;
+        }
+        if self.bytes.len().saturating_add(data.len()) > MAX_OBJECT_BYTES {
+            return self.end(CaptureState::Lost("larger than 3145728 bytes"));
+        }
+        if !self.memory.grow(data.len()) {
+            return self.end(CaptureState::Lost("the memory for audited objects is used up"));
+        }
+        self.bytes.extend_from_slice(data);
+        if self.status_only && self.bytes.len() >= SNIFFED_BYTES && !may_be_status(&self.bytes) {
+            self.end(CaptureState::Dropped);
+        }
+    }
+
+    fn end(&mut self, state: CaptureState) {
+        self.bytes = Vec::new();
+        self.state = state;
+    }
+
+    /// The copy, or the reason why there is none; `None` for a body without bytes or interest.
+    pub(super) fn finish(&self) -> Option<Result<&[u8], &'static str>> {
+        match self.state {
+            CaptureState::Lost(reason) => Some(Err(reason)),
+            CaptureState::Open if !self.bytes.is_empty() => Some(Ok(&self.bytes)),
+            CaptureState::Open | CaptureState::Dropped => None,
+        }
+    }
+}
+
+/// Whether a body begins as a `Status` of kube-apiserver does, in JSON or in protobuf.
+fn may_be_status(bytes: &[u8]) -> bool {
+    if bytes.starts_with(b"k8s\0") {
+        // The type comes first: two fields, the version and the kind.
+        return bytes
+            .iter()
+            .take(SNIFFED_BYTES)
+            .copied()
+            .collect::<Vec<_>>()
+            .windows(8)
+            .any(|part| part == b"\x12\x06Status");
+    }
+    let start = bytes.iter().filter(|byte| !byte.is_ascii_whitespace());
+    start.take(16).eq(br#"{"kind":"Status""#)
+}
+
+/// Copies one body of a request into its record.
+pub(super) struct Observer {
+    record: Weak<Record>,
+    direction: Direction,
+}
+
+impl Observer {
+    /// An observer that does not keep the request open.
+    pub(super) fn new(record: Weak<Record>, direction: Direction) -> Self {
+        Self { record, direction }
+    }
+}
+
+impl BodyObserver for Observer {
+    fn observe(&mut self, data: &Bytes) {
+        if let Some(record) = self.record.upgrade()
+            && let Some(capture) = record.parts().capture(self.direction)
+        {
+            capture.push(data);
+        }
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        if self.direction == Direction::Request
+            && let Some(record) = self.record.upgrade()
+        {
+            // The memory is needed no longer.
+            record.parts().read_request();
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Objects in bodies, as audit events hold them: as JSON, and the parts of their metadata that the event names.
+//!
+//! A body is read as Go reads it where that decides which object an event names: of a key that is there twice, the last
+//! value counts, and a client cannot hide a name behind another.
+
+use std::fmt;
+use std::io::Read as _;
+use std::sync::Arc;
+
+use flate2::read::GzDecoder;
+use http::HeaderValue;
+use prost::Message;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::http::encoding::{Envelope, TypeMeta};
+
+/// The longest YAML that is read. Its parser is slower than that of JSON.
+const MAX_YAML_BYTES: usize = 256 << 10;
+
+/// The encoding of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Json,
+    Protobuf,
+    Yaml,
+    /// One that is not read, such as CBOR or compressed bytes.
+    Other,
+}
+
+impl Encoding {
+    /// The encoding that a `Content-Type` header names; without one it is JSON.
+    pub(super) fn of(content_type: Option<&HeaderValue>) -> Self {
+        let value = content_type.map(HeaderValue::as_bytes).unwrap_or_default();
+        let media_type = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        match media_type.to_ascii_lowercase().as_slice() {
+            b"" | b"application/json" => Self::Json,
+            b"application/vnd.kubernetes.protobuf" => Self::Protobuf,
+            b"application/yaml" | b"application/apply-patch+yaml" => Self::Yaml,
+            media_type if media_type.ends_with(b"+json") => Self::Json,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The metadata by which an event names an object. Empty texts are absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Metadata {
+    pub(super) name: String,
+    pub(super) namespace: String,
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+}
+
+/// The metadata of an object; `None` if it cannot be read.
+pub(super) fn metadata(encoding: Encoding, body: &[u8]) -> Option<Metadata> {
+    match encoding {
+        Encoding::Json => json_metadata(body),
+        Encoding::Protobuf => Some(protobuf_metadata(body)?.1),
+        Encoding::Yaml => json_metadata(yaml_as_json(body)?.as_bytes()),
+        Encoding::Other => None,
+    }
+}
+
+/// An object as JSON; the reason, if it is not shown.
+pub(super) fn as_json(
+    encoding: Encoding,
+    body: &[u8],
+    omit_managed_fields: bool,
+) -> Result<Arc<RawValue>, &'static str> {
+    let text = match encoding {
+        Encoding::Json => String::from_utf8_lossy(body).into_owned(),
+        Encoding::Protobuf => return protobuf_as_json(body).ok_or("protobuf that cannot be read"),
+        Encoding::Yaml => yaml_as_json(body).ok_or("YAML that cannot be read")?,
+        Encoding::Other => return Err("an encoding that is not read"),
+    };
+    let object = RawValue::from_string(text).map_err(|_| "JSON that cannot be read")?;
+    let object = if omit_managed_fields { without_managed_fields(&object).unwrap_or(object) } else { object };
+    Ok(object.into())
+}
+
+/// A patch as JSON. One that is not JSON is shown as its text.
+// apiserver: pkg/audit/request.go, LogRequestPatch
+pub(super) fn patch(body: &[u8]) -> Option<Arc<RawValue>> {
+    let text = String::from_utf8_lossy(body);
+    let patch = RawValue::from_string(text.clone().into_owned()).or_else(|_| to_raw_value(&text));
+    patch.ok().map(Into::into)
+}
+
+/// The bytes of a compressed body.
+pub(super) fn decompress(body: &[u8], limit: usize) -> Result<Vec<u8>, &'static str> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+    let read = GzDecoder::new(body).take(limit.saturating_add(1)).read_to_end(&mut bytes);
+    match read.map(u64::try_from) {
+        Ok(Ok(length)) if length <= limit => Ok(bytes),
+        Ok(_) => Err("larger than 3145728 bytes"),
+        Err(_) => Err("compressed bytes that cannot be read"),
+    }
+}
+
+fn yaml_as_json(body: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= MAX_YAML_BYTES)?;
+    let value: Value = serde_saphyr::from_str(text).ok()?;
+    serde_json::to_string(&value).ok()
+}
+
+/// Removes the managed fields of an object, of the items of a list, and of the objects in the rows of a table.
+// apiserver: pkg/audit/request.go, copyWithoutManagedFields
+fn without_managed_fields(object: &RawValue) -> Option<Box<RawValue>> {
+    let Ok(AnyObject(mut object)) = serde_json::from_str(object.get()) else { return None };
+    remove_managed_fields(&mut object);
+    for items in ["items", "rows"] {
+        let Some(items) = object.get_mut(items).and_then(Value::as_array_mut) else { continue };
+        for item in items {
+            remove_managed_fields(item);
+            if let Some(object) = item.get_mut("object") {
+                remove_managed_fields(object);
+            }
+        }
+    }
+    to_raw_value(&object).ok()
+}
+
+fn remove_managed_fields(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+}
+
+/// An object, to show it and for nothing else.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct AnyObject(Value);
+
+fn json_metadata(body: &[u8]) -> Option<Metadata> {
+    let mut metadata = Metadata::default();
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    ObjectSeed(&mut metadata).deserialize(&mut reader).ok()?;
+    reader.end().ok()?;
+    Some(metadata)
+}
+
+/// Reads the metadata of an object into the same place each time that it is there, as Go does.
+struct ObjectSeed<'a>(&'a mut Metadata);
+struct MetadataSeed<'a>(&'a mut Metadata);
+
+impl<'de> DeserializeSeed<'de> for ObjectSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ObjectSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        while let Some(key) = entries.next_key::<Key>()? {
+            if key == Key::Metadata {
+                entries.next_value_seed(MetadataSeed(self.0))?;
+            } else {
+                entries.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for MetadataSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for MetadataSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("metadata")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        let metadata = self.0;
+        while let Some(key) = entries.next_key::<Key>()? {
+            let field = match key {
+                Key::Name => &mut metadata.name,
+                Key::Namespace => &mut metadata.namespace,
+                Key::Uid => &mut metadata.uid,
+                Key::ResourceVersion => &mut metadata.resource_version,
+                Key::Metadata | Key::Other => {
+                    entries.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            // Null changes nothing.
+            if let Some(value) = entries.next_value::<Option<String>>()? {
+                *field = value;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(field_identifier, rename_all = "camelCase")]
+enum Key {
+    Metadata,
+    Name,
+    Namespace,
+    Uid,
+    ResourceVersion,
+    #[serde(other)]
+    Other,
+}
+
+/// An object of any kind in protobuf: all have their metadata in the first field.
+// k8s.io/api: */generated.proto
+#[derive(Clone, PartialEq, Message)]
+struct ObjectMessage {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<MetadataMessage>,
+}
+
+// apimachinery: pkg/apis/meta/v1/generated.proto, ObjectMeta
+#[derive(Clone, PartialEq, Eq, Message)]
+struct MetadataMessage {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "3")]
+    namespace: String,
+    #[prost(string, tag = "5")]
+    uid: String,
+    #[prost(string, tag = "6")]
+    resource_version: String,
+}
+
+fn protobuf_metadata(body: &[u8]) -> Option<(TypeMeta, Metadata)> {
+    let Envelope { meta, raw, .. } = Envelope::read(body)?;
+    let read = ObjectMessage::decode(raw.as_slice()).ok()?.metadata.unwrap_or_default();
+    let MetadataMessage { name, namespace, uid, resource_version } = read;
+    Some((meta, Metadata { name, namespace, uid, resource_version }))
+}
+
+/// What is known of an object in protobuf without its schema.
+fn protobuf_as_json(body: &[u8]) -> Option<Arc<RawValue>> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Known {
+        kind: String,
+        api_version: String,
+        metadata: KnownMetadata,
+    }
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct KnownMetadata {
+        #[serde(skip_serializing_if = "String::is_empty")]
+        name: String,
+        #[serde(skip_serializing_if = "String::is_empty")]
+        namespace: String,
+        #[serde(skip_serializing_if = "String::is_empty")]
+        uid: String,
+        #[serde(skip_serializing_if = "String::is_empty")]
+        resource_version: String,
+    }
+    let (TypeMeta { api_version, kind }, metadata) = protobuf_metadata(body)?;
+    let Metadata { name, namespace, uid, resource_version } = metadata;
+    let metadata = KnownMetadata { name, namespace, uid, resource_version };
+    to_raw_value(&Known { kind, api_version, metadata }).ok().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn name(body: &str) -> Option<String> {
+        metadata(Encoding::Json, body.as_bytes()).map(|metadata| metadata.name)
+    }
+
+    #[test]
+    fn a_name_is_read_as_go_reads_it() {
+        for (body, expected) in [
+            (r#"{"metadata":{"name":"a"}}"#, Some("a")),
+            (
+                r#"{"spec":{"metadata":{"name":"b"}},"metadata":{"labels":{"name":"c"},"name":"a"}}"#,
+                Some("a"),
+            ),
+            // Of two, the last counts; two objects are one.
+            (r#"{"metadata":{"name":"b","name":"a"}}"#, Some("a")),
+            (r#"{"metadata":{"name":"b"},"metadata":{"name":"a"}}"#, Some("a")),
+            (r#"{"metadata":{"name":"a"},"metadata":{"namespace":"b"}}"#, Some("a")),
+            (r#"{"metadata":{"name":"a"},"metadata":null}"#, Some("a")),
+            (r#"{"metadata":{"name":"a","name":null}}"#, Some("a")),
+            (r#"{"Metadata":{"name":"a"}}"#, Some("")),
+            (r#"{"metadata":{"name":"\u0061"}}"#, Some("a")),
+            ("{}", Some("")),
+            // The API server reads none of these.
+            (r#"{"metadata":{"name":5}}"#, None),
+            (r#"{"metadata":[]}"#, None),
+            (r#"{"metadata":{"name":"a"}} {}"#, None),
+            (r#"{"metadata":{"name":"a""#, None),
+            ("[]", None),
+        ] {
+            assert_eq!(name(body).as_deref(), expected, "{body}");
+        }
+        // Deep nesting elsewhere hides nothing.
+        let deep = format!(r#"{{"a":{}1{},"metadata":{{"name":"a"}}}}"#, "[".repeat(5000), "]".repeat(5000));
+        assert_eq!(name(&deep).as_deref(), Some("a"));
+        let invalid = [br#"{"a":""#.as_slice(), b"\xff", br#"","metadata":{"name":"a"}}"#].concat();
+        assert_eq!(metadata(Encoding::Json, &invalid).unwrap().name, "a");
+    }
+
+    #[test]
+    fn a_name_is_read_from_protobuf_and_yaml() {
+        let object = ObjectMessage {
+            metadata: Some(MetadataMessage { name: "a".to_owned(), ..MetadataMessage::default() }),
+        };
+        let bytes = Envelope::of("v1", "Pod", &object).to_bytes();
+        assert_eq!(metadata(Encoding::Protobuf, &bytes).unwrap().name, "a");
+        let shown = as_json(Encoding::Protobuf, &bytes, false).unwrap();
+        assert_eq!(shown.get(), r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}"#);
+        assert_eq!(metadata(Encoding::Yaml, b"metadata:\n  name: a\n").unwrap().name, "a");
+        assert_eq!(metadata(Encoding::Other, b"{}"), None);
+    }
+
+    #[test]
+    fn managed_fields_are_removed() {
+        let meta = || json!({"name": "a", "managedFields": [1]});
+        let object = json!({
+            "metadata": meta(),
+            "items": [{"metadata": meta()}, 1],
+            "rows": [{"object": {"metadata": meta()}}],
+        });
+        let text = serde_json::to_vec(&object).unwrap();
+        let kept = as_json(Encoding::Json, &text, false).unwrap();
+        assert_eq!(kept.get().as_bytes(), text);
+        let shown = as_json(Encoding::Json, &text, true).unwrap();
+        let meta = || json!({"name": "a"});
+        assert_eq!(
+            serde_json::from_str::<Value>(shown.get()).unwrap(),
+            json!({"metadata": meta(), "items": [{"metadata": meta()}, 1], "rows": [{"object": {"metadata": meta()}}]})
+        );
+    }
+
+    #[test]
+    fn a_patch_that_is_no_json_is_shown_as_text() {
+        assert_eq!(patch(br#"[{"op":"test"}]"#).unwrap().get(), r#"[{"op":"test"}]"#);
+        assert_eq!(patch(b"a: \"b\"\n").unwrap().get(), r#""a: \"b\"\n""#);
+    }
+
+    #[test]
+    fn encodings_are_told_by_the_content_type() {
+        for (content_type, expected) in [
+            ("", Encoding::Json),
+            ("application/json; charset=utf-8", Encoding::Json),
+            ("application/merge-patch+json", Encoding::Json),
+            ("Application/vnd.kubernetes.protobuf;stream=watch", Encoding::Protobuf),
+            ("application/yaml", Encoding::Yaml),
+            ("application/cbor", Encoding::Other),
+            ("text/plain", Encoding::Other),
+        ] {
+            assert_eq!(
+                Encoding::of(Some(&HeaderValue::from_static(content_type))),
+                expected,
+                "{content_type}"
+            );
+        }
+        assert_eq!(Encoding::of(None), Encoding::Json);
+    }
+}

@@ -1,0 +1,111 @@
+//! Where a request comes from, and what for, as audit events name it.
+
+use std::net::IpAddr;
+
+use http::header::{HeaderName, HeaderValue, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Uri};
+use portcullis_audit::event::ObjectReference;
+use portcullis_audit::policy;
+
+use crate::request::info::RequestInfo;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+// apiserver: pkg/audit/request.go
+const MAX_USER_AGENT: usize = 1024;
+const TRUNCATED: &str = "...TRUNCATED";
+
+/// The addresses from which a request came. Only an authenticated front proxy may name others than its own.
+// apimachinery: pkg/util/net/http.go, SourceIPs
+// threat: forged-sender
+pub(super) fn source_ips(headers: &HeaderMap, peer: IpAddr, is_from_front_proxy: bool) -> Vec<String> {
+    let mut addresses = Vec::new();
+    if is_from_front_proxy {
+        let first =
+            |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        addresses.extend(
+            first(&X_FORWARDED_FOR).split(',').filter_map(|address| address.trim().parse::<IpAddr>().ok()),
+        );
+        if let Ok(address) = first(&X_REAL_IP).parse::<IpAddr>()
+            && !addresses.contains(&address)
+        {
+            addresses.push(address);
+        }
+    }
+    if addresses.last() != Some(&peer) {
+        addresses.push(peer);
+    }
+    addresses.iter().map(|address| address.to_canonical().to_string()).collect()
+}
+
+/// The `User-Agent` header, cut if it is long.
+// apiserver: pkg/audit/request.go, maybeTruncateUserAgent
+pub(super) fn user_agent(headers: &HeaderMap) -> String {
+    let agent = headers.get(USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
+    match agent.get(..MAX_USER_AGENT) {
+        Some(start) if agent.len() > MAX_USER_AGENT => {
+            format!("{}{TRUNCATED}", String::from_utf8_lossy(start))
+        }
+        _ => String::from_utf8_lossy(agent).into_owned(),
+    }
+}
+
+/// The path and query.
+pub(super) fn request_uri(uri: &Uri) -> String {
+    uri.path_and_query().map_or_else(|| "/".to_owned(), |target: &PathAndQuery| target.as_str().to_owned())
+}
+
+/// The object that the path names.
+pub(super) fn object_ref(info: &RequestInfo) -> Option<ObjectReference> {
+    let resource = info.resource()?;
+    Some(ObjectReference {
+        resource: resource.resource.to_owned(),
+        namespace: resource.namespace.to_owned(),
+        name: info.object_name().to_owned(),
+        api_group: resource.group.to_owned(),
+        api_version: resource.version.to_owned(),
+        subresource: resource.subresource.to_owned(),
+        ..ObjectReference::default()
+    })
+}
+
+/// The same as the rules of a policy see it.
+pub(super) fn policy_resource(info: &RequestInfo) -> Option<policy::Resource<'_>> {
+    let resource = info.resource()?;
+    Some(policy::Resource {
+        api_group: resource.group,
+        resource: resource.resource,
+        subresource: resource.subresource,
+        namespace: resource.namespace,
+        name: info.object_name(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::testing::headers;
+
+    #[test]
+    fn only_a_front_proxy_names_other_addresses() {
+        let sent = headers(&[("X-Forwarded-For", "1.1.1.1, x, 2001:db8::1"), ("X-Real-Ip", "3.3.3.3")]);
+        let peer: IpAddr = "10.0.0.1".parse().unwrap();
+        assert_eq!(source_ips(&sent, peer, false), ["10.0.0.1"]);
+        assert_eq!(source_ips(&sent, peer, true), ["1.1.1.1", "2001:db8::1", "3.3.3.3", "10.0.0.1"]);
+        let own = headers(&[("X-Forwarded-For", "10.0.0.1"), ("X-Real-Ip", "10.0.0.1")]);
+        assert_eq!(source_ips(&own, peer, true), ["10.0.0.1"]);
+    }
+
+    #[test]
+    fn a_long_user_agent_is_cut() {
+        let long = "a".repeat(1025);
+        assert_eq!(
+            user_agent(&headers(&[("User-Agent", &long)])),
+            format!("{}{TRUNCATED}", "a".repeat(1024))
+        );
+        let kept = "a".repeat(1024);
+        assert_eq!(user_agent(&headers(&[("User-Agent", &kept)])), kept);
+        assert_eq!(user_agent(&HeaderMap::new()), "");
+    }
+}
