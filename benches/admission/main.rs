@@ -269,7 +269,7 @@ async fn start_api_server(
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         eventually(name, async || {
             process.check()?;
-            if tokio::net::TcpStream::connect(address).await.is_err() {
+            if !Gateway::at(address, None).serves_tls().await {
                 return Ok(false);
             }
             let mut client = Gateway::at(address, None).http1(Some(admin)).await;

@@ -213,6 +213,14 @@ impl Gateway {
         in_time(TlsConnector::from(config).connect(name, stream)).await.unwrap()
     }
 
+    /// Whether a server that is still starting already completes TLS handshakes.
+    pub async fn serves_tls(&self) -> bool {
+        let config = Arc::new(identified(tls_client(rustls::DEFAULT_VERSIONS), None));
+        let Ok(stream) = TcpStream::connect(self.address).await else { return false };
+        let name = ServerName::try_from("localhost").unwrap();
+        TlsConnector::from(config).connect(name, stream).await.is_ok()
+    }
+
     /// A TLS handshake with a certificate resolver.
     pub async fn handshake(&self, resolver: Arc<dyn rustls::client::ResolvesClientCert>) {
         let config = tls_client(rustls::DEFAULT_VERSIONS).with_client_cert_resolver(resolver);
