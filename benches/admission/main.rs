@@ -251,7 +251,8 @@ async fn start_api_server(
             format!("--client-ca-file={}", clients.display()),
             "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            format!("--service-account-key-file={}", account.display()),
+            // Their key, in a certificate.
+            format!("--service-account-key-file={}", clients.display()),
             format!("--service-account-signing-key-file={}", account.display()),
             format!("--requestheader-client-ca-file={}", front.display()),
             "--requestheader-allowed-names=portcullis".to_owned(),
