@@ -9,6 +9,7 @@ pub(crate) mod bearer;
 pub(crate) mod bootstrap;
 pub(crate) mod cache;
 pub(crate) mod chain;
+pub(crate) mod expiry;
 pub(crate) mod jwt;
 pub(crate) mod oidc;
 pub(crate) mod request_header;
@@ -190,7 +191,6 @@ impl AuthnError {
     }
 
     /// Whether the credential may be valid but could not be checked.
-    #[cfg(test)]
     pub(crate) fn is_unavailable(&self) -> bool {
         match self {
             Self::Unavailable(_) => true,

@@ -6,6 +6,7 @@
 mod access_log;
 mod admission;
 mod audit;
+mod credential_end;
 mod error_map;
 pub(crate) mod forward;
 pub(crate) mod health;
@@ -27,8 +28,9 @@ use tokio::time::Instant;
 use access_log::AccessLog;
 use admission::Admission;
 use audit::{AuditedRequest, Facts};
+use credential_end::{StreamCredential, StreamParts};
 use error_map::Refusal;
-use forward::ForwardContext;
+use forward::{ForwardContext, Tunnel};
 use health::HealthChecks;
 pub(crate) use log_throttle::LogThrottle;
 use post_process::PostProcess;
@@ -40,7 +42,7 @@ use crate::authn::{AuthnError, AuthnInput, ProvenIdentity};
 use crate::backend::pools::Pools;
 use crate::clock::Clock;
 use crate::go::url::decode_path;
-use crate::http::body::{Body, EndGuard};
+use crate::http::body::Body;
 use crate::http::status::Status;
 use crate::http::transport::Incoming;
 use crate::listener::{Connection, RequestHandler};
@@ -101,7 +103,7 @@ impl Gateway {
     async fn respond(
         &self,
         snapshot: &Snapshot,
-        connection: &Connection,
+        connection: &Arc<Connection>,
         log: &mut AccessLog,
         request: Box<Request<Incoming>>,
     ) -> Result<Response<Body>, Refusal> {
@@ -112,7 +114,7 @@ impl Gateway {
         let route = self.route(snapshot, connection, log, &mut received)?;
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
-        let mut identified = self.authenticate(snapshot, connection, log, routed).await?;
+        let (mut identified, credential) = self.authenticate(snapshot, connection, log, routed).await?;
         self.audit(connection, log, &mut identified).await?;
         let client = connection.info.peer.ip();
         let mut impersonated = identified.impersonate(client).await?;
@@ -128,6 +130,7 @@ impl Gateway {
         let post_process = PostProcess::of(&authorized);
         let mut context = ForwardContext::new(connection.address.clone(), client, log.audit_id());
         context.audited = log.audited().cloned();
+        context.credential = credential;
         let response = match admission::begin(authorized) {
             Admission::Admitted(admitted) => Box::pin(self.forward(admitted, context, connection)).await?,
             Admission::Pending(review) => Box::pin(review.forward(self, &context, connection, log)).await?,
@@ -145,10 +148,17 @@ impl Gateway {
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, &context)?;
         // A tunnel outlives its response.
-        let audited = context.audited.clone();
-        let tunnel = || -> EndGuard { Box::new((connection.keep_open(), audited)) };
+        let (audited, credential) = (context.audited.clone(), context.credential.clone());
+        let tunnel = || Tunnel {
+            guard: Box::new((connection.keep_open(), audited)),
+            end: credential.as_ref().map(StreamCredential::end),
+        };
         let sending = forward::send(&self.pools, prepared, context, tunnel);
-        Ok(Box::pin(sending).await?)
+        let response = Box::pin(sending).await?;
+        Ok(match &credential {
+            Some(credential) => response.map(|body| body.revoke_when(credential.end())),
+            None => response,
+        })
     }
 
     /// Finds the cluster, the `RequestInfo` and the deadline of a request. Refuses requests that kube-apiserver refuses
@@ -187,15 +197,17 @@ impl Gateway {
         Ok(Route { cluster, info, deadline })
     }
 
-    /// Authenticates the client, and records the result in the log and the metrics.
+    /// Authenticates the client, and records the result in the log and the metrics. Keeps a credential with which the response
+    /// is to end.
     async fn authenticate(
         &self,
         snapshot: &Snapshot,
-        connection: &Connection,
+        connection: &Arc<Connection>,
         log: &mut AccessLog,
         mut routed: Routed,
-    ) -> Result<Identified, Refusal> {
+    ) -> Result<(Identified, Option<Arc<StreamCredential>>), Refusal> {
         let authn = &routed.cluster().authn;
+        let authn_ends = authn.ends_streams;
         let trace = AuthnTrace::default();
         let input = AuthnInput {
             conn: &connection.info,
@@ -220,7 +232,20 @@ impl Gateway {
         } else {
             connection.note_authenticated();
         }
-        Ok(routed.identify(proven))
+        let ends = routed.info().is_long_running() && authn_ends && !proven.user().is_unauthenticated();
+        let credential = ends.then(|| {
+            let credentials = routed.take_credentials();
+            let parts = StreamParts {
+                live: &self.live,
+                clock: &self.clock,
+                metrics: &self.metrics,
+                connection,
+                cluster: &routed.cluster().name,
+                path: routed.info().path(),
+            };
+            StreamCredential::new(&parts, credentials, &proven)
+        });
+        Ok((routed.identify(proven), credential))
     }
 
     /// Begins the audit of a request whose client is authenticated.

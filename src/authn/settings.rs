@@ -33,6 +33,8 @@ pub struct Authentication {
     pub anonymous: AnonymousAuth,
     /// The audiences of the API server.
     pub audiences: Vec<Audience>,
+    /// Whether long-running responses end with the credential that opened them.
+    pub ends_streams: bool,
 }
 
 /// Front proxies that may assert users in request headers.

@@ -51,7 +51,7 @@ impl RequestAuthenticator for WebSocketAuthenticator {
 }
 
 /// Extracts the token from the subprotocols.
-fn token_of(protocols: &[String]) -> Result<Option<BearerToken>, &'static str> {
+pub(super) fn token_of(protocols: &[String]) -> Result<Option<BearerToken>, &'static str> {
     let mut token = None;
     for encoded in protocols.iter().filter_map(|protocol| protocol.strip_prefix(BEARER_PROTOCOL_PREFIX)) {
         if token.is_some() {

@@ -59,6 +59,8 @@ pub(crate) struct ClusterAuthn {
     pub(crate) chain: AuthnChain,
     /// The audiences of the cluster's API servers.
     pub(crate) audiences: Vec<Audience>,
+    /// Whether long-running responses end with their credential.
+    pub(crate) ends_streams: bool,
     /// The headers in which a front proxy passes identities, beside the standard ones.
     front_proxy_headers: Option<RequestHeaderNames>,
     /// The issuers of JSON Web Tokens.
@@ -109,6 +111,7 @@ impl ClusterAuthn {
         Ok(Self {
             chain: chain(settings, tokens, deps)?,
             audiences: settings.audiences.clone(),
+            ends_streams: settings.ends_streams,
             front_proxy_headers: settings.request_header.as_ref().map(|proxies| proxies.headers.clone()),
             issuers,
             token_objects,

@@ -127,6 +127,10 @@ pub struct AuthenticationFlags {
     /// system:unauthenticated.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub anonymous_auth: bool,
+    /// End watches, logs, exec, attach and port-forward when the credential that opened them expires or is refused by
+    /// the configuration in force. kube-apiserver authenticates them only once, when they begin.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub terminate_streams_on_credential_expiry: bool,
     /// Identifiers of the API, comma-separated. A token with audiences must be bound to at least one of them. Default:
     /// the values of --service-account-issuer.
     #[arg(long, value_name = "AUDIENCES", value_delimiter = ',')]

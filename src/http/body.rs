@@ -6,11 +6,12 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::http::hop_by_hop::strip_hop_by_hop;
@@ -37,7 +38,18 @@ pub(crate) struct Body {
     /// Dropped at the end: for a response the exchange with the client, for a request its share of the HTTP/2 stream.
     guard: Option<EndGuard>,
     observer: Option<Box<dyn BodyObserver>>,
+    revocation: Option<Box<Revocation>>,
 }
+
+/// When the client may receive no more of a body.
+struct Revocation {
+    end: BodyEnd,
+    /// Set when `end` has completed: the body ends at the end of a line, or at this time.
+    last: Option<Pin<Box<Sleep>>>,
+}
+
+/// How long a body that never pauses may go on to the end of its line.
+const LINE_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum BodyKind {
     /// The bytes that are still to be sent.
@@ -87,7 +99,7 @@ enum BodyDeadline {
 
 impl Body {
     fn new(kind: BodyKind) -> Self {
-        Self { kind, failed: None, guard: None, observer: None }
+        Self { kind, failed: None, guard: None, observer: None, revocation: None }
     }
 
     /// A body of these bytes.
@@ -165,6 +177,14 @@ impl Body {
         self
     }
 
+    /// Ends the body without an error soon after `end` completes, also if there is always more to read: after a frame
+    /// that ends with a line, as the events of a watch do.
+    #[must_use]
+    pub(crate) fn revoke_when(mut self, end: BodyEnd) -> Self {
+        self.revocation = Some(Box::new(Revocation { end, last: None }));
+        self
+    }
+
     /// Registers a flag to set if the body fails.
     pub(crate) fn set_failure_flag(&mut self, failed: Arc<AtomicBool>) {
         self.failed = Some(failed);
@@ -192,6 +212,11 @@ impl HttpBody for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
+        let is_revoked = this.revocation.as_mut().map(|revocation| revocation.poll(cx));
+        if is_revoked == Some(Revoked::Now) {
+            this.kind = BodyKind::Bytes(None);
+            return Poll::Ready(None);
+        }
         let polled = match &mut this.kind {
             BodyKind::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             BodyKind::Read(read) => match (read.data.take(), &mut read.rest) {
@@ -219,6 +244,13 @@ impl HttpBody for Body {
                 }
             },
         };
+        if is_revoked == Some(Revoked::AtEndOfLine) && is_end_of_line(&polled) {
+            // Also drops the stream to the backend.
+            this.kind = BodyKind::Bytes(None);
+            if polled.is_pending() {
+                return Poll::Ready(None);
+            }
+        }
         if let (Poll::Ready(Some(Err(_))), Some(failed)) = (&polled, &this.failed) {
             failed.store(true, Ordering::Relaxed);
         }
@@ -259,6 +291,33 @@ impl HttpBody for Body {
             // The length of a partly buffered body is unknown.
             BodyKind::Read(_) | BodyKind::Response { .. } => SizeHint::default(),
         }
+    }
+}
+
+/// Whether a revoked body goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Revoked {
+    No,
+    AtEndOfLine,
+    Now,
+}
+
+impl Revocation {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Revoked {
+        if self.last.is_none() && self.end.as_mut().poll(cx).is_ready() {
+            self.last = Some(Box::pin(sleep(LINE_TIMEOUT)));
+        }
+        let Some(last) = &mut self.last else { return Revoked::No };
+        if last.as_mut().poll(cx).is_ready() { Revoked::Now } else { Revoked::AtEndOfLine }
+    }
+}
+
+/// Whether a body may end here: it pauses, or a line has ended.
+fn is_end_of_line(polled: &Poll<Option<Result<Frame<Bytes>, BodyError>>>) -> bool {
+    match polled {
+        Poll::Pending => true,
+        Poll::Ready(Some(Ok(frame))) => frame.data_ref().is_some_and(|data| data.ends_with(b"\n")),
+        Poll::Ready(_) => false,
     }
 }
 

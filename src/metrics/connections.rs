@@ -13,6 +13,8 @@ pub(crate) struct ConnectionMetrics {
     pub(crate) refused: IntCounterVec,
     /// HTTP/2 connections closed because the client exceeded the stream reset limit.
     pub(crate) reset_limit_closed: IntCounter,
+    /// By `reason`: `expired`, `refused`.
+    pub(crate) ended_streams: IntCounterVec,
 }
 
 impl ConnectionMetrics {
@@ -23,6 +25,11 @@ impl ConnectionMetrics {
             refused: registrar.counters(
                 "portcullis_refused_connections_total",
                 "Connections closed without service, or not accepted in time, by the limit that was reached.",
+                &["reason"],
+            )?,
+            ended_streams: registrar.counters(
+                "portcullis_streams_ended_with_credential_total",
+                "Long-running responses that ended because their credential has expired or is refused.",
                 &["reason"],
             )?,
             reset_limit_closed: registrar.counter(

@@ -31,12 +31,13 @@ use crate::backend::Backend;
 use crate::backend::pool::SendError;
 use crate::backend::pools::Pools;
 use crate::backend::sharing::{self, SharingClass};
-use crate::http::body::{Body, EndGuard};
+use crate::http::body::{Body, BodyEnd, EndGuard};
 use crate::http::hop_by_hop;
 use crate::http::limits::{MAX_HEADER_LIST_SIZE, header_list_size};
 use crate::http::transport::BodyError;
 use crate::pipeline::AUDIT_ID;
 use crate::pipeline::audit::AuditedRequest;
+use crate::pipeline::credential_end::StreamCredential;
 use crate::request::info::RequestInfo;
 
 /// The bytes of an unread request body that Go's server reads before it responds.
@@ -78,7 +79,7 @@ pub(crate) enum ForwardError {
 }
 
 /// The facts about a request that do not come from its header.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct ForwardContext {
     /// The client's address for `X-Forwarded-For`.
     pub(crate) peer: HeaderValue,
@@ -88,22 +89,39 @@ pub(crate) struct ForwardContext {
     pub(crate) audit_id: HeaderValue,
     /// The audit of the request, which lasts as long as its tunnel.
     pub(super) audited: Option<AuditedRequest>,
+    /// The credential with which the response ends.
+    pub(super) credential: Option<Arc<StreamCredential>>,
+}
+
+/// What an upgraded connection needs for its life.
+pub(super) struct Tunnel {
+    /// Dropped at its end.
+    pub(super) guard: EndGuard,
+    /// Completes when it is to end.
+    pub(super) end: Option<BodyEnd>,
+}
+
+impl Tunnel {
+    /// For a request that upgrades no connection.
+    fn none() -> Self {
+        Self { guard: Box::new(()), end: None }
+    }
 }
 
 impl ForwardContext {
     /// The context of a request that is not audited.
     pub(crate) fn new(peer: HeaderValue, client: IpAddr, audit_id: HeaderValue) -> Self {
-        Self { peer, client, audit_id, audited: None }
+        Self { peer, client, audit_id, audited: None, credential: None }
     }
 }
 
-/// Sends a request and returns the backend's response with a streaming body. `tunnel` returns the guard of an upgraded
-/// connection, which is dropped at its end.
-pub(crate) async fn send(
+/// Sends a request and returns the backend's response with a streaming body. `tunnel` returns what an upgraded
+/// connection needs.
+pub(super) async fn send(
     pools: &Pools,
     prepared: Prepared,
     context: ForwardContext,
-    tunnel: impl FnOnce() -> EndGuard,
+    tunnel: impl FnOnce() -> Tunnel,
 ) -> Result<Response<Body>, ForwardError> {
     let Prepared { backend, request, header_size, info, owner, deadline, upgrade, prefixes } = prepared;
     let authenticated = owner.as_ref().map(|client| client.name.as_str());
@@ -123,8 +141,8 @@ pub(crate) async fn send(
         };
         if let Some((protocol, client)) = upgrade {
             let connection = Box::pin(pools.connect_for_upgrade(&backend, class)).await?;
-            let guard = tunnel();
-            return Box::pin(upgrade::tunnel(connection, *request, protocol, client, tunnel_deadline, guard))
+            let tunnel = tunnel();
+            return Box::pin(upgrade::tunnel(connection, *request, protocol, client, tunnel_deadline, tunnel))
                 .await;
         }
         let mut response = send_with_retry(pools, &backend, request, class).await?;

@@ -215,6 +215,11 @@ impl Routed {
         &self.credentials
     }
 
+    /// Takes the credentials, to authenticate them again.
+    pub(super) fn take_credentials(&mut self) -> Credentials {
+        std::mem::take(&mut self.credentials)
+    }
+
     /// Sets a deadline for a request that has none.
     pub(crate) fn set_deadline(&mut self, deadline: Instant) {
         self.data.route.deadline.get_or_insert(deadline);

@@ -73,6 +73,7 @@ impl ConfigResolver<'_> {
             webhook: self.webhook(given),
             anonymous,
             audiences: audiences.into_iter().map(Audience).collect(),
+            ends_streams: flags.terminate_streams_on_credential_expiry,
         }
     }
 

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 
 use super::prepare::prepare_parts;
-use super::{ForwardContext, ForwardError, PrepareError, send};
+use super::{Tunnel, ForwardContext, ForwardError, PrepareError, send};
 use crate::backend::pools::Pools;
 use crate::go::url::{decode_path, query};
 use crate::http::body::Body;
@@ -181,7 +181,7 @@ pub(crate) async fn rehearse(
     }
     let prepared = prepare_parts(parts, context)?;
     // Not an upgrade, so that there is no tunnel.
-    let response = send(pools, prepared, context.clone(), || Box::new(())).await?;
+    let response = send(pools, prepared, context.clone(), Tunnel::none).await?;
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| {
         match error.downcast::<BodyError>() {

@@ -3,6 +3,7 @@
 //!
 //! A raw pipe after a failed upgrade would hand the client the gateway's own credential (CVE-2018-1002105).
 
+use std::future::pending;
 use std::io;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, 
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
-use super::ForwardError;
+use super::{ForwardError, Tunnel};
 use crate::backend::pool::UpgradeConnection;
 use crate::http::body::{Body, EndGuard};
 use crate::http::hop_by_hop::strip_hop_by_hop;
@@ -24,7 +25,7 @@ use crate::http::transport::Incoming;
 const HALF_CLOSE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Sends an upgrade request and, after a 101, tunnels until either side ends or `deadline` expires. `request` has no
-/// hop-by-hop headers; `guard` is dropped when the tunnel ends. A tunnel has no idle limit, and only an unauthenticated
+/// hop-by-hop headers; the tunnel's guard is dropped when it ends. A tunnel has no idle limit, and only an unauthenticated
 /// client's has a deadline; TCP keep-alive finds a dead peer.
 // threat: raw-pipe
 pub(super) async fn tunnel(
@@ -33,11 +34,12 @@ pub(super) async fn tunnel(
     protocol: HeaderValue,
     client: OnUpgrade,
     deadline: Option<Instant>,
-    guard: EndGuard,
+    tunnel: Tunnel,
 ) -> Result<Response<Body>, ForwardError> {
     request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     request.headers_mut().insert(UPGRADE, protocol.clone());
     let (mut response, permit) = connection.send(request).await?;
+    let Tunnel { guard, end } = tunnel;
     let guard: EndGuard = Box::new((guard, permit));
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let received = response.headers().get(UPGRADE);
@@ -59,6 +61,14 @@ pub(super) async fn tunnel(
             match tokio::try_join!(client, backend) {
                 Ok((client, backend)) => copy_both_ways(client, backend).await,
                 Err(error) => debug!(%error, "the tunnel did not open"),
+            }
+        };
+        let end = end.unwrap_or_else(|| Box::pin(pending()));
+        let tunnel = async {
+            tokio::select! {
+                () = tunnel => {}
+                // Both connections close.
+                () = end => {}
             }
         };
         match deadline {

@@ -1,0 +1,143 @@
+//! Ends long-running responses with the credential that opened them (`--terminate-streams-on-credential-expiry`).
+//!
+//! kube-apiserver authenticates a watch, a log or an `exec` once, when it begins. Here its credential is authenticated
+//! again: when it expires by itself, with each new configuration, and regularly, since a token may depend on objects of the
+//! cluster. The stream ends when the credential is refused, or is that of another identity. It goes on while nothing can
+//! be said, because an issuer or a webhook is away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::info;
+
+use crate::authn::trace::AuthnTrace;
+use crate::authn::{AuthnInput, ProvenIdentity, expiry};
+use crate::clock::{Clock, UnixTime};
+use crate::http::body::BodyEnd;
+use crate::listener::Connection;
+use crate::metrics::Metrics;
+use crate::request::credentials::Credentials;
+use crate::state::Live;
+use crate::user::Identity;
+
+/// How often a credential is authenticated again. The caches of tokens hold their verdicts for longer.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// The longest timer, since a clock may be set.
+const MAX_SLEEP: Duration = INTERVAL;
+
+/// The credential by which a long-running request was authenticated.
+pub(super) struct StreamCredential {
+    live: Arc<Live>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    connection: Arc<Connection>,
+    cluster: String,
+    path: Box<str>,
+    credentials: Credentials,
+    identity: Identity,
+    /// When it is accepted no longer, as far as it says so itself.
+    expires: Option<UnixTime>,
+}
+
+/// What authentication says of the credential now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Accepted,
+    Unknown,
+    Refused,
+}
+
+/// What a [`StreamCredential`] is made of.
+pub(super) struct StreamParts<'a> {
+    pub(super) live: &'a Arc<Live>,
+    pub(super) clock: &'a Clock,
+    pub(super) metrics: &'a Arc<Metrics>,
+    pub(super) connection: &'a Arc<Connection>,
+    pub(super) cluster: &'a str,
+    pub(super) path: &'a str,
+}
+
+impl StreamCredential {
+    /// The credential that has proven an identity.
+    pub(super) fn new(parts: &StreamParts<'_>, credentials: Credentials, proven: &ProvenIdentity) -> Arc<Self> {
+        let StreamParts { live, clock, metrics, connection, cluster, path } = *parts;
+        Arc::new(Self {
+            live: Arc::clone(live),
+            clock: clock.clone(),
+            metrics: Arc::clone(metrics),
+            expires: expiry::expiry(proven.method(), &credentials, connection.certificate_not_after),
+            connection: Arc::clone(connection),
+            cluster: cluster.to_owned(),
+            path: path.into(),
+            credentials,
+            identity: proven.identity().clone(),
+        })
+    }
+
+    /// Completes when the credential is accepted no longer.
+    // threat: outlived-credential
+    pub(super) fn end(self: &Arc<Self>) -> BodyEnd {
+        // A task of its own: an authenticator's future cannot be shared as a body is.
+        let task = AbortOnDropHandle::new(tokio::spawn(Arc::clone(self).watch()));
+        Box::pin(async move {
+            // A task that has panicked ends the stream, too.
+            task.await.ok();
+        })
+    }
+
+    async fn watch(self: Arc<Self>) {
+        let mut generations = self.live.subscribe();
+        let reason = loop {
+            if self.is_expired() {
+                break "expired";
+            }
+            tokio::select! {
+                () = sleep(self.next_check()) => {}
+                changed = generations.changed() => if changed.is_err() {
+                    // The server has ended.
+                    return;
+                }
+            }
+            // Boxed: it is seldom needed, and streams are many.
+            if Box::pin(self.standing()).await == Standing::Refused {
+                break "refused";
+            }
+        };
+        let (cluster, user) = (&self.cluster, &self.identity.name);
+        let (path, peer) = (&self.path, self.connection.info.peer);
+        info!(cluster, user, %peer, path, reason, "ended a stream with its credential");
+        self.metrics.connections.ended_streams.with_label_values(&[reason]).inc();
+    }
+
+    fn is_expired(&self) -> bool {
+        self.expires.is_some_and(|expires| self.clock.now() >= expires)
+    }
+
+    fn next_check(&self) -> Duration {
+        let left = self.expires.map_or(INTERVAL, |expires| expires.saturating_sub(self.clock.now()));
+        left.clamp(Duration::from_millis(1), MAX_SLEEP)
+    }
+
+    async fn standing(&self) -> Standing {
+        let snapshot = self.live.snapshot();
+        let Some(cluster) = snapshot.cluster(&self.cluster) else { return Standing::Refused };
+        let trace = AuthnTrace::default();
+        let input = AuthnInput {
+            conn: &self.connection.info,
+            credentials: &self.credentials,
+            path: &self.path,
+            audiences: &cluster.authn.audiences,
+            generation: snapshot.generation,
+            now: self.clock.now(),
+            trace: &trace,
+        };
+        match cluster.authn.chain.authenticate(&input).await {
+            Ok(proven) if *proven.user() == *self.identity => Standing::Accepted,
+            Ok(_) => Standing::Refused,
+            Err(error) if error.is_unavailable() => Standing::Unknown,
+            Err(_) => Standing::Refused,
+        }
+    }
+}
