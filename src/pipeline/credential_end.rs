@@ -101,7 +101,7 @@ impl StreamCredential {
                 }
             }
             // Boxed: it is seldom needed, and streams are many.
-            if Box::pin(self.standing()).await == Standing::Refused {
+            if !self.is_expired() && Box::pin(self.standing()).await == Standing::Refused {
                 break "refused";
             }
         };

@@ -31,6 +31,7 @@ mod configuration_reference;
 mod configured_files;
 mod connections;
 mod controllers;
+mod credential_end;
 mod credentials;
 #[cfg(feature = "dev")]
 mod dev_backend;

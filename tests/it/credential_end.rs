@@ -1,0 +1,214 @@
+//! Streams end with the credential that opened them, on HTTP/1.1, on HTTP/2 and in tunnels; others go on.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use testkit::body::{Frames, fed};
+use testkit::issuer::{Issuer, SigningKey};
+use testkit::pki::Issued;
+use testkit::{FakeBackend, Gateway, H2, Http1, Http2, Pki, empty, flags, full, get, in_time, until};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+
+use crate::gateway::InProcess as _;
+
+const WATCH: &str = "/api/v1/pods?watch=true";
+const EXEC: &str = "/api/v1/namespaces/n/pods/p/exec";
+const ENDED: &str = "portcullis_streams_ended_with_credential_total";
+
+/// Watches get frames of the test, upgrades an echo.
+async fn backend(pki: &Pki) -> (FakeBackend, mpsc::UnboundedReceiver<Frames>) {
+    let (opened, watches) = mpsc::unbounded_channel();
+    let backend = FakeBackend::start(pki, H2, move |mut request: Request<Incoming>| {
+        if request.uri().path() == EXEC {
+            let upgrading = hyper::upgrade::on(&mut request);
+            tokio::spawn(async move {
+                let Ok(upgraded) = upgrading.await else { return };
+                let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
+                tokio::io::copy(&mut read, &mut write).await.ok();
+            });
+            let response = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
+            let response = response.header("connection", "Upgrade").header("upgrade", "websocket");
+            return Box::pin(async { response.body(empty()).unwrap() });
+        }
+        if request.uri().query() != Some("watch=true") {
+            return Box::pin(async { Response::new(full("ok")) });
+        }
+        let (frames, body, _) = fed();
+        frames.send(Frame::data("begin\n".into())).unwrap();
+        opened.send(frames).unwrap();
+        Box::pin(async { Response::new(body) })
+    })
+    .await;
+    (backend, watches)
+}
+
+/// The streams of one client: a watch on each version of HTTP, one that never pauses, and a tunnel.
+struct Streams {
+    watches: Vec<(Incoming, Frames)>,
+    busy: (Incoming, tokio::task::JoinHandle<()>),
+    tunnel: TokioIo<hyper::upgrade::Upgraded>,
+    _connections: (Http1, Http2, Http1, Http1),
+}
+
+impl Streams {
+    async fn open(
+        (mut one, mut two, mut three, mut four): (Http1, Http2, Http1, Http1),
+        headers: &[(&str, &str)],
+        opened: &mut mpsc::UnboundedReceiver<Frames>,
+    ) -> Self {
+        let mut watches = Vec::new();
+        let response = one.get(WATCH, headers).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        watches.push((response.into_body(), in_time(opened.recv()).await.unwrap()));
+        let response = two.get(WATCH, headers).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        watches.push((response.into_body(), in_time(opened.recv()).await.unwrap()));
+        let response = four.get(WATCH, headers).await;
+        let frames = in_time(opened.recv()).await.unwrap();
+        let flood = tokio::spawn(async move {
+            while frames.send(Frame::data(Bytes::from_static(b"event\n"))).is_ok() {
+                tokio::task::yield_now().await;
+            }
+        });
+        let busy = (response.into_body(), flood);
+        let upgrade: Vec<_> =
+            headers.iter().copied().chain([("connection", "Upgrade"), ("upgrade", "websocket")]).collect();
+        let response = three.send(get(EXEC, &upgrade)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        let tunnel = TokioIo::new(in_time(hyper::upgrade::on(response)).await.unwrap());
+        Self { watches, busy, tunnel, _connections: (one, two, three, four) }
+    }
+
+    /// Everything ends, and no watch is cut off within a line.
+    async fn end(self) {
+        let Self { watches, busy, mut tunnel, _connections } = self;
+        for (version, (body, frames)) in ["HTTP/1.1", "HTTP/2"].into_iter().zip(watches) {
+            let whole = in_time(body.collect()).await;
+            let whole = whole.unwrap_or_else(|error| panic!("{version} was cut off: {error:?}")).to_bytes();
+            assert_eq!(whole, "begin\n");
+            until("the stream to the backend is closed", || frames.is_closed()).await;
+        }
+        let (body, flood) = busy;
+        let whole = in_time(body.collect()).await.expect("the end is no error").to_bytes();
+        assert!(whole.ends_with(b"event\n"));
+        in_time(flood).await.unwrap();
+        let mut read = [0; 1];
+        assert_eq!(in_time(tunnel.read(&mut read)).await.unwrap_or(0), 0, "the tunnel is closed");
+    }
+
+    /// Everything goes on.
+    async fn goes_on(mut self) {
+        for (body, frames) in &mut self.watches {
+            frames.send(Frame::data("more\n".into())).unwrap();
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"more\n") {
+                let frame = in_time(body.frame()).await.expect("the watch goes on").unwrap();
+                seen.extend_from_slice(&frame.into_data().unwrap());
+            }
+        }
+        self.tunnel.write_all(b"x").await.unwrap();
+        let mut read = [0; 1];
+        assert_eq!(in_time(self.tunnel.read(&mut read)).await.unwrap(), 1);
+        self.busy.1.abort();
+    }
+}
+
+async fn connections(gateway: &Gateway, who: Option<&Issued>) -> (Http1, Http2, Http1, Http1) {
+    let (one, two) = (gateway.http1(who).await, gateway.http2(who).await);
+    (one, two, gateway.http1(who).await, gateway.http1(who).await)
+}
+
+fn now() -> i64 {
+    i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap()
+}
+
+fn terminating(pki: &Pki, backend: &FakeBackend, more: &[String]) -> Gateway {
+    let mut given = flags(pki, backend.address);
+    given.push("--terminate-streams-on-credential-expiry".to_owned());
+    given.extend_from_slice(more);
+    Gateway::with(given)
+}
+
+#[tokio::test]
+async fn streams_end_when_their_certificate_expires() {
+    let pki = Pki::new();
+    let (backend, mut opened) = backend(&pki).await;
+    let gateway = terminating(&pki, &backend, &[]);
+    gateway.checked().await;
+    let brief = pki.clients.leaf().cn("alice").validity(now() - 60, now() + 5).issue();
+    let long = pki.clients.leaf().cn("bob").issue();
+    let ending = Streams::open(connections(&gateway, Some(&brief)).await, &[], &mut opened).await;
+    let staying = Streams::open(connections(&gateway, Some(&long)).await, &[], &mut opened).await;
+    ending.end().await;
+    staying.goes_on().await;
+    assert_eq!(gateway.count_all(ENDED, &["reason=\"expired\""]).await, 4);
+}
+
+#[tokio::test]
+async fn streams_end_when_their_token_expires() {
+    let pki = Pki::new();
+    let (backend, mut opened) = backend(&pki).await;
+    let key = SigningKey::new("one");
+    let issuer = Issuer::start(&pki, &[&key]).await;
+    let ca = pki.write("issuer-ca.crt", pki.servers.cert_pem());
+    let gateway = terminating(
+        &pki,
+        &backend,
+        &[
+            format!("--oidc-issuer-url={}", issuer.url),
+            "--oidc-client-id=kubernetes".to_owned(),
+            "--oidc-username-claim=sub".to_owned(),
+            "--oidc-signing-algs=ES256".to_owned(),
+            format!("--oidc-ca-file={}", ca.display()),
+        ],
+    );
+    gateway.checked().await;
+    let bearer = |lifetime: i64| {
+        let claims = json!({"iss": issuer.url, "aud": "kubernetes", "sub": "alice", "exp": now() + lifetime});
+        format!("Bearer {}", key.sign(&claims))
+    };
+    let long = bearer(3600);
+    // Until the keys of the issuer are known.
+    let deadline = tokio::time::Instant::now() + testkit::TEST_TIMEOUT;
+    let mut client = gateway.http1(None).await;
+    while client.get("/api", &[("authorization", &long)]).await.status() != StatusCode::OK {
+        assert!(tokio::time::Instant::now() < deadline, "the issuer's keys are not read");
+        client = gateway.http1(None).await;
+    }
+    let brief = bearer(5);
+    let ending = Streams::open(connections(&gateway, None).await, &[("authorization", &brief)], &mut opened).await;
+    let staying = Streams::open(connections(&gateway, None).await, &[("authorization", &long)], &mut opened).await;
+    ending.end().await;
+    staying.goes_on().await;
+    assert_eq!(gateway.count_all(ENDED, &["reason=\"expired\""]).await, 4);
+}
+
+#[tokio::test]
+async fn streams_end_when_a_reload_removes_their_token() {
+    let pki = Pki::new();
+    let (backend, mut opened) = backend(&pki).await;
+    let gateway = terminating(&pki, &backend, &[]);
+    gateway.checked().await;
+    let tokens = pki.write("tokens.csv", "one,alice,1\ntwo,bob,2,\"a\"\nthree,carol,3\n");
+    let before = gateway.generation().await;
+    gateway.server().reload();
+    gateway.reloaded(before).await;
+    let removed = Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer one")], &mut opened).await;
+    let changed = Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer two")], &mut opened).await;
+    let staying = Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer three")], &mut opened).await;
+    // Alice is gone, and Bob has lost a group.
+    std::fs::write(tokens, "two,bob,2\nthree,carol,3\n").unwrap();
+    let before = gateway.generation().await;
+    gateway.server().reload();
+    gateway.reloaded(before).await;
+    removed.end().await;
+    changed.end().await;
+    staying.goes_on().await;
+    assert_eq!(gateway.count_all(ENDED, &["reason=\"refused\""]).await, 8);
+}
