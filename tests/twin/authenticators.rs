@@ -22,6 +22,8 @@ pub(crate) enum Setting {
     Webhooks,
     /// Admission webhooks.
     Admission,
+    /// Audit.
+    Audit,
 }
 
 /// The issuers of service-account tokens; the first one signs.
@@ -70,7 +72,7 @@ pub(crate) fn flags(dir: &Path, mint: &Mint, setting: Setting) -> Vec<String> {
         format!("--authentication-token-webhook-config-file={}", file("webhook.kubeconfig")),
     ];
     match setting {
-        Setting::Config | Setting::Webhooks | Setting::Admission => {
+        Setting::Config | Setting::Webhooks | Setting::Admission | Setting::Audit => {
             flags.push(AUDIENCES.to_owned());
             flags.push(format!("--authentication-config={}", file("authentication.json")));
         }
@@ -129,7 +131,7 @@ pub(crate) fn probes(setting: Setting) -> Vec<Token> {
     let mut probes: Vec<Token> = vec!["last00.0123456789abcdef".into(), "{made:legacy-opaque}".into()];
     match setting {
         Setting::Flags => probes.push(rich("flags").into()),
-        Setting::Config | Setting::Webhooks | Setting::Admission => {
+        Setting::Config | Setting::Webhooks | Setting::Admission | Setting::Audit => {
             probes.extend(USABLE.iter().chain([&MOVED]).map(|issuer| Token::from(rich(issuer))));
             probes.push(token("distributed").with(distant).into());
         }

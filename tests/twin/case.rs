@@ -257,6 +257,12 @@ impl Case {
         self
     }
 
+    /// Uses the servers with an audit policy, and compares their events.
+    pub(crate) fn by_audit(mut self) -> Self {
+        self.setting = Setting::Audit;
+        self
+    }
+
     /// Compares `managedFields` as well.
     pub(crate) fn with_managed_fields(mut self) -> Self {
         self.managed_fields = true;

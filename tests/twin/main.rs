@@ -25,6 +25,7 @@
 )]
 
 mod admission;
+mod audit;
 mod authenticators;
 mod authorizers;
 mod case;

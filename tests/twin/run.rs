@@ -13,7 +13,7 @@ use crate::case::{Case, Declared, Step, Values, case};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
 use crate::servers::{SharedTwin, Side, TwinServers};
-use crate::{cases, kubectl, race, rust_client, tunnels};
+use crate::{audit, cases, kubectl, race, rust_client, tunnels};
 use testkit::real::{is_selected, test_name};
 
 /// One test by name.
@@ -64,7 +64,9 @@ pub(crate) struct Plan {
 impl Plan {
     /// The tests that the arguments select.
     pub(crate) fn new(arguments: &Arguments) -> Self {
-        let http: Vec<Arc<Case>> = cases::all().into_iter().map(Arc::new).collect();
+        let cases = cases::all();
+        let audited = audit::of_others(&cases);
+        let http: Vec<Arc<Case>> = cases.into_iter().map(Arc::new).collect();
         let kubectl: Vec<Arc<kubectl::Case>> = kubectl::all().into_iter().map(Arc::new).collect();
         let tunnels: Vec<Arc<tunnels::Case>> = tunnels::all().into_iter().map(Arc::new).collect();
         let mut planned = Vec::new();
@@ -111,6 +113,14 @@ impl Plan {
                 planned.push(PlannedTest {
                     name: "proof::differs::tunnels".to_owned(),
                     kind: Kind::Differs { http: Vec::new(), kubectl: Vec::new(), tunnels: tunnels.clone() },
+                });
+            }
+        }
+        for (prefix, side) in [("proof::same", Side::Second), ("gateway", Side::Gateway)] {
+            for case in audited.iter().map(|case| Arc::new(case.clone())) {
+                planned.push(PlannedTest {
+                    name: format!("{prefix}::audit::of_{}::{}", case.group, test_name(&case.name)),
+                    kind: Kind::Http { version: *case.versions.last().unwrap_or(&Version::H1), case, side },
                 });
             }
         }
@@ -195,6 +205,7 @@ impl Plan {
                         servers.stop(Side::FlagsSecond);
                         servers.stop(Side::WebhooksSecond);
                         servers.stop(Side::AdmissionSecond);
+                        servers.stop(Side::AuditSecond);
                     }
                     result
                 })
@@ -304,6 +315,7 @@ async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) 
     reference_values.mint(&case.tokens);
     subject_values.mint(&case.tokens);
     let mut found = Vec::new();
+    let mut audited = Vec::new();
     let mut last = 0;
     for (number, step) in case.steps.iter().enumerate() {
         let identity = match step.certificate {
@@ -353,6 +365,21 @@ async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) 
             found.push(describe_failure("the responses differ", number, step, &differences, &left, &right));
         }
         last = right.as_ref().map_or(0, |answer| answer.status);
+        if let (Ok(left), Ok(right)) = (&left, &right) {
+            audited.push((left.all("audit-id").join(""), right.all("audit-id").join("")));
+        }
+    }
+    if case.setting == Setting::Audit {
+        for (left, right) in audited.iter().filter(|(left, _)| !left.is_empty()) {
+            let left = servers.audit.complete(Side::AuditReference, left).await?;
+            let right = servers.audit.complete(side.with(Setting::Audit), right).await?;
+            let mut left = audit::normalised(&left, &reference_values);
+            let mut right = audit::normalised(&right, &subject_values);
+            if side.is_gateway() {
+                audit::without_declared(&mut left, &mut right);
+            }
+            found.extend(audit::differences(&left, &right));
+        }
     }
     if case.setting == Setting::Admission {
         let reviews =

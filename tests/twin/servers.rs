@@ -19,6 +19,7 @@ use testkit::{go_program::GoProgram, now};
 use tokio::runtime::Runtime;
 
 use crate::admission::{self, Addresses};
+use crate::audit::{self, AuditLogs};
 use crate::authenticators::{self, Setting};
 use crate::authorizers;
 use crate::client::{Identity, Target};
@@ -48,6 +49,10 @@ pub(crate) enum Side {
     AdmissionReference,
     AdmissionSecond,
     AdmissionGateway,
+    /// The same servers with the audit of [`Setting::Audit`], and the same backend.
+    AuditReference,
+    AuditSecond,
+    AuditGateway,
 }
 
 impl Side {
@@ -67,6 +72,9 @@ impl Side {
             Self::AdmissionReference => "admission-reference",
             Self::AdmissionSecond => "admission-second",
             Self::AdmissionGateway => "admission-gateway",
+            Self::AuditReference => "audit-reference",
+            Self::AuditSecond => "audit-second",
+            Self::AuditGateway => "audit-gateway",
         }
     }
 
@@ -82,6 +90,9 @@ impl Side {
             (Setting::Admission, Self::Reference) => Self::AdmissionReference,
             (Setting::Admission, Self::Second) => Self::AdmissionSecond,
             (Setting::Admission, Self::Gateway) => Self::AdmissionGateway,
+            (Setting::Audit, Self::Reference) => Self::AuditReference,
+            (Setting::Audit, Self::Second) => Self::AuditSecond,
+            (Setting::Audit, Self::Gateway) => Self::AuditGateway,
             (_, side) => side,
         }
     }
@@ -91,6 +102,7 @@ impl Side {
             Self::FlagsReference | Self::FlagsSecond | Self::FlagsGateway => Setting::Flags,
             Self::WebhooksReference | Self::WebhooksSecond | Self::WebhooksGateway => Setting::Webhooks,
             Self::AdmissionReference | Self::AdmissionSecond | Self::AdmissionGateway => Setting::Admission,
+            Self::AuditReference | Self::AuditSecond | Self::AuditGateway => Setting::Audit,
             _ => Setting::Config,
         }
     }
@@ -103,6 +115,7 @@ impl Side {
                 | Self::FlagsGateway
                 | Self::WebhooksGateway
                 | Self::AdmissionGateway
+                | Self::AuditGateway
         )
     }
 }
@@ -130,6 +143,8 @@ pub(crate) struct TwinServers {
     _agnhost: Option<ServerProcess>,
     pub(crate) kubelet: Kubelet,
     pub(crate) outside: Outside,
+    /// The audit events of the servers of [`Setting::Audit`].
+    pub(crate) audit: AuditLogs,
 }
 
 /// One API server, or the gateway.
@@ -180,6 +195,7 @@ impl TwinServers {
                 .map_or_else(|| "https://127.0.0.1:1".to_owned(), |(_, address)| address.clone()),
         };
         admission::write(&dir, &addresses, &authorities.server.cert_pem()).map_err(text)?;
+        audit::write(&dir).map_err(text)?;
         let mut roots = RootCertStore::empty();
         roots.add(authorities.server.cert.clone()).map_err(text)?;
         let roots = Arc::new(roots);
@@ -215,6 +231,7 @@ impl TwinServers {
         outside.rotation.rotate();
         Ok(Self {
             programs,
+            audit: AuditLogs::new(&dir),
             dir,
             people,
             identities,

@@ -14,6 +14,7 @@ use testkit::real::{Programs, ServerProcess, eventually, free_ports, retry_on_co
 
 use super::{Server, Side, kubeconfig, text};
 use crate::admission::{self, Addresses};
+use crate::audit;
 use crate::authenticators::{self, Setting};
 use crate::authorizers;
 use crate::client::{self, Identity, Request, Target, Until, Version};
@@ -100,12 +101,15 @@ impl Starter<'_> {
             flags.extend(authenticators::accounts(self.dir));
             flags.push(match side.setting() {
                 Setting::Webhooks => authorizers::flag(self.dir),
-                Setting::Config | Setting::Flags | Setting::Admission => {
+                Setting::Config | Setting::Flags | Setting::Admission | Setting::Audit => {
                     "--authorization-mode=Node,RBAC".to_owned()
                 }
             });
             if side.setting() != Setting::Admission {
                 flags.push(admission::DISABLED.to_owned());
+            }
+            if side.setting() == Setting::Audit {
+                flags.extend(audit::flags(self.dir, side));
             }
             if side == Side::Backend {
                 flags.push(format!("--requestheader-client-ca-file={}", file("inner-ca.crt")));
@@ -178,6 +182,9 @@ impl Starter<'_> {
             }
             if side.setting() == Setting::Admission {
                 flags.extend(admission::flags(self.dir));
+            }
+            if side.setting() == Setting::Audit {
+                flags.extend(audit::flags(self.dir, side));
             }
             let program = Path::new(crate::PORTCULLIS);
             let mut process = ServerProcess::start(self.dir, side.name(), program, &flags)?;
