@@ -299,7 +299,7 @@ impl AccessLog {
         let mut response = match result {
             Ok(mut response) => {
                 if let Some(audited) = audited {
-                    audited.note_response(&mut response);
+                    audited.note_response(&mut response, self.renderer.is_unacceptable());
                 }
                 response
             }

@@ -29,12 +29,12 @@ use crate::authz::{AccessRefusal, AllowedAccess};
 use crate::clock::{Clock, UnixTime};
 use crate::http::body::Body;
 use crate::http::status::Form;
-use crate::http::status::render::StatusObject;
+use crate::http::status::render::{self, StatusObject};
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
 use crate::sync::lock;
 use crate::user::Identity;
-use capture::{Capture, Direction, Observer};
+use capture::{Capture, Direction, Interest, Observer};
 use objects::Encoding;
 
 // apiserver: pkg/endpoints/filters/authorization.go
@@ -82,6 +82,8 @@ pub(super) struct Parts {
     request: Option<RequestCapture>,
     response: Option<ResponseCapture>,
     omit_managed_fields: bool,
+    /// The fields that the event lacks, and why.
+    omitted: Vec<(&'static str, &'static str)>,
 }
 
 /// The event with which a request ends.
@@ -99,10 +101,8 @@ enum LastStage {
 /// What an event takes from the body of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestObject {
-    /// The metadata of the object that is created.
-    Created,
-    /// The metadata of the object that is updated.
-    Updated,
+    /// The metadata of the object that is created or updated.
+    Named,
     /// Nothing but the object.
     Options,
     /// Nothing but the patch.
@@ -210,6 +210,7 @@ impl AuditedRequest {
             request: None,
             response: None,
             omit_managed_fields: decision.omit_managed_fields,
+            omitted: Vec::new(),
         };
         Some(Self(Arc::new(Record {
             audit: Arc::clone(audit),
@@ -271,7 +272,12 @@ impl AuditedRequest {
             RefusalResponse::Status(_) | RefusalResponse::Bare(..) => None,
         };
         match object {
-            Some(object) => parts.event.response_status = Some(status::of_object(object, code)),
+            Some(object) => {
+                if parts.event.level >= Level::RequestResponse {
+                    parts.event.response_object = render::as_json(object.clone()).ok().map(Into::into);
+                }
+                parts.event.response_status = Some(status::of_object(object, code));
+            }
             None => parts.event.response_status.get_or_insert_default().code = code.as_u16(),
         }
         let is_started = self.0.is_long_running || parts.last_stage == LastStage::Nothing;
@@ -281,13 +287,16 @@ impl AuditedRequest {
         }
     }
 
-    /// Records a response of the backend, or of a health check.
-    pub(super) fn note_response(&self, response: &mut Response<Body>) {
+    /// Records a response of the backend, or of a health check. `is_raw`: the client accepts no encoding of objects, and an
+    /// error is no object then.
+    pub(super) fn note_response(&self, response: &mut Response<Body>, is_raw: bool) {
         let Self(record) = self;
         let code = response.status();
         let mut parts = record.parts();
         parts.event.response_status = Some(status::of_code(code));
-        parts.response = record.response_capture(&parts.event, response);
+        if !is_raw || code.as_u16() < 400 {
+            parts.response = record.response_capture(&parts.event, response);
+        }
         let waits_for_status = parts.response.is_some() && code.as_u16() >= 400;
         if waits_for_status && record.is_long_running {
             parts.last_stage = LastStage::StartedAndComplete;
@@ -333,7 +342,7 @@ impl Record {
     fn observe_request(self: &Arc<Self>, request: &mut Request<Body>) {
         let Some(kind) = self.request_object(request.method()) else { return };
         let encoding = Encoding::of(request.headers().get(CONTENT_TYPE));
-        let copy = Capture::new(self.audit.memory.reserve(), false);
+        let copy = Capture::new(self.audit.memory.reserve(), Interest::All);
         self.parts().request = Some(RequestCapture { kind, encoding, copy });
         let observer = Observer::new(Arc::downgrade(self), Direction::Request);
         request.body_mut().set_observer(Box::new(observer));
@@ -347,8 +356,7 @@ impl Record {
         }
         let with_object = self.decision.level >= Level::Request;
         match *method {
-            Method::POST => Some(RequestObject::Created),
-            Method::PUT => Some(RequestObject::Updated),
+            Method::POST | Method::PUT => Some(RequestObject::Named),
             Method::PATCH if with_object => Some(RequestObject::Patch),
             Method::DELETE if with_object => Some(RequestObject::Options),
             _ => None,
@@ -362,13 +370,16 @@ impl Record {
         if encoding == Encoding::Other || code == StatusCode::SWITCHING_PROTOCOLS {
             return None;
         }
-        let is_object = event.level >= Level::RequestResponse && event.object_ref.is_some();
-        let is_whole = is_object && !self.is_long_running;
         let is_read = matches!(&*event.verb, "get" | "list" | "watch" | "head");
-        if !is_whole && !status::may_be_status(response, is_read) {
+        let interest = if event.level >= Level::RequestResponse && !self.is_long_running {
+            // Paths without a resource have discovery, and much that is no object.
+            if event.object_ref.is_some() { Interest::All } else { Interest::Object }
+        } else if status::may_be_status(response, is_read) {
+            Interest::Status
+        } else {
             return None;
-        }
-        let copy = Capture::new(self.audit.memory.reserve(), !is_whole);
+        };
+        let copy = Capture::new(self.audit.memory.reserve(), interest);
         Some(ResponseCapture { code, encoding, is_compressed: headers.contains_key(CONTENT_ENCODING), copy })
     }
 }
@@ -395,11 +406,11 @@ impl Parts {
             Some(Err(reason)) => return self.omit("requestObject", reason),
             None => return,
         };
-        let is_named = matches!(kind, RequestObject::Created | RequestObject::Updated);
+        let is_named = kind == RequestObject::Named;
         match objects::metadata(encoding, bytes) {
             Some(found) => {
                 if is_named && let Some(object) = &mut self.event.object_ref {
-                    complete(object, found, kind == RequestObject::Created);
+                    complete(object, found);
                 }
             }
             None if is_named && encoding == Encoding::Other => {
@@ -416,7 +427,7 @@ impl Parts {
             return;
         }
         match objects::as_json(encoding, bytes, self.omit_managed_fields) {
-            Ok(object) => self.event.request_object = Some(object),
+            Ok(object) => self.event.request_object = object,
             Err(reason) => self.omit("requestObject", reason),
         }
     }
@@ -443,27 +454,42 @@ impl Parts {
         if let Some(status) = status::of_body(encoding, bytes, code) {
             self.event.response_status = Some(status);
         }
-        if self.event.level < Level::RequestResponse || self.event.object_ref.is_none() {
+        if self.event.level < Level::RequestResponse {
+            return;
+        }
+        if encoding == Encoding::Protobuf
+            && let Some(status) = status::protobuf(bytes)
+        {
+            self.event.response_object = render::as_json(status).ok().map(Into::into);
             return;
         }
         match objects::as_json(encoding, bytes, self.omit_managed_fields) {
-            Ok(object) => self.event.response_object = Some(object),
+            Ok(object) => self.event.response_object = object,
             Err(reason) => self.omit("responseObject", reason),
         }
     }
 
-    fn omit(&mut self, field: &str, reason: &str) {
-        let text = format!("{field}: {reason}");
-        let value = self.event.annotations.entry(OMITTED.to_owned()).or_default();
-        if !value.is_empty() {
-            value.push_str("; ");
+    fn omit(&mut self, field: &'static str, reason: &'static str) {
+        self.omitted.push((field, reason));
+    }
+
+    fn note_omitted(&mut self) {
+        let status = self.event.response_status.as_ref();
+        // The API server does not read the object either.
+        let unread =
+            [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE];
+        let is_unread = status.is_some_and(|status| unread.iter().any(|code| code.as_u16() == status.code));
+        if self.omitted.is_empty() || is_unread {
+            return;
         }
-        value.push_str(&text);
+        let notes: Vec<String> =
+            self.omitted.iter().map(|(field, reason)| format!("{field}: {reason}")).collect();
+        self.annotate(OMITTED, &notes.join("; "));
     }
 }
 
-/// Completes the reference from the object of the request. A new object has no UID before the API server gives it one.
-fn complete(object: &mut ObjectReference, found: objects::Metadata, is_created: bool) {
+/// Completes the reference from the object of the request.
+fn complete(object: &mut ObjectReference, found: objects::Metadata) {
     let objects::Metadata { name, namespace, uid, resource_version } = found;
     let set = |field: &mut String, value| {
         if field.is_empty() {
@@ -472,9 +498,7 @@ fn complete(object: &mut ObjectReference, found: objects::Metadata, is_created: 
     };
     set(&mut object.name, name);
     set(&mut object.namespace, namespace);
-    if !is_created {
-        set(&mut object.uid, uid);
-    }
+    set(&mut object.uid, uid);
     set(&mut object.resource_version, resource_version);
 }
 
@@ -484,6 +508,7 @@ impl Drop for Record {
             let mut parts = self.parts();
             parts.read_request();
             parts.read_response();
+            parts.note_omitted();
             if parts.event.response_status.is_none() {
                 parts.event.response_status = Some(status::of_no_response());
                 if self.is_long_running && parts.last_stage == LastStage::Complete {

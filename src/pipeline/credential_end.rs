@@ -61,7 +61,11 @@ pub(super) struct StreamParts<'a> {
 
 impl StreamCredential {
     /// The credential that has proven an identity.
-    pub(super) fn new(parts: &StreamParts<'_>, credentials: Credentials, proven: &ProvenIdentity) -> Arc<Self> {
+    pub(super) fn new(
+        parts: &StreamParts<'_>,
+        credentials: Credentials,
+        proven: &ProvenIdentity,
+    ) -> Arc<Self> {
         let StreamParts { live, clock, metrics, connection, cluster, path } = *parts;
         Arc::new(Self {
             live: Arc::clone(live),

@@ -142,8 +142,15 @@ pub(super) async fn send(
         if let Some((protocol, client)) = upgrade {
             let connection = Box::pin(pools.connect_for_upgrade(&backend, class)).await?;
             let tunnel = tunnel();
-            return Box::pin(upgrade::tunnel(connection, *request, protocol, client, tunnel_deadline, tunnel))
-                .await;
+            return Box::pin(upgrade::tunnel(
+                connection,
+                *request,
+                protocol,
+                client,
+                tunnel_deadline,
+                tunnel,
+            ))
+            .await;
         }
         let mut response = send_with_retry(pools, &backend, request, class).await?;
         if buffers_response {

@@ -182,8 +182,10 @@ async fn streams_end_when_their_token_expires() {
         client = gateway.http1(None).await;
     }
     let brief = bearer(5);
-    let ending = Streams::open(connections(&gateway, None).await, &[("authorization", &brief)], &mut opened).await;
-    let staying = Streams::open(connections(&gateway, None).await, &[("authorization", &long)], &mut opened).await;
+    let ending =
+        Streams::open(connections(&gateway, None).await, &[("authorization", &brief)], &mut opened).await;
+    let staying =
+        Streams::open(connections(&gateway, None).await, &[("authorization", &long)], &mut opened).await;
     ending.end().await;
     staying.goes_on().await;
     assert_eq!(gateway.count_all(ENDED, &["reason=\"expired\""]).await, 4);
@@ -199,9 +201,15 @@ async fn streams_end_when_a_reload_removes_their_token() {
     let before = gateway.generation().await;
     gateway.server().reload();
     gateway.reloaded(before).await;
-    let removed = Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer one")], &mut opened).await;
-    let changed = Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer two")], &mut opened).await;
-    let staying = Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer three")], &mut opened).await;
+    let removed =
+        Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer one")], &mut opened)
+            .await;
+    let changed =
+        Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer two")], &mut opened)
+            .await;
+    let staying =
+        Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer three")], &mut opened)
+            .await;
     // Alice is gone, and Bob has lost a group.
     std::fs::write(tokens, "two,bob,2\nthree,carol,3\n").unwrap();
     let before = gateway.generation().await;

@@ -34,6 +34,8 @@ pub(crate) struct Case {
     pub(crate) managed_fields: bool,
     /// Whether admission webhooks of the reference receive no review.
     pub(crate) unreviewed: bool,
+    /// Whether the audit policy omits the requests.
+    pub(crate) unaudited: bool,
 }
 
 /// A difference of the gateway with a row in `docs/conformance.md`. The case fails if it does not occur, or if the
@@ -142,6 +144,7 @@ pub(crate) fn case(group: &'static str, name: &str, method: &str, target: &str) 
         declared: None,
         managed_fields: true,
         unreviewed: false,
+        unaudited: false,
     }
 }
 
@@ -260,6 +263,12 @@ impl Case {
     /// Uses the servers with an audit policy, and compares their events.
     pub(crate) fn by_audit(mut self) -> Self {
         self.setting = Setting::Audit;
+        self
+    }
+
+    /// Expects no event.
+    pub(crate) fn unaudited(mut self) -> Self {
+        self.unaudited = true;
         self
     }
 

@@ -371,6 +371,14 @@ async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) 
     }
     if case.setting == Setting::Audit {
         for (left, right) in audited.iter().filter(|(left, _)| !left.is_empty()) {
+            if case.unaudited {
+                for (side, id) in [(Side::AuditReference, left), (side.with(Setting::Audit), right)] {
+                    if !servers.audit.is_absent(side, id)? {
+                        return Err(format!("{} has an event", side.name()).into());
+                    }
+                }
+                continue;
+            }
             let left = servers.audit.complete(Side::AuditReference, left).await?;
             let right = servers.audit.complete(side.with(Setting::Audit), right).await?;
             let mut left = audit::normalised(&left, &reference_values);

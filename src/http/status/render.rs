@@ -13,6 +13,7 @@ use http::{Response, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use prost::Message;
 use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::{Cause, Details, Form, Status};
 use crate::go::url::query;
@@ -275,6 +276,11 @@ fn line(object: &impl Serialize) -> Bytes {
     let mut line = encoding::json(object).unwrap_or_default();
     line.push('\n');
     line.into()
+}
+
+/// A `Status` as JSON.
+pub(crate) fn as_json(status: StatusObject) -> Result<Box<RawValue>, serde_json::Error> {
+    to_raw_value(&Typed { kind: "Status", api_version: "v1", status })
 }
 
 /// `Status` with its kind and version, which JSON has among its fields and protobuf has around it.

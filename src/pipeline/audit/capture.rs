@@ -11,8 +11,11 @@ use crate::http::body::BodyObserver;
 /// The largest object that an event holds.
 // apiserver: pkg/server/config.go, MaxRequestBodyBytes
 pub(super) const MAX_OBJECT_BYTES: usize = 3 << 20;
-/// The bytes of a response by which a `Status` is recognized.
+/// The bytes of a response by which an object is recognized.
 const SNIFFED_BYTES: usize = 64;
+/// Begins every object in protobuf.
+// apimachinery: pkg/runtime/serializer/protobuf/protobuf.go
+const PROTOBUF: &[u8] = b"k8s\0";
 
 /// The two bodies of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,9 +29,18 @@ pub(super) enum Direction {
 pub(super) struct Capture {
     bytes: Vec<u8>,
     memory: ReservedMemory,
-    /// Whether only a `Status` is of interest.
-    status_only: bool,
+    interest: Interest,
     state: CaptureState,
+}
+
+/// Which bodies are copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Interest {
+    All,
+    /// Those that are an object of Kubernetes.
+    Object,
+    /// Those that are a `Status`.
+    Status,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +54,8 @@ enum CaptureState {
 
 impl Capture {
     /// An empty copy.
-    pub(super) fn new(memory: ReservedMemory, status_only: bool) -> Self {
-        Self { bytes: Vec::new(), memory, status_only, state: CaptureState::Open }
+    pub(super) fn new(memory: ReservedMemory, interest: Interest) -> Self {
+        Self { bytes: Vec::new(), memory, interest, state: CaptureState::Open }
     }
 
     fn push(&mut self, data: &[u8]) {
@@ -57,7 +69,7 @@ impl Capture {
             return self.end(CaptureState::Lost("the memory for audited objects is used up"));
         }
         self.bytes.extend_from_slice(data);
-        if self.status_only && self.bytes.len() >= SNIFFED_BYTES && !may_be_status(&self.bytes) {
+        if self.bytes.len() >= SNIFFED_BYTES && !self.interest.may_be(&self.bytes) {
             self.end(CaptureState::Dropped);
         }
     }
@@ -71,26 +83,34 @@ impl Capture {
     pub(super) fn finish(&self) -> Option<Result<&[u8], &'static str>> {
         match self.state {
             CaptureState::Lost(reason) => Some(Err(reason)),
-            CaptureState::Open if !self.bytes.is_empty() => Some(Ok(&self.bytes)),
+            CaptureState::Open if !self.bytes.is_empty() && self.interest.may_be(&self.bytes) => {
+                Some(Ok(&self.bytes))
+            }
             CaptureState::Open | CaptureState::Dropped => None,
         }
     }
 }
 
-/// Whether a body begins as a `Status` of kube-apiserver does, in JSON or in protobuf.
-fn may_be_status(bytes: &[u8]) -> bool {
-    if bytes.starts_with(b"k8s\0") {
-        // The type comes first: two fields, the version and the kind.
-        return bytes
-            .iter()
-            .take(SNIFFED_BYTES)
-            .copied()
-            .collect::<Vec<_>>()
-            .windows(8)
-            .any(|part| part == b"\x12\x06Status");
+impl Interest {
+    /// Whether the beginning of a body is of interest. kube-apiserver writes the kind of an object first.
+    fn may_be(self, bytes: &[u8]) -> bool {
+        if self != Self::Object && bytes.starts_with(b"apiVersion: v1\n") {
+            // YAML has its keys in the order of the alphabet.
+            return true;
+        }
+        let start = match self {
+            Self::All => return true,
+            Self::Object => b"{\"kind\":".as_slice(),
+            Self::Status => b"{\"kind\":\"Status\",",
+        };
+        if bytes.starts_with(PROTOBUF) {
+            // The type comes first: two fields, the version and the kind.
+            let head = bytes.get(..SNIFFED_BYTES).unwrap_or(bytes);
+            return self == Self::Object || head.windows(8).any(|part| part == b"\x12\x06Status");
+        }
+        let mut bytes = bytes.iter().filter(|byte| !byte.is_ascii_whitespace());
+        start.iter().all(|expected| bytes.next() == Some(expected))
     }
-    let start = bytes.iter().filter(|byte| !byte.is_ascii_whitespace());
-    start.take(16).eq(br#"{"kind":"Status""#)
 }
 
 /// Copies one body of a request into its record.

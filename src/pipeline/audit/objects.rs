@@ -64,21 +64,21 @@ pub(super) fn metadata(encoding: Encoding, body: &[u8]) -> Option<Metadata> {
     }
 }
 
-/// An object as JSON; the reason, if it is not shown.
+/// An object as JSON; `None` if it is not valid JSON, which no API server reads; the reason, if it is not shown otherwise.
 pub(super) fn as_json(
     encoding: Encoding,
     body: &[u8],
     omit_managed_fields: bool,
-) -> Result<Arc<RawValue>, &'static str> {
+) -> Result<Option<Arc<RawValue>>, &'static str> {
     let text = match encoding {
         Encoding::Json => String::from_utf8_lossy(body).into_owned(),
-        Encoding::Protobuf => return protobuf_as_json(body).ok_or("protobuf that cannot be read"),
+        Encoding::Protobuf => return protobuf_as_json(body).map(Some).ok_or("protobuf that cannot be read"),
         Encoding::Yaml => yaml_as_json(body).ok_or("YAML that cannot be read")?,
         Encoding::Other => return Err("an encoding that is not read"),
     };
-    let object = RawValue::from_string(text).map_err(|_| "JSON that cannot be read")?;
+    let Ok(object) = RawValue::from_string(text) else { return Ok(None) };
     let object = if omit_managed_fields { without_managed_fields(&object).unwrap_or(object) } else { object };
-    Ok(object.into())
+    Ok(Some(object.into()))
 }
 
 /// A patch as JSON. One that is not JSON is shown as its text.
@@ -101,7 +101,7 @@ pub(super) fn decompress(body: &[u8], limit: usize) -> Result<Vec<u8>, &'static 
     }
 }
 
-fn yaml_as_json(body: &[u8]) -> Option<String> {
+pub(super) fn yaml_as_json(body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= MAX_YAML_BYTES)?;
     let value: Value = serde_saphyr::from_str(text).ok()?;
     serde_json::to_string(&value).ok()
@@ -332,7 +332,7 @@ mod tests {
         };
         let bytes = Envelope::of("v1", "Pod", &object).to_bytes();
         assert_eq!(metadata(Encoding::Protobuf, &bytes).unwrap().name, "a");
-        let shown = as_json(Encoding::Protobuf, &bytes, false).unwrap();
+        let shown = as_json(Encoding::Protobuf, &bytes, false).unwrap().unwrap();
         assert_eq!(shown.get(), r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}"#);
         assert_eq!(metadata(Encoding::Yaml, b"metadata:\n  name: a\n").unwrap().name, "a");
         assert_eq!(metadata(Encoding::Other, b"{}"), None);
@@ -347,9 +347,9 @@ mod tests {
             "rows": [{"object": {"metadata": meta()}}],
         });
         let text = serde_json::to_vec(&object).unwrap();
-        let kept = as_json(Encoding::Json, &text, false).unwrap();
+        let kept = as_json(Encoding::Json, &text, false).unwrap().unwrap();
         assert_eq!(kept.get().as_bytes(), text);
-        let shown = as_json(Encoding::Json, &text, true).unwrap();
+        let shown = as_json(Encoding::Json, &text, true).unwrap().unwrap();
         let meta = || json!({"name": "a"});
         assert_eq!(
             serde_json::from_str::<Value>(shown.get()).unwrap(),

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
-use http::uri::PathAndQuery;
 use http::{HeaderMap, Uri};
 use portcullis_audit::event::ObjectReference;
 use portcullis_audit::policy;
 
+use crate::go::url::escaped_path;
 use crate::request::info::RequestInfo;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -52,8 +52,13 @@ pub(super) fn user_agent(headers: &HeaderMap) -> String {
 }
 
 /// The path and query.
+// Go: net/url/url.go, RequestURI
 pub(super) fn request_uri(uri: &Uri) -> String {
-    uri.path_and_query().map_or_else(|| "/".to_owned(), |target: &PathAndQuery| target.as_str().to_owned())
+    let path = escaped_path(uri.path());
+    match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.into_owned(),
+    }
 }
 
 /// The object that the path names.

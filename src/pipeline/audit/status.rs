@@ -6,7 +6,7 @@ use prost::Message as _;
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::objects::Encoding;
+use super::objects::{self, Encoding};
 use crate::http::encoding::Envelope;
 use crate::http::status::render::StatusObject;
 
@@ -26,20 +26,25 @@ pub(super) fn of_object(object: StatusObject, code: StatusCode) -> ResponseStatu
 /// The fields of the `Status` in a body; `None` if it is another object.
 pub(super) fn of_body(encoding: Encoding, body: &[u8], code: StatusCode) -> Option<ResponseStatus> {
     match encoding {
-        Encoding::Json => {
-            let StatusJson { kind, api_version, status, message, reason, details } =
-                serde_json::from_slice(body).ok()?;
-            let is_status = kind == "Status" && api_version == "v1";
-            is_status.then(|| ResponseStatus { status, message, reason, details, ..of_code(code) })
-        }
-        Encoding::Protobuf => {
-            let Envelope { meta, raw, .. } = Envelope::read(body)?;
-            let is_status = meta.kind == "Status" && meta.api_version == "v1";
-            let object = is_status.then(|| StatusObject::decode(raw.as_slice()).ok())??;
-            Some(of_object(object, code))
-        }
-        Encoding::Yaml | Encoding::Other => None,
+        Encoding::Json => of_json(body, code),
+        Encoding::Yaml => of_json(objects::yaml_as_json(body)?.as_bytes(), code),
+        Encoding::Protobuf => Some(of_object(protobuf(body)?, code)),
+        Encoding::Other => None,
     }
+}
+
+fn of_json(body: &[u8], code: StatusCode) -> Option<ResponseStatus> {
+    let read: StatusJson = serde_json::from_slice(body).ok()?;
+    let StatusJson { kind, api_version, status, message, reason, details } = read;
+    let is_status = kind == "Status" && api_version == "v1";
+    is_status.then(|| ResponseStatus { status, message, reason, details, ..of_code(code) })
+}
+
+/// The `Status` in protobuf.
+pub(super) fn protobuf(body: &[u8]) -> Option<StatusObject> {
+    let Envelope { meta, raw, .. } = Envelope::read(body)?;
+    let is_status = meta.kind == "Status" && meta.api_version == "v1";
+    is_status.then(|| StatusObject::decode(raw.as_slice()).ok())?
 }
 
 #[derive(Deserialize)]

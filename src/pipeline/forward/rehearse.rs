@@ -14,7 +14,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 
 use super::prepare::prepare_parts;
-use super::{Tunnel, ForwardContext, ForwardError, PrepareError, send};
+use super::{ForwardContext, ForwardError, PrepareError, Tunnel, send};
 use crate::backend::pools::Pools;
 use crate::go::url::{decode_path, query};
 use crate::http::body::Body;

@@ -2,6 +2,7 @@
 
 mod admission;
 mod answers;
+mod audit;
 mod authorization;
 mod bootstrap;
 mod credentials;
@@ -41,6 +42,7 @@ pub(crate) fn all() -> Vec<Case> {
         impersonation::cases(),
         authorization::cases(),
         admission::cases(),
+        audit::cases(),
         paths::cases(),
         answers::cases(),
         writes::cases(),
