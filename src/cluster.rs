@@ -19,6 +19,8 @@ use crate::authz::impersonation::{ImpersonationBy, Impersonator};
 use crate::authz::{Authorizer, ClusterAuthorizer};
 use crate::backend::{self, Backend};
 use crate::controllers::ClusterControllers;
+use crate::limits::ClusterLimiter;
+use crate::limits::settings::LimitSettings;
 use authenticators::{AuthnDeps, ClusterAuthn};
 
 /// One cluster of one generation of the configuration.
@@ -35,6 +37,10 @@ pub(crate) struct Cluster {
     pub(crate) impersonator: Option<Impersonator>,
     /// The admission webhooks that the gateway calls; `None`: the backend alone admits requests.
     pub(crate) admission: Option<Arc<ClusterAdmission>>,
+    /// The limits on requests in flight, in force with this generation.
+    pub(crate) limits: LimitSettings,
+    /// The requests in flight, of every generation.
+    pub(crate) limiter: Arc<ClusterLimiter>,
     /// Where requests go.
     pub(crate) backend: Arc<Backend>,
     /// The backend with new settings; it replaces `backend` once one of its endpoints has passed the self-check.
@@ -100,6 +106,8 @@ impl Cluster {
             authorizer,
             impersonator,
             admission,
+            limits: settings.limits,
+            limiter: deps.limiters.of(name),
             backend,
             pending_backend,
             controllers,
