@@ -2,7 +2,7 @@
 //! which one is refused.
 //!
 //! Max-min fairness over the requests in service: a free place goes to the flow with the fewest of them, and among equal
-//! flows to the one that has waited longest for its turn. Within a flow, requests are served in the order of their
+//! flows to the one that got its last place first. Within a flow, requests are served in the order of their
 //! arrival. Each operation takes O(log n). A flow with no request in service and none in the queue is forgotten.
 //!
 //! Between two operations no waiting request could be given a place: [`FairQueue::next`] is called after each one that frees
@@ -63,7 +63,7 @@ pub(super) struct FairQueue<W> {
 #[derive(Debug)]
 struct Flow<W> {
     in_service: usize,
-    /// Grows with each place that the flow gets from the queue; unique among the flows.
+    /// Grows with each place that the flow gets; unique among the flows.
     turn: u64,
     queue: BTreeMap<Ticket, W>,
 }
@@ -192,7 +192,11 @@ impl<W> FairQueue<W> {
 
     fn serve(&mut self, name: &FlowName) {
         self.in_service += 1;
-        self.change(name, |flow| flow.in_service += 1);
+        let turn = self.number();
+        self.change(name, |flow| {
+            flow.in_service += 1;
+            flow.turn = turn;
+        });
     }
 
     fn number(&mut self) -> u64 {

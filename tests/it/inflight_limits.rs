@@ -21,7 +21,7 @@ use crate::gateway::InProcess as _;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 /// The backend holds the responses to requests with this in their path.
-const HELD: &str = "/api/v1/namespaces/n/pods/held";
+const HELD: &str = "/api/v1/namespaces/n/held";
 
 /// A backend that holds requests until the test releases them, and allows every access review.
 struct Holding {

@@ -168,6 +168,12 @@ impl Model {
         limit == 0 || self.in_service.len() < limit && self.served(flow) < self.bounds.flow_limit()
     }
 
+    fn serves(&mut self, flow: u8) {
+        self.in_service.push(flow);
+        self.turns.retain(|one| *one != flow);
+        self.turns.push(flow);
+    }
+
     fn knows(&mut self, flow: u8) {
         if !self.turns.contains(&flow) {
             self.turns.push(flow);
@@ -192,9 +198,7 @@ impl Model {
         let waits = |flow: &&u8| self.length(**flow) > 0 && self.has_place(**flow);
         let flow = *self.turns.iter().filter(waits).min_by_key(|flow| self.served(**flow))?;
         let first = self.waiting.iter().position(|(one, _)| *one == flow)?;
-        self.in_service.push(flow);
-        self.turns.retain(|one| *one != flow);
-        self.turns.push(flow);
+        self.serves(flow);
         Some(self.waiting.remove(first).1)
     }
 }
@@ -220,8 +224,7 @@ impl Compared {
         let enters = if is_exempt { queue.enter_exempt(&name) } else { queue.enter(&name) };
         prop_assert_eq!(enters, expected);
         if enters {
-            model.in_service.push(flow);
-            model.knows(flow);
+            model.serves(flow);
             return Ok(());
         }
         if is_exempt {

@@ -19,7 +19,7 @@ async fn requests_beyond_the_limit_are_refused_and_served_again_when_others_end(
     let client = gateway.http2(Some(&alice)).await;
     // Long-running requests do not count.
     let watches = (0..5).map(|_| send(&client, "GET", &format!("{HELD}?watch=true"), &[]));
-    let logs = (0..5).map(|_| send(&client, "GET", &format!("{HELD}/log"), &[]));
+    let logs = (0..5).map(|_| send(&client, "GET", "/api/v1/namespaces/n/pods/held/log", &[]));
     let mut held: Vec<_> = watches.chain(logs).collect();
     holding.received(10).await;
     held.extend((0..3).map(|_| hold(&client)));
