@@ -43,8 +43,7 @@ fn targets() -> Vec<String> {
         "/pods?fieldSelector=metadata.name%3Dp&watch=true",
         "/pods?limit=1&dryRun=All",
     ];
-    let cluster =
-        ["/api/v1/watch/pods", "/api/v1/proxy/nodes/x", "/api/v1/nodes/x/proxy/metrics"];
+    let cluster = ["/api/v1/watch/pods", "/api/v1/proxy/nodes/x", "/api/v1/nodes/x/proxy/metrics"];
     let reviews = ["/apis/authentication.k8s.io/v1/selfsubjectreviews"];
     let resources = resources.iter().map(|rest| format!("{NAMESPACED}{rest}"));
     let others = plain.iter().chain(&cluster).chain(&reviews).map(ToString::to_string);
