@@ -20,6 +20,8 @@ use crate::authz::impersonation::{ImpersonationBy, Impersonator};
 use crate::authz::{Authorizer, ClusterAuthorizer};
 use crate::backend::{self, Backend};
 use crate::controllers::ClusterControllers;
+use crate::limits::ClusterLimiter;
+use crate::limits::settings::LimitSettings;
 use authenticators::{AuthnDeps, ClusterAuthn};
 
 /// One cluster of one generation of the configuration.
@@ -38,6 +40,10 @@ pub(crate) struct Cluster {
     pub(crate) admission: Option<Arc<ClusterAdmission>>,
     /// Which requests are audited, and where their events are stored; `None`: nothing is audited.
     pub(crate) audit: Option<Arc<ClusterAudit>>,
+    /// The limits on requests in flight, in force with this generation.
+    pub(crate) limits: LimitSettings,
+    /// The requests in flight, of every generation.
+    pub(crate) limiter: Arc<ClusterLimiter>,
     /// Where requests go.
     pub(crate) backend: Arc<Backend>,
     /// The backend with new settings; it replaces `backend` once one of its endpoints has passed the self-check.
@@ -104,6 +110,8 @@ impl Cluster {
             impersonator,
             admission,
             audit: None,
+            limits: settings.limits,
+            limiter: deps.limiters.of(name),
             backend,
             pending_backend,
             controllers,

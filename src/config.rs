@@ -16,6 +16,7 @@ mod file;
 pub(crate) mod flags;
 pub(crate) mod inputs;
 pub(crate) mod kubeconfig;
+mod limit_flags;
 mod manifest_files;
 pub(crate) mod resolve;
 pub(crate) mod sections;

@@ -16,6 +16,7 @@
 //!    - `Identified`: the cluster's chain of authenticators ([`authn`]) has authenticated the client.
 //!    - `Impersonated`: the identity under which the request is made is decided. It is refused unless headers can carry it
 //!      byte for byte (`user::encode`).
+//!    - `Scheduled`: the request has a place among those in flight, if they are limited ([`limits`]).
 //!    - `Authorized`: the gateway's own authorizers allow the request, if there are any ([`authz`]).
 //!    - `Admitted`: the request may be forwarded.
 //! 3. `pipeline::forward::prepare` makes the request for the backend; it has the table of all headers that are removed.
@@ -58,6 +59,7 @@
 //! | [`authz`] | what a user may do, and impersonation: the gateway's own authorizers, access reviews at the API servers |
 //! | [`backend`] | endpoints, connections to them, the gateway's own clients |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
+//! | [`limits`] | requests in flight: limits of clusters and of the process, fair queues |
 //! | [`request`] | `RequestInfo`, credentials, deadlines, well-formedness |
 //! | [`http`] | bodies, hop-by-hop and identity headers, transport, `Status`, the HTTPS client |
 //! | [`pki`] | X.509 as Go reads it, certificate issuance, bootstrap tokens |
@@ -118,6 +120,7 @@ mod http;
 mod input_file;
 #[doc(hidden)]
 pub mod internal;
+mod limits;
 mod listener;
 mod metrics;
 mod pipeline;

@@ -15,6 +15,7 @@ pub(crate) mod controllers;
 mod gauge_guard;
 mod impersonation;
 pub(crate) mod jwt;
+mod limits;
 mod registrar;
 mod requests;
 pub(crate) mod service_accounts;
@@ -36,6 +37,7 @@ use controllers::ControllerMetrics;
 pub(crate) use gauge_guard::GaugeGuard;
 use impersonation::ImpersonationMetrics;
 use jwt::JwtMetrics;
+pub(crate) use limits::LimitMetrics;
 use registrar::Registrar;
 use requests::RequestMetrics;
 pub(crate) use requests::verb_label;
@@ -60,6 +62,8 @@ pub(crate) struct Metrics {
     pub(crate) service_accounts: ServiceAccountMetrics,
     pub(crate) jwt: JwtMetrics,
     pub(crate) requests: RequestMetrics,
+    /// Limits on requests in flight.
+    pub(crate) limits: LimitMetrics,
     pub(crate) connections: ConnectionMetrics,
     pub(crate) backend: BackendMetrics,
     pub(crate) controllers: ControllerMetrics,
@@ -93,6 +97,7 @@ impl Metrics {
             service_accounts: ServiceAccountMetrics::new(&registrar)?,
             jwt: JwtMetrics::new(&registrar)?,
             requests: RequestMetrics::new(&registrar)?,
+            limits: LimitMetrics::new(&registrar)?,
             connections: ConnectionMetrics::new(&registrar)?,
             backend: BackendMetrics::new(&registrar)?,
             controllers: ControllerMetrics::new(&registrar)?,

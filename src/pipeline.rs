@@ -123,7 +123,8 @@ impl Gateway {
             // Also of an impersonated user: the request takes a connection that anonymous clients need.
             impersonated.set_deadline(log.started() + snapshot.request_timeout);
         }
-        let authorized = impersonated.authorize(client, log.audited()).await?;
+        let scheduled = impersonated.schedule(client, log).await?;
+        let authorized = scheduled.authorize(client, log.audited()).await?;
         if let Some(response) = self.health.respond(&authorized) {
             return Ok(respond::with_common_headers(response, log.audit_id()));
         }

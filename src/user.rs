@@ -22,6 +22,9 @@ pub(crate) const ANONYMOUS: &str = "system:anonymous";
 pub(crate) const ALL_UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group of every client that presented a good credential.
 pub(crate) const ALL_AUTHENTICATED: &str = "system:authenticated";
+/// The group whose members may do everything.
+// apiserver: pkg/authentication/user/user.go, SystemPrivilegedGroup
+pub(crate) const MASTERS: &str = "system:masters";
 /// The user of the gateway itself. It may read every Secret, so the credential of a client must not name it.
 pub(crate) const GATEWAY: &str = "system:portcullis";
 /// The extra key for the name of the node that a service-account token is bound to.

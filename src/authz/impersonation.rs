@@ -23,13 +23,14 @@ use crate::http::status::Status;
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
 use crate::sync::lock;
-use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Identity, UserInfo, service_account};
+use crate::user::{
+    ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Identity, MASTERS, UserInfo, service_account,
+};
 use key::{ImpersonationKey, RequesterKey};
 use mode::Mode;
 pub(crate) use wanted::{BadImpersonation, WantedUser};
 
 /// The group that no constrained mode lets a user act as.
-const MASTERS: &str = "system:masters";
 const NODES: &str = "system:nodes";
 /// From this many groups, or extra keys or values, on, a constrained mode first asks for all of them at once.
 // apiserver: impersonation/mode.go, manyAuthorizationChecksInLoop

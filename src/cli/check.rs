@@ -25,6 +25,7 @@ use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::{ResolvedConfig, resolve};
 use crate::controllers::settings::SignerSettings;
 use crate::go::rfc3339;
+use crate::limits::settings::LimitSettings;
 use crate::metrics::Metrics;
 use crate::state::snapshot::Snapshot;
 use crate::user::GATEWAY;
@@ -91,6 +92,8 @@ struct ClusterReport {
     admission_mode: Option<String>,
     /// The admission webhooks that the gateway calls; empty if the backend alone admits requests.
     admission_webhooks: Vec<admission::WebhookReport>,
+    /// The limits on requests in flight, if there are any.
+    limits: Option<LimitReport>,
     controllers: Vec<&'static str>,
     signers: Vec<SignerReport>,
     leader_election: Option<String>,
@@ -115,6 +118,16 @@ struct WebhookReport {
     failure_policy: &'static str,
     subject_access_review_version: &'static str,
     timeout: String,
+}
+
+/// Limits on requests in flight; 0: none.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LimitReport {
+    max_requests_inflight: usize,
+    max_mutating_requests_inflight: usize,
+    inflight_queue_length_limit: usize,
+    inflight_queue_timeout: String,
 }
 
 /// A signer of certificates.
@@ -226,6 +239,7 @@ impl ClusterReport {
             impersonation,
             authorization,
             admission,
+            limits,
             controllers,
         } = cluster;
         let controllers = controllers.as_deref();
@@ -252,6 +266,7 @@ impl ClusterReport {
             issuers: authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer)).collect(),
             admission_mode: admission.as_ref().and_then(|settings| named(settings.mode.to_possible_value())),
             admission_webhooks: admission.as_deref().map(admission::reports).unwrap_or_default(),
+            limits: limits.is_limited().then(|| LimitReport::of(&limits)),
             tokens: authentication.static_tokens.map_or(0, |tokens| tokens.count()),
             controllers: controllers.iter().flat_map(|run| &run.names).map(|name| name.alias()).collect(),
             signers: controllers.iter().flat_map(|run| &run.signers).map(SignerReport::of).collect(),
@@ -302,6 +317,9 @@ impl ClusterReport {
         if let Some(mode) = &self.admission_mode {
             rows.push(("admission", admission::rows(mode, &self.admission_webhooks)));
         }
+        if let Some(limits) = &self.limits {
+            rows.push(("limits", vec![limits.line()]));
+        }
         if !self.controllers.is_empty() {
             let lease = match &self.leader_election {
                 Some(lease) => format!(", while the lease {lease} is held"),
@@ -348,6 +366,27 @@ impl WebhookReport {
             subject_access_review_version: webhook.version.api_version(),
             timeout: format!("{:?}", webhook.timeout),
         }
+    }
+}
+
+impl LimitReport {
+    fn of(limits: &LimitSettings) -> Self {
+        Self {
+            max_requests_inflight: limits.max_requests_inflight,
+            max_mutating_requests_inflight: limits.max_mutating_requests_inflight,
+            inflight_queue_length_limit: limits.queue_length_limit,
+            inflight_queue_timeout: format!("{:?}", limits.queue_timeout),
+        }
+    }
+
+    fn line(&self) -> String {
+        let limit = |limit: usize| if limit == 0 { "any number of".to_owned() } else { limit.to_string() };
+        let (reads, writes) = (limit(self.max_requests_inflight), limit(self.max_mutating_requests_inflight));
+        let beyond = match self.inflight_queue_length_limit {
+            0 => "429 beyond".to_owned(),
+            length => format!("{length} wait per flow, for up to {}", self.inflight_queue_timeout),
+        };
+        format!("{reads} reads and {writes} writes in flight; {beyond}")
     }
 }
 

@@ -144,8 +144,6 @@ const WITH_VALUE: &[&str] = &[
     "log-json-info-buffer-size",
     "log-text-info-buffer-size",
     "max-connection-bytes-per-sec",
-    "max-mutating-requests-inflight",
-    "max-requests-inflight",
     "min-compatibility-version",
     "min-request-timeout",
     "peer-advertise-ip",

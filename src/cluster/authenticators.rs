@@ -28,6 +28,7 @@ use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
 use crate::authn::{service_account, webhook};
 use crate::backend::Backend;
 use crate::http::identity_headers::RequestHeaderNames;
+use crate::limits::Limiters;
 use crate::metrics::Metrics;
 
 /// The dependencies of all authenticators, for the life of the process.
@@ -41,6 +42,8 @@ pub(crate) struct AuthnDeps {
     pub(crate) provider: Arc<CryptoProvider>,
     /// The metrics.
     pub(crate) metrics: Arc<Metrics>,
+    /// The requests in flight.
+    pub(crate) limiters: Arc<Limiters>,
     /// Requests a reload when the first discovery of an issuer has succeeded.
     pub(crate) reload: Arc<Notify>,
 }
@@ -48,7 +51,9 @@ pub(crate) struct AuthnDeps {
 impl AuthnDeps {
     /// Dependencies whose tasks run on `runtime`, and questions to authorizers on `reviews`.
     pub(crate) fn new(runtime: Handle, reviews: Handle, metrics: Arc<Metrics>) -> Self {
-        Self { runtime, reviews, provider: Arc::new(default_provider()), metrics, reload: Arc::default() }
+        let limiters = Arc::new(Limiters::new(&metrics));
+        let provider = Arc::new(default_provider());
+        Self { runtime, reviews, provider, metrics, limiters, reload: Arc::default() }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::authz::impersonation::ImpersonationBy;
 use crate::authz::settings::Authorization;
 use crate::backend::settings::Backend;
 use crate::controllers::settings::ControllerSettings;
+use crate::limits::settings::LimitSettings;
 
 /// A cluster: its routes, authentication, backend and controllers. No part of one cluster is used for another.
 #[derive(Debug, Clone)]
@@ -26,6 +27,8 @@ pub struct Cluster {
     pub authorization: Option<Arc<Authorization>>,
     /// The admission webhooks that the gateway calls; `None`: the backend alone admits requests.
     pub admission: Option<Arc<AdmissionSettings>>,
+    /// The limits on its requests in flight.
+    pub limits: LimitSettings,
     /// The controllers that run for it, if any.
     pub controllers: Option<Arc<ControllerSettings>>,
 }

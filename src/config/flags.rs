@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 pub use super::admission_flags::AdmissionFlags;
 pub use super::authorization_flags::AuthorizationFlags;
 pub use super::controller_flags::{ControllerFlags, SignerProfileKeys};
+pub use super::limit_flags::LimitFlags;
 use super::sections::GivenFlags;
 use crate::authz::impersonation::ImpersonationBy;
 use crate::user::IdentityMode;
@@ -38,6 +39,9 @@ pub struct ServeFlags {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub admission: GivenFlags<AdmissionFlags>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub limits: GivenFlags<LimitFlags>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub backend: GivenFlags<BackendFlags>,
@@ -297,6 +301,9 @@ pub struct ClusterKeys {
     /// The [`AdmissionFlags`] that differ from the file's template.
     #[arg(skip)]
     pub admission: Map<String, Value>,
+    /// The [`LimitFlags`] that differ from the file's template.
+    #[arg(skip)]
+    pub limits: Map<String, Value>,
     /// The [`ControllerFlags`] that differ from the file's template.
     #[arg(skip)]
     pub controller_manager: Map<String, Value>,
@@ -323,6 +330,11 @@ pub struct OperationFlags {
     /// proxy) are exempt.
     #[arg(long, value_name = "DURATION", default_value = "1m0s")]
     pub request_timeout: String,
+    /// The maximum number of requests of all clusters in flight, reads and writes together, except long-running ones.
+    /// Beyond it, requests are refused with 429 without waiting; system:masters is always served. Give more than the
+    /// sum of the clusters' own limits, so that a flood at one cluster takes nothing from the others. 0: no limit.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub max_requests_inflight_total: u32,
     /// How long to delay termination after SIGTERM. The gateway keeps serving, new connections included, while /readyz
     /// fails, so that load balancers can stop sending traffic to it.
     #[arg(long, value_name = "DURATION", default_value = "0s")]

@@ -6,6 +6,7 @@ mod authentication;
 mod authorization;
 mod clusters;
 mod controllers;
+mod limits;
 mod serving;
 
 use std::path::Path;
@@ -178,6 +179,7 @@ impl ConfigResolver<'_> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Some(Operation {
             request_timeout: request_timeout?,
+            max_requests_inflight_total: limits::number(flags.max_requests_inflight_total),
             shutdown: Shutdown {
                 delay: delay?,
                 send_retry_after: flags.shutdown_send_retry_after,

@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::config::flags::{
         AdmissionFlags, AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys, ControllerFlags,
-        MatchKeys, OperationFlags, ServingFlags, SignerProfileKeys,
+        LimitFlags, MatchKeys, OperationFlags, ServingFlags, SignerProfileKeys,
     };
 
     /// `clap` and `serde` agree on the name of every value. `without_flag` are the keys without a flag.
@@ -330,12 +330,14 @@ mod tests {
         keys_are_those_of_flags::<AuthenticationFlags>(&[]);
         keys_are_those_of_flags::<AuthorizationFlags>(&[]);
         keys_are_those_of_flags::<AdmissionFlags>(&[]);
+        keys_are_those_of_flags::<LimitFlags>(&[]);
         keys_are_those_of_flags::<BackendFlags>(&[]);
         keys_are_those_of_flags::<ClusterKeys>(&[
             "admission",
             "authentication",
             "authorization",
             "controllerManager",
+            "limits",
             "match",
         ]);
         keys_are_those_of_flags::<MatchKeys>(&[]);

@@ -23,6 +23,8 @@ pub struct Settings {
 pub struct Operation {
     /// The timeout of a request that is not long-running.
     pub request_timeout: Duration,
+    /// The requests of all clusters in flight; 0: no limit.
+    pub max_requests_inflight_total: usize,
     /// The phases of graceful shutdown.
     pub shutdown: Shutdown,
     /// How long `/livez` reports success while the first backend self-checks run.

@@ -26,6 +26,7 @@ use crate::clock::UnixTime;
 use crate::cluster::Cluster;
 use crate::http::body::Body;
 use crate::http::transport::Incoming;
+use crate::limits::InflightPermit;
 use crate::listener::{Connection, RequestGuard};
 use crate::metrics::{Metrics, compressed_username, verb_label};
 use crate::pipeline::error_map::Refusal;
@@ -63,6 +64,8 @@ struct AccessLogGuard {
     line: LogLine,
     request: RequestGuard,
     audited: Option<AuditedRequest>,
+    /// The place among the requests in flight, returned with the rest.
+    permit: Option<InflightPermit>,
 }
 
 /// The fields of a request's log lines. Values that the client chose are truncated.
@@ -175,6 +178,7 @@ impl AccessLog {
             line,
             request: connection.begin_request(),
             audited: None,
+            permit: None,
         };
         Self {
             renderer: RefusalRenderer::of(request),
@@ -213,6 +217,11 @@ impl AccessLog {
             InflightKind::ReadOnly
         };
         self.guard.begin();
+    }
+
+    /// Holds a place among the requests in flight until the response body has ended.
+    pub(super) fn hold(&mut self, permit: Option<InflightPermit>) {
+        self.guard.permit = permit;
     }
 
     /// Adds warnings for the client.
@@ -360,6 +369,10 @@ impl AccessLog {
                 Some(cause) => self.log_backend_error(error, cause),
                 None => log(RefusalSeverity::Request, &error.to_string(), "refused"),
             },
+            Refusal::TooManyRequests(exceeded) => {
+                self.guard.metrics.limits.terminations.with_label_values(&[self.guard.verb, "429"]).inc();
+                log(RefusalSeverity::Request, &exceeded.to_string(), "too many requests in flight");
+            }
             other => log(RefusalSeverity::Request, &other.to_string(), "refused"),
         }
     }

@@ -11,6 +11,7 @@ use crate::authz::{AccessRefusal, ReviewError};
 use crate::backend::pool::SendError;
 use crate::cluster::router::RouteError;
 use crate::http::status::{Reason, Status};
+use crate::limits::LimitExceeded;
 use crate::pipeline::forward::{ForwardError, PrepareError};
 use crate::request::credentials::UnknownImpersonateHeader;
 use crate::request::deadline::BadTimeout;
@@ -45,6 +46,8 @@ pub(super) enum Refusal {
     Impersonation(#[from] ImpersonationError),
     #[error("{NotStored}")]
     AuditNotStored(Box<Status>),
+    #[error("too many requests in flight: {0}")]
+    TooManyRequests(#[from] LimitExceeded),
     #[error(transparent)]
     Access(#[from] AccessRefusal),
     #[error("not admitted: {}", .0.message.as_deref().unwrap_or_default())]
@@ -95,6 +98,7 @@ impl Refusal {
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
             Self::BadImpersonation(bad) => Status::bad_impersonation(bad.to_string()),
             Self::UnencodableImpersonation(cause) => Status::bad_impersonation(cause.to_string()),
+            Self::TooManyRequests(_) => Status::too_many_requests(RETRY_AFTER_SECONDS),
             Self::Impersonation(ImpersonationError::Unanswered(error)) => unanswered_status(error),
             Self::Access(AccessRefusal::Unanswered(error)) => undecided_status(error),
             Self::Prepare(PrepareError::DotSegment) => Status::bad_request(

@@ -1,5 +1,5 @@
-//! The stages of a request as types: `Received → Routed → Identified → Impersonated → Authorized → Admitted`. Each has private fields
-//! and takes the stage before it by value; only [`Admitted`] can be forwarded. Code that skips a stage does not
+//! The stages of a request as types: `Received → Routed → Identified → Impersonated → Scheduled → Authorized → Admitted`. Each has
+//! private fields and takes the stage before it by value; only [`Admitted`] can be forwarded. Code that skips a stage does not
 //! compile.
 
 use std::borrow::Cow;
@@ -16,6 +16,7 @@ use http::{HeaderValue, Method, Request, Uri};
 use http_body::Body as _;
 use tokio::time::{Instant, timeout_at};
 
+use super::access_log::AccessLog;
 use super::audit::AuditedRequest;
 use super::error_map::Refusal;
 use crate::authn::ProvenIdentity;
@@ -27,11 +28,12 @@ use crate::http::body::Body;
 use crate::http::hop_by_hop::strip_hop_by_hop;
 use crate::http::peer::client_network;
 use crate::http::transport::Incoming;
+use crate::limits::{LimitedRequest, RequestClass, flow_of};
 use crate::pipeline::forward::ForwardError;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
-use crate::user::{EncodedIdentity, Identity};
+use crate::user::{EncodedIdentity, GATEWAY, Identity, MASTERS};
 
 /// A well-formed request, which every server parses alike.
 pub(crate) struct Received {
@@ -75,6 +77,9 @@ pub(crate) struct Impersonated {
     /// The verb of constrained impersonation, if the client acts as another user by it.
     constraint: Option<&'static str>,
 }
+
+/// A request that has its place among those in flight, if they are limited.
+pub(crate) struct Scheduled(Impersonated);
 
 /// A request that the gateway's own authorizers allow. The backend authorizes it as well.
 pub(crate) struct Authorized(Impersonated);
@@ -320,6 +325,35 @@ impl Impersonated {
         !self.impersonate.is_empty()
     }
 
+    /// Waits for a place among the requests in flight of the cluster. `log` holds the place until the response body has
+    /// ended. The place counts for the client itself, whomever it impersonates.
+    // apiserver: pkg/server/filters/maxinflight.go, WithMaxInFlightLimit
+    // threat: inflight-flood
+    pub(super) async fn schedule(self, client: IpAddr, log: &mut AccessLog) -> Result<Scheduled, Refusal> {
+        if self.info().is_long_running() {
+            return Ok(Scheduled(self));
+        }
+        let is_mutating = self.info().is_mutating();
+        let request = LimitedRequest {
+            class: if is_mutating { RequestClass::Mutating } else { RequestClass::ReadOnly },
+            flow: || flow_of(&self.requester, client),
+            is_exempt: self.is_exempt_from_limits(),
+            deadline: self.deadline(),
+        };
+        log.hold(self.cluster().limiter.acquire(request).await?);
+        Ok(Scheduled(self))
+    }
+
+    /// Whether the request is served beyond the limits: that of an administrator, as in kube-apiserver under the identity
+    /// under which it is made, and that of the gateway's own user, which no client can impersonate its way into.
+    fn is_exempt_from_limits(&self) -> bool {
+        let is_gateway = self.identity.name == GATEWAY && self.impersonated().is_none();
+        let is_master = self.identity.groups.iter().any(|group| group == MASTERS);
+        !self.is_impersonating() && (is_gateway || is_master)
+    }
+}
+
+impl Scheduled {
     /// Asks the gateway's own authorizers, if there are any, and audits their decision.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — authorization follows impersonation
     // threat: authorization-bypass
@@ -329,17 +363,17 @@ impl Impersonated {
         audited: Option<&AuditedRequest>,
     ) -> Result<Authorized, Refusal> {
         if let Some(authorizer) = &self.cluster().authorizer {
-            let target = self.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
-            let asker = share_of(&self.requester, client);
+            let target = self.0.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
+            let asker = share_of(&self.0.requester, client);
             let request = (self.info(), target);
-            let deciding = authorizer.authorize_request(&asker, &self.identity, request, &NO_TRACE);
+            let deciding = authorizer.authorize_request(&asker, &self.0.identity, request, &NO_TRACE);
             let decided = within(self.deadline(), deciding).await?;
             if let Some(audited) = audited {
                 audited.note_authorization(&decided);
             }
             decided?;
         }
-        Ok(Authorized(self))
+        Ok(Authorized(self.0))
     }
 }
 
@@ -459,6 +493,14 @@ impl Deref for Impersonated {
 
     fn deref(&self) -> &StageData {
         &self.data
+    }
+}
+
+impl Deref for Scheduled {
+    type Target = Impersonated;
+
+    fn deref(&self) -> &Impersonated {
+        &self.0
     }
 }
 

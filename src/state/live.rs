@@ -20,6 +20,7 @@ pub(crate) struct Live {
 impl Live {
     /// A handle to `snapshot`. `reload` is the signal by which authenticators request a reload.
     pub(crate) fn new(snapshot: Snapshot, reload: Arc<Notify>) -> Arc<Self> {
+        snapshot.apply_limits();
         let (generation, _) = watch::channel(snapshot.generation);
         let snapshot = ArcSwap::from_pointee(snapshot);
         Arc::new(Self { snapshot, generation, reload, credential_refused: Notify::new() })
@@ -38,7 +39,8 @@ impl Live {
     /// Puts `next` in force and notifies every subscriber.
     pub(super) fn swap(&self, next: Arc<Snapshot>) {
         let generation = next.generation;
-        self.snapshot.store(next);
+        self.snapshot.store(Arc::clone(&next));
+        next.apply_limits();
         self.generation.send_replace(generation);
     }
 

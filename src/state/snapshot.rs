@@ -30,6 +30,8 @@ pub(crate) struct Snapshot {
     pub(crate) strict_transport_security: Option<HeaderValue>,
     /// How long a request may take, unless it is long-running.
     pub(crate) request_timeout: Duration,
+    /// The requests of all clusters in flight; 0: no limit.
+    max_requests_inflight_total: usize,
     /// The shutdown sequence.
     pub(crate) shutdown: Shutdown,
     /// How long `/livez` reports success while the first self-checks run.
@@ -77,9 +79,19 @@ impl Snapshot {
             limits: serving.limits,
             strict_transport_security: serving.strict_transport_security.clone(),
             request_timeout: settings.operation.request_timeout,
+            max_requests_inflight_total: settings.operation.max_requests_inflight_total,
             shutdown: settings.operation.shutdown,
             livez_grace_period: settings.operation.livez_grace_period,
         })
+    }
+
+    /// Puts the limits on requests in flight in force. They are shared by all generations, so that is a step of its own:
+    /// a generation that is built but never used changes nothing.
+    pub(super) fn apply_limits(&self) {
+        for cluster in self.clusters() {
+            cluster.limiter.apply(&cluster.limits);
+            cluster.limiter.apply_total(self.max_requests_inflight_total);
+        }
     }
 
     /// Every cluster, in the order of the configuration.

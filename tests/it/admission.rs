@@ -130,7 +130,12 @@ impl Admitting {
     }
 
     fn gateway(&self, mode: &str) -> Gateway {
+        self.gateway_with(mode, &[])
+    }
+
+    fn gateway_with(&self, mode: &str, more: &[&str]) -> Gateway {
         let mut flags = flags(&self.pki, self.backend.address);
+        flags.extend(more.iter().map(ToString::to_string));
         let file = self.directory().join("admission.json");
         flags.push(format!("--admission-control-config-file={}", file.display()));
         flags.push(format!("--admission-mode={mode}"));
@@ -255,6 +260,28 @@ async fn the_backend_receives_a_dry_run_and_then_what_was_reviewed() {
     admitting.reviews();
     send(&gateway, Method::GET, &own, &[], String::new()).await;
     assert_eq!((admitting.lines(), admitting.reviews()), (vec![format!("GET {own}")], 0));
+}
+
+/// The dry run, the reads and the write of one request share its place among the requests in flight, which is free again
+/// after it, whether it was stored or refused.
+#[tokio::test]
+async fn a_reviewed_write_takes_one_place_among_the_requests_in_flight() {
+    let admitting = Admitting::start(|review| {
+        let is_refused = review["request"]["operation"] == "DELETE";
+        (!is_refused).then(|| allow(review)).or_else(|| Some(respond(StatusCode::BAD_REQUEST, &json!({}))))
+    })
+    .await;
+    admitting.write("Fail", 5);
+    let limits = ["--max-requests-inflight=1", "--max-mutating-requests-inflight=1"];
+    let gateway = admitting.gateway_with("pinnedDryRun", &limits);
+    for _ in 0..3 {
+        let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+        assert_eq!(code, StatusCode::CREATED, "{body}");
+        let (code, body) = send(&gateway, Method::DELETE, &format!("{MAPS}/m"), &[], String::new()).await;
+        assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+        let free = "portcullis_inflight_requests{cluster=\"backend\",request_kind=\"mutating\"} 0";
+        gateway.until_counted(free).await;
+    }
 }
 
 /// A name, a request, and the status: 500 is that of the webhook's `failurePolicy`, 400 that of a form that the client has chosen.

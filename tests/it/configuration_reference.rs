@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use clap::{Arg, Args, Command};
 use portcullis::internal::key_of;
 use portcullis::internal::{
-    AdmissionFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags, MatchKeys,
-    OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
+    AdmissionFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags, LimitFlags,
+    MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
 
 const INTRODUCTION: &str = "\
@@ -43,8 +43,8 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
 
 - **Keys**: every flag has a key, its words in camel case, with CA, SNI and UID in capitals as in Kubernetes.
   `--client-ca-file` is `clientCAFile`. A comma-separated flag is a list in the file.
-- **Precedence**, from lowest to highest: the default; the section of the file; for authentication, authorization, admission
-  and controllers, the cluster's own section; a flag, which applies to every cluster. Each key is replaced as a whole. `null`
+- **Precedence**, from lowest to highest: the default; the section of the file; for authentication, authorization, admission,
+  limits and controllers, the cluster's own section; a flag, which applies to every cluster. Each key is replaced as a whole. `null`
   restores the default.
 - **One cluster** can be given by `--backend-kubeconfig` and `--identity`, beside a file without `clusters`. It gets every
   request.
@@ -135,11 +135,18 @@ kube-apiserver's `staticManifestsDir`: `admissionControlConfigFile` names an `Ad
   10,000 manifests of 64 MiB in total.
 ";
 
+const LIMITS: &str = "\
+Limits on the requests of each cluster in flight, and fair queues for the requests beyond them;
+[operations.md](operations.md#requests-in-flight) describes them. `operation.maxRequestsInflightTotal` is the limit of the
+process.
+
+";
+
 const CLUSTERS: &str = "\
 The clusters behind the gateway. The flags describe one cluster. The file lists any number of clusters, and then excludes
 these flags. With several clusters each needs a `match`. A cluster's own `authentication` has the keys of
-[the section](#authentication), and replaces them for this cluster; `authorization`, `admission` and `controllerManager` work the same
-way.
+[the section](#authentication), and replaces them for this cluster; `authorization`, `admission`, `limits` and `controllerManager` work
+the same way.
 
 ";
 
@@ -187,6 +194,7 @@ fn reference() -> String {
     section("## `authentication`", AUTHENTICATION, rows::<AuthenticationFlags>());
     section("## `authorization`", AUTHORIZATION, rows::<AuthorizationFlags>());
     section("## `admission`", ADMISSION, rows::<AdmissionFlags>());
+    section("## `limits`", LIMITS, rows::<LimitFlags>());
     section("## `clusters[]`", CLUSTERS, rows::<ClusterKeys>());
     section("### `clusters[].match`", MATCH, rows::<MatchKeys>());
     section("## `controllerManager`", CONTROLLERS, rows::<ControllerFlags>());

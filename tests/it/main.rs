@@ -47,6 +47,7 @@ mod header_limits;
 mod health;
 mod identity;
 mod impersonation;
+mod inflight_limits;
 mod layers;
 mod links;
 mod log_lines;

@@ -73,6 +73,7 @@ impl ConfigResolver<'_> {
         let template = file.map(|file| file.below("authentication", &file.values.authentication));
         let authorization_template = file.map(|file| file.below("authorization", &file.values.authorization));
         let admission_template = file.map(|file| file.below("admission", &file.values.admission));
+        let limit_template = file.map(|file| file.below("limits", &file.values.limits));
         let controller_template =
             file.map(|file| file.below("controllerManager", &file.values.controller_manager));
         let mut unique = UniqueValues::new();
@@ -92,6 +93,10 @@ impl ConfigResolver<'_> {
             let own = (!own.is_empty()).then(|| given.below("admission", own));
             let layers = [admission_template.clone(), own, Some(flags.admission.layer())];
             let admission = self.section(layers).and_then(|given| self.admission(&given));
+            let own = &given.values.limits;
+            let own = (!own.is_empty()).then(|| given.below("limits", own));
+            let layers = [limit_template.clone(), own, Some(flags.limits.layer())];
+            let limits = self.section(layers).and_then(|given| self.limits(&given));
             let own = &given.values.controller_manager;
             let own = (!own.is_empty()).then(|| given.below("controllerManager", own));
             let layers = [controller_template.clone(), own, Some(flags.controllers.layer())];
@@ -100,8 +105,8 @@ impl ConfigResolver<'_> {
             let routes = self.routes(&given, several, &mut unique);
             let backend = self.backend(&given, file.is_some());
             let impersonation = self.impersonation(&given, authorization.is_some(), admission.is_some());
-            if let (Some(name), Some(routes), Some(authentication), Some(backend)) =
-                (name, routes, authentication, backend)
+            if let (Some(name), Some(routes), Some(authentication), Some(backend), Some(limits)) =
+                (name, routes, authentication, backend, limits)
             {
                 let (running, signing) = running.unzip();
                 tenants.push(Tenant::new(&name, signing.unwrap_or_default(), &authentication));
@@ -114,6 +119,7 @@ impl ConfigResolver<'_> {
                     impersonation,
                     authorization,
                     admission,
+                    limits,
                     controllers,
                 });
             }

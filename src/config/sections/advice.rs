@@ -4,8 +4,8 @@ use clap::{Args, Command};
 
 use super::key_of;
 use crate::config::flags::{
-    AdmissionFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, MatchKeys, OperationFlags,
-    ServingFlags,
+    AdmissionFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, LimitFlags, MatchKeys,
+    OperationFlags, ServingFlags,
 };
 
 /// The fix for an unknown key.
@@ -26,6 +26,7 @@ fn home_of(key: &str) -> Option<&'static str> {
         ("authentication", has::<AuthenticationFlags>(key)),
         ("authorization", has::<AuthorizationFlags>(key)),
         ("admission", has::<AdmissionFlags>(key)),
+        ("limits", has::<LimitFlags>(key)),
         ("an entry of clusters", has::<ClusterKeys>(key)),
         ("a cluster's match", has::<MatchKeys>(key)),
         ("operation", has::<OperationFlags>(key)),

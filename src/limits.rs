@@ -1,0 +1,180 @@
+//! Limits on requests in flight, and fair queues for the requests beyond them.
+//!
+//! Each cluster has two limits, for reads and for writes, as kube-apiserver has without priority and fairness. A request
+//! beyond its limit is refused with 429 or, with queues, waits: a place that becomes free goes to the flow with the
+//! fewest requests in service, so that one flooding user does not delay the others. One more limit counts the requests
+//! of all clusters.
+//!
+//! The counts belong to the process, by the name of the cluster: a reload changes limits, and never forgets a request in
+//! flight. A [`InflightPermit`] is returned when it is dropped, on whatever path.
+// apiserver: pkg/server/filters/maxinflight.go
+
+mod class_limiter;
+mod fair_queue;
+mod flow;
+mod process;
+pub(crate) mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use tokio::time::Instant;
+
+use class_limiter::{ClassLimiter, Place};
+pub(crate) use flow::{FlowName, flow_of};
+use process::{ProcessLimit, ProcessPlace};
+use settings::LimitSettings;
+
+use crate::metrics::Metrics;
+use crate::sync::lock;
+
+/// The two kinds of requests, each with a limit of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestClass {
+    /// The verbs get, list and watch.
+    ReadOnly,
+    /// All other verbs.
+    Mutating,
+}
+
+impl RequestClass {
+    /// The value of the label `request_kind`.
+    fn label(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "readOnly",
+            Self::Mutating => "mutating",
+        }
+    }
+}
+
+/// Why a request is refused with 429. The texts are the reasons of kube-apiserver's priority and fairness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LimitExceeded {
+    /// All places are taken, and there are no queues.
+    #[error("concurrency-limit")]
+    Concurrency,
+    /// The queue of the flow, or of all flows, is full.
+    #[error("queue-full")]
+    QueueFull,
+    /// No place became free in time.
+    #[error("time-out")]
+    TimedOut,
+    /// The limit of the process is reached.
+    #[error("process-limit")]
+    Process,
+}
+
+/// The limiters of all clusters, for the life of the process.
+#[derive(Debug)]
+pub(crate) struct Limiters {
+    clusters: Mutex<HashMap<String, Weak<ClusterLimiter>>>,
+    process: Arc<ProcessLimit>,
+    metrics: Arc<Metrics>,
+}
+
+impl Limiters {
+    /// No limits yet.
+    pub(crate) fn new(metrics: &Arc<Metrics>) -> Self {
+        let process = Arc::new(ProcessLimit::new(metrics));
+        Self { clusters: Mutex::default(), process, metrics: Arc::clone(metrics) }
+    }
+
+    /// The limiter of the cluster with this name: the same one as before, as long as the cluster is configured or one of
+    /// its requests is in flight.
+    pub(crate) fn of(&self, cluster: &str) -> Arc<ClusterLimiter> {
+        let mut clusters = lock(&self.clusters);
+        if let Some(limiter) = clusters.get(cluster).and_then(Weak::upgrade) {
+            return limiter;
+        }
+        clusters.retain(|_, limiter| limiter.strong_count() > 0);
+        let limiter = Arc::new(ClusterLimiter::new(cluster, &self.process, &self.metrics));
+        clusters.insert(cluster.to_owned(), Arc::downgrade(&limiter));
+        limiter
+    }
+}
+
+/// The requests of one cluster in flight and in its queues.
+#[derive(Debug)]
+pub(crate) struct ClusterLimiter {
+    cluster: Arc<str>,
+    read_only: Arc<ClassLimiter>,
+    mutating: Arc<ClassLimiter>,
+    process: Arc<ProcessLimit>,
+    metrics: Arc<Metrics>,
+}
+
+/// A request as the limits see it.
+pub(crate) struct LimitedRequest<F> {
+    /// Which limit counts.
+    pub(crate) class: RequestClass,
+    /// Names the flow; called only if there is a limit.
+    pub(crate) flow: F,
+    /// Whether the request is served even if no place is free.
+    pub(crate) is_exempt: bool,
+    /// The end of the request, also of its wait.
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// The places of one request in flight, returned on drop.
+#[derive(Debug)]
+pub(crate) struct InflightPermit {
+    _place: Option<Place>,
+    _process: Option<ProcessPlace>,
+    /// Keeps the counts, also if the cluster is removed from the configuration and added again.
+    _limiter: Arc<ClusterLimiter>,
+}
+
+impl ClusterLimiter {
+    fn new(cluster: &str, process: &Arc<ProcessLimit>, metrics: &Arc<Metrics>) -> Self {
+        let class =
+            |class: RequestClass| Arc::new(ClassLimiter::new(cluster, class.label(), &metrics.limits));
+        Self {
+            cluster: cluster.into(),
+            read_only: class(RequestClass::ReadOnly),
+            mutating: class(RequestClass::Mutating),
+            process: Arc::clone(process),
+            metrics: Arc::clone(metrics),
+        }
+    }
+
+    /// Puts the limits of a new generation in force. Requests that wait get the places that it adds.
+    pub(crate) fn apply(&self, settings: &LimitSettings) {
+        self.read_only.apply(settings.max_requests_inflight, settings);
+        self.mutating.apply(settings.max_mutating_requests_inflight, settings);
+    }
+
+    /// Puts the limit of the process in force.
+    pub(crate) fn apply_total(&self, limit: usize) {
+        self.process.apply(limit);
+    }
+
+    /// Waits for a place. `None` if the request needs none: there is no limit, or it is exempt and the limit is reached.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        request: LimitedRequest<impl FnOnce() -> FlowName>,
+    ) -> Result<Option<InflightPermit>, LimitExceeded> {
+        let LimitedRequest { class, flow, is_exempt, deadline } = request;
+        let limiter = match class {
+            RequestClass::ReadOnly => &self.read_only,
+            RequestClass::Mutating => &self.mutating,
+        };
+        let result = async {
+            let place =
+                if limiter.is_limited() { limiter.acquire(flow(), is_exempt, deadline).await? } else { None };
+            // After the wait: a request in the queue of one cluster takes nothing from the others.
+            Ok((place, self.process.enter(is_exempt)?))
+        };
+        let (place, process) = result.await.inspect_err(|exceeded: &LimitExceeded| {
+            let labels = [&*self.cluster, class.label(), &exceeded.to_string()];
+            self.metrics.limits.rejected.with_label_values(&labels).inc();
+        })?;
+        let is_counted = place.is_some() || process.is_some();
+        Ok(is_counted.then(|| InflightPermit {
+            _place: place,
+            _process: process,
+            _limiter: Arc::clone(self),
+        }))
+    }
+}

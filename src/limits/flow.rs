@@ -1,0 +1,52 @@
+//! Which requests count as one user's.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::http::peer::client_network;
+use crate::user::{UserInfo, service_account};
+
+/// The name of a flow: requests that share one queue and one fair share of the places.
+pub(crate) type FlowName = Arc<str>;
+
+/// The flow of a client's requests: its user name, whomever it impersonates; of a service account the namespace, because
+/// whoever may create one service account there may create many; of an anonymous client its network.
+// threat: inflight-flood
+pub(crate) fn flow_of(requester: &UserInfo, client: IpAddr) -> FlowName {
+    if requester.is_unauthenticated() {
+        return format!("{} at {}", requester.name, client_network(client)).into();
+    }
+    match service_account::split(&requester.name) {
+        Some((namespace, _)) => format!("system:serviceaccount:{namespace}").into(),
+        None => requester.name.as_str().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_are_users_namespaces_and_networks() {
+        let flow = |user: UserInfo, client: &str| flow_of(&user, client.parse().unwrap()).to_string();
+        let cases = [
+            ("alice", "10.0.0.1", "alice"),
+            ("system:node:one", "10.0.0.1", "system:node:one"),
+            ("system:serviceaccount:ci:builder", "10.0.0.1", "system:serviceaccount:ci"),
+            ("system:serviceaccount:ci:deployer", "10.0.0.2", "system:serviceaccount:ci"),
+            // Not the name of a service account.
+            ("system:serviceaccount:ci", "10.0.0.1", "system:serviceaccount:ci"),
+            ("system:serviceaccount:C_I:x", "10.0.0.1", "system:serviceaccount:C_I:x"),
+        ];
+        for (user, client, expected) in cases {
+            assert_eq!(flow(UserInfo::named(user), client), expected);
+        }
+        assert_eq!(flow(UserInfo::anonymous(), "10.0.0.1"), "system:anonymous at 10.0.0.1");
+        assert_eq!(flow(UserInfo::anonymous(), "::ffff:10.0.0.1"), "system:anonymous at 10.0.0.1");
+        assert_eq!(
+            flow(UserInfo::anonymous(), "2001:db8::1"),
+            flow(UserInfo::anonymous(), "2001:db8::2:3"),
+            "one /64 is one client"
+        );
+    }
+}
