@@ -16,6 +16,7 @@ mod impersonation;
 pub(crate) mod jwt;
 mod registrar;
 mod requests;
+mod revocation;
 pub(crate) mod service_accounts;
 mod token_cache;
 mod token_objects;
@@ -37,6 +38,7 @@ use jwt::JwtMetrics;
 use registrar::Registrar;
 use requests::RequestMetrics;
 pub(crate) use requests::verb_label;
+use revocation::RevocationMetrics;
 use service_accounts::ServiceAccountMetrics;
 pub(crate) use token_cache::TokenCacheMetrics;
 use token_objects::TokenObjectMetrics;
@@ -56,6 +58,8 @@ pub(crate) struct Metrics {
     pub(crate) service_accounts: ServiceAccountMetrics,
     pub(crate) jwt: JwtMetrics,
     pub(crate) requests: RequestMetrics,
+    /// Revocation.
+    pub(crate) revocation: RevocationMetrics,
     pub(crate) connections: ConnectionMetrics,
     pub(crate) backend: BackendMetrics,
     pub(crate) controllers: ControllerMetrics,
@@ -88,6 +92,7 @@ impl Metrics {
             service_accounts: ServiceAccountMetrics::new(&registrar)?,
             jwt: JwtMetrics::new(&registrar)?,
             requests: RequestMetrics::new(&registrar)?,
+            revocation: RevocationMetrics::new(&registrar)?,
             connections: ConnectionMetrics::new(&registrar)?,
             backend: BackendMetrics::new(&registrar)?,
             controllers: ControllerMetrics::new(&registrar)?,

@@ -111,7 +111,7 @@ impl Gateway {
         let routed = received.take_credentials(route);
         let identified = self.authenticate(snapshot, connection, log, routed).await?;
         let client = connection.info.peer.ip();
-        let mut impersonated = identified.impersonate(client).await?;
+        let mut impersonated = identified.impersonate(client, self.clock.now()).await?;
         log.note_impersonated(impersonated.impersonated());
         if impersonated.identity().is_unauthenticated() {
             // Also of an impersonated user: the request takes a connection that anonymous clients need.

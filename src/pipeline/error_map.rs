@@ -5,6 +5,7 @@ use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 
 use crate::authn::AuthnError;
+use crate::authn::revocation::Revoked;
 use crate::authz::impersonation::{BadImpersonation, ImpersonationError};
 use crate::authz::{AccessRefusal, ReviewError};
 use crate::backend::pool::SendError;
@@ -40,6 +41,8 @@ pub(super) enum Refusal {
     BadImpersonation(#[from] BadImpersonation),
     #[error("the impersonated user cannot be forwarded: {0}")]
     UnencodableImpersonation(#[source] UnencodableIdentity),
+    #[error("the impersonated user is revoked: {0}")]
+    RevokedImpersonation(#[source] Revoked),
     #[error(transparent)]
     Impersonation(#[from] ImpersonationError),
     #[error(transparent)]
@@ -91,6 +94,13 @@ impl Refusal {
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
             Self::BadImpersonation(bad) => Status::bad_impersonation(bad.to_string()),
             Self::UnencodableImpersonation(cause) => Status::bad_impersonation(cause.to_string()),
+            Self::RevokedImpersonation(_) => Status {
+                nosniff: true,
+                ..Status::new(
+                    Reason::Forbidden,
+                    "forbidden: the user or credential to impersonate is on this gateway's deny list",
+                )
+            },
             Self::Impersonation(ImpersonationError::Unanswered(error)) => unanswered_status(error),
             Self::Access(AccessRefusal::Unanswered(error)) => undecided_status(error),
             Self::Prepare(PrepareError::DotSegment) => Status::bad_request(
@@ -184,6 +194,7 @@ fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
         | ForwardError::RefusedIdentity
         | ForwardError::UnaskedSwitch
         | ForwardError::AnswerTooLarge
+        | ForwardError::UnreadableReview
         | ForwardError::Answer(_) => Status::bad_gateway(audit_id),
         ForwardError::RequestBody(_) => Status::bad_request("the request body is malformed or incomplete"),
         ForwardError::Timeout => Status::timeout(),
@@ -202,6 +213,7 @@ impl ForwardError {
             Self::RefusedIdentity => Some("refused_identity"),
             Self::UnaskedSwitch => Some("unrequested_switch"),
             Self::AnswerTooLarge => Some("response_too_large"),
+            Self::UnreadableReview => Some("unreadable_review"),
             Self::Send(SendError::Busy) | Self::RequestBody(_) => None,
         }
     }
