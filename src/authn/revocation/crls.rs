@@ -64,7 +64,7 @@ pub struct IssuerCrl {
 /// Why a file of CRLs cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{problem}", .place.as_ref().map(|place| format!("{place}: ")).unwrap_or_default())]
-pub struct CrlFileError {
+pub(crate) struct CrlFileError {
     /// The file.
     pub file: PathBuf,
     /// The CRL in it.
