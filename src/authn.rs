@@ -13,6 +13,7 @@ pub(crate) mod expiry;
 pub(crate) mod jwt;
 pub(crate) mod oidc;
 pub(crate) mod request_header;
+pub(crate) mod revocation;
 pub(crate) mod service_account;
 pub(crate) mod settings;
 pub(crate) mod static_token;
@@ -33,6 +34,8 @@ pub use futures_util::future::BoxFuture;
 use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::{Identity, UserInfo};
+use revocation::path::CertificatePath;
+use revocation::{RevocableCredential, Revoked, UnrevokedCredential};
 use trace::AuthnTrace;
 use x509::UnverifiedChain;
 
@@ -123,13 +126,16 @@ pub struct Authenticated {
     pub audiences: Vec<Audience>,
     /// The authentication method; some decisions depend on it.
     pub method: AuthnMethod,
+    /// The certificates that proved it: the client's, or those of the front proxy that asserted the user.
+    pub certificates: Option<Arc<CertificatePath>>,
     /// Expiry of the credential, if known. A cached verdict ends then.
     pub expires: Option<UnixTime>,
 }
 
-/// An authentication result that only [`chain::AuthnChain::authenticate`] can construct.
+/// An authentication result that only [`chain::AuthnChain::authenticate`] can construct, from a credential that is not
+/// revoked.
 #[derive(Debug)]
-pub(crate) struct ProvenIdentity(Authenticated);
+pub(crate) struct ProvenIdentity(UnrevokedCredential);
 
 impl ProvenIdentity {
     /// The authenticated user.
@@ -152,15 +158,21 @@ impl ProvenIdentity {
         self.0.method == AuthnMethod::RequestHeader
     }
 
+    /// The credential, to check later whether it was revoked meanwhile.
+    #[allow(dead_code, reason = "for the code that ends open streams of revoked credentials")]
+    pub(crate) fn credential(&self) -> RevocableCredential {
+        RevocableCredential::of(&self.0)
+    }
+
     /// The authentication itself.
     #[cfg(test)]
     pub(crate) fn into_inner(self) -> Authenticated {
-        self.0
+        self.0.into_inner()
     }
 
     /// The identity itself.
     pub(crate) fn into_identity(self) -> Identity {
-        self.0.user
+        self.0.into_inner().user
     }
 }
 
@@ -176,6 +188,8 @@ pub(crate) enum AuthnError {
     Invalid(String),
     /// The credential could not be checked: an issuer or a webhook is unavailable.
     Unavailable(String),
+    /// The credential is valid, but revoked.
+    Revoked(Revoked),
     /// Several authenticators refused.
     Several(Vec<Self>),
     /// The named method authenticated the client as the gateway's own user.
@@ -195,7 +209,7 @@ impl AuthnError {
         match self {
             Self::Unavailable(_) => true,
             Self::Several(errors) => errors.iter().any(Self::is_unavailable),
-            Self::Invalid(_) | Self::Reserved(_) | Self::Unrecognized => false,
+            Self::Invalid(_) | Self::Revoked(_) | Self::Reserved(_) | Self::Unrecognized => false,
         }
     }
 
@@ -209,6 +223,7 @@ impl AuthnError {
     fn collect<'a>(&'a self, texts: &mut Vec<&'a str>) {
         let text = match self {
             Self::Invalid(text) | Self::Unavailable(text) => text,
+            Self::Revoked(revoked) => revoked.text(),
             Self::Several(errors) => return errors.iter().for_each(|error| error.collect(texts)),
             Self::Reserved(_) => {
                 "the credential authenticates as system:portcullis, the user reserved for the gateway itself"

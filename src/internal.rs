@@ -49,6 +49,7 @@ pub use crate::pki::issuance::request::{CertificateRequest, RequestError, build 
 pub use crate::pki::issuance::signer::pkcs11::Pkcs11Key;
 pub use crate::pki::issuance::signer::{KeyKind, PemKey, Signer, SigningAlgorithm};
 pub use crate::pki::issuance::subject::Subject;
+pub use crate::pki::x509::crl::{Crl, CrlError, RevokedEntry};
 pub use crate::pki::x509::key_pair::CertificateKeyPair;
 pub use crate::pki::x509::{BundleError, CaBundle};
 pub use crate::request::info::RequestInfo;

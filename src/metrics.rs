@@ -18,6 +18,7 @@ pub(crate) mod jwt;
 mod limits;
 mod registrar;
 mod requests;
+mod revocation;
 pub(crate) mod service_accounts;
 mod token_cache;
 mod token_objects;
@@ -41,6 +42,7 @@ pub(crate) use limits::LimitMetrics;
 use registrar::Registrar;
 use requests::RequestMetrics;
 pub(crate) use requests::verb_label;
+use revocation::RevocationMetrics;
 use service_accounts::ServiceAccountMetrics;
 pub(crate) use token_cache::TokenCacheMetrics;
 use token_objects::TokenObjectMetrics;
@@ -64,6 +66,8 @@ pub(crate) struct Metrics {
     pub(crate) requests: RequestMetrics,
     /// Limits on requests in flight.
     pub(crate) limits: LimitMetrics,
+    /// Revocation.
+    pub(crate) revocation: RevocationMetrics,
     pub(crate) connections: ConnectionMetrics,
     pub(crate) backend: BackendMetrics,
     pub(crate) controllers: ControllerMetrics,
@@ -98,6 +102,7 @@ impl Metrics {
             jwt: JwtMetrics::new(&registrar)?,
             requests: RequestMetrics::new(&registrar)?,
             limits: LimitMetrics::new(&registrar)?,
+            revocation: RevocationMetrics::new(&registrar)?,
             connections: ConnectionMetrics::new(&registrar)?,
             backend: BackendMetrics::new(&registrar)?,
             controllers: ControllerMetrics::new(&registrar)?,

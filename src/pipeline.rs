@@ -117,7 +117,7 @@ impl Gateway {
         let (mut identified, credential) = self.authenticate(snapshot, connection, log, routed).await?;
         self.audit(connection, log, &mut identified).await?;
         let client = connection.info.peer.ip();
-        let mut impersonated = identified.impersonate(client).await?;
+        let mut impersonated = identified.impersonate(client, self.clock.now()).await?;
         log.note_impersonated(impersonated.impersonated(), impersonated.constraint());
         if impersonated.identity().is_unauthenticated() {
             // Also of an impersonated user: the request takes a connection that anonymous clients need.

@@ -23,6 +23,7 @@ use self_check::SelfCheck;
 pub(crate) use shutdown::ForceShutdown;
 use shutdown::{ShutdownEvents, ShutdownHandles};
 
+use crate::authn::revocation::watch::RevocationWatch;
 use crate::backend::pools::Pools;
 use crate::clock::Clock;
 use crate::cluster::authenticators::AuthnDeps;
@@ -112,9 +113,11 @@ impl Server {
             metrics,
             shutdown,
         };
+        let revocation = Arc::clone(&deps.revocation);
         let reloader = Reloader::new(source, settings, Arc::clone(&shared.live), deps, shared.clock.clone());
         let workers = shared.start_workers(settings.operation.workers).map_err(StartError::Thread)?;
         shared.start_control(reloader).map_err(StartError::Thread)?;
+        shared.start_revocation(revocation).map_err(StartError::Thread)?;
         let controllers = shared.start_controllers().map_err(StartError::Thread)?;
         if let Some(listener) = metrics_listener {
             shared.start_admin(listener).map_err(StartError::Thread)?;
@@ -253,6 +256,23 @@ impl ProcessState {
                 () = supervisor.run("reload", || reloader.run()) => {}
                 () = supervisor.run("self-check", || self_check.run()) => {}
                 () = aborted(phase) => {}
+            }
+        })
+    }
+
+    /// Starts the thread that keeps deny lists up to date: on one of its own, so that no reload delays a revocation.
+    fn start_revocation(&self, revocation: Arc<RevocationWatch>) -> io::Result<JoinHandle<()>> {
+        let Self { metrics, clock, shutdown, .. } = self.clone();
+        RuntimeThread::new()?.start("revocation", async move || {
+            let supervisor = Supervisor {
+                cluster: None,
+                metrics: &metrics,
+                stop: None,
+                max_backoff: CONTROL_RESTART_BACKOFF,
+            };
+            tokio::select! {
+                () = supervisor.run("revocation", || revocation.run(&metrics, &clock)) => {}
+                () = aborted(shutdown.phase) => {}
             }
         })
     }

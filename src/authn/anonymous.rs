@@ -59,6 +59,7 @@ impl AnonymousAuthenticator {
             user: self.user.clone(),
             audiences: input.audiences.to_vec(),
             method: AuthnMethod::Anonymous,
+            certificates: None,
             expires: None,
         })
     }

@@ -73,6 +73,7 @@ impl TokenAuthenticator for BootstrapTokens {
                     user: user.into(),
                     audiences: Vec::new(),
                     method: AuthnMethod::BootstrapToken,
+                    certificates: None,
                     expires,
                 }
             }))

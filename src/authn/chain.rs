@@ -16,6 +16,7 @@ use super::{
     Audience, Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture,
     ProvenIdentity, RequestAuthenticator, TokenAuthenticator, TokenContext,
 };
+use crate::authn::revocation::{ClusterRevocation, UnrevokedCredential};
 use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
 use crate::clock::UnixTime;
 use crate::go::quote::{Quoted, QuotedList};
@@ -27,6 +28,7 @@ pub(crate) struct AuthnChain {
     members: Vec<Box<dyn RequestAuthenticator>>,
     anonymous: Option<AnonymousAuthenticator>,
     tokens: Option<Arc<dyn TokenAuthenticator>>,
+    revocation: ClusterRevocation,
 }
 
 /// No authentication method is configured, and anonymous authentication is disabled.
@@ -35,15 +37,17 @@ pub(crate) struct AuthnChain {
 pub struct EmptyChain;
 
 impl AuthnChain {
-    /// Runs `members` in this order, then `anonymous` if no member had an opinion.
+    /// Runs `members` in this order, then `anonymous` if no member had an opinion. `revocation` refuses credentials that
+    /// they accept.
     pub(crate) fn new(
         members: Vec<Box<dyn RequestAuthenticator>>,
         anonymous: Option<AnonymousAuthenticator>,
+        revocation: ClusterRevocation,
     ) -> Result<Self, EmptyChain> {
         if members.is_empty() && anonymous.is_none() {
             return Err(EmptyChain);
         }
-        Ok(Self { members, anonymous, tokens: None })
+        Ok(Self { members, anonymous, tokens: None, revocation })
     }
 
     /// Enables [`Self::review`] with the token authenticators of the members.
@@ -55,6 +59,11 @@ impl AuthnChain {
     /// Whether [`Self::review`] is enabled.
     pub(crate) fn reviews_tokens(&self) -> bool {
         self.tokens.is_some()
+    }
+
+    /// Decides whether credentials are revoked.
+    pub(crate) fn revocation(&self) -> &ClusterRevocation {
+        &self.revocation
     }
 
     /// Authenticates the token of a `TokenReview`, by the rules for a request that carries only this token; `Ok(None)`
@@ -74,6 +83,8 @@ impl AuthnChain {
         let context = TokenContext { audiences, now, trace: &trace };
         let found = bearer::recognized_or_error(tokens.authenticate(&token, context).await)?;
         let found = found.map(reject_reserved).transpose()?.map(with_authenticated_group);
+        let admitted = found.map(|found| self.revocation.admit(found, now)).transpose();
+        let found = admitted.map_err(AuthnError::Revoked)?.map(UnrevokedCredential::into_inner);
         // Unlike for a request, a token without audiences does not match the requested ones.
         if let Some(found) = &found
             && !audiences.is_empty()
@@ -94,8 +105,15 @@ impl AuthnChain {
             record_verdict(input.trace, member.name(), &verdict);
             match verdict {
                 Ok(Some(authenticated)) => {
-                    found = Some(with_authenticated_group(reject_reserved(authenticated)?));
-                    break;
+                    let authenticated = with_authenticated_group(reject_reserved(authenticated)?);
+                    match self.admit(authenticated, input) {
+                        Ok(admitted) => {
+                            found = Some(admitted);
+                            break;
+                        }
+                        // As any bad credential: another one of the request may be good.
+                        Err(error) => errors.push(error),
+                    }
                 }
                 Ok(None) => {}
                 Err(error) => errors.push(error),
@@ -106,11 +124,31 @@ impl AuthnChain {
             if let Some(error) = AuthnError::of_all(errors) {
                 return Err(error);
             }
-            found = self.anonymous.as_ref().and_then(|anonymous| anonymous.authenticate(input));
+            let anonymous = self.anonymous.as_ref().and_then(|anonymous| anonymous.authenticate(input));
+            found = anonymous.map(|anonymous| self.admit(anonymous, input)).transpose()?;
         }
         let found = found.ok_or(AuthnError::Unrecognized)?;
         check_audiences(input.audiences, &found.audiences)?;
         Ok(ProvenIdentity(found))
+    }
+
+    /// Refuses a revoked credential.
+    fn admit(&self, found: Authenticated, input: &AuthnInput<'_>) -> Result<UnrevokedCredential, AuthnError> {
+        let step = |outcome, detail: &dyn Fn() -> String| {
+            input.trace.step("revocation", Check::Other("revocation"), outcome, detail);
+        };
+        match self.revocation.admit(found, input.now) {
+            Ok(admitted) => {
+                if self.revocation.is_enabled() {
+                    step(StepOutcome::Passed, &|| "not revoked".to_owned());
+                }
+                Ok(admitted)
+            }
+            Err(revoked) => {
+                step(StepOutcome::Failed, &|| revoked.text().to_owned());
+                Err(AuthnError::Revoked(revoked))
+            }
+        }
     }
 }
 

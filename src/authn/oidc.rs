@@ -147,7 +147,13 @@ impl OidcAuthenticator {
         }
         let user = identity::identify(&token.claims, &self.settings, steps).map_err(AuthnError::Invalid)?;
         let expires = u64::try_from(token.expiry).ok().map(UnixTime::from_secs);
-        Ok(Authenticated { user: user.into(), audiences: Vec::new(), method: AuthnMethod::Jwt, expires })
+        Ok(Authenticated {
+            user: user.into(),
+            audiences: Vec::new(),
+            method: AuthnMethod::Jwt,
+            certificates: None,
+            expires,
+        })
     }
 }
 

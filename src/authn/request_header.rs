@@ -5,6 +5,8 @@
 //! `--requestheader-allowed-names` (empty: every name). Stricter than kube-apiserver in one point: a request
 //! with a value or key that is not UTF-8 is refused, because it could not be compared, logged or forwarded unchanged.
 
+use std::sync::Arc;
+
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::x509::FrontProxyVerifier;
@@ -87,8 +89,11 @@ impl RequestAuthenticator for RequestHeaderAuthenticator {
 
     fn authenticate<'a>(&'a self, input: &'a AuthnInput<'a>) -> BoxFuture<'a, AuthnVerdict> {
         // Verify the certificate before reading any header.
-        let verdict = self.verifier.verify(input).and_then(|is_front_proxy| {
-            if is_front_proxy { authenticated(&self.names, &input.credentials.front_proxy) } else { Ok(None) }
+        let verdict = self.verifier.verify(input).and_then(|chain| {
+            let Some(chain) = chain else { return Ok(None) };
+            let found = authenticated(&self.names, &input.credentials.front_proxy)?;
+            // The front proxy's own certificate may be revoked.
+            Ok(found.map(|found| Authenticated { certificates: Some(Arc::clone(chain.path())), ..found }))
         });
         Box::pin(std::future::ready(verdict))
     }
@@ -100,6 +105,7 @@ fn authenticated(names: &RequestHeaderNames, headers: &HeaderMap) -> AuthnVerdic
         user: user.into(),
         audiences: Vec::new(),
         method: AuthnMethod::RequestHeader,
+        certificates: None,
         expires: None,
     }))
 }

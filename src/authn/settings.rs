@@ -6,6 +6,7 @@ use super::Audience;
 use super::anonymous::AnonymousAuth;
 use super::oidc::settings::JwtAuthenticator;
 use super::request_header::RequestHeaderNames;
+use super::revocation::RevocationSettings;
 use super::service_account::ServiceAccountSettings;
 use super::static_token::StaticTokenAuthenticator;
 use super::webhook::settings::WebhookSettings;
@@ -31,6 +32,8 @@ pub struct Authentication {
     pub webhook: Option<Arc<WebhookSettings>>,
     /// Which requests are accepted without a credential.
     pub anonymous: AnonymousAuth,
+    /// What revokes credentials.
+    pub revocation: RevocationSettings,
     /// The audiences of the API server.
     pub audiences: Vec<Audience>,
     /// Whether long-running responses end with the credential that opened them.

@@ -135,6 +135,7 @@ impl TokenAuthenticator for StaticTokenAuthenticator {
             user: user.clone(),
             audiences: Vec::new(),
             method: AuthnMethod::StaticToken,
+            certificates: None,
             expires: None,
         });
         Box::pin(std::future::ready(Ok(found)))

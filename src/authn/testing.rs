@@ -66,6 +66,7 @@ pub(crate) fn success(name: &str, audiences: &[&str]) -> Authenticated {
         user: UserInfo::named(name).into(),
         audiences: audiences_of(audiences),
         method: crate::authn::AuthnMethod::StaticToken,
+        certificates: None,
         expires: None,
     }
 }

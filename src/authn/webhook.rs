@@ -128,7 +128,13 @@ impl WebhookAuthenticator {
             groups: user.groups,
             extra: user.extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect(),
         };
-        Ok(Some(Authenticated { user: user.into(), audiences, method: AuthnMethod::Webhook, expires: None }))
+        Ok(Some(Authenticated {
+            user: user.into(),
+            audiences,
+            method: AuthnMethod::Webhook,
+            certificates: None,
+            expires: None,
+        }))
     }
 }
 

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use aws_lc_rs::digest;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
+use crate::authn::revocation::path::CertificatePath;
 use crate::authn::trace::{Check, StepOutcome};
 use crate::authn::{
     Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BoxFuture, RequestAuthenticator,
@@ -88,6 +89,7 @@ impl UnverifiedChain {
 #[derive(Debug)]
 pub struct VerifiedChain {
     subject: CertificateSubject,
+    path: Arc<CertificatePath>,
     sha256: String,
     serial: String,
     valid_from: UnixTime,
@@ -126,6 +128,11 @@ impl VerifiedChain {
             [uid] => Ok(Some(uid)),
             uids => Err(SubjectError::SeveralUids(uids.join(" "))),
         }
+    }
+
+    /// The certificates, by which revocations name them.
+    pub(crate) fn path(&self) -> &Arc<CertificatePath> {
+        &self.path
     }
 
     /// SHA-256 of the leaf in lower-case hexadecimal.
@@ -183,10 +190,11 @@ impl CaBundle {
             return always(Err(VerifyError::UnknownAuthority(None)));
         };
         match verify::verify(self, leaf, others, now) {
-            Ok((not_before, not_after)) => {
-                let (from, until) = (instant(not_before), instant(not_after));
+            Ok(path) => {
+                let (from, until) = (instant(path.not_before), instant(path.not_after));
                 let chain = VerifiedChain {
                     subject: leaf.subject.clone(),
+                    path: Arc::new(CertificatePath::of(&path.certificates)),
                     sha256: hex(digest::digest(&digest::SHA256, &leaf.der).as_ref()),
                     serial: certificate::decimal(&leaf.serial),
                     valid_from: from,
@@ -370,6 +378,7 @@ impl X509Authenticator {
             user,
             audiences: Vec::new(),
             method: AuthnMethod::X509,
+            certificates: Some(Arc::clone(chain.path())),
             expires: None,
         }))
     }
@@ -400,11 +409,11 @@ impl FrontProxyVerifier {
         Self { bundle, allowed_names }
     }
 
-    /// Whether the client is a front proxy: `false` for a client without certificate, an error for a certificate that
-    /// is not a front proxy's.
-    pub(crate) fn verify(&self, input: &AuthnInput<'_>) -> Result<bool, AuthnError> {
+    /// The chain of a front proxy: `None` for a client without certificate, an error for a certificate that is not a
+    /// front proxy's.
+    pub(crate) fn verify(&self, input: &AuthnInput<'_>) -> Result<Option<Arc<VerifiedChain>>, AuthnError> {
         if input.conn.peer_chain.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         let chain = input
             .conn
@@ -413,7 +422,7 @@ impl FrontProxyVerifier {
             .map_err(|refusal| AuthnError::Invalid(refusal.error.clone()))?;
         let name = chain.common_name();
         if self.allowed_names.is_empty() || self.allowed_names.iter().any(|allowed| allowed == name) {
-            return Ok(true);
+            return Ok(Some(chain));
         }
         Err(AuthnError::Invalid(format!("x509: subject with cn={name} is not in the allowed list")))
     }

@@ -18,6 +18,8 @@ mod profile;
 mod progress;
 mod renew;
 mod requests;
+mod revocations;
+mod revoke;
 mod sign;
 mod signing;
 pub(super) mod table;
@@ -67,11 +69,14 @@ pub(super) enum CertsCommand {
     Deny(requests::decide::DenyFlags),
     /// Watch the requests in a cluster: print a line for each request and each change, until Ctrl-C.
     Watch(requests::watch::WatchFlags),
+    /// Revoke certificates: write a CRL, a deny list, or both.
+    #[command(after_help = revoke::EXAMPLE)]
+    Revoke(Box<revoke::RevokeFlags>),
     /// List the certificates that a CA has signed.
     ///
     /// Each CA has an index file beside its certificate, client-ca.index.jsonl beside client-ca.crt. Before a
     /// certificate is written, it is recorded there as a line of JSON with its serial number, subject, profile,
-    /// expiration and SHA-256, and the SHA-256 of the CA certificate.
+    /// expiration and SHA-256, and the SHA-256 of the CA certificate. Revocations are in client-ca.revoked.jsonl.
     Index(listing::IndexFlags),
 }
 
@@ -89,6 +94,7 @@ impl CertsCommand {
             Self::Approve(flags) => requests::decide::approve(flags),
             Self::Deny(flags) => requests::decide::deny(flags),
             Self::Watch(flags) => requests::watch::run(flags),
+            Self::Revoke(flags) => revoke::run(flags),
             Self::Index(flags) => listing::run(flags),
         };
         done.unwrap_or_else(|error: CommandError| error.report())

@@ -14,6 +14,7 @@ use super::{failed, misconfigured};
 use crate::authn::anonymous::AnonymousAuth;
 use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
+use crate::authn::revocation::crls::IssuerCrl;
 use crate::authn::settings::Authentication;
 use crate::authz::settings::{AuthorizationWebhook, AuthorizerSettings, FailurePolicy};
 use crate::backend::settings::Endpoint;
@@ -88,6 +89,10 @@ struct ClusterReport {
     /// The gateway's own authorizers; empty if the backend alone decides.
     authorizers: Vec<AuthorizerReport>,
     tokens: usize,
+    #[serde(rename = "clientCRLs")]
+    client_crls: Vec<CrlReport>,
+    /// The number of entries; `None` without a deny list.
+    credential_deny_list_entries: Option<usize>,
     issuers: Vec<IssuerReport>,
     admission_mode: Option<String>,
     /// The admission webhooks that the gateway calls; empty if the backend alone admits requests.
@@ -128,6 +133,17 @@ struct LimitReport {
     max_mutating_requests_inflight: usize,
     inflight_queue_length_limit: usize,
     inflight_queue_timeout: String,
+}
+
+/// A CRL of a client CA.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CrlReport {
+    issuer: String,
+    number: Option<String>,
+    this_update: String,
+    next_update: String,
+    revoked: usize,
 }
 
 /// A signer of certificates.
@@ -267,6 +283,18 @@ impl ClusterReport {
             admission_mode: admission.as_ref().and_then(|settings| named(settings.mode.to_possible_value())),
             admission_webhooks: admission.as_deref().map(admission::reports).unwrap_or_default(),
             limits: limits.is_limited().then(|| LimitReport::of(&limits)),
+            client_crls: authentication
+                .revocation
+                .crls
+                .iter()
+                .flat_map(|crls| crls.lists())
+                .map(CrlReport::of)
+                .collect(),
+            credential_deny_list_entries: authentication
+                .revocation
+                .deny_list
+                .as_ref()
+                .map(|loaded| loaded.list().count()),
             tokens: authentication.static_tokens.map_or(0, |tokens| tokens.count()),
             controllers: controllers.iter().flat_map(|run| &run.names).map(|name| name.alias()).collect(),
             signers: controllers.iter().flat_map(|run| &run.signers).map(SignerReport::of).collect(),
@@ -314,6 +342,13 @@ impl ClusterReport {
             ("clients", self.authenticators.clone()),
             ("authorization", vec![self.authorization_line()]),
         ];
+        let denied = self
+            .credential_deny_list_entries
+            .map(|entries| format!("deny list, {entries} entr{}", if entries == 1 { "y" } else { "ies" }));
+        let revocation: Vec<_> = self.client_crls.iter().map(CrlReport::line).chain(denied).collect();
+        if !revocation.is_empty() {
+            rows.push(("revocation", revocation));
+        }
         if let Some(mode) = &self.admission_mode {
             rows.push(("admission", admission::rows(mode, &self.admission_webhooks)));
         }
@@ -387,6 +422,24 @@ impl LimitReport {
             length => format!("{length} wait per flow, for up to {}", self.inflight_queue_timeout),
         };
         format!("{reads} reads and {writes} writes in flight; {beyond}")
+    }
+}
+
+impl CrlReport {
+    fn of(list: &IssuerCrl) -> Self {
+        Self {
+            issuer: list.issuer.clone(),
+            number: list.number.as_ref().map(ToString::to_string),
+            this_update: rfc3339::format_utc(list.this_update),
+            next_update: rfc3339::format_utc(list.next_update),
+            revoked: list.count(),
+        }
+    }
+
+    fn line(&self) -> String {
+        let Self { issuer, number, next_update, revoked, .. } = self;
+        let number = number.as_ref().map(|number| format!(" number {number}")).unwrap_or_default();
+        format!("CRL{number} of {issuer}, {revoked} revoked, next update {next_update}")
     }
 }
 

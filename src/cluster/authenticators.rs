@@ -19,6 +19,8 @@ use crate::authn::chain::{
     AudienceAgnostic, AuthenticatedGroupAdder, AuthnChain, EmptyChain, UnionErrorPolicy, token_union,
 };
 use crate::authn::request_header::RequestHeaderAuthenticator;
+use crate::authn::revocation::ClusterRevocation;
+use crate::authn::revocation::watch::RevocationWatch;
 use crate::authn::settings::Authentication;
 use crate::authn::token_getter::TokenGetter;
 use crate::authn::webhook::settings::WebhookSettings;
@@ -44,6 +46,8 @@ pub(crate) struct AuthnDeps {
     pub(crate) metrics: Arc<Metrics>,
     /// The requests in flight.
     pub(crate) limiters: Arc<Limiters>,
+    /// Keeps deny lists up to date.
+    pub(crate) revocation: Arc<RevocationWatch>,
     /// Requests a reload when the first discovery of an issuer has succeeded.
     pub(crate) reload: Arc<Notify>,
 }
@@ -51,9 +55,15 @@ pub(crate) struct AuthnDeps {
 impl AuthnDeps {
     /// Dependencies whose tasks run on `runtime`, and questions to authorizers on `reviews`.
     pub(crate) fn new(runtime: Handle, reviews: Handle, metrics: Arc<Metrics>) -> Self {
-        let limiters = Arc::new(Limiters::new(&metrics));
-        let provider = Arc::new(default_provider());
-        Self { runtime, reviews, provider, metrics, limiters, reload: Arc::default() }
+        Self {
+            runtime,
+            reviews,
+            provider: Arc::new(default_provider()),
+            limiters: Arc::new(Limiters::new(&metrics)),
+            metrics,
+            revocation: RevocationWatch::new(),
+            reload: Arc::default(),
+        }
     }
 }
 
@@ -164,6 +174,7 @@ fn chain(
     deps: &AuthnDeps,
 ) -> Result<AuthnChain, EmptyChain> {
     let audiences = &settings.audiences;
+    let revocation = ClusterRevocation::new(&settings.revocation, &deps.revocation, &deps.metrics);
     let mut members: Vec<Box<dyn RequestAuthenticator>> = Vec::new();
     if let Some(request_header) = &settings.request_header {
         let verifier =
@@ -175,7 +186,7 @@ fn chain(
         members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
     }
     let Some(union) = token_union(tokens, UnionErrorPolicy::Continue) else {
-        return AuthnChain::new(members, settings.anonymous.authenticator());
+        return AuthnChain::new(members, settings.anonymous.authenticator(), revocation);
     };
     let cached = CachedTokens::new(
         Arc::new(AuthenticatedGroupAdder::new(union)),
@@ -187,7 +198,7 @@ fn chain(
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(cached);
     members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&tokens)))));
     members.push(Box::new(WebSocketAuthenticator::new(Box::new(Arc::clone(&tokens)))));
-    Ok(AuthnChain::new(members, settings.anonymous.authenticator())?.with_token_review(tokens))
+    Ok(AuthnChain::new(members, settings.anonymous.authenticator(), revocation)?.with_token_review(tokens))
 }
 
 /// The token authenticators in kube-apiserver's order.

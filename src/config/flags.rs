@@ -16,6 +16,7 @@ pub use super::authorization_flags::AuthorizationFlags;
 pub use super::controller_flags::{ControllerFlags, SignerProfileKeys};
 pub use super::limit_flags::LimitFlags;
 use super::sections::GivenFlags;
+use crate::authn::revocation::crls::CrlFailurePolicy;
 use crate::authz::impersonation::ImpersonationBy;
 use crate::user::IdentityMode;
 
@@ -124,6 +125,21 @@ pub struct AuthenticationFlags {
     #[arg(long, value_name = "FILE")]
     #[serde(rename = "clientCAFile")]
     pub client_ca_file: Option<PathBuf>,
+    /// File with CRLs of the CAs in --client-ca-file and --requestheader-client-ca-file, PEM or DER. Repeat for several
+    /// files. A chain with a certificate on one of them is refused. Certificates of a CA without a CRL are not checked.
+    #[arg(long, value_name = "FILE")]
+    #[serde(rename = "clientCACRLFile")]
+    pub client_ca_crl_file: Vec<PathBuf>,
+    /// What to do with client certificates while the CRL of their CA is stale, because its nextUpdate has passed. `Fail`:
+    /// refuse them. `Ignore`: accept those that the stale CRL does not list.
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = CrlFailurePolicy::Fail)]
+    #[serde(rename = "clientCACRLFailurePolicy", with = "super::sections::by_flag_name")]
+    pub client_ca_crl_failure_policy: CrlFailurePolicy,
+    /// File with denied credentials, a line for each: X509SHA256=HEX, JTI=ID (as in the extra value
+    /// authentication.kubernetes.io/credential-id), serial=HEX issuer="NAME", or user=NAME. Changes take effect within a
+    /// second.
+    #[arg(long, value_name = "FILE")]
+    pub credential_deny_list_file: Option<PathBuf>,
     /// File with static bearer tokens: CSV lines of token,user,uid[,"group1,group2"].
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,

@@ -21,7 +21,7 @@ use advice::{meaning, plain, suggestion};
 
 /// The acronyms that keys write in capitals, except at their beginning.
 // kubernetes: contributors/devel/sig-architecture/api-conventions.md, naming conventions
-const ACRONYMS: [&str; 8] = ["ca", "id", "jwks", "sni", "ttl", "uid", "uri", "url"];
+const ACRONYMS: [&str; 9] = ["ca", "crl", "id", "jwks", "sni", "ttl", "uid", "uri", "url"];
 
 /// The key of a flag in the configuration file: `client-ca-file` is `clientCAFile`. The prefix `backend-` is omitted,
 /// because the file has these keys in an entry of `clusters`; so is `admission-` of our own flags, in `admission`.

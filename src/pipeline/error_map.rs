@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_audit::sink::NotStored;
 
 use crate::authn::AuthnError;
+use crate::authn::revocation::Revoked;
 use crate::authz::impersonation::{BadImpersonation, ImpersonationError};
 use crate::authz::{AccessRefusal, ReviewError};
 use crate::backend::pool::SendError;
@@ -42,6 +43,8 @@ pub(super) enum Refusal {
     BadImpersonation(#[from] BadImpersonation),
     #[error("the impersonated user cannot be forwarded: {0}")]
     UnencodableImpersonation(#[source] UnencodableIdentity),
+    #[error("the impersonated user is revoked: {0}")]
+    RevokedImpersonation(#[source] Revoked),
     #[error(transparent)]
     Impersonation(#[from] ImpersonationError),
     #[error("{NotStored}")]
@@ -99,6 +102,13 @@ impl Refusal {
             Self::BadImpersonation(bad) => Status::bad_impersonation(bad.to_string()),
             Self::UnencodableImpersonation(cause) => Status::bad_impersonation(cause.to_string()),
             Self::TooManyRequests(_) => Status::too_many_requests(RETRY_AFTER_SECONDS),
+            Self::RevokedImpersonation(_) => Status {
+                nosniff: true,
+                ..Status::new(
+                    Reason::Forbidden,
+                    "forbidden: the user or credential to impersonate is on this gateway's deny list",
+                )
+            },
             Self::Impersonation(ImpersonationError::Unanswered(error)) => unanswered_status(error),
             Self::Access(AccessRefusal::Unanswered(error)) => undecided_status(error),
             Self::Prepare(PrepareError::DotSegment) => Status::bad_request(
@@ -192,6 +202,7 @@ fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
         | ForwardError::RefusedIdentity
         | ForwardError::UnaskedSwitch
         | ForwardError::AnswerTooLarge
+        | ForwardError::UnreadableReview
         | ForwardError::Answer(_) => Status::bad_gateway(audit_id),
         ForwardError::RequestBody(_) => Status::bad_request("the request body is malformed or incomplete"),
         ForwardError::Timeout => Status::timeout(),
@@ -210,6 +221,7 @@ impl ForwardError {
             Self::RefusedIdentity => Some("refused_identity"),
             Self::UnaskedSwitch => Some("unrequested_switch"),
             Self::AnswerTooLarge => Some("response_too_large"),
+            Self::UnreadableReview => Some("unreadable_review"),
             Self::Send(SendError::Busy) | Self::RequestBody(_) => None,
         }
     }

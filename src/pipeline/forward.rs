@@ -73,6 +73,9 @@ pub(crate) enum ForwardError {
     /// The header of the response is larger than clients accept, or a body that the gateway reads exceeds its limit.
     #[error("the backend's response is too large")]
     AnswerTooLarge,
+    /// The answer to a TokenReview has an encoding that the gateway cannot read, so that the deny list cannot be applied.
+    #[error("the backend's TokenReview cannot be read, to compare it with the credential deny list")]
+    UnreadableReview,
     /// A body that the gateway reads broke off.
     #[error("the backend's response broke off: {0}")]
     Answer(#[source] BodyError),

@@ -23,6 +23,7 @@ use crate::authn::ProvenIdentity;
 use crate::authz::NO_TRACE;
 use crate::authz::impersonation::WantedUser;
 use crate::backend::Backend;
+use crate::clock::UnixTime;
 use crate::cluster::Cluster;
 use crate::http::body::Body;
 use crate::http::hop_by_hop::strip_hop_by_hop;
@@ -249,12 +250,18 @@ impl Identified {
     /// Decides the identity under which the request is made: the client's own, or that of a user as whom it may act.
     /// With `--impersonation=backend` the backend decides, and receives the client's `Impersonate-*` headers.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
-    // threat: unauthorized-impersonation
-    pub(super) async fn impersonate(self, client: IpAddr) -> Result<Impersonated, Refusal> {
+    // threat: unauthorized-impersonation, revoked-credential
+    pub(super) async fn impersonate(self, client: IpAddr, now: UnixTime) -> Result<Impersonated, Refusal> {
         let Self { data, identity: requester, impersonate } = self;
         impersonate.check_known()?;
         let mode = data.cluster().backend.identity();
+        let revocation = data.cluster().authn.chain.revocation();
         let Some(impersonator) = &data.cluster().impersonator else {
+            if revocation.has_deny_list()
+                && let Some(wanted) = WantedUser::of(impersonate.headers())?
+            {
+                revocation.check_user(&wanted.user(), now).map_err(Refusal::RevokedImpersonation)?;
+            }
             let identity = requester.clone().encode(mode)?;
             return Ok(Impersonated { data, identity, requester, impersonate, constraint: None });
         };
@@ -267,7 +274,9 @@ impl Identified {
                 let deciding = impersonator.impersonate(&asker, &requester, &wanted, data.info(), &NO_TRACE);
                 let impersonated = within(data.deadline(), deciding).await??;
                 constraint = impersonated.constraint();
-                impersonated.identity.encode(mode).map_err(Refusal::UnencodableImpersonation)?
+                let user = impersonated.identity;
+                revocation.check_user(&user, now).map_err(Refusal::RevokedImpersonation)?;
+                user.encode(mode).map_err(Refusal::UnencodableImpersonation)?
             }
         };
         let impersonate = ImpersonateHeaders::default();

@@ -4,6 +4,7 @@
 //! authenticates the token if it can. Only if it responds with "not authenticated", the cluster's token authenticators
 //! review the token, by the same rules as for a request that carries it, and the gateway writes the result into the
 //! response, in the response's encoding. So a client learns about a token only if the backend authorizes the review.
+//! If the backend responds with "authenticated", the deny list of the cluster may still refuse the user or the token.
 //!
 //! Follows `k8s.io/kubernetes/pkg/registry/authentication/tokenreview/storage.go`. The token is never logged, and the
 //! client's own credentials are not used.
@@ -39,7 +40,8 @@ pub(crate) struct PendingReview {
 }
 
 impl PendingReview {
-    /// The review that a request asks for; `None` if it is not a review, or the cluster has no token authenticators.
+    /// The review that a request asks for; `None` if it is not a review, or the cluster has neither token authenticators
+    /// nor a deny list.
     pub(crate) fn of(authorized: &Authorized) -> Option<Self> {
         let info = authorized.info();
         if info.verb() != "create" {
@@ -50,31 +52,46 @@ impl PendingReview {
         let is_review = (group, version, resource) == ("authentication.k8s.io", "v1", "tokenreviews")
             && [namespace, subresource, name].iter().all(|part| part.is_empty());
         let cluster = authorized.cluster();
-        (is_review && cluster.authn.chain.reviews_tokens())
+        let chain = &cluster.authn.chain;
+        (is_review && (chain.reviews_tokens() || chain.revocation().has_deny_list()))
             .then(|| Self { cluster: Arc::clone(cluster), deadline: authorized.deadline() })
     }
 
-    /// Writes the gateway's result into a response that says "not authenticated". Other responses pass unchanged.
-    // threat: token-oracle
+    /// Writes the gateway's result into a response that says "not authenticated", or that authenticates a denied user.
+    /// Other responses pass unchanged, but with a deny list only those that the gateway can read.
+    // threat: token-oracle, revoked-credential
     pub(crate) async fn complete(
         self,
         response: Response<Body>,
         now: UnixTime,
     ) -> Result<Response<Body>, ForwardError> {
-        // kube-apiserver compresses responses above 128 KiB only, and no issuer's token is that large.
-        if response.status() != StatusCode::CREATED || response.headers().contains_key(CONTENT_ENCODING) {
+        if response.status() != StatusCode::CREATED {
             return Ok(response);
+        }
+        let revocation = self.cluster.authn.chain.revocation();
+        // kube-apiserver compresses responses above 128 KiB only, and no issuer's token is that large.
+        if response.headers().contains_key(CONTENT_ENCODING) {
+            let passes = !revocation.has_deny_list();
+            return if passes { Ok(response) } else { Err(ForwardError::UnreadableReview) };
         }
         let (mut head, body) = response.into_parts();
         let bytes = read_body(body).await?;
         let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-        let Some(document) = Document::read(content_type, &bytes).filter(Document::is_refused) else {
-            return Ok(Response::from_parts(head, Body::bytes(bytes)));
+        let document = match Document::read(content_type, &bytes) {
+            Some(document) => document,
+            None if revocation.has_deny_list() && !Document::is_readable(content_type) => {
+                return Err(ForwardError::UnreadableReview);
+            }
+            None => return Ok(Response::from_parts(head, Body::bytes(bytes))),
         };
-        let reviewing = self.review_token(&document, now);
-        let status = match self.deadline {
-            Some(deadline) => timeout_at(deadline, reviewing).await.map_err(|_| ForwardError::Timeout)?,
-            None => reviewing.await,
+        let status = if let Some(user) = document.authenticated_user() {
+            revocation.check_user(&user, now).err().map(|revoked| Status::refused(revoked.text()))
+        } else {
+            let reviewing = self.review_token(&document, now);
+            match self.deadline {
+                Some(deadline) => timeout_at(deadline, reviewing).await.map_err(|_| ForwardError::Timeout)?,
+                None => reviewing.await,
+            }
         };
         let bytes = status.and_then(|status| document.answered(&status)).unwrap_or(bytes);
         head.headers.remove(CONTENT_LENGTH);

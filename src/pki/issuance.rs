@@ -12,6 +12,7 @@
 pub(crate) mod alt_names;
 pub(crate) mod authority;
 pub(crate) mod ca;
+pub(crate) mod crl;
 pub(crate) mod dns;
 pub(crate) mod issue;
 pub(crate) mod limits;

@@ -8,9 +8,11 @@ pub(crate) mod alt_names;
 pub(crate) mod bundle;
 pub(crate) mod certificate;
 pub(crate) mod constraints;
+pub(crate) mod crl;
 pub(crate) mod der;
 pub(crate) mod key_pair;
 pub(crate) mod name;
+pub(crate) mod name_text;
 mod policy;
 pub(crate) mod signature;
 pub(crate) mod time;
@@ -18,5 +20,6 @@ pub(crate) mod verify;
 
 pub use bundle::{BundleError, CaBundle};
 pub(crate) use certificate::ParseError;
+pub(crate) use crl::Crl;
 pub(crate) use key_pair::{CertificateKeyPair, KeyPairError};
 pub(crate) use verify::VerifyError;

@@ -158,6 +158,8 @@ impl Reloader {
         let next = Arc::new(next);
         self.live.swap(Arc::clone(&next));
         self.deps.metrics.config.reloaded(next.generation, self.clock.now());
+        // The CRLs may have changed, or the file of a deny list.
+        self.deps.revocation.note_change();
         info!(generation = next.generation, "configuration reloaded");
         for cluster in next.clusters() {
             if cluster.pending_backend.is_some() {

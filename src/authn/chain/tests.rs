@@ -15,7 +15,11 @@ fn chain(verdicts: Vec<AuthnVerdict>, anonymous: bool) -> Result<AuthnChain, Emp
         .into_iter()
         .map(|verdict| -> Box<dyn RequestAuthenticator> { Box::new(Fixed(verdict)) })
         .collect();
-    AuthnChain::new(members, anonymous.then(|| AnonymousAuthenticator::new([])))
+    AuthnChain::new(
+        members,
+        anonymous.then(|| AnonymousAuthenticator::new([])),
+        ClusterRevocation::disabled(),
+    )
 }
 
 fn authenticate(chain: &AuthnChain, request: &TestRequest) -> Result<Authenticated, AuthnError> {

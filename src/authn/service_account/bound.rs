@@ -52,7 +52,13 @@ impl BoundTokenAuthenticator {
         checks.pass(Check::Other("user"), || user.name.clone());
         let expires = public.expiry.and_then(|date| u64::try_from(date.0).ok());
         let expires = expires.map(|seconds| UnixTime::from_secs(seconds).saturating_add(LEEWAY));
-        Ok(Some(Authenticated { user: user.into(), audiences, method: AuthnMethod::ServiceAccount, expires }))
+        Ok(Some(Authenticated {
+            user: user.into(),
+            audiences,
+            method: AuthnMethod::ServiceAccount,
+            certificates: None,
+            expires,
+        }))
     }
 
     /// Checks that every bound object exists.

@@ -83,6 +83,7 @@ impl LegacyTokenAuthenticator {
             user: user.into(),
             audiences,
             method: AuthnMethod::LegacyServiceAccount,
+            certificates: None,
             expires: None,
         }))
     }

@@ -9,6 +9,7 @@ use http::header::HeaderValue;
 
 use crate::go::extra_key::decode_extra_key;
 use crate::go::quote::Quoted;
+use crate::user::UserInfo;
 
 const EXTRA_PREFIX: &str = "impersonate-extra-";
 /// The longest value: hundreds of questions may wait, and each holds one.
@@ -65,6 +66,13 @@ impl WantedUser {
             (true, false) => Ok(None),
             (false, _) => Ok(Some(wanted)),
         }
+    }
+}
+
+impl WantedUser {
+    /// The name and extra values as a user.
+    pub(crate) fn user(&self) -> UserInfo {
+        UserInfo { extra: self.extra.clone(), ..UserInfo::named(&self.name) }
     }
 }
 

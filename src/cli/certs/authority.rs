@@ -79,12 +79,33 @@ impl AuthorityFlags {
     pub(super) fn open(&self, profile: &IssuanceProfile) -> Result<IssuingCa, CommandError> {
         let (certificate, key) = match (&self.ca_cert, &self.ca_key, profile) {
             (Some(certificate), Some(key), _) => (certificate.clone(), AuthorityKeySource::parse(key)),
-            (.., IssuanceProfile::BuiltIn(kind)) => self.created(kind.role())?,
+            (.., IssuanceProfile::BuiltIn(kind)) => self.created(Some(kind.role()))?,
             (.., IssuanceProfile::File(profile)) => profile.ca_files()?,
         };
-        let authority = match &key {
-            AuthorityKeySource::File(file) => self.with_key_file(&certificate, file)?,
-            AuthorityKeySource::Pkcs11(_) => CertificateAuthority::load(&certificate, &key)
+        self.load(&certificate, &key)
+    }
+
+    /// The certificate file of the CA of `init` with this role, `None` for the root, or that of --ca-cert.
+    pub(super) fn certificate_of(&self, role: Option<CaRole>) -> Result<PathBuf, CommandError> {
+        match &self.ca_cert {
+            Some(certificate) => Ok(certificate.clone()),
+            None => Ok(self.created(role)?.0),
+        }
+    }
+
+    /// Loads the CA of `init` with this role, `None` for the root, or that of --ca-cert.
+    pub(super) fn open_role(&self, role: Option<CaRole>) -> Result<IssuingCa, CommandError> {
+        let (certificate, key) = match (&self.ca_cert, &self.ca_key) {
+            (Some(certificate), Some(key)) => (certificate.clone(), AuthorityKeySource::parse(key)),
+            _ => self.created(role)?,
+        };
+        self.load(&certificate, &key)
+    }
+
+    fn load(&self, certificate: &Path, key: &AuthorityKeySource) -> Result<IssuingCa, CommandError> {
+        let authority = match key {
+            AuthorityKeySource::File(file) => self.with_key_file(certificate, file)?,
+            AuthorityKeySource::Pkcs11(_) => CertificateAuthority::load(certificate, key)
                 .map_err(|error| CommandError::Failed(error.to_string()))?,
         };
         let chain = if authority.certificate().raw_subject == authority.certificate().issuer {
@@ -92,13 +113,13 @@ impl AuthorityFlags {
         } else {
             authority.certificate_pem().to_owned()
         };
-        Ok(IssuingCa { authority, index: IssuanceIndex::beside(&certificate), chain })
+        Ok(IssuingCa { authority, index: IssuanceIndex::beside(certificate), chain })
     }
 
     /// The files of a CA of `init`.
-    fn created(&self, role: CaRole) -> Result<(PathBuf, AuthorityKeySource), CommandError> {
-        let [certificate, key] =
-            ["crt", "key"].map(|extension| self.dir.join(role.file()).with_extension(extension));
+    fn created(&self, role: Option<CaRole>) -> Result<(PathBuf, AuthorityKeySource), CommandError> {
+        let [certificate, key] = ["crt", "key"]
+            .map(|extension| self.dir.join(role.map_or(ROOT, CaRole::file)).with_extension(extension));
         if is_missing(&certificate) {
             return Err(CommandError::Failed(format!(
                 "{}: there is no such CA; create one with: portcullis certs init --dir {}, or give another one with \

@@ -95,6 +95,11 @@ impl IssuanceIndex {
         &self.path
     }
 
+    /// Locks the index while a command works with it.
+    pub(super) fn lock(&self) -> Result<File, IndexError> {
+        self.locked(LOCK_TIMEOUT)
+    }
+
     /// Appends a line per entry, and syncs the file.
     pub(super) fn record(&self, entries: &[IndexEntry]) -> Result<(), IndexError> {
         self.record_within(entries, LOCK_TIMEOUT)

@@ -13,12 +13,15 @@ use super::super::cluster::runtime;
 use super::super::explain::{Credential, Explainer};
 use super::super::{failed, misconfigured};
 use crate::authn::chain::AuthnChain;
+use crate::authn::revocation::watch::RevocationWatch;
+use crate::authn::revocation::{ClusterRevocation, RevocationSettings};
 use crate::authn::settings::Authentication;
 use crate::authn::x509::X509Authenticator;
 use crate::clock::Clock;
 use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::resolve;
 use crate::config::{ConfigError, ConfigErrors};
+use crate::metrics::Metrics;
 use crate::pki::x509::CaBundle;
 use crate::user::IdentityMode;
 
@@ -48,7 +51,7 @@ pub(in crate::cli) struct CertificateVerifyFlags {
 }
 
 pub(super) fn run(flags: &CertificateVerifyFlags) -> ExitCode {
-    let (cluster, identity, bundle) = match trusted(flags) {
+    let (cluster, identity, bundle, revocation) = match trusted(flags) {
         Ok(trusted) => trusted,
         Err(errors) => return misconfigured(&errors),
     };
@@ -57,7 +60,9 @@ pub(super) fn run(flags: &CertificateVerifyFlags) -> ExitCode {
         Err(problem) => return failed(&problem),
     };
     let settings = Authentication { client_ca: Some(Arc::clone(&bundle)), ..Authentication::default() };
-    let chain = match AuthnChain::new(vec![Box::new(X509Authenticator::new(bundle))], None) {
+    let (watch, metrics) = (RevocationWatch::new(), Arc::new(Metrics::new()));
+    let revocation = ClusterRevocation::new(&revocation, &watch, &metrics);
+    let chain = match AuthnChain::new(vec![Box::new(X509Authenticator::new(bundle))], None, revocation) {
         Ok(chain) => chain,
         Err(error) => return failed(&error.to_string()),
     };
@@ -78,8 +83,10 @@ pub(super) fn run(flags: &CertificateVerifyFlags) -> ExitCode {
     if explanation.authenticated { printed } else { ExitCode::FAILURE }
 }
 
-/// The name of the cluster, its identity mode, and the CAs of its clients.
-fn trusted(flags: &CertificateVerifyFlags) -> Result<(String, IdentityMode, Arc<CaBundle>), ConfigErrors> {
+/// The name of the cluster, its identity mode, the CAs of its clients, and what revokes certificates.
+type Trusted = (String, IdentityMode, Arc<CaBundle>, RevocationSettings);
+
+fn trusted(flags: &CertificateVerifyFlags) -> Result<Trusted, ConfigErrors> {
     let wrong = |error: ConfigError| ConfigErrors(vec![error]);
     if let Some(file) = &flags.client_ca_file {
         let read = std::fs::read(file).map_err(|error| error.to_string());
@@ -88,7 +95,14 @@ fn trusted(flags: &CertificateVerifyFlags) -> Result<(String, IdentityMode, Arc<
             ConfigError::new("client-ca-file", problem).in_file(file).fix("give the CAs of clients, PEM")
         };
         return bundle
-            .map(|bundle| ("default".to_owned(), IdentityMode::RequestHeader, Arc::new(bundle)))
+            .map(|bundle| {
+                (
+                    "default".to_owned(),
+                    IdentityMode::RequestHeader,
+                    Arc::new(bundle),
+                    RevocationSettings::default(),
+                )
+            })
             .map_err(|problem| wrong(unreadable(problem)));
     }
     let config = flags.config.iter().map(|file| file.as_os_str().to_owned());
@@ -112,5 +126,6 @@ fn trusted(flags: &CertificateVerifyFlags) -> Result<(String, IdentityMode, Arc<
         let problem = format!("cluster {} does not accept client certificates", cluster.name);
         return Err(wrong(ConfigError::new("client-ca-file", problem).fix("set clientCAFile")));
     };
-    Ok((cluster.name.clone(), cluster.backend.identity, Arc::clone(bundle)))
+    let revocation = cluster.authentication.revocation.clone();
+    Ok((cluster.name.clone(), cluster.backend.identity, Arc::clone(bundle), revocation))
 }

@@ -2,6 +2,7 @@
 //! kube-apiserver's.
 
 mod oidc;
+mod revocation;
 mod service_account;
 mod webhook;
 
@@ -59,6 +60,7 @@ impl ConfigResolver<'_> {
                     .fix(format!("give {certificates}, {tokens} or {front_proxies}")),
             );
         }
+        let revocation = self.revocation(given, client_ca.as_deref(), request_header.as_ref());
         let mut audiences = listed(&flags.api_audiences);
         if audiences.is_empty() {
             audiences.clone_from(&flags.service_account_issuer);
@@ -72,6 +74,7 @@ impl ConfigResolver<'_> {
             jwt,
             webhook: self.webhook(given),
             anonymous,
+            revocation,
             audiences: audiences.into_iter().map(Audience).collect(),
             ends_streams: flags.terminate_streams_on_credential_expiry,
         }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::authn::Authenticated;
 use crate::http::encoding::{self, Envelope};
+use crate::user::UserInfo;
 
 const KIND: &str = "TokenReview";
 
@@ -135,11 +136,18 @@ struct Review {
     status: Status,
 }
 
+/// The media types that [`Document::read`] parses.
+const READABLE: [&[u8]; 3] =
+    [b"application/json", b"application/yaml", b"application/vnd.kubernetes.protobuf"];
+
+fn media_type(content_type: &[u8]) -> &[u8] {
+    content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
+}
+
 impl Document {
     /// Parses a response; `None` if it is not a review or the encoding is unknown.
     pub(super) fn read(content_type: &[u8], bytes: &[u8]) -> Option<Self> {
-        let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-        match media_type {
+        match media_type(content_type) {
             b"application/json" => {
                 let mut review = serde_json::from_slice::<Box<JsonReview>>(bytes).ok()?;
                 let spec = serde_json::from_str::<Spec>(review.spec.get()).ok()?;
@@ -176,9 +184,17 @@ impl Document {
         &self.status
     }
 
-    /// Whether the backend has not authenticated the token.
-    pub(super) fn is_refused(&self) -> bool {
-        !self.status.authenticated
+    /// Whether a response of this content type can be parsed. Types that kube-apiserver sends beside them (`as=Table`)
+    /// are forms of these, without a status.
+    pub(super) fn is_readable(content_type: &[u8]) -> bool {
+        READABLE.contains(&media_type(content_type))
+    }
+
+    /// The name and extra values of the user, if the backend has authenticated the token.
+    pub(super) fn authenticated_user(&self) -> Option<UserInfo> {
+        let Status { authenticated, user: User { username, extra, .. }, .. } = &self.status;
+        let extra = extra.iter().map(|Extra { key, values }| (key.clone(), values.items.clone()));
+        authenticated.then(|| UserInfo { extra: extra.collect(), ..UserInfo::named(username) })
     }
 
     /// Encodes the document with another status; `None` if that fails.
@@ -237,6 +253,11 @@ impl Status {
             error: String::new(),
             audiences: found.audiences.iter().map(|audience| audience.0.clone()).collect(),
         }
+    }
+
+    /// The status of a token that is not authenticated.
+    pub(super) fn refused(error: &str) -> Self {
+        Self { error: error.to_owned(), ..Self::default() }
     }
 
     /// The status of a token that is not authenticated, with the gateway's errors added to the backend's, as one server

@@ -7,6 +7,7 @@ use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
 use secrecy::zeroize::Zeroizing;
 
+use super::crl::{CrlPlan, SignCrlError};
 use super::issue::{
     CertificateFingerprint, CertificateIssuer, IssuanceRequest, IssueError, IssuedCertificate,
     PreparedCertificate,
@@ -314,6 +315,11 @@ impl CertificateAuthority {
     /// Signs a certificate that this CA prepared. Blocks: async callers must use a blocking thread.
     pub fn issue(&self, prepared: PreparedCertificate) -> Result<IssuedCertificate, IssueError> {
         self.issuer.issue(prepared, self.key.as_ref())
+    }
+
+    /// Signs a CRL. Blocks, as [`issue`](Self::issue) does.
+    pub(crate) fn sign_crl(&self, plan: &CrlPlan<'_>) -> Result<Vec<u8>, SignCrlError> {
+        self.issuer.sign_crl(plan, self.key.as_ref())
     }
 }
 

@@ -132,7 +132,7 @@ pub(super) fn signed(
 }
 
 /// Encodes as UTCTime until 2049, then as GeneralizedTime (RFC 5280 §4.1.2.5).
-fn time(since_1970: Duration) -> Result<Time, der::Error> {
+pub(super) fn time(since_1970: Duration) -> Result<Time, der::Error> {
     UtcTime::from_unix_duration(since_1970)
         .map(Time::UtcTime)
         .or_else(|_| GeneralizedTime::from_unix_duration(since_1970).map(Time::GeneralTime))

@@ -43,6 +43,9 @@ pub(crate) struct Certificate {
     pub(crate) spki: Vec<u8>,
     pub(crate) public_key: PublicKey,
     pub(crate) signature: Vec<u8>,
+    /// Whether the parts that the signature does not cover have their only regular encoding. Like Go, the parser accepts
+    /// others: unused bits in the signature, elements after it.
+    pub(crate) is_regular: bool,
     pub(crate) extensions: CertificateExtensions,
 }
 
@@ -83,6 +86,7 @@ pub(crate) struct ExtendedKeyUsage {
 }
 
 pub(crate) const KEY_CERT_SIGN: u16 = 1 << 5;
+pub(crate) const KEY_CRL_SIGN: u16 = 1 << 6;
 
 impl Certificate {
     /// Parses a certificate; `der` must have no trailing data.
@@ -144,7 +148,9 @@ impl Certificate {
         } else {
             CertificateExtensions::default()
         };
-        let signature = outer.bits().ok_or(ParseError("x509: malformed signature"))?.right_aligned();
+        let signature = outer.bits().ok_or(ParseError("x509: malformed signature"))?;
+        let is_regular = signature.is_of_octets() && outer.is_empty();
+        let signature = signature.right_aligned();
         if !input.is_empty() {
             return Err(ParseError("x509: trailing data"));
         }
@@ -161,6 +167,7 @@ impl Certificate {
             spki: spki.to_vec(),
             public_key,
             signature,
+            is_regular,
             extensions,
             der,
         })

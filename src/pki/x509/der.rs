@@ -11,6 +11,7 @@ pub(crate) mod tag {
     pub(crate) const BIT_STRING: u8 = 0x03;
     pub(crate) const OCTET_STRING: u8 = 0x04;
     pub(crate) const OID: u8 = 0x06;
+    pub(crate) const ENUMERATED: u8 = 0x0a;
     pub(crate) const UTF8_STRING: u8 = 0x0c;
     pub(crate) const NUMERIC_STRING: u8 = 0x12;
     pub(crate) const PRINTABLE_STRING: u8 = 0x13;
@@ -191,6 +192,11 @@ impl BitString<'_> {
     /// Whether bit `index` is set; bit 0 is the most significant bit of the first octet.
     pub(crate) fn at(&self, index: usize) -> bool {
         self.bytes.get(index / 8).is_some_and(|octet| octet & (0x80 >> (index % 8)) != 0)
+    }
+
+    /// Whether no bit of the last octet is unused.
+    pub(crate) fn is_of_octets(&self) -> bool {
+        self.unused == 0
     }
 
     /// The bits as octets, shifted right by the number of unused bits.

@@ -93,17 +93,25 @@ enum PathPosition {
     Root,
 }
 
-/// The first and last second in which every certificate of a path is valid.
-pub(crate) type PathValidity = (i64, i64);
+/// A path from a leaf to a trust anchor.
+#[derive(Debug)]
+pub(crate) struct VerifiedPath<'a> {
+    /// The first second in which every certificate is valid.
+    pub(crate) not_before: i64,
+    /// The last second in which every certificate is valid.
+    pub(crate) not_after: i64,
+    /// The certificates, leaf first, trust anchor last. Each but the last was signed by the one after it.
+    pub(crate) certificates: Vec<&'a Certificate>,
+}
 
-/// Finds a path from `leaf` to `bundle`; returns its validity period.
+/// Finds a path from `leaf` to `bundle`.
 // threat: foreign-intermediates
-pub(crate) fn verify(
-    bundle: &CaBundle,
-    leaf: &Certificate,
-    others: &[Certificate],
+pub(crate) fn verify<'a>(
+    bundle: &'a CaBundle,
+    leaf: &'a Certificate,
+    others: &'a [Certificate],
     now: UnixTime,
-) -> Result<PathValidity, VerifyError> {
+) -> Result<VerifiedPath<'a>, VerifyError> {
     check_place(leaf, PathPosition::Leaf, &[], now)?;
     let mut search = PathSearch {
         roots: bundle.certificates(),
@@ -116,13 +124,13 @@ pub(crate) fn verify(
     };
     if bundle.contains(leaf) {
         // The leaf is a trust anchor: the path has no signature to check.
-        if let Some(validity) = search.accept(&[leaf]) {
-            return Ok(validity);
+        if let Some(path) = search.accept(&[leaf]) {
+            return Ok(path);
         }
         return Err(search.refusal().unwrap_or(VerifyError::UnknownAuthority(None)));
     }
     match search.extend(&mut vec![leaf]) {
-        Ok(Some(validity)) => Ok(validity),
+        Ok(Some(path)) => Ok(path),
         Ok(None) => Err(search.refusal().unwrap_or(VerifyError::UnknownAuthority(None))),
         Err(error) => Err(search.refusal().unwrap_or(error)),
     }
@@ -149,7 +157,7 @@ impl<'a> PathSearch<'a> {
     /// Tries every possible issuer of the last certificate of `path`. `Ok(None)`: paths reached a root, but all were
     /// rejected.
     // go: crypto/x509/verify.go, buildChains
-    fn extend(&mut self, path: &mut Vec<&'a Certificate>) -> Result<Option<PathValidity>, VerifyError> {
+    fn extend(&mut self, path: &mut Vec<&'a Certificate>) -> Result<Option<VerifiedPath<'a>>, VerifyError> {
         let Some(child) = path.last().copied() else {
             return Ok(None);
         };
@@ -193,7 +201,7 @@ impl<'a> PathSearch<'a> {
             };
             path.pop();
             match outcome {
-                Ok(Some(validity)) => return Ok(Some(validity)),
+                Ok(Some(found)) => return Ok(Some(found)),
                 Ok(None) => reached = true,
                 Err(error) => {
                     let spent = error == VerifyError::SignatureLimit;
@@ -208,7 +216,7 @@ impl<'a> PathSearch<'a> {
     }
 
     /// Checks a complete path, leaf first.
-    fn accept(&mut self, path: &[&Certificate]) -> Option<PathValidity> {
+    fn accept(&mut self, path: &[&'a Certificate]) -> Option<VerifiedPath<'a>> {
         if !policy::chain_allowed(path) {
             self.refused_policies += 1;
             return None;
@@ -227,9 +235,9 @@ impl<'a> PathSearch<'a> {
             self.refused_name.get_or_insert(reason);
             return None;
         }
-        let from = path.iter().map(|certificate| certificate.not_before).max()?;
-        let until = path.iter().map(|certificate| certificate.not_after).min()?;
-        Some((from, until))
+        let not_before = path.iter().map(|certificate| certificate.not_before).max()?;
+        let not_after = path.iter().map(|certificate| certificate.not_after).min()?;
+        Some(VerifiedPath { not_before, not_after, certificates: path.to_vec() })
     }
 
     /// Why complete paths were rejected, if there were any.
@@ -286,17 +294,25 @@ fn is_repetition(candidate: &Certificate, path: &[&Certificate]) -> bool {
     false
 }
 
+/// Whether basic constraints and key usage let the key of a certificate sign what this usage is for.
 // go: crypto/x509/x509.go, CheckSignatureFrom
-fn check_signature(child: &Certificate, parent: &Certificate) -> Result<(), VerifyError> {
+pub(super) fn check_may_sign(parent: &Certificate, for_usage: u16) -> Result<(), VerifyError> {
     let may_sign = match parent.extensions.basic_constraints {
         Some(constraints) => constraints.is_ca,
         // Versions before 3 have no extensions, so no basic constraints.
         None => parent.version != 3,
     };
     let usage = parent.extensions.key_usage;
-    if !may_sign || usage != 0 && usage & KEY_CERT_SIGN == 0 {
-        return Err(VerifyError::ParentCannotSign);
+    if may_sign && (usage == 0 || usage & for_usage != 0) {
+        Ok(())
+    } else {
+        Err(VerifyError::ParentCannotSign)
     }
+}
+
+// go: crypto/x509/x509.go, CheckSignatureFrom
+fn check_signature(child: &Certificate, parent: &Certificate) -> Result<(), VerifyError> {
+    check_may_sign(parent, KEY_CERT_SIGN)?;
     Ok(parent.public_key.verify(child.algorithm, &child.tbs, &child.signature)?)
 }
 

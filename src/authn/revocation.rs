@@ -1,0 +1,213 @@
+//! Revocation: refuses credentials that are valid in themselves. kube-apiserver has nothing like it; opt-in.
+//!
+//! Two sources: the CRLs of client CAs ([`crls`]), which change with the configuration, and a deny list ([`deny_list`]),
+//! which takes effect within a second ([`watch`]). The chain of authenticators calls [`ClusterRevocation::admit`] for
+//! every success, after every cache, and only its result can become an identity.
+
+pub(crate) mod crls;
+pub(crate) mod deny_list;
+pub(crate) mod path;
+pub(crate) mod watch;
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::Authenticated;
+use crate::clock::UnixTime;
+use crate::metrics::Metrics;
+use crate::user::{Identity, UserInfo};
+use crls::ClientCrls;
+use path::CertificatePath;
+use watch::{LoadedDenyList, RevocationWatch, WatchedDenyList};
+
+/// What revokes the credentials of a cluster.
+#[derive(Debug, Clone, Default)]
+pub struct RevocationSettings {
+    /// The CRLs of client and front-proxy CAs.
+    pub crls: Option<Arc<ClientCrls>>,
+    /// The deny list.
+    pub deny_list: Option<LoadedDenyList>,
+}
+
+/// Decides whether credentials of a cluster are revoked.
+#[derive(Debug, Clone)]
+pub(crate) struct ClusterRevocation {
+    crls: Option<Arc<ClientCrls>>,
+    deny_list: Option<Arc<WatchedDenyList>>,
+    metrics: Option<Arc<Metrics>>,
+}
+
+/// What revoked a credential.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RevocationSource {
+    /// A CRL lists a certificate.
+    Crl,
+    /// A CRL is stale.
+    StaleCrl,
+    /// The deny list.
+    DenyList,
+}
+
+impl RevocationSource {
+    /// The label in metrics.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Crl => "crl",
+            Self::StaleCrl => "stale_crl",
+            Self::DenyList => "deny_list",
+        }
+    }
+}
+
+/// A credential is revoked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct Revoked {
+    source_kind: RevocationSource,
+    text: String,
+}
+
+impl Revoked {
+    pub(super) fn new(source_kind: RevocationSource, text: String) -> Self {
+        Self { source_kind, text }
+    }
+
+    /// What revoked it.
+    pub(crate) fn source(&self) -> RevocationSource {
+        self.source_kind
+    }
+
+    /// The reason, for the log.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// A credential that is not revoked. Only [`ClusterRevocation::admit`] makes one.
+#[derive(Debug)]
+pub(crate) struct UnrevokedCredential(Authenticated);
+
+impl UnrevokedCredential {
+    pub(super) fn into_inner(self) -> Authenticated {
+        self.0
+    }
+}
+
+impl Deref for UnrevokedCredential {
+    type Target = Authenticated;
+
+    fn deref(&self) -> &Authenticated {
+        &self.0
+    }
+}
+
+/// The properties of a credential by which it can be revoked. Cheap to clone: a stream may keep it for hours.
+#[derive(Debug, Clone)]
+#[allow(dead_code, reason = "for the code that ends open streams of revoked credentials")]
+pub(crate) struct RevocableCredential {
+    user: Identity,
+    certificates: Option<Arc<CertificatePath>>,
+}
+
+impl RevocableCredential {
+    #[allow(dead_code, reason = "for the code that ends open streams of revoked credentials")]
+    pub(super) fn of(found: &Authenticated) -> Self {
+        Self { user: found.user.clone(), certificates: found.certificates.clone() }
+    }
+}
+
+impl ClusterRevocation {
+    /// Revokes nothing.
+    #[cfg(test)]
+    pub(crate) fn disabled() -> Self {
+        Self { crls: None, deny_list: None, metrics: None }
+    }
+
+    /// By these settings; `watch` keeps the deny list up to date.
+    pub(crate) fn new(
+        settings: &RevocationSettings,
+        watch: &RevocationWatch,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        if let Some(crls) = &settings.crls {
+            watch.observe_crls(crls);
+        }
+        Self {
+            crls: settings.crls.clone(),
+            deny_list: settings.deny_list.as_ref().map(|loaded| watch.deny_list(loaded)),
+            metrics: Some(Arc::clone(metrics)),
+        }
+    }
+
+    /// Whether credentials can be revoked at all.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.crls.is_some() || self.deny_list.is_some()
+    }
+
+    /// Whether there is a deny list.
+    pub(crate) fn has_deny_list(&self) -> bool {
+        self.deny_list.is_some()
+    }
+
+    /// Lets a credential pass that is not revoked.
+    // threat: revoked-credential
+    pub(crate) fn admit(&self, found: Authenticated, now: UnixTime) -> Result<UnrevokedCredential, Revoked> {
+        self.counted(self.check_parts(&found.user, found.certificates.as_deref(), now))?;
+        Ok(UnrevokedCredential(found))
+    }
+
+    /// Whether a credential that was authenticated before is revoked now. Counts nothing.
+    #[allow(dead_code, reason = "for the code that ends open streams of revoked credentials")]
+    pub(crate) fn check(&self, credential: &RevocableCredential, now: UnixTime) -> Result<(), Revoked> {
+        self.check_parts(&credential.user, credential.certificates.as_deref(), now)
+    }
+
+    /// Whether [`Self::check`] refuses a credential.
+    #[allow(dead_code, reason = "for the code that ends open streams of revoked credentials")]
+    pub(crate) fn is_denied(&self, credential: &RevocableCredential, now: UnixTime) -> bool {
+        self.check(credential, now).is_err()
+    }
+
+    /// Refuses a user that another server authenticated, or as whom a client wants to act, if the deny list has the name
+    /// or the credential.
+    pub(crate) fn check_user(&self, user: &UserInfo, now: UnixTime) -> Result<(), Revoked> {
+        self.counted(self.check_parts(user, None, now))
+    }
+
+    fn check_parts(
+        &self,
+        user: &UserInfo,
+        certificates: Option<&CertificatePath>,
+        now: UnixTime,
+    ) -> Result<(), Revoked> {
+        if let Some(watched) = &self.deny_list {
+            let list = watched.list();
+            let entry = list.denies_user(user, now);
+            let entry = entry.or_else(|| list.denies_path(certificates?, now));
+            if let Some(entry) = entry {
+                let text = format!("the credential is on the deny list, line {}", entry.line);
+                return Err(Revoked::new(RevocationSource::DenyList, text));
+            }
+            // threat: re-encoded-certificate
+            let odd = certificates.iter().flat_map(|path| path.certificates()).any(|one| !one.is_regular);
+            if odd && list.has_digests() {
+                let text = "the certificate is encoded irregularly, so that its digest cannot be compared with the deny list";
+                return Err(Revoked::new(RevocationSource::DenyList, text.to_owned()));
+            }
+        }
+        match (&self.crls, certificates) {
+            (Some(crls), Some(path)) => crls.check(path, now),
+            _ => Ok(()),
+        }
+    }
+
+    fn counted(&self, result: Result<(), Revoked>) -> Result<(), Revoked> {
+        if let (Err(revoked), Some(metrics)) = (&result, &self.metrics) {
+            metrics.revocation.revoked.with_label_values(&[revoked.source().name()]).inc();
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests;
