@@ -217,24 +217,24 @@ impl EncodedEvent {
         self.0.len()
     }
 
-    /// The event without `kind` and `apiVersion`, without its opening brace.
-    fn fields(&self) -> &[u8] {
-        let fields = self.0.get(EVENT_HEAD.len() + 1..).unwrap_or_default();
-        fields.strip_suffix(b"\n").unwrap_or(fields)
-    }
-
-    /// An `EventList` with these events.
-    pub fn list<'a>(events: impl IntoIterator<Item = &'a Self> + Clone) -> Bytes {
-        let items: usize = events.clone().into_iter().map(|event| event.fields().len() + 2).sum();
+    /// An `EventList` with the events of these [lines](Self::line).
+    pub fn list<'a>(lines: impl IntoIterator<Item = &'a Bytes> + Clone) -> Bytes {
+        let items: usize = lines.clone().into_iter().map(|line| fields(line).len() + 2).sum();
         let mut list = Vec::with_capacity(LIST_HEAD.len() + items + LIST_TAIL.len());
         list.extend_from_slice(LIST_HEAD);
-        for (at, event) in events.into_iter().enumerate() {
+        for (at, line) in lines.into_iter().enumerate() {
             list.extend_from_slice(if at == 0 { b"{" } else { b",{" });
-            list.extend_from_slice(event.fields());
+            list.extend_from_slice(fields(line));
         }
         list.extend_from_slice(LIST_TAIL);
         list.into()
     }
+}
+
+/// A line without `kind` and `apiVersion`, without its opening brace.
+fn fields(line: &[u8]) -> &[u8] {
+    let fields = line.get(EVENT_HEAD.len() + 1..).unwrap_or_default();
+    fields.strip_suffix(b"\n").unwrap_or(fields)
 }
 
 impl Event {
@@ -251,6 +251,10 @@ impl Event {
             *brace = b',';
         }
         json.push(b'\n');
+        if json.capacity() - json.len() > json.len() / 4 {
+            // The buffers count lengths.
+            json.shrink_to_fit();
+        }
         EncodedEvent(json.into())
     }
 
