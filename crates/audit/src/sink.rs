@@ -29,8 +29,8 @@ use crate::event::{EncodedEvent, Event, Level};
 pub use clock::WallClock;
 pub use observer::{DropCause, NoObserver, Observer, Plugin, SinkKind};
 pub use options::{
-    BatchOptions, Format, LogOptions, Mode, RotationOptions, STANDARD_OUTPUT, ThrottleOptions, TruncateOptions,
-    WebhookOptions,
+    BatchOptions, Format, LogOptions, Mode, RotationOptions, STANDARD_OUTPUT, ThrottleOptions,
+    TruncateOptions, WebhookOptions,
 };
 use queue::{HARD_LIMIT, Queue, Record};
 use registry::SinkUser;

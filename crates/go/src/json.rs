@@ -95,7 +95,11 @@ impl Formatter for GoFormatter {
         writer.write_all(rest.as_bytes())
     }
 
-    fn write_raw_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+    fn write_raw_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
         write_compact(writer, fragment.as_bytes())
     }
 

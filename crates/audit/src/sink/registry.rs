@@ -24,9 +24,9 @@ const WRITE_SIZE: usize = 1 << 20;
 
 /// All backends of a process. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct SinkRegistry(Arc<Registry>);
+pub struct SinkRegistry(pub(super) Arc<Registry>);
 
-struct Registry {
+pub(super) struct Registry {
     observer: Arc<dyn Observer>,
     clock: WallClock,
     runtime: Handle,
@@ -199,6 +199,12 @@ impl Registry {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether no sink is open.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// The sink with this key, started if there is none.
     fn open(
         self: &Arc<Self>,
@@ -234,12 +240,7 @@ impl Registry {
         Ok(Sink::Log(log))
     }
 
-    fn start_webhook(
-        self: &Arc<Self>,
-        options: &WebhookOptions,
-        post: &Arc<dyn Post>,
-        key: SinkKey,
-    ) -> Sink {
+    fn start_webhook(self: &Arc<Self>, options: &WebhookOptions, post: &Arc<dyn Post>, key: SinkKey) -> Sink {
         let losses = self.losses(SinkKind::Webhook, options.name.clone());
         let queue = Queue::new(webhook_queue(options), losses);
         let webhook = Arc::new(Webhook::new(queue, Arc::clone(post), options.initial_backoff));

@@ -116,7 +116,8 @@ impl Webhook {
         let mut backoff = self.connection().initial_backoff;
         for attempt in 1.. {
             let connection = self.connection();
-            let late = || PostError { text: format!("no answer within {POST_TIMEOUT:?}"), is_retryable: true };
+            let late =
+                || PostError { text: format!("no answer within {POST_TIMEOUT:?}"), is_retryable: true };
             let posted = timeout(POST_TIMEOUT, connection.post.post(body.clone())).await;
             match posted.unwrap_or_else(|_| Err(late())) {
                 Err(error) if error.is_retryable && attempt < MAX_ATTEMPTS => {
