@@ -1,11 +1,16 @@
-//! An audit event, `audit.k8s.io/v1` `Event`.
+//! An audit event, `audit.k8s.io/v1` `Event`, and its encodings: JSON byte for byte as Go writes it, and the legacy line.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use portcullis_go::time::Date;
+use bytes::Bytes;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use portcullis_go::json::encode_into;
+use portcullis_go::quote::Quoted;
+use portcullis_go::time::{Date, Time};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -184,4 +189,146 @@ fn micro_time<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, 
     serializer.collect_str(&format_args!(
         "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z"
     ))
+}
+
+/// The annotation of an event that was too large with its objects.
+// apiserver: plugin/pkg/audit/truncate/truncate.go
+const TRUNCATED: &str = "audit.k8s.io/truncated";
+
+/// What comes before the fields of an event that is no item of a list.
+const EVENT_HEAD: &[u8] = br#"{"kind":"Event","apiVersion":"audit.k8s.io/v1""#;
+const LIST_HEAD: &[u8] = br#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#;
+const LIST_TAIL: &[u8] = b"]}\n";
+/// About the size of an event without its objects.
+const USUAL_SIZE: usize = 1024;
+
+/// An event as JSON: encoded once, written as a line to the log and as an item to the webhook.
+#[derive(Debug, Clone)]
+pub struct EncodedEvent(Bytes);
+
+impl EncodedEvent {
+    /// The event with `kind` and `apiVersion`, and a newline.
+    pub fn line(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// The size that truncation compares with its limits: that of [`Self::line`].
+    pub fn size(&self) -> usize {
+        self.0.len()
+    }
+
+    /// An `EventList` with the events of these [lines](Self::line).
+    pub fn list<'a>(lines: impl IntoIterator<Item = &'a Bytes> + Clone) -> Bytes {
+        let items: usize = lines.clone().into_iter().map(|line| fields(line).len() + 2).sum();
+        let mut list = Vec::with_capacity(LIST_HEAD.len() + items + LIST_TAIL.len());
+        list.extend_from_slice(LIST_HEAD);
+        for (at, line) in lines.into_iter().enumerate() {
+            list.extend_from_slice(if at == 0 { b"{" } else { b",{" });
+            list.extend_from_slice(fields(line));
+        }
+        list.extend_from_slice(LIST_TAIL);
+        list.into()
+    }
+}
+
+/// A line without `kind` and `apiVersion`, without its opening brace.
+fn fields(line: &[u8]) -> &[u8] {
+    let fields = line.get(EVENT_HEAD.len() + 1..).unwrap_or_default();
+    fields.strip_suffix(b"\n").unwrap_or(fields)
+}
+
+impl Event {
+    /// The JSON of the event. Raw objects are compacted and escaped as Go's encoder does.
+    // apimachinery: pkg/runtime/serializer/json/json.go
+    pub fn encode(&self) -> EncodedEvent {
+        let raw = |object: &Option<Arc<RawValue>>| object.as_ref().map_or(0, |object| object.get().len());
+        let objects = raw(&self.request_object) + raw(&self.response_object);
+        let mut json = Vec::with_capacity(objects + objects / 8 + USUAL_SIZE);
+        json.extend_from_slice(EVENT_HEAD);
+        encode_into(&mut json, self);
+        // The opening brace of the fields.
+        if let Some(brace) = json.get_mut(EVENT_HEAD.len()) {
+            *brace = b',';
+        }
+        json.push(b'\n');
+        if json.capacity() - json.len() > json.len() / 4 {
+            // The buffers count lengths.
+            json.shrink_to_fit();
+        }
+        EncodedEvent(json.into())
+    }
+
+    /// The event without its objects, with an annotation that says so.
+    // apiserver: plugin/pkg/audit/truncate/truncate.go, truncate
+    #[must_use]
+    pub fn truncated(&self) -> Self {
+        let mut event = Self { request_object: None, response_object: None, ..self.clone() };
+        event.annotations.insert(TRUNCATED.to_owned(), "true".to_owned());
+        event
+    }
+
+    /// The event as one line of text, with a newline. Its time is in `zone`, as kube-apiserver's is in that of the machine.
+    // apiserver: pkg/audit/format.go, EventString
+    pub fn legacy_line(&self, zone: &TimeZone) -> String {
+        let or_none = |text: &'_ str| if text.is_empty() { "<none>".to_owned() } else { text.to_owned() };
+        let user = or_none(&self.user.username);
+        let groups = if self.user.username.is_empty() || self.user.groups.is_empty() {
+            or_none("")
+        } else {
+            quoted_list(&self.user.groups)
+        };
+        // An impersonated user has groups in Go if it has any.
+        let (as_user, as_groups) = match self.impersonated_user.as_deref() {
+            Some(UserInfo { username, groups, .. }) if !groups.is_empty() => {
+                (username.as_str(), quoted_list(groups))
+            }
+            Some(UserInfo { username, .. }) => (username.as_str(), "<lookup>".to_owned()),
+            None => ("<self>", "<lookup>".to_owned()),
+        };
+        let namespace = or_none(self.object_ref.as_ref().map_or("", |object| &object.namespace));
+        let response = self.response_status.as_ref();
+        let response = response.map_or("<deferred>".to_owned(), |status| status.code.to_string());
+        let ip = self.source_ips.first().map_or("<unknown>", String::as_str);
+        format!(
+            "{} AUDIT: id={} stage={} ip={} method={} user={} groups={} as={} asgroups={} user-agent={} namespace={} \
+             uri={} response=\"{response}\"\n",
+            local_time(self.request_received_timestamp, zone),
+            Quoted(&self.audit_id),
+            Quoted(self.stage.as_str()),
+            Quoted(ip),
+            Quoted(&self.verb),
+            Quoted(&user),
+            Quoted(&groups),
+            Quoted(as_user),
+            Quoted(&as_groups),
+            Quoted(&self.user_agent),
+            Quoted(&namespace),
+            Quoted(&self.request_uri),
+        )
+    }
+}
+
+impl Stage {
+    /// The name in events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RequestReceived => "RequestReceived",
+            Self::ResponseStarted => "ResponseStarted",
+            Self::ResponseComplete => "ResponseComplete",
+            Self::Panic => "Panic",
+        }
+    }
+}
+
+fn quoted_list(texts: &[String]) -> String {
+    let quoted: Vec<_> = texts.iter().map(|text| Quoted(text).to_string()).collect();
+    quoted.join(",")
+}
+
+/// The layout `time.RFC3339Nano` in a time zone.
+fn local_time(time: SystemTime, zone: &TimeZone) -> Time {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    let offset = Timestamp::from_second(seconds).map_or(0, |time| zone.to_offset(time).seconds());
+    Time { seconds, nanoseconds: since.subsec_nanos(), offset }
 }

@@ -1,12 +1,64 @@
 //! The backends that store events: a log file and a webhook, each with its mode.
+//!
+//! [`SinkRegistry`] opens them; [`Sinks`] are those of one cluster in one generation of the configuration. In front of each
+//! backend is a buffer that is bounded in events and in bytes: a backend that is slow, hangs or fails costs events, which
+//! are counted and logged, or, in blocking modes, time. It never costs unbounded memory, and never blocks a thread.
+//!
+//! Beyond kube-apiserver: the events of one buffer have at most 64 MiB; a webhook gets at most 64 lists at a time, none
+//! larger than `max_batch_size` or 10 MiB (one event may be larger).
 
-use std::sync::Arc;
+mod clock;
+mod log;
+mod log_file;
+mod observer;
+mod options;
+mod queue;
+mod registry;
+#[cfg(test)]
+mod tests;
+mod throttle;
+mod webhook;
 
-use crate::event::Event;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
-/// Everything that events of a cluster are stored in: no backend, a log, a webhook, or both.
-#[derive(Debug, Clone, Default)]
-pub struct Sinks {}
+use bytes::Bytes;
+use jiff::tz::TimeZone;
+
+use crate::event::{EncodedEvent, Event, Level};
+pub use clock::WallClock;
+pub use observer::{DropCause, NoObserver, Observer, Plugin, SinkKind};
+pub use options::{
+    BatchOptions, Format, LogOptions, Mode, RotationOptions, STANDARD_OUTPUT, ThrottleOptions,
+    TruncateOptions, WebhookOptions,
+};
+use queue::{HARD_LIMIT, Queue, Record};
+use registry::SinkUser;
+pub use registry::{Generation, SinkError, SinkRegistry};
+pub use webhook::{Post, PostError};
+
+/// Everything that events of a cluster are stored in: no backend, a log, a webhook, or both. Cheap to clone. The backends
+/// store what they have and end after the last clone is dropped.
+#[derive(Clone, Default)]
+pub struct Sinks(Option<Arc<Outlets>>);
+
+struct Outlets {
+    log: Option<Outlet>,
+    webhook: Option<Outlet>,
+    observer: Arc<dyn Observer>,
+}
+
+/// The way of a cluster's events into one backend.
+#[derive(Debug)]
+struct Outlet {
+    kind: SinkKind,
+    mode: Mode,
+    format: Format,
+    truncate: Option<TruncateOptions>,
+    zone: TimeZone,
+    queue: Arc<Queue>,
+    _user: Arc<SinkUser>,
+}
 
 /// An event that had to be stored could not be. The request is refused.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -14,27 +66,142 @@ pub struct Sinks {}
 pub struct NotStored;
 
 impl Sinks {
+    fn new(log: Option<Outlet>, webhook: Option<Outlet>, observer: Arc<dyn Observer>) -> Self {
+        let is_empty = log.is_none() && webhook.is_none();
+        Self((!is_empty).then(|| Arc::new(Outlets { log, webhook, observer })))
+    }
+
     /// Whether there is no backend: nothing is audited.
     pub fn is_empty(&self) -> bool {
-        true
+        self.0.is_none()
     }
 
     /// Waits until there is room for the events of one more request: in `blocking` and `blocking-strict`, while the
     /// backend is slower than the requests. In `batch` it never waits. Long-running requests do not wait either.
-    pub async fn ready(&self) {}
+    pub async fn ready(&self) {
+        for outlet in self.outlets().filter(|outlet| outlet.mode != Mode::Batch) {
+            outlet.queue.room().await;
+        }
+    }
 
     /// Stores the event of the stage `RequestReceived`: in `blocking` and `blocking-strict` it waits for the backend. Only
-    /// `blocking-strict` returns an error, and only if a backend has failed.
+    /// `blocking-strict` returns an error, and only if a backend has failed. Dropping the future takes nothing back.
+    // apiserver: pkg/audit/union.go; all backends work at the same time here
     pub async fn store_first(&self, event: Arc<Event>) -> Result<(), NotStored> {
-        let _ = event;
-        Ok(())
+        let Some(outlets) = &self.0 else { return Ok(()) };
+        outlets.observer.event();
+        let encodings = Encodings::new(event);
+        let log = outlets.log.as_ref().map(|log| log.store_first(log.line(&encodings)));
+        let webhook = outlets.webhook.as_ref().map(|webhook| webhook.store_first(webhook.line(&encodings)));
+        drop(encodings);
+        let (log, webhook) = tokio::join!(optional(log), optional(webhook));
+        let stored = log.and(webhook);
+        if stored.is_err() {
+            outlets.observer.rejected();
+        }
+        stored
     }
 
     /// Stores the event of a later stage, without waiting. It is called from destructors.
     pub fn store(&self, event: Arc<Event>) {
-        let _ = event;
+        let Some(outlets) = &self.0 else { return };
+        outlets.observer.event();
+        let encodings = Encodings::new(event);
+        for outlet in self.outlets() {
+            if let Some(line) = outlet.line(&encodings) {
+                outlet.store(line);
+            }
+        }
     }
 
-    /// Waits until everything that was handed over is stored, or given up.
-    pub async fn flush(&self) {}
+    /// Waits until everything that was handed over is stored, or given up. Meanwhile no event waits for others.
+    pub async fn flush(&self) {
+        let Some(outlets) = &self.0 else { return };
+        let flush = async |outlet: &Option<Outlet>| match outlet {
+            Some(outlet) => outlet.queue.flush().await,
+            None => {}
+        };
+        tokio::join!(flush(&outlets.log), flush(&outlets.webhook));
+    }
+
+    fn outlets(&self) -> impl Iterator<Item = &Outlet> {
+        self.0.iter().flat_map(|outlets| outlets.log.iter().chain(&outlets.webhook))
+    }
+}
+
+async fn optional(stored: Option<impl Future<Output = Result<(), NotStored>>>) -> Result<(), NotStored> {
+    match stored {
+        Some(stored) => stored.await,
+        None => Ok(()),
+    }
+}
+
+impl Outlet {
+    /// The event as this backend stores it; `None` if it is too large, which is no error even in `blocking-strict`.
+    // apiserver: plugin/pkg/audit/truncate/truncate.go, ProcessEvents
+    fn line(&self, encodings: &Encodings) -> Option<Bytes> {
+        let mut json = None;
+        if let Some(TruncateOptions { max_event_size, .. }) = self.truncate {
+            let whole = encodings.json();
+            let is_cut = whole.size() > max_event_size && encodings.event.level >= Level::Request;
+            let fitting = if is_cut { encodings.truncated() } else { whole };
+            if fitting.size() > max_event_size {
+                let losses = self.queue.losses();
+                losses.add(DropCause::TooLarge, 1, &"event is too large even after truncating");
+                return None;
+            }
+            if is_cut {
+                self.queue.losses().observer().truncated(self.kind);
+            }
+            json = Some(fitting);
+        }
+        Some(match self.format {
+            Format::Json => json.unwrap_or_else(|| encodings.json()).line().clone(),
+            Format::Legacy => encodings.event.legacy_line(&self.zone).into(),
+        })
+    }
+
+    async fn store_first(&self, line: Option<Bytes>) -> Result<(), NotStored> {
+        let Some(line) = line else { return Ok(()) };
+        if self.mode == Mode::Batch {
+            self.store(line);
+            return Ok(());
+        }
+        let (record, stored) = Record::awaited(line);
+        self.queue.push(record).await;
+        let stored = stored.await.unwrap_or(false);
+        if stored || self.mode != Mode::BlockingStrict { Ok(()) } else { Err(NotStored) }
+    }
+
+    fn store(&self, line: Bytes) {
+        let times = if self.mode == Mode::Batch { 1 } else { HARD_LIMIT };
+        self.queue.push_now(Record::new(line), times);
+    }
+}
+
+/// The encodings of an event, made at most once for all backends.
+struct Encodings {
+    event: Arc<Event>,
+    json: OnceLock<EncodedEvent>,
+    truncated: OnceLock<EncodedEvent>,
+}
+
+impl Encodings {
+    fn new(event: Arc<Event>) -> Self {
+        Self { event, json: OnceLock::new(), truncated: OnceLock::new() }
+    }
+
+    fn json(&self) -> &EncodedEvent {
+        self.json.get_or_init(|| self.event.encode())
+    }
+
+    fn truncated(&self) -> &EncodedEvent {
+        self.truncated.get_or_init(|| self.event.truncated().encode())
+    }
+}
+
+impl fmt::Debug for Sinks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.outlets()).finish()
+    }
 }

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`duration`] | `time.ParseDuration` | a table that Go printed; twin group `paths`; `crates/cel/tests/reference` |
 //! | [`hex`] | `encoding/hex` | – |
+//! | [`json`] | `encoding/json`: what it writes | `crates/admission/tests/reference`; `crates/audit/tests/reference` |
 //! | [`netip`] | `net/netip` | `crates/cel/tests/reference` |
 //! | [`number`] | `strconv.Atoi` | a table that Go printed |
 //! | [`quote`] | `strconv.Quote` | twin groups whose messages quote |
@@ -14,6 +15,7 @@
 
 pub mod duration;
 pub mod hex;
+pub mod json;
 pub mod netip;
 pub mod number;
 pub mod quote;

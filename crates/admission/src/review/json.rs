@@ -5,14 +5,13 @@
 //! strings as they are written.
 //!
 //! All functions but [`check`] expect a value that [`check`] has accepted; they never panic on others.
-// go: encoding/json, scanner.go, decode.go and encode.go
+// go: encoding/json, scanner.go and decode.go; `portcullis_go::json` writes
 
-use std::io;
 use std::ops::Range;
 
+pub(crate) use portcullis_go::json::compact_into;
+pub use portcullis_go::json::encode;
 use portcullis_go::quote::Quoted;
-use serde::Serialize;
-use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Number, Value};
 
 const MAX_NESTING: usize = 10_000;
@@ -403,77 +402,4 @@ fn number(literal: &[u8]) -> Result<Number, String> {
     }
     let number = text.parse::<f64>().ok().and_then(Number::from_f64);
     number.ok_or_else(|| format!("json: cannot unmarshal number {text} into Go value of type float64"))
-}
-
-/// A value without blanks, and with the escapes of Go's encoder.
-// go: indent.go, appendCompact
-pub(crate) fn compact_into(out: &mut Vec<u8>, value: &[u8]) {
-    let (mut at, mut in_string) = (0, false);
-    while let Some(&byte) = value.get(at) {
-        let mut taken = 1;
-        match byte {
-            b'<' | b'>' | b'&' => out.extend_from_slice(format!("\\u00{byte:02x}").as_bytes()),
-            0xe2 if matches!(value.get(at + 1..at + 3), Some([0x80, 0xa8 | 0xa9])) => {
-                let last = if value.get(at + 2) == Some(&0xa8) { b'8' } else { b'9' };
-                out.extend_from_slice(b"\\u202");
-                out.push(last);
-                taken = 3;
-            }
-            b'\\' if in_string => {
-                out.push(byte);
-                out.extend(value.get(at + 1));
-                taken = 2;
-            }
-            b' ' | b'\t' | b'\r' | b'\n' if !in_string => {}
-            byte => {
-                in_string ^= byte == b'"';
-                out.push(byte);
-            }
-        }
-        at += taken;
-    }
-}
-
-/// Encodes as Go's encoder does, except for the newline at the end.
-pub fn encode(value: &impl Serialize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    // Writing to memory cannot fail, and no value here has keys other than strings.
-    let _always_ok = value.serialize(&mut Serializer::with_formatter(&mut bytes, GoFormatter));
-    bytes
-}
-
-/// Characters that could end an HTML element are escaped, and floating-point numbers have Go's form.
-struct GoFormatter;
-
-impl Formatter for GoFormatter {
-    fn write_string_fragment<W: ?Sized + io::Write>(
-        &mut self,
-        writer: &mut W,
-        fragment: &str,
-    ) -> io::Result<()> {
-        let mut rest = fragment;
-        while let Some(at) = rest.find(['<', '>', '&', '\u{2028}', '\u{2029}']) {
-            let (plain, tail) = rest.split_at(at);
-            writer.write_all(plain.as_bytes())?;
-            let mut characters = tail.chars();
-            if let Some(c) = characters.next() {
-                write!(writer, "\\u{:04x}", u32::from(c))?;
-            }
-            rest = characters.as_str();
-        }
-        writer.write_all(rest.as_bytes())
-    }
-
-    // go: encode.go, floatEncoder
-    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
-        let size = value.abs();
-        if size == 0.0 || (1e-6..1e21).contains(&size) {
-            return write!(writer, "{value}");
-        }
-        let text = format!("{value:e}");
-        match text.split_once('e') {
-            Some((digits, exponent)) if !exponent.starts_with('-') => write!(writer, "{digits}e+{exponent}"),
-            _ => writer.write_all(text.as_bytes()),
-        }
-    }
 }

@@ -1,0 +1,130 @@
+//! The log: a thread that writes lines to a file or to standard output.
+//!
+//! Only this thread ever touches the file, so that a hung disk blocks no worker thread. It writes what waits with as few
+//! writes as possible.
+// apiserver: plugin/pkg/audit/log/backend.go
+
+use std::fmt;
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::log_file::{LogFile, write_all};
+use super::observer::DropCause;
+use super::options::RotationOptions;
+use super::queue::{Batch, Queue};
+use super::throttle::TokenBucket;
+
+/// What lines are written to.
+pub(super) enum LogTarget {
+    /// A file.
+    File(LogFile),
+    /// Standard output.
+    Stream(Box<dyn Write + Send>),
+}
+
+/// A log and its buffer.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub(super) queue: Arc<Queue>,
+    rotation: Mutex<RotationOptions>,
+}
+
+impl Log {
+    pub(super) fn new(queue: Queue, rotation: RotationOptions) -> Self {
+        Self { queue: Arc::new(queue), rotation: Mutex::new(rotation) }
+    }
+
+    pub(super) fn set_rotation(&self, rotation: RotationOptions) {
+        *self.rotation.lock().unwrap_or_else(PoisonError::into_inner) = rotation;
+    }
+
+    /// Starts the thread. It ends once the queue is closed and empty and `ends` agrees.
+    pub(super) fn start(
+        self: &Arc<Self>,
+        target: LogTarget,
+        ends: impl Fn() -> bool + Send + 'static,
+    ) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let log = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("audit-log".to_owned());
+        thread.spawn(move || runtime.block_on(log.run(target, ends))).map(drop)
+    }
+
+    async fn run(&self, mut target: LogTarget, ends: impl Fn() -> bool) {
+        let mut bucket = TokenBucket::default();
+        loop {
+            let Some(batch) = self.queue.collect().await else {
+                // Before another thread may open it.
+                target.close();
+                if ends() {
+                    return;
+                }
+                continue;
+            };
+            bucket.take(self.queue.options().batch.throttle).await;
+            if let LogTarget::File(file) = &mut target {
+                file.set_options(*self.rotation.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+            let events = batch.len();
+            // A panic must not end the thread: requests would wait for ever.
+            if catch_unwind(AssertUnwindSafe(|| self.write(&mut target, batch))).is_err() {
+                let events = u64::try_from(events).unwrap_or(u64::MAX);
+                self.queue.losses().add(DropCause::Failed, events, &"the writer panicked");
+            }
+        }
+    }
+
+    fn write(&self, target: &mut LogTarget, mut batch: Batch) {
+        let (lines, mut waiting): (Vec<_>, Vec<_>) =
+            batch.records.drain(..).map(|record| (record.line, record.stored)).unzip();
+        let mut waiting = waiting.iter_mut();
+        let mut failed = (0, String::new());
+        target.write(&lines, |result: Result<(), &io::Error>| {
+            if let Err(error) = result {
+                failed = (failed.0 + 1, error.to_string());
+            }
+            if let Some(stored) = waiting.next().and_then(Option::take) {
+                // The request may have ended.
+                let _unheard = stored.send(result.is_ok());
+            }
+        });
+        let (events, error) = failed;
+        self.queue.losses().add(DropCause::Failed, events, &error);
+    }
+}
+
+impl LogTarget {
+    fn write(&mut self, lines: &[bytes::Bytes], mut report: impl FnMut(Result<(), &io::Error>)) {
+        match self {
+            Self::File(file) => file.write(lines, report),
+            Self::Stream(stream) => {
+                let text = lines.concat();
+                let (mut written, mut error) = write_all(&mut **stream, &text);
+                if let Err(unflushed) = stream.flush() {
+                    (written, error) = (0, Some(unflushed));
+                }
+                let mut end = 0;
+                for line in lines {
+                    end += line.len();
+                    report(error.as_ref().filter(|_| end > written).map_or(Ok(()), Err));
+                }
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        if let Self::File(file) = self {
+            file.close();
+        }
+    }
+}
+
+impl fmt::Debug for LogTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(file) => f.debug_tuple("File").field(file).finish(),
+            Self::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! The buffer in front of a backend, bounded in events and in bytes, and how batches are collected from it.
+//!
+//! What is being stored counts in the bound of bytes until it is stored or given up, so that the memory of a sink is bounded
+//! however slow its backend is.
+// apiserver: plugin/pkg/audit/buffered/buffered.go
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::observer::{DropCause, Losses};
+use super::options::BatchOptions;
+
+/// The events that wait for one backend or are being stored have at most this many bytes together. Events of later stages
+/// in blocking modes may take [`HARD_LIMIT`] times as many, since they cannot wait.
+pub(super) const MAX_BYTES: usize = 64 << 20;
+/// How often the bounds fit into those of events that cannot wait.
+pub(super) const HARD_LIMIT: usize = 2;
+/// What an event counts beside its text.
+const OVERHEAD: usize = 128;
+
+/// An encoded event.
+#[derive(Debug)]
+pub(super) struct Record {
+    /// A line.
+    pub(super) line: Bytes,
+    /// Takes whether it was stored. Dropped without a value: it was not.
+    pub(super) stored: Option<oneshot::Sender<bool>>,
+}
+
+/// How batches are collected.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct QueueOptions {
+    pub(super) batch: BatchOptions,
+    /// A larger batch is split.
+    pub(super) max_batch_bytes: usize,
+    /// Whether a batch may have more events than `batch` says, if they wait anyway and are not throttled.
+    pub(super) takes_all: bool,
+}
+
+/// The buffer.
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    max_bytes: usize,
+    /// Notifies the collector.
+    work: Notify,
+    /// Notifies those that wait for room.
+    room: Notify,
+    /// Notifies those that wait until nothing is left.
+    idle: Notify,
+    losses: Losses,
+}
+
+#[derive(Debug)]
+struct State {
+    records: VecDeque<Record>,
+    options: QueueOptions,
+    /// The bytes that wait or are being stored.
+    held_bytes: usize,
+    /// The events that wait or are being stored.
+    held_events: usize,
+    /// The records for which a request waits.
+    awaited: usize,
+    /// How many wait in [`Queue::flush`].
+    flushes: usize,
+    /// Whether nothing uses the sink any longer.
+    closed: bool,
+    /// The number of records at which the collector is notified; `None` while it does not wait.
+    wake_at: Option<usize>,
+    /// How many events the collector takes out of the buffer at once, while it waits for them.
+    collecting: usize,
+}
+
+/// A record was added.
+struct Pushed {
+    size: usize,
+    /// Whether the collector has to be notified.
+    wakes: bool,
+}
+
+/// What the collector does next.
+enum Step {
+    Take,
+    Wait(Option<Instant>),
+    Closed,
+}
+
+/// Events that are being stored. They leave the bounds when this is dropped.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) records: Vec<Record>,
+    events: usize,
+    bytes: usize,
+    queue: Arc<Queue>,
+}
+
+impl Record {
+    pub(super) fn new(line: Bytes) -> Self {
+        Self { line, stored: None }
+    }
+
+    /// A record, and what waits for it.
+    pub(super) fn awaited(line: Bytes) -> (Self, oneshot::Receiver<bool>) {
+        let (stored, wait) = oneshot::channel();
+        (Self { line, stored: Some(stored) }, wait)
+    }
+
+    fn size(&self) -> usize {
+        self.line.len() + OVERHEAD
+    }
+}
+
+impl Queue {
+    pub(super) fn new(options: QueueOptions, losses: Losses) -> Self {
+        Self::with_max_bytes(options, losses, MAX_BYTES)
+    }
+
+    pub(super) fn with_max_bytes(options: QueueOptions, losses: Losses, max_bytes: usize) -> Self {
+        let state = State {
+            records: VecDeque::new(),
+            options,
+            held_bytes: 0,
+            held_events: 0,
+            awaited: 0,
+            flushes: 0,
+            closed: false,
+            wake_at: None,
+            collecting: 0,
+        };
+        Self {
+            state: Mutex::new(state),
+            max_bytes,
+            work: Notify::new(),
+            room: Notify::new(),
+            idle: Notify::new(),
+            losses,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn losses(&self) -> &Losses {
+        &self.losses
+    }
+
+    pub(super) fn options(&self) -> QueueOptions {
+        self.lock().options
+    }
+
+    pub(super) fn set_options(&self, options: QueueOptions) {
+        self.lock().options = options;
+        self.work.notify_one();
+    }
+
+    /// The events that wait or are being stored.
+    pub(super) fn held(&self) -> usize {
+        self.lock().held_events
+    }
+
+    /// Adds a record if there is room, in `times` the bounds. Counts it as lost if not.
+    pub(super) fn push_now(&self, record: Record, times: usize) -> bool {
+        let pushed = self.lock().push(record, times, self.max_bytes);
+        match pushed {
+            Ok(pushed) => {
+                self.pushed(pushed);
+                true
+            }
+            Err((_, cause)) => {
+                self.losses.add(cause, 1, &"audit buffer queue blocked");
+                false
+            }
+        }
+    }
+
+    /// Adds a record as soon as there is room. Counts it as lost if the wait is cancelled.
+    pub(super) async fn push(&self, record: Record) {
+        let mut waiting = Waiting { losses: &self.losses, cancelled: true };
+        let mut record = Some(record);
+        while let Some(next) = record.take() {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            let pushed = self.lock().push(next, 1, self.max_bytes);
+            match pushed {
+                Ok(pushed) => self.pushed(pushed),
+                Err((refused, _)) => {
+                    record = Some(*refused);
+                    room.await;
+                }
+            }
+        }
+        waiting.cancelled = false;
+    }
+
+    /// Waits until the bounds are kept.
+    pub(super) async fn room(&self) {
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            if self.lock().room_for(0, 1, self.max_bytes).is_ok() {
+                return;
+            }
+            room.await;
+        }
+    }
+
+    fn pushed(&self, pushed: Pushed) {
+        self.changed(1, pushed.size, 1);
+        if pushed.wakes {
+            self.work.notify_one();
+        }
+    }
+
+    fn changed(&self, events: usize, bytes: usize, sign: i64) {
+        let signed = |number: usize| i64::try_from(number).unwrap_or(i64::MAX).saturating_mul(sign);
+        self.losses.observer().queue_changed(self.losses.sink(), signed(events), signed(bytes));
+    }
+
+    /// The next batch, as soon as it is large enough, old enough, or waited for. `None` once the queue is closed and
+    /// nothing is being stored.
+    // apiserver: buffered.go, collectEvents
+    pub(super) async fn collect(self: &Arc<Self>) -> Option<Batch> {
+        let mut started = Instant::now();
+        let mut was_empty = false;
+        loop {
+            let work = self.work.notified();
+            let until = {
+                let mut state = self.lock();
+                match state.step(&mut started, &mut was_empty) {
+                    Step::Take => {
+                        let (records, bytes) = state.take();
+                        drop(state);
+                        self.room.notify_waiters();
+                        return Some(Batch {
+                            events: records.len(),
+                            records,
+                            bytes,
+                            queue: Arc::clone(self),
+                        });
+                    }
+                    Step::Closed => return None,
+                    Step::Wait(until) => until,
+                }
+            };
+            match until {
+                Some(until) => {
+                    let _elapsed = timeout_at(until, work).await;
+                }
+                None => work.await,
+            }
+        }
+    }
+
+    /// No sender is left: the collector does not wait for more.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.work.notify_one();
+    }
+
+    /// There is a sender again.
+    pub(super) fn reopen(&self) {
+        self.lock().closed = false;
+    }
+
+    /// Whether nothing is there or can come.
+    pub(super) fn is_finished(&self) -> bool {
+        let state = self.lock();
+        state.closed && state.held_events == 0
+    }
+
+    /// Waits until nothing waits and nothing is being stored. Batches are not collected meanwhile.
+    pub(super) async fn flush(&self) {
+        self.lock().flushes += 1;
+        let _flush = Flush(self);
+        self.work.notify_one();
+        loop {
+            let idle = self.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable();
+            if self.lock().held_events == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+impl State {
+    fn push(
+        &mut self,
+        record: Record,
+        times: usize,
+        max_bytes: usize,
+    ) -> Result<Pushed, (Box<Record>, DropCause)> {
+        let size = record.size();
+        if let Err(cause) = self.room_for(size, times, max_bytes) {
+            return Err((Box::new(record), cause));
+        }
+        self.held_bytes += size;
+        self.held_events += 1;
+        self.awaited += usize::from(record.stored.is_some());
+        self.records.push_back(record);
+        let is_due = self.wake_at.is_some_and(|at| self.records.len() >= at || self.awaited > 0);
+        Ok(Pushed { size, wakes: is_due && self.wake_at.take().is_some() })
+    }
+
+    /// Whether another record of this size keeps the bounds. One is always taken.
+    fn room_for(&self, size: usize, times: usize, max_bytes: usize) -> Result<(), DropCause> {
+        let max_events = self.options.batch.buffer_size.max(1).saturating_mul(times);
+        if self.records.len() >= max_events.saturating_add(self.collecting) {
+            return Err(DropCause::BufferEvents);
+        }
+        let full = self.held_bytes.saturating_add(size) > max_bytes.saturating_mul(times);
+        if full && self.held_bytes > 0 { Err(DropCause::BufferBytes) } else { Ok(()) }
+    }
+
+    fn step(&mut self, started: &mut Instant, was_empty: &mut bool) -> Step {
+        let BatchOptions { max_size, max_wait, .. } = self.options.batch;
+        let waits = max_size > 1 && !max_wait.is_zero();
+        self.wake_at = None;
+        self.collecting = 0;
+        if self.records.is_empty() {
+            if self.closed && self.held_events == 0 {
+                return Step::Closed;
+            }
+            *was_empty = true;
+            self.wake_at = Some(1);
+            self.collecting = max_size.max(1);
+            return Step::Wait(None);
+        }
+        let is_hurried = self.awaited > 0 || self.flushes > 0 || self.closed;
+        if !waits || self.records.len() >= max_size || is_hurried {
+            return Step::Take;
+        }
+        let now = Instant::now();
+        // Upstream's timer also runs while there are no events.
+        if std::mem::take(was_empty) {
+            let periods = now.duration_since(*started).as_nanos() / max_wait.as_nanos();
+            *started += max_wait.saturating_mul(u32::try_from(periods).unwrap_or(u32::MAX));
+        }
+        let until = started.checked_add(max_wait);
+        if until.is_some_and(|until| until <= now) {
+            return Step::Take;
+        }
+        self.wake_at = Some(max_size);
+        self.collecting = max_size;
+        Step::Wait(until)
+    }
+
+    /// Takes a batch, of at least one record.
+    fn take(&mut self) -> (Vec<Record>, usize) {
+        let QueueOptions { batch, max_batch_bytes, takes_all } = self.options;
+        let max = if takes_all && batch.throttle.is_none() { usize::MAX } else { batch.max_size.max(1) };
+        let (mut records, mut text, mut bytes) = (Vec::new(), 0, 0);
+        while let Some(next) = self.records.front() {
+            text += next.line.len();
+            if !records.is_empty() && (records.len() >= max || text > max_batch_bytes) {
+                break;
+            }
+            if let Some(record) = self.records.pop_front() {
+                self.awaited -= usize::from(record.stored.is_some());
+                bytes += record.size();
+                records.push(record);
+            }
+        }
+        if self.records.is_empty() {
+            // After a flood.
+            self.records.shrink_to(64);
+        }
+        (records, bytes)
+    }
+}
+
+impl Batch {
+    pub(super) fn len(&self) -> usize {
+        self.events
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        let queue = &self.queue;
+        queue.changed(self.events, self.bytes, -1);
+        let mut state = queue.lock();
+        state.held_bytes -= self.bytes;
+        state.held_events -= self.events;
+        let is_idle = state.held_events == 0;
+        let is_closed = state.closed;
+        drop(state);
+        queue.room.notify_waiters();
+        if is_idle && is_closed {
+            queue.work.notify_one();
+        }
+        if is_idle {
+            queue.idle.notify_waiters();
+        }
+    }
+}
+
+/// Counts a flush while it waits.
+struct Flush<'a>(&'a Queue);
+
+impl Drop for Flush<'_> {
+    fn drop(&mut self) {
+        self.0.lock().flushes -= 1;
+    }
+}
+
+/// Counts a record as lost if the wait for its room is cancelled.
+struct Waiting<'a> {
+    losses: &'a Losses,
+    cancelled: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.cancelled {
+            self.losses.add(DropCause::Cancelled, 1, &"the request has ended before there was room");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! JSON as Go's `encoding/json` writes it, except for the newline that Go's `Encoder` appends.
+// go: encoding/json, encode.go and indent.go
+
+use std::io;
+
+use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
+
+/// Encodes a value. Its maps must have strings as keys, or the encoding ends there.
+pub fn encode(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_into(&mut bytes, value);
+    bytes
+}
+
+/// Appends the encoding of a value, with the limits of [`encode`].
+pub fn encode_into(out: &mut Vec<u8>, value: &impl Serialize) {
+    // Writing to memory cannot fail.
+    let _always_ok = value.serialize(&mut Serializer::with_formatter(out, GoFormatter));
+}
+
+/// Appends a valid JSON value without blanks, and with the escapes of [`GoFormatter`].
+// go: indent.go, appendCompact
+pub fn compact_into(out: &mut Vec<u8>, value: &[u8]) {
+    out.reserve(value.len());
+    // Writing to memory cannot fail.
+    let _always_ok = write_compact(out, value);
+}
+
+/// Writes runs of bytes at once: most values are compact already.
+fn write_compact<W: ?Sized + io::Write>(writer: &mut W, value: &[u8]) -> io::Result<()> {
+    let (mut rest, mut in_string) = (value, false);
+    loop {
+        let at = rest.iter().position(|byte| is_special(*byte, in_string)).unwrap_or(rest.len());
+        let (plain, tail) = rest.split_at_checked(at).unwrap_or((rest, &[]));
+        writer.write_all(plain)?;
+        rest = match tail {
+            [] => return Ok(()),
+            [b'"', tail @ ..] => {
+                in_string = !in_string;
+                writer.write_all(b"\"")?;
+                tail
+            }
+            [b'\\', escaped, tail @ ..] => {
+                writer.write_all(&[b'\\', *escaped])?;
+                tail
+            }
+            [0xe2, 0x80, last @ (0xa8 | 0xa9), tail @ ..] => {
+                write!(writer, "\\u202{}", last - 0xa0)?;
+                tail
+            }
+            [byte @ (b'<' | b'>' | b'&'), tail @ ..] => {
+                write!(writer, "\\u{byte:04x}")?;
+                tail
+            }
+            [b' ' | b'\t' | b'\r' | b'\n', tail @ ..] if !in_string => tail,
+            [byte, tail @ ..] => {
+                writer.write_all(&[*byte])?;
+                tail
+            }
+        };
+    }
+}
+
+/// Whether a byte may have to be written in another way.
+fn is_special(byte: u8, in_string: bool) -> bool {
+    match byte {
+        b'"' | b'<' | b'>' | b'&' | 0xe2 | b'\\' => true,
+        b' ' | b'\t' | b'\r' | b'\n' => !in_string,
+        _ => false,
+    }
+}
+
+/// Escapes the characters that could end an HTML element, compacts embedded JSON, and gives floating-point numbers Go's
+/// form.
+#[derive(Debug, Clone, Copy)]
+pub struct GoFormatter;
+
+impl Formatter for GoFormatter {
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some(at) = rest.find(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+            let (plain, tail) = rest.split_at(at);
+            writer.write_all(plain.as_bytes())?;
+            let mut characters = tail.chars();
+            if let Some(c) = characters.next() {
+                write!(writer, "\\u{:04x}", u32::from(c))?;
+            }
+            rest = characters.as_str();
+        }
+        writer.write_all(rest.as_bytes())
+    }
+
+    fn write_raw_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        write_compact(writer, fragment.as_bytes())
+    }
+
+    // go: encode.go, floatEncoder
+    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        let size = value.abs();
+        if size == 0.0 || (1e-6..1e21).contains(&size) {
+            return write!(writer, "{value}");
+        }
+        let text = format!("{value:e}");
+        match text.split_once('e') {
+            Some((digits, exponent)) if !exponent.starts_with('-') => write!(writer, "{digits}e+{exponent}"),
+            _ => writer.write_all(text.as_bytes()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raw_json_is_compacted_and_escaped_as_by_go() {
+        // The right side was printed by Go: json.Marshal(json.RawMessage(…)).
+        const CASES: &[(&str, &str)] = &[
+            (" { \"a\" : [ 1 , 2.50 , -0 ] }\r\n\t", r#"{"a":[1,2.50,-0]}"#),
+            (r#""a  b\" <c> & \u003c \\""#, r#""a  b\" \u003cc\u003e \u0026 \u003c \\""#),
+            ("[\"\u{2028}\u{2029}\u{2027}\u{e9}\u{2500}\"]", "[\"\\u2028\\u2029\u{2027}\u{e9}\u{2500}\"]"),
+            ("\"\\\\\" ", r#""\\""#),
+        ];
+        for (value, expected) in CASES {
+            let mut out = Vec::new();
+            compact_into(&mut out, value.as_bytes());
+            assert_eq!(String::from_utf8(out).unwrap(), *expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn no_bytes_panic() {
+        for value in [&b"\""[..], b"\"\\", b"\xe2", b"\xe2\x80", b"< \xff"] {
+            compact_into(&mut Vec::new(), value);
+        }
+    }
+}
