@@ -37,12 +37,6 @@ impl AuditMetrics {
 
     /// The policy has decided on a request.
     pub(crate) fn level(&self, level: Level) {
-        let level = match level {
-            Level::None => "None",
-            Level::Metadata => "Metadata",
-            Level::Request => "Request",
-            Level::RequestResponse => "RequestResponse",
-        };
-        self.levels.with_label_values(&[level]).inc();
+        self.levels.with_label_values(&[level.as_str()]).inc();
     }
 }

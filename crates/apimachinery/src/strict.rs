@@ -19,16 +19,21 @@ pub struct DecodeError {
     pub fix: String,
 }
 
+/// Decodes a value, whatever unknown fields it has.
+pub fn decode_leniently<T: DeserializeOwned>(given: &Value) -> Result<T, DecodeError> {
+    serde_path_to_error::deserialize(without_nulls(given)).map_err(|error| DecodeError {
+        field: error.path().to_string(),
+        problem: format!("{}: {}", error.path(), error.inner()),
+        fix: "give a value of the expected type; quote strings that YAML reads as another type".to_owned(),
+    })
+}
+
 /// Decodes a value. `prune` removes fields that this kind does not have from the known ones.
 pub fn decode<T: Serialize + DeserializeOwned>(
     given: &Value,
     prune: impl FnOnce(&mut Value),
 ) -> Result<T, DecodeError> {
-    let read: T = serde_path_to_error::deserialize(without_nulls(given)).map_err(|error| DecodeError {
-        field: error.path().to_string(),
-        problem: format!("{}: {}", error.path(), error.inner()),
-        fix: "give a value of the expected type; quote strings that YAML reads as another type".to_owned(),
-    })?;
+    let read: T = decode_leniently(given)?;
     // Serializing writes every known field, so a field that it does not write is unknown.
     let mut known = serde_json::to_value(&read).unwrap_or_default();
     prune(&mut known);

@@ -308,7 +308,26 @@ impl Event {
     }
 }
 
+impl Level {
+    /// Every level, from the least to the most.
+    pub const ALL: [Self; 4] = [Self::None, Self::Metadata, Self::Request, Self::RequestResponse];
+
+    /// The name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "None",
+            Self::Metadata => "Metadata",
+            Self::Request => "Request",
+            Self::RequestResponse => "RequestResponse",
+        }
+    }
+}
+
 impl Stage {
+    /// Every stage.
+    pub const ALL: [Self; 4] =
+        [Self::RequestReceived, Self::ResponseStarted, Self::ResponseComplete, Self::Panic];
+
     /// The name in events.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,10 +1,31 @@
 //! Which requests are audited, and how much of them: `audit.k8s.io/v1` `Policy`.
 
-use crate::event::{Level, Stage};
+mod rules;
+mod wire;
 
-/// A valid policy.
+use std::sync::Arc;
+
+use portcullis_apimachinery::field::FieldError;
+use portcullis_apimachinery::strict;
+use portcullis_go::quote::Quoted;
+use serde_json::Value;
+
+use crate::event::{Level, Stage};
+pub use rules::{Resource as ResourceRule, Rule};
+
+const API_VERSION: &str = "audit.k8s.io/v1";
+const KIND: &str = "Policy";
+
+/// A valid policy. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Policy {}
+pub struct Policy(Arc<Rules>);
+
+#[derive(Debug)]
+struct Rules {
+    rules: Vec<Rule>,
+    /// What holds for a request that no rule matches.
+    default: Decision,
+}
 
 /// A request as the rules of a policy see it.
 #[derive(Debug, Clone, Copy)]
@@ -56,20 +77,112 @@ pub struct Decision {
 
 /// A set of stages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stages(u8);
+pub struct Stages {
+    request_received: bool,
+    response_started: bool,
+    response_complete: bool,
+    panic: bool,
+}
+
+/// Why a policy cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PolicyError {
+    /// It is not a `Policy`, with the fix.
+    Undecodable(String, String),
+    /// Fields are not valid.
+    Fields(Vec<FieldError>),
+}
 
 impl Stages {
     /// Whether the set has a stage.
     pub fn contains(self, stage: Stage) -> bool {
-        self.0 & (1 << stage as u8) != 0
+        match stage {
+            Stage::RequestReceived => self.request_received,
+            Stage::ResponseStarted => self.response_started,
+            Stage::ResponseComplete => self.response_complete,
+            Stage::Panic => self.panic,
+        }
+    }
+
+    /// The stages in the order of their events.
+    pub fn iter(self) -> impl Iterator<Item = Stage> {
+        Stage::ALL.into_iter().filter(move |stage| self.contains(*stage))
+    }
+
+    fn insert(&mut self, stage: Stage) {
+        *match stage {
+            Stage::RequestReceived => &mut self.request_received,
+            Stage::ResponseStarted => &mut self.response_started,
+            Stage::ResponseComplete => &mut self.response_complete,
+            Stage::Panic => &mut self.panic,
+        } = true;
+    }
+
+    fn union(self, other: Self) -> Self {
+        let mut union = self;
+        other.iter().for_each(|stage| union.insert(stage));
+        union
     }
 }
 
 impl Policy {
+    /// Reads a policy from a parsed document. Unknown fields are no error, but a warning.
+    // apiserver: pkg/audit/policy/reader.go, LoadPolicyFromBytes
+    pub fn parse(document: &Value) -> Result<(Self, Option<String>), PolicyError> {
+        let undecodable = |problem: String| {
+            let fix = format!("begin with apiVersion: {API_VERSION} and kind: {KIND}");
+            PolicyError::Undecodable(problem, fix)
+        };
+        let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
+        let (kind, version) = (text("kind"), text("apiVersion"));
+        let missing = [("Kind", kind), ("apiVersion", version)].into_iter().find(|(_, value)| value.is_empty());
+        if let Some((key, _)) = missing {
+            return Err(undecodable(format!("failed decoding: Object '{key}' is missing")));
+        }
+        if (version, kind) != (API_VERSION, KIND) {
+            return Err(undecodable(format!(
+                "failed decoding: no kind {} is registered for version {}",
+                Quoted(kind),
+                Quoted(version)
+            )));
+        }
+        let (policy, warning) = match strict::decode::<wire::Policy>(document, |_| ()) {
+            Ok(policy) => (policy, None),
+            // Unknown fields alone: the known ones can be read.
+            Err(error) => match strict::decode_leniently::<wire::Policy>(document) {
+                Ok(policy) => (policy, Some(error.problem)),
+                Err(error) => {
+                    return Err(PolicyError::Undecodable(format!("failed decoding: {}", error.problem), error.fix));
+                }
+            },
+        };
+        let warning = warning.map(|problem| {
+            format!("Audit policy contains errors, falling back to lenient decoding: {problem}")
+        });
+        let mut errors = Vec::new();
+        let policy = policy.validate(&mut errors);
+        if !errors.is_empty() {
+            return Err(PolicyError::Fields(errors));
+        }
+        if policy.0.rules.is_empty() {
+            let problem = "loaded illegal policy with 0 rules".to_owned();
+            return Err(PolicyError::Undecodable(problem, "give at least one rule".to_owned()));
+        }
+        Ok((policy, warning))
+    }
+
+    /// The rules, in order.
+    pub fn rules(&self) -> &[Rule] {
+        &self.0.rules
+    }
+
     /// Decides with the first rule that matches.
     // apiserver: pkg/audit/policy/checker.go
     pub fn evaluate(&self, attributes: &Attributes<'_>) -> Decision {
-        let _ = attributes;
-        Decision { level: Level::None, omitted: Stages::default(), omit_managed_fields: false }
+        let rule = self.0.rules.iter().find(|rule| rule.matches(attributes));
+        rule.map_or(self.0.default, Rule::decision)
     }
 }
+
+#[cfg(test)]
+mod tests;
