@@ -2,11 +2,21 @@
 //!
 //! `crates/audit` decides how much of a request is recorded, encodes events and stores them; `pipeline::audit` makes them.
 
+mod post;
+pub(crate) mod settings;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use portcullis_audit::policy::Policy;
-use portcullis_audit::sink::Sinks;
+use portcullis_audit::sink::{self, Post, SinkError, SinkRegistry, Sinks, WallClock};
+use rustls::crypto::CryptoProvider;
+use tokio::runtime::Handle;
+
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use post::WebhookPost;
+use settings::AuditSettings;
 
 /// The memory of all objects that are held for events of requests in progress.
 const OBJECT_BYTES: usize = 128 << 20;
@@ -22,6 +32,85 @@ pub(crate) struct ClusterAudit {
     pub(crate) memory: Arc<ObjectMemory>,
     /// The name of the cluster, if there are others.
     pub(crate) cluster: Option<Arc<str>>,
+}
+
+/// The audit of a process: its backends, across reloads.
+#[derive(Debug)]
+pub(crate) struct Audit {
+    sinks: SinkRegistry,
+    memory: Arc<ObjectMemory>,
+}
+
+/// The backends of a new generation of the configuration. They change nothing before [`Self::commit`].
+#[derive(Debug)]
+pub(crate) struct AuditGeneration {
+    sinks: sink::Generation,
+    memory: Arc<ObjectMemory>,
+}
+
+/// Why a cluster cannot be audited.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    /// A backend cannot be opened.
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    /// The gateway's certificate and key for the webhook do not fit together.
+    #[error("the credential for the audit webhook cannot be used: {0}")]
+    Credential(#[from] rustls::Error),
+}
+
+impl Audit {
+    /// No backend yet. Webhooks are called on `runtime`.
+    pub(crate) fn new(metrics: &Arc<Metrics>, clock: &Clock, runtime: Handle) -> Self {
+        let clock = clock.clone();
+        let clock = WallClock::new(move || clock.now());
+        let observer = Arc::clone(&metrics.audit);
+        Self { sinks: SinkRegistry::new(observer, clock, runtime), memory: Arc::default() }
+    }
+
+    /// The backends of a new generation.
+    pub(crate) fn generation(&self) -> AuditGeneration {
+        AuditGeneration { sinks: self.sinks.generation(), memory: Arc::clone(&self.memory) }
+    }
+
+    /// Waits until all events are stored, or given up.
+    pub(crate) async fn flush(&self) {
+        self.sinks.flush().await;
+    }
+
+    /// The events that are not stored yet.
+    pub(crate) fn pending(&self) -> usize {
+        self.sinks.pending()
+    }
+}
+
+impl AuditGeneration {
+    /// The audit of a cluster; `name` is in its events.
+    pub(crate) fn open(
+        &mut self,
+        settings: &AuditSettings,
+        name: Option<Arc<str>>,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<ClusterAudit, AuditError> {
+        let webhook = match &settings.webhook {
+            Some(webhook) => {
+                let post: Arc<dyn Post> = Arc::new(WebhookPost::new(webhook, provider)?);
+                Some((&webhook.options, post))
+            }
+            None => None,
+        };
+        Ok(ClusterAudit {
+            policy: settings.policy.clone(),
+            sinks: self.sinks.open(settings.log.as_ref(), webhook)?,
+            memory: Arc::clone(&self.memory),
+            cluster: name,
+        })
+    }
+
+    /// The generation is in force: so are the options of its backends.
+    pub(crate) fn commit(self) {
+        self.sinks.commit();
+    }
 }
 
 /// The memory of objects that wait for the end of their requests, in all of the process.

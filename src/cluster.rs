@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 
 use crate::admission::{AdmissionPlace, ClusterAdmission};
-use crate::audit::ClusterAudit;
+use crate::audit::{AuditError, AuditGeneration, ClusterAudit};
 use crate::authn::chain::EmptyChain;
 use crate::authz::impersonation::{ImpersonationBy, Impersonator};
 use crate::authz::{Authorizer, ClusterAuthorizer};
@@ -58,6 +58,9 @@ pub enum ClusterError {
     /// The gateway's certificate and key for the backend, an issuer or a webhook do not fit together.
     #[error("the backend's credential cannot be used: {0}")]
     Backend(#[from] rustls::Error),
+    /// A backend of the audit cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// No authenticator is configured.
     #[error(transparent)]
     NoAuthentication(#[from] EmptyChain),
@@ -71,6 +74,7 @@ impl Cluster {
         provider: &Arc<CryptoProvider>,
         before: Option<&Self>,
         deps: &AuthnDeps,
+        audit: &mut AuditGeneration,
     ) -> Result<Self, ClusterError> {
         let settings::Cluster { name, authentication, backend, impersonation, controllers, .. } = settings;
         let authorizer = match &settings.authorization {
@@ -98,6 +102,14 @@ impl Cluster {
                 Some(Arc::new(ClusterAdmission::build(admission, authorizers, &place, before)?))
             }
         };
+        let audit = match &settings.audit {
+            None => None,
+            Some(audited) => {
+                let is_one_of_several = !matches!(settings.routes, settings::Routes::Everything);
+                let name = is_one_of_several.then(|| name.as_str().into());
+                Some(Arc::new(audit.open(audited, name, &deps.provider)?))
+            }
+        };
         let controllers = controllers.as_ref().map(|settings| ClusterControllers {
             cluster: name.as_str().into(),
             backend: Arc::clone(&backend),
@@ -109,7 +121,7 @@ impl Cluster {
             authorizer,
             impersonator,
             admission,
-            audit: None,
+            audit,
             limits: settings.limits,
             limiter: deps.limiters.of(name),
             backend,

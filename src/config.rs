@@ -7,6 +7,7 @@
 mod admission_configuration;
 mod admission_flags;
 mod apiserver_config;
+mod audit_flags;
 mod authentication_configuration;
 mod authorization_configuration;
 mod authorization_flags;

@@ -23,6 +23,8 @@ pub(crate) mod service_accounts;
 mod token_cache;
 mod token_objects;
 
+use std::sync::Arc;
+
 use prometheus::{Encoder as _, IntCounter, Registry, TextEncoder};
 
 use admission::AdmissionMetrics;
@@ -56,7 +58,7 @@ pub(crate) struct Metrics {
     /// Admission webhooks.
     pub(crate) admission: AdmissionMetrics,
     /// Audit.
-    pub(crate) audit: AuditMetrics,
+    pub(crate) audit: Arc<AuditMetrics>,
     /// Impersonation.
     pub(crate) impersonation: ImpersonationMetrics,
     pub(crate) token_cache: TokenCacheMetrics,
@@ -94,7 +96,7 @@ impl Metrics {
             authentication: AuthenticationMetrics::new(&registrar)?,
             authorization: AuthorizationMetrics::new(&registrar)?,
             admission: AdmissionMetrics::new(&registrar)?,
-            audit: AuditMetrics::new(&registrar)?,
+            audit: Arc::new(AuditMetrics::new(&registrar)?),
             impersonation: ImpersonationMetrics::new(&registrar)?,
             token_cache: TokenCacheMetrics::new(&registrar, &panics)?,
             token_objects: TokenObjectMetrics::new(&registrar)?,

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::sleep;
-use tracing::info;
+use tokio::time::{sleep, timeout};
+use tracing::{error, info};
 
 use admin::AdminServer;
 use controllers::ControllerRunner;
@@ -23,6 +23,7 @@ use self_check::SelfCheck;
 pub(crate) use shutdown::ForceShutdown;
 use shutdown::{ShutdownEvents, ShutdownHandles};
 
+use crate::audit::Audit;
 use crate::authn::revocation::watch::RevocationWatch;
 use crate::backend::pools::Pools;
 use crate::clock::Clock;
@@ -78,6 +79,32 @@ pub struct Server {
     force_shutdown: ForceShutdown,
     shutdown_handles: Mutex<Option<ShutdownHandles>>,
     shared: ProcessState,
+    audit: AuditEnd,
+}
+
+/// The audit, which ends after the requests, whose events it stores.
+#[derive(Debug)]
+struct AuditEnd {
+    audit: Arc<Audit>,
+    phase: watch::Sender<ShutdownPhase>,
+}
+
+/// How long the events that are not stored yet may take at the end.
+const AUDIT_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl AuditEnd {
+    fn flush(&self) {
+        if self.audit.pending() > 0
+            && let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build()
+        {
+            let flushed = runtime.block_on(async { timeout(AUDIT_FLUSH_TIMEOUT, self.audit.flush()).await });
+            if flushed.is_err() {
+                let events = self.audit.pending();
+                error!(events, timeout = ?AUDIT_FLUSH_TIMEOUT, "audit events are lost: they were not stored in time");
+            }
+        }
+        self.phase.send_replace(ShutdownPhase::Abort);
+    }
 }
 
 /// The state that the threads of the process share.
@@ -99,7 +126,12 @@ impl Server {
         let (phase, shutdown) = shutdown_signals();
         let metrics = Arc::new(Metrics::new());
         let start = |name| start_runtime(name, shutdown.phase.clone()).map_err(StartError::Thread);
-        let deps = AuthnDeps::new(start("tokens")?, start("reviews")?, Arc::clone(&metrics));
+        let clock = Clock::system();
+        let (audit_phase, phase_of_audit) = watch::channel(ShutdownPhase::Serving);
+        let runtime = start_runtime("audit", phase_of_audit).map_err(StartError::Thread)?;
+        let audit = Arc::new(Audit::new(&metrics, &clock, runtime));
+        let deps =
+            AuthnDeps::new(start("tokens")?, start("reviews")?, Arc::clone(&metrics), Arc::clone(&audit));
         let live = Live::new(Snapshot::build(settings, None, &deps)?, Arc::clone(&deps.reload));
         let (listener, metrics_listener) = bind(settings)?;
         let address = listener.address();
@@ -108,7 +140,7 @@ impl Server {
         let shared = ProcessState {
             health: Arc::new(HealthChecks::new(Arc::clone(&live), shutdown.phase.clone())),
             throttle: Arc::default(),
-            clock: Clock::system(),
+            clock,
             live,
             metrics,
             shutdown,
@@ -129,7 +161,8 @@ impl Server {
         let events = ShutdownEvents::new();
         let force_shutdown = events.force_shutdown();
         let shutdown_handles = Some(ShutdownHandles { workers, controllers, events }).into();
-        Ok(Self { address, metrics_address, phase, force_shutdown, shutdown_handles, shared })
+        let audit = AuditEnd { audit, phase: audit_phase };
+        Ok(Self { address, metrics_address, phase, force_shutdown, shutdown_handles, shared, audit })
     }
 
     /// The address of the API.
@@ -161,6 +194,7 @@ impl Server {
         if let Some(shutdown_handles) = shutdown_handles {
             shutdown::run(settings, &self.phase, &shutdown.watches, shutdown_handles, metrics);
         }
+        self.audit.flush();
         info!("shut down");
     }
 }

@@ -1,10 +1,10 @@
 //! `portcullis check`: resolves the configuration and builds a snapshot of it as `serve` does, without serving.
 
 mod admission;
+mod audit;
 
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
@@ -27,9 +27,9 @@ use crate::config::resolve::{ResolvedConfig, resolve};
 use crate::controllers::settings::SignerSettings;
 use crate::go::rfc3339;
 use crate::limits::settings::LimitSettings;
-use crate::metrics::Metrics;
 use crate::state::snapshot::Snapshot;
 use crate::user::GATEWAY;
+use audit::AuditReport;
 
 /// The flags of `portcullis check`: those of `serve`, and the output format.
 #[derive(Debug, Clone, Args)]
@@ -97,6 +97,8 @@ struct ClusterReport {
     admission_mode: Option<String>,
     /// The admission webhooks that the gateway calls; empty if the backend alone admits requests.
     admission_webhooks: Vec<admission::WebhookReport>,
+    /// Which requests are audited; `None`: none.
+    audit: Option<AuditReport>,
     /// The limits on requests in flight, if there are any.
     limits: Option<LimitReport>,
     controllers: Vec<&'static str>,
@@ -196,7 +198,7 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let deps = AuthnDeps::new(runtime.handle().clone(), runtime.handle().clone(), Arc::new(Metrics::new()));
+    let deps = AuthnDeps::idle(runtime.handle());
     if let Err(error) = Snapshot::build(&resolved.settings, None, &deps) {
         return failed(&error.to_string());
     }
@@ -255,6 +257,7 @@ impl ClusterReport {
             impersonation,
             authorization,
             admission,
+            audit,
             limits,
             controllers,
         } = cluster;
@@ -282,6 +285,7 @@ impl ClusterReport {
             issuers: authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer)).collect(),
             admission_mode: admission.as_ref().and_then(|settings| named(settings.mode.to_possible_value())),
             admission_webhooks: admission.as_deref().map(admission::reports).unwrap_or_default(),
+            audit: audit.as_deref().map(AuditReport::of),
             limits: limits.is_limited().then(|| LimitReport::of(&limits)),
             client_crls: authentication
                 .revocation
@@ -351,6 +355,9 @@ impl ClusterReport {
         }
         if let Some(mode) = &self.admission_mode {
             rows.push(("admission", admission::rows(mode, &self.admission_webhooks)));
+        }
+        if let Some(audit) = &self.audit {
+            rows.push(("audit", audit.rows()));
         }
         if let Some(limits) = &self.limits {
             rows.push(("limits", vec![limits.line()]));

@@ -36,7 +36,6 @@ use crate::config::flags::ServeFlags;
 use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::resolve;
 use crate::go::quote::Quoted;
-use crate::metrics::Metrics;
 use crate::request::credentials::Credentials;
 use crate::server::self_check::SelfCheck;
 use crate::state::{Live, Snapshot};
@@ -104,7 +103,7 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let deps = AuthnDeps::new(runtime.handle().clone(), runtime.handle().clone(), Arc::new(Metrics::new()));
+    let deps = AuthnDeps::idle(runtime.handle());
     let snapshot = match Snapshot::build(&settings, None, &deps) {
         Ok(snapshot) => snapshot,
         Err(error) => return failed(&error.to_string()),

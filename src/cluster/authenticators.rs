@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use super::ClusterError;
 use super::jwt_issuers::JwtIssuers;
 use super::token_objects::{TokenObjectCache, TokenObjectKinds};
+use crate::audit::Audit;
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
 use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
@@ -29,6 +30,7 @@ use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
 use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
 use crate::authn::{service_account, webhook};
 use crate::backend::Backend;
+use crate::clock::Clock;
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::limits::Limiters;
 use crate::metrics::Metrics;
@@ -48,14 +50,24 @@ pub(crate) struct AuthnDeps {
     pub(crate) limiters: Arc<Limiters>,
     /// Keeps deny lists up to date.
     pub(crate) revocation: Arc<RevocationWatch>,
+    /// The backends of audit.
+    pub(crate) audit: Arc<Audit>,
     /// Requests a reload when the first discovery of an issuer has succeeded.
     pub(crate) reload: Arc<Notify>,
 }
 
 impl AuthnDeps {
+    /// Dependencies for a configuration that is not served.
+    pub(crate) fn idle(runtime: &Handle) -> Self {
+        let metrics = Arc::new(Metrics::new());
+        let audit = Arc::new(Audit::new(&metrics, &Clock::system(), runtime.clone()));
+        Self::new(runtime.clone(), runtime.clone(), metrics, audit)
+    }
+
     /// Dependencies whose tasks run on `runtime`, and questions to authorizers on `reviews`.
-    pub(crate) fn new(runtime: Handle, reviews: Handle, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(runtime: Handle, reviews: Handle, metrics: Arc<Metrics>, audit: Arc<Audit>) -> Self {
         Self {
+            audit,
             runtime,
             reviews,
             provider: Arc::new(default_provider()),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::admission::settings::AdmissionSettings;
+use crate::audit::settings::AuditSettings;
 use crate::authn::settings::Authentication;
 use crate::authz::impersonation::ImpersonationBy;
 use crate::authz::settings::Authorization;
@@ -27,6 +28,8 @@ pub struct Cluster {
     pub authorization: Option<Arc<Authorization>>,
     /// The admission webhooks that the gateway calls; `None`: the backend alone admits requests.
     pub admission: Option<Arc<AdmissionSettings>>,
+    /// Which requests are audited, and where their events are stored; `None`: nothing is audited.
+    pub audit: Option<Arc<AuditSettings>>,
     /// The limits on its requests in flight.
     pub limits: LimitSettings,
     /// The controllers that run for it, if any.

@@ -43,6 +43,9 @@ pub(super) struct FileSections {
     pub(super) admission: Map<String, Value>,
     /// The defaults of every cluster.
     #[arg(skip)]
+    pub(super) audit: Map<String, Value>,
+    /// The defaults of every cluster.
+    #[arg(skip)]
     pub(super) limits: Map<String, Value>,
     /// The defaults of every cluster.
     #[arg(skip)]

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use super::admission_flags::AdmissionFlags;
+pub use super::audit_flags::AuditFlags;
 pub use super::authorization_flags::AuthorizationFlags;
 pub use super::controller_flags::{ControllerFlags, SignerProfileKeys};
 pub use super::limit_flags::LimitFlags;
@@ -40,6 +41,9 @@ pub struct ServeFlags {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub admission: GivenFlags<AdmissionFlags>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub audit: GivenFlags<AuditFlags>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub limits: GivenFlags<LimitFlags>,
@@ -317,6 +321,9 @@ pub struct ClusterKeys {
     /// The [`AdmissionFlags`] that differ from the file's template.
     #[arg(skip)]
     pub admission: Map<String, Value>,
+    /// The [`AuditFlags`] that differ from the file's template.
+    #[arg(skip)]
+    pub audit: Map<String, Value>,
     /// The [`LimitFlags`] that differ from the file's template.
     #[arg(skip)]
     pub limits: Map<String, Value>,

@@ -2,6 +2,7 @@
 //! settings if there is an error.
 
 mod admission;
+mod audit;
 mod authentication;
 mod authorization;
 mod clusters;

@@ -330,10 +330,12 @@ mod tests {
         keys_are_those_of_flags::<AuthenticationFlags>(&[]);
         keys_are_those_of_flags::<AuthorizationFlags>(&[]);
         keys_are_those_of_flags::<AdmissionFlags>(&[]);
+        keys_are_those_of_flags::<AuditFlags>(&[]);
         keys_are_those_of_flags::<LimitFlags>(&[]);
         keys_are_those_of_flags::<BackendFlags>(&[]);
         keys_are_those_of_flags::<ClusterKeys>(&[
             "admission",
+            "audit",
             "authentication",
             "authorization",
             "controllerManager",

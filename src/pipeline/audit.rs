@@ -154,7 +154,6 @@ impl AuditedRequest {
         let Some(event) = record.event(Stage::RequestReceived) else { return Ok(()) };
         let stored = sinks.store_first(event).await;
         if stored.is_err() {
-            record.metrics.audit.rejected.inc();
             record.parts().last_stage = LastStage::Nothing;
         }
         stored
@@ -328,7 +327,6 @@ impl Record {
             Stage::RequestReceived => event.request_received_timestamp,
             _ => SystemTime::UNIX_EPOCH + self.clock.now(),
         };
-        self.metrics.audit.events.inc();
         Some(Arc::new(event))
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct Live {
 impl Live {
     /// A handle to `snapshot`. `reload` is the signal by which authenticators request a reload.
     pub(crate) fn new(snapshot: Snapshot, reload: Arc<Notify>) -> Arc<Self> {
-        snapshot.apply_limits();
+        snapshot.apply_shared();
         let (generation, _) = watch::channel(snapshot.generation);
         let snapshot = ArcSwap::from_pointee(snapshot);
         Arc::new(Self { snapshot, generation, reload, credential_refused: Notify::new() })
@@ -40,7 +40,7 @@ impl Live {
     pub(super) fn swap(&self, next: Arc<Snapshot>) {
         let generation = next.generation;
         self.snapshot.store(Arc::clone(&next));
-        next.apply_limits();
+        next.apply_shared();
         self.generation.send_replace(generation);
     }
 

@@ -1,12 +1,13 @@
 //! One generation of the configuration, built whole and never changed. Every request is served with a single
 //! generation.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderValue;
 use rustls::{DistinguishedName, ServerConfig};
 
+use crate::audit::AuditGeneration;
 use crate::backend::endpoint::Endpoint;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::router::Router;
@@ -14,6 +15,7 @@ use crate::cluster::{Cluster, ClusterError, settings};
 use crate::config::settings::{Settings, Shutdown};
 use crate::listener::settings::ClientLimits;
 use crate::listener::tls;
+use crate::sync::lock;
 
 /// One generation of the configuration.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ pub(crate) struct Snapshot {
     pub(crate) shutdown: Shutdown,
     /// How long `/livez` reports success while the first self-checks run.
     pub(crate) livez_grace_period: Duration,
+    /// The backends of audit, until the snapshot is in force.
+    audit: Mutex<Option<AuditGeneration>>,
 }
 
 /// Why a snapshot cannot be built.
@@ -64,14 +68,15 @@ impl Snapshot {
         deps: &AuthnDeps,
     ) -> Result<Self, SnapshotError> {
         let serving = &settings.serving;
-        let build = |cluster: &settings::Cluster| {
+        let mut audit = deps.audit.generation();
+        let mut build = |cluster: &settings::Cluster| {
             let before = before.and_then(|before| before.cluster(&cluster.name));
-            match Cluster::build(cluster, &serving.provider, before, deps) {
+            match Cluster::build(cluster, &serving.provider, before, deps, &mut audit) {
                 Ok(built) => Ok((cluster.routes.clone(), Arc::new(built))),
                 Err(source) => Err(SnapshotError::Cluster { cluster: cluster.name.clone(), source }),
             }
         };
-        let clusters = settings.clusters.iter().map(build).collect::<Result<_, _>>()?;
+        let clusters = settings.clusters.iter().map(&mut build).collect::<Result<_, _>>()?;
         Ok(Self {
             generation: before.map_or(1, |before| before.generation + 1),
             router: Router::new(clusters),
@@ -82,15 +87,19 @@ impl Snapshot {
             max_requests_inflight_total: settings.operation.max_requests_inflight_total,
             shutdown: settings.operation.shutdown,
             livez_grace_period: settings.operation.livez_grace_period,
+            audit: Mutex::new(Some(audit)),
         })
     }
 
-    /// Puts the limits on requests in flight in force. They are shared by all generations, so that is a step of its own:
+    /// Puts the limits on requests in flight, and the options of audit backends, in force. All generations share them, so that is a step of its own:
     /// a generation that is built but never used changes nothing.
-    pub(super) fn apply_limits(&self) {
+    pub(super) fn apply_shared(&self) {
         for cluster in self.clusters() {
             cluster.limiter.apply(&cluster.limits);
             cluster.limiter.apply_total(self.max_requests_inflight_total);
+        }
+        if let Some(audit) = lock(&self.audit).take() {
+            audit.commit();
         }
     }
 

@@ -135,7 +135,8 @@ impl Policy {
         };
         let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
         let (kind, version) = (text("kind"), text("apiVersion"));
-        let missing = [("Kind", kind), ("apiVersion", version)].into_iter().find(|(_, value)| value.is_empty());
+        let missing =
+            [("Kind", kind), ("apiVersion", version)].into_iter().find(|(_, value)| value.is_empty());
         if let Some((key, _)) = missing {
             return Err(undecodable(format!("failed decoding: Object '{key}' is missing")));
         }
@@ -152,7 +153,10 @@ impl Policy {
             Err(error) => match strict::decode_leniently::<wire::Policy>(document) {
                 Ok(policy) => (policy, Some(error.problem)),
                 Err(error) => {
-                    return Err(PolicyError::Undecodable(format!("failed decoding: {}", error.problem), error.fix));
+                    return Err(PolicyError::Undecodable(
+                        format!("failed decoding: {}", error.problem),
+                        error.fix,
+                    ));
                 }
             },
         };

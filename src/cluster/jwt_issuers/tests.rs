@@ -42,7 +42,7 @@ impl Fixture {
         })
         .await;
         address.set(server.address).unwrap();
-        let deps = AuthnDeps::new(Handle::current(), Handle::current(), Arc::new(Metrics::new()));
+        let deps = AuthnDeps::idle(&Handle::current());
         Self { ca, server, deps }
     }
 

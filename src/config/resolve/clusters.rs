@@ -73,6 +73,7 @@ impl ConfigResolver<'_> {
         let template = file.map(|file| file.below("authentication", &file.values.authentication));
         let authorization_template = file.map(|file| file.below("authorization", &file.values.authorization));
         let admission_template = file.map(|file| file.below("admission", &file.values.admission));
+        let audit_template = file.map(|file| file.below("audit", &file.values.audit));
         let limit_template = file.map(|file| file.below("limits", &file.values.limits));
         let controller_template =
             file.map(|file| file.below("controllerManager", &file.values.controller_manager));
@@ -93,6 +94,10 @@ impl ConfigResolver<'_> {
             let own = (!own.is_empty()).then(|| given.below("admission", own));
             let layers = [admission_template.clone(), own, Some(flags.admission.layer())];
             let admission = self.section(layers).and_then(|given| self.admission(&given));
+            let own = &given.values.audit;
+            let own = (!own.is_empty()).then(|| given.below("audit", own));
+            let layers = [audit_template.clone(), own, Some(flags.audit.layer())];
+            let audit = self.section(layers).and_then(|given| self.audit(&given));
             let own = &given.values.limits;
             let own = (!own.is_empty()).then(|| given.below("limits", own));
             let layers = [limit_template.clone(), own, Some(flags.limits.layer())];
@@ -119,6 +124,7 @@ impl ConfigResolver<'_> {
                     impersonation,
                     authorization,
                     admission,
+                    audit,
                     limits,
                     controllers,
                 });

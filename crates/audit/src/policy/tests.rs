@@ -130,7 +130,9 @@ fn errors_are_those_of_kube_apiserver() {
             ],
         ),
         (
-            with_rules(&json!([{"level": "None", "nonResourceURLs": ["/a*b", "logs", "*", "/*"], "namespaces": ["a"], "omitStages": ["x"]}])),
+            with_rules(
+                &json!([{"level": "None", "nonResourceURLs": ["/a*b", "logs", "*", "/*"], "namespaces": ["a"], "omitStages": ["x"]}]),
+            ),
             &[
                 r#"rules[0].nonResourceURLs[0]: Invalid value: "/a*b": non-resource URL wildcards '*' must be the final character of the rule"#,
                 r#"rules[0].nonResourceURLs[1]: Invalid value: "logs": non-resource URL rules must begin with a '/' character"#,
@@ -140,13 +142,17 @@ fn errors_are_those_of_kube_apiserver() {
         ),
         (
             with_rules(&json!([{"level": "None", "resources": [{"resourceNames": ["a"]}]}])),
-            &[r#"rules[0].resources.resourceNames: Invalid value: ["a"]: using resourceNames requires at least one resource"#],
+            &[
+                r#"rules[0].resources.resourceNames: Invalid value: ["a"]: using resourceNames requires at least one resource"#,
+            ],
         ),
     ] {
         assert_eq!(parse(&document).map(|_| ()).unwrap_err(), errors, "{document}");
     }
     let group = parse(&with_rules(&json!([{"level": "None", "resources": [{"group": "apps/v1"}]}])));
-    assert!(group.unwrap_err().concat().starts_with(r#"rules[0].resources.group: Invalid value: "apps/v1": "#));
+    assert!(
+        group.unwrap_err().concat().starts_with(r#"rules[0].resources.group: Invalid value: "apps/v1": "#)
+    );
 }
 
 #[test]

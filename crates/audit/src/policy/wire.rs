@@ -152,8 +152,11 @@ fn stages(texts: &[String], path: &str, errors: &mut Vec<FieldError>) -> Stages 
             Some(stage) => stages.insert(stage),
             None => {
                 let names = Stage::ALL.map(Stage::as_str).join(",");
-                let error =
-                    FieldError::invalid(format!("{path}[{index}]"), text, &format!("allowed stages are {names}"));
+                let error = FieldError::invalid(
+                    format!("{path}[{index}]"),
+                    text,
+                    &format!("allowed stages are {names}"),
+                );
                 errors.push(error.fix(format!("give one of {names}")));
             }
         }

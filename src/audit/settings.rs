@@ -1,0 +1,31 @@
+//! Settings of audit.
+
+use portcullis_audit::policy::Policy;
+use portcullis_audit::sink::{LogOptions, WebhookOptions};
+
+use crate::authn::BearerToken;
+use crate::http::client_tls::ClientTls;
+
+/// Which requests of a cluster are audited, and where their events are stored. There is at least one backend.
+#[derive(Debug, Clone)]
+pub struct AuditSettings {
+    /// The policy.
+    pub policy: Policy,
+    /// The log file.
+    pub log: Option<LogOptions>,
+    /// The webhook.
+    pub webhook: Option<AuditWebhook>,
+}
+
+/// A webhook that receives events.
+#[derive(Debug, Clone)]
+pub struct AuditWebhook {
+    /// How events reach it.
+    pub options: WebhookOptions,
+    /// The `https` URL.
+    pub url: String,
+    /// TLS: the trusted CAs and the client certificate.
+    pub tls: ClientTls,
+    /// The bearer token sent to the webhook.
+    pub bearer_token: Option<BearerToken>,
+}
