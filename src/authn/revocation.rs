@@ -190,8 +190,8 @@ impl ClusterRevocation {
             }
             // threat: re-encoded-certificate
             let odd = certificates.iter().flat_map(|path| path.certificates()).any(|one| !one.is_regular);
-            if odd && list.has_digests() {
-                let text = "the certificate is encoded irregularly, so that its digest cannot be compared with the deny list";
+            if odd {
+                let text = "the certificate is encoded irregularly, which would hide it from the deny list";
                 return Err(Revoked::new(RevocationSource::DenyList, text.to_owned()));
             }
         }

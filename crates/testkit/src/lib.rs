@@ -26,6 +26,7 @@ pub mod bystanders;
 pub mod client;
 pub mod config_reload;
 mod connection;
+pub mod crl;
 pub mod csr;
 pub mod fake_accounts;
 mod fake_backend;

@@ -149,11 +149,6 @@ impl DenyList {
     pub(crate) fn has_credential(&self, id: &str) -> bool {
         self.credential_ids.contains_key(id)
     }
-
-    /// Whether an entry names a certificate by its digest.
-    pub(crate) fn has_digests(&self) -> bool {
-        self.credential_ids.keys().any(|id| id.starts_with("X509SHA256="))
-    }
 }
 
 impl DenyEntry {

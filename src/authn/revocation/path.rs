@@ -42,6 +42,13 @@ impl CertificatePath {
     }
 }
 
+#[cfg(test)]
+impl From<Vec<PathCertificate>> for CertificatePath {
+    fn from(certificates: Vec<PathCertificate>) -> Self {
+        Self(certificates)
+    }
+}
+
 impl PathCertificate {
     fn of(certificate: &Certificate, signer: Option<&Certificate>) -> Self {
         let mut credential_ids = vec![credential_id(&certificate.der)];
@@ -95,10 +102,21 @@ fn order(curve: EllipticCurve) -> Option<BigUint> {
             b"ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973"
         }
         EllipticCurve::P521 => {
-            b"1fffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffa51868783bf2f966b7fcc0148f709a5d03bb5c9b8899c47aebb6fb71e91386409"
+            b"1fffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffa51868783bf2f966b7fcc0148f709a5d03bb5c9b8899c47aebb6fb71e91386409"
         }
     };
     BigUint::parse_bytes(digits, 16)
+}
+
+/// The order of the curve with this many bits.
+#[cfg(test)]
+pub(super) fn order_of(bits: usize) -> BigUint {
+    let curve = match bits {
+        256 => EllipticCurve::P256,
+        384 => EllipticCurve::P384,
+        _ => EllipticCurve::P521,
+    };
+    order(curve).unwrap()
 }
 
 fn positive(number: &BigUint) -> Vec<u8> {

@@ -198,7 +198,8 @@ struct RunningCheck(Arc<WatchedDenyList>);
 
 impl RunningCheck {
     fn begin(list: Arc<WatchedDenyList>) -> Option<Self> {
-        (!list.is_busy.swap(true, Ordering::AcqRel)).then_some(Self(list))
+        // Lazily: a check that is made and dropped would end the one that runs.
+        (!list.is_busy.swap(true, Ordering::AcqRel)).then(|| Self(list))
     }
 
     fn run(&self, watch: &RevocationWatch, metrics: &Metrics, now: UnixTime) {

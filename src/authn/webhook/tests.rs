@@ -269,6 +269,7 @@ async fn users_and_audiences_come_from_the_response() {
                 user: user.into(),
                 audiences: audiences_of(audiences),
                 method: AuthnMethod::Webhook,
+                certificates: None,
                 expires: None,
             });
             assert_eq!(verdict, Ok(expected), "{}", case.name);

@@ -191,8 +191,12 @@ impl<'a> RawParts<'a> {
     }
 }
 
-fn no_duplicates(extensions: &[Extension]) -> Result<(), CrlError> {
+fn check_identifiers(extensions: &[Extension]) -> Result<(), CrlError> {
     for (index, extension) in extensions.iter().enumerate() {
+        // x509-cert reads padded identifiers, under which an extension would not be recognized.
+        let oid = extension.extn_id.as_bytes();
+        let encoded = [&[tag::OID, u8::try_from(oid.len()).unwrap_or(u8::MAX)], oid].concat();
+        DerReader::new(&encoded).oid().ok_or(ParseError("x509: malformed extension OID field"))?;
         if extensions.iter().take(index).any(|earlier| earlier.extn_id == extension.extn_id) {
             return Err(CrlError::DuplicateExtension(extension.extn_id.to_string()));
         }
@@ -202,7 +206,7 @@ fn no_duplicates(extensions: &[Extension]) -> Result<(), CrlError> {
 
 /// The number of the CRL. An extension that changes the meaning of the list is an error.
 fn check_extensions(extensions: &[Extension]) -> Result<Option<BigUint>, CrlError> {
-    no_duplicates(extensions)?;
+    check_identifiers(extensions)?;
     let mut number = None;
     for extension in extensions {
         let content = DerReader::new(extension.extn_value.as_bytes());
@@ -263,8 +267,8 @@ fn check_entry(entry: &RevokedCert) -> Result<(Box<[u8]>, u8), CrlError> {
         serial => serial,
     };
     let extensions = entry.crl_entry_extensions.as_deref().unwrap_or_default();
-    if no_duplicates(extensions).is_err() {
-        return refused("an extension appears twice");
+    if check_identifiers(extensions).is_err() {
+        return refused("an extension appears twice, or has a malformed identifier");
     }
     let mut reason = 0;
     for extension in extensions {
