@@ -107,7 +107,8 @@ impl ClassLimiter {
         match self.enter(flow, is_exempt, deadline)? {
             Entry::Place(place) => Ok(Some(place)),
             Entry::Beyond => Ok(None),
-            Entry::Waiting(waiting) => waiting.place().await.map(Some),
+            // Boxed: few requests wait, and the future of each request is moved several times.
+            Entry::Waiting(waiting) => Box::pin(waiting.place()).await.map(Some),
         }
     }
 
