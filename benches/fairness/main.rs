@@ -8,7 +8,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::indexing_slicing,
     clippy::print_stdout,
     clippy::as_conversions,
     clippy::cast_possible_truncation,

@@ -1,6 +1,5 @@
 //! The flags of limits on requests in flight: kube-apiserver's, with its names, and a few of our own. They have a
 //! cluster's section of the configuration file, `limits`.
-#![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 // apiserver: pkg/server/options/server_run_options.go
 
 use clap::Args;

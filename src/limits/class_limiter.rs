@@ -107,7 +107,8 @@ impl ClassLimiter {
         match self.enter(flow, is_exempt, deadline)? {
             Entry::Place(place) => Ok(Some(place)),
             Entry::Beyond => Ok(None),
-            Entry::Waiting(waiting) => waiting.place().await.map(Some),
+            // Boxed: few requests wait, and the future of each request is moved several times.
+            Entry::Waiting(waiting) => Box::pin(waiting.place()).await.map(Some),
         }
     }
 
@@ -213,5 +214,50 @@ impl ClassLimiter {
     /// The requests in service, the waiting ones, and the flows that are known.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         lock(&self.state).queue.counts()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    fn entered<'a>(limiter: &'a Arc<ClassLimiter>, flow: &str) -> Entry<'a> {
+        limiter.enter(flow.into(), false, None).unwrap()
+    }
+
+    fn waiting<'a>(limiter: &'a Arc<ClassLimiter>, flow: &str) -> Waiting<'a> {
+        let Entry::Waiting(waiting) = entered(limiter, flow) else { panic!("{flow} waits") };
+        waiting
+    }
+
+    // On two threads: one has taken the request from the queue, and the other drops it before the place is sent.
+    #[tokio::test]
+    async fn a_place_for_requests_that_have_just_left_goes_to_the_next_one() {
+        let limiter = Arc::new(ClassLimiter::new("prod", "readOnly", &Metrics::new().limits));
+        let queue_timeout = Duration::from_secs(15);
+        let settings = LimitSettings {
+            max_requests_inflight: 1,
+            max_mutating_requests_inflight: 0,
+            queue_length_limit: 5,
+            queue_timeout,
+        };
+        limiter.apply(1, &settings);
+        let Entry::Place(place) = entered(&limiter, "alice") else { panic!("a place is free") };
+        let leaving = waiting(&limiter, "bob");
+        let mut next = waiting(&limiter, "carol");
+        let flow = place.defuse();
+        let granted = {
+            let mut state = lock(&limiter.state);
+            state.queue.release(&flow);
+            state.queue.next()
+        };
+        assert_eq!(granted.as_ref().map(|(flow, _)| &**flow), Some("bob"));
+        drop(leaving);
+        limiter.hand_out(granted);
+        let place = next.place.try_recv().expect("carol has the place");
+        assert_eq!(limiter.counts(), (1, 0, 1));
+        drop((next, place));
+        assert_eq!(limiter.counts(), (0, 0, 0));
     }
 }

@@ -67,7 +67,6 @@ pub(super) struct Facts<'a> {
 #[derive(Debug)]
 pub(super) struct Record {
     audit: Arc<ClusterAudit>,
-    metrics: Arc<Metrics>,
     clock: Clock,
     decision: Decision,
     is_long_running: bool,
@@ -213,7 +212,6 @@ impl AuditedRequest {
         };
         Some(Self(Arc::new(Record {
             audit: Arc::clone(audit),
-            metrics: Arc::clone(metrics),
             clock: clock.clone(),
             decision,
             is_long_running: info.is_long_running(),

@@ -39,8 +39,8 @@ impl Live {
     /// Puts `next` in force and notifies every subscriber.
     pub(super) fn swap(&self, next: Arc<Snapshot>) {
         let generation = next.generation;
-        self.snapshot.store(Arc::clone(&next));
-        next.apply_shared();
+        self.snapshot.store(next);
+        self.peek().apply_shared();
         self.generation.send_replace(generation);
     }
 

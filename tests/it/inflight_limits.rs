@@ -4,6 +4,7 @@
 mod compared;
 mod flows;
 mod places;
+mod settings;
 
 use std::sync::Arc;
 

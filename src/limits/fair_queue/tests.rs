@@ -122,15 +122,15 @@ fn new_limits_count_the_requests_in_service() {
 /// What happens next. The numbers choose among the requests that there are.
 #[derive(Debug, Clone)]
 enum Event {
-    Arrives(u8),
-    ArrivesExempt(u8),
+    Arrives(u16),
+    ArrivesExempt(u16),
     Ends(usize),
     Leaves(usize),
     Bounds(QueueBounds),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
-    let flow = prop_oneof![Just(0_u8), 0..4_u8, 0..100_u8];
+    let flow = prop_oneof![Just(0_u16), 0..4_u16, 0..100_u16];
     let bounds = (0..6_usize, 0..4_usize)
         .prop_map(|(limit, queue_length)| Event::Bounds(QueueBounds { limit, queue_length }));
     let event = prop_oneof![
@@ -147,41 +147,41 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 #[derive(Default)]
 struct Model {
     bounds: QueueBounds,
-    in_service: Vec<u8>,
+    in_service: Vec<u16>,
     /// Flow and number, in the order of arrival.
-    waiting: Vec<(u8, usize)>,
+    waiting: Vec<(u16, usize)>,
     /// Flows with requests, by their turn: the first waits longest for it.
-    turns: Vec<u8>,
+    turns: Vec<u16>,
 }
 
 impl Model {
-    fn served(&self, flow: u8) -> usize {
+    fn served(&self, flow: u16) -> usize {
         self.in_service.iter().filter(|one| **one == flow).count()
     }
 
-    fn length(&self, flow: u8) -> usize {
+    fn length(&self, flow: u16) -> usize {
         self.waiting.iter().filter(|(one, _)| *one == flow).count()
     }
 
-    fn has_place(&self, flow: u8) -> bool {
+    fn has_place(&self, flow: u16) -> bool {
         let QueueBounds { limit, .. } = self.bounds;
         limit == 0 || self.in_service.len() < limit && self.served(flow) < self.bounds.flow_limit()
     }
 
-    fn serves(&mut self, flow: u8) {
+    fn serves(&mut self, flow: u16) {
         self.in_service.push(flow);
         self.turns.retain(|one| *one != flow);
         self.turns.push(flow);
     }
 
-    fn knows(&mut self, flow: u8) {
+    fn knows(&mut self, flow: u16) {
         if !self.turns.contains(&flow) {
             self.turns.push(flow);
         }
     }
 
     fn forgets_idle_flows(&mut self) {
-        let idle: Vec<u8> =
+        let idle: Vec<u16> =
             self.turns.iter().copied().filter(|flow| self.served(*flow) + self.length(*flow) == 0).collect();
         self.turns.retain(|flow| !idle.contains(flow));
     }
@@ -195,7 +195,7 @@ impl Model {
 
     /// Serves the request whose turn it is.
     fn next(&mut self) -> Option<usize> {
-        let waits = |flow: &&u8| self.length(**flow) > 0 && self.has_place(**flow);
+        let waits = |flow: &&u16| self.length(**flow) > 0 && self.has_place(**flow);
         let flow = *self.turns.iter().filter(waits).min_by_key(|flow| self.served(**flow))?;
         let first = self.waiting.iter().position(|(one, _)| *one == flow)?;
         self.serves(flow);
@@ -213,7 +213,7 @@ struct Compared {
 }
 
 impl Compared {
-    fn arrives(&mut self, flow: u8, is_exempt: bool) -> TestCaseResult {
+    fn arrives(&mut self, flow: u16, is_exempt: bool) -> TestCaseResult {
         let (queue, name) = (self.queue.as_mut().unwrap(), name(&flow.to_string()));
         let model = &mut self.model;
         let expected = if is_exempt {
@@ -249,10 +249,10 @@ impl Compared {
         Ok(())
     }
 
-    fn happens(&mut self, event: Event) -> TestCaseResult {
+    fn happens(&mut self, event: &Event) -> TestCaseResult {
         match event {
-            Event::Arrives(flow) => self.arrives(flow, false)?,
-            Event::ArrivesExempt(flow) => self.arrives(flow, true)?,
+            Event::Arrives(flow) => self.arrives(*flow, false)?,
+            Event::ArrivesExempt(flow) => self.arrives(*flow, true)?,
             Event::Ends(which) if !self.model.in_service.is_empty() => {
                 let flow = self.model.in_service.remove(which % self.model.in_service.len());
                 self.queue.as_mut().unwrap().release(&name(&flow.to_string()));
@@ -263,8 +263,8 @@ impl Compared {
                 prop_assert_eq!(self.queue.as_mut().unwrap().leave_queue(flow, *ticket), Some(number));
             }
             Event::Bounds(bounds) => {
-                self.model.bounds = bounds;
-                self.queue.as_mut().unwrap().set_bounds(bounds);
+                self.model.bounds = *bounds;
+                self.queue.as_mut().unwrap().set_bounds(*bounds);
             }
             Event::Ends(_) | Event::Leaves(_) => {}
         }
@@ -287,17 +287,17 @@ proptest! {
     #[test]
     fn random_requests_are_decided_as_by_the_model(events in events()) {
         let mut compared = Compared { queue: Some(FairQueue::new()), ..Compared::default() };
-        compared.happens(Event::Bounds(QueueBounds { limit: 3, queue_length: 2 }))?;
+        compared.happens(&Event::Bounds(QueueBounds { limit: 3, queue_length: 2 }))?;
         for event in events {
             let before = compared.model.in_service.len();
             let is_exempt_or_bounds = matches!(event, Event::Bounds(_));
-            compared.happens(event)?;
+            compared.happens(&event)?;
             let (limit, now) = (compared.model.bounds.limit, compared.model.in_service.len());
             prop_assert!(limit == 0 || now <= limit.max(before) || is_exempt_or_bounds);
         }
         // Every request that waits is served once the others end.
         while !compared.model.in_service.is_empty() {
-            compared.happens(Event::Ends(0))?;
+            compared.happens(&Event::Ends(0))?;
         }
         prop_assert_eq!(compared.queue.unwrap().counts(), (0, 0, 0));
     }
