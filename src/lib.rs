@@ -54,6 +54,7 @@
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
 //! | [`admission`] | the admission webhooks of a cluster: settings, calls, labels of namespaces; `pipeline` obtains the objects |
+//! | [`audit`] | what is recorded of requests: the connections of audit webhooks; `crates/audit` has the policy and the backends |
 //! | [`authz`] | what a user may do, and impersonation: the gateway's own authorizers, access reviews at the API servers |
 //! | [`backend`] | endpoints, connections to them, the gateway's own clients |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
@@ -70,7 +71,7 @@
 //! | [`sync`] | the helper that locks a mutex |
 //! | [`clock`] | the injected wall clock |
 //!
-//! `crates/apimachinery` validates and decodes as Kubernetes does, `crates/cel` evaluates CEL and `crates/admission` runs admission webhooks; both know nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
+//! `crates/apimachinery` validates and decodes as Kubernetes does, `crates/cel` evaluates CEL `crates/admission` runs admission webhooks and `crates/audit` stores audit events; they know nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
 //! Tests: `tests/README.md` says which test goes where, and `crates/testkit` has their fake backends, PKI and processes.
 //!
 //! # Words
@@ -98,6 +99,7 @@
 )]
 
 mod admission;
+mod audit;
 mod authn;
 mod authz;
 mod backend;
