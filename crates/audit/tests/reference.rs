@@ -3,7 +3,7 @@
 //!
 //! `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` set the seed and the number of random events.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test program: a panic is a failed test")]
+#![expect(clippy::unwrap_used, reason = "a test program: a panic is a failed test")]
 #![allow(clippy::print_stderr, missing_docs, reason = "the output of a test program")]
 
 use std::collections::BTreeMap;
@@ -227,14 +227,14 @@ async fn log_files_are_replaced_as_by_lumberjack() {
     let cases: Vec<(usize, Vec<usize>)> = (0..inputs(40))
         .map(|_| {
             let existing = if rng.one_in(3) { 0 } else { size(&mut rng) };
-            (existing, (0..1 + rng.below(6)).map(|_| size(&mut rng)).collect())
+            (existing, (0..=rng.below(6)).map(|_| size(&mut rng)).collect())
         })
         .collect();
     let questions: Vec<_> = cases
         .iter()
         .map(|(existing, writes)| json!({"of": "log", "existing": existing, "writes": writes}))
         .collect();
-    let clock = WallClock::new(|| Duration::from_secs(1_577_836_800));
+    let clock = WallClock::new(|| Duration::from_hours(438_288));
     let registry = SinkRegistry::new(Arc::new(NoObserver), clock, tokio::runtime::Handle::current());
     for ((existing, writes), answer) in cases.iter().zip(program.ask(&questions)) {
         let dir = tempfile::tempdir().unwrap();
