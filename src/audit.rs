@@ -2,8 +2,8 @@
 //!
 //! `crates/audit` decides how much of a request is recorded, encodes events and stores them; `pipeline::audit` makes them.
 
-mod post;
 pub(crate) mod settings;
+mod sinks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,8 +15,8 @@ use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use post::WebhookPost;
-use settings::AuditSettings;
+use settings::{AuditSettings, WebhookSettings};
+use sinks::AuditWebhook;
 
 /// The memory of all objects that are held for events of requests in progress.
 const OBJECT_BYTES: usize = 128 << 20;
@@ -39,6 +39,7 @@ pub(crate) struct ClusterAudit {
 pub(crate) struct Audit {
     sinks: SinkRegistry,
     memory: Arc<ObjectMemory>,
+    metrics: Arc<Metrics>,
 }
 
 /// The backends of a new generation of the configuration. They change nothing before [`Self::commit`].
@@ -46,6 +47,7 @@ pub(crate) struct Audit {
 pub(crate) struct AuditGeneration {
     sinks: sink::Generation,
     memory: Arc<ObjectMemory>,
+    metrics: Arc<Metrics>,
 }
 
 /// Why a cluster cannot be audited.
@@ -64,13 +66,15 @@ impl Audit {
     pub(crate) fn new(metrics: &Arc<Metrics>, clock: &Clock, runtime: Handle) -> Self {
         let clock = clock.clone();
         let clock = WallClock::new(move || clock.now());
-        let observer = Arc::clone(&metrics.audit);
-        Self { sinks: SinkRegistry::new(observer, clock, runtime), memory: Arc::default() }
+        let observer = Arc::new(metrics.audit.clone());
+        let sinks = SinkRegistry::new(observer, clock, runtime);
+        Self { sinks, memory: Arc::default(), metrics: Arc::clone(metrics) }
     }
 
     /// The backends of a new generation.
     pub(crate) fn generation(&self) -> AuditGeneration {
-        AuditGeneration { sinks: self.sinks.generation(), memory: Arc::clone(&self.memory) }
+        let (memory, metrics) = (Arc::clone(&self.memory), Arc::clone(&self.metrics));
+        AuditGeneration { sinks: self.sinks.generation(), memory, metrics }
     }
 
     /// Waits until all events are stored, or given up.
@@ -93,9 +97,10 @@ impl AuditGeneration {
         provider: &Arc<CryptoProvider>,
     ) -> Result<ClusterAudit, AuditError> {
         let webhook = match &settings.webhook {
-            Some(webhook) => {
-                let post: Arc<dyn Post> = Arc::new(WebhookPost::new(webhook, provider)?);
-                Some((&webhook.options, post))
+            Some(WebhookSettings { options, url, tls, bearer_token }) => {
+                let webhook = AuditWebhook::new(url, tls, bearer_token.clone(), provider, &self.metrics)?;
+                let post: Arc<dyn Post> = Arc::new(webhook);
+                Some((options, post))
             }
             None => None,
         };

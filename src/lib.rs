@@ -55,7 +55,7 @@
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
 //! | [`admission`] | the admission webhooks of a cluster: settings, calls, labels of namespaces; `pipeline` obtains the objects |
-//! | [`audit`] | the audit of a cluster: policy and sinks; `pipeline` makes the events |
+//! | [`audit`] | the audit of a cluster: its policy, and the backends that store events; `pipeline` makes the events |
 //! | [`authz`] | what a user may do, and impersonation: the gateway's own authorizers, access reviews at the API servers |
 //! | [`backend`] | endpoints, connections to them, the gateway's own clients |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
@@ -73,7 +73,7 @@
 //! | [`sync`] | the helper that locks a mutex |
 //! | [`clock`] | the injected wall clock |
 //!
-//! `crates/apimachinery` validates and decodes as Kubernetes does, `crates/cel` evaluates CEL and `crates/admission` runs admission webhooks; both know nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
+//! `crates/apimachinery` validates and decodes as Kubernetes does, `crates/cel` evaluates CEL `crates/admission` runs admission webhooks and `crates/audit` stores audit events; they know nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
 //! Tests: `tests/README.md` says which test goes where, and `crates/testkit` has their fake backends, PKI and processes.
 //!
 //! # Words

@@ -23,8 +23,6 @@ pub(crate) mod service_accounts;
 mod token_cache;
 mod token_objects;
 
-use std::sync::Arc;
-
 use prometheus::{Encoder as _, IntCounter, Registry, TextEncoder};
 
 use admission::AdmissionMetrics;
@@ -58,7 +56,7 @@ pub(crate) struct Metrics {
     /// Admission webhooks.
     pub(crate) admission: AdmissionMetrics,
     /// Audit.
-    pub(crate) audit: Arc<AuditMetrics>,
+    pub(crate) audit: AuditMetrics,
     /// Impersonation.
     pub(crate) impersonation: ImpersonationMetrics,
     pub(crate) token_cache: TokenCacheMetrics,
@@ -96,7 +94,7 @@ impl Metrics {
             authentication: AuthenticationMetrics::new(&registrar)?,
             authorization: AuthorizationMetrics::new(&registrar)?,
             admission: AdmissionMetrics::new(&registrar)?,
-            audit: Arc::new(AuditMetrics::new(&registrar)?),
+            audit: AuditMetrics::new(&registrar)?,
             impersonation: ImpersonationMetrics::new(&registrar)?,
             token_cache: TokenCacheMetrics::new(&registrar, &panics)?,
             token_objects: TokenObjectMetrics::new(&registrar)?,

@@ -14,12 +14,12 @@ pub struct AuditSettings {
     /// The log file.
     pub log: Option<LogOptions>,
     /// The webhook.
-    pub webhook: Option<AuditWebhook>,
+    pub webhook: Option<WebhookSettings>,
 }
 
 /// A webhook that receives events.
 #[derive(Debug, Clone)]
-pub struct AuditWebhook {
+pub struct WebhookSettings {
     /// How events reach it.
     pub options: WebhookOptions,
     /// The `https` URL.

@@ -306,7 +306,7 @@ pub(super) mod by_optional_flag_name {
 mod tests {
     use super::*;
     use crate::config::flags::{
-        AdmissionFlags, AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys, ControllerFlags,
+        AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys, ControllerFlags,
         LimitFlags, MatchKeys, OperationFlags, ServingFlags, SignerProfileKeys,
     };
 

@@ -107,6 +107,16 @@ impl WebhookClient {
         self.url.split('?').next().unwrap_or_default()
     }
 
+    /// Sends `body` once. The body of a success does not matter.
+    pub(crate) async fn post_once(&self, bearer: Option<&str>, body: Bytes) -> Result<(), WebhookError> {
+        let request = HttpsRequest::post(&self.url, body).bearer(bearer).within(self.timeout);
+        let sent = self.client.send(request).await;
+        if matches!(sent, Err(HttpsError::NoSubjectAltName { .. })) {
+            self.missing_san.inc();
+        }
+        check_status(&sent.map_err(|error| WebhookError::of_transport(&error))?, bearer)
+    }
+
     /// Sends `body`, and retries. `read` reads the outcome of each attempt.
     pub(crate) async fn post<T>(
         &self,
@@ -139,6 +149,15 @@ impl WebhookClient {
             }
         }
     }
+}
+
+/// Whether a response is a success, whatever its body. Errors quote the webhook's texts, without `secret`.
+fn check_status(answer: &HttpsResponse, secret: Option<&str>) -> Result<(), WebhookError> {
+    if (200..=206).contains(&answer.status.as_u16()) {
+        return Ok(());
+    }
+    let error = failure(answer, secret);
+    Err(WebhookError { text: truncated(redacted(secret, &error.text)), ..error })
 }
 
 /// Flattened into a struct, makes serde require a JSON object: without it, serde also accepts a list of the values.

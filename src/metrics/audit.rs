@@ -3,38 +3,46 @@
 
 use portcullis_audit::event::Level;
 use portcullis_audit::sink::{DropCause, Observer, Plugin, SinkKind};
-use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
-use super::Registrar;
+use super::registrar::Registrar;
 
-/// Metrics of audit.
-#[derive(Debug)]
+/// Metrics of audit, under kube-apiserver's names where it has the same one. A clone counts in the same series.
+#[derive(Debug, Clone)]
 pub(crate) struct AuditMetrics {
     events: IntCounter,
-    rejected: IntCounter,
-    levels: IntCounterVec,
     errors: IntCounterVec,
+    levels: IntCounterVec,
+    rejected: IntCounter,
     dropped: IntCounterVec,
     truncated: IntCounterVec,
-    queued_events: IntGaugeVec,
-    queued_bytes: IntGaugeVec,
+    log: QueueGauges,
+    webhook: QueueGauges,
+}
+
+/// What waits in front of the backends of a kind.
+#[derive(Debug, Clone)]
+struct QueueGauges {
+    events: IntGauge,
+    bytes: IntGauge,
 }
 
 impl AuditMetrics {
     pub(super) fn new(registrar: &Registrar) -> prometheus::Result<Self> {
+        let queued = registrar.gauges(
+            "portcullis_audit_queue_events",
+            "Audit events that wait for a backend or are being stored.",
+            &["sink"],
+        )?;
+        let queued_bytes = registrar.gauges(
+            "portcullis_audit_queue_bytes",
+            "Size of the audit events that wait for a backend or are being stored.",
+            &["sink"],
+        )?;
         Ok(Self {
             events: registrar.counter(
                 "apiserver_audit_event_total",
                 "Counter of audit events generated and sent to the audit backend.",
-            )?,
-            rejected: registrar.counter(
-                "apiserver_audit_requests_rejected_total",
-                "Counter of apiserver requests rejected due to an error in audit logging backend.",
-            )?,
-            levels: registrar.counters(
-                "apiserver_audit_level_total",
-                "Counter of policy levels for audit events (1 per request).",
-                &["level"],
             )?,
             errors: registrar.counters(
                 "apiserver_audit_error_total",
@@ -42,30 +50,33 @@ impl AuditMetrics {
                  error.",
                 &["plugin"],
             )?,
+            levels: registrar.counters(
+                "apiserver_audit_level_total",
+                "Counter of policy levels for audit events (1 per request).",
+                &["level"],
+            )?,
+            rejected: registrar.counter(
+                "apiserver_audit_requests_rejected_total",
+                "Counter of apiserver requests rejected due to an error in audit logging backend.",
+            )?,
             dropped: registrar.counters(
                 "portcullis_audit_events_dropped_total",
-                "Audit events that were not stored, by backend (log or webhook) and cause.",
+                "Audit events that a backend has lost, by the cause: buffer_events, buffer_bytes, too_large, failed or \
+                 cancelled.",
                 &["sink", "cause"],
             )?,
             truncated: registrar.counters(
                 "portcullis_audit_events_truncated_total",
-                "Audit events that were stored without their objects, by backend (log or webhook).",
+                "Audit events that were stored without their objects, because they were too large.",
                 &["sink"],
             )?,
-            queued_events: registrar.gauges(
-                "portcullis_audit_queued_events",
-                "Audit events that are not stored yet, by backend (log or webhook).",
-                &["sink"],
-            )?,
-            queued_bytes: registrar.gauges(
-                "portcullis_audit_queued_bytes",
-                "The size of the audit events that are not stored yet, by backend (log or webhook).",
-                &["sink"],
-            )?,
+            log: QueueGauges::new(&queued, &queued_bytes, SinkKind::Log),
+            webhook: QueueGauges::new(&queued, &queued_bytes, SinkKind::Webhook),
         })
     }
 
-    /// The policy has decided on a request.
+    /// Counts the level of a request.
+    // metrics.go, ObservePolicyLevel
     pub(crate) fn level(&self, level: Level) {
         self.levels.with_label_values(&[level.as_str()]).inc();
     }
@@ -93,7 +104,53 @@ impl Observer for AuditMetrics {
     }
 
     fn queue_changed(&self, sink: SinkKind, events: i64, bytes: i64) {
-        self.queued_events.with_label_values(&[sink.as_str()]).add(events);
-        self.queued_bytes.with_label_values(&[sink.as_str()]).add(bytes);
+        let gauges = match sink {
+            SinkKind::Log => &self.log,
+            SinkKind::Webhook => &self.webhook,
+        };
+        gauges.events.add(events);
+        gauges.bytes.add(bytes);
+    }
+}
+
+impl QueueGauges {
+    fn new(events: &IntGaugeVec, bytes: &IntGaugeVec, sink: SinkKind) -> Self {
+        let sink = &[sink.as_str()];
+        Self { events: events.with_label_values(sink), bytes: bytes.with_label_values(sink) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::metrics::Metrics;
+
+    use super::*;
+
+    #[test]
+    fn reports_of_the_backends_are_exposed() {
+        let metrics = Metrics::new();
+        let observer: &dyn Observer = &metrics.audit.clone();
+        observer.event();
+        observer.rejected();
+        observer.error(Plugin::Buffered, 3);
+        observer.dropped(SinkKind::Log, DropCause::BufferBytes, 3);
+        observer.truncated(SinkKind::Webhook);
+        observer.queue_changed(SinkKind::Log, 5, 500);
+        observer.queue_changed(SinkKind::Log, -2, -300);
+        metrics.audit.level(Level::RequestResponse);
+        let (text, _) = metrics.render();
+        for line in [
+            "apiserver_audit_event_total 1",
+            "apiserver_audit_requests_rejected_total 1",
+            "apiserver_audit_error_total{plugin=\"buffered\"} 3",
+            "apiserver_audit_level_total{level=\"RequestResponse\"} 1",
+            "portcullis_audit_events_dropped_total{cause=\"buffer_bytes\",sink=\"log\"} 3",
+            "portcullis_audit_events_truncated_total{sink=\"webhook\"} 1",
+            "portcullis_audit_queue_events{sink=\"log\"} 3",
+            "portcullis_audit_queue_bytes{sink=\"log\"} 200",
+            "portcullis_audit_queue_events{sink=\"webhook\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
     }
 }

@@ -117,9 +117,10 @@ impl Sinks {
     /// Waits until everything that was handed over is stored, or given up. Meanwhile no event waits for others.
     pub async fn flush(&self) {
         let Some(outlets) = &self.0 else { return };
-        let flush = async |outlet: &Option<Outlet>| match outlet {
-            Some(outlet) => outlet.queue.flush().await,
-            None => {}
+        let flush = async |outlet: &Option<Outlet>| {
+            if let Some(outlet) = outlet {
+                outlet.queue.flush().await;
+            }
         };
         tokio::join!(flush(&outlets.log), flush(&outlets.webhook));
     }

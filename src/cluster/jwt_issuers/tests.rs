@@ -14,7 +14,6 @@ use crate::authn::oidc::settings::AttributeMapping;
 use crate::authn::testing::TestRequest;
 use crate::authn::{AuthnError, BearerToken};
 use crate::http::https_client::testing::{H2, TestServer, reply};
-use crate::metrics::Metrics;
 use crate::pki::x509::CaBundle;
 
 /// Refuses connections.

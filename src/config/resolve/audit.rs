@@ -14,7 +14,7 @@ use portcullis_audit::sink::{
 };
 
 use super::ConfigResolver;
-use crate::audit::settings::{AuditSettings, AuditWebhook};
+use crate::audit::settings::{AuditSettings, WebhookSettings};
 use crate::config::error::ConfigError;
 use crate::config::flags::AuditFlags;
 use crate::config::kubeconfig::{WebhookServer, load_remote};
@@ -151,8 +151,8 @@ impl ConfigResolver<'_> {
         })
     }
 
-    // AuditWebhookOptions.Validate
-    fn audit_webhook(&mut self, given: &MergedSection<AuditFlags>, file: &Path) -> Option<AuditWebhook> {
+    // WebhookSettingsOptions.Validate
+    fn audit_webhook(&mut self, given: &MergedSection<AuditFlags>, file: &Path) -> Option<WebhookSettings> {
         let flags = &given.values;
         let backend = GivenBackend {
             name: "webhook",
@@ -181,7 +181,7 @@ impl ConfigResolver<'_> {
         let WebhookServer { url, tls, bearer_token } = server?;
         let options =
             WebhookOptions { name: url.clone(), mode, batch, truncate, initial_backoff: initial_backoff? };
-        Some(AuditWebhook { options, url, tls, bearer_token })
+        Some(WebhookSettings { options, url, tls, bearer_token })
     }
 
     // validateBackendBatchOptions, AuditTruncateOptions.Validate

@@ -154,7 +154,9 @@ impl LogFile {
         };
         let Some(error) = error else {
             self.size += size_of(written);
-            ends.iter().for_each(|_| report(Ok(())));
+            for _ in ends {
+                report(Ok(()));
+            }
             return;
         };
         let whole = ends.iter().copied().take_while(|end| *end <= written).last().unwrap_or(0);

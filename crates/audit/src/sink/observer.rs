@@ -207,3 +207,21 @@ impl fmt::Debug for Losses {
         f.debug_struct("Losses").field("sink", &self.sink).field("name", &self.name).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn losses_are_logged_once_in_a_while_by_their_cause() {
+        let losses = Losses::new(SinkKind::Log, String::new(), std::sync::Arc::new(NoObserver));
+        assert_eq!(losses.permit(DropCause::Failed, 2), Some(2));
+        assert_eq!(losses.permit(DropCause::Failed, 3), None);
+        assert_eq!(losses.permit(DropCause::TooLarge, 1), Some(1));
+        tokio::time::advance(LOG_INTERVAL / 2).await;
+        assert_eq!(losses.permit(DropCause::Failed, 4), None);
+        tokio::time::advance(LOG_INTERVAL / 2).await;
+        assert_eq!(losses.permit(DropCause::Failed, 5), Some(12));
+        assert_eq!(losses.permit(DropCause::Failed, 1), None);
+    }
+}

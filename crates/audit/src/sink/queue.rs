@@ -168,7 +168,7 @@ impl Queue {
         let pushed = self.lock().push(record, times, self.max_bytes);
         match pushed {
             Ok(pushed) => {
-                self.pushed(pushed);
+                self.pushed(&pushed);
                 true
             }
             Err((_, cause)) => {
@@ -188,7 +188,7 @@ impl Queue {
             room.as_mut().enable();
             let pushed = self.lock().push(next, 1, self.max_bytes);
             match pushed {
-                Ok(pushed) => self.pushed(pushed),
+                Ok(pushed) => self.pushed(&pushed),
                 Err((refused, _)) => {
                     record = Some(*refused);
                     room.await;
@@ -211,7 +211,7 @@ impl Queue {
         }
     }
 
-    fn pushed(&self, pushed: Pushed) {
+    fn pushed(&self, pushed: &Pushed) {
         self.changed(1, pushed.size, 1);
         if pushed.wakes {
             self.work.notify_one();

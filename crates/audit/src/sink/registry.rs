@@ -138,7 +138,7 @@ impl Generation {
         webhook: Option<(&WebhookOptions, Arc<dyn Post>)>,
     ) -> Result<Sinks, SinkError> {
         let log = log.map(|options| self.log(options)).transpose()?;
-        let webhook = webhook.map(|(options, post)| self.webhook(options, post)).transpose()?;
+        let webhook = webhook.map(|(options, post)| self.webhook(options, &post)).transpose()?;
         Ok(Sinks::new(log, webhook, Arc::clone(&self.registry.observer)))
     }
 
@@ -158,15 +158,15 @@ impl Generation {
         Ok(Outlet { kind: SinkKind::Log, mode, format, truncate, zone, queue, _user: user })
     }
 
-    fn webhook(&mut self, options: &WebhookOptions, post: Arc<dyn Post>) -> Result<Outlet, SinkError> {
+    fn webhook(&mut self, options: &WebhookOptions, post: &Arc<dyn Post>) -> Result<Outlet, SinkError> {
         let key = SinkKey::Webhook(options.name.clone());
-        let connection = || (options.clone(), Arc::clone(&post));
+        let connection = || (options.clone(), Arc::clone(post));
         let (known, _) = self.webhooks.entry(key.clone()).or_insert_with(connection);
         if known != options {
             return Err(SinkError::Conflict { kind: "webhook", name: options.name.clone() });
         }
         let start =
-            |registry: &Arc<Registry>, key: &SinkKey| Ok(registry.start_webhook(options, &post, key.clone()));
+            |registry: &Arc<Registry>, key: &SinkKey| Ok(registry.start_webhook(options, post, key.clone()));
         let (user, sink) = self.registry.open(key, start)?;
         let WebhookOptions { mode, truncate, .. } = *options;
         let (queue, zone) = (Arc::clone(sink.queue()), self.registry.clock.zone().clone());
@@ -212,17 +212,14 @@ impl Registry {
         start: impl FnOnce(&Arc<Self>, &SinkKey) -> Result<Sink, SinkError>,
     ) -> Result<(SinkUser, Sink), SinkError> {
         let mut open = self.lock();
-        let sink = match open.get_mut(&key) {
-            Some(known) => {
-                known.users += 1;
-                known.sink.queue().reopen();
-                known.sink.clone()
-            }
-            None => {
-                let sink = start(self, &key)?;
-                open.insert(key.clone(), OpenSink { users: 1, sink: sink.clone() });
-                sink
-            }
+        let sink = if let Some(known) = open.get_mut(&key) {
+            known.users += 1;
+            known.sink.queue().reopen();
+            known.sink.clone()
+        } else {
+            let sink = start(self, &key)?;
+            open.insert(key.clone(), OpenSink { users: 1, sink: sink.clone() });
+            sink
         };
         Ok((SinkUser { registry: Arc::clone(self), key }, sink))
     }

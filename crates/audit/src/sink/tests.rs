@@ -59,7 +59,7 @@ impl Observer for Counts {
 
 fn registry() -> (SinkRegistry, Arc<Counts>) {
     let counts = Arc::new(Counts::default());
-    let clock = WallClock::new(|| Duration::from_secs(1_577_836_800)).in_utc();
+    let clock = WallClock::new(|| Duration::from_hours(438_288)).in_utc();
     let observer: Arc<dyn Observer> = Arc::<Counts>::clone(&counts);
     (SinkRegistry::new(observer, clock, Handle::current()), counts)
 }

@@ -5,6 +5,9 @@ use std::process::Command;
 
 use testkit::{in_time, until};
 
+use super::super::log::{Log, LogTarget};
+use super::super::observer::Losses;
+use super::super::queue::QueueOptions;
 use super::*;
 
 fn open(registry: &SinkRegistry, options: &LogOptions) -> Sinks {
@@ -203,4 +206,65 @@ async fn no_event_is_lost_or_doubled_when_files_are_replaced() {
 fn files(dir: &Path) -> Vec<Vec<u8>> {
     let entries = std::fs::read_dir(dir).unwrap();
     entries.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
+}
+
+/// Takes so many bytes, then fails, then panics, then takes everything.
+struct Stubborn {
+    calls: usize,
+    taken: Arc<Mutex<Vec<u8>>>,
+}
+
+impl std::io::Write for Stubborn {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.calls += 1;
+        match self.calls {
+            1 => {
+                let part = text.len() * 2 / 3;
+                self.taken.lock().unwrap().extend(&text[..part]);
+                Ok(part)
+            }
+            2 => Err(std::io::ErrorKind::BrokenPipe.into()),
+            3 => panic!("a defect"),
+            _ => {
+                self.taken.lock().unwrap().extend(text);
+                Ok(text.len())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Standard output that breaks: each event is answered for, and the thread goes on.
+#[tokio::test]
+async fn a_stream_that_fails_costs_only_the_events_that_it_did_not_take() {
+    let counts = Arc::new(Counts::default());
+    let observer: Arc<dyn Observer> = Arc::<Counts>::clone(&counts);
+    let losses = Losses::new(SinkKind::Log, "-".to_owned(), observer);
+    let options = QueueOptions { batch: BatchOptions::LOG, max_batch_bytes: 1 << 20, takes_all: true };
+    let log = Arc::new(Log::new(Queue::new(options, losses), RotationOptions::default()));
+    let record = |text: &'static str| Record::awaited(Bytes::from_static(text.as_bytes()));
+    let (records, mut waits): (Vec<_>, Vec<_>) = ["1\n", "2\n", "3\n"].map(record).into_iter().unzip();
+    for record in records {
+        assert!(log.queue.push_now(record, 1));
+    }
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let stream = Stubborn { calls: 0, taken: Arc::clone(&taken) };
+    log.start(LogTarget::Stream(Box::new(stream)), || true).unwrap();
+    // The writer has taken four of six bytes.
+    let mut stored = Vec::new();
+    for wait in waits.drain(..) {
+        stored.push(in_time(wait).await.unwrap());
+    }
+    assert_eq!((stored, counts.of("log failed")), (vec![true, true, false], 1));
+    let (panics, wait) = record("4\n");
+    assert!(log.queue.push_now(panics, 1));
+    assert!(in_time(wait).await.is_err());
+    let (fine, wait) = record("5\n");
+    assert!(log.queue.push_now(fine, 1));
+    assert!(in_time(wait).await.unwrap());
+    assert_eq!((counts.of("log failed"), taken.lock().unwrap().as_slice()), (2, b"1\n2\n5\n".as_slice()));
+    log.queue.close();
 }
