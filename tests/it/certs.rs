@@ -9,6 +9,7 @@ mod inspect;
 mod issue;
 mod odd_names;
 mod profiles;
+mod revoke;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -114,8 +115,8 @@ fn mode(path: &Path) -> u32 {
 fn help_texts() {
     let directory = tempfile::tempdir().unwrap();
     for command in [
-        "", "init", "renew-ca", "issue", "sign", "inspect", "verify", "index", "request", "list", "approve",
-        "deny", "watch",
+        "", "init", "renew-ca", "issue", "sign", "inspect", "verify", "revoke", "index", "request", "list",
+        "approve", "deny", "watch",
     ] {
         let mut arguments: Vec<&str> = command.split_whitespace().collect();
         arguments.push("-h");

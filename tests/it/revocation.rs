@@ -13,7 +13,7 @@ use testkit::client::Client;
 use testkit::config_reload::replace;
 use testkit::crl::CrlBuilder;
 use testkit::issuer::{Issuer, SigningKey};
-use testkit::pki::{Ca, Issued};
+use testkit::pki::{self, Ca, Issued};
 use testkit::self_check::{self, respond};
 use testkit::{FakeBackend, Gateway, H2, Pki, cluster_flags, flags, full, in_time, now, text, tls_client};
 
@@ -416,4 +416,53 @@ async fn a_stale_crl_refuses_its_clients_unless_it_is_ignored() {
         assert_eq!(of_token.code(&[CAROL]).await, 200, "a token has no CRL");
         setup.gateway.until_counted("portcullis_client_crls_stale 1").await;
     }
+}
+
+/// The same certificate with the other signature that everyone can compute: (r, n-s) in the place of (r, s).
+fn twin(issued: &Issued) -> rustls_pki_types::CertificateDer<'static> {
+    const ORDER: &[u8] = b"ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551";
+    let content = |element: &[u8]| match element[1] {
+        short @ 0..0x80 => element[2..2 + usize::from(short)].to_vec(),
+        0x81 => element[3..3 + usize::from(element[2])].to_vec(),
+        _ => element[4..4 + (usize::from(element[2]) << 8 | usize::from(element[3]))].to_vec(),
+    };
+    let length = |element: &[u8]| pki::tlv(element[0], &content(element)).len();
+    let parts = content(issued.leaf());
+    let tbs = length(&parts);
+    let algorithm = length(&parts[tbs..]);
+    // BIT STRING, no unused bits, SEQUENCE of two numbers.
+    let pair = content(&content(&parts[tbs + algorithm..])[1..]);
+    let r = length(&pair);
+    let order = num_bigint::BigUint::parse_bytes(ORDER, 16).unwrap();
+    let s = order - num_bigint::BigUint::from_bytes_be(&content(&pair[r..]));
+    let mut octets = s.to_bytes_be();
+    if octets[0] & 0x80 != 0 {
+        octets.insert(0, 0);
+    }
+    let signature = pki::seq(&[pair[..r].to_vec(), pki::tlv(2, &octets)]);
+    pki::seq(&[parts[..tbs + algorithm].to_vec(), pki::bits(&signature)]).into()
+}
+
+#[tokio::test]
+async fn a_denied_certificate_does_not_return_in_another_encoding() {
+    let setup = Setup::start(&[]).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
+    let twin =
+        Issued { chain: vec![twin(&alice)], key: alice.key.clone_key(), private: Arc::clone(&alice.private) };
+    assert_ne!(credential_id(&twin), credential_id(&alice));
+    let longer = pki::seq(&[alice.leaf()[4..].to_vec(), pki::null()]);
+    let longer = Issued {
+        chain: vec![longer.into()],
+        key: alice.key.clone_key(),
+        private: Arc::clone(&alice.private),
+    };
+    let mut of_alice = Client::connect(&setup.gateway, false, Some(&alice)).await;
+    let mut of_twin = Client::connect(&setup.gateway, false, Some(&twin)).await;
+    assert_eq!(of_alice.code(&[]).await, 200);
+    assert_eq!(of_twin.code(&[]).await, 200, "kube-apiserver accepts it too");
+    let mut of_longer = Client::connect(&setup.gateway, false, Some(&longer)).await;
+    assert_eq!(of_longer.code(&[]).await, 401, "a deny list could not name it");
+    setup.deny(&credential_id(&alice));
+    until_refused(&mut of_alice, &[], "alice").await;
+    assert_eq!(of_twin.code(&[]).await, 401);
 }

@@ -279,3 +279,41 @@ async fn a_response_that_is_too_long_or_never_ends_is_an_error() {
         assert_eq!(status(client.send(request).await.unwrap()).await.0, expected, "{query}");
     }
 }
+
+#[tokio::test]
+async fn a_denied_user_is_not_authenticated_by_a_review() {
+    let directory = tempfile::tempdir().unwrap();
+    let denied = directory.path().join("denied");
+    let lines = "user=carol\nuser=system:serviceaccount:a:b\nJTI=7fb8\n";
+    std::fs::write(&denied, lines).unwrap();
+    let fixture = Fixture::new(Some(&format!("--credential-deny-list-file={}", denied.display()))).await;
+    let refused = |line: usize| json!({"user": {}, "error": format!("the credential is on the deny list, line {line}")});
+    // A token that the gateway knows.
+    assert_eq!(fixture.review(json!({"token": "good-token"}), json!({"user": {}})).await, refused(1));
+    // Tokens that the API server knows.
+    let key = "authentication.kubernetes.io/credential-id";
+    for (user, expected) in [
+        (json!({"username": "system:serviceaccount:a:b", "uid": "1", "groups": ["g"]}), Some(2)),
+        (json!({"username": "system:serviceaccount:a:c", "extra": {key: ["JTI=7fb8"]}}), Some(3)),
+        (json!({"username": "system:serviceaccount:a:c", "extra": {key: ["JTI=7fb9"]}}), None),
+    ] {
+        let theirs = json!({"authenticated": true, "user": user, "audiences": ["api"]});
+        let ours = fixture.review(json!({"token": "other"}), theirs.clone()).await;
+        assert_eq!(ours, expected.map_or(theirs, refused), "{user}");
+    }
+    let yaml = "apiVersion: authentication.k8s.io/v1\nkind: TokenReview\nspec:\n  token: t\n\
+                status:\n  authenticated: true\n  user:\n    username: carol\n";
+    let (_, _, body) = fixture.post(PATH, (StatusCode::CREATED, "application/yaml", yaml.into())).await;
+    let ours: Value = serde_saphyr::from_slice(&body).unwrap();
+    assert_eq!(ours["status"], refused(1));
+    // An encoding that the gateway cannot read could hide a denied user.
+    let request = Request::post(PATH).header("content-type", JSON).body(full("{}")).unwrap();
+    *fixture.canned.lock().unwrap() = (StatusCode::CREATED, "application/cbor", b"\xd9\xd9\xf7".to_vec());
+    let answer = fixture.gateway.http2(Some(&fixture.alice)).await.send(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::BAD_GATEWAY);
+    // Forms of the response without a status pass.
+    let table = line(&json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "rows": []}));
+    let (code, _, body) =
+        fixture.post(PATH, (StatusCode::CREATED, "application/json;as=Table", table.clone())).await;
+    assert_eq!((code, body), (StatusCode::CREATED, table));
+}

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::pki::Issued;
@@ -32,7 +34,12 @@ pub fn tls_client_by(
 /// Completes the configuration, with a client certificate if there is one.
 pub fn identified(client: TlsClient, identity: Option<&Issued>) -> rustls::ClientConfig {
     match identity {
-        Some(issued) => client.with_client_auth_cert(issued.chain.clone(), issued.key.clone_key()).unwrap(),
+        // Not `with_client_auth_cert`, which refuses some certificates that Go accepts.
+        Some(issued) => {
+            let key = any_supported_type(&issued.key).unwrap();
+            let certified = CertifiedKey::new(issued.chain.clone(), key);
+            client.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
+        }
         None => client.with_no_client_auth(),
     }
 }

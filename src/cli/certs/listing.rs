@@ -38,6 +38,7 @@ pub(in crate::cli) struct IndexFlags {
 }
 
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct IndexRow {
     authority: String,
     /// Whether a replaced certificate of the CA is its issuer.
