@@ -12,6 +12,8 @@ pub(crate) mod watch;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use tokio::sync::watch::Receiver;
+
 use super::Authenticated;
 use crate::clock::UnixTime;
 use crate::metrics::Metrics;
@@ -35,6 +37,7 @@ pub(crate) struct ClusterRevocation {
     crls: Option<Arc<ClientCrls>>,
     deny_list: Option<Arc<WatchedDenyList>>,
     metrics: Option<Arc<Metrics>>,
+    changes: Option<Receiver<u64>>,
 }
 
 /// What revoked a credential.
@@ -120,7 +123,7 @@ impl ClusterRevocation {
     /// Revokes nothing.
     #[cfg(test)]
     pub(crate) fn disabled() -> Self {
-        Self { crls: None, deny_list: None, metrics: None }
+        Self { crls: None, deny_list: None, metrics: None, changes: None }
     }
 
     /// By these settings; `watch` keeps the deny list up to date.
@@ -136,6 +139,7 @@ impl ClusterRevocation {
             crls: settings.crls.clone(),
             deny_list: settings.deny_list.as_ref().map(|loaded| watch.deny_list(loaded)),
             metrics: Some(Arc::clone(metrics)),
+            changes: Some(watch.subscribe()),
         }
     }
 
@@ -147,6 +151,11 @@ impl ClusterRevocation {
     /// Whether there is a deny list.
     pub(crate) fn has_deny_list(&self) -> bool {
         self.deny_list.is_some()
+    }
+
+    /// Notifies of each change of a deny list or of the CRLs: then a credential that was admitted before may be revoked.
+    pub(crate) fn changes(&self) -> Option<Receiver<u64>> {
+        self.changes.clone()
     }
 
     /// Lets a credential pass that is not revoked.

@@ -306,8 +306,8 @@ pub(super) mod by_optional_flag_name {
 mod tests {
     use super::*;
     use crate::config::flags::{
-        AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys, ControllerFlags,
-        LimitFlags, MatchKeys, OperationFlags, ServingFlags, SignerProfileKeys,
+        AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys,
+        ControllerFlags, LimitFlags, MatchKeys, OperationFlags, ServingFlags, SignerProfileKeys,
     };
 
     /// `clap` and `serde` agree on the name of every value. `without_flag` are the keys without a flag.

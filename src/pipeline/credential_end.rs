@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch::Receiver;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::info;
@@ -93,12 +94,14 @@ impl StreamCredential {
 
     async fn watch(self: Arc<Self>) {
         let mut generations = self.live.subscribe();
+        let mut revocations = self.revocations();
         let reason = loop {
             if self.is_expired() {
                 break "expired";
             }
             tokio::select! {
                 () = sleep(self.next_check()) => {}
+                () = next_change(&mut revocations) => {}
                 changed = generations.changed() => if changed.is_err() {
                     // The server has ended.
                     return;
@@ -113,6 +116,14 @@ impl StreamCredential {
         let (path, peer) = (&self.path, self.connection.info.peer);
         info!(cluster, user, %peer, path, reason, "ended a stream with its credential");
         self.metrics.connections.ended_streams.with_label_values(&[reason]).inc();
+    }
+
+    /// The changes of what is revoked, which all generations of the configuration share.
+    fn revocations(&self) -> Option<Receiver<u64>> {
+        let mut changes = self.live.peek().cluster(&self.cluster)?.authn.chain.revocation().changes()?;
+        // The credential was checked before: a change since then would be missed.
+        changes.mark_changed();
+        Some(changes)
     }
 
     fn is_expired(&self) -> bool {
@@ -144,4 +155,13 @@ impl StreamCredential {
             Err(_) => Standing::Refused,
         }
     }
+}
+
+async fn next_change(changes: &mut Option<Receiver<u64>>) {
+    if let Some(receiver) = changes
+        && receiver.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }

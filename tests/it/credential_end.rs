@@ -220,3 +220,19 @@ async fn streams_end_when_a_reload_removes_their_token() {
     staying.goes_on().await;
     assert_eq!(gateway.count_all(ENDED, &["reason=\"refused\""]).await, 8);
 }
+
+#[tokio::test]
+async fn streams_end_when_their_credential_is_denied() {
+    let pki = Pki::new();
+    let (backend, mut opened) = backend(&pki).await;
+    let list = pki.write("denied", "# none\n");
+    let gateway = terminating(&pki, &backend, &[format!("--credential-deny-list-file={}", list.display())]);
+    gateway.checked().await;
+    let [alice, bob] = ["alice", "bob"].map(|name| pki.clients.leaf().cn(name).issue());
+    let denied = Streams::open(connections(&gateway, Some(&alice)).await, &[], &mut opened).await;
+    let staying = Streams::open(connections(&gateway, Some(&bob)).await, &[], &mut opened).await;
+    std::fs::write(list, "user=alice\n").unwrap();
+    denied.end().await;
+    staying.goes_on().await;
+    assert_eq!(gateway.count_all(ENDED, &["reason=\"refused\""]).await, 4);
+}

@@ -14,6 +14,7 @@
 
 #[cfg(feature = "dev")]
 mod admission;
+mod audit;
 mod authorization;
 mod bootstrap;
 mod bound_token_reads;

@@ -145,7 +145,6 @@ impl RevocationWatch {
 
     /// Notifies of each change of a deny list or of the CRLs, also of a CRL that becomes stale. A credential that was
     /// not revoked before a change may be revoked after it.
-    #[allow(dead_code, reason = "for the code that ends open streams of revoked credentials")]
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()
     }

@@ -1,0 +1,195 @@
+//! Audit as operators see it: the events in the file, failing files, and changes of the policy.
+
+use std::path::{Path, PathBuf};
+
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+use testkit::body::fed;
+use testkit::{FakeBackend, Gateway, H2, Pki, empty, flags, full, get, in_time, text, until};
+use tokio::io::AsyncWriteExt as _;
+
+use crate::gateway::InProcess as _;
+
+const MAPS: &str = "/api/v1/namespaces/n/configmaps";
+
+struct Audited {
+    pki: Pki,
+    backend: FakeBackend,
+    gateway: Gateway,
+    policy: PathBuf,
+    log: PathBuf,
+}
+
+fn policy(rules: &Value) -> String {
+    json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}).to_string()
+}
+
+impl Audited {
+    async fn start(rules: &Value, log: &str, more: &[&str]) -> Self {
+        let pki = Pki::new();
+        let backend = FakeBackend::start(&pki, H2, |request: Request<hyper::body::Incoming>| {
+            let is_watch = request.uri().query() == Some("watch=true");
+            Box::pin(async move {
+                if is_watch {
+                    let (frames, body, _) = fed();
+                    frames.send(http_body::Frame::data("event\n".into())).unwrap();
+                    // Ends with the client.
+                    std::mem::forget(frames);
+                    return http::Response::new(body);
+                }
+                http::Response::builder().header("content-type", "application/json").body(full("{}")).unwrap()
+            })
+        })
+        .await;
+        let policy_file = pki.write("policy.yaml", policy(rules));
+        let log = if log.starts_with('/') { PathBuf::from(log) } else { pki.directory.path().join(log) };
+        let mut given = flags(&pki, backend.address);
+        given.push(format!("--audit-policy-file={}", policy_file.display()));
+        given.push(format!("--audit-log-path={}", log.display()));
+        given.extend(more.iter().map(ToString::to_string));
+        let gateway = Gateway::with(given);
+        gateway.checked().await;
+        Self { pki, backend, gateway, policy: policy_file, log }
+    }
+
+    async fn reload(&self) {
+        for _ in 0..2 {
+            let before = self.gateway.generation().await;
+            self.gateway.server().reload();
+            self.gateway.reloaded(before).await;
+        }
+    }
+}
+
+fn events(log: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn stages(log: &Path) -> Vec<String> {
+    events(log).iter().map(|event| event["stage"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_request_is_in_the_file_before_the_backend_has_it() {
+    let audited = Audited::start(&json!([{"level": "Request"}]), "audit.log", &[]).await;
+    let alice = audited.pki.clients.leaf().cn("alice").org("dev").issue();
+    let mut client = audited.gateway.http2(Some(&alice)).await;
+    let request = Request::post(format!("https://localhost{MAPS}"))
+        .header("content-type", "application/json")
+        .header("audit-id", "the-id")
+        .header("x-forwarded-for", "6.6.6.6")
+        .body(full(r#"{"metadata":{"name":"one"}}"#))
+        .unwrap();
+    assert_eq!(text(client.send(request).await.unwrap()).await, "{}");
+    until("both events", || stages(&audited.log).len() == 2).await;
+    let events = events(&audited.log);
+    assert_eq!(stages(&audited.log), ["RequestReceived", "ResponseComplete"]);
+    for event in &events {
+        assert_eq!(event["auditID"], "the-id");
+        assert_eq!(event["user"]["username"], "alice");
+        assert_eq!(event["user"]["groups"], json!(["dev", "system:authenticated"]));
+        assert_eq!(event["sourceIPs"], json!(["127.0.0.1"]), "a client names no other address");
+        assert_eq!(event["verb"], "create");
+    }
+    assert_eq!(events[0]["objectRef"].get("name"), None);
+    assert_eq!(events[1]["objectRef"]["name"], "one");
+    assert_eq!(events[1]["requestObject"], json!({"metadata": {"name": "one"}}));
+    assert_eq!(events[1]["responseStatus"]["code"], 200);
+}
+
+#[tokio::test]
+async fn a_watch_has_an_event_when_it_starts_and_one_when_its_client_is_gone() {
+    let audited = Audited::start(&json!([{"level": "Metadata"}]), "audit.log", &[]).await;
+    let alice = audited.pki.clients.leaf().cn("alice").issue();
+    let mut client = audited.gateway.http2(Some(&alice)).await;
+    let watch = client.get("/api/v1/pods?watch=true", &[]).await;
+    assert_eq!(watch.status(), StatusCode::OK);
+    until("the watch has started", || stages(&audited.log).len() == 2).await;
+    assert_eq!(stages(&audited.log), ["RequestReceived", "ResponseStarted"]);
+    drop((watch, client));
+    until("the watch has ended", || stages(&audited.log).len() == 3).await;
+    assert_eq!(stages(&audited.log)[2], "ResponseComplete");
+}
+
+#[tokio::test]
+async fn a_client_that_is_gone_before_the_response_leaves_a_complete_trail() {
+    let pki = Pki::new();
+    let backend = FakeBackend::start(&pki, H2, |_| {
+        Box::pin(async { std::future::pending::<http::Response<testkit::BoxedBody>>().await })
+    })
+    .await;
+    let policy_file = pki.write("policy.yaml", policy(&json!([{"level": "Metadata"}])));
+    let log = pki.directory.path().join("audit.log");
+    let mut given = flags(&pki, backend.address);
+    given.push(format!("--audit-policy-file={}", policy_file.display()));
+    given.push(format!("--audit-log-path={}", log.display()));
+    let gateway = Gateway::with(given);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut stream = gateway.tls(b"http/1.1", Some(&alice)).await;
+    stream.write_all(b"GET /api/v1/pods HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    until("the request is received", || stages(&log).len() == 1).await;
+    drop(stream);
+    until("the request has ended", || stages(&log).len() == 2).await;
+    let last = &events(&log)[1];
+    assert_eq!(
+        (&last["stage"], &last["responseStatus"]["message"]),
+        (&json!("ResponseComplete"), &json!("Connection closed early"))
+    );
+}
+
+/// `/dev/full` fails every write, as a full disk does.
+#[tokio::test]
+async fn a_full_disk_refuses_requests_in_strict_mode_only() {
+    for (mode, status) in [
+        ("batch", StatusCode::OK),
+        ("blocking", StatusCode::OK),
+        ("blocking-strict", StatusCode::INTERNAL_SERVER_ERROR),
+    ] {
+        let mode_flag = format!("--audit-log-mode={mode}");
+        let more = [mode_flag.as_str(), "--audit-log-maxsize=0"];
+        let audited = Audited::start(&json!([{"level": "Metadata"}]), "/dev/full", &more).await;
+        let alice = audited.pki.clients.leaf().cn("alice").issue();
+        let mut client = audited.gateway.http1(Some(&alice)).await;
+        while audited.backend.take().is_some() {}
+        let response = client.get(MAPS, &[]).await;
+        assert_eq!(response.status(), status, "{mode}");
+        let body = text(response).await;
+        let is_refused = status != StatusCode::OK;
+        assert_eq!(body.contains("failed to store audit event"), is_refused, "{mode}: {body}");
+        assert_eq!(
+            audited.backend.take().is_none(),
+            is_refused,
+            "{mode}: a refused request is not forwarded"
+        );
+        audited
+            .gateway
+            .until_counted_as("portcullis_audit_events_dropped_total{", |line| !line.ends_with(" 0"))
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn a_policy_is_reloaded_and_a_bad_one_is_not() {
+    let audited = Audited::start(&json!([{"level": "None"}]), "audit.log", &[]).await;
+    let alice = audited.pki.clients.leaf().cn("alice").issue();
+    let mut client = audited.gateway.http1(Some(&alice)).await;
+    client.get("/api/v1/none", &[]).await;
+    std::fs::write(&audited.policy, policy(&json!([{"level": "Metadata"}]))).unwrap();
+    audited.reload().await;
+    let mut client = audited.gateway.http1(Some(&alice)).await;
+    client.get("/api/v1/first", &[]).await;
+    until("the events of the first", || stages(&audited.log).len() == 2).await;
+    for bad in [policy(&json!([])), policy(&json!([{"level": "Everything"}])), "{".to_owned()] {
+        std::fs::write(&audited.policy, bad).unwrap();
+        audited.gateway.server().reload();
+        audited.gateway.until_counted("apiserver_audit_event_total 2").await;
+    }
+    let mut client = audited.gateway.http1(Some(&alice)).await;
+    let response = client.send(get("/api/v1/second", &[])).await.unwrap();
+    assert_eq!(response.map(|_| empty()).status(), StatusCode::OK);
+    until("the events of the second", || stages(&audited.log).len() == 4).await;
+    let targets: Vec<Value> = events(&audited.log).iter().map(|event| event["requestURI"].clone()).collect();
+    assert_eq!(targets, ["/api/v1/first", "/api/v1/first", "/api/v1/second", "/api/v1/second"]);
+    in_time(async {}).await;
+}
