@@ -21,8 +21,8 @@ pub use crate::backend::settings::Backend as BackendSettings;
 pub use crate::clock::{Clock, UnixTime};
 pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
-    AdmissionFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags, LimitFlags,
-    MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
+    AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
+    LimitFlags, MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
 pub use crate::config::inputs::ConfigInputs;
 pub use crate::config::resolve::{

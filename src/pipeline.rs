@@ -114,8 +114,9 @@ impl Gateway {
         let route = self.route(snapshot, connection, log, &mut received)?;
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
-        let (mut identified, credential) = self.authenticate(snapshot, connection, log, routed).await?;
+        let mut identified = self.authenticate(snapshot, connection, log, routed).await?;
         self.audit(connection, log, &mut identified).await?;
+        let credential = identified.stream_credential();
         let client = connection.info.peer.ip();
         let mut impersonated = identified.impersonate(client, self.clock.now()).await?;
         log.note_impersonated(impersonated.impersonated(), impersonated.constraint());
@@ -206,7 +207,7 @@ impl Gateway {
         connection: &Arc<Connection>,
         log: &mut AccessLog,
         mut routed: Routed,
-    ) -> Result<(Identified, Option<Arc<StreamCredential>>), Refusal> {
+    ) -> Result<Identified, Refusal> {
         let authn = &routed.cluster().authn;
         let authn_ends = authn.ends_streams;
         let trace = AuthnTrace::default();
@@ -246,7 +247,7 @@ impl Gateway {
             };
             StreamCredential::new(&parts, credentials, &proven)
         });
-        Ok((routed.identify(proven), credential))
+        Ok(routed.identify(proven, credential))
     }
 
     /// Begins the audit of a request whose client is authenticated.

@@ -149,10 +149,10 @@ mod tests {
 
     #[test]
     fn foreign_flags_are_named_all_at_once() {
-        let line = "portcullis serve --etcd-servers x --secure-port=1 --profiling --audit-log-path=y";
+        let line = "portcullis serve --etcd-servers x --secure-port=1 --profiling --cert-dir=y";
         let errors = take_out(arguments(line)).unwrap_err();
         let keys: Vec<&str> = errors.0.iter().map(|error| error.key.as_str()).collect();
-        assert_eq!(keys, ["--etcd-servers", "--profiling", "--audit-log-path"]);
+        assert_eq!(keys, ["--etcd-servers", "--profiling", "--cert-dir"]);
     }
 
     #[test]

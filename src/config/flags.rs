@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use super::admission_flags::AdmissionFlags;
-pub(crate) use super::audit_flags::AuditFlags;
+pub use super::audit_flags::AuditFlags;
 pub use super::authorization_flags::AuthorizationFlags;
 pub use super::controller_flags::{ControllerFlags, SignerProfileKeys};
 pub use super::limit_flags::LimitFlags;

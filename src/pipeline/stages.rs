@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::access_log::AccessLog;
 use super::audit::AuditedRequest;
+use super::credential_end::StreamCredential;
 use super::error_map::Refusal;
 use crate::authn::ProvenIdentity;
 use crate::authz::NO_TRACE;
@@ -65,6 +66,8 @@ pub(crate) struct Identified {
     data: Box<StageData>,
     identity: Identity,
     impersonate: ImpersonateHeaders,
+    /// The credential with which a long-running response ends, if it does.
+    credential: Option<Arc<StreamCredential>>,
 }
 
 /// A request with the identity under which it is made, in a form that HTTP headers carry byte for byte.
@@ -232,14 +235,23 @@ impl Routed {
     }
 
     /// Sets the identity of the client. Only an authenticator chain creates a [`ProvenIdentity`].
-    pub(crate) fn identify(self, proven: ProvenIdentity) -> Identified {
+    pub(super) fn identify(
+        self,
+        proven: ProvenIdentity,
+        credential: Option<Arc<StreamCredential>>,
+    ) -> Identified {
         let Self { mut data, credentials: _, impersonate } = self;
         data.is_from_front_proxy = proven.is_by_front_proxy();
-        Identified { data, identity: proven.into_identity(), impersonate }
+        Identified { data, identity: proven.into_identity(), impersonate, credential }
     }
 }
 
 impl Identified {
+    /// The credential with which a long-running response ends, if it does.
+    pub(super) fn stream_credential(&self) -> Option<Arc<StreamCredential>> {
+        self.credential.clone()
+    }
+
     /// What an audit event takes from the request, whose body it may observe.
     pub(super) fn to_audit(&mut self) -> (&mut Request<Body>, AuditedRoute<'_>, &Identity) {
         let StageData { request, route, is_from_front_proxy, .. } = &mut *self.data;
@@ -252,7 +264,7 @@ impl Identified {
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
     // threat: unauthorized-impersonation, revoked-credential
     pub(super) async fn impersonate(self, client: IpAddr, now: UnixTime) -> Result<Impersonated, Refusal> {
-        let Self { data, identity: requester, impersonate } = self;
+        let Self { data, identity: requester, impersonate, credential: _ } = self;
         impersonate.check_known()?;
         let mode = data.cluster().backend.identity();
         let revocation = data.cluster().authn.chain.revocation();

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use clap::{Arg, Args, Command};
 use portcullis::internal::key_of;
 use portcullis::internal::{
-    AdmissionFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags, LimitFlags,
-    MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
+    AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
+    LimitFlags, MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
 
 const INTRODUCTION: &str = "\
@@ -135,6 +135,9 @@ kube-apiserver's `staticManifestsDir`: `admissionControlConfigFile` names an `Ad
   10,000 manifests of 64 MiB in total.
 ";
 
+const AUDIT: &str = "\
+Which requests of a cluster are audited, and where their events are stored ([Audit](audit.md)), as with kube-apiserver.";
+
 const LIMITS: &str = "\
 Limits on the requests of each cluster in flight, and fair queues for the requests beyond them;
 [operations.md](operations.md#requests-in-flight) describes them. `operation.maxRequestsInflightTotal` is the limit of the
@@ -145,7 +148,7 @@ process.
 const CLUSTERS: &str = "\
 The clusters behind the gateway. The flags describe one cluster. The file lists any number of clusters, and then excludes
 these flags. With several clusters each needs a `match`. A cluster's own `authentication` has the keys of
-[the section](#authentication), and replaces them for this cluster; `authorization`, `admission`, `limits` and `controllerManager` work
+[the section](#authentication), and replaces them for this cluster; `authorization`, `admission`, `audit`, `limits` and `controllerManager` work
 the same way.
 
 ";
@@ -194,6 +197,7 @@ fn reference() -> String {
     section("## `authentication`", AUTHENTICATION, rows::<AuthenticationFlags>());
     section("## `authorization`", AUTHORIZATION, rows::<AuthorizationFlags>());
     section("## `admission`", ADMISSION, rows::<AdmissionFlags>());
+    section("## `audit`", AUDIT, rows::<AuditFlags>());
     section("## `limits`", LIMITS, rows::<LimitFlags>());
     section("## `clusters[]`", CLUSTERS, rows::<ClusterKeys>());
     section("### `clusters[].match`", MATCH, rows::<MatchKeys>());

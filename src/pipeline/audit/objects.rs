@@ -12,7 +12,6 @@ use http::HeaderValue;
 use prost::Message;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::http::encoding::{Envelope, TypeMeta};
@@ -103,37 +102,86 @@ pub(super) fn decompress(body: &[u8], limit: usize) -> Result<Vec<u8>, &'static 
 
 pub(super) fn yaml_as_json(body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= MAX_YAML_BYTES)?;
-    let value: Value = serde_saphyr::from_str(text).ok()?;
+    let value: serde_json::Value = serde_saphyr::from_str(text).ok()?;
     serde_json::to_string(&value).ok()
 }
 
 /// Removes the managed fields of an object, of the items of a list, and of the objects in the rows of a table.
 // apiserver: pkg/audit/request.go, copyWithoutManagedFields
 fn without_managed_fields(object: &RawValue) -> Option<Box<RawValue>> {
-    let Ok(AnyObject(mut object)) = serde_json::from_str(object.get()) else { return None };
-    remove_managed_fields(&mut object);
-    for items in ["items", "rows"] {
-        let Some(items) = object.get_mut(items).and_then(Value::as_array_mut) else { continue };
-        for item in items {
-            remove_managed_fields(item);
-            if let Some(object) = item.get_mut("object") {
-                remove_managed_fields(object);
+    let edited = edit_object(object.get(), &mut |key, value| match key {
+        "items" => edit_list(value, &mut edit_metadata),
+        "rows" => edit_list(value, &mut |row| {
+            let row = edit_metadata(row);
+            let row = row.as_deref().unwrap_or_default();
+            edit_object(row, &mut |key, value| {
+                if key == "object" { edit_metadata(value) } else { Some(value.to_owned()) }
+            })
+        }),
+        _ => Some(value.to_owned()),
+    })?;
+    RawValue::from_string(edit_metadata(&edited)?).ok()
+}
+
+/// The object without the managed fields in its metadata; any other value as it is.
+fn edit_metadata(object: &str) -> Option<String> {
+    let edited = edit_object(object, &mut |key, value| {
+        if key != "metadata" {
+            return Some(value.to_owned());
+        }
+        let kept = edit_object(value, &mut |key, value| (key != "managedFields").then(|| value.to_owned()));
+        Some(kept.unwrap_or_else(|| value.to_owned()))
+    });
+    Some(edited.unwrap_or_else(|| object.to_owned()))
+}
+
+/// The object with each value that `edit` returns, in order; `None` if it is no object.
+fn edit_object(object: &str, edit: &mut dyn FnMut(&str, &str) -> Option<String>) -> Option<String> {
+    let Fields(fields) = serde_json::from_str(object).ok()?;
+    let mut out = String::with_capacity(object.len());
+    for (key, value) in fields {
+        let Some(value) = edit(&key, value.get()) else { continue };
+        out.push(if out.is_empty() { '{' } else { ',' });
+        out.push_str(&serde_json::to_string(&key).ok()?);
+        out.push(':');
+        out.push_str(&value);
+    }
+    out.push_str(if out.is_empty() { "{}" } else { "}" });
+    Some(out)
+}
+
+/// The list with each item as `edit` returns it; any other value as it is.
+fn edit_list(list: &str, edit: &mut dyn FnMut(&str) -> Option<String>) -> Option<String> {
+    let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(list) else { return Some(list.to_owned()) };
+    let items: Vec<String> =
+        items.iter().map(|item| edit(item.get()).unwrap_or_else(|| item.get().to_owned())).collect();
+    Some(format!("[{}]", items.join(",")))
+}
+
+/// The fields of an object as they are, in order.
+struct Fields<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FieldsVisitor;
+        impl<'de> Visitor<'de> for FieldsVisitor {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = entries.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
             }
         }
-    }
-    to_raw_value(&object).ok()
-}
-
-fn remove_managed_fields(object: &mut Value) {
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
+        deserializer.deserialize_map(FieldsVisitor)
     }
 }
-
-/// An object, to show it and for nothing else.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct AnyObject(Value);
 
 fn json_metadata(body: &[u8]) -> Option<Metadata> {
     let mut metadata = Metadata::default();
@@ -284,7 +332,7 @@ fn protobuf_as_json(body: &[u8]) -> Option<Arc<RawValue>> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
