@@ -157,6 +157,7 @@ async fn events_that_are_too_large_lose_their_objects_or_are_dropped() {
         (annotated(Level::Metadata, max), false, false),
         (annotated(Level::Request, max), false, false),
         (large_event("1", max - 1000), true, false),
+        (Arc::new(Event { level: Level::Metadata, ..Event::clone(&large_event("1", max)) }), false, false),
     ];
     for (at, (event, is_stored, is_cut)) in cases.into_iter().enumerate() {
         let (registry, counts) = registry();

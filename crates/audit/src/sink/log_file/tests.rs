@@ -101,6 +101,23 @@ fn a_log_is_appended_to_and_replaced_when_it_is_full() {
     assert_eq!(place.read("audit-2020-01-01T00-00-00.000.log").len(), MIB);
 }
 
+#[test]
+fn lines_that_are_written_together_are_replaced_like_single_ones() {
+    for together in [true, false] {
+        let place = Place::new();
+        let mut file = place.file(ONE_MEGABYTE);
+        let lines = [('a', 600), ('b', 300), ('c', 300), ('d', 500)].map(|(fill, kib)| line(fill, kib << 10));
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        if together {
+            assert_eq!(write(&mut file, &lines), [true; 4]);
+        } else {
+            lines.iter().for_each(|line| assert_eq!(write(&mut file, &[line]), [true]));
+        }
+        assert_eq!(place.read("audit-2020-01-01T00-00-00.000.log"), lines[..2].concat());
+        assert_eq!(place.read("audit.log"), lines[2..].concat());
+    }
+}
+
 /// lumberjack would give the second one the name of the first, which would be lost.
 #[test]
 fn two_logs_of_one_millisecond_have_two_names() {

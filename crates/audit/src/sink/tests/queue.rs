@@ -182,6 +182,20 @@ async fn requests_wait_for_room() {
     assert_eq!((batch.len(), queue.held(), counts.of("log cancelled")), (1, 3, 1));
 }
 
+#[tokio::test(start_paused = true)]
+async fn requests_wait_for_the_bytes_that_are_being_stored() {
+    let (queue, _) = queue(options(100, 1), SIZE);
+    push(&queue, 1);
+    let batch = collected(&queue).await;
+    let stored = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drop(batch);
+    };
+    let start = Instant::now();
+    tokio::join!(testkit::in_time(queue.push(record())), stored);
+    assert_eq!(start.elapsed().as_secs(), 1);
+}
+
 // apiserver: buffered_test.go, TestBufferedBackendShutdownWaitsForDelegatedCalls
 #[tokio::test(start_paused = true)]
 async fn a_flush_hurries_and_waits_for_what_is_being_stored() {

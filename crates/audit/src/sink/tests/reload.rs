@@ -4,6 +4,11 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use testkit::{in_time, until};
 
+use super::super::log::{Log, LogTarget};
+use super::super::log_file::LogFile;
+use super::super::observer::Losses;
+use super::super::queue::QueueOptions;
+use super::webhooks::{Answer, FakeWebhook};
 use super::*;
 
 const ROTATION: RotationOptions =
@@ -180,4 +185,58 @@ async fn a_new_connection_serves_events_of_earlier_generations() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(new.0.load(Ordering::Relaxed), 2);
+}
+
+/// A webhook that is used again while it still sends what earlier users left: events are collected as before.
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_is_used_again_before_its_end_goes_on() {
+    let (registry, _) = registry();
+    let webhook = FakeWebhook::new(Answer::Hang);
+    let options = WebhookOptions::new("cluster");
+    let open = || {
+        let post: Arc<dyn Post> = Arc::<FakeWebhook>::clone(&webhook);
+        registry.generation().open(None, Some((&options, post))).unwrap()
+    };
+    let sinks = open();
+    sinks.store(event("1"));
+    drop(sinks);
+    while webhook.batches().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let sinks = open();
+    sinks.store(event("2"));
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert_eq!(webhook.batches(), [1]);
+    webhook.answer.send_replace(Answer::Accept);
+    sinks.flush().await;
+    assert_eq!(webhook.batches(), [1, 1]);
+    drop(sinks);
+    while !registry.0.is_idle() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Before the registry forgets a log, and another writer may open it, the file is closed.
+#[tokio::test]
+async fn a_log_is_closed_before_it_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit.log");
+    let losses = Losses::new(SinkKind::Log, String::new(), Arc::new(NoObserver));
+    let options = QueueOptions { batch: BatchOptions::LOG, max_batch_bytes: 1 << 20, takes_all: true };
+    let log = Arc::new(Log::new(Queue::new(options, losses), ROTATION));
+    let (seen, at_the_end) = (Arc::new(AtomicUsize::new(usize::MAX)), path.clone());
+    let noted = Arc::clone(&seen);
+    let file = LogFile::new(path.clone(), ROTATION, WallClock::new(|| Duration::ZERO));
+    let ends = move || {
+        noted.store(open_files(&at_the_end), Ordering::Relaxed);
+        true
+    };
+    log.start(LogTarget::File(file), ends).unwrap();
+    let (record, stored) = Record::awaited(Bytes::from_static(b"1\n"));
+    log.queue.push(record).await;
+    assert!(in_time(stored).await.unwrap());
+    assert_eq!(open_files(&path), 1);
+    log.queue.close();
+    until("the thread ends", || seen.load(Ordering::Relaxed) != usize::MAX).await;
+    assert_eq!(seen.load(Ordering::Relaxed), 0);
 }

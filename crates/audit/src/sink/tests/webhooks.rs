@@ -8,15 +8,15 @@ use tokio::time::{Instant, sleep, timeout};
 use super::*;
 
 /// A webhook that answers as it is set, and keeps what it received.
-struct FakeWebhook {
+pub(super) struct FakeWebhook {
     received: Mutex<Vec<Bytes>>,
-    answer: watch::Sender<Answer>,
+    pub(super) answer: watch::Sender<Answer>,
     at_once: AtomicUsize,
     most_at_once: AtomicUsize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Answer {
+pub(super) enum Answer {
     Accept,
     Fail,
     Refuse,
@@ -25,7 +25,7 @@ enum Answer {
 }
 
 impl FakeWebhook {
-    fn new(answer: Answer) -> Arc<Self> {
+    pub(super) fn new(answer: Answer) -> Arc<Self> {
         Arc::new(Self {
             received: Mutex::default(),
             answer: watch::Sender::new(answer),
@@ -35,7 +35,7 @@ impl FakeWebhook {
     }
 
     /// How many events each request had.
-    fn batches(&self) -> Vec<usize> {
+    pub(super) fn batches(&self) -> Vec<usize> {
         self.received.lock().unwrap().iter().map(|body| ids(body).len()).collect()
     }
 }
