@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use aws_lc_rs::digest;
 use num_bigint::BigUint;
 
 use super::path::CertificatePath;
@@ -57,8 +58,8 @@ pub struct IssuerCrl {
     serials: Vec<Box<[u8]>>,
     /// The key that signed it, as `SubjectPublicKeyInfo`.
     key: Vec<u8>,
-    /// The encoded list.
-    der: Vec<u8>,
+    /// SHA-256 of the encoded list.
+    digest: Vec<u8>,
 }
 
 /// Why a file of CRLs cannot be used.
@@ -129,7 +130,7 @@ impl ClientCrls {
             next_update: crl.next_update,
             serials,
             key: signer.spki.clone(),
-            der,
+            digest: digest::digest(&digest::SHA256, &der).as_ref().to_vec(),
         };
         let known = self.by_issuer.entry(crl.issuer).or_default();
         keep_newest(known, found).map_err(|problem| (place, problem))
@@ -205,7 +206,7 @@ fn keep_newest(known: &mut Vec<IssuerCrl>, found: IssuerCrl) -> Result<(), Strin
         known.push(found);
         return Ok(());
     };
-    if other.der == found.der {
+    if other.digest == found.digest {
         return Ok(());
     }
     match (&other.number, &found.number) {

@@ -1,5 +1,7 @@
 //! The lines of a deny list.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::authn::revocation::path::{CertificatePath, PathCertificate};
 
@@ -165,6 +167,14 @@ fn serial_numbers_have_one_form() {
         ("100", &[1, 0]),
     ] {
         assert_eq!(octets(digits).as_deref(), Some(expected), "{digits}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "\\PC{0,60}|(user|JTI|serial|issuer|until)=[\"\\\\#=,+; a-zA-Z0-9.]{0,30}( issuer=\\PC{0,20})?") {
+        DenyList::parse(text.as_bytes()).ok();
+        ComparableName::parse(&text);
     }
 }
 
