@@ -261,7 +261,7 @@ impl Gateway {
         let Some(audit) = identified.cluster().audit.clone() else { return Ok(()) };
         let deadline = identified.deadline();
         let annotations = log.take_annotations();
-        let (request, route, user) = identified.to_audit();
+        let (request, route, user) = identified.audit_view();
         let mut facts = self.facts(connection, log, &audit, route.info);
         facts.is_from_front_proxy = route.is_from_front_proxy;
         let audited = AuditedRequest::begin(&facts, user, annotations, request);

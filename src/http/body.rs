@@ -37,8 +37,15 @@ pub(crate) struct Body {
     failed: Option<Arc<AtomicBool>>,
     /// Dropped at the end: for a response the exchange with the client, for a request its share of the HTTP/2 stream.
     guard: Option<EndGuard>,
+    /// `None` for almost every body.
+    watchers: Option<Box<Watchers>>,
+}
+
+/// What looks at a body while it passes.
+#[derive(Default)]
+struct Watchers {
     observer: Option<Box<dyn BodyObserver>>,
-    revocation: Option<Box<Revocation>>,
+    revocation: Option<Revocation>,
 }
 
 /// When the client may receive no more of a body.
@@ -99,7 +106,7 @@ enum BodyDeadline {
 
 impl Body {
     fn new(kind: BodyKind) -> Self {
-        Self { kind, failed: None, guard: None, observer: None, revocation: None }
+        Self { kind, failed: None, guard: None, watchers: None }
     }
 
     /// A body of these bytes.
@@ -181,7 +188,7 @@ impl Body {
     /// that ends with a line, as the events of a watch do.
     #[must_use]
     pub(crate) fn revoke_when(mut self, end: BodyEnd) -> Self {
-        self.revocation = Some(Box::new(Revocation { end, last: None }));
+        self.watchers.get_or_insert_default().revocation = Some(Revocation { end, last: None });
         self
     }
 
@@ -192,7 +199,7 @@ impl Body {
 
     /// Sets the observer of the bytes that pass from here on.
     pub(crate) fn set_observer(&mut self, observer: Box<dyn BodyObserver>) {
-        self.observer = Some(observer);
+        self.watchers.get_or_insert_default().observer = Some(observer);
     }
 
     /// Attaches a guard, which is dropped when the body ends.
@@ -212,7 +219,8 @@ impl HttpBody for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let is_revoked = this.revocation.as_mut().map(|revocation| revocation.poll(cx));
+        let revocation = this.watchers.as_mut().and_then(|watchers| watchers.revocation.as_mut());
+        let is_revoked = revocation.map(|revocation| revocation.poll(cx));
         if is_revoked == Some(Revoked::Now) {
             this.kind = BodyKind::Bytes(None);
             return Poll::Ready(None);
@@ -254,8 +262,8 @@ impl HttpBody for Body {
         if let (Poll::Ready(Some(Err(_))), Some(failed)) = (&polled, &this.failed) {
             failed.store(true, Ordering::Relaxed);
         }
-        if let (Poll::Ready(Some(Ok(frame))), Some(observer)) = (&polled, &mut this.observer)
-            && let Some(data) = frame.data_ref()
+        if let (Poll::Ready(Some(Ok(frame))), Some(watchers)) = (&polled, &mut this.watchers)
+            && let (Some(data), Some(observer)) = (frame.data_ref(), &mut watchers.observer)
         {
             observer.observe(data);
         }

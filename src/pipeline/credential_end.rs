@@ -150,9 +150,9 @@ impl StreamCredential {
         };
         match cluster.authn.chain.authenticate(&input).await {
             Ok(proven) if *proven.user() == *self.identity => Standing::Accepted,
-            Ok(_) => Standing::Refused,
             Err(error) if error.is_unavailable() => Standing::Unknown,
-            Err(_) => Standing::Refused,
+            // Also another identity.
+            Ok(_) | Err(_) => Standing::Refused,
         }
     }
 }
@@ -163,5 +163,5 @@ async fn next_change(changes: &mut Option<Receiver<u64>>) {
     {
         return;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

@@ -253,7 +253,7 @@ impl Identified {
     }
 
     /// What an audit event takes from the request, whose body it may observe.
-    pub(super) fn to_audit(&mut self) -> (&mut Request<Body>, AuditedRoute<'_>, &Identity) {
+    pub(super) fn audit_view(&mut self) -> (&mut Request<Body>, AuditedRoute<'_>, &Identity) {
         let StageData { request, route, is_from_front_proxy, .. } = &mut *self.data;
         let route = AuditedRoute { info: &route.info, is_from_front_proxy: *is_from_front_proxy };
         (request, route, &self.identity)

@@ -422,7 +422,7 @@ async fn a_stale_crl_refuses_its_clients_unless_it_is_ignored() {
 fn twin(issued: &Issued) -> rustls_pki_types::CertificateDer<'static> {
     const ORDER: &[u8] = b"ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551";
     let content = |element: &[u8]| match element[1] {
-        short @ 0..=0x7f => element[2..2 + usize::from(short)].to_vec(),
+        short @ ..=0x7f => element[2..2 + usize::from(short)].to_vec(),
         0x81 => element[3..3 + usize::from(element[2])].to_vec(),
         _ => element[4..4 + (usize::from(element[2]) << 8 | usize::from(element[3]))].to_vec(),
     };

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use aws_lc_rs::digest;
 use num_bigint::BigUint;
 
 use super::path::CertificatePath;
@@ -57,8 +58,8 @@ pub struct IssuerCrl {
     serials: Vec<Box<[u8]>>,
     /// The key that signed it, as `SubjectPublicKeyInfo`.
     key: Vec<u8>,
-    /// The encoded list.
-    der: Vec<u8>,
+    /// SHA-256 of the encoded list.
+    digest: Vec<u8>,
 }
 
 /// Why a file of CRLs cannot be used.
@@ -87,7 +88,7 @@ impl ClientCrls {
             match encoded(content) {
                 Ok(lists) => {
                     for (index, der) in lists.into_iter().enumerate() {
-                        let added = crls.add(index, der, authorities, now);
+                        let added = crls.add(index, &der, authorities, now);
                         errors.extend(added.err().map(|(place, problem)| CrlFileError {
                             file: file.clone(),
                             place: Some(place),
@@ -104,12 +105,12 @@ impl ClientCrls {
     fn add(
         &mut self,
         index: usize,
-        der: Vec<u8>,
+        der: &[u8],
         authorities: &[&Certificate],
         now: UnixTime,
     ) -> Result<(), (String, String)> {
         let place = format!("CRL {}", index + 1);
-        let crl = Crl::parse(&der).map_err(|error| (place.clone(), error.to_string()))?;
+        let crl = Crl::parse(der).map_err(|error| (place.clone(), error.to_string()))?;
         let issuer = rfc4514(&crl.issuer);
         let place = format!("{place} (issuer {issuer})");
         let signer = signer(&crl, authorities).map_err(|problem| (place.clone(), problem))?;
@@ -129,7 +130,7 @@ impl ClientCrls {
             next_update: crl.next_update,
             serials,
             key: signer.spki.clone(),
-            der,
+            digest: digest::digest(&digest::SHA256, der).as_ref().to_vec(),
         };
         let known = self.by_issuer.entry(crl.issuer).or_default();
         keep_newest(known, found).map_err(|problem| (place, problem))
@@ -205,7 +206,7 @@ fn keep_newest(known: &mut Vec<IssuerCrl>, found: IssuerCrl) -> Result<(), Strin
         known.push(found);
         return Ok(());
     };
-    if other.der == found.der {
+    if other.digest == found.digest {
         return Ok(());
     }
     match (&other.number, &found.number) {

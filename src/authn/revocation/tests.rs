@@ -8,7 +8,7 @@ use crate::authn::x509::UnverifiedChain;
 use crate::pki::x509::CaBundle;
 use crate::user::CREDENTIAL_ID_KEY;
 
-const NOW: UnixTime = UnixTime::from_secs(1_800_000_000);
+const NOW: UnixTime = UnixTime::from_hours(500_000);
 
 /// A deny list with these lines.
 fn denying(lines: &str) -> ClusterRevocation {

@@ -207,9 +207,9 @@ impl RunningCheck {
         match list.check(now) {
             Change::None => {}
             Change::Replaced(entries) => {
-                watch.note_change();
                 metrics.revocation.deny_list_reloads.with_label_values(&["success"]).inc();
                 info!(%file, entries, "credential deny list reloaded");
+                watch.note_change();
             }
             Change::Refused(problem) => {
                 metrics.revocation.deny_list_reloads.with_label_values(&["failure"]).inc();

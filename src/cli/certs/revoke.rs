@@ -34,7 +34,7 @@ Examples:
   portcullis certs revoke alice.crt --reason keyCompromise --crl client-ca.crl --deny-list denied
   portcullis certs revoke --user alice --deny-list denied
   portcullis certs revoke --serial 5f3c1d… --crl client-ca.crl
-  portcullis certs revoke --crl client-ca.crl             # sign the CRL again, before its nextUpdate
+  portcullis certs revoke --crl client-ca.crl          # sign it again before its nextUpdate
 
 The gateway reads the files with --client-ca-crl-file and --credential-deny-list-file. It notices a
 changed deny list within a second.";

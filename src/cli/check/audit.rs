@@ -1,5 +1,6 @@
 //! The audit of a cluster: for which requests how much is recorded, and where.
 
+use portcullis_audit::event::Stage;
 use portcullis_audit::policy::{Decision, ResourceRule, Rule};
 use serde::Serialize;
 
@@ -82,7 +83,7 @@ impl RuleReport {
             }),
             verbs: rule.verbs.join(", "),
             requests: requests(rule),
-            omitted_stages: omitted.iter().map(|stage| stage.as_str()).collect::<Vec<_>>().join(", "),
+            omitted_stages: omitted.iter().map(Stage::as_str).collect::<Vec<_>>().join(", "),
             omit_managed_fields,
         }
     }

@@ -110,21 +110,23 @@ pub(super) fn yaml_as_json(body: &[u8]) -> Option<String> {
 // apiserver: pkg/audit/request.go, copyWithoutManagedFields
 fn without_managed_fields(object: &RawValue) -> Option<Box<RawValue>> {
     let edited = edit_object(object.get(), &mut |key, value| match key {
-        "items" => edit_list(value, &mut edit_metadata),
-        "rows" => edit_list(value, &mut |row| {
-            let row = edit_metadata(row);
-            let row = row.as_deref().unwrap_or_default();
-            edit_object(row, &mut |key, value| {
-                if key == "object" { edit_metadata(value) } else { Some(value.to_owned()) }
-            })
-        }),
+        "items" => Some(edit_list(value, edit_metadata)),
+        "rows" => Some(edit_list(value, edit_row)),
         _ => Some(value.to_owned()),
     })?;
-    RawValue::from_string(edit_metadata(&edited)?).ok()
+    RawValue::from_string(edit_metadata(&edited)).ok()
+}
+
+/// The row without the managed fields of its object.
+fn edit_row(row: &str) -> String {
+    let edited = edit_object(row, &mut |key, value| {
+        Some(if key == "object" { edit_metadata(value) } else { value.to_owned() })
+    });
+    edited.unwrap_or_else(|| row.to_owned())
 }
 
 /// The object without the managed fields in its metadata; any other value as it is.
-fn edit_metadata(object: &str) -> Option<String> {
+fn edit_metadata(object: &str) -> String {
     let edited = edit_object(object, &mut |key, value| {
         if key != "metadata" {
             return Some(value.to_owned());
@@ -132,7 +134,7 @@ fn edit_metadata(object: &str) -> Option<String> {
         let kept = edit_object(value, &mut |key, value| (key != "managedFields").then(|| value.to_owned()));
         Some(kept.unwrap_or_else(|| value.to_owned()))
     });
-    Some(edited.unwrap_or_else(|| object.to_owned()))
+    edited.unwrap_or_else(|| object.to_owned())
 }
 
 /// The object with each value that `edit` returns, in order; `None` if it is no object.
@@ -151,11 +153,10 @@ fn edit_object(object: &str, edit: &mut dyn FnMut(&str, &str) -> Option<String>)
 }
 
 /// The list with each item as `edit` returns it; any other value as it is.
-fn edit_list(list: &str, edit: &mut dyn FnMut(&str) -> Option<String>) -> Option<String> {
-    let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(list) else { return Some(list.to_owned()) };
-    let items: Vec<String> =
-        items.iter().map(|item| edit(item.get()).unwrap_or_else(|| item.get().to_owned())).collect();
-    Some(format!("[{}]", items.join(",")))
+fn edit_list(list: &str, edit: fn(&str) -> String) -> String {
+    let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(list) else { return list.to_owned() };
+    let items: Vec<String> = items.iter().map(|item| edit(item.get())).collect();
+    format!("[{}]", items.join(","))
 }
 
 /// The fields of an object as they are, in order.

@@ -284,6 +284,20 @@ async fn the_gateway_refuses_what_is_revoked() {
     let printed = String::from_utf8(check.stdout).unwrap();
     assert!(printed.contains("of CN=portcullis client CA, 1 revoked, next update 2"), "{printed}");
     assert!(printed.contains("deny list, 1 entry"), "{printed}");
+    for (name, revoked) in [("alice", true), ("bob", true), ("carol", false)] {
+        let mut explain = std::process::Command::new(crate::gateway::PORTCULLIS);
+        explain.arg("explain").arg("--certificate").arg(dir.join(name).with_extension("crt")).args(&given);
+        let explained = explain.output().unwrap();
+        let printed = String::from_utf8(explained.stdout).unwrap();
+        assert_eq!(
+            (explained.status.success(), printed.contains("revocation")),
+            (!revoked, true),
+            "{printed}"
+        );
+        let reason =
+            printed.contains("is on the deny list, line 1") || printed.contains("is revoked by the CRL of");
+        assert_eq!(reason, revoked, "{printed}");
+    }
     let gateway = Gateway::with(given);
     let code = async |name: &str| {
         let [chain, key] =

@@ -148,9 +148,9 @@ fn non_resource_url(url: &str, path: &str, errors: &mut Vec<FieldError>) {
 fn stages(texts: &[String], path: &str, errors: &mut Vec<FieldError>) -> Stages {
     let mut stages = Stages::default();
     for (index, text) in texts.iter().enumerate() {
-        match Stage::ALL.into_iter().find(|stage| stage.as_str() == text) {
-            Some(stage) => stages.insert(stage),
-            None => {
+        if let Some(stage) = Stage::ALL.into_iter().find(|stage| stage.as_str() == text) {
+            stages.insert(stage);
+        } else {
                 let names = Stage::ALL.map(Stage::as_str).join(",");
                 let error = FieldError::invalid(
                     format!("{path}[{index}]"),
@@ -158,7 +158,6 @@ fn stages(texts: &[String], path: &str, errors: &mut Vec<FieldError>) -> Stages 
                     &format!("allowed stages are {names}"),
                 );
                 errors.push(error.fix(format!("give one of {names}")));
-            }
         }
     }
     stages

@@ -3,7 +3,7 @@
 use super::*;
 use crate::user::UserInfo;
 
-const NOW: UnixTime = UnixTime::from_secs(1_800_000_000);
+const NOW: UnixTime = UnixTime::from_hours(500_000);
 
 struct Watched {
     directory: tempfile::TempDir,
