@@ -18,7 +18,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -38,9 +38,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 const FLOOD: usize = 120;
 const FLOOD_CONNECTIONS: usize = 4;
 /// Before the flood sends a refused request again: much less than the `Retry-After` of a second.
-const RETRY: Duration = Duration::from_millis(50);
-/// How long the API server takes for a request: what is measured are places, not processor time.
-const SERVICE: Duration = Duration::from_millis(20);
+const RETRY: Duration = Duration::from_millis(200);
+/// How long the API server takes for a request, in milliseconds: what is measured are places, not processor time. With
+/// one constant time all requests of the flood would begin and end together, as those of no real user do.
+const SERVICE: [u64; 2] = [20, 60];
 const LIMIT: usize = 20;
 const QUEUE: usize = 50;
 const PATH: &str = "/api/v1/namespaces/default/pods";
@@ -57,9 +58,13 @@ struct Phase {
 #[tokio::main]
 async fn main() -> ExitCode {
     let pki = Pki::new();
-    let backend = FakeBackend::start(&pki, H2, |_| {
-        Box::pin(async {
-            sleep(SERVICE).await;
+    let received = AtomicU64::new(0);
+    let backend = FakeBackend::start(&pki, H2, move |_| {
+        let [least, most] = SERVICE;
+        // The multiples of a prime: evenly spread, and the same in each run.
+        let spread = received.fetch_add(7919, Ordering::Relaxed) % (most - least + 1);
+        Box::pin(async move {
+            sleep(Duration::from_millis(least + spread)).await;
             Response::new(full("ok"))
         })
     })
