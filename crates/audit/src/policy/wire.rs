@@ -151,13 +151,10 @@ fn stages(texts: &[String], path: &str, errors: &mut Vec<FieldError>) -> Stages 
         if let Some(stage) = Stage::ALL.into_iter().find(|stage| stage.as_str() == text) {
             stages.insert(stage);
         } else {
-                let names = Stage::ALL.map(Stage::as_str).join(",");
-                let error = FieldError::invalid(
-                    format!("{path}[{index}]"),
-                    text,
-                    &format!("allowed stages are {names}"),
-                );
-                errors.push(error.fix(format!("give one of {names}")));
+            let names = Stage::ALL.map(Stage::as_str).join(",");
+            let error =
+                FieldError::invalid(format!("{path}[{index}]"), text, &format!("allowed stages are {names}"));
+            errors.push(error.fix(format!("give one of {names}")));
         }
     }
     stages
