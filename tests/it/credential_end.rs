@@ -1,7 +1,5 @@
 //! Streams end with the credential that opened them, on HTTP/1.1, on HTTP/2 and in tunnels; others go on.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
@@ -11,7 +9,7 @@ use serde_json::json;
 use testkit::body::{Frames, fed};
 use testkit::issuer::{Issuer, SigningKey};
 use testkit::pki::Issued;
-use testkit::{FakeBackend, Gateway, H2, Http1, Http2, Pki, empty, flags, full, get, in_time, until};
+use testkit::{FakeBackend, Gateway, H2, Http1, Http2, Pki, empty, flags, full, get, in_time, now, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
@@ -122,10 +120,6 @@ impl Streams {
 async fn connections(gateway: &Gateway, who: Option<&Issued>) -> (Http1, Http2, Http1, Http1) {
     let (one, two) = (gateway.http1(who).await, gateway.http2(who).await);
     (one, two, gateway.http1(who).await, gateway.http1(who).await)
-}
-
-fn now() -> i64 {
-    i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap()
 }
 
 fn terminating(pki: &Pki, backend: &FakeBackend, more: &[String]) -> Gateway {
