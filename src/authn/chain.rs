@@ -4,7 +4,7 @@
 //! Follows `k8s.io/kubernetes/pkg/kubeapiserver/authenticator/config.go` with `apiserver/pkg/authentication`
 //! (`request/union`, `token/union`, `group`, `authenticator/audagnostic.go`) and the audience check of
 //! `pkg/endpoints/filters/authentication.go`. A success discards earlier errors; an error without a
-//! success is final; only a request on which no authenticator had an opinion can become anonymous. A disabled method is
+//! success is final; a revoked credential is an error; only a request on which no authenticator had an opinion can become anonymous. A disabled method is
 //! not in the chain, and a chain without any method cannot be constructed.
 
 use std::future::Future;

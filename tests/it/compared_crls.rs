@@ -236,7 +236,8 @@ fn damaged(rng: &mut Rng, mut crl: Vec<u8>) -> Vec<u8> {
             0 => crl[at] ^= 1 << rng.below(8),
             1 => crl[at] = rng.byte(),
             2 => {
-                crl[at] = *rng.pick(&[0x00, 0x02, 0x04, 0x05, 0x0a, 0x17, 0x18, 0x30, 0x31, 0x80, 0xa0, 0xff])
+                crl[at] =
+                    *rng.pick(&[0x00, 0x02, 0x04, 0x05, 0x0a, 0x17, 0x18, 0x30, 0x31, 0x80, 0xa0, 0xff]);
             }
             3 => drop(crl.remove(at)),
             _ => crl.insert(at, rng.byte()),

@@ -62,8 +62,8 @@ impl Setup {
 /// `X509SHA256=…` of the leaf.
 fn credential_id(issued: &Issued) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, issued.leaf());
-    let digits: String = digest.as_ref().iter().map(|octet| format!("{octet:02x}")).collect();
-    format!("X509SHA256={digits}")
+    let digits: Vec<String> = digest.as_ref().iter().map(|octet| format!("{octet:02x}")).collect();
+    format!("X509SHA256={}", digits.concat())
 }
 
 /// Sends requests on one connection until the response is 401; all before are 200.
@@ -81,10 +81,9 @@ async fn until_refused(client: &mut Client, headers: &[(&str, &str)], case: &str
 
 /// Sends requests, each on a connection of its own, until the response is 200.
 async fn until_accepted(gateway: &Gateway, identity: Option<&Issued>, headers: &[(&str, &str)]) {
-    in_time(async {
-        while Client::connect(gateway, false, identity).await.code(headers).await != StatusCode::OK {}
-    })
-    .await;
+    let accepted =
+        async || Client::connect(gateway, false, identity).await.code(headers).await == StatusCode::OK;
+    in_time(async { while !Box::pin(accepted()).await {} }).await;
 }
 
 #[tokio::test]
@@ -394,7 +393,7 @@ async fn a_broken_or_foreign_crl_keeps_the_configuration_in_force() {
         assert_eq!(code().await, 401, "{problem}");
     }
     replace(&crl, good);
-    in_time(async { while code().await != StatusCode::OK {} }).await;
+    in_time(async { while Box::pin(code()).await != StatusCode::OK {} }).await;
 }
 
 #[tokio::test]

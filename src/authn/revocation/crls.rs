@@ -88,7 +88,7 @@ impl ClientCrls {
             match encoded(content) {
                 Ok(lists) => {
                     for (index, der) in lists.into_iter().enumerate() {
-                        let added = crls.add(index, der, authorities, now);
+                        let added = crls.add(index, &der, authorities, now);
                         errors.extend(added.err().map(|(place, problem)| CrlFileError {
                             file: file.clone(),
                             place: Some(place),
@@ -105,12 +105,12 @@ impl ClientCrls {
     fn add(
         &mut self,
         index: usize,
-        der: Vec<u8>,
+        der: &[u8],
         authorities: &[&Certificate],
         now: UnixTime,
     ) -> Result<(), (String, String)> {
         let place = format!("CRL {}", index + 1);
-        let crl = Crl::parse(&der).map_err(|error| (place.clone(), error.to_string()))?;
+        let crl = Crl::parse(der).map_err(|error| (place.clone(), error.to_string()))?;
         let issuer = rfc4514(&crl.issuer);
         let place = format!("{place} (issuer {issuer})");
         let signer = signer(&crl, authorities).map_err(|problem| (place.clone(), problem))?;
@@ -130,7 +130,7 @@ impl ClientCrls {
             next_update: crl.next_update,
             serials,
             key: signer.spki.clone(),
-            digest: digest::digest(&digest::SHA256, &der).as_ref().to_vec(),
+            digest: digest::digest(&digest::SHA256, der).as_ref().to_vec(),
         };
         let known = self.by_issuer.entry(crl.issuer).or_default();
         keep_newest(known, found).map_err(|problem| (place, problem))

@@ -1,5 +1,6 @@
 //! `portcullis certs revoke`: revokes certificates that a CA has signed, by a CRL, a deny list, or both.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -314,12 +315,13 @@ fn stage_crl(
     let authority = issuing.authority.certificate();
     let existing = existing_crl(file, authority)?;
     let mut entries = existing.as_ref().map(|existing| existing.crl.entries.clone()).unwrap_or_default();
+    let mut listed: HashSet<_> = entries.iter().map(|entry| entry.serial.clone()).collect();
     for record in records {
         let serial = octets(&record.serial).ok_or_else(|| about(&format!("serial {}", record.serial)))?;
         let revoked_at = rfc3339::Rfc3339Time::parse(&record.revoked_at).map(|time| time.at());
         let revoked_at = revoked_at.map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(0));
         let entry = RevokedEntry { serial: serial.into(), revoked_at, reason: record.reason.code() };
-        if !entries.iter().any(|known| known.serial == entry.serial) {
+        if listed.insert(entry.serial.clone()) {
             entries.push(entry);
         }
     }
