@@ -49,7 +49,7 @@ pub(in crate::cli) struct IssueFlags {
     #[command(flatten)]
     names: NameFlags,
     /// The validity, limited by that of the CA and by maxDuration of a profile file. Default: that of the file, or 90d
-    /// for clients, which cannot be revoked, else 365d.
+    /// for clients, which kube-apiserver cannot revoke, else 365d.
     #[arg(long, value_name = "DURATION", value_parser = life, help_heading = "Certificate")]
     duration: Option<Duration>,
     /// The type of the key.

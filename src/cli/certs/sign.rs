@@ -48,7 +48,7 @@ pub(in crate::cli) struct SignFlags {
     #[arg(long, value_name = "USAGES", value_delimiter = ',')]
     usages: Vec<String>,
     /// The validity, limited by that of the CA and by maxDuration of a profile file. Default: that of the file, or 90d
-    /// for clients, which cannot be revoked, else 365d.
+    /// for clients, which kube-apiserver cannot revoke, else 365d.
     #[arg(long, value_name = "DURATION", value_parser = life)]
     duration: Option<Duration>,
     /// Allow the group system:masters, which has full access regardless of RBAC.
