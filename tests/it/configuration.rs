@@ -533,6 +533,8 @@ fn samples_resolve_unchanged() {
     std::fs::write(admission.join("admission.yaml"), configuration).unwrap();
     let manifest = include_str!("../../config/admission/validating/labels.yaml");
     std::fs::write(admission.join("validating/labels.yaml"), manifest).unwrap();
+    std::fs::create_dir_all(pki.directory.path().join("audit")).unwrap();
+    pki.write("audit/policy.yaml", include_str!("../../config/audit/policy.yaml"));
     let mut samples = Vec::new();
     let entries = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/config")).unwrap();
     for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
@@ -551,6 +553,7 @@ fn samples_resolve_unchanged() {
     samples.sort();
     let expected = [
         ("admission.yaml", 1),
+        ("audit.yaml", 1),
         ("controllers.yaml", 1),
         ("ingress.yaml", 2),
         ("minimal.yaml", 1),
