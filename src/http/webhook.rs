@@ -108,7 +108,6 @@ impl WebhookClient {
     }
 
     /// Sends `body` once. The body of a success does not matter.
-    #[cfg_attr(not(test), expect(dead_code, reason = "audit webhooks are sent to by it"))]
     pub(crate) async fn post_once(&self, bearer: Option<&str>, body: Bytes) -> Result<(), WebhookError> {
         let request = HttpsRequest::post(&self.url, body).bearer(bearer).within(self.timeout);
         let sent = self.client.send(request).await;

@@ -111,7 +111,9 @@ fn lines_that_are_written_together_are_replaced_like_single_ones() {
         if together {
             assert_eq!(write(&mut file, &lines), [true; 4]);
         } else {
-            lines.iter().for_each(|line| assert_eq!(write(&mut file, &[line]), [true]));
+            for line in &lines {
+                assert_eq!(write(&mut file, &[line]), [true]);
+            }
         }
         assert_eq!(place.read("audit-2020-01-01T00-00-00.000.log"), lines[..2].concat());
         assert_eq!(place.read("audit.log"), lines[2..].concat());
