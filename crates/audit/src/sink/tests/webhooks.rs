@@ -43,7 +43,9 @@ impl FakeWebhook {
 impl Post for FakeWebhook {
     fn post(&self, body: Bytes) -> BoxFuture<'_, Result<(), PostError>> {
         async move {
-            self.received.lock().unwrap().push(body);
+            // Of a flood only the number is kept.
+            let kept = if body.len() < 1 << 20 { body } else { Bytes::new() };
+            self.received.lock().unwrap().push(kept);
             let now = self.at_once.fetch_add(1, Ordering::Relaxed) + 1;
             self.most_at_once.fetch_max(now, Ordering::Relaxed);
             let _guard = Leave(&self.at_once);
