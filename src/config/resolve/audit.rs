@@ -179,8 +179,9 @@ impl ConfigResolver<'_> {
         let server = load_remote(&place.key, &file, self.inputs, &mut self.errors);
         let (mode, batch, truncate) = common?;
         let WebhookServer { url, tls, bearer_token } = server?;
-        let options =
-            WebhookOptions { name: url.clone(), mode, batch, truncate, initial_backoff: initial_backoff? };
+        // The file is the webhook's identity: its buffer outlives a new address or credential.
+        let name = file.display().to_string();
+        let options = WebhookOptions { name, mode, batch, truncate, initial_backoff: initial_backoff? };
         Some(WebhookSettings { options, url, tls, bearer_token })
     }
 
