@@ -5,6 +5,7 @@
 pub(crate) mod settings;
 mod sinks;
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -149,11 +150,16 @@ impl ReservedMemory {
         }
         grown
     }
+
+    /// Gives the bytes back.
+    pub(crate) fn release(&mut self) {
+        self.memory.used.fetch_sub(mem::take(&mut self.bytes), Ordering::Relaxed);
+    }
 }
 
 impl Drop for ReservedMemory {
     fn drop(&mut self) {
-        self.memory.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.release();
     }
 }
 
@@ -166,9 +172,9 @@ mod tests {
         let memory = Arc::new(ObjectMemory::default());
         let (mut one, mut other) = (memory.reserve(), memory.reserve());
         assert!(one.grow(OBJECT_BYTES - 1) && other.grow(1) && !other.grow(1));
-        drop(one);
+        one.release();
         assert!(other.grow(OBJECT_BYTES - 1) && !other.grow(1));
-        drop(other);
+        drop((one, other));
         assert_eq!(memory.used.load(Ordering::Relaxed), 0);
     }
 }

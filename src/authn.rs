@@ -35,7 +35,7 @@ use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 use crate::user::{Identity, UserInfo};
 use revocation::path::CertificatePath;
-use revocation::{RevocableCredential, Revoked, UnrevokedCredential};
+use revocation::{Revoked, UnrevokedCredential};
 use trace::AuthnTrace;
 use x509::UnverifiedChain;
 
@@ -156,12 +156,6 @@ impl ProvenIdentity {
     /// Whether a front proxy asserted the user. Its `X-Forwarded-For` is trusted, too.
     pub(crate) fn is_by_front_proxy(&self) -> bool {
         self.0.method == AuthnMethod::RequestHeader
-    }
-
-    /// The credential, to check later whether it was revoked meanwhile.
-    #[allow(dead_code, reason = "for the code that ends open streams of revoked credentials")]
-    pub(crate) fn credential(&self) -> RevocableCredential {
-        RevocableCredential::of(&self.0)
     }
 
     /// The authentication itself.

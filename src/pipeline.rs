@@ -22,7 +22,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use http::header::{HOST, HeaderName, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery};
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use access_log::AccessLog;
@@ -158,8 +158,11 @@ impl Gateway {
         let sending = forward::send(&self.pools, prepared, context, tunnel);
         let response = Box::pin(sending).await?;
         Ok(match &credential {
-            Some(credential) => response.map(|body| body.revoke_when(credential.end())),
-            None => response,
+            // The body of a tunnel's response is empty.
+            Some(credential) if response.status() != StatusCode::SWITCHING_PROTOCOLS => {
+                response.map(|body| body.revoke_when(credential.end()))
+            }
+            _ => response,
         })
     }
 

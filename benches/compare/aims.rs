@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::audit;
 use crate::figures::{Figure, Figures, Measure};
 use crate::handshakes;
 use crate::proxies::ProxyKind;
@@ -19,6 +20,8 @@ const SENDERS: [(&str, f64); 3] = [
 const SENDERS_RATIO: f64 = 0.97;
 /// The same for impersonation: at most 5 % more processor time.
 const IMPERSONATION_RATIO: f64 = 1.0 / 1.05;
+/// Minimum ratio of requests with audit to those without: at most 10 % fewer.
+const AUDIT_RATIO: f64 = 0.9;
 /// Minimum per second of processor time.
 const HANDSHAKES: f64 = 2500.0;
 /// Maximum in microseconds.
@@ -86,6 +89,13 @@ pub(crate) fn aims(figures: &Figures) -> Vec<Aim> {
                 for (sender, wanted) in SENDERS {
                     let other = figures.find(measure, case, sender);
                     aims.extend(other.zip(certificate).map(|(other, own)| Aim::ratio(other, own, wanted)));
+                }
+            }
+            (Measure::Audit, _) => {
+                let without = figures.find(measure, case, audit::WITHOUT);
+                for mode in audit::MODES {
+                    let with = figures.find(measure, case, mode);
+                    aims.extend(with.zip(without).map(|(with, own)| Aim::ratio(with, own, AUDIT_RATIO)));
                 }
             }
             (Measure::Handshakes, Some(own)) if case == handshakes::CASE => {

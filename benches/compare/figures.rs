@@ -13,6 +13,8 @@ pub(crate) enum Measure {
     Requests,
     /// Requests per second of the gateway's processor time, by authentication method.
     Senders,
+    /// Requests per second of the gateway's processor time, without and with audit.
+    Audit,
     /// TLS handshakes with a client certificate, each with one request, per second of processor time.
     Handshakes,
     /// Median of the latency that the proxy adds, in microseconds.
@@ -28,6 +30,7 @@ impl Measure {
         match self {
             Self::Requests => "requests per CPU-second",
             Self::Senders => "requests per CPU-second by authentication method",
+            Self::Audit => "requests per CPU-second by mode of the audit log, level Metadata",
             Self::Handshakes => "full handshakes with a client certificate, one request each, per CPU-second",
             Self::AddedMedian => "added time at 500 requests per second, median, µs",
             Self::AddedTail => "added time at 500 requests per second, 99th percentile, µs",

@@ -16,6 +16,7 @@
 )]
 
 mod aims;
+mod audit;
 mod chart;
 mod child;
 mod cost;
@@ -126,6 +127,8 @@ enum Part {
     Rates,
     /// Requests per CPU-second of the gateway alone, by authentication method.
     Senders,
+    /// Requests per CPU-second of the gateway with audit at level Metadata.
+    Audit,
     /// Full handshakes with a client certificate per second of processor time.
     Handshakes,
     /// Latency that a proxy adds at 500 requests per second.
@@ -177,6 +180,7 @@ async fn measure(options: &Options, kinds: &[ProxyKind]) -> Figures {
             match part {
                 Part::Rates => rates::measure(options, &setup, &proxies, &mut figures).await,
                 Part::Senders => senders::measure(options, &setup, &proxies, &mut figures).await,
+                Part::Audit => audit::measure(options, &setup, &mut figures).await,
                 Part::Handshakes => handshakes::measure(options, &setup, &proxies, &mut figures).await,
                 Part::Latency => latency::measure(options, &setup, &proxies, &mut figures).await,
                 Part::Watches => watches::measure(options, &setup, kinds, &mut figures).await,

@@ -118,8 +118,7 @@ impl Proxy {
         let mut command = child::command(&program);
         let (name, template) = match kind {
             ProxyKind::Gateway | ProxyKind::Baseline => {
-                command.arg("serve").args(&setup.flags);
-                return Self::Gateway(Box::new(GatewayProcess::serve(command).await));
+                return Self::gateway(command, setup, &[]).await;
             }
             ProxyKind::HaproxyHttp1 | ProxyKind::HaproxyHttp2 => ("haproxy.cfg", HAPROXY),
             ProxyKind::Nginx => ("nginx.conf", NGINX),
@@ -143,6 +142,16 @@ impl Proxy {
         let mut proxy = Self::Other { child, address };
         proxy.wait_until_ready(kind, &log_path).await;
         proxy
+    }
+
+    /// The gateway of this build with further flags.
+    pub(crate) async fn gateway_with(setup: &CommonSetup, flags: &[String]) -> Self {
+        Self::gateway(child::command(&ProxyKind::Gateway.program().unwrap()), setup, flags).await
+    }
+
+    async fn gateway(mut command: Command, setup: &CommonSetup, flags: &[String]) -> Self {
+        command.arg("serve").args(&setup.flags).args(flags);
+        Self::Gateway(Box::new(GatewayProcess::serve(command).await))
     }
 
     async fn wait_until_ready(&mut self, kind: ProxyKind, log_path: &Path) {

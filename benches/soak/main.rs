@@ -11,6 +11,7 @@
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
 //! `cargo bench --bench soak -- --flood --seconds 60`
 //! `cargo bench --bench soak -- --requests 100000`
+//! `cargo bench --bench soak -- --audit --seconds 60`
 //! `cargo bench --bench soak -- --flood large-headers --seconds 60`
 //! `cargo bench --bench soak -- --flood impersonations --seconds 80`
 
@@ -24,6 +25,7 @@
     reason = "a load test that is started manually"
 )]
 
+mod audit;
 mod backend;
 mod clients;
 mod count;
@@ -72,6 +74,10 @@ struct Options {
     /// lease, the time until a kubelet's request is signed, memory, and the latency of other clients.
     #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood"])]
     requests: Option<usize>,
+    /// Tests audit instead, with a log that rotates and a webhook that fails half of the time. Counts the events of each
+    /// request.
+    #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood", "requests"])]
+    audit: bool,
     /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
@@ -103,6 +109,9 @@ async fn main() -> ExitCode {
     }
     if let Some(pending) = options.requests {
         return requests::run(pending).await;
+    }
+    if options.audit {
+        return audit::run(options.seconds).await;
     }
     let pki = Arc::new(Pki::new());
     let backend = Arc::new(backend::start(&pki).await);

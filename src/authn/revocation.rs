@@ -17,7 +17,7 @@ use tokio::sync::watch::Receiver;
 use super::Authenticated;
 use crate::clock::UnixTime;
 use crate::metrics::Metrics;
-use crate::user::{Identity, UserInfo};
+use crate::user::UserInfo;
 use crls::ClientCrls;
 use path::CertificatePath;
 use watch::{LoadedDenyList, RevocationWatch, WatchedDenyList};
@@ -104,21 +104,6 @@ impl Deref for UnrevokedCredential {
     }
 }
 
-/// The properties of a credential by which it can be revoked. Cheap to clone: a stream may keep it for hours.
-#[derive(Debug, Clone)]
-#[allow(dead_code, reason = "for the code that ends open streams of revoked credentials")]
-pub(crate) struct RevocableCredential {
-    user: Identity,
-    certificates: Option<Arc<CertificatePath>>,
-}
-
-impl RevocableCredential {
-    #[allow(dead_code, reason = "for the code that ends open streams of revoked credentials")]
-    pub(super) fn of(found: &Authenticated) -> Self {
-        Self { user: found.user.clone(), certificates: found.certificates.clone() }
-    }
-}
-
 impl ClusterRevocation {
     /// Revokes nothing.
     #[cfg(test)]
@@ -163,18 +148,6 @@ impl ClusterRevocation {
     pub(crate) fn admit(&self, found: Authenticated, now: UnixTime) -> Result<UnrevokedCredential, Revoked> {
         self.counted(self.check_parts(&found.user, found.certificates.as_deref(), now))?;
         Ok(UnrevokedCredential(found))
-    }
-
-    /// Whether a credential that was authenticated before is revoked now. Counts nothing.
-    #[allow(dead_code, reason = "for the code that ends open streams of revoked credentials")]
-    pub(crate) fn check(&self, credential: &RevocableCredential, now: UnixTime) -> Result<(), Revoked> {
-        self.check_parts(&credential.user, credential.certificates.as_deref(), now)
-    }
-
-    /// Whether [`Self::check`] refuses a credential.
-    #[allow(dead_code, reason = "for the code that ends open streams of revoked credentials")]
-    pub(crate) fn is_denied(&self, credential: &RevocableCredential, now: UnixTime) -> bool {
-        self.check(credential, now).is_err()
     }
 
     /// Refuses a user that another server authenticated, or as whom a client wants to act, if the deny list has the name

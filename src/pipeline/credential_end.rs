@@ -25,8 +25,6 @@ use crate::user::Identity;
 
 /// How often a credential is authenticated again. The caches of tokens hold their verdicts for longer.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// The longest timer, since a clock may be set.
-const MAX_SLEEP: Duration = INTERVAL;
 
 /// The credential by which a long-running request was authenticated.
 pub(super) struct StreamCredential {
@@ -132,7 +130,7 @@ impl StreamCredential {
 
     fn next_check(&self) -> Duration {
         let left = self.expires.map_or(INTERVAL, |expires| expires.saturating_sub(self.clock.now()));
-        left.clamp(Duration::from_millis(1), MAX_SLEEP)
+        left.clamp(Duration::from_millis(1), INTERVAL)
     }
 
     async fn standing(&self) -> Standing {

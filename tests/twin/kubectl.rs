@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Failed;
 
 use crate::authenticators::Setting;
-use crate::case::{Declared, Values};
+use crate::case::{Declared, ExpectedReviews, Values};
 use crate::client::{digest, line_ends};
 use crate::compare;
 use crate::kubelet::noise;
@@ -290,7 +290,7 @@ pub(crate) fn run(servers: &TwinServers, case: &Case, side: Side) -> Result<Comp
         }
     }
     if case.setting == Setting::Admission {
-        found.extend(reviews(servers, (&reference.values, &subject.values), false, false)?);
+        found.extend(reviews(servers, (&reference.values, &subject.values), false, ExpectedReviews::Equal)?);
     }
     Ok(Compared { differences: found, last })
 }

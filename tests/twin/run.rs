@@ -1,6 +1,6 @@
 //! Turns the cases into named tests, determines the servers that they need, and runs them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::authenticators::Setting;
-use crate::case::{Case, Declared, Step, Values, case};
+use crate::case::{Case, Declared, ExpectedReviews, Step, Values, case};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
 use crate::servers::{SharedTwin, Side, TwinServers};
@@ -394,7 +394,7 @@ async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) 
     }
     if case.setting == Setting::Admission {
         let reviews =
-            reviews(servers, (&reference_values, &subject_values), case.managed_fields, case.unreviewed);
+            reviews(servers, (&reference_values, &subject_values), case.managed_fields, case.reviews);
         found.extend(reviews?);
     }
     Ok(Compared { differences: found, last })
@@ -405,13 +405,19 @@ pub(crate) fn reviews(
     servers: &TwinServers,
     (reference, subject): (&Values, &Values),
     managed_fields: bool,
-    unreviewed: bool,
+    expected: ExpectedReviews,
 ) -> Result<Vec<String>, Failed> {
     let reviews = |values: &Values| {
-        compare::reviews(servers.outside.admission.take(&values.unique), values, managed_fields)
+        let received = servers.outside.admission.take(&values.unique);
+        let mut reviews = compare::reviews(received, values, managed_fields);
+        if expected == ExpectedReviews::Repeated {
+            let mut known = HashSet::new();
+            reviews.retain(|review| known.insert(review.clone()));
+        }
+        reviews
     };
     let (left, right) = (reviews(reference), reviews(subject));
-    if left.is_empty() != unreviewed {
+    if left.is_empty() != (expected == ExpectedReviews::None) {
         return Err(format!("the webhooks of the reference receive {} reviews", left.len()).into());
     }
     Ok(compare::review_differences(&left, &right))

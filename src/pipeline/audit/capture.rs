@@ -76,6 +76,7 @@ impl Capture {
 
     fn end(&mut self, state: CaptureState) {
         self.bytes = Vec::new();
+        self.memory.release();
         self.state = state;
     }
 

@@ -327,6 +327,7 @@ fn deletions() -> Vec<Case> {
             .answers(200)
             .then("GET", &own_pod)
             .answers(404)
+            .repeated_reviews()
             .declared_reviews("D-admission-prepared", 404),
     ]
 }
