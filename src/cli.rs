@@ -13,6 +13,7 @@ mod dev;
 mod explain;
 mod foreign_flags;
 mod serve;
+mod table;
 mod terminal;
 mod token;
 

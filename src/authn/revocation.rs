@@ -150,7 +150,7 @@ impl ClusterRevocation {
         Ok(UnrevokedCredential(found))
     }
 
-    /// Refuses a user that another server authenticated, or as whom a client wants to act, if the deny list has the name
+    /// Refuses a user that another server authenticated, or that a client wants to impersonate, if the deny list has the name
     /// or the credential.
     pub(crate) fn check_user(&self, user: &UserInfo, now: UnixTime) -> Result<(), Revoked> {
         self.counted(self.check_parts(user, None, now))

@@ -14,9 +14,8 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::certs::table;
 use super::check::{Output, print};
-use super::{failed, misconfigured};
+use super::{failed, misconfigured, table};
 use crate::admission::{Trial, TrialResult};
 use crate::config::flags::ServeFlags;
 use crate::config::inputs::ConfigInputs;

@@ -22,7 +22,6 @@ mod revocations;
 mod revoke;
 mod sign;
 mod signing;
-pub(super) mod table;
 mod verify;
 
 use std::process::ExitCode;
@@ -32,6 +31,7 @@ use x509_parser::certificate::X509Certificate;
 
 use error::CommandError;
 
+use super::table;
 use crate::go::hex::hex;
 
 /// The commands of `portcullis certs`.

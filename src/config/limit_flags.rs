@@ -22,7 +22,7 @@ pub struct LimitFlags {
     /// The maximum number of requests that wait in one flow's queue while all places are taken; a flow is a user, the
     /// service accounts of a namespace, or the anonymous clients of a network. A free place goes to the flow with the
     /// fewest requests in flight, so that one flooding user does not delay the others. All flows together have 64 times
-    /// as many. 0: no queues; requests beyond the limit are refused at once, whoever sends them, as by kube-apiserver
+    /// as many. 0: no queues; requests of all users beyond the limit are refused at once, as by kube-apiserver
     /// without priority and fairness.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub inflight_queue_length_limit: u32,

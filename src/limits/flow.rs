@@ -9,8 +9,8 @@ use crate::user::{UserInfo, service_account};
 /// The name of a flow: requests that share one queue and one fair share of the places.
 pub(crate) type FlowName = Arc<str>;
 
-/// The flow of a client's requests: its user name, whomever it impersonates; of a service account the namespace, because
-/// whoever may create one service account there may create many; of an anonymous client its network.
+/// The flow of a client's requests: its own user name, not that of an impersonated user; of a service account the namespace,
+/// because a user who may create one service account there may create many; of an anonymous client its network.
 // threat: inflight-flood
 pub(crate) fn flow_of(requester: &UserInfo, client: IpAddr) -> FlowName {
     if requester.is_unauthenticated() {

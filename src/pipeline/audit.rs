@@ -3,7 +3,7 @@
 //! The event `ResponseComplete` is made when the last [`AuditedRequest`] of a request is dropped: at the end of the response body
 //! or of the tunnel, however it ends. So no early exit of the request path can miss it.
 //!
-//! Rules match the client, never the user as whom it acts. What differs from kube-apiserver is in `docs/conformance.md`.
+//! Rules match the client, never the impersonated user. What differs from kube-apiserver is in `docs/conformance.md`.
 // apiserver: pkg/endpoints/filters/audit.go, pkg/audit/{context,request}.go
 
 mod capture;
@@ -219,7 +219,7 @@ impl AuditedRequest {
         })))
     }
 
-    /// Records the user as whom the request is made, and the verb of constrained impersonation.
+    /// Records the impersonated user, and the verb of constrained impersonation.
     pub(super) fn note_impersonated(&self, user: &Identity, constraint: Option<&'static str>) {
         let mut parts = self.0.parts();
         parts.event.impersonated_user = Some(user.audited());

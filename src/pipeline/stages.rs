@@ -259,7 +259,7 @@ impl Identified {
         (request, route, &self.identity)
     }
 
-    /// Decides the identity under which the request is made: the client's own, or that of a user as whom it may act.
+    /// Decides the identity under which the request is made: the client's own, or that of a user whom it may impersonate.
     /// With `--impersonation=backend` the backend decides, and receives the client's `Impersonate-*` headers.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
     // threat: unauthorized-impersonation, revoked-credential
@@ -296,7 +296,7 @@ impl Identified {
     }
 }
 
-/// The share in which a client's questions count: that of its own user, whomever it impersonates, and for anonymous clients
+/// The share in which a client's questions count: that of its own user, not of an impersonated one, and for anonymous clients
 /// that of its address.
 // threat: review-flood
 fn share_of(requester: &Identity, client: IpAddr) -> Cow<'_, str> {
@@ -347,7 +347,7 @@ impl Impersonated {
     }
 
     /// Waits for a place among the requests in flight of the cluster. `log` holds the place until the response body has
-    /// ended. The place counts for the client itself, whomever it impersonates.
+    /// ended. The place counts for the client itself, not for an impersonated user.
     // apiserver: pkg/server/filters/maxinflight.go, WithMaxInFlightLimit
     // threat: inflight-flood
     pub(super) async fn schedule(self, client: IpAddr, log: &mut AccessLog) -> Result<Scheduled, Refusal> {

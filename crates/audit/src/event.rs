@@ -59,7 +59,7 @@ pub struct Event {
     pub verb: Cow<'static, str>,
     /// The client.
     pub user: Arc<UserInfo>,
-    /// The user as whom the request is made, if it is not the client.
+    /// The impersonated user, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub impersonated_user: Option<Arc<UserInfo>>,
     /// How the impersonation was authorized.

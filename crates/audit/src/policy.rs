@@ -135,12 +135,12 @@ impl Policy {
         };
         let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
         let (kind, version) = (text("kind"), text("apiVersion"));
-        let missing =
-            [("Kind", kind), ("apiVersion", version)].into_iter().find(|(_, value)| value.is_empty());
-        if let Some((key, _)) = missing {
-            return Err(undecodable(format!("failed decoding: Object '{key}' is missing")));
+        if version.is_empty() {
+            return Err(undecodable("the apiVersion is missing".to_owned()));
         }
-        if (version, kind) != (API_VERSION, KIND) {
+        // A missing kind is that of the type that is read.
+        // apimachinery: pkg/runtime/serializer/json/json.go, gvkWithDefaults
+        if version != API_VERSION || !["", KIND].contains(&kind) {
             return Err(undecodable(format!(
                 "failed decoding: no kind {} is registered for version {}",
                 Quoted(kind),

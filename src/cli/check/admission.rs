@@ -3,6 +3,7 @@
 use portcullis_admission::{FailurePolicy, Operation, Rule, Scope, Webhook, WebhookKind};
 use serde::Serialize;
 
+use super::super::table;
 use crate::admission::settings::AdmissionSettings;
 
 /// An admission webhook, with one of its rules. A webhook without rules is called for no request.
@@ -33,23 +34,10 @@ pub(super) fn reports(settings: &AdmissionSettings) -> Vec<WebhookReport> {
 
 /// The table, as lines of one row of the report.
 pub(super) fn rows(mode: &str, webhooks: &[WebhookReport]) -> Vec<String> {
-    let titles =
-        ["webhook", "phase", "operations", "resources", "scope", "failurePolicy", "url"].map(str::to_owned);
-    let cells: Vec<[String; 7]> =
-        std::iter::once(titles).chain(webhooks.iter().map(WebhookReport::cells)).collect();
-    let widths = cells.iter().fold([0; 7], |mut widths, row| {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-        widths
-    });
-    let lines = cells.iter().map(|row| {
-        let padded: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        padded.join("  ").trim_end().to_owned()
-    });
+    let titles = ["webhook", "phase", "operations", "resources", "scope", "failurePolicy", "url"];
+    let table = table::columns(titles, webhooks.iter().map(WebhookReport::cells));
     std::iter::once(format!("by webhooks of the gateway, mode {mode}, then by the backend"))
-        .chain(lines)
+        .chain(table.lines().map(str::to_owned))
         .collect()
 }
 

@@ -4,6 +4,7 @@ use portcullis_audit::event::Stage;
 use portcullis_audit::policy::{Decision, ResourceRule, Rule};
 use serde::Serialize;
 
+use super::super::table;
 use crate::audit::settings::AuditSettings;
 
 /// The audit of a cluster.
@@ -50,21 +51,9 @@ impl AuditReport {
         let backends = backends
             .into_iter()
             .filter_map(|(name, backend)| backend.as_ref().map(|backend| format!("to the {name} {backend}")));
-        let titles = ["level", "users", "verbs", "requests", "without"].map(str::to_owned);
-        let cells: Vec<[String; 5]> =
-            std::iter::once(titles).chain(self.rules.iter().map(RuleReport::cells)).collect();
-        let widths = cells.iter().fold([0; 5], |mut widths, row| {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = cell.chars().count().max(*width);
-            }
-            widths
-        });
-        let lines = cells.iter().map(|row| {
-            let padded: Vec<String> =
-                row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-            padded.join("  ").trim_end().to_owned()
-        });
-        backends.chain(lines).collect()
+        let titles = ["level", "users", "verbs", "requests", "without"];
+        let rules = table::columns(titles, self.rules.iter().map(RuleReport::cells));
+        backends.chain(rules.lines().map(str::to_owned)).collect()
     }
 }
 

@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
+use super::super::table;
 use super::super::terminal::plain;
 use super::report::User;
 use crate::authz::impersonation::{ImpersonationError, WantedUser};
@@ -291,23 +292,19 @@ impl AccessExplanation {
 }
 
 fn table(checks: &[AuthzCheck]) -> Vec<String> {
-    let width = |title: &str, column: fn(&AuthzCheck) -> &str| {
-        let cells = checks.iter().map(|check| plain(column(check)).chars().count());
-        cells.chain([title.len()]).max().unwrap_or_default()
-    };
-    let by = width("AUTHORIZER", |check| &check.authorizer);
-    let question = width("CHECK", |check| &check.question);
-    let result = width("RESULT", |check| check.result);
-    let line = |authorizer: &str, asked: &str, answer: &str, from: &str, detail: &str| {
-        format!("{authorizer:by$}  {asked:question$}  {answer:result$}  {from:6}  {detail}")
-    };
-    let mut lines = vec![line("AUTHORIZER", "CHECK", "RESULT", "ANSWER", "DETAIL")];
-    for AuthzCheck { authorizer, question, result, cached, detail } in checks {
-        let from = if *cached { "cached" } else { "new" };
-        let detail = if detail.is_empty() { String::new() } else { plain(detail).to_string() };
-        lines.push(line(&plain(authorizer), &plain(question), result, from, &detail));
-    }
-    lines
+    let cells = checks.iter().map(|AuthzCheck { authorizer, question, result, cached, detail }| {
+        let answer = if *cached { "cached" } else { "new" };
+        let detail = if detail.is_empty() { String::new() } else { plain(detail).into_owned() };
+        [
+            plain(authorizer).into_owned(),
+            plain(question).into_owned(),
+            (*result).to_owned(),
+            answer.to_owned(),
+            detail,
+        ]
+    });
+    let table = table::columns(["AUTHORIZER", "CHECK", "RESULT", "ANSWER", "DETAIL"], cells);
+    table.lines().map(str::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
+use super::super::table;
 use super::super::terminal::{plain, sanitized};
 use super::access::AccessExplanation;
 use super::advice::RefusalReason;
@@ -183,21 +184,14 @@ impl Explanation {
     }
 }
 
+/// The checks; each authenticator is named once.
 fn table(rows: &[&Row]) -> Vec<String> {
-    let width = |title: &str, column: fn(&Row) -> &str| {
-        let cells = rows.iter().map(|row| column(row)).chain([title]);
-        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    let by = width("AUTHENTICATOR", |row| &row.authenticator);
-    let check = width("CHECK", |row| &row.check);
-    let result = width("RESULT", |row| row.result);
-    let mut lines =
-        vec![format!("{:by$}  {:check$}  {:result$}  DETAIL", "AUTHENTICATOR", "CHECK", "RESULT")];
     let mut last = "";
-    for row in rows {
+    let cells = rows.iter().map(|row| {
         let name = if row.authenticator == last { "" } else { row.authenticator.as_str() };
-        lines.push(format!("{name:by$}  {:check$}  {:result$}  {}", row.check, row.result, row.detail));
         last = &row.authenticator;
-    }
-    lines
+        [name.to_owned(), row.check.clone(), row.result.to_owned(), row.detail.clone()]
+    });
+    let table = table::columns(["AUTHENTICATOR", "CHECK", "RESULT", "DETAIL"], cells);
+    table.lines().map(str::to_owned).collect()
 }

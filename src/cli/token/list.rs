@@ -8,9 +8,9 @@ use kube::api::ListParams;
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
 
-use super::super::certs::table::columns;
 use super::super::check::Output;
 use super::super::cluster::ClusterFlags;
+use super::super::table::columns;
 use super::{BootstrapError, print_error, say, secrets};
 use crate::clock::{Clock, UnixTime};
 use crate::go::rfc3339;

@@ -2,10 +2,10 @@
 
 use comfy_table::{ContentArrangement, Table, presets};
 
-use super::super::terminal::sanitized;
+use super::terminal::sanitized;
 
 /// Rows below a heading.
-pub(in crate::cli) fn columns<const N: usize>(
+pub(super) fn columns<const N: usize>(
     heading: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
@@ -14,12 +14,12 @@ pub(in crate::cli) fn columns<const N: usize>(
 }
 
 /// Names and values; an empty name continues the value above.
-pub(in crate::cli) fn facts(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
+pub(super) fn facts(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
     laid_out(rows.into_iter().map(|(name, value)| [name.to_owned(), value]))
 }
 
 /// Rows without a heading.
-pub(in crate::cli) fn rows<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> String {
+pub(super) fn rows<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> String {
     laid_out(rows)
 }
 
