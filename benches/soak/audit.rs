@@ -101,6 +101,11 @@ impl Sent {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         (number, format!("soak-{number}"))
     }
+
+    fn fail(&self, what: &str) {
+        println!("a request has failed, and its client ends: {what}");
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Runs the load, and compares what was sent with what was written.
@@ -191,11 +196,11 @@ async fn send_requests(client: Client, sent: Arc<Sent>, end: watch::Receiver<boo
             .header("content-type", "application/json")
             .body(body)
             .unwrap();
-        let Ok(response) = client.send(request).await else {
-            sent.failed.fetch_add(1, Ordering::Relaxed);
-            return;
+        let response = match client.send(request).await {
+            Ok(response) if response.status() == StatusCode::OK => response,
+            Ok(response) => return sent.fail(&format!("{id}: {}", response.status())),
+            Err(error) => return sent.fail(&format!("{id}: {error:?}")),
         };
-        sent.failed.fetch_add(usize::from(response.status() != StatusCode::OK), Ordering::Relaxed);
         if leaves {
             sent.left.lock().unwrap().push(id);
         } else {

@@ -75,8 +75,9 @@ pub(super) struct Record {
 
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// The event so far; its stage is set when it is stored.
-    event: Event,
+    /// The event so far; its stage is set when it is stored. Changed by [`Parts::event`], and copied then only while a sink
+    /// encodes it.
+    event: Arc<Event>,
     last_stage: LastStage,
     request: Option<RequestCapture>,
     response: Option<ResponseCapture>,
@@ -135,8 +136,8 @@ impl AuditedRequest {
         let audited = Self::new(facts, Some(user), request)?;
         let Self(record) = &audited;
         let mut parts = record.parts();
-        parts.event.annotations.extend(annotations);
-        parts.event.user = user.audited();
+        parts.event().annotations.extend(annotations);
+        parts.event().user = user.audited();
         drop(parts);
         record.observe_request(request);
         Some(audited)
@@ -164,7 +165,7 @@ impl AuditedRequest {
         let audited = Self::new(facts, None, request)?;
         let mut parts = audited.0.parts();
         parts.last_stage = LastStage::Nothing;
-        parts.event.response_status = Some(ResponseStatus { message, ..ResponseStatus::default() });
+        parts.event().response_status = Some(ResponseStatus { message, ..ResponseStatus::default() });
         drop(parts);
         Some(audited)
     }
@@ -203,7 +204,7 @@ impl AuditedRequest {
             annotations: cluster.into_iter().collect(),
         };
         let parts = Parts {
-            event,
+            event: Arc::new(event),
             last_stage: LastStage::Complete,
             request: None,
             response: None,
@@ -222,8 +223,9 @@ impl AuditedRequest {
     /// Records the impersonated user, and the verb of constrained impersonation.
     pub(super) fn note_impersonated(&self, user: &Identity, constraint: Option<&'static str>) {
         let mut parts = self.0.parts();
-        parts.event.impersonated_user = Some(user.audited());
-        parts.event.authentication_metadata =
+        let event = parts.event();
+        event.impersonated_user = Some(user.audited());
+        event.authentication_metadata =
             constraint.map(|verb| AuthenticationMetadata { impersonation_constraint: verb.to_owned() });
     }
 
@@ -256,7 +258,7 @@ impl AuditedRequest {
     pub(super) fn note_refusal(&self, refusal: &Refusal, code: StatusCode, is_raw: bool) {
         let mut parts = self.0.parts();
         if matches!(refusal, Refusal::Panic) {
-            parts.event.response_status = Some(status::of_panic());
+            parts.event().response_status = Some(status::of_panic());
             parts.last_stage = LastStage::Panic;
             return;
         }
@@ -271,11 +273,11 @@ impl AuditedRequest {
         match object {
             Some(object) => {
                 if parts.event.level >= Level::RequestResponse {
-                    parts.event.response_object = render::as_json(object.clone()).ok().map(Into::into);
+                    parts.event().response_object = render::as_json(object.clone()).ok().map(Into::into);
                 }
-                parts.event.response_status = Some(status::of_object(object, code));
+                parts.event().response_status = Some(status::of_object(object, code));
             }
-            None => parts.event.response_status.get_or_insert_default().code = code.as_u16(),
+            None => parts.event().response_status.get_or_insert_default().code = code.as_u16(),
         }
         let is_started = self.0.is_long_running || parts.last_stage == LastStage::Nothing;
         drop(parts);
@@ -290,7 +292,7 @@ impl AuditedRequest {
         let Self(record) = self;
         let code = response.status();
         let mut parts = record.parts();
-        parts.event.response_status = Some(status::of_code(code));
+        parts.event().response_status = Some(status::of_code(code));
         if !is_raw || code.as_u16() < 400 {
             parts.response = record.response_capture(&parts.event, response);
         }
@@ -319,13 +321,14 @@ impl Record {
         if self.decision.omitted.contains(stage) {
             return None;
         }
-        let mut event = self.parts().event.clone();
+        let mut parts = self.parts();
+        let event = parts.event();
         event.stage = stage;
         event.stage_timestamp = match stage {
             Stage::RequestReceived => event.request_received_timestamp,
             _ => SystemTime::UNIX_EPOCH + self.clock.now(),
         };
-        Some(Arc::new(event))
+        Some(Arc::clone(&parts.event))
     }
 
     fn store(&self, stage: Stage) {
@@ -381,9 +384,13 @@ impl Record {
 }
 
 impl Parts {
+    fn event(&mut self) -> &mut Event {
+        Arc::make_mut(&mut self.event)
+    }
+
     /// Adds an annotation; the first value of a key stays.
     fn annotate(&mut self, key: &str, value: &str) {
-        self.event.annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+        self.event().annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
     }
 
     fn capture(&mut self, direction: Direction) -> Option<&mut Capture> {
@@ -405,7 +412,7 @@ impl Parts {
         let is_named = kind == RequestObject::Named;
         match objects::metadata(encoding, bytes) {
             Some(found) => {
-                if is_named && let Some(object) = &mut self.event.object_ref {
+                if is_named && let Some(object) = &mut self.event().object_ref {
                     complete(object, found);
                 }
             }
@@ -419,11 +426,11 @@ impl Parts {
             return;
         }
         if kind == RequestObject::Patch {
-            self.event.request_object = objects::patch(bytes);
+            self.event().request_object = objects::patch(bytes);
             return;
         }
         match objects::as_json(encoding, bytes, self.omit_managed_fields) {
-            Ok(object) => self.event.request_object = object,
+            Ok(object) => self.event().request_object = object,
             Err(reason) => self.omit("requestObject", reason),
         }
     }
@@ -448,7 +455,7 @@ impl Parts {
             None => return,
         };
         if let Some(status) = status::of_body(encoding, bytes, code) {
-            self.event.response_status = Some(status);
+            self.event().response_status = Some(status);
         }
         if self.event.level < Level::RequestResponse {
             return;
@@ -456,11 +463,11 @@ impl Parts {
         if encoding == Encoding::Protobuf
             && let Some(status) = status::protobuf(bytes)
         {
-            self.event.response_object = render::as_json(status).ok().map(Into::into);
+            self.event().response_object = render::as_json(status).ok().map(Into::into);
             return;
         }
         match objects::as_json(encoding, bytes, self.omit_managed_fields) {
-            Ok(object) => self.event.response_object = object,
+            Ok(object) => self.event().response_object = object,
             Err(reason) => self.omit("responseObject", reason),
         }
     }
@@ -506,7 +513,7 @@ impl Drop for Record {
             parts.read_response();
             parts.note_omitted();
             if parts.event.response_status.is_none() {
-                parts.event.response_status = Some(status::of_no_response());
+                parts.event().response_status = Some(status::of_no_response());
                 if self.is_long_running && parts.last_stage == LastStage::Complete {
                     parts.last_stage = LastStage::StartedAndComplete;
                 }

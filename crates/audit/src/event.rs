@@ -1,6 +1,7 @@
 //! An audit event, `audit.k8s.io/v1` `Event`, and its encodings: JSON byte for byte as Go writes it, and the legacy line.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -185,10 +186,24 @@ fn micro_time<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, 
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let date = Date::of(i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
     let Date { year, month, day, hour, minute, second, .. } = date;
-    let micros = since.subsec_micros();
-    serializer.collect_str(&format_args!(
-        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z"
-    ))
+    let mut text = *b"0000-00-00T00:00:00.000000Z";
+    let micros = i64::from(since.subsec_micros());
+    let fields = [(year, 4), (month, 7), (day, 10), (hour, 13), (minute, 16), (second, 19), (micros, 26)];
+    for (value, end) in fields {
+        write_digits(&mut text, end, value);
+    }
+    serializer.serialize_str(std::str::from_utf8(&text).unwrap_or_default())
+}
+
+/// Writes a number so that it ends at `end`, over zeros.
+fn write_digits(text: &mut [u8], end: usize, mut value: i64) {
+    for place in text.iter_mut().take(end).rev() {
+        if value == 0 {
+            return;
+        }
+        *place = b"0123456789".get(usize::try_from(value % 10).unwrap_or_default()).copied().unwrap_or(b'0');
+        value /= 10;
+    }
 }
 
 /// The annotation of an event that was too large with its objects.
@@ -199,8 +214,8 @@ const TRUNCATED: &str = "audit.k8s.io/truncated";
 const EVENT_HEAD: &[u8] = br#"{"kind":"Event","apiVersion":"audit.k8s.io/v1""#;
 const LIST_HEAD: &[u8] = br#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#;
 const LIST_TAIL: &[u8] = b"]}\n";
-/// About the size of an event without its objects.
-const USUAL_SIZE: usize = 1024;
+/// The largest buffer that a thread keeps for the next event.
+const MAX_BUFFER: usize = 64 << 10;
 
 /// An event as JSON: encoded once, written as a line to the log and as an item to the webhook.
 #[derive(Debug, Clone)]
@@ -241,9 +256,12 @@ impl Event {
     /// The JSON of the event. Raw objects are compacted and escaped as Go's encoder does.
     // apimachinery: pkg/runtime/serializer/json/json.go
     pub fn encode(&self) -> EncodedEvent {
-        let raw = |object: &Option<Arc<RawValue>>| object.as_ref().map_or(0, |object| object.get().len());
-        let objects = raw(&self.request_object) + raw(&self.response_object);
-        let mut json = Vec::with_capacity(objects + objects / 8 + USUAL_SIZE);
+        thread_local! {
+            static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+        }
+        // The queues count lengths, so the event gets an allocation of its own size.
+        let mut json = BUFFER.take();
+        json.clear();
         json.extend_from_slice(EVENT_HEAD);
         encode_into(&mut json, self);
         // The opening brace of the fields.
@@ -251,11 +269,11 @@ impl Event {
             *brace = b',';
         }
         json.push(b'\n');
-        if json.capacity() - json.len() > json.len() / 4 {
-            // The buffers count lengths.
-            json.shrink_to_fit();
+        let event = EncodedEvent(Bytes::copy_from_slice(&json));
+        if json.capacity() <= MAX_BUFFER {
+            BUFFER.set(json);
         }
-        EncodedEvent(json.into())
+        event
     }
 
     /// The event without its objects, with an annotation that says so.

@@ -2,7 +2,7 @@
 //!
 //! `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` set the seed and the number of random policies.
 
-#![expect(clippy::unwrap_used, reason = "a test program: a panic is a failed test")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test program: a panic is a failed test")]
 #![allow(clippy::print_stderr, missing_docs, reason = "the output of a test program")]
 
 use portcullis_audit::policy::{Attributes, Policy, PolicyError, Resource, User};

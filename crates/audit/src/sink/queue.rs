@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
@@ -19,6 +20,9 @@ use super::options::BatchOptions;
 pub(super) const MAX_BYTES: usize = 64 << 20;
 /// How often the bounds fit into those of events that cannot wait.
 pub(super) const HARD_LIMIT: usize = 2;
+/// How long after a batch the next one is collected, unless a request waits for it: a thread that is woken for each event
+/// costs more than the event.
+const PAUSE: Duration = Duration::from_millis(10);
 /// What an event counts beside its text.
 const OVERHEAD: usize = 128;
 
@@ -37,7 +41,8 @@ pub(super) struct QueueOptions {
     pub(super) batch: BatchOptions,
     /// A larger batch is split.
     pub(super) max_batch_bytes: usize,
-    /// Whether a batch may have more events than `batch` says, if they wait anyway and are not throttled.
+    /// Whether a batch may have more events than `batch` says, if they wait anyway and are not throttled. Under load, events
+    /// then wait for up to [`PAUSE`].
     pub(super) takes_all: bool,
 }
 
@@ -73,6 +78,8 @@ struct State {
     wake_at: Option<usize>,
     /// How many events the collector takes out of the buffer at once, while it waits for them.
     collecting: usize,
+    /// When the last batch was taken, if it left nothing.
+    taken: Option<Instant>,
 }
 
 /// A record was added.
@@ -130,6 +137,7 @@ impl Queue {
             closed: false,
             wake_at: None,
             collecting: 0,
+            taken: None,
         };
         Self {
             state: Mutex::new(state),
@@ -336,7 +344,13 @@ impl State {
             return Step::Wait(None);
         }
         let is_hurried = self.awaited > 0 || self.flushes > 0 || self.closed;
-        if !waits || self.records.len() >= max_size || is_hurried {
+        if is_hurried {
+            return Step::Take;
+        }
+        if !waits {
+            return self.pause().unwrap_or(Step::Take);
+        }
+        if self.records.len() >= max_size {
             return Step::Take;
         }
         let now = Instant::now();
@@ -352,6 +366,21 @@ impl State {
         self.wake_at = Some(max_size);
         self.collecting = max_size;
         Step::Wait(until)
+    }
+
+    /// Waits a little if there was a batch a moment ago, but not until the buffer is half full.
+    fn pause(&mut self) -> Option<Step> {
+        let QueueOptions { batch, takes_all, .. } = self.options;
+        let many = batch.buffer_size / 2;
+        if !takes_all || batch.throttle.is_some() || self.records.len() >= many {
+            return None;
+        }
+        let until = self.taken? + PAUSE;
+        if until <= Instant::now() {
+            return None;
+        }
+        self.wake_at = Some(many);
+        Some(Step::Wait(Some(until)))
     }
 
     /// Takes a batch, of at least one record.
@@ -370,6 +399,7 @@ impl State {
                 records.push(record);
             }
         }
+        self.taken = self.records.is_empty().then(Instant::now);
         if self.records.is_empty() {
             // After a flood.
             self.records.shrink_to(64);

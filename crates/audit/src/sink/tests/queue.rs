@@ -124,6 +124,37 @@ async fn the_log_takes_all_that_waits_unless_it_is_throttled() {
     assert_eq!(collected(&queue).await.len(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn under_load_the_log_is_not_woken_for_each_event() {
+    let all = QueueOptions { takes_all: true, ..options(100, 1) };
+    let (queue, _) = queue(all, usize::MAX);
+    let took = async |queue: &Arc<Queue>| {
+        let start = Instant::now();
+        let batch = collected(queue).await;
+        (batch.len(), start.elapsed().as_millis())
+    };
+    push(&queue, 1);
+    assert_eq!(took(&queue).await, (1, 0), "the first one is written at once");
+    push(&queue, 3);
+    assert_eq!(took(&queue).await, (3, 10));
+    push(&queue, 1);
+    let (awaited, _stored) = Record::awaited(Bytes::from_static(b"a"));
+    queue.push(awaited).await;
+    assert_eq!(took(&queue).await, (2, 0), "a request waits");
+    push(&queue, 50);
+    assert_eq!(took(&queue).await, (50, 0), "the buffer is half full");
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(4)).await;
+        push(&queue, 50);
+    };
+    push(&queue, 1);
+    let (took, ()) = tokio::join!(took(&queue), later);
+    assert_eq!(took, (51, 4), "it has become so while the log waits");
+    push(&queue, 1);
+    queue.close();
+    assert_eq!(collected(&queue).await.len(), 1, "it does not wait for more at the end");
+}
+
 // apiserver: buffered_test.go, TestBufferedBackendProcessEventsBufferFull
 #[tokio::test]
 async fn a_full_buffer_drops_events_and_counts_them() {
