@@ -5,9 +5,8 @@
 pub(crate) mod settings;
 mod sinks;
 
-use std::mem;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use portcullis_audit::policy::Policy;
 use portcullis_audit::sink::{self, Post, SinkError, SinkRegistry, Sinks, WallClock};
@@ -16,11 +15,14 @@ use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::sync::lock;
 use settings::{AuditSettings, WebhookSettings};
 use sinks::AuditWebhook;
 
 /// The memory of all objects that are held for events of requests in progress.
 const OBJECT_BYTES: usize = 128 << 20;
+/// The same for one client.
+const CLIENT_OBJECT_BYTES: usize = OBJECT_BYTES / 4;
 
 /// The audit of a cluster, of one generation of the configuration.
 #[derive(Debug, Clone)]
@@ -119,23 +121,33 @@ impl AuditGeneration {
     }
 }
 
-/// The memory of objects that wait for the end of their requests, in all of the process.
+/// The memory of objects that wait for the end of their requests, in all of the process. One client has a part of it, so that
+/// it can take the objects out of its own events alone.
+// threat: audit-memory
 #[derive(Debug, Default)]
 pub(crate) struct ObjectMemory {
-    used: AtomicUsize,
+    used: Mutex<UsedMemory>,
+}
+
+#[derive(Debug, Default)]
+struct UsedMemory {
+    bytes: usize,
+    /// The same by client; without clients that use none.
+    clients: HashMap<Arc<str>, usize>,
 }
 
 /// A part of [`ObjectMemory`], until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ReservedMemory {
     memory: Arc<ObjectMemory>,
+    client: Arc<str>,
     bytes: usize,
 }
 
 impl ObjectMemory {
-    /// An empty reservation.
-    pub(crate) fn reserve(self: &Arc<Self>) -> ReservedMemory {
-        ReservedMemory { memory: Arc::clone(self), bytes: 0 }
+    /// An empty reservation of a client.
+    pub(crate) fn reserve(self: &Arc<Self>, client: &Arc<str>) -> ReservedMemory {
+        ReservedMemory { memory: Arc::clone(self), client: Arc::clone(client), bytes: 0 }
     }
 }
 
@@ -143,17 +155,44 @@ impl ReservedMemory {
     /// Adds `bytes`; `false` if there is no room for them.
     #[must_use]
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
-        let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= OBJECT_BYTES);
-        let grown = self.memory.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
-        if grown {
-            self.bytes += bytes;
+        let mut used = lock(&self.memory.used);
+        let of_client = used.clients.get(&self.client).copied().unwrap_or_default();
+        let fits = |used: usize, limit: usize| used.checked_add(bytes).is_some_and(|used| used <= limit);
+        if bytes == 0 || !fits(used.bytes, OBJECT_BYTES) || !fits(of_client, CLIENT_OBJECT_BYTES) {
+            return bytes == 0;
         }
-        grown
+        used.bytes += bytes;
+        used.clients.insert(Arc::clone(&self.client), of_client + bytes);
+        self.bytes += bytes;
+        true
+    }
+
+    /// Keeps room for `bytes` alone; `false` if there is none.
+    #[must_use]
+    pub(crate) fn resize(&mut self, bytes: usize) -> bool {
+        let Some(surplus) = self.bytes.checked_sub(bytes) else { return self.grow(bytes - self.bytes) };
+        self.shrink(surplus);
+        true
     }
 
     /// Gives the bytes back.
     pub(crate) fn release(&mut self) {
-        self.memory.used.fetch_sub(mem::take(&mut self.bytes), Ordering::Relaxed);
+        self.shrink(self.bytes);
+    }
+
+    fn shrink(&mut self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        self.bytes -= bytes;
+        let mut used = lock(&self.memory.used);
+        used.bytes -= bytes;
+        if let Some(of_client) = used.clients.get_mut(&self.client) {
+            *of_client -= bytes;
+            if *of_client == 0 {
+                used.clients.remove(&self.client);
+            }
+        }
     }
 }
 
@@ -168,13 +207,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_is_bounded_and_given_back() {
+    fn the_memory_is_bounded_for_each_client_and_given_back() {
         let memory = Arc::new(ObjectMemory::default());
-        let (mut one, mut other) = (memory.reserve(), memory.reserve());
-        assert!(one.grow(OBJECT_BYTES - 1) && other.grow(1) && !other.grow(1));
+        let client = |name: &str| memory.reserve(&name.into());
+        let (mut one, mut again) = (client("one"), client("one"));
+        assert!(one.grow(CLIENT_OBJECT_BYTES - 1) && again.grow(1) && !again.grow(1));
+        let mut others: Vec<_> = (0..3).map(|number| client(&number.to_string())).collect();
+        assert!(others.iter_mut().all(|other| other.grow(CLIENT_OBJECT_BYTES)), "others have their own part");
+        assert!(!client("more").grow(1), "all of it is used");
         one.release();
-        assert!(other.grow(OBJECT_BYTES - 1) && !other.grow(1));
-        drop((one, other));
-        assert_eq!(memory.used.load(Ordering::Relaxed), 0);
+        assert!(client("more").grow(1));
+        assert!(again.resize(5) && again.resize(2) && !again.resize(CLIENT_OBJECT_BYTES + 1));
+        assert_eq!(lock(&memory.used).clients.get("one"), Some(&2));
+        drop((one, again, others));
+        let used = lock(&memory.used);
+        assert_eq!((used.bytes, used.clients.len()), (0, 0));
     }
 }

@@ -22,9 +22,11 @@ use portcullis_admission::Annotation;
 use portcullis_audit::event::{AuthenticationMetadata, Event, Level, ObjectReference, ResponseStatus, Stage};
 use portcullis_audit::policy::{Attributes, Decision, User};
 use portcullis_audit::sink::NotStored;
+use serde_json::value::RawValue;
 
 use super::error_map::{Refusal, RefusalResponse};
-use crate::audit::ClusterAudit;
+use super::stages::share_of;
+use crate::audit::{ClusterAudit, ReservedMemory};
 use crate::authz::{AccessRefusal, AllowedAccess};
 use crate::clock::{Clock, UnixTime};
 use crate::http::body::Body;
@@ -67,6 +69,8 @@ pub(super) struct Facts<'a> {
 #[derive(Debug)]
 pub(super) struct Record {
     audit: Arc<ClusterAudit>,
+    /// The client, whose objects have a part of the memory.
+    client: Arc<str>,
     clock: Clock,
     decision: Decision,
     is_long_running: bool,
@@ -82,6 +86,8 @@ pub(super) struct Parts {
     request: Option<RequestCapture>,
     response: Option<ResponseCapture>,
     omit_managed_fields: bool,
+    /// The memory of the objects in the event.
+    memory: Vec<ReservedMemory>,
     /// The fields that the event lacks, and why.
     omitted: Vec<(&'static str, &'static str)>,
 }
@@ -94,7 +100,9 @@ enum LastStage {
     /// As before, but the event of its start is to be stored before, since the body has the result.
     StartedAndComplete,
     Panic,
-    /// None: the request failed before it was authenticated.
+    /// None: the request failed before it was authenticated, and has an event when its response starts.
+    Started,
+    /// None: no event can be stored.
     Nothing,
 }
 
@@ -164,7 +172,7 @@ impl AuditedRequest {
     pub(super) fn failed<B>(facts: &Facts<'_>, request: &Request<B>, message: String) -> Option<Self> {
         let audited = Self::new(facts, None, request)?;
         let mut parts = audited.0.parts();
-        parts.last_stage = LastStage::Nothing;
+        parts.last_stage = LastStage::Started;
         parts.event().response_status = Some(ResponseStatus { message, ..ResponseStatus::default() });
         drop(parts);
         Some(audited)
@@ -209,10 +217,12 @@ impl AuditedRequest {
             request: None,
             response: None,
             omit_managed_fields: decision.omit_managed_fields,
+            memory: Vec::new(),
             omitted: Vec::new(),
         };
         Some(Self(Arc::new(Record {
             audit: Arc::clone(audit),
+            client: user.map_or_else(Arc::default, |user| share_of(user, facts.peer).into()),
             clock: clock.clone(),
             decision,
             is_long_running: info.is_long_running(),
@@ -279,7 +289,11 @@ impl AuditedRequest {
             }
             None => parts.event().response_status.get_or_insert_default().code = code.as_u16(),
         }
-        let is_started = self.0.is_long_running || parts.last_stage == LastStage::Nothing;
+        let is_started = match parts.last_stage {
+            LastStage::Started => true,
+            LastStage::Nothing => false,
+            _ => self.0.is_long_running,
+        };
         drop(parts);
         if is_started {
             self.0.store(Stage::ResponseStarted);
@@ -337,11 +351,22 @@ impl Record {
         }
     }
 
+    /// The response of a long-running request is no `Status`: nothing of its body is awaited.
+    fn note_no_status(&self) {
+        let mut parts = self.parts();
+        if parts.last_stage != LastStage::StartedAndComplete {
+            return;
+        }
+        parts.last_stage = LastStage::Complete;
+        drop(parts);
+        self.store(Stage::ResponseStarted);
+    }
+
     /// Copies the body of the request, if the event needs a part of it.
     fn observe_request(self: &Arc<Self>, request: &mut Request<Body>) {
         let Some(kind) = self.request_object(request.method()) else { return };
         let encoding = Encoding::of(request.headers().get(CONTENT_TYPE));
-        let copy = Capture::new(self.audit.memory.reserve(), Interest::All);
+        let copy = Capture::new(self.audit.memory.reserve(&self.client), Interest::All);
         self.parts().request = Some(RequestCapture { kind, encoding, copy });
         let observer = Observer::new(Arc::downgrade(self), Direction::Request);
         request.body_mut().set_observer(Box::new(observer));
@@ -378,7 +403,7 @@ impl Record {
         } else {
             return None;
         };
-        let copy = Capture::new(self.audit.memory.reserve(), interest);
+        let copy = Capture::new(self.audit.memory.reserve(&self.client), interest);
         Some(ResponseCapture { code, encoding, is_compressed: headers.contains_key(CONTENT_ENCODING), copy })
     }
 }
@@ -404,35 +429,55 @@ impl Parts {
     // apiserver: pkg/audit/request.go, LogRequestObject and LogRequestPatch
     fn read_request(&mut self) {
         let Some(RequestCapture { kind, encoding, copy }) = self.request.take() else { return };
-        let bytes = match copy.finish() {
-            Some(Ok(bytes)) => bytes,
-            Some(Err(reason)) => return self.omit("requestObject", reason),
+        let is_named = kind == RequestObject::Named;
+        let with_object = self.event.level >= Level::Request;
+        let field = if with_object { "requestObject" } else { "objectRef" };
+        let (bytes, memory) = match copy.finish() {
+            Some(Ok(copied)) => copied,
+            Some(Err(reason)) => return self.omit(field, reason),
             None => return,
         };
-        let is_named = kind == RequestObject::Named;
-        match objects::metadata(encoding, bytes) {
-            Some(found) => {
-                if is_named && let Some(object) = &mut self.event().object_ref {
-                    complete(object, found);
-                }
-            }
-            None if is_named && encoding == Encoding::Other => {
-                self.omit("objectRef", "the object has an encoding that is not read");
-            }
-            // The API server does not read it either.
-            None => {}
-        }
-        if self.event.level < Level::Request {
-            return;
-        }
         if kind == RequestObject::Patch {
-            self.event().request_object = objects::patch(bytes);
+            self.event().request_object = objects::patch(&bytes);
+            self.memory.push(memory);
             return;
         }
-        match objects::as_json(encoding, bytes, self.omit_managed_fields) {
-            Ok(object) => self.event().request_object = object,
-            Err(reason) => self.omit("requestObject", reason),
+        let (encoding, bytes) = match objects::without_yaml(encoding, &bytes) {
+            Ok(read) => read,
+            Err(reason) => return self.omit(field, reason),
+        };
+        if is_named {
+            match objects::metadata(encoding, &bytes) {
+                Some(found) => {
+                    if let Some(object) = &mut self.event().object_ref {
+                        complete(object, found);
+                    }
+                }
+                None => self.omit("objectRef", "the object cannot be read"),
+            }
         }
+        if with_object {
+            match objects::as_json(encoding, &bytes, self.omit_managed_fields) {
+                Ok(object) => self.event().request_object = self.held(object, memory, "requestObject"),
+                Err(reason) => self.omit("requestObject", reason),
+            }
+        }
+    }
+
+    /// The object, if there is memory for it.
+    fn held(
+        &mut self,
+        object: Option<Arc<RawValue>>,
+        mut memory: ReservedMemory,
+        field: &'static str,
+    ) -> Option<Arc<RawValue>> {
+        let object = object?;
+        if !memory.resize(object.get().len()) {
+            self.omit(field, capture::NO_MEMORY);
+            return None;
+        }
+        self.memory.push(memory);
+        Some(object)
     }
 
     /// Reads the copy of the response's body, and frees it.
@@ -441,33 +486,36 @@ impl Parts {
         let Some(ResponseCapture { code, encoding, is_compressed, copy }) = self.response.take() else {
             return;
         };
-        let decompressed;
-        let bytes = match copy.finish() {
-            Some(Ok(bytes)) if is_compressed => match objects::decompress(bytes, capture::MAX_OBJECT_BYTES) {
-                Ok(bytes) => {
-                    decompressed = bytes;
-                    decompressed.as_slice()
+        let (bytes, memory) = match copy.finish() {
+            Some(Ok((bytes, mut memory))) if is_compressed => {
+                match objects::decompress(&bytes, capture::MAX_OBJECT_BYTES) {
+                    Ok(bytes) if memory.resize(bytes.len()) => (bytes, memory),
+                    Ok(_) => return self.omit("responseObject", capture::NO_MEMORY),
+                    Err(reason) => return self.omit("responseObject", reason),
                 }
-                Err(reason) => return self.omit("responseObject", reason),
-            },
-            Some(Ok(bytes)) => bytes,
+            }
+            Some(Ok(copied)) => copied,
             Some(Err(reason)) => return self.omit("responseObject", reason),
             None => return,
         };
-        if let Some(status) = status::of_body(encoding, bytes, code) {
+        let (encoding, bytes) = match objects::without_yaml(encoding, &bytes) {
+            Ok(read) => read,
+            Err(reason) => return self.omit("responseObject", reason),
+        };
+        if let Some(status) = status::of_body(encoding, &bytes, code) {
             self.event().response_status = Some(status);
         }
         if self.event.level < Level::RequestResponse {
             return;
         }
         if encoding == Encoding::Protobuf
-            && let Some(status) = status::protobuf(bytes)
+            && let Some(status) = status::protobuf(&bytes)
         {
             self.event().response_object = render::as_json(status).ok().map(Into::into);
             return;
         }
-        match objects::as_json(encoding, bytes, self.omit_managed_fields) {
-            Ok(object) => self.event().response_object = object,
+        match objects::as_json(encoding, &bytes, self.omit_managed_fields) {
+            Ok(object) => self.event().response_object = self.held(object, memory, "responseObject"),
             Err(reason) => self.omit("responseObject", reason),
         }
     }
@@ -521,7 +569,7 @@ impl Drop for Record {
             parts.last_stage
         };
         match last_stage {
-            LastStage::Nothing => {}
+            LastStage::Nothing | LastStage::Started => {}
             LastStage::Panic => self.store(Stage::Panic),
             LastStage::Complete => self.store(Stage::ResponseComplete),
             LastStage::StartedAndComplete => {

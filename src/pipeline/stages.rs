@@ -299,7 +299,7 @@ impl Identified {
 /// The share in which a client's questions count: that of its own user, not of an impersonated one, and for anonymous clients
 /// that of its address.
 // threat: review-flood
-fn share_of(requester: &Identity, client: IpAddr) -> Cow<'_, str> {
+pub(super) fn share_of(requester: &Identity, client: IpAddr) -> Cow<'_, str> {
     if requester.is_unauthenticated() {
         return format!("{} at {}", requester.name, client_network(client)).into();
     }

@@ -11,6 +11,8 @@ use crate::http::body::BodyObserver;
 /// The largest object that an event holds.
 // apiserver: pkg/server/config.go, MaxRequestBodyBytes
 pub(super) const MAX_OBJECT_BYTES: usize = 3 << 20;
+/// Why an event lacks an object when the process holds too many.
+pub(super) const NO_MEMORY: &str = "the memory for audited objects is used up";
 /// The bytes of a response by which an object is recognized.
 const SNIFFED_BYTES: usize = 64;
 /// Begins every object in protobuf.
@@ -58,7 +60,14 @@ impl Capture {
         Self { bytes: Vec::new(), memory, interest, state: CaptureState::Open }
     }
 
-    fn push(&mut self, data: &[u8]) {
+    /// Takes a part of the body. Returns whether the body has turned out to be of no interest.
+    fn push(&mut self, data: &[u8]) -> bool {
+        let was_open = self.state == CaptureState::Open;
+        self.copy(data);
+        was_open && self.state == CaptureState::Dropped
+    }
+
+    fn copy(&mut self, data: &[u8]) {
         if self.state != CaptureState::Open || data.is_empty() {
             return;
         }
@@ -66,7 +75,7 @@ impl Capture {
             return self.end(CaptureState::Lost("larger than 3145728 bytes"));
         }
         if !self.memory.grow(data.len()) {
-            return self.end(CaptureState::Lost("the memory for audited objects is used up"));
+            return self.end(CaptureState::Lost(NO_MEMORY));
         }
         self.bytes.extend_from_slice(data);
         if self.bytes.len() >= SNIFFED_BYTES && !self.interest.may_be(&self.bytes) {
@@ -80,12 +89,12 @@ impl Capture {
         self.state = state;
     }
 
-    /// The copy, or the reason why there is none; `None` for a body without bytes or interest.
-    pub(super) fn finish(&self) -> Option<Result<&[u8], &'static str>> {
+    /// The copy with its memory, or the reason why there is none; `None` for a body without bytes or interest.
+    pub(super) fn finish(self) -> Option<Result<(Vec<u8>, ReservedMemory), &'static str>> {
         match self.state {
             CaptureState::Lost(reason) => Some(Err(reason)),
             CaptureState::Open if !self.bytes.is_empty() && self.interest.may_be(&self.bytes) => {
-                Some(Ok(&self.bytes))
+                Some(Ok((self.bytes, self.memory)))
             }
             CaptureState::Open | CaptureState::Dropped => None,
         }
@@ -129,10 +138,10 @@ impl Observer {
 
 impl BodyObserver for Observer {
     fn observe(&mut self, data: &Bytes) {
-        if let Some(record) = self.record.upgrade()
-            && let Some(capture) = record.parts().capture(self.direction)
-        {
-            capture.push(data);
+        let Some(record) = self.record.upgrade() else { return };
+        let is_dropped = record.parts().capture(self.direction).is_some_and(|capture| capture.push(data));
+        if is_dropped {
+            record.note_no_status();
         }
     }
 }
@@ -142,7 +151,6 @@ impl Drop for Observer {
         if self.direction == Direction::Request
             && let Some(record) = self.record.upgrade()
         {
-            // The memory is needed no longer.
             record.parts().read_request();
         }
     }

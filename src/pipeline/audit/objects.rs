@@ -3,6 +3,7 @@
 //! A body is read as Go reads it where that decides which object an event names: of a key that is there twice, the last
 //! value counts, and a client cannot hide a name behind another.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::Read as _;
 use std::sync::Arc;
@@ -13,9 +14,11 @@ use prost::Message;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+use serde_saphyr::DuplicateKeyPolicy;
 
 use crate::http::encoding::{Envelope, TypeMeta};
 
+const UNREADABLE_YAML: &str = "YAML that cannot be read";
 /// The longest YAML that is read. Its parser is slower than that of JSON.
 const MAX_YAML_BYTES: usize = 256 << 10;
 
@@ -45,11 +48,16 @@ impl Encoding {
 }
 
 /// The metadata by which an event names an object. Empty texts are absent.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Metadata {
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) namespace: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) uid: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) resource_version: String,
 }
 
@@ -72,7 +80,7 @@ pub(super) fn as_json(
     let text = match encoding {
         Encoding::Json => String::from_utf8_lossy(body).into_owned(),
         Encoding::Protobuf => return protobuf_as_json(body).map(Some).ok_or("protobuf that cannot be read"),
-        Encoding::Yaml => yaml_as_json(body).ok_or("YAML that cannot be read")?,
+        Encoding::Yaml => yaml_as_json(body).ok_or(UNREADABLE_YAML)?,
         Encoding::Other => return Err("an encoding that is not read"),
     };
     let Ok(object) = RawValue::from_string(text) else { return Ok(None) };
@@ -102,8 +110,27 @@ pub(super) fn decompress(body: &[u8], limit: usize) -> Result<Vec<u8>, &'static 
 
 pub(super) fn yaml_as_json(body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= MAX_YAML_BYTES)?;
-    let value: serde_json::Value = serde_saphyr::from_str(text).ok()?;
+    let options = serde_saphyr::options! {
+        // Without aliases an object is no larger than its text.
+        budget: serde_saphyr::budget! { max_aliases: 0, max_total_scalar_bytes: MAX_YAML_BYTES },
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
+    };
+    let value: serde_json::Value = serde_saphyr::from_str_with_options(text, options).ok()?;
     serde_json::to_string(&value).ok()
+}
+
+/// A body of YAML as JSON, and any other as it is, so that YAML is read only once; the reason, if it cannot be read.
+pub(super) fn without_yaml(
+    encoding: Encoding,
+    body: &[u8],
+) -> Result<(Encoding, Cow<'_, [u8]>), &'static str> {
+    match encoding {
+        Encoding::Yaml => {
+            let json = yaml_as_json(body).ok_or(UNREADABLE_YAML)?;
+            Ok((Encoding::Json, json.into_bytes().into()))
+        }
+        _ => Ok((encoding, body.into())),
+    }
 }
 
 /// Removes the managed fields of an object, of the items of a list, and of the objects in the rows of a table.
@@ -185,11 +212,46 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 }
 
 fn json_metadata(body: &[u8]) -> Option<Metadata> {
-    let mut metadata = Metadata::default();
-    let mut reader = serde_json::Deserializer::from_slice(body);
-    ObjectSeed(&mut metadata).deserialize(&mut reader).ok()?;
-    reader.end().ok()?;
-    Some(metadata)
+    let read = |body: &[u8]| {
+        let mut metadata = Metadata::default();
+        let mut reader = serde_json::Deserializer::from_slice(body);
+        ObjectSeed(&mut metadata).deserialize(&mut reader).ok()?;
+        reader.end().ok()?;
+        Some(metadata)
+    };
+    read(body).or_else(|| read(with_replacements(body).as_bytes()))
+}
+
+/// The text with U+FFFD for what Go replaces by it: bytes that are no UTF-8, and halves of surrogate pairs.
+// Go: encoding/json/decode.go, unquoteBytes
+fn with_replacements(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let mut out = String::with_capacity(text.len());
+    let mut rest: &str = &text;
+    while let Some(at) = rest.find('\\') {
+        let (plain, escape) = rest.split_at(at);
+        out.push_str(plain);
+        let length = match (unit(escape), escape.get(6..).and_then(unit)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+            (Some(0xd800..=0xdfff), _) => {
+                out.push('\u{fffd}');
+                rest = escape.get(6..).unwrap_or_default();
+                continue;
+            }
+            // The escaped character may be a backslash.
+            _ => 1 + escape.chars().nth(1).map_or(0, char::len_utf8),
+        };
+        let (escape, tail) = escape.split_at_checked(length).unwrap_or((escape, ""));
+        out.push_str(escape);
+        rest = tail;
+    }
+    out + rest
+}
+
+/// The UTF-16 code unit of the escape at the beginning of a text.
+fn unit(text: &str) -> Option<u32> {
+    let digits = text.strip_prefix("\\u")?.get(..4)?;
+    digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, 16).ok())?
 }
 
 /// Reads the metadata of an object into the same place each time that it is there, as Go does.
@@ -311,23 +373,9 @@ fn protobuf_as_json(body: &[u8]) -> Option<Arc<RawValue>> {
     struct Known {
         kind: String,
         api_version: String,
-        metadata: KnownMetadata,
-    }
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct KnownMetadata {
-        #[serde(skip_serializing_if = "String::is_empty")]
-        name: String,
-        #[serde(skip_serializing_if = "String::is_empty")]
-        namespace: String,
-        #[serde(skip_serializing_if = "String::is_empty")]
-        uid: String,
-        #[serde(skip_serializing_if = "String::is_empty")]
-        resource_version: String,
+        metadata: Metadata,
     }
     let (TypeMeta { api_version, kind }, metadata) = protobuf_metadata(body)?;
-    let Metadata { name, namespace, uid, resource_version } = metadata;
-    let metadata = KnownMetadata { name, namespace, uid, resource_version };
     to_raw_value(&Known { kind, api_version, metadata }).ok().map(Into::into)
 }
 
@@ -370,6 +418,19 @@ mod tests {
         // Deep nesting elsewhere hides nothing.
         let deep = format!(r#"{{"a":{}1{},"metadata":{{"name":"a"}}}}"#, "[".repeat(5000), "]".repeat(5000));
         assert_eq!(name(&deep).as_deref(), Some("a"));
+        // Go replaces what is no character.
+        for body in [
+            r#"{"\ud800":1,"metadata":{"name":"a"}}"#,
+            r#"{"metadata":{"name":"a","\udfff":1}}"#,
+            r#"{"metadata":{"name":"a","uid":"\ud800"}}"#,
+            r#"{"metadata":{"name":"a","uid":"\ud800\\ud800\ud83d\ude00\ud83d\u0061"}}"#,
+        ] {
+            assert_eq!(name(body).as_deref(), Some("a"), "{body}");
+        }
+        let key = [br#"{""#.as_slice(), b"\xff", br#"":1,"metadata":{"name":"a"}}"#].concat();
+        assert_eq!(metadata(Encoding::Json, &key).unwrap().name, "a");
+        let replaced = name(r#"{"metadata":{"name":"\ud800b\\ud800\ud83d\ude00\ud83d\u0061"}}"#);
+        assert_eq!(replaced.unwrap(), "\u{fffd}b\\ud800\u{1f600}\u{fffd}a");
         let invalid = [br#"{"a":""#.as_slice(), b"\xff", br#"","metadata":{"name":"a"}}"#].concat();
         assert_eq!(metadata(Encoding::Json, &invalid).unwrap().name, "a");
     }
@@ -385,6 +446,13 @@ mod tests {
         assert_eq!(shown.get(), r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}"#);
         assert_eq!(metadata(Encoding::Yaml, b"metadata:\n  name: a\n").unwrap().name, "a");
         assert_eq!(metadata(Encoding::Other, b"{}"), None);
+        assert_eq!(
+            metadata(Encoding::Yaml, b"a: 1\na: 2\nmetadata: {name: b}\nmetadata: {name: a}\n").unwrap().name,
+            "a"
+        );
+        // An alias may make an object of any size of a small text.
+        assert_eq!(yaml_as_json(b"a: &a [1]\nb: [*a, *a]\n"), None);
+        assert_eq!(yaml_as_json(b"a: &a [1]\n").unwrap(), r#"{"a":[1]}"#);
     }
 
     #[test]

@@ -68,6 +68,11 @@ struct State {
     held_bytes: usize,
     /// The events that wait or are being stored.
     held_events: usize,
+    /// The bytes of the lines that wait.
+    text: usize,
+    /// Whether a record found no room for its bytes, or a batch left records behind because of theirs: then nothing waits for
+    /// more events.
+    is_pressed: bool,
     /// The records for which a request waits.
     awaited: usize,
     /// How many wait in [`Queue::flush`].
@@ -132,6 +137,8 @@ impl Queue {
             options,
             held_bytes: 0,
             held_events: 0,
+            text: 0,
+            is_pressed: false,
             awaited: 0,
             flushes: 0,
             closed: false,
@@ -180,6 +187,7 @@ impl Queue {
                 true
             }
             Err((_, cause)) => {
+                self.work.notify_one();
                 self.losses.add(cause, 1, &"audit buffer queue blocked");
                 false
             }
@@ -198,6 +206,7 @@ impl Queue {
             match pushed {
                 Ok(pushed) => self.pushed(&pushed),
                 Err((refused, _)) => {
+                    self.work.notify_one();
                     record = Some(*refused);
                     room.await;
                 }
@@ -309,13 +318,16 @@ impl State {
     ) -> Result<Pushed, (Box<Record>, DropCause)> {
         let size = record.size();
         if let Err(cause) = self.room_for(size, times, max_bytes) {
+            self.is_pressed |= cause == DropCause::BufferBytes;
             return Err((Box::new(record), cause));
         }
+        self.text += record.line.len();
         self.held_bytes += size;
         self.held_events += 1;
         self.awaited += usize::from(record.stored.is_some());
         self.records.push_back(record);
-        let is_due = self.wake_at.is_some_and(|at| self.records.len() >= at || self.awaited > 0);
+        let is_large = self.text >= self.options.max_batch_bytes;
+        let is_due = self.wake_at.is_some_and(|at| self.records.len() >= at || self.awaited > 0 || is_large);
         Ok(Pushed { size, wakes: is_due && self.wake_at.take().is_some() })
     }
 
@@ -343,7 +355,8 @@ impl State {
             self.collecting = max_size.max(1);
             return Step::Wait(None);
         }
-        let is_hurried = self.awaited > 0 || self.flushes > 0 || self.closed;
+        let is_large = self.text >= self.options.max_batch_bytes || self.is_pressed;
+        let is_hurried = self.awaited > 0 || self.flushes > 0 || self.closed || is_large;
         if is_hurried {
             return Step::Take;
         }
@@ -388,13 +401,18 @@ impl State {
         let QueueOptions { batch, max_batch_bytes, takes_all } = self.options;
         let max = if takes_all && batch.throttle.is_none() { usize::MAX } else { batch.max_size.max(1) };
         let (mut records, mut text, mut bytes) = (Vec::new(), 0, 0);
+        self.is_pressed = false;
         while let Some(next) = self.records.front() {
             text += next.line.len();
-            if !records.is_empty() && (records.len() >= max || text > max_batch_bytes) {
+            let is_too_large = text > max_batch_bytes;
+            if !records.is_empty() && (records.len() >= max || is_too_large) {
+                // What is left behind has waited as long.
+                self.is_pressed = is_too_large;
                 break;
             }
             if let Some(record) = self.records.pop_front() {
                 self.awaited -= usize::from(record.stored.is_some());
+                self.text -= record.line.len();
                 bytes += record.size();
                 records.push(record);
             }

@@ -125,6 +125,35 @@ async fn the_log_takes_all_that_waits_unless_it_is_throttled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn large_events_do_not_wait_for_a_batch() {
+    // Three records of 12 bytes are larger than a batch.
+    let options = QueueOptions { max_batch_bytes: 30, ..options(100, 100) };
+    let (queue, counts) = queue(options, 11 * SIZE);
+    let start = Instant::now();
+    push(&queue, 2);
+    assert!(is_waiting(queue.collect()).await);
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(4)).await;
+        push(&queue, 6);
+    };
+    let (batch, ()) = tokio::join!(collected(&queue), later);
+    let mut batches = vec![batch];
+    for _ in 0..3 {
+        batches.push(collected(&queue).await);
+    }
+    assert_eq!(batches.iter().map(Batch::len).collect::<Vec<_>>(), [2; 4]);
+    assert!(start.elapsed() < Duration::from_secs(1), "what is left behind does not wait for the timer");
+    // A record that finds no room for its bytes.
+    push(&queue, 1);
+    assert!(is_waiting(queue.collect()).await);
+    let text = "x".repeat(500);
+    assert!(!queue.push_now(Record::new(Bytes::from(text)), 1));
+    assert_eq!(counts.of("log buffer_bytes"), 1);
+    assert_eq!(collected(&queue).await.len(), 1, "at once");
+    assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn under_load_the_log_is_not_woken_for_each_event() {
     let all = QueueOptions { takes_all: true, ..options(100, 1) };
     let (queue, _) = queue(all, usize::MAX);
