@@ -207,6 +207,24 @@ impl AuthnError {
         }
     }
 
+    /// Whether nothing can be said of a credential that was accepted by `method` before. Only an issuer or a webhook has
+    /// verdicts that no other authenticator can give: a refusal beside their outage may be of an authenticator that the
+    /// credential is not for. A revoked credential is revoked whatever is unavailable.
+    pub(crate) fn is_inconclusive_for(&self, method: AuthnMethod) -> bool {
+        let is_remote = matches!(method, AuthnMethod::Jwt | AuthnMethod::Webhook);
+        self.is_unavailable() && !self.is_refusal(is_remote)
+    }
+
+    /// Whether an error refuses the credential for good; if `is_remote`, other authenticators' opinions do not count.
+    fn is_refusal(&self, is_remote: bool) -> bool {
+        match self {
+            Self::Several(errors) => errors.iter().any(|error| error.is_refusal(is_remote)),
+            Self::Unavailable(_) => false,
+            Self::Invalid(_) => !is_remote,
+            Self::Revoked(_) | Self::Reserved(_) | Self::Unrecognized => true,
+        }
+    }
+
     /// The text of each error, without duplicates.
     pub(crate) fn texts(&self) -> Vec<&str> {
         let mut texts = Vec::new();

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use http::header::{HOST, HeaderName, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use tokio::time::Instant;
 
 use access_log::AccessLog;
@@ -43,6 +43,7 @@ use crate::backend::pools::Pools;
 use crate::clock::Clock;
 use crate::go::url::decode_path;
 use crate::http::body::Body;
+use crate::http::hop_by_hop;
 use crate::http::status::Status;
 use crate::http::transport::Incoming;
 use crate::listener::{Connection, RequestHandler};
@@ -133,6 +134,7 @@ impl Gateway {
         let mut context = ForwardContext::new(connection.address.clone(), client, log.audit_id());
         context.audited = log.audited().cloned();
         context.credential = credential;
+        context.place = log.place();
         let response = match admission::begin(authorized) {
             Admission::Admitted(admitted) => Box::pin(self.forward(admitted, context, connection)).await?,
             Admission::Pending(review) => Box::pin(review.forward(self, &context, connection, log)).await?,
@@ -150,20 +152,20 @@ impl Gateway {
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, &context)?;
         // A tunnel outlives its response.
-        let (audited, credential) = (context.audited.clone(), context.credential.clone());
+        let ForwardContext { audited, credential, place, .. } = context.clone();
         let tunnel = || Tunnel {
-            guard: Box::new((connection.keep_open(), audited)),
+            guard: Box::new((connection.keep_open(), audited, place)),
             end: credential.as_ref().map(StreamCredential::end),
         };
-        let sending = forward::send(&self.pools, prepared, context, tunnel);
-        let response = Box::pin(sending).await?;
-        Ok(match &credential {
-            // The body of a tunnel's response is empty.
-            Some(credential) if response.status() != StatusCode::SWITCHING_PROTOCOLS => {
-                response.map(|body| body.revoke_when(credential.end()))
-            }
-            _ => response,
-        })
+        let sending = Box::pin(forward::send(&self.pools, prepared, context, tunnel));
+        let Some(mut end) = credential.as_ref().map(StreamCredential::end) else { return Ok(sending.await?) };
+        // A request whose body never ends, or that is never answered, ends with its credential, too.
+        let response = tokio::select! {
+            biased;
+            response = sending => response?,
+            () = &mut end => return Err(Refusal::CredentialEnded),
+        };
+        Ok(response.map(|body| body.revoke_when(end)))
     }
 
     /// Finds the cluster, the `RequestInfo` and the deadline of a request. Refuses requests that kube-apiserver refuses
@@ -237,7 +239,9 @@ impl Gateway {
         } else {
             connection.note_authenticated();
         }
-        let ends = routed.info().is_long_running() && authn_ends && !proven.user().is_unauthenticated();
+        let is_upgrade = || hop_by_hop::requested_upgrade(routed.request().headers()).is_some();
+        let is_stream = routed.info().is_long_running() || is_upgrade();
+        let ends = authn_ends && is_stream && !proven.user().is_unauthenticated();
         let credential = ends.then(|| {
             let credentials = routed.take_credentials();
             let parts = StreamParts {

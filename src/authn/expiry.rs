@@ -36,6 +36,21 @@ pub(crate) fn expiry(
     }
 }
 
+/// What `method` reads of the credentials: no other one counts for a request that was authenticated by it.
+pub(crate) fn only(credentials: Credentials, method: AuthnMethod) -> Credentials {
+    let none = Credentials::default();
+    match method {
+        AuthnMethod::RequestHeader => Credentials { front_proxy: credentials.front_proxy, ..none },
+        AuthnMethod::X509 | AuthnMethod::Anonymous => none,
+        AuthnMethod::StaticToken
+        | AuthnMethod::ServiceAccount
+        | AuthnMethod::LegacyServiceAccount
+        | AuthnMethod::BootstrapToken
+        | AuthnMethod::Jwt
+        | AuthnMethod::Webhook => Credentials { front_proxy: none.front_proxy, ..credentials },
+    }
+}
+
 /// The `exp` claim of a JSON Web Token that was verified before.
 fn token_expiry(credentials: &Credentials) -> Option<UnixTime> {
     #[derive(Deserialize)]

@@ -1,7 +1,7 @@
 //! The body type of the data plane: bytes, or a stream that is forwarded frame by frame without boxing. Guards attached
 //! to a body run when it is dropped, however it ends.
 
-use std::future::{Future as _, poll_fn};
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,6 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
+use futures_util::future::Shared;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
@@ -50,13 +52,15 @@ struct Watchers {
 
 /// When the client may receive no more of a body.
 struct Revocation {
-    end: BodyEnd,
+    end: Shared<BodyEnd>,
     /// Set when `end` has completed: the body ends at the end of a line, or at this time.
     last: Option<Pin<Box<Sleep>>>,
 }
 
 /// How long a body that never pauses may go on to the end of its line.
 const LINE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How much longer a client may take to read it.
+const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum BodyKind {
     /// The bytes that are still to be sent.
@@ -185,10 +189,11 @@ impl Body {
     }
 
     /// Ends the body without an error soon after `end` completes, also if there is always more to read: after a frame
-    /// that ends with a line, as the events of a watch do.
+    /// that ends with a line, as the events of a watch do. A client that reads nothing meanwhile gets an error.
     #[must_use]
     pub(crate) fn revoke_when(mut self, end: BodyEnd) -> Self {
-        self.watchers.get_or_insert_default().revocation = Some(Revocation { end, last: None });
+        let revocation = Revocation { end: end.shared(), last: None };
+        self.watchers.get_or_insert_default().revocation = Some(revocation);
         self
     }
 
@@ -219,8 +224,8 @@ impl HttpBody for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let revocation = this.watchers.as_mut().and_then(|watchers| watchers.revocation.as_mut());
-        let is_revoked = revocation.map(|revocation| revocation.poll(cx));
+        let mut revocation = this.watchers.as_mut().and_then(|watchers| watchers.revocation.as_mut());
+        let is_revoked = revocation.as_mut().map(|revocation| revocation.poll(cx));
         if is_revoked == Some(Revoked::Now) {
             this.kind = BodyKind::Bytes(None);
             return Poll::Ready(None);
@@ -248,6 +253,9 @@ impl HttpBody for Body {
                 Poll::Pending => deadline.poll(cx),
                 Poll::Ready(frame) => {
                     source.watch(deadline, &mut this.guard);
+                    if let Some(revocation) = revocation {
+                        source.watch_until(&mut this.guard, revocation.stall());
+                    }
                     Poll::Ready(frame.map(|frame| frame.map(strip_trailers)))
                 }
             },
@@ -311,8 +319,17 @@ enum Revoked {
 }
 
 impl Revocation {
+    /// Completes when a client that does not read has had its time.
+    fn stall(&self) -> impl Future<Output = ()> + use<> {
+        let end = self.end.clone();
+        async move {
+            end.await;
+            sleep(LINE_TIMEOUT + STALL_TIMEOUT).await;
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Revoked {
-        if self.last.is_none() && self.end.as_mut().poll(cx).is_ready() {
+        if self.last.is_none() && self.end.poll_unpin(cx).is_ready() {
             self.last = Some(Box::pin(sleep(LINE_TIMEOUT)));
         }
         let Some(last) = &mut self.last else { return Revoked::No };
@@ -355,18 +372,28 @@ impl ResponseSource {
     /// Starts the watchdog for a body with a deadline, unless it is complete. The watchdog also drops the exchange, or
     /// a client that never reads would keep its connection busy forever.
     fn watch(&mut self, deadline: &BodyDeadline, exchange: &mut Option<EndGuard>) {
-        let (Self::Own(stream), BodyDeadline::At(instant) | BodyDeadline::Waiting(instant, _)) =
-            (&mut *self, deadline)
+        let (Self::Own(_), BodyDeadline::At(instant) | BodyDeadline::Waiting(instant, _)) =
+            (&*self, deadline)
         else {
             return;
         };
         let instant = *instant;
+        self.watch_until(exchange, sleep_until(instant));
+    }
+
+    /// Drops the stream when `end` completes, unless it is complete already.
+    fn watch_until(
+        &mut self,
+        exchange: &mut Option<EndGuard>,
+        end: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let Self::Own(stream) = self else { return };
         let Some(stream) = stream.take_if(|stream| !stream.incoming.is_end_stream()) else { return };
         let shared = Arc::new(Mutex::new(Some((stream, exchange.take()))));
         // Only the body owns the stream, so that dropping the body drops the stream at once.
         let watched = Arc::downgrade(&shared);
         let task = tokio::spawn(async move {
-            sleep_until(instant).await;
+            end.await;
             if let Some(shared) = watched.upgrade() {
                 // Drops outside the lock.
                 let ended = lock(&shared).take();

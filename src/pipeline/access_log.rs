@@ -64,8 +64,8 @@ struct AccessLogGuard {
     line: LogLine,
     request: RequestGuard,
     audited: Option<AuditedRequest>,
-    /// The place among the requests in flight, returned with the rest.
-    permit: Option<InflightPermit>,
+    /// The place among the requests in flight, returned with the rest, or at the end of a tunnel.
+    permit: Option<Arc<InflightPermit>>,
 }
 
 /// The fields of a request's log lines. Values that the client chose are truncated.
@@ -221,7 +221,12 @@ impl AccessLog {
 
     /// Holds a place among the requests in flight until the response body has ended.
     pub(super) fn hold(&mut self, permit: Option<InflightPermit>) {
-        self.guard.permit = permit;
+        self.guard.permit = permit.map(Arc::new);
+    }
+
+    /// The place that is held.
+    pub(super) fn place(&self) -> Option<Arc<InflightPermit>> {
+        self.guard.permit.clone()
     }
 
     /// Adds warnings for the client.

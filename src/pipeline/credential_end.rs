@@ -2,10 +2,11 @@
 //!
 //! kube-apiserver authenticates a watch, a log or an `exec` once, when it begins. Here its credential is authenticated
 //! again: when it expires by itself, with each new configuration, and regularly, since a token may depend on objects of the
-//! cluster. The stream ends when the credential is refused, or is that of another identity. It goes on while nothing can
-//! be said, because an issuer or a webhook is away.
+//! cluster. Only the kind of credential counts by which the client
+//! was authenticated. The stream ends when it is refused, or is that of another identity, or when the impersonated user is
+//! denied. It goes on while nothing can be said, because an issuer or a webhook is away.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch::Receiver;
@@ -14,14 +15,14 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::info;
 
 use crate::authn::trace::AuthnTrace;
-use crate::authn::{AuthnInput, ProvenIdentity, expiry};
+use crate::authn::{AuthnInput, AuthnMethod, ProvenIdentity, expiry};
 use crate::clock::{Clock, UnixTime};
 use crate::http::body::BodyEnd;
 use crate::listener::Connection;
 use crate::metrics::Metrics;
 use crate::request::credentials::Credentials;
 use crate::state::Live;
-use crate::user::Identity;
+use crate::user::{Identity, UserInfo};
 
 /// How often a credential is authenticated again. The caches of tokens hold their verdicts for longer.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -35,7 +36,10 @@ pub(super) struct StreamCredential {
     cluster: String,
     path: Box<str>,
     credentials: Credentials,
+    method: AuthnMethod,
     identity: Identity,
+    /// The impersonated user, who may be denied, too.
+    impersonated: OnceLock<UserInfo>,
     /// When it is accepted no longer, as far as it says so itself.
     expires: Option<UnixTime>,
 }
@@ -74,9 +78,17 @@ impl StreamCredential {
             connection: Arc::clone(connection),
             cluster: cluster.to_owned(),
             path: path.into(),
-            credentials,
+            credentials: expiry::only(credentials, proven.method()),
+            method: proven.method(),
             identity: proven.identity().clone(),
+            impersonated: OnceLock::new(),
         })
+    }
+
+    /// Records the impersonated user of the request.
+    pub(super) fn note_impersonated(&self, user: UserInfo) {
+        // A request impersonates one user.
+        self.impersonated.get_or_init(|| user);
     }
 
     /// Completes when the credential is accepted no longer.
@@ -147,10 +159,19 @@ impl StreamCredential {
             trace: &trace,
         };
         match cluster.authn.chain.authenticate(&input).await {
-            Ok(proven) if *proven.user() == *self.identity => Standing::Accepted,
-            Err(error) if error.is_unavailable() => Standing::Unknown,
-            // Also another identity.
-            Ok(_) | Err(_) => Standing::Refused,
+            Ok(proven) if *proven.user() == *self.identity => {
+                let revocation = cluster.authn.chain.revocation();
+                let denied = |user| revocation.check_user(user, input.now).is_err();
+                if self.impersonated.get().is_some_and(denied) {
+                    Standing::Refused
+                } else {
+                    Standing::Accepted
+                }
+            }
+            // Another identity.
+            Ok(_) => Standing::Refused,
+            Err(error) if error.is_inconclusive_for(self.method) => Standing::Unknown,
+            Err(_) => Standing::Refused,
         }
     }
 }

@@ -35,6 +35,8 @@ pub(super) enum Refusal {
     BadTimeout(#[from] BadTimeout),
     #[error("unable to authenticate the request: {0}")]
     Unauthenticated(#[from] AuthnError),
+    #[error("the client's credential has ended before the API server responded")]
+    CredentialEnded,
     #[error(transparent)]
     UnknownImpersonateHeader(#[from] UnknownImpersonateHeader),
     #[error(transparent)]
@@ -97,7 +99,9 @@ impl Refusal {
             Self::BadRequest(message) => Status::bad_request(*message),
             Self::UnreadableForAdmission(_) => Status::bad_request(self.to_string()),
             Self::BadTimeout(bad) => Status::bad_request(bad.to_string()),
-            Self::Unauthenticated(_) | Self::UnencodableIdentity(_) => Status::unauthorized(),
+            Self::Unauthenticated(_) | Self::CredentialEnded | Self::UnencodableIdentity(_) => {
+                Status::unauthorized()
+            }
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
             Self::BadImpersonation(bad) => Status::bad_impersonation(bad.to_string()),
             Self::UnencodableImpersonation(cause) => Status::bad_impersonation(cause.to_string()),

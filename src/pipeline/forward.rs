@@ -35,6 +35,7 @@ use crate::http::body::{Body, BodyEnd, EndGuard};
 use crate::http::hop_by_hop;
 use crate::http::limits::{MAX_HEADER_LIST_SIZE, header_list_size};
 use crate::http::transport::BodyError;
+use crate::limits::InflightPermit;
 use crate::pipeline::AUDIT_ID;
 use crate::pipeline::audit::AuditedRequest;
 use crate::pipeline::credential_end::StreamCredential;
@@ -94,6 +95,8 @@ pub(crate) struct ForwardContext {
     pub(super) audited: Option<AuditedRequest>,
     /// The credential with which the response ends.
     pub(super) credential: Option<Arc<StreamCredential>>,
+    /// The place among the requests in flight, which lasts as long as the tunnel.
+    pub(super) place: Option<Arc<InflightPermit>>,
 }
 
 /// What an upgraded connection needs for its life.
@@ -114,7 +117,7 @@ impl Tunnel {
 impl ForwardContext {
     /// The context of a request that is not audited.
     pub(crate) fn new(peer: HeaderValue, client: IpAddr, audit_id: HeaderValue) -> Self {
-        Self { peer, client, audit_id, audited: None, credential: None }
+        Self { peer, client, audit_id, audited: None, credential: None, place: None }
     }
 }
 

@@ -35,7 +35,7 @@ use crate::pipeline::forward::ForwardError;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
-use crate::user::{EncodedIdentity, GATEWAY, Identity, MASTERS};
+use crate::user::{EncodedIdentity, GATEWAY, Identity, MASTERS, UserInfo};
 
 /// A well-formed request, which every server parses alike.
 pub(crate) struct Received {
@@ -264,7 +264,12 @@ impl Identified {
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
     // threat: unauthorized-impersonation, revoked-credential
     pub(super) async fn impersonate(self, client: IpAddr, now: UnixTime) -> Result<Impersonated, Refusal> {
-        let Self { data, identity: requester, impersonate, credential: _ } = self;
+        let Self { data, identity: requester, impersonate, credential } = self;
+        let note_impersonated = |user: &UserInfo| {
+            if let Some(credential) = &credential {
+                credential.note_impersonated(user.clone());
+            }
+        };
         impersonate.check_known()?;
         let mode = data.cluster().backend.identity();
         let revocation = data.cluster().authn.chain.revocation();
@@ -272,7 +277,9 @@ impl Identified {
             if revocation.has_deny_list()
                 && let Some(wanted) = WantedUser::of(impersonate.headers())?
             {
-                revocation.check_user(&wanted.user(), now).map_err(Refusal::RevokedImpersonation)?;
+                let user = wanted.user();
+                revocation.check_user(&user, now).map_err(Refusal::RevokedImpersonation)?;
+                note_impersonated(&user);
             }
             let identity = requester.clone().encode(mode)?;
             return Ok(Impersonated { data, identity, requester, impersonate, constraint: None });
@@ -288,6 +295,7 @@ impl Identified {
                 constraint = impersonated.constraint();
                 let user = impersonated.identity;
                 revocation.check_user(&user, now).map_err(Refusal::RevokedImpersonation)?;
+                note_impersonated(&user);
                 user.encode(mode).map_err(Refusal::UnencodableImpersonation)?
             }
         };

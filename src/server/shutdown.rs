@@ -89,6 +89,9 @@ pub(super) fn run(
         if events.within(delay) == Some(ShutdownEvent::Force) {
             warn!("graceful shutdown cut short: forced");
             phase.send_replace(ShutdownPhase::Abort);
+            // The requests that end now still have audit events.
+            let _joining = join(workers, events.sender.clone());
+            events.within(FINAL_STEP_TIMEOUT);
             return;
         }
     }

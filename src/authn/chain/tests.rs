@@ -78,7 +78,20 @@ fn errors_are_printed_as_one_list_without_repetition() {
     assert_eq!(AuthnError::of_all(vec![]), None);
     assert_eq!(AuthnError::of_all(vec![invalid("a")]), Some(invalid("a")));
     assert!(!nested.is_unavailable());
-    assert!(AuthnError::Several(vec![nested, AuthnError::Unavailable("x".to_owned())]).is_unavailable());
+    let unavailable = || AuthnError::Unavailable("x".to_owned());
+    let both = AuthnError::Several(vec![nested, unavailable()]);
+    assert!(both.is_unavailable());
+    // A refusal beside the outage of another authenticator.
+    for (error, local, remote) in [
+        (unavailable(), true, true),
+        (invalid("a"), false, false),
+        (both, false, true),
+        (AuthnError::Several(vec![unavailable(), unavailable()]), true, true),
+        (AuthnError::Several(vec![unavailable(), AuthnError::Reserved(AuthnMethod::Jwt)]), false, false),
+    ] {
+        assert_eq!(error.is_inconclusive_for(AuthnMethod::ServiceAccount), local, "{error:?}");
+        assert_eq!(error.is_inconclusive_for(AuthnMethod::Webhook), remote, "{error:?}");
+    }
 }
 
 #[test]
