@@ -191,7 +191,8 @@ async fn send_requests(client: Client, sent: Arc<Sent>, end: watch::Receiver<boo
         };
         let request = Request::builder()
             .method(method)
-            .uri(format!("https://localhost{path}"))
+            .uri(if is_http2 { format!("https://localhost{path}") } else { path.to_owned() })
+            .header("host", "localhost")
             .header("audit-id", &id)
             .header("content-type", "application/json")
             .body(body)

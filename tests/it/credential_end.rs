@@ -7,6 +7,7 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::json;
 use testkit::body::{Frames, fed};
+use testkit::client::Client;
 use testkit::issuer::{Issuer, SigningKey};
 use testkit::pki::Issued;
 use testkit::{FakeBackend, Gateway, H2, Http1, Http2, Pki, empty, flags, full, get, in_time, now, until};
@@ -17,13 +18,20 @@ use crate::gateway::InProcess as _;
 
 const WATCH: &str = "/api/v1/pods?watch=true";
 const EXEC: &str = "/api/v1/namespaces/n/pods/p/exec";
+/// A tunnel of an aggregated API server, whose path is not that of a long-running request.
+const CONSOLE: &str = "/apis/subresources.kubevirt.io/v1/namespaces/n/virtualmachineinstances/v/console";
+/// A service that never answers.
+const UPLOAD: &str = "/api/v1/namespaces/n/services/s/proxy/upload";
 const ENDED: &str = "portcullis_streams_ended_with_credential_total";
 
 /// Watches get frames of the test, upgrades an echo.
 async fn backend(pki: &Pki) -> (FakeBackend, mpsc::UnboundedReceiver<Frames>) {
     let (opened, watches) = mpsc::unbounded_channel();
     let backend = FakeBackend::start(pki, H2, move |mut request: Request<Incoming>| {
-        if request.uri().path() == EXEC {
+        if request.uri().path() == UPLOAD {
+            return Box::pin(std::future::pending());
+        }
+        if [EXEC, CONSOLE].contains(&request.uri().path()) {
             let upgrading = hyper::upgrade::on(&mut request);
             tokio::spawn(async move {
                 let Ok(upgraded) = upgrading.await else { return };
@@ -229,4 +237,105 @@ async fn streams_end_when_their_credential_is_denied() {
     denied.end().await;
     staying.goes_on().await;
     assert_eq!(gateway.count_all(ENDED, &["reason=\"refused\""]).await, 4);
+}
+
+/// A gateway with a deny list, and the list.
+async fn denying(
+    pki: &Pki,
+    more: &[&str],
+) -> (FakeBackend, mpsc::UnboundedReceiver<Frames>, Gateway, std::path::PathBuf) {
+    let (backend, opened) = backend(pki).await;
+    let list = pki.write("denied", "# none\n");
+    let file = format!("--credential-deny-list-file={}", list.display());
+    let more: Vec<String> = more.iter().map(ToString::to_string).chain([file]).collect();
+    let gateway = terminating(pki, &backend, &more);
+    gateway.checked().await;
+    (backend, opened, gateway, list)
+}
+
+#[tokio::test]
+async fn tunnels_of_other_paths_end() {
+    let pki = Pki::new();
+    let (_backend, _opened, gateway, list) = denying(&pki, &[]).await;
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let upgrade = [("connection", "Upgrade"), ("upgrade", "websocket")];
+    let mut client = gateway.http1(Some(&alice)).await;
+    let response = client.send(get(CONSOLE, &upgrade)).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+    let mut tunnel = TokioIo::new(in_time(hyper::upgrade::on(response)).await.unwrap());
+    tunnel.write_all(b"x").await.unwrap();
+    let mut read = [0; 1];
+    assert_eq!(in_time(tunnel.read(&mut read)).await.unwrap(), 1);
+    std::fs::write(list, "user=alice\n").unwrap();
+    assert_eq!(in_time(tunnel.read(&mut read)).await.unwrap_or(0), 0, "the tunnel is closed");
+}
+
+#[tokio::test]
+async fn a_request_that_is_never_answered_ends() {
+    let pki = Pki::new();
+    let (backend, _opened, gateway, list) = denying(&pki, &[]).await;
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut client = gateway.http2(Some(&alice)).await;
+    let (frames, body, _) = fed();
+    frames.send(Frame::data("part".into())).unwrap();
+    let request = Request::post(format!("https://localhost{UPLOAD}")).body(body).unwrap();
+    let upload = tokio::spawn(async move { client.send(request).await.unwrap().status() });
+    until("the API server has the request", || backend.take().is_some_and(|seen| seen.target == UPLOAD))
+        .await;
+    std::fs::write(list, "user=alice\n").unwrap();
+    assert_eq!(in_time(upload).await.unwrap(), StatusCode::UNAUTHORIZED);
+    until("the upload is stopped", || frames.is_closed()).await;
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_its_impersonated_user_is_denied() {
+    let pki = Pki::new();
+    let (_backend, mut opened, gateway, list) = denying(&pki, &["--impersonation=backend"]).await;
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut client = gateway.http2(Some(&alice)).await;
+    let mut watch = async |user: &str| {
+        let response = client.get(WATCH, &[("impersonate-user", user)]).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        (response.into_body(), in_time(opened.recv()).await.unwrap())
+    };
+    let (bob, _bob) = watch("bob").await;
+    let (mut carol, frames) = watch("carol").await;
+    std::fs::write(list, "user=bob\n").unwrap();
+    assert_eq!(in_time(bob.collect()).await.unwrap().to_bytes(), "begin\n");
+    frames.send(Frame::data("more\n".into())).unwrap();
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"more\n") {
+        let frame = in_time(carol.frame()).await.expect("the other watch goes on").unwrap();
+        seen.extend_from_slice(&frame.into_data().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_although_its_client_does_not_read() {
+    let pki = Pki::new();
+    let (_backend, mut opened, gateway, list) = denying(&pki, &[]).await;
+    let alice = pki.clients.leaf().cn("alice").issue();
+    for http2 in [false, true] {
+        let mut client = Client::narrow(&gateway, http2, Some(&alice)).await;
+        let response = client.get(WATCH, &[]).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let frames = in_time(opened.recv()).await.unwrap();
+        // More than fits into all buffers between the API server and the client.
+        for _ in 0..1024 {
+            frames.send(Frame::data("event\n".repeat(1 << 10).into())).unwrap();
+        }
+        std::fs::write(&list, "user=alice\n").unwrap();
+        until("the stream to the API server is closed", || frames.is_closed()).await;
+        drop(response);
+        std::fs::write(&list, "# none\n").unwrap();
+        until_accepted(&gateway, &alice).await;
+    }
+}
+
+/// Waits until new requests of this client are accepted again.
+async fn until_accepted(gateway: &Gateway, who: &Issued) {
+    let deadline = tokio::time::Instant::now() + testkit::TEST_TIMEOUT;
+    while Client::connect(gateway, false, Some(who)).await.code(&[]).await != StatusCode::OK {
+        assert!(tokio::time::Instant::now() < deadline, "the list is not read again");
+    }
 }
