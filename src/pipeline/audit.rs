@@ -47,6 +47,9 @@ const CLUSTER: &str = "audit.portcullis.dev/cluster";
 /// The objects that an event lacks, and why.
 const OMITTED: &str = "audit.portcullis.dev/omitted";
 
+/// Why an event does not name an object that the gateway cannot read, although the API server may.
+const UNREADABLE: &str = "the object cannot be read";
+
 /// A request that is audited. Whatever keeps it in progress holds a clone.
 #[derive(Debug, Clone)]
 pub(super) struct AuditedRequest(Arc<Record>);
@@ -453,7 +456,7 @@ impl Parts {
                         complete(object, found);
                     }
                 }
-                None => self.omit("objectRef", "the object cannot be read"),
+                None => self.omit("objectRef", UNREADABLE),
             }
         }
         if with_object {
@@ -530,6 +533,9 @@ impl Parts {
         let unread =
             [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE];
         let is_unread = status.is_some_and(|status| unread.iter().any(|code| code.as_u16() == status.code));
+        // Nor that of a request that it does not authorize.
+        let is_forbidden = status.is_some_and(|status| status.code == StatusCode::FORBIDDEN.as_u16());
+        self.omitted.retain(|(_, reason)| !is_forbidden || *reason != UNREADABLE);
         if self.omitted.is_empty() || is_unread {
             return;
         }

@@ -262,7 +262,7 @@ impl<'de> DeserializeSeed<'de> for ObjectSeed<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
+        deserializer.deserialize_any(self)
     }
 }
 
@@ -271,6 +271,10 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
@@ -406,6 +410,7 @@ mod tests {
             (r#"{"Metadata":{"name":"a"}}"#, Some("")),
             (r#"{"metadata":{"name":"\u0061"}}"#, Some("a")),
             ("{}", Some("")),
+            ("null", Some("")),
             // The API server reads none of these.
             (r#"{"metadata":{"name":5}}"#, None),
             (r#"{"metadata":[]}"#, None),
