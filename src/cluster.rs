@@ -30,6 +30,8 @@ use authenticators::{AuthnDeps, ClusterAuthn};
 pub(crate) struct Cluster {
     /// The name in logs, metrics and health checks.
     pub(crate) name: String,
+    /// The settings that it was built from.
+    pub(crate) settings: Arc<settings::Cluster>,
     /// How clients are authenticated.
     pub(crate) authn: ClusterAuthn,
     /// The gateway's own authorizers; `None`: the backend alone decides.
@@ -70,13 +72,14 @@ impl Cluster {
     /// Builds a cluster. Keeps watches, keys and connections of `before`, the same cluster in the previous generation,
     /// where the settings they depend on are the same.
     pub(crate) fn build(
-        settings: &settings::Cluster,
+        settings: &Arc<settings::Cluster>,
         provider: &Arc<CryptoProvider>,
         before: Option<&Self>,
         deps: &AuthnDeps,
         audit: &mut AuditGeneration,
     ) -> Result<Self, ClusterError> {
-        let settings::Cluster { name, authentication, backend, impersonation, controllers, .. } = settings;
+        let all = settings;
+        let settings::Cluster { name, authentication, backend, impersonation, controllers, .. } = &**settings;
         let authorizer = match &settings.authorization {
             None => None,
             Some(authorization) => {
@@ -102,14 +105,7 @@ impl Cluster {
                 Some(Arc::new(ClusterAdmission::build(admission, authorizers, &place, before)?))
             }
         };
-        let audit = match &settings.audit {
-            None => None,
-            Some(audited) => {
-                let is_one_of_several = !matches!(settings.routes, settings::Routes::Everything);
-                let name = is_one_of_several.then(|| name.as_str().into());
-                Some(Arc::new(audit.open(audited, name, &deps.provider)?))
-            }
-        };
+        let audit = open_audit(settings, deps, audit)?.map(Arc::new);
         let controllers = controllers.as_ref().map(|settings| ClusterControllers {
             cluster: name.as_str().into(),
             backend: Arc::clone(&backend),
@@ -117,6 +113,7 @@ impl Cluster {
         });
         Ok(Self {
             name: name.clone(),
+            settings: Arc::clone(all),
             authn,
             authorizer,
             impersonator,
@@ -130,10 +127,39 @@ impl Cluster {
         })
     }
 
+    /// Whether building it again from `settings` would give the same.
+    pub(crate) fn is_settled_for(&self, settings: &Arc<settings::Cluster>) -> bool {
+        Arc::ptr_eq(&self.settings, settings)
+            && self.pending_backend.is_none()
+            && self.authn.issuers.are_initialized()
+    }
+
+    /// Keeps it for another generation, with its audit backends.
+    pub(crate) fn keep(
+        &self,
+        settings: &settings::Cluster,
+        deps: &AuthnDeps,
+        audit: &mut AuditGeneration,
+    ) -> Result<(), ClusterError> {
+        open_audit(settings, deps, audit).map(drop).map_err(ClusterError::from)
+    }
+
     /// The backend in force and the pending one.
     pub(crate) fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
         std::iter::once(&self.backend).chain(&self.pending_backend)
     }
+}
+
+/// The audit of a cluster, if it is audited.
+fn open_audit(
+    settings: &settings::Cluster,
+    deps: &AuthnDeps,
+    audit: &mut AuditGeneration,
+) -> Result<Option<ClusterAudit>, AuditError> {
+    let Some(audited) = &settings.audit else { return Ok(None) };
+    let is_one_of_several = !matches!(settings.routes, settings::Routes::Everything);
+    let name = is_one_of_several.then(|| settings.name.as_str().into());
+    audit.open(audited, name, &deps.provider).map(Some)
 }
 
 /// The backend in force and the pending one. A trusted backend stays in force until the new one is trusted, so that a

@@ -11,6 +11,7 @@ mod audit_flags;
 mod authentication_configuration;
 mod authorization_configuration;
 mod authorization_flags;
+pub(crate) mod cluster_files;
 mod controller_flags;
 pub(crate) mod error;
 mod file;

@@ -19,6 +19,7 @@ pub use crate::authz::settings::{
 };
 pub use crate::backend::settings::Backend as BackendSettings;
 pub use crate::clock::{Clock, UnixTime};
+pub use crate::config::cluster_files::RefusedCluster;
 pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
@@ -30,7 +31,7 @@ pub use crate::config::resolve::{
     webhook_manifest, webhook_request,
 };
 pub use crate::config::sections::key_of;
-pub use crate::config::settings::{Cluster as ClusterSettings, Routes, Settings};
+pub use crate::config::settings::{Cluster as ClusterSettings, ClusterOrigin, Routes, Settings};
 pub use crate::config::source::ConfigSource;
 #[cfg(feature = "dev")]
 pub use crate::dev::{Dev, DevError, DevOptions};

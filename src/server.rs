@@ -38,9 +38,9 @@ use crate::listener::{
 use crate::metrics::Metrics;
 use crate::pipeline::health::HealthChecks;
 use crate::pipeline::{Gateway, LogThrottle};
-use crate::state::reload::Reloader;
+use crate::state::Live;
+use crate::state::reload::{Reloader, first_snapshot};
 use crate::state::snapshot::SnapshotError;
-use crate::state::{Live, Snapshot};
 use crate::sync::lock;
 use crate::tasks::{RuntimeThread, Supervisor};
 
@@ -121,7 +121,7 @@ struct ProcessState {
 impl Server {
     /// Binds, starts the threads and serves `settings`, which were resolved from `source`. The port is open when this
     /// returns.
-    pub fn start(settings: &Settings, source: ConfigSource) -> Result<Self, StartError> {
+    pub fn start(settings: &Settings, mut source: ConfigSource) -> Result<Self, StartError> {
         raise_file_limit();
         let (phase, shutdown) = shutdown_signals();
         let metrics = Arc::new(Metrics::new());
@@ -132,7 +132,8 @@ impl Server {
         let audit = Arc::new(Audit::new(&metrics, &clock, runtime));
         let deps =
             AuthnDeps::new(start("tokens")?, start("reviews")?, Arc::clone(&metrics), Arc::clone(&audit));
-        let live = Live::new(Snapshot::build(settings, None, &deps)?, Arc::clone(&deps.reload));
+        let snapshot = first_snapshot(settings, &mut source, &deps)?;
+        let live = Live::new(snapshot, Arc::clone(&deps.reload));
         let (listener, metrics_listener) = bind(settings)?;
         let address = listener.address();
         let metrics_address = metrics_listener.as_ref().map(Listener::address);

@@ -52,6 +52,9 @@ pub(super) struct FileSections {
     pub(super) controller_manager: Map<String, Value>,
     #[arg(skip)]
     pub(super) clusters: Vec<Map<String, Value>>,
+    /// A directory with one cluster in each file.
+    #[arg(skip)]
+    pub(super) cluster_directory: Option<PathBuf>,
     #[arg(skip)]
     pub(super) operation: Map<String, Value>,
 }

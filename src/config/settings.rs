@@ -1,9 +1,10 @@
 //! The validated configuration: values that were read, parsed and checked against each other.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
-pub use crate::cluster::settings::{Cluster, Routes};
+pub use crate::cluster::settings::{Cluster, ClusterOrigin, Routes};
 pub(crate) use crate::listener::settings::ServingSettings;
 
 /// The settings of the gateway.
@@ -12,8 +13,9 @@ pub(crate) use crate::listener::settings::ServingSettings;
 pub struct Settings {
     /// How clients reach the gateway.
     pub serving: ServingSettings,
-    /// The clusters behind the gateway; at least one.
-    pub clusters: Vec<Cluster>,
+    /// The clusters behind the gateway; at least one, unless they may come and go. An unchanged cluster is the same
+    /// value after a reload.
+    pub clusters: Vec<Arc<Cluster>>,
     /// How the gateway runs.
     pub operation: Operation,
 }
