@@ -3,6 +3,7 @@
 //! Every decision about a request uses the one `Cluster` that it was routed to. No part of one cluster may be used
 //! for another.
 
+pub(crate) mod activity;
 pub(crate) mod authenticators;
 pub(crate) mod jwt_issuers;
 pub(crate) mod router;
@@ -22,6 +23,7 @@ use crate::backend::{self, Backend};
 use crate::controllers::ClusterControllers;
 use crate::limits::ClusterLimiter;
 use crate::limits::settings::LimitSettings;
+use activity::ClusterActivity;
 use authenticators::{AuthnDeps, ClusterAuthn};
 
 /// One cluster of one generation of the configuration.
@@ -46,6 +48,8 @@ pub(crate) struct Cluster {
     pub(crate) limits: LimitSettings,
     /// The requests in flight, of every generation.
     pub(crate) limiter: Arc<ClusterLimiter>,
+    /// The requests in progress, of every generation.
+    pub(crate) activity: Arc<ClusterActivity>,
     /// Where requests go.
     pub(crate) backend: Arc<Backend>,
     /// The backend with new settings; it replaces `backend` once one of its endpoints has passed the self-check.
@@ -121,6 +125,7 @@ impl Cluster {
             audit,
             limits: settings.limits,
             limiter: deps.limiters.of(name),
+            activity: before.map(|before| Arc::clone(&before.activity)).unwrap_or_default(),
             backend,
             pending_backend,
             controllers,

@@ -1,6 +1,7 @@
 //! The life of the server, top to bottom: build the snapshot, bind, start the threads, serve, shut down.
 
 mod admin;
+pub(crate) mod cluster_status;
 mod controllers;
 pub(crate) mod self_check;
 mod shutdown;
@@ -320,8 +321,8 @@ impl ProcessState {
 
     /// Starts the thread of the admin listener.
     fn start_admin(&self, listener: Listener) -> io::Result<()> {
-        let Self { metrics, health, shutdown, .. } = self.clone();
-        admin::start(listener, AdminServer { metrics, health }, shutdown.phase)
+        let Self { metrics, health, live, shutdown, .. } = self.clone();
+        admin::start(listener, AdminServer { metrics, health, live }, shutdown.phase)
     }
 
     /// Starts the thread that accepts connections. It sends the workers to the receiver when it stops.

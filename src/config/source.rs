@@ -34,7 +34,7 @@ impl ConfigSource {
     }
 
     /// The configuration that was loaded last is in force.
-    pub(crate) fn commit(&mut self) {
+    pub fn commit(&mut self) {
         self.inputs.cluster_files.commit();
     }
 

@@ -6,6 +6,7 @@ mod headers;
 mod pace;
 mod reviews;
 mod verdict;
+mod version;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +36,9 @@ const REVIEW_BODY: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"Se
 
 /// The shortest interval between two checks of an endpoint.
 const MIN_RECHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often the version of an API server is read.
+const VERSION_INTERVAL: Duration = Duration::from_mins(10);
 
 /// Checks every endpoint of the snapshot in force.
 pub(crate) struct SelfCheck {
@@ -142,6 +146,23 @@ struct EndpointCheck {
     lacks_reviews: AtomicBool,
 }
 
+/// When the version of the API server was read last.
+#[derive(Default)]
+struct VersionAge(Option<Instant>);
+
+impl VersionAge {
+    /// Reads the version if it may have changed.
+    async fn learn(&mut self, client: &ProbeClient, backend: &Backend) {
+        if self.0.is_some_and(|read| read.elapsed() < VERSION_INTERVAL) {
+            return;
+        }
+        self.0 = Some(Instant::now());
+        if let Some(version) = version::read(client, &test_user()).await {
+            backend.learn_server_version(version);
+        }
+    }
+}
+
 /// The outcome of one check.
 enum CheckOutcome {
     Passed(AcceptedIdentity),
@@ -161,6 +182,7 @@ impl EndpointCheck {
         });
         *lock(&self.last_log) = None;
         let mut schedule = CheckSchedule::default();
+        let mut version_age = VersionAge::default();
         loop {
             let before = self.endpoint.trust_version();
             let outcome = self.attempt().await;
@@ -169,6 +191,7 @@ impl EndpointCheck {
             self.conclude(outcome, before);
             if has_passed {
                 self.check_reviews().await;
+                version_age.learn(&self.client, &self.backend).await;
             }
             let now = Instant::now();
             sleep_until(now + MIN_RECHECK_INTERVAL.min(wait)).await;
@@ -215,6 +238,11 @@ impl EndpointCheck {
             CheckOutcome::Inconclusive(_) => "inconclusive",
         };
         self.metrics.backend.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
+        self.endpoint.set_check_error(match &outcome {
+            CheckOutcome::Passed(_) => None,
+            CheckOutcome::Failed(failure) => Some(failure.diagnosis(self.backend.identity())),
+            CheckOutcome::Unreachable(cause) | CheckOutcome::Inconclusive(cause) => Some(cause.clone()),
+        });
         match outcome {
             CheckOutcome::Passed(accepted) => {
                 if !self.endpoint.set_trusted(before) {

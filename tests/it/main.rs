@@ -22,6 +22,7 @@ mod broken_issuers;
 mod certs;
 mod chains;
 mod cli;
+mod cluster_directory;
 mod clusters;
 mod compared_account_tokens;
 mod compared_admission;
