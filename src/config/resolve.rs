@@ -56,7 +56,11 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<Resolved
     let serving = sections.map(|file| file.below("serving", &file.values.serving));
     let serving = resolver.section([serving, Some(flags.serving.layer())]);
     let serving = serving.and_then(|given| resolver.serving(&given));
-    let (clusters, refused) = resolver.clusters(sections, flags);
+    let (clusters, mut refused) = resolver.clusters(sections, flags);
+    for cluster in &mut refused {
+        // Errors of what it inherits.
+        file.iter().for_each(|file| file.locate(&mut cluster.errors));
+    }
     resolver.warnings.extend(resolver.inputs.warnings());
     let operation = sections.map(|file| file.below("operation", &file.values.operation));
     let operation = resolver.section([operation, Some(flags.operation.layer())]);

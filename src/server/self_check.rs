@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
-use pace::CheckSchedule;
+use pace::{CheckSchedule, spread, stagger};
 use verdict::{AcceptedIdentity, CertificateFinding, SelfCheckFailure, evaluate};
 
 use crate::backend::Backend;
@@ -76,10 +76,13 @@ impl SelfCheck {
             }
         }
         running.retain(|check| wanted.iter().any(|(_, _, wanted)| Arc::ptr_eq(wanted, &check.endpoint)));
+        let mut added = 0;
         for (cluster, backend, endpoint) in wanted {
             if running.iter().any(|check| Arc::ptr_eq(&check.endpoint, endpoint)) {
                 continue;
             }
+            let pause = stagger(added);
+            added += 1;
             let check = EndpointCheck {
                 cluster: cluster.clone(),
                 backend: Arc::clone(backend),
@@ -98,6 +101,7 @@ impl SelfCheck {
                     max_backoff: MAX_RESTART_BACKOFF,
                 };
                 let task = format!("self-check of {}", check.endpoint.address());
+                sleep(pause).await;
                 supervisor.run(&task, || check.run()).await;
             });
             running
@@ -187,6 +191,7 @@ impl EndpointCheck {
             let before = self.endpoint.trust_version();
             let outcome = self.attempt().await;
             let wait = schedule.after(&outcome);
+            let wait = spread(wait, &self.cluster, &self.endpoint.address().to_string());
             let has_passed = matches!(outcome, CheckOutcome::Passed(_));
             self.conclude(outcome, before);
             if has_passed {

@@ -13,6 +13,11 @@ use crate::gateway::{InProcess as _, parse, resolved};
 
 const HEAD: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n";
 
+/// Keys of a cluster whose audit log cannot be opened.
+const UNBUILDABLE: &str = "authentication: {tokenAuthFile: a.csv}
+audit: {auditPolicyFile: policy, auditLogPath: a.csv/audit.log}
+";
+
 /// A gateway's configuration with an empty cluster directory.
 pub(crate) struct Directory {
     pub(crate) pki: Pki,
@@ -35,6 +40,9 @@ clusterDirectory: clusters.d
         );
         let path = pki.directory.path().join("clusters.d");
         std::fs::create_dir(&path).unwrap();
+        let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n";
+        // No file of a cluster.
+        std::fs::write(path.join("policy"), policy).unwrap();
         Self { pki, path }
     }
 
@@ -190,8 +198,10 @@ async fn a_broken_file_keeps_its_cluster_and_others_change() {
         cluster("a", "{pathPrefix: /a}", "colour: red\n"),
         cluster("a", "{pathPrefix: /a}", "authentication: {tokenAuthFile: missing.csv}\n"),
         cluster("other", "{pathPrefix: /a}", ""),
-        // Valid, but nobody could authenticate: it cannot be built.
+        // Nobody could authenticate.
         cluster("a", "{pathPrefix: /a}", "limits: {}\n"),
+        // Valid, but it cannot be built.
+        cluster("a", "{pathPrefix: /a}", UNBUILDABLE),
     ];
     let two = Two::start().await;
     for (round, content) in broken.iter().enumerate() {
@@ -221,7 +231,7 @@ async fn at_the_start_a_broken_file_leaves_out_its_cluster() {
         directory.prepare(name, &backend, &directory.pki);
     }
     directory.put("a.yaml", "a", "{pathPrefix: /a}", "");
-    directory.put("unbuildable.yaml", "unbuildable", "{pathPrefix: /u}", "limits: {}\n");
+    directory.put("unbuildable.yaml", "unbuildable", "{pathPrefix: /u}", UNBUILDABLE);
     std::fs::write(directory.path.join("broken.yaml"), "{").unwrap();
     let gateway = Gateway::with(directory.flags());
     let mut client = Client::connect(&gateway, true, None).await;
@@ -242,7 +252,7 @@ async fn no_file_takes_the_name_or_the_route_of_a_cluster_in_force() {
         ("thief", "{pathPrefix: /a}", "prefix \"/a\" is already used by"),
         ("thief", "{serverNames: [thief.example.com], pathPrefix: /b}", "prefix \"/b\" is already used by"),
     ];
-    two.change(|files| files.prepare("thief", &two.backends[1], &files.pki)).await;
+    two.directory.prepare("thief", &two.backends[1], &two.directory.pki);
     for (name, routes, problem) in attempts {
         // The first of the directory, in the order of names.
         two.change(|files| files.put("0.yaml", name, routes, "authentication: {tokenAuthFile: thief.csv}\n"))
@@ -377,7 +387,6 @@ async fn fifty_clusters_have_nothing_of_each_other() {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
 
     // A certificate of each cluster, and its token, at its own cluster and the next.
-    let mut anonymous = Client::connect(&gateway, true, None).await;
     for (index, (name, pki, backend)) in clusters.iter().enumerate() {
         let (other, _, other_backend) = &clusters[(index + 1) % CLUSTERS];
         let alice = pki.clients.leaf().cn(&format!("alice-of-{name}")).issue();
@@ -387,8 +396,9 @@ async fn fifty_clusters_have_nothing_of_each_other() {
         let (own, foreign) = (format!("/clusters/{name}/api"), format!("/clusters/{other}/api"));
         assert_eq!(text(client.get(&own, &[]).await).await, "ok");
         assert_eq!(client.code_at(&foreign, &[]).await, StatusCode::UNAUTHORIZED, "{name} at {other}");
-        assert_eq!(anonymous.code_at(&own, &token).await, StatusCode::OK);
-        assert_eq!(anonymous.code_at(&foreign, &token).await, StatusCode::UNAUTHORIZED, "{name} at {other}");
+        let mut client = Client::connect(&gateway, false, None).await;
+        assert_eq!(client.code_at(&own, &token).await, StatusCode::OK);
+        assert_eq!(client.code_at(&foreign, &token).await, StatusCode::UNAUTHORIZED, "{name} at {other}");
         let seen: Vec<_> =
             std::iter::from_fn(|| backend.take()).map(|seen| seen.all("x-remote-user")).collect();
         assert_eq!(seen, [[format!("alice-of-{name}")], [format!("user-of-{name}")]]);
@@ -404,7 +414,10 @@ async fn fifty_clusters_have_nothing_of_each_other() {
     gateway.reloaded(before).await;
     assert_eq!(gateway.count("portcullis_clusters_rebuilt_total").await, built + 1);
     assert_eq!(
-        anonymous.code_at("/clusters/c7/api", &[("authorization", "Bearer c7-new")]).await,
+        Client::connect(&gateway, false, None)
+            .await
+            .code_at("/clusters/c7/api", &[("authorization", "Bearer c7-new")])
+            .await,
         StatusCode::OK
     );
     let after: Vec<usize> = clusters.iter().map(|(_, _, backend)| backend.ended()).collect();

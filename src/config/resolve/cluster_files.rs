@@ -92,7 +92,7 @@ impl ConfigResolver<'_> {
         Some(files)
     }
 
-    /// Resolves one file by itself. Errors of what it inherits are errors of the configuration file.
+    /// Resolves one file by itself. All errors are its own, also those of what it inherits: another cluster may replace it.
     fn cluster_file(
         &mut self,
         path: &Path,
@@ -130,11 +130,8 @@ impl ConfigResolver<'_> {
         recording.inherited = inherited;
         recording.warnings.extend(warnings.iter().cloned());
         self.warnings.extend(warnings);
-        let (own, inherited): (Vec<_>, Vec<_>) =
-            errors.into_iter().partition(|error| error.key.starts_with(&prefix));
-        self.errors.extend(inherited);
         let locate = |error| located(error, &prefix, path, &lines);
-        let errors: Vec<_> = own.into_iter().map(locate).collect();
+        let errors: Vec<_> = errors.into_iter().map(locate).collect();
         match listed.clusters.into_iter().next() {
             Some(ListedCluster { cluster, tenant }) if errors.is_empty() => {
                 let own_key = |(claim, key)| (claim, locate(ConfigError::new(key, "")).key);
@@ -250,9 +247,9 @@ fn taken(origin: &ClusterOrigin, wanted: &ResolvedCluster, (claim, owner): &(Cla
     }
 }
 
-/// The error of a file, with the key as the file has it, and its line.
+/// The error with the key as the file has it, and its line. A key that the cluster inherits is left as it is.
 fn located(mut error: ConfigError, prefix: &str, file: &Path, lines: &KeyLines) -> ConfigError {
-    let key = error.key.strip_prefix(prefix).unwrap_or(&error.key);
+    let Some(key) = error.key.strip_prefix(prefix) else { return error };
     let key = key.strip_prefix('.').unwrap_or(key).to_owned();
     if error.position.is_none() {
         error.position = Some(FilePosition { file: file.to_owned(), line: lines.of(&key) });
