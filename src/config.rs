@@ -19,6 +19,7 @@ pub(crate) mod flags;
 pub(crate) mod inputs;
 pub(crate) mod kubeconfig;
 mod limit_flags;
+pub(crate) mod management_cluster;
 mod manifest_files;
 pub(crate) mod resolve;
 pub(crate) mod sections;

@@ -26,6 +26,7 @@ pub use crate::config::flags::{
     LimitFlags, MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
 pub use crate::config::inputs::ConfigInputs;
+pub use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, SecretStore};
 pub use crate::config::resolve::{
     ResolvedConfig, admission_configuration_errors, authorization_configuration_error, resolve,
     webhook_manifest, webhook_request,

@@ -3,6 +3,7 @@
 mod admin;
 pub(crate) mod cluster_status;
 mod controllers;
+mod management;
 pub(crate) mod self_check;
 mod shutdown;
 
@@ -20,6 +21,7 @@ use tracing::{error, info};
 
 use admin::AdminServer;
 use controllers::ControllerRunner;
+use management::{ManagementWatch, SecretReader};
 use self_check::SelfCheck;
 pub(crate) use shutdown::ForceShutdown;
 use shutdown::{ShutdownEvents, ShutdownHandles};
@@ -281,6 +283,9 @@ impl ProcessState {
     fn start_control(&self, reloader: Reloader) -> io::Result<JoinHandle<()>> {
         let self_check = SelfCheck::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
+        let Self { live, clock, .. } = self.clone();
+        let management =
+            ManagementWatch { live, reader: SecretReader { metrics: Arc::clone(&metrics), clock } };
         RuntimeThread::new()?.start("control", async move || {
             let supervisor = Supervisor {
                 cluster: None,
@@ -291,6 +296,7 @@ impl ProcessState {
             tokio::select! {
                 () = supervisor.run("reload", || reloader.run()) => {}
                 () = supervisor.run("self-check", || self_check.run()) => {}
+                () = supervisor.run("management cluster", || management.run()) => {}
                 () = aborted(phase) => {}
             }
         })

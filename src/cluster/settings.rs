@@ -48,6 +48,13 @@ pub enum ClusterOrigin {
     Configuration,
     /// A file of the cluster directory.
     File(PathBuf),
+    /// A Secret of the management cluster.
+    Secret {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
 }
 
 impl fmt::Display for ClusterOrigin {
@@ -55,6 +62,7 @@ impl fmt::Display for ClusterOrigin {
         match self {
             Self::Configuration => f.write_str("configuration"),
             Self::File(file) => write!(f, "{}", file.display()),
+            Self::Secret { namespace, name } => write!(f, "Secret {namespace}/{name}"),
         }
     }
 }

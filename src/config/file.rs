@@ -55,6 +55,9 @@ pub(super) struct FileSections {
     /// A directory with one cluster in each file.
     #[arg(skip)]
     pub(super) cluster_directory: Option<PathBuf>,
+    /// A management cluster, whose Secrets are clusters.
+    #[arg(skip)]
+    pub(super) management_cluster: Option<Map<String, Value>>,
     #[arg(skip)]
     pub(super) operation: Map<String, Value>,
 }

@@ -9,6 +9,7 @@ use aws_lc_rs::digest;
 
 use super::cluster_files::{ClusterFiles, Recording};
 use super::kubeconfig::{ExecPlugin, PluginCache, PluginCredential, PluginError};
+use super::management_cluster::{SecretStore, is_in_secret};
 use super::manifest_files;
 use crate::clock::{Clock, UnixTime};
 use crate::input_file::{self, ReadFileError};
@@ -30,6 +31,10 @@ pub struct ConfigInputs {
     recording: Option<Recording>,
     /// The clusters of the cluster directory.
     pub(super) cluster_files: ClusterFiles,
+    /// The Secrets of the management cluster.
+    secrets: Arc<SecretStore>,
+    /// The names of the Secrets that were read, if there is a management cluster.
+    secret_names: Option<(String, Vec<String>)>,
     clock: Clock,
 }
 
@@ -60,6 +65,8 @@ impl ConfigInputs {
             warnings: Vec::new(),
             recording: None,
             cluster_files: ClusterFiles::default(),
+            secrets: Arc::default(),
+            secret_names: None,
             clock,
         }
     }
@@ -68,6 +75,7 @@ impl ConfigInputs {
     pub(super) fn begin(&mut self) {
         self.files.clear();
         self.folders.clear();
+        self.secret_names = None;
         self.plugins.begin();
         self.authorities.retain(|_, held| std::mem::take(&mut held.used));
         self.warnings.clear();
@@ -75,7 +83,7 @@ impl ConfigInputs {
 
     /// Reads a file and records the digest of its content.
     pub fn read(&mut self, file: &Path) -> Result<Vec<u8>, ReadFileError> {
-        let content = input_file::read(file);
+        let content = self.content(file);
         // Keeps the first digest: if the file changed between two reads of one load, `changed` must report it.
         let digest =
             *self.files.entry(file.to_owned()).or_insert_with(|| content.as_deref().ok().map(digest_of));
@@ -133,7 +141,7 @@ impl ConfigInputs {
 
     /// Whether reading again all that was recorded would give the same. If so, it counts as read by this load.
     pub(super) fn replay(&mut self, recording: &Recording) -> bool {
-        let same_files = recording.files.iter().all(|(file, before)| digest_now(file) == *before);
+        let same_files = recording.files.iter().all(|(file, before)| self.digest_now(file) == *before);
         let same_folders = recording
             .folders
             .iter()
@@ -158,6 +166,32 @@ impl ConfigInputs {
         }
     }
 
+    /// The content of a file, or of data of a Secret.
+    // threat: secret-names-file
+    fn content(&self, file: &Path) -> Result<Vec<u8>, ReadFileError> {
+        if is_in_secret(file) {
+            let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "the Secret has no such key");
+            return self.secrets.read(file).ok_or_else(missing).map_err(ReadFileError::Io);
+        }
+        input_file::read(file)
+    }
+
+    fn digest_now(&self, file: &Path) -> Option<FileDigest> {
+        self.content(file).ok().as_deref().map(digest_of)
+    }
+
+    /// The Secrets of the management cluster.
+    pub(super) fn secrets(&self) -> &Arc<SecretStore> {
+        &self.secrets
+    }
+
+    /// The names of the Secrets of a scope. Records them, so that a Secret that appears is a change.
+    pub(super) fn secret_names(&mut self, scope: String) -> Vec<String> {
+        let names = self.secrets.names(&scope);
+        self.secret_names = Some((scope, names.clone()));
+        names
+    }
+
     /// The current time.
     pub(super) fn now(&self) -> UnixTime {
         self.clock.now()
@@ -175,8 +209,9 @@ impl ConfigInputs {
 
     /// Whether the content of any file, or the manifests in any folder, have changed.
     pub fn changed(&self) -> bool {
-        self.files.iter().any(|(file, before)| digest_now(file) != *before)
+        self.files.iter().any(|(file, before)| self.digest_now(file) != *before)
             || self.folders.iter().any(|(folder, before)| manifest_files::in_folder(folder).ok() != *before)
+            || self.secret_names.as_ref().is_some_and(|(scope, names)| *names != self.secrets.names(scope))
     }
 
     /// When to load the configuration again although no file has changed, because a credential expires.
@@ -189,10 +224,6 @@ impl ConfigInputs {
     pub fn expire_credentials(&mut self) {
         self.plugins.expire();
     }
-}
-
-fn digest_now(file: &Path) -> Option<FileDigest> {
-    input_file::read(file).ok().as_deref().map(digest_of)
 }
 
 fn digest_of(content: &[u8]) -> FileDigest {

@@ -9,6 +9,7 @@ mod cluster_files;
 mod clusters;
 mod controllers;
 mod limits;
+mod management_cluster;
 mod serving;
 
 use std::path::Path;
@@ -56,7 +57,8 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<Resolved
     let serving = sections.map(|file| file.below("serving", &file.values.serving));
     let serving = resolver.section([serving, Some(flags.serving.layer())]);
     let serving = serving.and_then(|given| resolver.serving(&given));
-    let (clusters, mut refused) = resolver.clusters(sections, flags);
+    let management = resolver.management_cluster(sections);
+    let (clusters, mut refused) = resolver.clusters(sections, flags, management.as_deref());
     for cluster in &mut refused {
         // Errors of what it inherits.
         file.iter().for_each(|file| file.locate(&mut cluster.errors));
@@ -69,7 +71,7 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<Resolved
     let mut errors = resolver.into_errors();
     match (serving, operation) {
         (Some(serving), Some(operation)) if errors.is_empty() => {
-            let settings = Settings { serving, clusters, operation };
+            let settings = Settings { serving, clusters, management, operation };
             Ok(ResolvedConfig { settings, warnings: without_duplicates(warnings), refused })
         }
         _ => {

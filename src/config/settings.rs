@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
+use super::management_cluster::ManagementSettings;
 pub use crate::cluster::settings::{Cluster, ClusterOrigin, Routes};
 pub(crate) use crate::listener::settings::ServingSettings;
 
@@ -16,6 +17,8 @@ pub struct Settings {
     /// The clusters behind the gateway; at least one, unless they may come and go. An unchanged cluster is the same
     /// value after a reload.
     pub clusters: Vec<Arc<Cluster>>,
+    /// The management cluster, whose Secrets are clusters.
+    pub management: Option<Arc<ManagementSettings>>,
     /// How the gateway runs.
     pub operation: Operation,
 }

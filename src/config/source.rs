@@ -41,9 +41,12 @@ impl ConfigSource {
     /// Refuses a cluster that was loaded last, until one of its files changes. Returns `false` for a cluster of the
     /// configuration file, which is refused with all others.
     pub(crate) fn reject(&mut self, origin: &ClusterOrigin, problem: &str) -> bool {
-        let ClusterOrigin::File(file) = origin else { return false };
-        let error = ConfigError::new("clusterDirectory", problem).in_file(file);
-        self.inputs.cluster_files.reject(origin, error.fix("correct the file"))
+        let error = match origin {
+            ClusterOrigin::Configuration => return false,
+            ClusterOrigin::File(file) => ConfigError::new("clusterDirectory", problem).in_file(file),
+            ClusterOrigin::Secret { .. } => ConfigError::new("managementCluster", problem),
+        };
+        self.inputs.cluster_files.reject(origin, error.fix("correct the configuration of the cluster"))
     }
 
     /// The clusters that the last valid load refuses.

@@ -17,6 +17,9 @@ pub(crate) struct ConfigMetrics {
     clusters_rebuilt: IntCounter,
     clusters_refused: IntGauge,
     refusals: IntCounter,
+    /// By `result`.
+    management_syncs: IntCounterVec,
+    management_last_sync: IntGauge,
 }
 
 impl ConfigMetrics {
@@ -50,6 +53,15 @@ impl ConfigMetrics {
                 "portcullis_cluster_refusals_total",
                 "How often the own file of a cluster was refused.",
             )?,
+            management_syncs: registrar.counters(
+                "portcullis_management_cluster_syncs_total",
+                "Reads of the management cluster's Secrets, by result.",
+                &["result"],
+            )?,
+            management_last_sync: registrar.gauge(
+                "portcullis_management_cluster_last_sync_timestamp_seconds",
+                "When the management cluster's Secrets were last known to be up to date.",
+            )?,
         })
     }
 
@@ -75,6 +87,17 @@ impl ConfigMetrics {
     /// Counts a refusal of one cluster's configuration.
     pub(crate) fn cluster_refused(&self) {
         self.refusals.inc();
+    }
+
+    /// The Secrets of the management cluster were read.
+    pub(crate) fn management_synced(&self, now: UnixTime) {
+        self.management_syncs.with_label_values(&["success"]).inc();
+        self.management_last_sync.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    }
+
+    /// The Secrets of the management cluster could not be read.
+    pub(crate) fn management_failed(&self) {
+        self.management_syncs.with_label_values(&["failure"]).inc();
     }
 
     /// Records a failed reload; the previous configuration stays in use.

@@ -13,6 +13,7 @@ use crate::backend::endpoint::Endpoint;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::router::Router;
 use crate::cluster::{Cluster, ClusterError, settings};
+use crate::config::management_cluster::ManagementSettings;
 use crate::config::settings::{Settings, Shutdown};
 use crate::listener::settings::ClientLimits;
 use crate::listener::tls;
@@ -39,6 +40,8 @@ pub(crate) struct Snapshot {
     max_requests_inflight_total: usize,
     /// The shutdown sequence.
     pub(crate) shutdown: Shutdown,
+    /// The management cluster, whose Secrets are clusters.
+    pub(crate) management: Option<Arc<ManagementSettings>>,
     /// How long `/livez` reports success while the first self-checks run.
     pub(crate) livez_grace_period: Duration,
     /// The backends of audit, until the snapshot is in force.
@@ -103,6 +106,7 @@ impl Snapshot {
             request_timeout: settings.operation.request_timeout,
             max_requests_inflight_total: settings.operation.max_requests_inflight_total,
             shutdown: settings.operation.shutdown,
+            management: settings.management.clone(),
             livez_grace_period: settings.operation.livez_grace_period,
             audit: Mutex::new(Some(audit)),
         })

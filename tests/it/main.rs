@@ -54,6 +54,7 @@ mod inflight_limits;
 mod layers;
 mod links;
 mod log_lines;
+mod management_cluster;
 mod parsers;
 mod path_prefixes;
 mod random_tokens;

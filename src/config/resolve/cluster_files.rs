@@ -1,5 +1,5 @@
-//! Resolves the clusters of the cluster directory, one by one. A file with an error changes only its own cluster, which
-//! keeps its earlier state, if it has one.
+//! Resolves the clusters of the cluster directory and of Secrets, one by one. An error in one changes only its own cluster,
+//! which keeps its earlier state, if it has one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::ConfigResolver;
 use super::clusters::ListedCluster;
 use super::controllers::Tenant;
+use super::management_cluster::secret_cluster;
 use crate::config::cluster_files::{
     Claim, Contender, MAX_CLUSTERS, RefusedCluster, ResolvedCluster, Seat, seats,
 };
@@ -18,6 +19,7 @@ use crate::config::error::{ConfigError, FilePosition};
 use crate::config::file::{FileEnvelope, FileSections, document};
 use crate::config::flags::ServeFlags;
 use crate::config::inputs::FileDigest;
+use crate::config::management_cluster::{ManagementSettings, directory};
 use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
 use crate::config::settings::{Cluster, ClusterOrigin};
 use crate::config::yaml::KeyLines;
@@ -41,32 +43,43 @@ struct Source {
     wanted: Result<Arc<ResolvedCluster>, Vec<ConfigError>>,
 }
 
+/// The document of a cluster.
+struct ClusterDocument {
+    keys: ConfigLayer,
+    /// Begins the paths of its keys, which tells them from those of the configuration file.
+    prefix: String,
+    path: PathBuf,
+    lines: KeyLines,
+}
+
 impl ConfigResolver<'_> {
-    /// The clusters of the directory in force with this load, and those whose file is refused.
-    pub(super) fn directory_clusters(
+    /// The clusters of the directory and of Secrets that are in force with this load, and those that are refused.
+    pub(super) fn separate_clusters(
         &mut self,
         file: &MergedSection<FileSections>,
         flags: &ServeFlags,
+        management: Option<&ManagementSettings>,
         main: &MainClusters,
     ) -> (Vec<Arc<Cluster>>, Vec<RefusedCluster>) {
-        let Some(directory) = &file.values.cluster_directory else { return Default::default() };
-        let place = file.place("cluster-directory");
-        let directory = place.path(directory);
-        let Some(files) = self.cluster_files(&place.key, &directory) else { return Default::default() };
+        let Some(paths) = self.cluster_files(file) else { return Default::default() };
         let inherited = inherited_digest(&file.values);
         let in_force = self.inputs.cluster_files.in_force.clone();
         self.inputs.cluster_files.resolved = 0;
-        let mut sources = Vec::with_capacity(files.len());
-        for path in files {
-            let origin = ClusterOrigin::File(path.clone());
+        let mut origins: Vec<ClusterOrigin> = paths.into_iter().map(ClusterOrigin::File).collect();
+        if let Some(management @ ManagementSettings { namespace, .. }) = management {
+            let names = self.inputs.secret_names(management.scope()).into_iter();
+            origins.extend(names.map(|name| ClusterOrigin::Secret { namespace: namespace.clone(), name }));
+        }
+        let mut sources = Vec::with_capacity(origins.len());
+        for origin in origins {
             let held = in_force.get(&origin).cloned();
             let wanted = match &held {
                 Some(held)
                     if held.recording.inherited == inherited && self.inputs.replay(&held.recording) =>
                 {
-                    Ok(held.clone())
+                    Ok(Arc::clone(held))
                 }
-                _ => self.cluster_file(&path, file, flags, inherited),
+                _ => self.separate_cluster(&origin, management, file, flags, inherited),
             };
             sources.push(Source { origin, held, wanted });
         }
@@ -77,7 +90,10 @@ impl ConfigResolver<'_> {
     }
 
     /// The files of the directory. Dotfiles are left out: they are half-written, or of an editor.
-    fn cluster_files(&mut self, key: &str, directory: &Path) -> Option<Vec<PathBuf>> {
+    fn cluster_files(&mut self, file: &MergedSection<FileSections>) -> Option<Vec<PathBuf>> {
+        let Some(directory) = &file.values.cluster_directory else { return Some(Vec::new()) };
+        let place = file.place("cluster-directory");
+        let (key, directory) = (&place.key, &place.path(directory));
         let listed = self.inputs.manifests(directory).map_err(|error| {
             let fix = "create the directory, or give another one; it has one cluster in each *.yaml";
             ConfigError::new(key, error.to_string()).in_file(directory).fix(fix)
@@ -92,38 +108,34 @@ impl ConfigResolver<'_> {
         Some(files)
     }
 
-    /// Resolves one file by itself. All errors are its own, also those of what it inherits: another cluster may replace it.
-    fn cluster_file(
+    /// Resolves one cluster by itself. All errors are its own, also those of what it inherits: another cluster may replace
+    /// it.
+    fn separate_cluster(
         &mut self,
-        path: &Path,
+        origin: &ClusterOrigin,
+        management: Option<&ManagementSettings>,
         file: &MergedSection<FileSections>,
         flags: &ServeFlags,
         inherited: Option<FileDigest>,
     ) -> Result<Arc<ResolvedCluster>, Vec<ConfigError>> {
         self.inputs.cluster_files.resolved += 1;
         self.inputs.record();
+        let document = match self.cluster_document(origin, management) {
+            Ok(document) => document,
+            Err(error) => {
+                self.inputs.recorded();
+                return Err(vec![error]);
+            }
+        };
+        let ClusterDocument { keys, prefix, path, lines } = document;
+        let path = path.as_path();
         let mut alone = ConfigResolver {
             unread: Vec::new(),
             errors: Vec::new(),
             warnings: Vec::new(),
             inputs: self.inputs,
         };
-        let parsed = document(KEY, path, ENVELOPE, alone.inputs);
-        let (listed, lines, prefix) = match parsed {
-            Err(error) => {
-                self.inputs.recorded();
-                return Err(vec![error]);
-            }
-            Ok((values, lines)) => {
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                let prefix = format!("{KEY}[{name}]");
-                let directory = path.parent().unwrap_or(Path::new("")).to_owned();
-                let origin = ValueOrigin::File { path: prefix.clone(), directory };
-                let keys = ConfigLayer { values, origin };
-                let origin = ClusterOrigin::File(path.to_owned());
-                (alone.listed_clusters(vec![(keys, origin)], true, Some(file), flags), lines, prefix)
-            }
-        };
+        let mut listed = alone.listed_clusters(vec![(keys, origin.clone())], true, Some(file), flags);
         let warnings = std::mem::take(&mut alone.warnings);
         let errors = alone.into_errors();
         let mut recording = self.inputs.recorded();
@@ -131,8 +143,9 @@ impl ConfigResolver<'_> {
         recording.warnings.extend(warnings.iter().cloned());
         self.warnings.extend(warnings);
         let locate = |error| located(error, &prefix, path, &lines);
-        let errors: Vec<_> = errors.into_iter().map(locate).collect();
-        match listed.clusters.into_iter().next() {
+        let mut errors: Vec<_> = errors.into_iter().map(locate).collect();
+        errors.sort_by_key(|error| error.position.as_ref().map(|position| position.line));
+        match listed.clusters.pop() {
             Some(ListedCluster { cluster, tenant }) if errors.is_empty() => {
                 let own_key = |(claim, key)| (claim, locate(ConfigError::new(key, "")).key);
                 let claims = listed.unique.into_iter().map(own_key).collect();
@@ -140,6 +153,36 @@ impl ConfigResolver<'_> {
             }
             _ => Err(errors),
         }
+    }
+
+    /// The keys of a cluster, with their places.
+    fn cluster_document(
+        &mut self,
+        origin: &ClusterOrigin,
+        management: Option<&ManagementSettings>,
+    ) -> Result<ClusterDocument, ConfigError> {
+        let (path, values, lines, prefix) = match (origin, management) {
+            (ClusterOrigin::Secret { name, .. }, Some(management)) => {
+                let mut lines = KeyLines::default();
+                let values = secret_cluster(management, name, |path| {
+                    let (values, found) = document("managementCluster", path, ENVELOPE, self.inputs)?;
+                    lines = found;
+                    Ok(values)
+                })?;
+                (directory(name).join("cluster"), values, lines, format!("managementCluster[{name}]"))
+            }
+            (ClusterOrigin::File(path), _) => {
+                let (values, lines) = document(KEY, path, ENVELOPE, self.inputs)?;
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                (path.clone(), values, lines, format!("{KEY}[{name}]"))
+            }
+            (ClusterOrigin::Configuration | ClusterOrigin::Secret { .. }, _) => {
+                return Err(ConfigError::new(KEY, "is not a separate cluster"));
+            }
+        };
+        let home = path.parent().unwrap_or(Path::new("")).to_owned();
+        let origin = ValueOrigin::File { path: prefix.clone(), directory: home };
+        Ok(ClusterDocument { keys: ConfigLayer { values, origin }, prefix, path, lines })
     }
 
     /// Refuses clusters that could not be built, until one of their files changes.
@@ -243,7 +286,7 @@ fn taken(origin: &ClusterOrigin, wanted: &ResolvedCluster, (claim, owner): &(Cla
     let error = error.fix("give each cluster its own; the cluster that has it keeps it");
     match origin {
         ClusterOrigin::File(file) => error.in_file(file),
-        ClusterOrigin::Configuration => error,
+        ClusterOrigin::Configuration | ClusterOrigin::Secret { .. } => error,
     }
 }
 

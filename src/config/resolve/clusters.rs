@@ -17,6 +17,7 @@ use crate::config::error::ConfigError;
 use crate::config::file::FileSections;
 use crate::config::flags::{BackendFlags, ClusterKeys, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
+use crate::config::management_cluster::ManagementSettings;
 use crate::config::sections::{ConfigLayer, MergedSection};
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::names::is_dns_label;
@@ -68,8 +69,11 @@ impl ConfigResolver<'_> {
         &mut self,
         file: Option<&MergedSection<FileSections>>,
         flags: &ServeFlags,
+        management: Option<&ManagementSettings>,
     ) -> (Vec<Arc<Cluster>>, Vec<RefusedCluster>) {
-        let has_directory = file.is_some_and(|file| file.values.cluster_directory.is_some());
+        let has_directory = file.is_some_and(|file| {
+            file.values.cluster_directory.is_some() || file.values.management_cluster.is_some()
+        });
         let listed = file.into_iter().flat_map(|file| {
             let clusters = file.values.clusters.iter().enumerate();
             clusters.map(|(index, keys)| file.below(&format!("clusters[{index}]"), keys))
@@ -93,7 +97,7 @@ impl ConfigResolver<'_> {
         self.keep_tenants_apart(&tenants);
         let main = MainClusters { claims: unique, tenants };
         let (others, refused) =
-            file.map(|file| self.directory_clusters(file, flags, &main)).unwrap_or_default();
+            file.map(|file| self.separate_clusters(file, flags, management, &main)).unwrap_or_default();
         clusters.extend(others);
         (clusters, refused)
     }
@@ -356,7 +360,7 @@ fn is_server_name(name: &str) -> bool {
 }
 
 /// Checks that a path prefix can precede the paths of an API server. Else returns the problem and the fix.
-fn checked_prefix(prefix: &str) -> Result<(), (String, &'static str)> {
+pub(super) fn checked_prefix(prefix: &str) -> Result<(), (String, &'static str)> {
     const SHAPE: &str = "give a path such as /clusters/prod";
     let Some(path) = prefix.strip_prefix('/') else {
         return Err(("does not begin with /".to_owned(), SHAPE));
