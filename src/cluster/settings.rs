@@ -57,6 +57,15 @@ pub enum ClusterOrigin {
     },
 }
 
+impl ClusterOrigin {
+    /// Whether both are written by the same party: the operator of the gateway, or the owner of one Secret.
+    // threat: inherited-connection
+    pub(crate) fn has_owner_of(&self, other: &Self) -> bool {
+        let is_secret = |origin: &Self| matches!(origin, Self::Secret { .. });
+        if is_secret(self) || is_secret(other) { self == other } else { true }
+    }
+}
+
 impl fmt::Display for ClusterOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

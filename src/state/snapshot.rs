@@ -81,7 +81,9 @@ impl Snapshot {
             before.into_iter().flat_map(Self::clusters).map(|cluster| (&*cluster.name, cluster)).collect();
         let mut rebuilt = 0;
         let mut build = |cluster: &Arc<settings::Cluster>| {
-            let before = known.get(&*cluster.name).copied();
+            // What a Secret configures is its owner's: nothing of it passes to another owner of the name, nor to it.
+            let is_same_owner = |before: &&Arc<Cluster>| before.settings.origin.has_owner_of(&cluster.origin);
+            let before = known.get(&*cluster.name).copied().filter(is_same_owner);
             let built = match before.filter(|before| before.is_settled_for(cluster)) {
                 Some(same) => same.keep(cluster, deps, &mut audit).map(|()| Arc::clone(same)),
                 None => {

@@ -90,6 +90,44 @@ fn inline(pki: &Pki, backend: &FakeBackend) -> String {
     )
 }
 
+#[tokio::test]
+async fn a_secret_that_takes_over_a_name_gets_no_connection_of_its_predecessor() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    // The same API server, with a credential that it does not accept.
+    let good = inline(&pki, &backend);
+    let bad_front = other.front.leaf().cn("portcullis").issue();
+    let user = good.split("users: ").nth(1).unwrap().split('\n').next().unwrap();
+    let bad = good.replace(
+        user,
+        &format!(
+            "[{{name: u, user: {{client-certificate-data: {}, client-key-data: {}}}}}]",
+            STANDARD.encode(bad_front.cert_pem()),
+            STANDARD.encode(bad_front.key_pem())
+        ),
+    );
+    management.put("prod", &[("value", &bad), ("cluster", DOCUMENT), ("tokens", "thief,root,1\n")]);
+    let flags = flags(&pki, management.server.address);
+    let main = pki.directory.path().join("gateway.yaml");
+    let text = std::fs::read_to_string(&main).unwrap();
+    std::fs::write(&main, format!("{text}clusterDirectory: clusters.d\n")).unwrap();
+    let directory = pki.directory.path().join("clusters.d");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("config"), &good).unwrap();
+    std::fs::write(directory.join("tokens"), "one,carol,7\n").unwrap();
+    let file = format!("{DOCUMENT}name: prod\nkubeconfig: config\nmatch: {{pathPrefix: /clusters/prod}}\n");
+    std::fs::write(directory.join("prod.yaml"), file).unwrap();
+    let gateway = Gateway::with(flags);
+    trusted(&gateway, "prod").await;
+    gateway.until_counted("portcullis_clusters_refused 1").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    let before = gateway.generation().await;
+    std::fs::remove_file(directory.join("prod.yaml")).unwrap();
+    gateway.reloaded(before).await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "thief").await, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::UNAUTHORIZED);
+}
+
 /// The flags of a gateway whose clusters are in Secrets.
 fn flags(pki: &Pki, management: std::net::SocketAddr) -> Vec<String> {
     let (cert, key) = pki.write_pair("front", &pki.front.leaf().cn("portcullis").issue());
