@@ -139,9 +139,8 @@ impl Cluster {
             && self.authn.issuers.are_initialized()
     }
 
-    /// Keeps it for another generation, with its audit backends.
+    /// Keeps a cluster with these settings for another generation, with its audit backends.
     pub(crate) fn keep(
-        &self,
         settings: &settings::Cluster,
         deps: &AuthnDeps,
         audit: &mut AuditGeneration,

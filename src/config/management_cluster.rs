@@ -184,8 +184,7 @@ mod tests {
     fn a_secret_names_only_its_own_data() {
         let store = SecretStore::default();
         let data = |text: &str| Arc::new(SecretData([("value".to_owned(), text.as_bytes().to_vec())].into()));
-        store
-            .replace([("a".to_owned(), data("of a")), ("b".to_owned(), data("of b"))].into(), UnixTime::ZERO);
+        store.replace(String::new(), [("a".to_owned(), data("of a")), ("b".to_owned(), data("of b"))].into());
         let home = directory("a");
         let cases = [
             ("value", Some("of a")),

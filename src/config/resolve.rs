@@ -61,7 +61,9 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<Resolved
     let (clusters, mut refused) = resolver.clusters(sections, flags, management.as_deref());
     for cluster in &mut refused {
         // Errors of what it inherits.
-        file.iter().for_each(|file| file.locate(&mut cluster.errors));
+        if let Some(file) = &file {
+            file.locate(&mut cluster.errors);
+        }
     }
     resolver.warnings.extend(resolver.inputs.warnings());
     let operation = sections.map(|file| file.below("operation", &file.values.operation));

@@ -106,11 +106,10 @@ pub(crate) fn first_snapshot(
 
 fn log_refused(RefusedCluster { origin, in_force, errors }: &RefusedCluster) {
     let errors = ConfigErrors(errors.clone());
-    match in_force {
-        Some(cluster) => {
-            error!(cluster, %origin, "the cluster is not changed, its old configuration stays: {errors}")
-        }
-        None => error!(%origin, "the cluster is not served: {errors}"),
+    if let Some(cluster) = in_force {
+        error!(cluster, %origin, "the cluster is not changed, its old configuration stays: {errors}");
+    } else {
+        error!(%origin, "the cluster is not served: {errors}");
     }
 }
 

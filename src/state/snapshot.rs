@@ -84,13 +84,12 @@ impl Snapshot {
             // What a Secret configures is its owner's: nothing of it passes to another owner of the name, nor to it.
             let is_same_owner = |before: &&Arc<Cluster>| before.settings.origin.has_owner_of(&cluster.origin);
             let before = known.get(&*cluster.name).copied().filter(is_same_owner);
-            let built = match before.filter(|before| before.is_settled_for(cluster)) {
-                Some(same) => same.keep(cluster, deps, &mut audit).map(|()| Arc::clone(same)),
-                None => {
-                    rebuilt += 1;
-                    let before = before.map(AsRef::as_ref);
-                    Cluster::build(cluster, &serving.provider, before, deps, &mut audit).map(Arc::new)
-                }
+            let built = if let Some(same) = before.filter(|before| before.is_settled_for(cluster)) {
+                Cluster::keep(cluster, deps, &mut audit).map(|()| Arc::clone(same))
+            } else {
+                rebuilt += 1;
+                let before = before.map(AsRef::as_ref);
+                Cluster::build(cluster, &serving.provider, before, deps, &mut audit).map(Arc::new)
             };
             let (name, origin) = (&cluster.name, &cluster.origin);
             let failed =
