@@ -43,6 +43,8 @@ pub(crate) struct Backend {
     authorization: Option<HeaderValue>,
     /// The headers beside the standard ones from which the API servers read identities, as configured or discovered.
     pub(crate) identity_headers: ArcSwapOption<RequestHeaderNames>,
+    /// The version of its API servers, as one of them said last.
+    server_version: ArcSwapOption<String>,
     /// Whether a request was refused for lack of a usable endpoint since a self-check last passed.
     is_unavailable: AtomicBool,
 }
@@ -78,6 +80,7 @@ impl Backend {
                 .map_err(|_| general(&format!("{} is not a valid host and port", first.address)))?,
             authorization,
             identity_headers: ArcSwapOption::from_pointee(settings.identity_headers.clone()),
+            server_version: ArcSwapOption::empty(),
             is_unavailable: AtomicBool::new(false),
             settings: settings.clone(),
         })
@@ -104,6 +107,23 @@ impl Backend {
         self.identity_headers.rcu(|known| {
             Some(Arc::new(known.as_ref().map_or_else(|| published.clone(), |known| known.union(published))))
         });
+    }
+
+    /// The version of its API servers, if known.
+    pub(crate) fn server_version(&self) -> Option<String> {
+        self.server_version.load().as_deref().cloned()
+    }
+
+    /// Records the version that an API server has reported.
+    pub(crate) fn learn_server_version(&self, version: String) {
+        self.server_version.store(Some(Arc::new(version)));
+    }
+
+    /// The common name of the gateway's client certificate, and the end of its validity.
+    pub(crate) fn client_certificate_end(&self) -> Option<(&str, i64)> {
+        let (name, _) = self.endpoints.first()?.gateway_certificate()?;
+        let leaf = self.settings.client_certificate.as_ref()?.certificates().first()?;
+        Some((name, leaf.not_after))
     }
 
     /// The endpoints, in the order of the configuration.

@@ -8,6 +8,7 @@ mod certs;
 mod check;
 mod cluster;
 mod cluster_info;
+mod clusters;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;
@@ -62,6 +63,11 @@ enum Command {
     /// configuration is invalid.
     #[command(after_help = admit::EXAMPLE)]
     Admit(Box<admit::AdmitFlags>),
+    /// Print the clusters of a running gateway: health, endpoints, requests in progress and errors.
+    ///
+    /// Reads them from the gateway's metrics port. Exits 1 if it cannot be read.
+    #[command(after_help = clusters::EXAMPLE)]
+    Clusters(clusters::ClustersFlags),
     /// Manage bootstrap tokens, with which nodes join a cluster.
     ///
     /// A token is a public ID of six characters, a dot and a secret of sixteen, stored in a Secret in kube-system.
@@ -125,6 +131,7 @@ impl Cli {
             Command::Check(flags) => check::run(&flags),
             Command::Explain(flags) => explain::run(&flags),
             Command::Admit(flags) => admit::run(&flags),
+            Command::Clusters(flags) => clusters::run(&flags),
             Command::Token(command) => token::run(&command),
             Command::ClusterInfo(command) => cluster_info::run(&command),
             Command::Certs(command) => command.run(),

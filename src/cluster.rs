@@ -3,6 +3,7 @@
 //! Every decision about a request uses the one `Cluster` that it was routed to. No part of one cluster may be used
 //! for another.
 
+pub(crate) mod activity;
 pub(crate) mod authenticators;
 pub(crate) mod jwt_issuers;
 pub(crate) mod router;
@@ -22,6 +23,7 @@ use crate::backend::{self, Backend};
 use crate::controllers::ClusterControllers;
 use crate::limits::ClusterLimiter;
 use crate::limits::settings::LimitSettings;
+use activity::ClusterActivity;
 use authenticators::{AuthnDeps, ClusterAuthn};
 
 /// One cluster of one generation of the configuration.
@@ -30,6 +32,8 @@ use authenticators::{AuthnDeps, ClusterAuthn};
 pub(crate) struct Cluster {
     /// The name in logs, metrics and health checks.
     pub(crate) name: String,
+    /// The settings that it was built from.
+    pub(crate) settings: Arc<settings::Cluster>,
     /// How clients are authenticated.
     pub(crate) authn: ClusterAuthn,
     /// The gateway's own authorizers; `None`: the backend alone decides.
@@ -44,6 +48,8 @@ pub(crate) struct Cluster {
     pub(crate) limits: LimitSettings,
     /// The requests in flight, of every generation.
     pub(crate) limiter: Arc<ClusterLimiter>,
+    /// The requests in progress, of every generation.
+    pub(crate) activity: Arc<ClusterActivity>,
     /// Where requests go.
     pub(crate) backend: Arc<Backend>,
     /// The backend with new settings; it replaces `backend` once one of its endpoints has passed the self-check.
@@ -70,13 +76,14 @@ impl Cluster {
     /// Builds a cluster. Keeps watches, keys and connections of `before`, the same cluster in the previous generation,
     /// where the settings they depend on are the same.
     pub(crate) fn build(
-        settings: &settings::Cluster,
+        settings: &Arc<settings::Cluster>,
         provider: &Arc<CryptoProvider>,
         before: Option<&Self>,
         deps: &AuthnDeps,
         audit: &mut AuditGeneration,
     ) -> Result<Self, ClusterError> {
-        let settings::Cluster { name, authentication, backend, impersonation, controllers, .. } = settings;
+        let all = settings;
+        let settings::Cluster { name, authentication, backend, impersonation, controllers, .. } = &**settings;
         let authorizer = match &settings.authorization {
             None => None,
             Some(authorization) => {
@@ -102,14 +109,7 @@ impl Cluster {
                 Some(Arc::new(ClusterAdmission::build(admission, authorizers, &place, before)?))
             }
         };
-        let audit = match &settings.audit {
-            None => None,
-            Some(audited) => {
-                let is_one_of_several = !matches!(settings.routes, settings::Routes::Everything);
-                let name = is_one_of_several.then(|| name.as_str().into());
-                Some(Arc::new(audit.open(audited, name, &deps.provider)?))
-            }
-        };
+        let audit = open_audit(settings, deps, audit)?.map(Arc::new);
         let controllers = controllers.as_ref().map(|settings| ClusterControllers {
             cluster: name.as_str().into(),
             backend: Arc::clone(&backend),
@@ -117,6 +117,7 @@ impl Cluster {
         });
         Ok(Self {
             name: name.clone(),
+            settings: Arc::clone(all),
             authn,
             authorizer,
             impersonator,
@@ -124,16 +125,45 @@ impl Cluster {
             audit,
             limits: settings.limits,
             limiter: deps.limiters.of(name),
+            activity: before.map(|before| Arc::clone(&before.activity)).unwrap_or_default(),
             backend,
             pending_backend,
             controllers,
         })
     }
 
+    /// Whether building it again from `settings` would give the same.
+    pub(crate) fn is_settled_for(&self, settings: &Arc<settings::Cluster>) -> bool {
+        Arc::ptr_eq(&self.settings, settings)
+            && self.pending_backend.is_none()
+            && self.authn.issuers.are_initialized()
+    }
+
+    /// Keeps a cluster with these settings for another generation, with its audit backends.
+    pub(crate) fn keep(
+        settings: &settings::Cluster,
+        deps: &AuthnDeps,
+        audit: &mut AuditGeneration,
+    ) -> Result<(), ClusterError> {
+        open_audit(settings, deps, audit).map(drop).map_err(ClusterError::from)
+    }
+
     /// The backend in force and the pending one.
     pub(crate) fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
         std::iter::once(&self.backend).chain(&self.pending_backend)
     }
+}
+
+/// The audit of a cluster, if it is audited.
+fn open_audit(
+    settings: &settings::Cluster,
+    deps: &AuthnDeps,
+    audit: &mut AuditGeneration,
+) -> Result<Option<ClusterAudit>, AuditError> {
+    let Some(audited) = &settings.audit else { return Ok(None) };
+    let is_one_of_several = !matches!(settings.routes, settings::Routes::Everything);
+    let name = is_one_of_several.then(|| settings.name.as_str().into());
+    audit.open(audited, name, &deps.provider).map(Some)
 }
 
 /// The backend in force and the pending one. A trusted backend stays in force until the new one is trusted, so that a

@@ -19,18 +19,20 @@ pub use crate::authz::settings::{
 };
 pub use crate::backend::settings::Backend as BackendSettings;
 pub use crate::clock::{Clock, UnixTime};
+pub use crate::config::cluster_files::RefusedCluster;
 pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
     LimitFlags, MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
 pub use crate::config::inputs::ConfigInputs;
+pub use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, SecretStore};
 pub use crate::config::resolve::{
     ResolvedConfig, admission_configuration_errors, authorization_configuration_error, resolve,
     webhook_manifest, webhook_request,
 };
 pub use crate::config::sections::key_of;
-pub use crate::config::settings::{Cluster as ClusterSettings, Routes, Settings};
+pub use crate::config::settings::{Cluster as ClusterSettings, ClusterOrigin, Routes, Settings};
 pub use crate::config::source::ConfigSource;
 #[cfg(feature = "dev")]
 pub use crate::dev::{Dev, DevError, DevOptions};

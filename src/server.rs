@@ -1,7 +1,9 @@
 //! The life of the server, top to bottom: build the snapshot, bind, start the threads, serve, shut down.
 
 mod admin;
+pub(crate) mod cluster_status;
 mod controllers;
+mod management;
 pub(crate) mod self_check;
 mod shutdown;
 
@@ -19,6 +21,7 @@ use tracing::{error, info};
 
 use admin::AdminServer;
 use controllers::ControllerRunner;
+use management::{ManagementWatch, SecretReader};
 use self_check::SelfCheck;
 pub(crate) use shutdown::ForceShutdown;
 use shutdown::{ShutdownEvents, ShutdownHandles};
@@ -38,9 +41,9 @@ use crate::listener::{
 use crate::metrics::Metrics;
 use crate::pipeline::health::HealthChecks;
 use crate::pipeline::{Gateway, LogThrottle};
-use crate::state::reload::Reloader;
+use crate::state::Live;
+use crate::state::reload::{Reloader, first_snapshot};
 use crate::state::snapshot::SnapshotError;
-use crate::state::{Live, Snapshot};
 use crate::sync::lock;
 use crate::tasks::{RuntimeThread, Supervisor};
 
@@ -121,7 +124,7 @@ struct ProcessState {
 impl Server {
     /// Binds, starts the threads and serves `settings`, which were resolved from `source`. The port is open when this
     /// returns.
-    pub fn start(settings: &Settings, source: ConfigSource) -> Result<Self, StartError> {
+    pub fn start(settings: &Settings, mut source: ConfigSource) -> Result<Self, StartError> {
         raise_file_limit();
         let (phase, shutdown) = shutdown_signals();
         let metrics = Arc::new(Metrics::new());
@@ -132,7 +135,8 @@ impl Server {
         let audit = Arc::new(Audit::new(&metrics, &clock, runtime));
         let deps =
             AuthnDeps::new(start("tokens")?, start("reviews")?, Arc::clone(&metrics), Arc::clone(&audit));
-        let live = Live::new(Snapshot::build(settings, None, &deps)?, Arc::clone(&deps.reload));
+        let snapshot = first_snapshot(settings, &mut source, &deps)?;
+        let live = Live::new(snapshot, Arc::clone(&deps.reload));
         let (listener, metrics_listener) = bind(settings)?;
         let address = listener.address();
         let metrics_address = metrics_listener.as_ref().map(Listener::address);
@@ -279,6 +283,9 @@ impl ProcessState {
     fn start_control(&self, reloader: Reloader) -> io::Result<JoinHandle<()>> {
         let self_check = SelfCheck::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
+        let Self { live, clock, .. } = self.clone();
+        let management =
+            ManagementWatch { live, reader: SecretReader { metrics: Arc::clone(&metrics), clock } };
         RuntimeThread::new()?.start("control", async move || {
             let supervisor = Supervisor {
                 cluster: None,
@@ -289,6 +296,7 @@ impl ProcessState {
             tokio::select! {
                 () = supervisor.run("reload", || reloader.run()) => {}
                 () = supervisor.run("self-check", || self_check.run()) => {}
+                () = supervisor.run("management cluster", || management.run()) => {}
                 () = aborted(phase) => {}
             }
         })
@@ -319,8 +327,8 @@ impl ProcessState {
 
     /// Starts the thread of the admin listener.
     fn start_admin(&self, listener: Listener) -> io::Result<()> {
-        let Self { metrics, health, shutdown, .. } = self.clone();
-        admin::start(listener, AdminServer { metrics, health }, shutdown.phase)
+        let Self { metrics, health, live, shutdown, .. } = self.clone();
+        admin::start(listener, AdminServer { metrics, health, live }, shutdown.phase)
     }
 
     /// Starts the thread that accepts connections. It sends the workers to the receiver when it stops.

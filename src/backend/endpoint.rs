@@ -55,6 +55,8 @@ struct EndpointHealth {
     failure: Mutex<Option<ConnectFailure>>,
     /// Whether the first self-check has ended, with whatever result.
     checked: AtomicBool,
+    /// Why the last self-check has not passed, if so.
+    check_error: Mutex<Option<String>>,
 }
 
 /// A failed connection attempt.
@@ -243,6 +245,16 @@ impl Endpoint {
     /// Records that a self-check has ended.
     pub(crate) fn set_checked(&self) {
         self.health.checked.store(true, Ordering::Release);
+    }
+
+    /// Why the last self-check has not passed; `None` if it has.
+    pub(crate) fn check_error(&self) -> Option<String> {
+        lock(&self.health.check_error).clone()
+    }
+
+    /// Records why a self-check has not passed.
+    pub(crate) fn set_check_error(&self, error: Option<String>) {
+        *lock(&self.health.check_error) = error;
     }
 
     /// Requests a self-check: a connection ended, or a response suggests that the endpoint refuses the gateway.

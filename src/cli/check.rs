@@ -5,6 +5,7 @@ mod audit;
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
@@ -20,10 +21,10 @@ use crate::authz::settings::{AuthorizationWebhook, AuthorizerSettings, FailurePo
 use crate::backend::settings::Endpoint;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::settings::{Cluster, Routes};
-use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
 use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::{ResolvedConfig, resolve};
+use crate::config::{ConfigError, ConfigErrors};
 use crate::controllers::settings::SignerSettings;
 use crate::go::rfc3339;
 use crate::limits::settings::LimitSettings;
@@ -185,6 +186,14 @@ struct CheckErrors<'a> {
 
 pub(super) fn run(flags: &CheckFlags) -> ExitCode {
     let resolved = match resolve(&flags.serve, &mut ConfigInputs::default()) {
+        // Also what `serve` would leave out.
+        Ok(resolved) if resolved.refused.is_empty() => Ok(resolved),
+        Ok(resolved) => {
+            Err(ConfigErrors(resolved.refused.into_iter().flat_map(|refused| refused.errors).collect()))
+        }
+        Err(errors) => Err(errors),
+    };
+    let resolved = match resolved {
         Ok(resolved) => resolved,
         Err(errors) => {
             if let Some(text) = flags.output.rendered(&CheckErrors { errors: &errors.0 }) {
@@ -212,7 +221,7 @@ pub(super) fn print(text: &str) -> ExitCode {
 
 impl CheckReport {
     fn of(resolved: ResolvedConfig) -> Self {
-        let ResolvedConfig { settings, warnings } = resolved;
+        let ResolvedConfig { settings, warnings, .. } = resolved;
         Self {
             serving: format!("https://{}", settings.serving.address),
             metrics: match settings.operation.metrics {
@@ -220,7 +229,12 @@ impl CheckReport {
                 MetricsAddress::Off => None,
             },
             request_timeout_seconds: settings.operation.request_timeout.as_secs(),
-            clusters: settings.clusters.into_iter().map(ClusterReport::of).collect(),
+            clusters: settings
+                .clusters
+                .into_iter()
+                .map(Arc::unwrap_or_clone)
+                .map(ClusterReport::of)
+                .collect(),
             warnings,
         }
     }
@@ -251,6 +265,7 @@ impl ClusterReport {
     fn of(cluster: Cluster) -> Self {
         let Cluster {
             name,
+            origin: _,
             routes,
             authentication,
             backend,

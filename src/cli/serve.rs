@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use super::{failed, misconfigured};
+use crate::config::ConfigErrors;
 use crate::config::flags::ServeFlags;
 use crate::config::source::ConfigSource;
 use crate::server::Server;
@@ -46,6 +47,11 @@ where
 pub(super) fn start(flags: &ServeFlags) -> Result<Server, ExitCode> {
     let mut source = ConfigSource::new(flags.clone());
     let resolved = source.load().map_err(|errors| misconfigured(&errors))?;
+    if resolved.settings.clusters.is_empty() && !resolved.refused.is_empty() {
+        // Nothing could be served: then a mistake is better told at once.
+        let errors = resolved.refused.into_iter().flat_map(|refused| refused.errors).collect();
+        return Err(misconfigured(&ConfigErrors(errors)));
+    }
     let operation = &resolved.settings.operation;
     telemetry::init(operation.verbosity, operation.log_format);
     for warning in &resolved.warnings {

@@ -1,5 +1,7 @@
 //! The validated settings of one cluster.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::admission::settings::AdmissionSettings;
@@ -16,6 +18,8 @@ use crate::limits::settings::LimitSettings;
 pub struct Cluster {
     /// The unique name in logs, metrics and health checks.
     pub name: String,
+    /// What configures it.
+    pub origin: ClusterOrigin,
     /// Which requests are for it.
     pub routes: Routes,
     /// How its clients are authenticated.
@@ -34,6 +38,42 @@ pub struct Cluster {
     pub limits: LimitSettings,
     /// The controllers that run for it, if any.
     pub controllers: Option<Arc<ControllerSettings>>,
+}
+
+/// What configures a cluster. The configuration file is valid as a whole or refused; every other origin by itself.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ClusterOrigin {
+    /// The command line or the configuration file.
+    Configuration,
+    /// A file of the cluster directory.
+    File(PathBuf),
+    /// A Secret of the management cluster.
+    Secret {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl ClusterOrigin {
+    /// Whether both are written by the same party: the operator of the gateway, or the owner of one Secret.
+    // threat: inherited-connection
+    pub(crate) fn has_owner_of(&self, other: &Self) -> bool {
+        let is_secret = |origin: &Self| matches!(origin, Self::Secret { .. });
+        if is_secret(self) || is_secret(other) { self == other } else { true }
+    }
+}
+
+impl fmt::Display for ClusterOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Configuration => f.write_str("configuration"),
+            Self::File(file) => write!(f, "{}", file.display()),
+            Self::Secret { namespace, name } => write!(f, "Secret {namespace}/{name}"),
+        }
+    }
 }
 
 /// Which requests are for a cluster.

@@ -52,6 +52,12 @@ pub(super) struct FileSections {
     pub(super) controller_manager: Map<String, Value>,
     #[arg(skip)]
     pub(super) clusters: Vec<Map<String, Value>>,
+    /// A directory with one cluster in each file.
+    #[arg(skip)]
+    pub(super) cluster_directory: Option<PathBuf>,
+    /// A management cluster, whose Secrets are clusters.
+    #[arg(skip)]
+    pub(super) management_cluster: Option<Map<String, Value>>,
     #[arg(skip)]
     pub(super) operation: Map<String, Value>,
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest;
 
+use super::cluster_files::{ClusterFiles, Recording};
 use super::kubeconfig::{ExecPlugin, PluginCache, PluginCredential, PluginError};
+use super::management_cluster::{SecretStore, is_in_secret};
 use super::manifest_files;
 use crate::clock::{Clock, UnixTime};
 use crate::input_file::{self, ReadFileError};
@@ -19,14 +21,25 @@ use crate::pki::issuance::authority::CertificateAuthority;
 /// Compares content, not time stamps: the kubelet updates a mounted Secret by swapping a symbolic link.
 #[derive(Debug, Clone)]
 pub struct ConfigInputs {
-    files: BTreeMap<PathBuf, Option<[u8; digest::SHA256_OUTPUT_LEN]>>,
+    files: BTreeMap<PathBuf, Option<FileDigest>>,
     /// The manifests in each folder; `None` if it is unreadable.
     folders: BTreeMap<PathBuf, Option<Vec<PathBuf>>>,
     plugins: PluginCache,
     authorities: BTreeMap<Vec<u8>, CachedAuthority>,
     warnings: Vec<String>,
+    /// What was read since [`Self::record`].
+    recording: Option<Recording>,
+    /// The clusters of the cluster directory.
+    pub(super) cluster_files: ClusterFiles,
+    /// The Secrets of the management cluster.
+    secrets: Arc<SecretStore>,
+    /// The names of the Secrets that were read, if there is a management cluster.
+    secret_names: Option<(String, Vec<String>)>,
     clock: Clock,
 }
+
+/// The digest of a file's content.
+pub(super) type FileDigest = [u8; digest::SHA256_OUTPUT_LEN];
 
 /// An authority, and whether the last load used it.
 #[derive(Debug, Clone)]
@@ -50,6 +63,10 @@ impl ConfigInputs {
             plugins: PluginCache::default(),
             authorities: BTreeMap::new(),
             warnings: Vec::new(),
+            recording: None,
+            cluster_files: ClusterFiles::default(),
+            secrets: Arc::default(),
+            secret_names: None,
             clock,
         }
     }
@@ -58,6 +75,7 @@ impl ConfigInputs {
     pub(super) fn begin(&mut self) {
         self.files.clear();
         self.folders.clear();
+        self.secret_names = None;
         self.plugins.begin();
         self.authorities.retain(|_, held| std::mem::take(&mut held.used));
         self.warnings.clear();
@@ -65,9 +83,13 @@ impl ConfigInputs {
 
     /// Reads a file and records the digest of its content.
     pub fn read(&mut self, file: &Path) -> Result<Vec<u8>, ReadFileError> {
-        let content = input_file::read(file);
+        let content = self.content(file);
         // Keeps the first digest: if the file changed between two reads of one load, `changed` must report it.
-        self.files.entry(file.to_owned()).or_insert_with(|| content.as_deref().ok().map(digest_of));
+        let digest =
+            *self.files.entry(file.to_owned()).or_insert_with(|| content.as_deref().ok().map(digest_of));
+        if let Some(recording) = &mut self.recording {
+            recording.files.entry(file.to_owned()).or_insert(digest);
+        }
         content
     }
 
@@ -75,12 +97,16 @@ impl ConfigInputs {
     pub(super) fn manifests(&mut self, folder: &Path) -> std::io::Result<Vec<PathBuf>> {
         let files = manifest_files::in_folder(folder);
         let seen = files.as_ref().ok().cloned();
+        if let Some(recording) = &mut self.recording {
+            recording.folders.entry(folder.to_owned()).or_insert_with(|| seen.clone());
+        }
         self.folders.entry(folder.to_owned()).or_insert(seen);
         files
     }
 
     /// The credential of an exec plugin. Runs the plugin only if no credential is cached, or if it is due.
     pub(super) fn credential(&mut self, plugin: &ExecPlugin) -> Result<PluginCredential, PluginError> {
+        self.note_volatile();
         self.plugins.credential(plugin, &self.clock)
     }
 
@@ -90,6 +116,7 @@ impl ConfigInputs {
         digest: &[u8],
         make: impl FnOnce() -> Result<CertificateAuthority, E>,
     ) -> Result<Arc<CertificateAuthority>, E> {
+        self.note_volatile();
         if let Some(held) = self.authorities.get_mut(digest) {
             held.used = true;
             return Ok(Arc::clone(&held.authority));
@@ -98,6 +125,71 @@ impl ConfigInputs {
         let held = CachedAuthority { authority: Arc::clone(&authority), used: true };
         self.authorities.insert(digest.to_vec(), held);
         Ok(authority)
+    }
+
+    /// Records what is read until [`Self::recorded`].
+    pub(super) fn record(&mut self) {
+        self.recording = Some(Recording { warnings_before: self.warnings.len(), ..Recording::default() });
+    }
+
+    /// What was read since [`Self::record`].
+    pub(super) fn recorded(&mut self) -> Recording {
+        let mut recording = self.recording.take().unwrap_or_default();
+        recording.warnings.extend(self.warnings.iter().skip(recording.warnings_before).cloned());
+        recording
+    }
+
+    /// Whether reading again all that was recorded would give the same. If so, it counts as read by this load.
+    pub(super) fn replay(&mut self, recording: &Recording) -> bool {
+        let same_files = recording.files.iter().all(|(file, before)| self.digest_now(file) == *before);
+        let same_folders = recording
+            .folders
+            .iter()
+            .all(|(folder, before)| manifest_files::in_folder(folder).ok() == *before);
+        let is_same = !recording.is_volatile && same_files && same_folders;
+        if is_same {
+            for (file, digest) in &recording.files {
+                self.files.entry(file.clone()).or_insert(*digest);
+            }
+            for (folder, files) in &recording.folders {
+                self.folders.entry(folder.clone()).or_insert_with(|| files.clone());
+            }
+            self.warnings.extend(recording.warnings.iter().cloned());
+        }
+        is_same
+    }
+
+    /// The result depends on more than files: on the time, or on a program.
+    fn note_volatile(&mut self) {
+        if let Some(recording) = &mut self.recording {
+            recording.is_volatile = true;
+        }
+    }
+
+    /// The content of a file, or of data of a Secret.
+    // threat: secret-names-file
+    fn content(&self, file: &Path) -> Result<Vec<u8>, ReadFileError> {
+        if is_in_secret(file) {
+            let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "the Secret has no such key");
+            return self.secrets.read(file).ok_or_else(missing).map_err(ReadFileError::Io);
+        }
+        input_file::read(file)
+    }
+
+    fn digest_now(&self, file: &Path) -> Option<FileDigest> {
+        self.content(file).ok().as_deref().map(digest_of)
+    }
+
+    /// The Secrets of the management cluster.
+    pub(super) fn secrets(&self) -> &Arc<SecretStore> {
+        &self.secrets
+    }
+
+    /// The names of the Secrets of a scope. Records them, so that a Secret that appears is a change.
+    pub(super) fn secret_names(&mut self, scope: String) -> Vec<String> {
+        let names = self.secrets.names(&scope);
+        self.secret_names = Some((scope, names.clone()));
+        names
     }
 
     /// The current time.
@@ -117,10 +209,9 @@ impl ConfigInputs {
 
     /// Whether the content of any file, or the manifests in any folder, have changed.
     pub fn changed(&self) -> bool {
-        self.files.iter().any(|(file, before)| {
-            let now = input_file::read(file).ok();
-            now.as_deref().map(digest_of) != *before
-        }) || self.folders.iter().any(|(folder, before)| manifest_files::in_folder(folder).ok() != *before)
+        self.files.iter().any(|(file, before)| self.digest_now(file) != *before)
+            || self.folders.iter().any(|(folder, before)| manifest_files::in_folder(folder).ok() != *before)
+            || self.secret_names.as_ref().is_some_and(|(scope, names)| *names != self.secrets.names(scope))
     }
 
     /// When to load the configuration again although no file has changed, because a credential expires.
@@ -135,7 +226,7 @@ impl ConfigInputs {
     }
 }
 
-fn digest_of(content: &[u8]) -> [u8; digest::SHA256_OUTPUT_LEN] {
+fn digest_of(content: &[u8]) -> FileDigest {
     let digest = digest::digest(&digest::SHA256, content);
     digest.as_ref().try_into().unwrap_or_default()
 }

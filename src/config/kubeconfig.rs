@@ -22,6 +22,7 @@ use rustls_pki_types::ServerName;
 
 use super::error::ConfigError;
 use super::inputs::ConfigInputs;
+use super::management_cluster::{below, is_in_secret};
 use super::validity;
 use crate::backend::settings::{Backend, Endpoint, HostPort, TrustedRoots};
 use crate::input_file::ReadFileError;
@@ -312,7 +313,7 @@ impl KubeconfigReader<'_> {
     /// Resolves a path of the kubeconfig against its directory.
     // client-go: tools/clientcmd/loader.go, ResolveLocalPaths
     fn path(&self, given: &str) -> PathBuf {
-        self.file.parent().unwrap_or(Path::new("")).join(given)
+        below(self.file.parent().unwrap_or(Path::new("")), Path::new(given))
     }
 }
 

@@ -5,9 +5,11 @@ mod admission;
 mod audit;
 mod authentication;
 mod authorization;
+mod cluster_files;
 mod clusters;
 mod controllers;
 mod limits;
+mod management_cluster;
 mod serving;
 
 use std::path::Path;
@@ -17,6 +19,7 @@ use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::cluster_files::RefusedCluster;
 use super::error::{ConfigError, ConfigErrors};
 use super::file::GatewayFile;
 use super::flags::{MetricsAddress, OperationFlags, ServeFlags};
@@ -28,6 +31,7 @@ use crate::go::duration::parse_duration;
 use crate::pki::x509::certificate::Certificate;
 pub use admission::compared::{admission_configuration_errors, webhook_manifest, webhook_request};
 pub use authorization::compared::authorization_configuration_error;
+pub(super) use controllers::Tenant;
 pub(crate) use controllers::{SignerProfile, signer_profiles};
 
 /// The settings and the warnings about them.
@@ -37,6 +41,8 @@ pub struct ResolvedConfig {
     pub settings: Settings,
     /// Warnings, which `check` prints and `serve` logs.
     pub warnings: Vec<String>,
+    /// The clusters whose own file is refused. They keep their earlier state, and all others are as configured.
+    pub refused: Vec<RefusedCluster>,
 }
 
 /// Validates the command line and the configuration file, and reads every file they name. Records the files in
@@ -51,7 +57,14 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<Resolved
     let serving = sections.map(|file| file.below("serving", &file.values.serving));
     let serving = resolver.section([serving, Some(flags.serving.layer())]);
     let serving = serving.and_then(|given| resolver.serving(&given));
-    let clusters = resolver.clusters(sections, flags);
+    let management = resolver.management_cluster(sections);
+    let (clusters, mut refused) = resolver.clusters(sections, flags, management.as_deref());
+    for cluster in &mut refused {
+        // Errors of what it inherits.
+        if let Some(file) = &file {
+            file.locate(&mut cluster.errors);
+        }
+    }
     resolver.warnings.extend(resolver.inputs.warnings());
     let operation = sections.map(|file| file.below("operation", &file.values.operation));
     let operation = resolver.section([operation, Some(flags.operation.layer())]);
@@ -60,8 +73,8 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<Resolved
     let mut errors = resolver.into_errors();
     match (serving, operation) {
         (Some(serving), Some(operation)) if errors.is_empty() => {
-            let settings = Settings { serving, clusters, operation };
-            Ok(ResolvedConfig { settings, warnings: without_duplicates(warnings) })
+            let settings = Settings { serving, clusters, management, operation };
+            Ok(ResolvedConfig { settings, warnings: without_duplicates(warnings), refused })
         }
         _ => {
             if let Some(file) = file {

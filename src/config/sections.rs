@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::error::ConfigError;
+use super::management_cluster::below;
 use advice::{meaning, plain, suggestion};
 
 /// The acronyms that keys write in capitals, except at their beginning.
@@ -143,7 +144,7 @@ pub(super) struct KeyLocation {
 impl KeyLocation {
     /// Resolves a path against the directory of the configuration file, or against the working directory for a flag.
     pub(super) fn path(&self, given: &Path) -> PathBuf {
-        self.directory.join(given)
+        below(&self.directory, given)
     }
 }
 
@@ -309,6 +310,7 @@ mod tests {
         AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys,
         ControllerFlags, LimitFlags, MatchKeys, OperationFlags, ServingFlags, SignerProfileKeys,
     };
+    use crate::config::management_cluster::ManagementClusterKeys;
 
     /// `clap` and `serde` agree on the name of every value. `without_flag` are the keys without a flag.
     fn keys_are_those_of_flags<T: Args + Serialize + DeserializeOwned>(without_flag: &[&str]) {
@@ -343,6 +345,7 @@ mod tests {
             "match",
         ]);
         keys_are_those_of_flags::<MatchKeys>(&[]);
+        keys_are_those_of_flags::<ManagementClusterKeys>(&[]);
         keys_are_those_of_flags::<ControllerFlags>(&[]);
         keys_are_those_of_flags::<SignerProfileKeys>(&[]);
         keys_are_those_of_flags::<OperationFlags>(&[]);

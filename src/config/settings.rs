@@ -1,9 +1,11 @@
 //! The validated configuration: values that were read, parsed and checked against each other.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
-pub use crate::cluster::settings::{Cluster, Routes};
+use super::management_cluster::ManagementSettings;
+pub use crate::cluster::settings::{Cluster, ClusterOrigin, Routes};
 pub(crate) use crate::listener::settings::ServingSettings;
 
 /// The settings of the gateway.
@@ -12,8 +14,11 @@ pub(crate) use crate::listener::settings::ServingSettings;
 pub struct Settings {
     /// How clients reach the gateway.
     pub serving: ServingSettings,
-    /// The clusters behind the gateway; at least one.
-    pub clusters: Vec<Cluster>,
+    /// The clusters behind the gateway; at least one, unless they may come and go. An unchanged cluster is the same
+    /// value after a reload.
+    pub clusters: Vec<Arc<Cluster>>,
+    /// The management cluster, whose Secrets are clusters.
+    pub management: Option<Arc<ManagementSettings>>,
     /// How the gateway runs.
     pub operation: Operation,
 }

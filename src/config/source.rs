@@ -1,9 +1,11 @@
 //! The source of a configuration, which is read again whenever it may have changed.
 
-use super::ConfigErrors;
+use super::cluster_files::RefusedCluster;
 use super::flags::ServeFlags;
 use super::inputs::ConfigInputs;
 use super::resolve::{ResolvedConfig, resolve};
+use super::settings::ClusterOrigin;
+use super::{ConfigError, ConfigErrors};
 
 /// The command line, and the inputs read when it was last resolved.
 #[derive(Debug, Clone)]
@@ -12,20 +14,49 @@ pub struct ConfigSource {
     inputs: ConfigInputs,
     /// The warnings of the last valid configuration.
     warned: Vec<String>,
+    /// The refused clusters of the last valid configuration.
+    refused: Vec<RefusedCluster>,
 }
 
 impl ConfigSource {
     /// The configuration that these flags describe. Reads nothing yet.
     pub fn new(flags: ServeFlags) -> Self {
-        Self { flags, inputs: ConfigInputs::default(), warned: Vec::new() }
+        Self { flags, inputs: ConfigInputs::default(), warned: Vec::new(), refused: Vec::new() }
     }
 
     /// Reads and validates the configuration. Omits the warnings that the previous call returned.
     pub fn load(&mut self) -> Result<ResolvedConfig, ConfigErrors> {
         let mut resolved = resolve(&self.flags, &mut self.inputs)?;
+        self.refused.clone_from(&resolved.refused);
         let before = std::mem::replace(&mut self.warned, resolved.warnings.clone());
         resolved.warnings.retain(|warning| !before.contains(warning));
         Ok(resolved)
+    }
+
+    /// The configuration that was loaded last is in force.
+    pub fn commit(&mut self) {
+        self.inputs.cluster_files.commit();
+    }
+
+    /// Refuses a cluster that was loaded last, until one of its files changes. Returns `false` for a cluster of the
+    /// configuration file, which is refused with all others.
+    pub(crate) fn reject(&mut self, origin: &ClusterOrigin, problem: &str) -> bool {
+        let error = match origin {
+            ClusterOrigin::Configuration => return false,
+            ClusterOrigin::File(file) => ConfigError::new("clusterDirectory", problem).in_file(file),
+            ClusterOrigin::Secret { .. } => ConfigError::new("managementCluster", problem),
+        };
+        self.inputs.cluster_files.reject(origin, error.fix("correct the configuration of the cluster"))
+    }
+
+    /// The clusters that the last valid load refuses.
+    pub(crate) fn refused(&self) -> &[RefusedCluster] {
+        &self.refused
+    }
+
+    /// The clusters of the cluster directory that were resolved anew by the last load; the others had not changed.
+    pub fn resolved_clusters(&self) -> usize {
+        self.inputs.cluster_files.resolved
     }
 
     /// Whether [`load`](Self::load) may return another result than the last time.

@@ -1,6 +1,6 @@
 //! Metrics of configuration reloads.
 
-use prometheus::{IntCounterVec, IntGauge};
+use prometheus::{IntCounter, IntCounterVec, IntGauge};
 
 use super::registrar::Registrar;
 use crate::clock::UnixTime;
@@ -13,6 +13,13 @@ pub(crate) struct ConfigMetrics {
     last_reload_successful: IntGauge,
     last_success: IntGauge,
     generation: IntGauge,
+    clusters: IntGauge,
+    clusters_rebuilt: IntCounter,
+    clusters_refused: IntGauge,
+    refusals: IntCounter,
+    /// By `result`.
+    management_syncs: IntCounterVec,
+    management_last_sync: IntGauge,
 }
 
 impl ConfigMetrics {
@@ -33,6 +40,28 @@ impl ConfigMetrics {
             )?,
             generation: registrar
                 .gauge("portcullis_config_generation", "The generation of the configuration in use.")?,
+            clusters: registrar.gauge("portcullis_clusters", "The clusters in use.")?,
+            clusters_rebuilt: registrar.counter(
+                "portcullis_clusters_rebuilt_total",
+                "Clusters that a load of the configuration has built; unchanged ones are kept.",
+            )?,
+            clusters_refused: registrar.gauge(
+                "portcullis_clusters_refused",
+                "Clusters whose own file is refused: they are as before, or not served.",
+            )?,
+            refusals: registrar.counter(
+                "portcullis_cluster_refusals_total",
+                "How often the own file of a cluster was refused.",
+            )?,
+            management_syncs: registrar.counters(
+                "portcullis_management_cluster_syncs_total",
+                "Reads of the management cluster's Secrets, by result.",
+                &["result"],
+            )?,
+            management_last_sync: registrar.gauge(
+                "portcullis_management_cluster_last_sync_timestamp_seconds",
+                "When the management cluster's Secrets were last known to be up to date.",
+            )?,
         })
     }
 
@@ -42,6 +71,33 @@ impl ConfigMetrics {
         self.last_reload_successful.set(1);
         self.last_success.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
         self.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+    }
+
+    /// Records the clusters that came into use, and how many of them were built anew.
+    pub(crate) fn clusters_in_use(&self, clusters: usize, rebuilt: usize) {
+        self.clusters.set(i64::try_from(clusters).unwrap_or(i64::MAX));
+        self.clusters_rebuilt.inc_by(u64::try_from(rebuilt).unwrap_or_default());
+    }
+
+    /// Records how many clusters are refused.
+    pub(crate) fn refused_clusters(&self, refused: usize) {
+        self.clusters_refused.set(i64::try_from(refused).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a refusal of one cluster's configuration.
+    pub(crate) fn cluster_refused(&self) {
+        self.refusals.inc();
+    }
+
+    /// The Secrets of the management cluster were read.
+    pub(crate) fn management_synced(&self, now: UnixTime) {
+        self.management_syncs.with_label_values(&["success"]).inc();
+        self.management_last_sync.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    }
+
+    /// The Secrets of the management cluster could not be read.
+    pub(crate) fn management_failed(&self) {
+        self.management_syncs.with_label_values(&["failure"]).inc();
     }
 
     /// Records a failed reload; the previous configuration stays in use.

@@ -24,6 +24,7 @@ use crate::authz::{AccessRefusal, ReviewError};
 use crate::backend::pool::SendError;
 use crate::clock::UnixTime;
 use crate::cluster::Cluster;
+use crate::cluster::activity::{ActivityGuard, ActivityKind};
 use crate::http::body::Body;
 use crate::http::transport::Incoming;
 use crate::limits::InflightPermit;
@@ -66,6 +67,8 @@ struct AccessLogGuard {
     audited: Option<AuditedRequest>,
     /// The place among the requests in flight, returned with the rest, or at the end of a tunnel.
     permit: Option<Arc<InflightPermit>>,
+    /// Counts the request for the status of its cluster.
+    activity: Option<ActivityGuard>,
 }
 
 /// The fields of a request's log lines. Values that the client chose are truncated.
@@ -179,6 +182,7 @@ impl AccessLog {
             request: connection.begin_request(),
             audited: None,
             permit: None,
+            activity: None,
         };
         Self {
             renderer: RefusalRenderer::of(request),
@@ -216,6 +220,13 @@ impl AccessLog {
         } else {
             InflightKind::ReadOnly
         };
+        let activity = match (self.guard.kind, info.verb()) {
+            (InflightKind::LongRunning, "watch") => ActivityKind::Watch,
+            (InflightKind::LongRunning, _) => ActivityKind::Stream,
+            (InflightKind::Mutating, _) => ActivityKind::Mutating,
+            (InflightKind::ReadOnly | InflightKind::Unknown, _) => ActivityKind::ReadOnly,
+        };
+        self.guard.activity = self.cluster.as_ref().map(|cluster| cluster.activity.enter(activity));
         self.guard.begin();
     }
 

@@ -202,6 +202,10 @@ impl HealthChecks {
             let waited = self.started.elapsed() >= ISSUERS_GRACE_PERIOD;
             let issuers = if initialized || waited { Ok(()) } else { Err("not finished".to_owned()) };
             checks.push(("poststarthook/token-issuers".into(), issuers));
+            if let Some(management) = &snapshot.management {
+                let missing = management.missing();
+                checks.push(("management-cluster".into(), missing.map_or(Ok(()), Err)));
+            }
             let ending = *self.phase.borrow() > ShutdownPhase::Serving;
             let shutdown = if ending { Err("process is shutting down".to_owned()) } else { Ok(()) };
             checks.push(("shutdown".into(), shutdown));

@@ -1,4 +1,5 @@
-//! The admin listener, plain HTTP without authentication: `/metrics` and the health checks. Because clients are
+//! The admin listener, plain HTTP without authentication: `/metrics`, the health checks, and the
+//! status of the clusters, in which there is no secret. Because clients are
 //! anonymous, connections are few, carry one request each and have a short deadline. A thread of its own keeps them
 //! from delaying the acceptor and the workers.
 
@@ -18,10 +19,12 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::cluster_status::ClusterStatusList;
 use crate::http::body::Body;
 use crate::listener::{Listener, ShutdownPhase, UnauthenticatedQuota};
 use crate::metrics::Metrics;
 use crate::pipeline::health::{HealthChecks, HealthRequest};
+use crate::state::Live;
 use crate::tasks::RuntimeThread;
 
 /// Concurrent connections. When the limit is reached, the client network with the most connections loses one.
@@ -40,6 +43,7 @@ type Handler = dyn Fn(&Request<Incoming>) -> Response<Body> + Send + Sync;
 pub(super) struct AdminServer {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<HealthChecks>,
+    pub(super) live: Arc<Live>,
 }
 
 /// Serves until the server aborts, on a thread of its own.
@@ -109,6 +113,15 @@ impl AdminServer {
             let (text, content_type) = self.metrics.render();
             let mut response = Response::new(Body::bytes(text));
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+            return response;
+        }
+        if path == "/clusters" {
+            let list = ClusterStatusList::of(&self.live);
+            let Ok(text) = serde_json::to_vec(&list) else {
+                return status(StatusCode::INTERNAL_SERVER_ERROR);
+            };
+            let mut response = Response::new(Body::bytes(text));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             return response;
         }
         let response = match HealthRequest::of_path(path) {

@@ -6,17 +6,18 @@ mod headers;
 mod pace;
 mod reviews;
 mod verdict;
+mod version;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
-use pace::CheckSchedule;
+use pace::{CheckSchedule, spread, stagger};
 use verdict::{AcceptedIdentity, CertificateFinding, SelfCheckFailure, evaluate};
 
 use crate::backend::Backend;
@@ -35,6 +36,9 @@ const REVIEW_BODY: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"Se
 
 /// The shortest interval between two checks of an endpoint.
 const MIN_RECHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often the version of an API server is read.
+const VERSION_INTERVAL: Duration = Duration::from_mins(10);
 
 /// Checks every endpoint of the snapshot in force.
 pub(crate) struct SelfCheck {
@@ -72,10 +76,13 @@ impl SelfCheck {
             }
         }
         running.retain(|check| wanted.iter().any(|(_, _, wanted)| Arc::ptr_eq(wanted, &check.endpoint)));
+        let mut added = 0;
         for (cluster, backend, endpoint) in wanted {
             if running.iter().any(|check| Arc::ptr_eq(&check.endpoint, endpoint)) {
                 continue;
             }
+            let pause = stagger(added);
+            added += 1;
             let check = EndpointCheck {
                 cluster: cluster.clone(),
                 backend: Arc::clone(backend),
@@ -94,6 +101,7 @@ impl SelfCheck {
                     max_backoff: MAX_RESTART_BACKOFF,
                 };
                 let task = format!("self-check of {}", check.endpoint.address());
+                sleep(pause).await;
                 supervisor.run(&task, || check.run()).await;
             });
             running
@@ -142,6 +150,23 @@ struct EndpointCheck {
     lacks_reviews: AtomicBool,
 }
 
+/// When the version of the API server was read last.
+#[derive(Default)]
+struct VersionAge(Option<Instant>);
+
+impl VersionAge {
+    /// Reads the version if it may have changed.
+    async fn learn(&mut self, client: &ProbeClient, backend: &Backend) {
+        if self.0.is_some_and(|read| read.elapsed() < VERSION_INTERVAL) {
+            return;
+        }
+        self.0 = Some(Instant::now());
+        if let Some(version) = version::read(client, &test_user()).await {
+            backend.learn_server_version(version);
+        }
+    }
+}
+
 /// The outcome of one check.
 enum CheckOutcome {
     Passed(AcceptedIdentity),
@@ -161,14 +186,17 @@ impl EndpointCheck {
         });
         *lock(&self.last_log) = None;
         let mut schedule = CheckSchedule::default();
+        let mut version_age = VersionAge::default();
         loop {
             let before = self.endpoint.trust_version();
             let outcome = self.attempt().await;
             let wait = schedule.after(&outcome);
+            let wait = spread(wait, &self.cluster, &self.endpoint.address().to_string());
             let has_passed = matches!(outcome, CheckOutcome::Passed(_));
             self.conclude(outcome, before);
             if has_passed {
                 self.check_reviews().await;
+                version_age.learn(&self.client, &self.backend).await;
             }
             let now = Instant::now();
             sleep_until(now + MIN_RECHECK_INTERVAL.min(wait)).await;
@@ -215,6 +243,11 @@ impl EndpointCheck {
             CheckOutcome::Inconclusive(_) => "inconclusive",
         };
         self.metrics.backend.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
+        self.endpoint.set_check_error(match &outcome {
+            CheckOutcome::Passed(_) => None,
+            CheckOutcome::Failed(failure) => Some(failure.diagnosis(self.backend.identity())),
+            CheckOutcome::Unreachable(cause) | CheckOutcome::Inconclusive(cause) => Some(cause.clone()),
+        });
         match outcome {
             CheckOutcome::Passed(accepted) => {
                 if !self.endpoint.set_trusted(before) {

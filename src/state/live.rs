@@ -1,11 +1,13 @@
 //! The snapshot in force and the signals about it, as one handle.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
 use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
+use crate::config::cluster_files::RefusedCluster;
+use crate::sync::lock;
 
 /// The snapshot in force, and the signals between its users and the reloader that replaces it.
 #[derive(Debug)]
@@ -15,6 +17,8 @@ pub(crate) struct Live {
     generation: watch::Sender<u64>,
     reload: Arc<Notify>,
     credential_refused: Notify,
+    /// The clusters whose own configuration is refused.
+    refused: Mutex<Arc<[RefusedCluster]>>,
 }
 
 impl Live {
@@ -23,7 +27,13 @@ impl Live {
         snapshot.apply_shared();
         let (generation, _) = watch::channel(snapshot.generation);
         let snapshot = ArcSwap::from_pointee(snapshot);
-        Arc::new(Self { snapshot, generation, reload, credential_refused: Notify::new() })
+        Arc::new(Self {
+            snapshot,
+            generation,
+            reload,
+            credential_refused: Notify::new(),
+            refused: Mutex::default(),
+        })
     }
 
     /// The snapshot in force, for use across await points.
@@ -42,6 +52,15 @@ impl Live {
         self.snapshot.store(next);
         self.peek().apply_shared();
         self.generation.send_replace(generation);
+    }
+
+    /// The clusters whose own configuration is refused.
+    pub(crate) fn refused(&self) -> Arc<[RefusedCluster]> {
+        Arc::clone(&lock(&self.refused))
+    }
+
+    pub(super) fn set_refused(&self, refused: &[RefusedCluster]) {
+        *lock(&self.refused) = refused.into();
     }
 
     /// Notifies of each swap. A subscriber that reads the snapshot after it has subscribed misses none.

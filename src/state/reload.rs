@@ -11,10 +11,14 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{error, info, warn};
 
+use super::snapshot::SnapshotError;
 use super::{Live, Snapshot};
 use crate::clock::Clock;
 use crate::cluster::authenticators::AuthnDeps;
+use crate::config::ConfigErrors;
+use crate::config::cluster_files::RefusedCluster;
 use crate::config::flags::{LogFormat, MetricsAddress};
+use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
 use crate::sync::lock;
@@ -39,6 +43,8 @@ struct ReloadState {
     wanted: FixedSettings,
     /// The error that was logged last; `None` once a reload has succeeded.
     last_error: Option<String>,
+    /// The refused clusters that were logged last.
+    refused: Vec<RefusedCluster>,
     /// Whether [`Reloader::run`] is running, or has panicked.
     is_running: bool,
 }
@@ -78,19 +84,72 @@ impl FixedSettings {
     }
 }
 
+/// The first snapshot, of `settings`. Leaves out clusters that cannot be built, unless the configuration file has them.
+pub(crate) fn first_snapshot(
+    settings: &Settings,
+    source: &mut ConfigSource,
+    deps: &AuthnDeps,
+) -> Result<Snapshot, SnapshotError> {
+    let mut reduced: Option<ResolvedConfig> = None;
+    loop {
+        let current = reduced.as_ref().map_or(settings, |resolved| &resolved.settings);
+        match Snapshot::build(current, None, deps) {
+            Ok(snapshot) => return Ok(snapshot),
+            Err(error) if source.reject_unbuildable(&error) => match source.load() {
+                Ok(resolved) => reduced = Some(resolved),
+                Err(_) => return Err(error),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn log_refused(RefusedCluster { origin, in_force, errors }: &RefusedCluster) {
+    let errors = ConfigErrors(errors.clone());
+    if let Some(cluster) = in_force {
+        error!(cluster, %origin, "the cluster is not changed, its old configuration stays: {errors}");
+    } else {
+        error!(%origin, "the cluster is not served: {errors}");
+    }
+}
+
+/// Lets a source reject clusters that cannot be built.
+trait RejectUnbuildable {
+    /// Whether the next load leaves out what caused `error`.
+    fn reject_unbuildable(&mut self, error: &SnapshotError) -> bool;
+}
+
+impl RejectUnbuildable for ConfigSource {
+    fn reject_unbuildable(&mut self, error: &SnapshotError) -> bool {
+        match error {
+            SnapshotError::Cluster { origin, source, .. } => self.reject(origin, &source.to_string()),
+            SnapshotError::Serving(_) => false,
+        }
+    }
+}
+
 impl Reloader {
     /// A reloader for `source`, from which `settings` were resolved at the start.
     pub(crate) fn new(
-        source: ConfigSource,
+        mut source: ConfigSource,
         settings: &Settings,
         live: Arc<Live>,
         deps: AuthnDeps,
         clock: Clock,
     ) -> Self {
-        deps.metrics.config.reloaded(live.peek().generation, clock.now());
+        let snapshot = live.peek();
+        deps.metrics.config.reloaded(snapshot.generation, clock.now());
+        deps.metrics.config.clusters_in_use(snapshot.clusters().len(), snapshot.rebuilt);
+        drop(snapshot);
         let fixed = FixedSettings::of(settings);
-        let state = ReloadState { wanted: fixed.clone(), last_error: None, is_running: false };
-        Self { source: Arc::new(Mutex::new(source)), live, deps, clock, fixed, state: Mutex::new(state) }
+        let state =
+            ReloadState { wanted: fixed.clone(), last_error: None, refused: Vec::new(), is_running: false };
+        source.commit();
+        let refused = source.refused().to_vec();
+        let source = Arc::new(Mutex::new(source));
+        let reloader = Self { source, live, deps, clock, fixed, state: Mutex::new(state) };
+        reloader.report_refused(&refused);
+        reloader
     }
 
     /// Reloads on a change, on request, and when an API server has refused the gateway's credential. Never returns; it
@@ -129,22 +188,38 @@ impl Reloader {
             }
             (trigger == ReloadTrigger::Requested || source.changed()).then(|| source.load())
         });
-        Some(match reading.await {
-            Ok(loaded) => match loaded? {
-                Ok(resolved) => self.swap(&resolved.settings, &resolved.warnings),
-                Err(errors) => Err(errors.to_string()),
-            },
-            Err(_) => Err("loading the configuration panicked".to_owned()),
-        })
+        let mut loaded = match reading.await {
+            Ok(loaded) => loaded?,
+            Err(_) => return Some(Err("loading the configuration panicked".to_owned())),
+        };
+        loop {
+            let resolved = match loaded {
+                Ok(resolved) => resolved,
+                Err(errors) => return Some(Err(errors.to_string())),
+            };
+            match self.swap(&resolved) {
+                Ok(()) => return Some(Ok(())),
+                Err(error) if lock(&self.source).reject_unbuildable(&error) => {}
+                Err(error) => return Some(Err(error.to_string())),
+            }
+            // Without the cluster that cannot be built. Each round leaves out another one.
+            let source = Arc::clone(&self.source);
+            let reading = tokio::task::spawn_blocking(move || lock(&source).load());
+            loaded = match reading.await {
+                Ok(loaded) => loaded,
+                Err(_) => return Some(Err("loading the configuration panicked".to_owned())),
+            };
+        }
     }
 
     /// Builds a snapshot and swaps it in. Logs `warnings` even on failure: the source reports them only once.
-    fn swap(&self, settings: &Settings, warnings: &[String]) -> Result<(), String> {
+    fn swap(&self, resolved: &ResolvedConfig) -> Result<(), SnapshotError> {
+        let ResolvedConfig { settings, warnings, refused } = resolved;
         for warning in warnings {
             warn!("{warning}");
         }
         let before = self.live.snapshot();
-        let next = Snapshot::build(settings, Some(&before), &self.deps).map_err(|error| error.to_string())?;
+        let next = Snapshot::build(settings, Some(&before), &self.deps)?;
         let wanted = FixedSettings::of(settings);
         let mut state = self.state();
         if wanted != state.wanted && wanted != self.fixed {
@@ -157,10 +232,18 @@ impl Reloader {
         drop(state);
         let next = Arc::new(next);
         self.live.swap(Arc::clone(&next));
+        lock(&self.source).commit();
+        self.report_refused(refused);
         self.deps.metrics.config.reloaded(next.generation, self.clock.now());
+        self.deps.metrics.config.clusters_in_use(next.clusters().len(), next.rebuilt);
         // The CRLs may have changed, or the file of a deny list.
         self.deps.revocation.note_change();
-        info!(generation = next.generation, "configuration reloaded");
+        info!(
+            generation = next.generation,
+            clusters = next.clusters().len(),
+            rebuilt = next.rebuilt,
+            "configuration reloaded"
+        );
         for cluster in next.clusters() {
             if cluster.pending_backend.is_some() {
                 info!(
@@ -176,6 +259,22 @@ impl Reloader {
             }
         }
         Ok(())
+    }
+
+    /// Logs and exports the clusters whose own configuration is refused, each error once.
+    fn report_refused(&self, refused: &[RefusedCluster]) {
+        self.live.set_refused(refused);
+        self.deps.metrics.config.refused_clusters(refused.len());
+        let mut state = self.state();
+        let before = std::mem::take(&mut state.refused);
+        for cluster in refused.iter().filter(|cluster| !before.contains(cluster)) {
+            self.deps.metrics.config.cluster_refused();
+            log_refused(cluster);
+        }
+        for cluster in before.iter().filter(|before| refused.iter().all(|one| one.origin != before.origin)) {
+            info!(origin = %cluster.origin, "the cluster is no longer refused");
+        }
+        state.refused = refused.to_vec();
     }
 
     fn is_new(&self, error: &str) -> bool {

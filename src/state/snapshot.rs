@@ -1,6 +1,7 @@
 //! One generation of the configuration, built whole and never changed. Every request is served with a single
 //! generation.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::backend::endpoint::Endpoint;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::router::Router;
 use crate::cluster::{Cluster, ClusterError, settings};
+use crate::config::management_cluster::ManagementSettings;
 use crate::config::settings::{Settings, Shutdown};
 use crate::listener::settings::ClientLimits;
 use crate::listener::tls;
@@ -22,6 +24,8 @@ use crate::sync::lock;
 pub(crate) struct Snapshot {
     /// Grows with each reload; cached verdicts are valid for one generation.
     pub(crate) generation: u64,
+    /// The number of clusters that were built anew; the others are those of the generation before.
+    pub(crate) rebuilt: usize,
     /// The clusters with their routes.
     pub(crate) router: Router<Cluster>,
     /// The TLS configuration of new connections.
@@ -36,6 +40,8 @@ pub(crate) struct Snapshot {
     max_requests_inflight_total: usize,
     /// The shutdown sequence.
     pub(crate) shutdown: Shutdown,
+    /// The management cluster, whose Secrets are clusters.
+    pub(crate) management: Option<Arc<ManagementSettings>>,
     /// How long `/livez` reports success while the first self-checks run.
     pub(crate) livez_grace_period: Duration,
     /// The backends of audit, until the snapshot is in force.
@@ -53,6 +59,8 @@ pub enum SnapshotError {
     Cluster {
         /// The cluster's name.
         cluster: String,
+        /// What configures it.
+        origin: settings::ClusterOrigin,
         /// The cause.
         #[source]
         source: ClusterError,
@@ -69,15 +77,28 @@ impl Snapshot {
     ) -> Result<Self, SnapshotError> {
         let serving = &settings.serving;
         let mut audit = deps.audit.generation();
-        let mut build = |cluster: &settings::Cluster| {
-            let before = before.and_then(|before| before.cluster(&cluster.name));
-            match Cluster::build(cluster, &serving.provider, before, deps, &mut audit) {
-                Ok(built) => Ok((cluster.routes.clone(), Arc::new(built))),
-                Err(source) => Err(SnapshotError::Cluster { cluster: cluster.name.clone(), source }),
-            }
+        let known: HashMap<&str, &Arc<Cluster>> =
+            before.into_iter().flat_map(Self::clusters).map(|cluster| (&*cluster.name, cluster)).collect();
+        let mut rebuilt = 0;
+        let mut build = |cluster: &Arc<settings::Cluster>| {
+            // What a Secret configures is its owner's: nothing of it passes to another owner of the name, nor to it.
+            let is_same_owner = |before: &&Arc<Cluster>| before.settings.origin.has_owner_of(&cluster.origin);
+            let before = known.get(&*cluster.name).copied().filter(is_same_owner);
+            let built = if let Some(same) = before.filter(|before| before.is_settled_for(cluster)) {
+                Cluster::keep(cluster, deps, &mut audit).map(|()| Arc::clone(same))
+            } else {
+                rebuilt += 1;
+                let before = before.map(AsRef::as_ref);
+                Cluster::build(cluster, &serving.provider, before, deps, &mut audit).map(Arc::new)
+            };
+            let (name, origin) = (&cluster.name, &cluster.origin);
+            let failed =
+                |source| SnapshotError::Cluster { cluster: name.clone(), origin: origin.clone(), source };
+            Ok((cluster.routes.clone(), built.map_err(failed)?))
         };
         let clusters = settings.clusters.iter().map(&mut build).collect::<Result<_, _>>()?;
         Ok(Self {
+            rebuilt,
             generation: before.map_or(1, |before| before.generation + 1),
             router: Router::new(clusters),
             tls: tls::server_config(serving, ca_names(&settings.clusters)).map_err(SnapshotError::Serving)?,
@@ -86,6 +107,7 @@ impl Snapshot {
             request_timeout: settings.operation.request_timeout,
             max_requests_inflight_total: settings.operation.max_requests_inflight_total,
             shutdown: settings.operation.shutdown,
+            management: settings.management.clone(),
             livez_grace_period: settings.operation.livez_grace_period,
             audit: Mutex::new(Some(audit)),
         })
@@ -119,10 +141,15 @@ impl Snapshot {
     }
 }
 
+/// The length of all names of client CAs in a handshake. With more than that none is sent, and clients pick a certificate
+/// by themselves: TLS cannot carry more than 64 KiB, and each handshake would send them.
+// RFC 8446, section 4.2.4
+const MAX_CA_NAMES_LENGTH: usize = 16 << 10;
+
 /// The names of the client CAs, which the TLS handshake sends so that clients pick the right certificate.
-fn ca_names(clusters: &[settings::Cluster]) -> Arc<[DistinguishedName]> {
+fn ca_names(clusters: &[Arc<settings::Cluster>]) -> Arc<[DistinguishedName]> {
     let mut names: Vec<DistinguishedName> = Vec::new();
-    for settings::Cluster { authentication, .. } in clusters {
+    for authentication in clusters.iter().map(|cluster| &cluster.authentication) {
         let front_proxies = authentication.request_header.as_ref().map(|request_header| &request_header.ca);
         for subject in authentication.client_ca.iter().chain(front_proxies).flat_map(|ca| ca.subjects()) {
             if !names.iter().any(|known| known.as_ref() == subject.as_ref()) {
@@ -130,5 +157,6 @@ fn ca_names(clusters: &[settings::Cluster]) -> Arc<[DistinguishedName]> {
             }
         }
     }
-    names.into()
+    let length: usize = names.iter().map(|name| name.as_ref().len() + 2).sum();
+    if length > MAX_CA_NAMES_LENGTH { Arc::default() } else { names.into() }
 }

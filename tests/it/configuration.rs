@@ -535,6 +535,10 @@ fn samples_resolve_unchanged() {
     std::fs::write(admission.join("validating/labels.yaml"), manifest).unwrap();
     std::fs::create_dir_all(pki.directory.path().join("audit")).unwrap();
     pki.write("audit/policy.yaml", include_str!("../../config/audit/policy.yaml"));
+    let clusters = pki.directory.path().join("clusters.d");
+    std::fs::create_dir(&clusters).unwrap();
+    std::fs::write(clusters.join("prod.yaml"), include_str!("../../config/clusters.d/prod.yaml")).unwrap();
+    pki.write("clusters.d/prod.kubeconfig", &kubeconfig);
     let mut samples = Vec::new();
     let entries = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/config")).unwrap();
     for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
@@ -554,6 +558,7 @@ fn samples_resolve_unchanged() {
     let expected = [
         ("admission.yaml", 1),
         ("audit.yaml", 1),
+        ("clusters.yaml", 1),
         ("controllers.yaml", 1),
         ("ingress.yaml", 2),
         ("minimal.yaml", 1),

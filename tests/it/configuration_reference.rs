@@ -6,7 +6,8 @@ use clap::{Arg, Args, Command};
 use portcullis::internal::key_of;
 use portcullis::internal::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
-    LimitFlags, MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
+    LimitFlags, ManagementClusterKeys, MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags,
+    SignerProfileKeys,
 };
 
 const INTRODUCTION: &str = "\
@@ -39,7 +40,7 @@ clusters:
 ```
 
 Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`, `ingress.yaml`, `admission.yaml`,
-`controllers.yaml`.
+`clusters.yaml`, `controllers.yaml`.
 
 - **Keys**: every flag has a key, its words in camel case, with CA, SNI and UID in capitals as in Kubernetes.
   `--client-ca-file` is `clientCAFile`. A comma-separated flag is a list in the file.
@@ -153,6 +154,18 @@ the same way.
 
 ";
 
+const CLUSTER_DIRECTORY: &str = "\
+The path of a directory with one cluster in each file, a `ClusterConfiguration` of `portcullis.dev/v1alpha1` with the keys
+of [an entry of `clusters`](#clusters). Beside `clusters`, or in place of it; each cluster then needs a `match`. An error in
+one file concerns one cluster: [Clusters](clusters.md) has the rules. Reloaded.
+";
+
+const MANAGEMENT_CLUSTER: &str = "\
+A management cluster, whose Secrets are clusters: [Clusters](clusters.md#secrets-of-a-management-cluster) has their form.
+`domain`, `pathPrefix` or both are required.
+
+";
+
 const MATCH: &str = "\
 The requests for the cluster: those for one of the server names, and those under the path prefix. At least one of the two
 is required. Two clusters must not have the same name or the same path. An exact name wins over one with `*`, and a longer
@@ -201,9 +214,11 @@ fn reference() -> String {
     section("## `limits`", LIMITS, rows::<LimitFlags>());
     section("## `clusters[]`", CLUSTERS, rows::<ClusterKeys>());
     section("### `clusters[].match`", MATCH, rows::<MatchKeys>());
+    section("## `managementCluster`", MANAGEMENT_CLUSTER, rows::<ManagementClusterKeys>());
     section("## `controllerManager`", CONTROLLERS, rows::<ControllerFlags>());
     section("### Signer profiles", PROFILES, rows::<SignerProfileKeys>());
     section("## `operation`", "", rows::<OperationFlags>());
+    write!(text, "\n## `clusterDirectory`\n\n{CLUSTER_DIRECTORY}").unwrap();
     text += "\n## On the command line alone\n\n| flag | meaning |\n|---|---|\n";
     for argument in [config, ignore] {
         writeln!(text, "| {} | {} |", flag(argument), meaning(argument)).unwrap();

@@ -19,7 +19,7 @@ fn authentication(pki: &Pki, further: &[&str]) -> Result<Authentication, String>
         .chain(further.iter().map(|flag| flag.replace("DIR", &directory)));
     let mut settings =
         resolved(all).map_err(|errors| errors.to_string().replace(&directory, "DIR"))?.settings;
-    Ok(settings.clusters.remove(0).authentication)
+    Ok(settings.clusters.remove(0).authentication.clone())
 }
 
 /// Files with one key, two keys, a certificate, and without a key.

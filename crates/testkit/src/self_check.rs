@@ -26,6 +26,9 @@ pub fn answer<B>(request: &Request<B>) -> Option<Response<BoxedBody>> {
         let review = json!({"status": {"userInfo": user_info(headers, prefix)}});
         return Some(respond(StatusCode::CREATED, &review));
     }
+    if request.uri().path() == "/version" {
+        return Some(respond(StatusCode::OK, &json!({"gitVersion": "v1.36.3"})));
+    }
     Some(not_found())
 }
 

@@ -4,9 +4,9 @@
 use kube::config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig};
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::KubeconfigReader;
 use super::credential::{ClientCredential, CredentialError, NamedContent, bearer_token, client_certificate};
 use super::exec::{ExecPlugin, PluginError};
+use super::{KubeconfigReader, is_in_secret};
 use crate::authn::BearerToken;
 use crate::pki::x509::CertificateKeyPair;
 
@@ -81,6 +81,14 @@ impl KubeconfigReader<'_> {
     }
 
     fn plugin(&mut self, exec: &ExecConfig, cluster: &Cluster) -> Option<ExecPlugin> {
+        // threat: secret-names-file
+        if is_in_secret(self.file) {
+            self.report(
+                "exec cannot be used in a Secret: the gateway would run a program that the Secret chooses",
+                "give a client certificate or a token",
+            );
+            return None;
+        }
         let cluster_info = if exec.provide_cluster_info { Some(self.exec_cluster(cluster)?) } else { None };
         let mut exec = exec.clone();
         // client-go: tools/clientcmd/loader.go, GetAuthInfoFileReferences: a name without a slash is looked up in PATH

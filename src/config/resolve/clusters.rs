@@ -7,14 +7,17 @@ use std::sync::Arc;
 use rustls_pki_types::DnsName;
 
 use super::ConfigResolver;
+use super::cluster_files::MainClusters;
 use super::controllers::Tenant;
 use crate::authz::impersonation::ImpersonationBy;
 use crate::backend::settings::Backend;
-use crate::cluster::settings::{Cluster, Routes};
+use crate::cluster::settings::{Cluster, ClusterOrigin, Routes};
+use crate::config::cluster_files::RefusedCluster;
 use crate::config::error::ConfigError;
 use crate::config::file::FileSections;
 use crate::config::flags::{BackendFlags, ClusterKeys, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
+use crate::config::management_cluster::ManagementSettings;
 use crate::config::sections::{ConfigLayer, MergedSection};
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::names::is_dns_label;
@@ -45,7 +48,20 @@ const ROOTS: [&str; 16] = [
 ];
 
 /// The values that must be unique to one cluster, each with the key that set it.
-type UniqueValues = BTreeMap<(&'static str, String), String>;
+pub(super) type UniqueValues = BTreeMap<(&'static str, String), String>;
+
+/// The valid clusters of a list, and the values that only they may have.
+#[derive(Default)]
+pub(super) struct ListedClusters {
+    pub(super) clusters: Vec<ListedCluster>,
+    pub(super) unique: UniqueValues,
+}
+
+/// A valid cluster.
+pub(super) struct ListedCluster {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) tenant: Tenant,
+}
 
 impl ConfigResolver<'_> {
     /// The clusters. Leaves out invalid ones; `self.errors` has the errors, and the configuration then fails as a whole.
@@ -53,23 +69,47 @@ impl ConfigResolver<'_> {
         &mut self,
         file: Option<&MergedSection<FileSections>>,
         flags: &ServeFlags,
-    ) -> Vec<Cluster> {
+        management: Option<&ManagementSettings>,
+    ) -> (Vec<Arc<Cluster>>, Vec<RefusedCluster>) {
+        let has_directory = file.is_some_and(|file| {
+            file.values.cluster_directory.is_some() || file.values.management_cluster.is_some()
+        });
         let listed = file.into_iter().flat_map(|file| {
             let clusters = file.values.clusters.iter().enumerate();
             clusters.map(|(index, keys)| file.below(&format!("clusters[{index}]"), keys))
         });
         let mut listed: Vec<ConfigLayer> = listed.collect();
-        if listed.is_empty() {
+        if listed.is_empty() && !has_directory {
             listed.push(flags.backend.layer());
         } else {
             for flag in flags.backend.names() {
                 self.errors.push(
                     ConfigError::new(flag, "cannot be combined with the clusters of --config")
-                        .fix("remove the flag, or remove clusters from the file"),
+                        .fix("remove the flag, or remove clusters and clusterDirectory from the file"),
                 );
             }
         }
-        let several = listed.len() > 1;
+        let several = listed.len() > 1 || has_directory;
+        let listed = listed.into_iter().map(|keys| (keys, ClusterOrigin::Configuration)).collect();
+        let ListedClusters { clusters, unique } = self.listed_clusters(listed, several, file, flags);
+        let (mut clusters, tenants): (Vec<_>, Vec<_>) =
+            clusters.into_iter().map(|ListedCluster { cluster, tenant }| (cluster, tenant)).unzip();
+        self.keep_tenants_apart(&tenants);
+        let main = MainClusters { claims: unique, tenants };
+        let (others, refused) =
+            file.map(|file| self.separate_clusters(file, flags, management, &main)).unwrap_or_default();
+        clusters.extend(others);
+        (clusters, refused)
+    }
+
+    /// The clusters of a list, without invalid ones.
+    pub(super) fn listed_clusters(
+        &mut self,
+        listed: Vec<(ConfigLayer, ClusterOrigin)>,
+        several: bool,
+        file: Option<&MergedSection<FileSections>>,
+        flags: &ServeFlags,
+    ) -> ListedClusters {
         let template = file.map(|file| file.below("authentication", &file.values.authentication));
         let authorization_template = file.map(|file| file.below("authorization", &file.values.authorization));
         let admission_template = file.map(|file| file.below("admission", &file.values.admission));
@@ -79,8 +119,7 @@ impl ConfigResolver<'_> {
             file.map(|file| file.below("controllerManager", &file.values.controller_manager));
         let mut unique = UniqueValues::new();
         let mut clusters = Vec::with_capacity(listed.len());
-        let mut tenants = Vec::new();
-        for keys in listed {
+        for (keys, origin) in listed {
             let Some(given) = self.section::<ClusterKeys>([Some(keys)]) else { continue };
             let own = &given.values.authentication;
             let own = (!own.is_empty()).then(|| given.below("authentication", own));
@@ -114,10 +153,11 @@ impl ConfigResolver<'_> {
                 (name, routes, authentication, backend, limits)
             {
                 let (running, signing) = running.unzip();
-                tenants.push(Tenant::new(&name, signing.unwrap_or_default(), &authentication));
+                let tenant = Tenant::new(&name, signing.unwrap_or_default(), &authentication);
                 let controllers = running.map(Arc::new);
-                clusters.push(Cluster {
+                let cluster = Arc::new(Cluster {
                     name,
+                    origin,
                     routes,
                     authentication,
                     backend,
@@ -128,10 +168,10 @@ impl ConfigResolver<'_> {
                     limits,
                     controllers,
                 });
+                clusters.push(ListedCluster { cluster, tenant });
             }
         }
-        self.keep_tenants_apart(&tenants);
-        clusters
+        ListedClusters { clusters, unique }
     }
 
     /// Who decides on `Impersonate-*`. Reports an error if the backend should, but receives the gateway's own, or if the
@@ -320,7 +360,7 @@ fn is_server_name(name: &str) -> bool {
 }
 
 /// Checks that a path prefix can precede the paths of an API server. Else returns the problem and the fix.
-fn checked_prefix(prefix: &str) -> Result<(), (String, &'static str)> {
+pub(super) fn checked_prefix(prefix: &str) -> Result<(), (String, &'static str)> {
     const SHAPE: &str = "give a path such as /clusters/prod";
     let Some(path) = prefix.strip_prefix('/') else {
         return Err(("does not begin with /".to_owned(), SHAPE));

@@ -17,7 +17,8 @@ use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSet
 use crate::pki::issuance::profile::CertificateProfile;
 pub(crate) use authority::AuthorityFiles;
 pub(crate) use profiles::{SignerProfile, signer_profiles};
-pub(super) use tenants::{SigningCa, Tenant};
+pub(super) use tenants::SigningCa;
+pub(in crate::config) use tenants::Tenant;
 
 /// The two flags of a CA, with its name in kube-controller-manager's errors and the signers that use it.
 struct SigningFlagPair {

@@ -66,8 +66,8 @@ impl SigningCa {
 }
 
 /// The CAs that sign for a cluster, and those that it trusts.
-#[derive(Debug)]
-pub(in crate::config::resolve) struct Tenant {
+#[derive(Debug, Clone)]
+pub(in crate::config) struct Tenant {
     pub(in crate::config::resolve) name: String,
     pub(in crate::config::resolve) signing: Vec<SigningCa>,
     pub(in crate::config::resolve) client_ca: Option<Arc<CaBundle>>,

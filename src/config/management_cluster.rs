@@ -1,0 +1,210 @@
+//! The management cluster, whose Secrets are clusters: its keys and settings, and the Secrets as they were read last.
+//!
+//! A Secret is written by a tenant. It names no file of the gateway, runs no program, and chooses neither its cluster's name
+//! nor its routes: they follow from the name of the Secret, of which there is one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::settings::Backend;
+use crate::sync::lock;
+
+/// Begins the paths of data in Secrets. No file of the gateway is read below it.
+const ROOT: &str = "secret:";
+/// The most Secrets, and the most bytes of all of them.
+pub(crate) const MAX_SECRETS: usize = 4096;
+pub(crate) const MAX_BYTES: usize = 64 << 20;
+
+/// A management cluster, whose Secrets are clusters.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ManagementClusterKeys {
+    /// File with the address, the CA and the credential for the management cluster, in kubeconfig format. Its user may get,
+    /// list and watch Secrets in the namespace. Required.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The namespace of the Secrets. Required.
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// The label selector of the Secrets.
+    #[arg(long, value_name = "SELECTOR", default_value = "portcullis.dev/secret-type=cluster")]
+    pub label_selector: String,
+    /// The domain of the clusters: the cluster of the Secret `prod` is served at the server name prod.DOMAIN.
+    #[arg(long, value_name = "NAME")]
+    pub domain: Option<String>,
+    /// The path of the clusters: the cluster of the Secret `prod` is served below PATH/prod.
+    #[arg(long, value_name = "PATH")]
+    pub path_prefix: Option<String>,
+}
+
+/// The validated settings of the management cluster.
+#[derive(Debug, Clone)]
+pub struct ManagementSettings {
+    pub(crate) backend: Backend,
+    pub(crate) namespace: String,
+    pub(crate) label_selector: String,
+    pub(crate) domain: Option<String>,
+    pub(crate) path_prefix: Option<String>,
+    /// The Secrets as they were read last.
+    pub(crate) store: Arc<SecretStore>,
+}
+
+impl ManagementSettings {
+    /// Names the Secrets that are read. Those of another scope are of no use.
+    pub(crate) fn scope(&self) -> String {
+        let endpoints: Vec<String> =
+            self.backend.endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect();
+        format!("{}/{}?{}", endpoints.join(","), self.namespace, self.label_selector)
+    }
+
+    /// Why its Secrets have never been read; `None` if they have.
+    pub(crate) fn missing(&self) -> Option<String> {
+        self.store.missing(&self.scope())
+    }
+
+    /// Whether both read the same Secrets in the same way.
+    pub(crate) fn is_same_watch(&self, other: &Self) -> bool {
+        self.backend == other.backend
+            && self.namespace == other.namespace
+            && self.label_selector == other.label_selector
+    }
+}
+
+/// The data of a Secret.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct SecretData(pub(crate) BTreeMap<String, Vec<u8>>);
+
+impl fmt::Debug for SecretData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl SecretData {
+    /// The bytes that it takes.
+    pub(crate) fn length(&self) -> usize {
+        self.0.iter().map(|(key, value)| key.len() + value.len()).sum()
+    }
+}
+
+/// The Secrets of the management cluster as they were read last. They stay when it is away.
+#[derive(Debug, Default)]
+pub struct SecretStore(Mutex<StoredSecrets>);
+
+#[derive(Debug, Default)]
+struct StoredSecrets {
+    /// `None` before the first complete list.
+    secrets: Option<BTreeMap<String, Arc<SecretData>>>,
+    /// Where they are from.
+    scope: String,
+    last_error: Option<String>,
+}
+
+impl SecretStore {
+    /// Replaces all Secrets by a complete list.
+    pub(crate) fn replace(&self, scope: String, secrets: BTreeMap<String, Arc<SecretData>>) {
+        *lock(&self.0) = StoredSecrets { secrets: Some(secrets), scope, last_error: None };
+    }
+
+    /// Why the last attempt to read the Secrets failed.
+    pub(crate) fn fail(&self, error: String) {
+        lock(&self.0).last_error = Some(error);
+    }
+
+    /// Why the Secrets have never been read; `None` if they have.
+    pub(crate) fn missing(&self, scope: &str) -> Option<String> {
+        let stored = lock(&self.0);
+        let error = || stored.last_error.clone().unwrap_or_else(|| "not read yet".to_owned());
+        (stored.secrets.is_none() || stored.scope != scope).then(error)
+    }
+
+    /// The names of the Secrets.
+    pub(crate) fn names(&self, scope: &str) -> Vec<String> {
+        let stored = lock(&self.0);
+        let secrets = stored.secrets.as_ref().filter(|_| stored.scope == scope);
+        secrets.into_iter().flat_map(|secrets| secrets.keys().cloned()).collect()
+    }
+
+    /// The content of a path below a Secret; `None` if it is none.
+    pub(crate) fn read(&self, path: &Path) -> Option<Vec<u8>> {
+        let mut parts = path.components();
+        let mut part = || match parts.next()? {
+            Component::Normal(part) => part.to_str(),
+            _ => None,
+        };
+        let (ROOT, name, key) = (part()?, part()?, part()?) else { return None };
+        if part().is_some() {
+            return None;
+        }
+        lock(&self.0).secrets.as_ref()?.get(name)?.0.get(key).cloned()
+    }
+
+    /// The keys of a Secret.
+    pub(crate) fn has(&self, name: &str, key: &str) -> bool {
+        let stored = lock(&self.0);
+        let secret = stored.secrets.as_ref().and_then(|secrets| secrets.get(name));
+        secret.is_some_and(|secret| secret.0.contains_key(key))
+    }
+}
+
+/// The directory of a Secret's data.
+pub(super) fn directory(name: &str) -> PathBuf {
+    [ROOT, name].iter().collect()
+}
+
+/// Whether a path is that of data in a Secret.
+pub(super) fn is_in_secret(path: &Path) -> bool {
+    path.starts_with(ROOT)
+}
+
+/// Resolves a path against a directory. From the data of a Secret, only other data of the same Secret can be named.
+// threat: secret-names-file
+pub(super) fn below(directory: &Path, given: &Path) -> PathBuf {
+    if !is_in_secret(directory) {
+        return directory.join(given);
+    }
+    let mut parts = given.components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(name)), None) => directory.join(name),
+        // No data has this name, and no file is read here.
+        _ => directory.join("..").join("not a key of the Secret"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_names_only_its_own_data() {
+        let store = SecretStore::default();
+        let data = |text: &str| Arc::new(SecretData([("value".to_owned(), text.as_bytes().to_vec())].into()));
+        store.replace(String::new(), [("a".to_owned(), data("of a")), ("b".to_owned(), data("of b"))].into());
+        let home = directory("a");
+        let cases = [
+            ("value", Some("of a")),
+            ("./value", None),
+            ("../b/value", None),
+            ("/etc/hostname", None),
+            ("/secret:/b/value", None),
+            ("secret:/b/value", None),
+            ("value/x", None),
+            ("..", None),
+            (".", None),
+            ("", None),
+            ("other", None),
+        ];
+        for (given, expected) in cases {
+            let path = below(&home, Path::new(given));
+            assert!(is_in_secret(&path), "{given}: {path:?}");
+            let expected = expected.map(|text| text.as_bytes().to_vec());
+            assert_eq!(store.read(&path), expected, "{given}: {path:?}");
+        }
+        assert_eq!(below(Path::new("/etc/portcullis"), Path::new("/a/b")), Path::new("/a/b"));
+    }
+}

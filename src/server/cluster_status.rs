@@ -1,0 +1,234 @@
+//! The status of the clusters, which the admin listener serves at `/clusters` and `portcullis clusters` prints.
+//!
+//! Its readers are anonymous: it has no credential, and of a certificate only the name and the end of its validity.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Backend;
+use crate::backend::endpoint::Endpoint;
+use crate::cluster::Cluster;
+use crate::cluster::settings::{ClusterOrigin, Routes};
+use crate::config::cluster_files::RefusedCluster;
+use crate::go::rfc3339;
+use crate::state::Live;
+
+/// The version of the document.
+pub(crate) const API_VERSION: &str = "portcullis.dev/v1alpha1";
+/// The kind of the document.
+pub(crate) const KIND: &str = "ClusterStatusList";
+
+/// The status of every cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ClusterStatusList {
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    /// The generation of the configuration.
+    pub(crate) generation: u64,
+    pub(crate) items: Vec<ClusterStatus>,
+}
+
+/// The status of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ClusterStatus {
+    /// `None`: its configuration is refused, and does not say.
+    pub(crate) name: Option<String>,
+    /// What configures it.
+    pub(crate) source: String,
+    pub(crate) health: ClusterHealth,
+    pub(crate) configuration: ConfigurationState,
+    #[serde(rename = "match")]
+    pub(crate) routes: Option<RoutesStatus>,
+    /// The version of its API servers.
+    pub(crate) server_version: Option<String>,
+    pub(crate) endpoints: Vec<EndpointStatus>,
+    /// The gateway's client certificate for it.
+    pub(crate) client_certificate: Option<CertificateStatus>,
+    pub(crate) requests: RequestCounts,
+    pub(crate) last_error: Option<String>,
+}
+
+/// Whether requests to a cluster are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ClusterHealth {
+    /// All of its endpoints are ready.
+    Ready,
+    /// Some are.
+    Degraded,
+    /// None has been checked yet.
+    Checking,
+    /// None is ready.
+    Unavailable,
+    /// It is not served: its configuration is refused.
+    Refused,
+}
+
+/// Whether the configuration in force is the one that is configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ConfigurationState {
+    /// It is.
+    Current,
+    /// The backend's new settings wait for their self-check.
+    Pending,
+    /// The new configuration is refused, the old one stays.
+    Stale,
+    /// It is refused, and there is no old one.
+    Refused,
+}
+
+/// The routes of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RoutesStatus {
+    pub(crate) server_names: Vec<String>,
+    pub(crate) path_prefix: Option<String>,
+}
+
+/// One API server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EndpointStatus {
+    pub(crate) address: String,
+    /// Whether it has passed its identity self-check.
+    pub(crate) trusted: bool,
+    /// Whether requests go to it.
+    pub(crate) ready: bool,
+    /// Whether others are preferred, because it could not be reached a moment ago.
+    pub(crate) ejected: bool,
+    pub(crate) last_error: Option<String>,
+}
+
+/// A certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CertificateStatus {
+    pub(crate) common_name: String,
+    pub(crate) not_after: String,
+}
+
+/// Requests in progress.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RequestCounts {
+    pub(crate) read_only: usize,
+    pub(crate) mutating: usize,
+    pub(crate) watches: usize,
+    pub(crate) streams: usize,
+}
+
+impl ClusterStatusList {
+    /// The status of now.
+    pub(crate) fn of(live: &Live) -> Self {
+        let snapshot = live.snapshot();
+        let refused = live.refused();
+        let mut stale: BTreeMap<&ClusterOrigin, &RefusedCluster> =
+            refused.iter().map(|cluster| (&cluster.origin, cluster)).collect();
+        let mut items: Vec<ClusterStatus> = snapshot
+            .clusters()
+            .iter()
+            .map(|cluster| ClusterStatus::of(cluster, stale.remove(&cluster.settings.origin)))
+            .collect();
+        items.extend(stale.into_values().map(ClusterStatus::refused));
+        Self {
+            api_version: API_VERSION.to_owned(),
+            kind: KIND.to_owned(),
+            generation: snapshot.generation,
+            items,
+        }
+    }
+}
+
+impl ClusterStatus {
+    fn of(cluster: &Cluster, refused: Option<&RefusedCluster>) -> Self {
+        let endpoints: Vec<_> =
+            cluster.backend.endpoints().iter().map(|one| EndpointStatus::of(one)).collect();
+        let counts = cluster.activity.counts();
+        let pending = cluster.pending_backend.as_ref();
+        let pending_error = || {
+            let mut endpoints = pending?.endpoints().iter().map(|endpoint| EndpointStatus::of(endpoint));
+            let error = endpoints.find_map(|endpoint| endpoint.last_error)?;
+            Some(format!("new backend settings: {error}"))
+        };
+        let last_error = refused
+            .map(errors)
+            .or_else(|| endpoints.iter().find_map(|endpoint| endpoint.last_error.clone()))
+            .or_else(pending_error);
+        Self {
+            name: Some(cluster.name.clone()),
+            source: cluster.settings.origin.to_string(),
+            health: health(&cluster.backend, &endpoints),
+            configuration: match (refused, pending) {
+                (Some(_), _) => ConfigurationState::Stale,
+                (None, Some(_)) => ConfigurationState::Pending,
+                (None, None) => ConfigurationState::Current,
+            },
+            routes: match &cluster.settings.routes {
+                Routes::Everything => None,
+                Routes::Matching { server_names, path_prefix } => {
+                    let (server_names, path_prefix) = (server_names.clone(), path_prefix.clone());
+                    Some(RoutesStatus { server_names, path_prefix })
+                }
+            },
+            server_version: cluster.backend.server_version(),
+            endpoints,
+            client_certificate: cluster.backend.client_certificate_end().map(|(name, end)| {
+                CertificateStatus { common_name: name.to_owned(), not_after: rfc3339::format_utc(end) }
+            }),
+            requests: RequestCounts {
+                read_only: counts.read_only,
+                mutating: counts.mutating,
+                watches: counts.watches,
+                streams: counts.streams,
+            },
+            last_error,
+        }
+    }
+
+    /// A cluster that is not served.
+    fn refused(cluster: &RefusedCluster) -> Self {
+        Self {
+            name: None,
+            source: cluster.origin.to_string(),
+            health: ClusterHealth::Refused,
+            configuration: ConfigurationState::Refused,
+            routes: None,
+            server_version: None,
+            endpoints: Vec::new(),
+            client_certificate: None,
+            requests: RequestCounts::default(),
+            last_error: Some(errors(cluster)),
+        }
+    }
+}
+
+impl EndpointStatus {
+    fn of(endpoint: &Endpoint) -> Self {
+        let (trusted, unreachable) = (endpoint.is_trusted(), endpoint.is_unreachable());
+        let last_error = endpoint.last_error().map(|error| error.to_string());
+        Self {
+            address: endpoint.address().to_string(),
+            trusted,
+            ready: trusted && last_error.is_none(),
+            ejected: trusted && unreachable,
+            last_error: last_error.or_else(|| endpoint.check_error()),
+        }
+    }
+}
+
+fn health(backend: &Backend, endpoints: &[EndpointStatus]) -> ClusterHealth {
+    match endpoints.iter().filter(|endpoint| endpoint.ready).count() {
+        0 if !backend.is_checked() => ClusterHealth::Checking,
+        0 => ClusterHealth::Unavailable,
+        all if all == endpoints.len() => ClusterHealth::Ready,
+        _ => ClusterHealth::Degraded,
+    }
+}
+
+/// All errors in one line.
+fn errors(refused: &RefusedCluster) -> String {
+    let errors = refused.errors.iter().map(|error| error.to_string().replace("\n      fix:", "; fix:"));
+    errors.collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,53 @@
+//! Reads the version of an API server, for the status of its cluster. Decides nothing.
+
+use http::StatusCode;
+use serde::Deserialize;
+
+use crate::backend::probe::ProbeClient;
+use crate::user::UserInfo;
+
+const PATH: &str = "/version";
+/// The longest version that is kept.
+const MAX_LENGTH: usize = 64;
+
+// apimachinery: pkg/version/types.go
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Info {
+    git_version: String,
+}
+
+/// Reads the version as the user of the self-check, whom every cluster allows to read it by default; `None` if the API
+/// server does not say.
+// kubernetes: plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go, system:public-info-viewer
+pub(super) async fn read(client: &ProbeClient, user: &UserInfo) -> Option<String> {
+    let (status, body) = client.send(Some(user), PATH, None).await.ok()?;
+    if status == StatusCode::OK { parse(&body) } else { None }
+}
+
+fn parse(body: &[u8]) -> Option<String> {
+    let version = serde_json::from_slice::<Info>(body).ok()?.git_version;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".+-_".contains(&byte);
+    (!version.is_empty() && version.len() <= MAX_LENGTH && version.bytes().all(is_plain)).then_some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_short_and_plain() {
+        let long = format!(r#"{{"gitVersion":"{}"}}"#, "1".repeat(MAX_LENGTH + 1));
+        let cases = [
+            (r#"{"major":"1","gitVersion":"v1.36.3-eks-a1b2+dirty"}"#, Some("v1.36.3-eks-a1b2+dirty")),
+            (r#"{"gitVersion":"v1\u001b[2J"}"#, None),
+            (r#"{"gitVersion":""}"#, None),
+            (r#"{"gitVersion":1}"#, None),
+            ("ok", None),
+            (&long, None),
+        ];
+        for (body, expected) in cases {
+            assert_eq!(parse(body.as_bytes()).as_deref(), expected, "{body}");
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! Clusters that come, change and go with the files of a directory: a mistake in one file concerns one cluster.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use http::StatusCode;
+use portcullis::internal::{ClusterOrigin, ConfigSource};
+use testkit::client::Client;
+use testkit::config_reload::replace;
+use testkit::{FakeBackend, Gateway, Pki, in_time, kubeconfig, text};
+
+use crate::gateway::{InProcess as _, parse, resolved};
+
+const HEAD: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n";
+
+/// Keys of a cluster whose audit log cannot be opened.
+const UNBUILDABLE: &str = "authentication: {tokenAuthFile: a.csv}
+audit: {auditPolicyFile: policy, auditLogPath: a.csv/audit.log}
+";
+
+/// A gateway's configuration with an empty cluster directory.
+pub(crate) struct Directory {
+    pub(crate) pki: Pki,
+    pub(crate) path: PathBuf,
+}
+
+impl Directory {
+    pub(crate) fn new() -> Self {
+        let pki = Pki::new();
+        pki.write_pair("gateway", &pki.servers.server(&["localhost", "*.example.com"]));
+        pki.write(
+            "gateway.yaml",
+            "apiVersion: portcullis.dev/v1alpha1
+kind: GatewayConfiguration
+serving: {bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}
+operation: {metricsBindAddress: '127.0.0.1:0', workers: 1}
+authentication: {anonymousAuth: false}
+clusterDirectory: clusters.d
+",
+        );
+        let path = pki.directory.path().join("clusters.d");
+        std::fs::create_dir(&path).unwrap();
+        let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n";
+        // No file of a cluster.
+        std::fs::write(path.join("policy"), policy).unwrap();
+        Self { pki, path }
+    }
+
+    pub(crate) fn flags(&self) -> Vec<String> {
+        vec![format!("--config={}", self.pki.directory.path().join("gateway.yaml").display())]
+    }
+
+    /// Writes what the file of a cluster names: its kubeconfig, and the token `NAME-token` of the user `user-of-NAME`.
+    pub(crate) fn prepare(&self, name: &str, backend: &FakeBackend, pki: &Pki) {
+        let file = |suffix: &str| self.path.join(format!("{name}{suffix}"));
+        let front = pki.front.leaf().cn("portcullis").issue();
+        std::fs::write(file(".crt"), front.cert_pem()).unwrap();
+        std::fs::write(file(".key"), front.key_pem()).unwrap();
+        std::fs::write(file(".ca"), pki.servers.cert_pem()).unwrap();
+        let config = kubeconfig(backend.address, &file(".ca"), &file(".crt"), &file(".key"));
+        std::fs::write(file(".kubeconfig"), config).unwrap();
+        std::fs::write(file(".csv"), format!("{name}-token,user-of-{name},7\n")).unwrap();
+    }
+
+    /// Writes the file of a cluster: its routes, and further keys.
+    pub(crate) fn put(&self, file: &str, name: &str, routes: &str, more: &str) {
+        replace(&self.path.join(file), cluster(name, routes, more));
+    }
+
+    fn remove(&self, file: &str) {
+        std::fs::remove_file(self.path.join(file)).unwrap();
+    }
+}
+
+fn cluster(name: &str, routes: &str, more: &str) -> String {
+    let authentication = format!("authentication: {{tokenAuthFile: {name}.csv}}\n");
+    let more = if more.is_empty() { &authentication } else { more };
+    format!("{HEAD}name: {name}\nkubeconfig: {name}.kubeconfig\nmatch: {routes}\n{more}")
+}
+
+/// A directory, and a gateway with the clusters a and b of it, whose routes are `/a` and `/b`.
+struct Two {
+    directory: Directory,
+    backends: [FakeBackend; 2],
+    gateway: Gateway,
+}
+
+impl Two {
+    async fn start() -> Self {
+        let directory = Directory::new();
+        let backends = [FakeBackend::plain(&directory.pki).await, FakeBackend::plain(&directory.pki).await];
+        for (name, backend) in ["a", "b"].into_iter().zip(&backends) {
+            directory.prepare(name, backend, &directory.pki);
+            directory.put(&format!("{name}.yaml"), name, &format!("{{pathPrefix: /{name}}}"), "");
+        }
+        let gateway = Gateway::with(directory.flags());
+        let two = Self { directory, backends, gateway };
+        two.trusted(["a", "b"]).await;
+        two
+    }
+
+    async fn trusted<const N: usize>(&self, names: [&str; N]) {
+        for name in names {
+            let cluster = format!("portcullis_endpoint_trusted{{cluster=\"{name}\"");
+            self.gateway
+                .until_counted_as(&cluster, |line| line.starts_with(&cluster) && line.ends_with(" 1"))
+                .await;
+        }
+    }
+
+    /// Applies a change of files, and waits until the gateway has read it.
+    async fn change(&self, change: impl FnOnce(&Directory)) {
+        let before = self.gateway.generation().await;
+        change(&self.directory);
+        self.gateway.reloaded(before).await;
+    }
+
+    async fn code(&self, path: &str, token: &str) -> StatusCode {
+        let mut client = Client::connect(&self.gateway, false, None).await;
+        client.code_at(path, &[("authorization", &format!("Bearer {token}"))]).await
+    }
+
+    async fn rebuilt(&self) -> u64 {
+        self.gateway.count("portcullis_clusters_rebuilt_total").await
+    }
+
+    async fn refused(&self) -> u64 {
+        self.gateway.count("portcullis_clusters_refused").await
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_one_file_rebuilds_one_cluster() {
+    let two = Two::start().await;
+    assert_eq!(
+        (two.code("/a/api", "a-token").await, two.code("/b/api", "b-token").await),
+        (200.try_into().unwrap(), StatusCode::OK)
+    );
+    assert_eq!(two.code("/a/api", "b-token").await, StatusCode::UNAUTHORIZED);
+    let built = two.rebuilt().await;
+    assert_eq!(built, 2);
+
+    // Another route.
+    two.change(|files| files.put("b.yaml", "b", "{pathPrefix: /second}", "")).await;
+    assert_eq!(two.rebuilt().await, built + 1);
+    assert_eq!(two.code("/second/api", "b-token").await, StatusCode::OK);
+    assert_eq!(two.code("/b/api", "b-token").await, StatusCode::NOT_FOUND);
+
+    // A file that the file of the cluster names.
+    two.change(|files| replace(&files.path.join("a.csv"), "new-token,user-of-a,7\n")).await;
+    assert_eq!(two.rebuilt().await, built + 2);
+    assert_eq!(two.code("/a/api", "new-token").await, StatusCode::OK);
+    assert_eq!(two.code("/a/api", "a-token").await, StatusCode::UNAUTHORIZED);
+
+    // A new cluster with the backend of a, and a file that is none.
+    two.change(|files| {
+        files.prepare("c", &two.backends[0], &files.pki);
+        std::fs::write(files.path.join(".c.yaml"), "half of").unwrap();
+        std::fs::write(files.path.join("README"), "the clusters").unwrap();
+        files.put("c.yaml", "c", "{pathPrefix: /c}", "");
+    })
+    .await;
+    two.trusted(["c"]).await;
+    assert_eq!(two.rebuilt().await, built + 3);
+    assert_eq!(two.code("/c/api", "c-token").await, StatusCode::OK);
+    assert_eq!(two.gateway.count("portcullis_clusters").await, 3);
+
+    // A cluster that goes.
+    two.change(|files| files.remove("a.yaml")).await;
+    assert_eq!(two.code("/a/api", "new-token").await, StatusCode::NOT_FOUND);
+    assert_eq!(two.code("/c/api", "c-token").await, StatusCode::OK);
+    assert_eq!((two.rebuilt().await, two.refused().await), (built + 3, 0));
+    let metrics = two.gateway.metrics("/metrics").await;
+    assert!(!metrics.contains("portcullis_endpoint_trusted{cluster=\"a\""), "{metrics}");
+}
+
+#[tokio::test]
+async fn what_every_cluster_inherits_rebuilds_all() {
+    let two = Two::start().await;
+    let built = two.rebuilt().await;
+    two.change(|files| {
+        let main = files.pki.directory.path().join("gateway.yaml");
+        let text = std::fs::read_to_string(&main).unwrap();
+        replace(&main, text.replace("anonymousAuth: false", "anonymousAuth: true"));
+    })
+    .await;
+    assert_eq!(two.rebuilt().await, built + 2);
+    let mut client = Client::connect(&two.gateway, false, None).await;
+    assert_eq!(client.code_at("/a/api", &[]).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_broken_file_keeps_its_cluster_and_others_change() {
+    // Each breaks the cluster a in another way.
+    let broken = [
+        "{".to_owned(),
+        String::new(),
+        cluster("a", "{pathPrefix: /a}", "colour: red\n"),
+        cluster("a", "{pathPrefix: /a}", "authentication: {tokenAuthFile: missing.csv}\n"),
+        cluster("other", "{pathPrefix: /a}", ""),
+        // Nobody could authenticate.
+        cluster("a", "{pathPrefix: /a}", "limits: {}\n"),
+        // Valid, but it cannot be built.
+        cluster("a", "{pathPrefix: /a}", UNBUILDABLE),
+    ];
+    let two = Two::start().await;
+    for (round, content) in broken.iter().enumerate() {
+        two.change(|files| {
+            std::fs::write(files.path.join("a.yaml"), content).unwrap();
+            files.put("b.yaml", "b", &format!("{{pathPrefix: /b{round}}}"), "");
+        })
+        .await;
+        two.gateway.until_counted("portcullis_clusters_refused 1").await;
+        assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK, "{content}");
+        assert_eq!(two.code(&format!("/b{round}/api"), "b-token").await, StatusCode::OK, "{content}");
+        two.change(|files| files.put("a.yaml", "a", "{pathPrefix: /a}", "")).await;
+        two.gateway.until_counted("portcullis_clusters_refused 0").await;
+    }
+    // A cluster that is broken and then removed is gone.
+    two.change(|files| std::fs::write(files.path.join("a.yaml"), "{").unwrap()).await;
+    two.change(|files| files.remove("a.yaml")).await;
+    assert_eq!(two.code("/a/api", "a-token").await, StatusCode::NOT_FOUND);
+    assert_eq!(two.refused().await, 0);
+}
+
+#[tokio::test]
+async fn at_the_start_a_broken_file_leaves_out_its_cluster() {
+    let directory = Directory::new();
+    let backend = FakeBackend::plain(&directory.pki).await;
+    for name in ["a", "unbuildable"] {
+        directory.prepare(name, &backend, &directory.pki);
+    }
+    directory.put("a.yaml", "a", "{pathPrefix: /a}", "");
+    directory.put("unbuildable.yaml", "unbuildable", "{pathPrefix: /u}", UNBUILDABLE);
+    std::fs::write(directory.path.join("broken.yaml"), "{").unwrap();
+    let gateway = Gateway::with(directory.flags());
+    let mut client = Client::connect(&gateway, true, None).await;
+    assert_eq!(client.code_at("/a/api", &[("authorization", "Bearer a-token")]).await, StatusCode::OK);
+    assert_eq!(
+        client.code_at("/u/api", &[("authorization", "Bearer unbuildable-token")]).await,
+        StatusCode::NOT_FOUND
+    );
+    gateway.until_counted("portcullis_clusters_refused 2").await;
+    assert_eq!(gateway.count("portcullis_clusters").await, 1);
+}
+
+#[tokio::test]
+async fn no_file_takes_the_name_or_the_route_of_a_cluster_in_force() {
+    let two = Two::start().await;
+    let attempts = [
+        ("a", "{pathPrefix: /other}", "name \"a\" is already used by"),
+        ("thief", "{pathPrefix: /a}", "prefix \"/a\" is already used by"),
+        ("thief", "{serverNames: [thief.example.com], pathPrefix: /b}", "prefix \"/b\" is already used by"),
+    ];
+    two.directory.prepare("thief", &two.backends[1], &two.directory.pki);
+    for (name, routes, problem) in attempts {
+        // The first of the directory, in the order of names.
+        two.change(|files| files.put("0.yaml", name, routes, "authentication: {tokenAuthFile: thief.csv}\n"))
+            .await;
+        two.gateway.until_counted("portcullis_clusters_refused 1").await;
+        assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK, "{problem}");
+        assert_eq!(two.code("/a/api", "thief-token").await, StatusCode::UNAUTHORIZED, "{problem}");
+        assert_eq!(two.code("/b/api", "b-token").await, StatusCode::OK, "{problem}");
+        let status = two.gateway.metrics("/clusters").await;
+        assert!(status.contains(&problem.replace('"', "\\\"")), "{problem}: {status}");
+    }
+    // When the owner goes, the name is free.
+    two.change(|files| {
+        files.remove("b.yaml");
+        files.put("0.yaml", "thief", "{pathPrefix: /b}", "");
+    })
+    .await;
+    two.trusted(["thief"]).await;
+    assert_eq!(two.code("/b/api", "thief-token").await, StatusCode::OK);
+    assert_eq!(two.refused().await, 0);
+}
+
+#[tokio::test]
+async fn a_mounted_config_map_is_read() {
+    let directory = Directory::new();
+    let backend = FakeBackend::plain(&directory.pki).await;
+    // As the kubelet mounts it: links through `..data`, which a rename replaces.
+    let mount = |version: &str, names: &[&str]| {
+        let data = directory.path.join(version);
+        std::fs::create_dir(&data).unwrap();
+        for name in names {
+            let file = format!("{name}.yaml");
+            std::fs::write(data.join(&file), cluster(name, &format!("{{pathPrefix: /{name}}}"), "")).unwrap();
+            if directory.path.join(&file).symlink_metadata().is_err() {
+                symlink(Path::new("..data").join(&file), directory.path.join(&file)).unwrap();
+            }
+        }
+        symlink(version, directory.path.join("..tmp")).unwrap();
+        std::fs::rename(directory.path.join("..tmp"), directory.path.join("..data")).unwrap();
+    };
+    for name in ["a", "b"] {
+        directory.prepare(name, &backend, &directory.pki);
+    }
+    mount("..2026_01", &["a"]);
+    let gateway = Gateway::with(directory.flags());
+    let mut client = Client::connect(&gateway, false, None).await;
+    assert_eq!(client.code_at("/a/api", &[("authorization", "Bearer a-token")]).await, StatusCode::OK);
+    mount("..2026_02", &["a", "b"]);
+    gateway.until_counted("portcullis_clusters 2").await;
+    gateway.until_counted("portcullis_clusters_rebuilt_total 2").await;
+}
+
+#[test]
+fn check_reports_every_broken_file_with_its_lines() {
+    let directory = Directory::new();
+    let write = |file: &str, text: String| std::fs::write(directory.path.join(file), text).unwrap();
+    write("a.yaml", cluster("A_", "{}", ""));
+    write("b.yaml", format!("{HEAD}name: b\nmatch: {{pathPrefix: /b}}\n"));
+    write("c.yaml", "apiVersion: v1\nkind: Secret\n".to_owned());
+    let loaded = resolved(directory.flags()).unwrap();
+    assert!(loaded.settings.clusters.is_empty());
+    let errors: Vec<String> =
+        loaded.refused.iter().flat_map(|refused| &refused.errors).map(ToString::to_string).collect();
+    let path = directory.path.display().to_string();
+    let found: Vec<String> = errors.iter().map(|error| error.replace(&path, "DIR")).collect();
+    let expected = [
+        "DIR/a.yaml:3: name: \"A_\" is not a DNS label",
+        "DIR/a.yaml:5: match: matches nothing",
+        "DIR/a.yaml:4: kubeconfig: DIR/A_.kubeconfig: ",
+        "DIR/a.yaml:6: authentication.tokenAuthFile: DIR/A_.csv: ",
+        "DIR/b.yaml:1: kubeconfig: is required",
+        "clusterDirectory: DIR/c.yaml: unknown apiVersion",
+    ];
+    for line in expected {
+        assert!(found.iter().any(|error| error.contains(line)), "{line} is missing in {found:#?}");
+    }
+    let origin = ClusterOrigin::File(directory.path.join("a.yaml"));
+    assert!(loaded.refused.iter().any(|refused| refused.origin == origin));
+}
+
+#[test]
+fn a_directory_that_cannot_be_read_is_an_error() {
+    let directory = Directory::new();
+    std::fs::remove_dir_all(&directory.path).unwrap();
+    let error = resolved(directory.flags()).unwrap_err().to_string();
+    assert!(error.contains("gateway.yaml:6: clusterDirectory: ") && error.contains("fix: "), "{error}");
+}
+
+#[test]
+fn a_load_resolves_only_what_has_changed() {
+    let directory = Directory::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let backend = runtime.block_on(FakeBackend::plain(&directory.pki));
+    for name in ["a", "b", "c"] {
+        directory.prepare(name, &backend, &directory.pki);
+        directory.put(&format!("{name}.yaml"), name, &format!("{{pathPrefix: /{name}}}"), "");
+    }
+    let mut source = ConfigSource::new(parse(directory.flags()));
+    source.load().unwrap();
+    assert_eq!(source.resolved_clusters(), 3);
+    source.commit();
+    assert!(!source.changed());
+    directory.put("b.yaml", "b", "{pathPrefix: /second}", "");
+    assert!(source.changed());
+    source.load().unwrap();
+    assert_eq!(source.resolved_clusters(), 1);
+}
+
+/// Fifty clusters, each with authorities of its own: no credential, user or connection of one reaches another.
+#[tokio::test]
+async fn fifty_clusters_have_nothing_of_each_other() {
+    const CLUSTERS: usize = 50;
+    let directory = Directory::new();
+    let mut clusters = Vec::new();
+    for index in 0..CLUSTERS {
+        let (name, pki) = (format!("c{index}"), Pki::new());
+        let backend = FakeBackend::plain(&pki).await;
+        directory.prepare(&name, &backend, &pki);
+        std::fs::write(directory.path.join(format!("{name}.clients")), pki.clients.cert_pem()).unwrap();
+        let own = format!("authentication: {{tokenAuthFile: {name}.csv, clientCAFile: {name}.clients}}\n");
+        let routes = format!("{{serverNames: [{name}.example.com], pathPrefix: /clusters/{name}}}");
+        directory.put(&format!("{name}.yaml"), &name, &routes, &own);
+        clusters.push((name, pki, backend));
+    }
+    let gateway = Gateway::with(directory.flags());
+    in_time(async {
+        while gateway.count_all("portcullis_endpoint_trusted", &[]).await < 50 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+
+    // A certificate of each cluster, and its token, at its own cluster and the next.
+    for (index, (name, pki, backend)) in clusters.iter().enumerate() {
+        let (other, _, other_backend) = &clusters[(index + 1) % CLUSTERS];
+        let alice = pki.clients.leaf().cn(&format!("alice-of-{name}")).issue();
+        let mut client = Client::connect(&gateway, true, Some(&alice)).await;
+        let token = format!("Bearer {name}-token");
+        let token = [("authorization", token.as_str())];
+        let (own, foreign) = (format!("/clusters/{name}/api"), format!("/clusters/{other}/api"));
+        assert_eq!(text(client.get(&own, &[]).await).await, "ok");
+        assert_eq!(client.code_at(&foreign, &[]).await, StatusCode::UNAUTHORIZED, "{name} at {other}");
+        let mut client = Client::connect(&gateway, false, None).await;
+        assert_eq!(client.code_at(&own, &token).await, StatusCode::OK);
+        assert_eq!(client.code_at(&foreign, &token).await, StatusCode::UNAUTHORIZED, "{name} at {other}");
+        let seen: Vec<_> =
+            std::iter::from_fn(|| backend.take()).map(|seen| seen.all("x-remote-user")).collect();
+        assert_eq!(seen, [[format!("alice-of-{name}")], [format!("user-of-{name}")]]);
+        assert!(other_backend.take().is_none(), "{name} reached {other}");
+    }
+
+    // One change builds one cluster, and no connection of another ends.
+    let (before, built) =
+        (gateway.generation().await, gateway.count("portcullis_clusters_rebuilt_total").await);
+    assert_eq!(built, 50);
+    let ended: Vec<usize> = clusters.iter().map(|(_, _, backend)| backend.ended()).collect();
+    replace(&directory.path.join("c7.csv"), "c7-new,user-of-c7,7\n");
+    gateway.reloaded(before).await;
+    assert_eq!(gateway.count("portcullis_clusters_rebuilt_total").await, built + 1);
+    assert_eq!(
+        Client::connect(&gateway, false, None)
+            .await
+            .code_at("/clusters/c7/api", &[("authorization", "Bearer c7-new")])
+            .await,
+        StatusCode::OK
+    );
+    let after: Vec<usize> = clusters.iter().map(|(_, _, backend)| backend.ended()).collect();
+    assert_eq!(ended, after);
+
+    // A backend has the connection of the self-check, and one of requests, with two ends in this process.
+    let now = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(now <= open + CLUSTERS * 4 + 20, "{open} open files before the requests, {now} after them");
+}

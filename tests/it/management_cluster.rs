@@ -1,0 +1,302 @@
+//! Clusters in the Secrets of a management cluster: they come and go with them, stay while it is away, and name nothing of
+//! the gateway.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use testkit::body::fed;
+use testkit::client::Client;
+use testkit::self_check::respond;
+use testkit::{FakeBackend, Gateway, H2, Pki, ResponseFuture, kubeconfig};
+use tokio::sync::watch;
+
+use crate::gateway::InProcess as _;
+
+const PATH: &str = "/api/v1/namespaces/tenants/secrets";
+
+/// A fake management cluster: each watch ends with the next change, after which everything is listed again.
+struct Management {
+    secrets: Arc<Mutex<BTreeMap<String, Value>>>,
+    revision: watch::Sender<u64>,
+    server: FakeBackend,
+}
+
+impl Management {
+    async fn start(pki: &Pki) -> Self {
+        let secrets: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
+        let revision = watch::Sender::new(1);
+        let (stored, sender) = (Arc::clone(&secrets), revision.clone());
+        let answer = move |request: Request<Incoming>| -> ResponseFuture {
+            assert_eq!(request.uri().path(), PATH);
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            assert!(query.contains("labelSelector=portcullis.dev"), "{query}");
+            if query.contains("watch=true") {
+                let from = query.split('&').find_map(|pair| pair.strip_prefix("resourceVersion="));
+                let from: u64 = from.unwrap().parse().unwrap();
+                let mut changes = sender.subscribe();
+                let (_frames, body, _) = fed();
+                return Box::pin(async move {
+                    tokio::spawn(async move {
+                        changes.wait_for(|now| *now > from).await.ok();
+                        drop(_frames);
+                    });
+                    Response::new(body)
+                });
+            }
+            let items: Vec<Value> = stored.lock().unwrap().values().cloned().collect();
+            let revision = sender.borrow().to_string();
+            let list = json!({"apiVersion": "v1", "kind": "SecretList", "metadata": {"resourceVersion": revision},
+                "items": items});
+            Box::pin(async move { respond(StatusCode::OK, &list) })
+        };
+        let server = FakeBackend::start(pki, H2, answer).await;
+        Self { secrets, revision, server }
+    }
+
+    fn put(&self, name: &str, data: &[(&str, &str)]) {
+        let data: BTreeMap<_, _> = data.iter().map(|(key, value)| (*key, STANDARD.encode(value))).collect();
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name,
+            "labels": {"portcullis.dev/secret-type": "cluster"}}, "data": data});
+        self.secrets.lock().unwrap().insert(name.to_owned(), secret);
+        self.revision.send_modify(|revision| *revision += 1);
+    }
+
+    fn delete(&self, name: &str) {
+        self.secrets.lock().unwrap().remove(name).unwrap();
+        self.revision.send_modify(|revision| *revision += 1);
+    }
+}
+
+const DOCUMENT: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n\
+                        authentication: {tokenAuthFile: tokens}\n";
+
+/// A kubeconfig with everything in it.
+fn inline(pki: &Pki, backend: &FakeBackend) -> String {
+    let front = pki.front.leaf().cn("portcullis").issue();
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         clusters: [{{name: b, cluster: {{server: 'https://{}', certificate-authority-data: {}, tls-server-name: backend.test}}}}]\n\
+         users: [{{name: u, user: {{client-certificate-data: {}, client-key-data: {}}}}}]\n\
+         contexts: [{{name: c, context: {{cluster: b, user: u}}}}]\n",
+        backend.address,
+        STANDARD.encode(pki.servers.cert_pem()),
+        STANDARD.encode(front.cert_pem()),
+        STANDARD.encode(front.key_pem()),
+    )
+}
+
+#[tokio::test]
+async fn a_secret_that_takes_over_a_name_gets_no_connection_of_its_predecessor() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    // The same API server, with a credential that it does not accept.
+    let good = inline(&pki, &backend);
+    let bad_front = other.front.leaf().cn("portcullis").issue();
+    let user = good.split("users: ").nth(1).unwrap().split('\n').next().unwrap();
+    let bad = good.replace(
+        user,
+        &format!(
+            "[{{name: u, user: {{client-certificate-data: {}, client-key-data: {}}}}}]",
+            STANDARD.encode(bad_front.cert_pem()),
+            STANDARD.encode(bad_front.key_pem())
+        ),
+    );
+    management.put("prod", &[("value", &bad), ("cluster", DOCUMENT), ("tokens", "thief,root,1\n")]);
+    let flags = flags(&pki, management.server.address);
+    let main = pki.directory.path().join("gateway.yaml");
+    let text = std::fs::read_to_string(&main).unwrap();
+    std::fs::write(&main, format!("{text}clusterDirectory: clusters.d\n")).unwrap();
+    let directory = pki.directory.path().join("clusters.d");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("config"), &good).unwrap();
+    std::fs::write(directory.join("tokens"), "one,carol,7\n").unwrap();
+    let file = format!("{DOCUMENT}name: prod\nkubeconfig: config\nmatch: {{pathPrefix: /clusters/prod}}\n");
+    std::fs::write(directory.join("prod.yaml"), file).unwrap();
+    let gateway = Gateway::with(flags);
+    trusted(&gateway, "prod").await;
+    gateway.until_counted("portcullis_clusters_refused 1").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    let before = gateway.generation().await;
+    std::fs::remove_file(directory.join("prod.yaml")).unwrap();
+    gateway.reloaded(before).await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "thief").await, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::UNAUTHORIZED);
+}
+
+/// The flags of a gateway whose clusters are in Secrets.
+fn flags(pki: &Pki, management: std::net::SocketAddr) -> Vec<String> {
+    let (cert, key) = pki.write_pair("front", &pki.front.leaf().cn("portcullis").issue());
+    let ca = pki.write("servers-ca.crt", pki.servers.cert_pem());
+    pki.write("management.kubeconfig", kubeconfig(management, &ca, &cert, &key));
+    pki.write_pair("gateway", &pki.servers.server(&["localhost"]));
+    pki.write("tokens.csv", "gateway-token,of-the-gateway,7\n");
+    let file = pki.write(
+        "gateway.yaml",
+        "apiVersion: portcullis.dev/v1alpha1
+kind: GatewayConfiguration
+serving: {bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}
+operation: {metricsBindAddress: '127.0.0.1:0', workers: 1}
+authentication: {anonymousAuth: false}
+managementCluster: {kubeconfig: management.kubeconfig, namespace: tenants, pathPrefix: /clusters, domain: clusters.example.com}
+",
+    );
+    vec![format!("--config={}", file.display())]
+}
+
+async fn code(gateway: &Gateway, path: &str, token: &str) -> StatusCode {
+    let mut client = Client::connect(gateway, false, None).await;
+    client.code_at(path, &[("authorization", &format!("Bearer {token}"))]).await
+}
+
+async fn trusted(gateway: &Gateway, name: &str) {
+    let start = format!("portcullis_endpoint_trusted{{cluster=\"{name}\"");
+    gateway.until_counted_as(&start, |line| line.starts_with(&start) && line.ends_with(" 1")).await;
+}
+
+#[tokio::test]
+async fn clusters_come_change_and_go_with_their_secrets() {
+    let pki = Pki::new();
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let config = inline(&pki, &backend);
+    management.put("prod", &[("value", &config), ("cluster", DOCUMENT), ("tokens", "one,carol,7\n")]);
+    let gateway = Gateway::with(flags(&pki, management.server.address));
+    trusted(&gateway, "prod").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    assert_eq!(code(&gateway, "/clusters/test/api", "one").await, StatusCode::NOT_FOUND);
+
+    management.put("test", &[("kubeconfig", &config), ("cluster", DOCUMENT), ("tokens", "two,dave,7\n")]);
+    trusted(&gateway, "test").await;
+    assert_eq!(code(&gateway, "/clusters/test/api", "two").await, StatusCode::OK);
+    assert_eq!(code(&gateway, "/clusters/prod/api", "two").await, StatusCode::UNAUTHORIZED);
+    assert_eq!(gateway.count("portcullis_clusters_rebuilt_total").await, 2);
+
+    let before = gateway.generation().await;
+    management.put("prod", &[("value", &config), ("cluster", DOCUMENT), ("tokens", "three,carol,7\n")]);
+    gateway.reloaded(before).await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "three").await, StatusCode::OK);
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::UNAUTHORIZED);
+
+    let before = gateway.generation().await;
+    management.delete("prod");
+    gateway.reloaded(before).await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "three").await, StatusCode::NOT_FOUND);
+    assert_eq!(code(&gateway, "/clusters/test/api", "two").await, StatusCode::OK);
+
+    // The management cluster goes away: what is known stays.
+    drop(management);
+    gateway
+        .until_counted_as("a failed read", |line| {
+            line.strip_prefix("portcullis_management_cluster_syncs_total{result=\"failure\"} ")
+                .is_some_and(|count| count != "0")
+        })
+        .await;
+    assert_eq!(code(&gateway, "/clusters/test/api", "two").await, StatusCode::OK);
+    assert!(gateway.metrics("/readyz").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_secret_names_nothing_of_the_gateway_and_chooses_no_route() {
+    let pki = Pki::new();
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let config = inline(&pki, &backend);
+    let directory = pki.directory.path().display().to_string();
+    let head = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n";
+    let ca_data = format!("certificate-authority-data: {}", STANDARD.encode(pki.servers.cert_pem()));
+    assert!(config.contains(&ca_data));
+    let foreign_ca = config.replace(&ca_data, &format!("certificate-authority: {directory}/servers-ca.crt"));
+    let user = config.split("users: ").nth(1).unwrap().split('\n').next().unwrap();
+    let user_is = |text: &str| config.replace(user, &format!("[{{name: u, user: {{{text}}}}}]"));
+    let token_file = user_is(&format!("tokenFile: {directory}/tokens.csv"));
+    let exec = user_is(&format!(
+        "exec: {{apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: {directory}/run}}"
+    ));
+    pki.write("run", "#!/bin/sh\ntouch \"$(dirname \"$0\")/was-run\"\n");
+    let document = |more: &str| format!("{head}{more}\n");
+    let tokens = |file: &str| document(&format!("authentication: {{tokenAuthFile: {file}}}"));
+    let impersonate = document("identity: impersonate\nauthentication: {tokenAuthFile: tokens}");
+    let cases: Vec<(&str, &str, String, &str)> = vec![
+        ("absolute", &config, tokens(&format!("{directory}/tokens.csv")), "the Secret has no such key"),
+        ("above", &config, tokens("../other/tokens"), "the Secret has no such key"),
+        ("foreign", &config, tokens("secret:/good/tokens"), "the Secret has no such key"),
+        ("ca", &foreign_ca, DOCUMENT.to_owned(), "the Secret has no such key"),
+        ("token", &token_file, impersonate.clone(), "the Secret has no such key"),
+        ("exec", &exec, impersonate, "exec cannot be used in a Secret"),
+        (
+            "route",
+            &config,
+            document("match: {serverNames: [good.clusters.example.com]}"),
+            "match: cannot be set by a Secret",
+        ),
+        ("named", &config, document("name: good"), "name: cannot be set by a Secret"),
+        ("audited", &config, document("audit: {auditLogPath: /tmp/x}"), "audit: cannot be set by a Secret"),
+        ("file", &config, document("kubeconfig: tokens"), "kubeconfig: cannot be set by a Secret"),
+        (
+            "called",
+            &config,
+            document("authentication: {authenticationTokenWebhookConfigFile: value}"),
+            "authentication.authenticationTokenWebhookConfigFile: cannot be set by a Secret",
+        ),
+        ("two.labels", &config, DOCUMENT.to_owned(), "is not a DNS label"),
+    ];
+    management.put("good", &[("value", &config), ("cluster", DOCUMENT), ("tokens", "one,carol,7\n")]);
+    management.put("empty", &[("cluster", DOCUMENT), ("tokens", "one,carol,7\n")]);
+    for (name, config, document, _) in &cases {
+        management.put(name, &[("value", config), ("cluster", document), ("tokens", "s3cr3t,mallory,7\n")]);
+    }
+    let gateway = Gateway::with(flags(&pki, management.server.address));
+    trusted(&gateway, "good").await;
+    gateway.until_counted(&format!("portcullis_clusters_refused {}", cases.len() + 1)).await;
+    let answer = gateway.metrics("/clusters").await;
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status: Value = serde_json::from_str(body).unwrap();
+    let error = |name: &str| {
+        let source = format!("Secret tenants/{name}");
+        let items = status["items"].as_array().unwrap();
+        let item = items.iter().find(|item| item["source"] == source.as_str()).expect(name);
+        item["lastError"].as_str().unwrap_or_default().to_owned()
+    };
+    for (name, _, _, expected) in &cases {
+        assert!(error(name).contains(expected), "{name}: {}", error(name));
+    }
+    assert!(error("empty").contains("has no kubeconfig"), "{}", error("empty"));
+    assert!(!pki.directory.path().join("was-run").exists());
+    for secret in ["s3cr3t", "gateway-token", "BEGIN", "of-the-gateway"] {
+        assert!(!answer.contains(secret), "{secret}");
+    }
+    assert_eq!(code(&gateway, "/clusters/good/api", "one").await, StatusCode::OK);
+    assert_eq!(code(&gateway, "/clusters/good/api", "s3cr3t").await, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn without_the_management_cluster_a_new_gateway_is_not_ready_and_says_why() {
+    let pki = Pki::new();
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    management.put(
+        "prod",
+        &[("value", &inline(&pki, &backend)), ("cluster", DOCUMENT), ("tokens", "one,carol,7\n")],
+    );
+    // A port on which nothing listens.
+    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gateway = Gateway::with(flags(&pki, away));
+    let reason = "Secrets cannot be listed";
+    gateway
+        .until_counted_as("a failed read", |line| {
+            line.starts_with("portcullis_management_cluster_syncs_total{result=\"failure\"}")
+        })
+        .await;
+    let single = gateway.metrics("/readyz/management-cluster").await;
+    assert!(single.contains(reason), "{single}");
+    assert!(gateway.metrics("/readyz").await.starts_with("HTTP/1.1 500"));
+    assert!(gateway.metrics("/livez").await.starts_with("HTTP/1.1 200"));
+
+    // Its kubeconfig is corrected.
+    flags(&pki, management.server.address);
+    trusted(&gateway, "prod").await;
+    assert!(gateway.metrics("/readyz").await.starts_with("HTTP/1.1 200"));
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+}
