@@ -1,0 +1,154 @@
+//! A real API server with RBAC that accepts the gateway's front-proxy certificate, and kubectl as its administrator.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use testkit::go_tool::output_of;
+use testkit::pki::{Ca, Key, KeyKind, pem};
+use testkit::real::{
+    self, Programs, ServerProcess, SharedServers, Source, certificate_kubeconfig, eventually, free_ports,
+    start_etcd,
+};
+use tokio::runtime::Runtime;
+
+/// The API server of a run, which starts when the first test needs it.
+pub(crate) struct Cluster(SharedServers<Running>);
+
+/// The running servers and their files.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) authorities: BTreeMap<&'static str, Ca>,
+    pub(crate) programs: Programs,
+    pub(crate) dir: PathBuf,
+    _servers: [ServerProcess; 2],
+}
+
+impl Cluster {
+    pub(crate) fn new(source: Source) -> Self {
+        Self(SharedServers::new("deploy", source))
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        self.0.runtime()
+    }
+
+    /// Stops the servers; keeps their logs if `keep_logs` is set.
+    pub(crate) fn finish(self, keep_logs: bool) {
+        self.0.finish(keep_logs);
+    }
+
+    /// The servers, which the first call starts.
+    pub(crate) fn running(&self) -> Result<&Running, String> {
+        self.0.get_or_start(|runtime, programs, dir| runtime.block_on(Running::start(programs, dir)))
+    }
+}
+
+impl Running {
+    async fn start(programs: Programs, dir: &Path) -> Result<Self, String> {
+        let authorities = write_pki(dir);
+        let (etcd_port, etcd) = start_etcd(&programs, dir).await?;
+        let (address, server) = real::retry_on_collision(async || {
+            let [port] = free_ports()?;
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            let server = ServerProcess::start(
+                dir,
+                "kube-apiserver",
+                &programs.kube_apiserver,
+                flags(dir, etcd_port, port),
+            );
+            let mut server = server?;
+            let admin = certificate_kubeconfig(address, &dir.join("servers-ca.crt"), "admin");
+            fs::write(dir.join("admin.kubeconfig"), admin).map_err(|error| error.to_string())?;
+            let kubectl = |arguments: &[&str]| {
+                let mut command = Command::new(&programs.kubectl);
+                output_of(command.arg("--kubeconfig").arg(dir.join("admin.kubeconfig")).args(arguments))
+            };
+            // The last of the roles that a server makes at its start.
+            eventually("the API server", async || {
+                server.check()?;
+                Ok(kubectl(&["get", "clusterrolebinding", "system:basic-user"]).is_ok()
+                    && kubectl(&["get", "--raw", "/readyz"]).is_ok())
+            })
+            .await?;
+            Ok((address, server))
+        })
+        .await?;
+        Ok(Self { address, authorities, programs, dir: dir.to_owned(), _servers: [server, etcd] })
+    }
+
+    /// Runs kubectl as administrator.
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        output_of(self.kubectl_command().args(arguments))
+    }
+
+    /// kubectl as administrator.
+    pub(crate) fn kubectl_command(&self) -> Command {
+        let mut command = Command::new(&self.programs.kubectl);
+        command.arg("--kubeconfig").arg(self.dir.join("admin.kubeconfig"));
+        command
+    }
+
+    /// Creates or changes the objects of a manifest; unknown and duplicate fields are errors.
+    pub(crate) fn apply(&self, name: &str, manifest: &str, more: &[&str]) -> Result<String, String> {
+        let file = self.dir.join(format!("{name}.yaml"));
+        fs::write(&file, manifest).map_err(|error| error.to_string())?;
+        let mut command = self.kubectl_command();
+        command.args(["apply", "--server-side", "--force-conflicts", "--validate=strict"]).args(more);
+        output_of(command.arg("-f").arg(&file))
+    }
+}
+
+/// The authorities of the cluster, and its files.
+fn write_pki(dir: &Path) -> BTreeMap<&'static str, Ca> {
+    let authorities: BTreeMap<_, _> =
+        ["servers", "clients", "front"].into_iter().map(|name| (name, Ca::new(name))).collect();
+    let server = authorities["servers"].server(&["127.0.0.1", "localhost", "kubernetes.default.svc"]);
+    let admin = authorities["clients"].leaf().cn("admin").org("system:masters").issue();
+    let front = authorities["front"].leaf().cn("front-proxy-client").issue();
+    let accounts = Key::generate(KeyKind::P256);
+    for (name, content) in [
+        ("servers-ca.crt", authorities["servers"].cert_pem()),
+        ("clients-ca.crt", authorities["clients"].cert_pem()),
+        ("front-ca.crt", authorities["front"].cert_pem()),
+        ("server.crt", server.cert_pem()),
+        ("server.key", server.key_pem()),
+        ("admin.crt", admin.cert_pem()),
+        ("admin.key", admin.key_pem()),
+        ("front.crt", front.cert_pem()),
+        ("front.key", front.key_pem()),
+        ("sa.key", accounts.pem()),
+        ("sa.pub", pem("PUBLIC KEY", &accounts.spki())),
+    ] {
+        fs::write(dir.join(name), content).unwrap();
+    }
+    authorities
+}
+
+/// kubeadm's flags as far as identities are concerned, and the header of UIDs.
+fn flags(dir: &Path, etcd_port: u16, port: u16) -> Vec<String> {
+    let file = |name: &str| dir.join(name).display().to_string();
+    vec![
+        format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
+        format!("--secure-port={port}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--cert-dir={}", file("apiserver")),
+        format!("--tls-cert-file={}", file("server.crt")),
+        format!("--tls-private-key-file={}", file("server.key")),
+        "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+        "--authorization-mode=Node,RBAC".to_owned(),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        format!("--service-account-signing-key-file={}", file("sa.key")),
+        format!("--service-account-key-file={}", file("sa.pub")),
+        "--endpoint-reconciler-type=none".to_owned(),
+        format!("--client-ca-file={}", file("clients-ca.crt")),
+        format!("--requestheader-client-ca-file={}", file("front-ca.crt")),
+        "--requestheader-allowed-names=front-proxy-client".to_owned(),
+        "--requestheader-username-headers=X-Remote-User".to_owned(),
+        "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
+        "--requestheader-group-headers=X-Remote-Group".to_owned(),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+    ]
+}
