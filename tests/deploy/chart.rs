@@ -51,6 +51,8 @@ pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
         trial(&format!("refused_{name}"), Box::new(|_| refused(values, expected)))
     }));
     trials.push(trial("copies_equal_their_sources", Box::new(|_| copies())));
+    trials.push(trial("the_base_of_kustomize_is_rendered_by_the_chart", Box::new(|_| base())));
+    trials.push(trial("configuration_of_the_kustomization_is_accepted", Box::new(|_| check_ingress())));
     trials.push(trial("the_schema_has_the_keys_of_the_configuration", Box::new(|_| schema_keys())));
     trials.push(trial("the_shutdown_fits_the_grace_period_of_the_pod", Box::new(|_| grace_period())));
     trials
@@ -118,14 +120,42 @@ fn refused(values: &[&str], expected: &str) -> Result<(), String> {
     }
 }
 
+/// The objects of the base are those of the chart, without the labels that belong to helm.
+fn base() -> Result<(), String> {
+    let dir = workspace_root().join("deploy/kustomize/base");
+    let values = dir.join("values.yaml").display().to_string();
+    let chart = HELM.run(["template", "portcullis", CHART, KUBE_VERSION, "--values", &values])?;
+    let of_helm = ["# Source:", "helm.sh/chart:", "app.kubernetes.io/managed-by:", "namespace: default"];
+    let lines = chart.lines().filter(|line| !of_helm.iter().any(|text| line.trim_start().starts_with(text)));
+    let wanted = "# Rendered by the chart, see values.yaml: change it there.\n".to_owned()
+        + &lines.collect::<Vec<_>>().join("\n")
+        + "\n";
+    let file = dir.join("gateway.yaml");
+    if fs::read_to_string(&file).unwrap_or_default() == wanted {
+        return Ok(());
+    }
+    if std::env::var_os("UPDATE_DOCS").is_none() {
+        return Err(format!("{} is not what the chart renders; write it with UPDATE_DOCS=1", file.display()));
+    }
+    fs::write(&file, wanted).map_err(|error| error.to_string())
+}
+
+/// The gateway accepts the configuration of the ingress.
+fn check_ingress() -> Result<(), String> {
+    accepted(&fs::read_to_string(workspace_root().join("deploy/kustomize/ingress/gateway.yaml")).unwrap())
+}
+
 /// Puts the rendered configuration where the pod has it, with files for its mounts, and checks it with the gateway.
 fn check(values: &Path) -> Result<(), String> {
     let objects = documents(&rendered(values)?)?;
     let config = objects.iter().find(|object| object["kind"] == "ConfigMap").ok_or("no ConfigMap")?;
-    let config = config["data"]["gateway.yaml"].as_str().ok_or("no gateway.yaml")?;
+    accepted(config["data"]["gateway.yaml"].as_str().ok_or("no gateway.yaml")?)
+}
+
+fn accepted(config: &str) -> Result<(), String> {
     let dir = tempfile::tempdir().unwrap();
     let place = |path: &str| dir.path().join(path);
-    for path in ["config", "tls", "files/clients", "files/prod", "files/backend"] {
+    for path in ["config", "tls", "files/clients", "files/prod", "files/backend", "files/staging"] {
         fs::create_dir_all(place(path)).unwrap();
     }
     let (servers, clients, front) = (Ca::new("servers"), Ca::new("clients"), Ca::new("front"));
@@ -138,7 +168,7 @@ fn check(values: &Path) -> Result<(), String> {
     fs::write(place("files/clients/ca.crt"), clients.cert_pem()).unwrap();
     fs::write(place("servers-ca.crt"), servers.cert_pem()).unwrap();
     let kubeconfig = certificate_kubeconfig(([127, 0, 0, 1], 6443).into(), &place("servers-ca.crt"), "front");
-    for cluster in ["prod", "backend"] {
+    for cluster in ["prod", "backend", "staging"] {
         fs::write(place(&format!("files/{cluster}/kubeconfig")), &kubeconfig).unwrap();
     }
     // The pod's own credential exists only in a pod.
@@ -159,9 +189,10 @@ fn copies() -> Result<(), String> {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if name.starts_with("rbac") {
             pairs.push((format!("deploy/{name}"), format!("{CHART}/files/{name}")));
+            pairs.push((format!("deploy/{name}"), format!("deploy/kustomize/permissions/{name}")));
         }
     }
-    if pairs.len() < 5 {
+    if pairs.len() < 10 {
         return Err(format!("the permissions were not found: {pairs:?}"));
     }
     pairs.push(("deploy/monitoring/alerts.yaml".to_owned(), format!("{CHART}/files/alerts.yaml")));

@@ -3,10 +3,14 @@
 use std::sync::Mutex;
 
 use libtest_mimic::Trial;
+use testkit::paths::workspace_root;
 
 use crate::Test;
 use crate::chart::{documents, rendered, value_files};
 use crate::cluster::{Cluster, Running};
+
+/// The kustomizations, each a directory.
+const KUSTOMIZATIONS: [&str; 5] = ["permissions", "base", "ingress", "sidecar", "close-the-way"];
 
 pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
     let mut trials: Vec<Trial> = value_files()
@@ -25,6 +29,10 @@ pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
             trial(&format!("the_chart_with_{name}"), test)
         })
         .collect();
+    for name in KUSTOMIZATIONS {
+        trials.push(trial(&format!("kustomize_{name}"), Box::new(|cluster| kustomization(cluster, name))));
+    }
+    trials.push(trial("the_endpoints_of_the_sidecar", Box::new(endpoints)));
     trials.push(trial("an_unknown_field_is_an_error", Box::new(unknown_field)));
     trials
 }
@@ -36,8 +44,12 @@ pub(crate) fn prepared(cluster: &Cluster) -> Result<&Running, String> {
     let _guard = ONE_AT_A_TIME.lock();
     running.apply("crds", include_str!("crds.yaml"), &[])?;
     running.kubectl(&["wait", "--for=condition=established", "--timeout=60s", "crd", "--all"])?;
-    let namespaces = "{apiVersion: v1, kind: Namespace, metadata: {name: gateway}}";
-    running.apply("namespaces", namespaces, &[])?;
+    // The namespaces that kustomizations expect, and the account of static pods, which kube-controller-manager makes.
+    let objects = "{apiVersion: v1, kind: Namespace, metadata: {name: gateway}}\n---\n\
+                   {apiVersion: v1, kind: Namespace, metadata: {name: portcullis}}\n---\n\
+                   {apiVersion: v1, kind: Namespace, metadata: {name: control-planes}}\n---\n\
+                   {apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: kube-system}}";
+    running.apply("namespaces", objects, &[])?;
     Ok(running)
 }
 
@@ -55,4 +67,24 @@ fn unknown_field(cluster: &Cluster) -> Result<(), String> {
         Err(error) if error.contains("readOnlyRootFileSystem") => Ok(()),
         other => Err(format!("{other:?}")),
     }
+}
+
+/// Builds a kustomization, and applies it.
+fn kustomization(cluster: &Cluster, name: &str) -> Result<(), String> {
+    let running = prepared(cluster)?;
+    let manifest = kustomized(running, name)?;
+    let applied = running.apply(&format!("kustomize-{name}"), &manifest, &[])?;
+    counted(&applied, documents(&manifest)?.len())
+}
+
+/// What kustomize builds of a directory.
+pub(crate) fn kustomized(running: &Running, name: &str) -> Result<String, String> {
+    let dir = workspace_root().join("deploy/kustomize").join(name);
+    running.kubectl(&["kustomize", &dir.display().to_string()])
+}
+
+/// The Service of the API server leads to the gateways, in the slice that the API server itself would write.
+fn endpoints(cluster: &Cluster) -> Result<(), String> {
+    let slice = include_str!("../../deploy/kustomize/sidecar/kubernetes-service.yaml");
+    counted(&prepared(cluster)?.apply("kubernetes-service", slice, &[])?, 1)
 }

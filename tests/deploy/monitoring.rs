@@ -78,7 +78,7 @@ fn selectors(expression: &str) -> Vec<(String, Vec<String>)> {
 
 /// What is wrong with the metrics and labels of an expression.
 fn faults(expression: &str, known: &BTreeMap<String, Vec<String>>) -> Vec<String> {
-    let of_target = ["job", "instance", "le"].map(str::to_owned);
+    let of_target = ["job", "instance"].map(str::to_owned);
     let mut allowed: BTreeSet<String> = of_target.into();
     let mut faults = Vec::new();
     let found = selectors(expression);
@@ -89,9 +89,13 @@ fn faults(expression: &str, known: &BTreeMap<String, Vec<String>>) -> Vec<String
         if metric == "up" {
             continue;
         }
+        // The series of a histogram have suffixes, and it has the label `le`.
         let of_histogram =
             ["_bucket", "_count", "_sum"].iter().find_map(|suffix| metric.strip_suffix(suffix));
-        let Some(own) = known.get(&metric).or_else(|| known.get(of_histogram?)) else {
+        let is_histogram =
+            |name: &str| known.get(name).is_some_and(|labels| labels.iter().any(|label| label == "le"));
+        let name = of_histogram.filter(|name| is_histogram(name)).unwrap_or(&metric);
+        let Some(own) = known.get(name).filter(|_| name != metric || !is_histogram(name)) else {
             faults.push(format!("unknown metric {metric} in {expression}"));
             continue;
         };
@@ -124,6 +128,7 @@ fn unknown_is_found() -> Result<(), String> {
         "portcullis_endpoint_trusted{name=\"a\"} == 0",
         "sum by (resource) (portcullis_endpoint_trusted)",
         "rate(apiserver_request_total_bucket[5m])",
+        "rate(apiserver_request_duration_seconds[5m])",
         "1",
     ] {
         if exist(vec![expression.to_owned()]).is_ok() {
