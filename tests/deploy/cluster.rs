@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::json;
 use testkit::go_tool::output_of;
 use testkit::pki::{Ca, Key, KeyKind, pem};
 use testkit::real::{
-    self, Programs, ServerProcess, SharedServers, Source, certificate_kubeconfig, eventually, free_ports,
-    start_etcd,
+    self, Programs, ServerProcess, SharedServers, Source, eventually, free_ports, start_etcd,
 };
 use tokio::runtime::Runtime;
 
@@ -27,8 +29,8 @@ pub(crate) struct Running {
 }
 
 impl Cluster {
-    pub(crate) fn new(source: Source) -> Self {
-        Self(SharedServers::new("deploy", source))
+    pub(crate) fn new(target: &'static str, source: Source) -> Self {
+        Self(SharedServers::new(target, source))
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {
@@ -60,7 +62,7 @@ impl Running {
                 flags(dir, etcd_port, port),
             );
             let mut server = server?;
-            let admin = certificate_kubeconfig(address, &dir.join("servers-ca.crt"), "admin");
+            let admin = kubeconfig(dir, address, "admin");
             fs::write(dir.join("admin.kubeconfig"), admin).map_err(|error| error.to_string())?;
             let kubectl = |arguments: &[&str]| {
                 let mut command = Command::new(&programs.kubectl);
@@ -84,6 +86,11 @@ impl Running {
         output_of(self.kubectl_command().args(arguments))
     }
 
+    /// A kubeconfig with the gateway's front-proxy certificate.
+    pub(crate) fn front_proxy_kubeconfig(&self) -> String {
+        kubeconfig(&self.dir, self.address, "front")
+    }
+
     /// kubectl as administrator.
     pub(crate) fn kubectl_command(&self) -> Command {
         let mut command = Command::new(&self.programs.kubectl);
@@ -101,18 +108,22 @@ impl Running {
     }
 }
 
-/// The authorities of the cluster, and its files.
+/// The authorities of the cluster as kubeadm makes them, in `pki`, and the files of the servers.
 fn write_pki(dir: &Path) -> BTreeMap<&'static str, Ca> {
     let authorities: BTreeMap<_, _> =
-        ["servers", "clients", "front"].into_iter().map(|name| (name, Ca::new(name))).collect();
-    let server = authorities["servers"].server(&["127.0.0.1", "localhost", "kubernetes.default.svc"]);
-    let admin = authorities["clients"].leaf().cn("admin").org("system:masters").issue();
-    let front = authorities["front"].leaf().cn("front-proxy-client").issue();
+        [("ca", Ca::new("kubernetes")), ("front-proxy-ca", Ca::new("front-proxy-ca"))].into();
+    // kubeadm's certificate has these names, and no address of the loopback interface.
+    let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1"];
+    let server = authorities["ca"].server(&names);
+    let admin = authorities["ca"].leaf().cn("admin").org("system:masters").issue();
+    let front = authorities["front-proxy-ca"].leaf().cn("front-proxy-client").issue();
     let accounts = Key::generate(KeyKind::P256);
+    fs::create_dir_all(dir.join("pki")).unwrap();
+    for (name, ca) in &authorities {
+        fs::write(dir.join(format!("pki/{name}.crt")), ca.cert_pem()).unwrap();
+        fs::write(dir.join(format!("pki/{name}.key")), ca.key_pem()).unwrap();
+    }
     for (name, content) in [
-        ("servers-ca.crt", authorities["servers"].cert_pem()),
-        ("clients-ca.crt", authorities["clients"].cert_pem()),
-        ("front-ca.crt", authorities["front"].cert_pem()),
         ("server.crt", server.cert_pem()),
         ("server.key", server.key_pem()),
         ("admin.crt", admin.cert_pem()),
@@ -125,6 +136,27 @@ fn write_pki(dir: &Path) -> BTreeMap<&'static str, Ca> {
         fs::write(dir.join(name), content).unwrap();
     }
     authorities
+}
+
+/// A kubeconfig that contains the certificate `NAME.crt` and its key.
+fn kubeconfig(dir: &Path, address: SocketAddr, name: &str) -> String {
+    let data = |file: String| BASE64_STANDARD.encode(fs::read(dir.join(file)).unwrap());
+    let cluster = json!({
+        "server": format!("https://{address}"),
+        "tls-server-name": "kubernetes.default.svc",
+        "certificate-authority-data": data("pki/ca.crt".to_owned()),
+    });
+    let user = json!({
+        "client-certificate-data": data(format!("{name}.crt")),
+        "client-key-data": data(format!("{name}.key")),
+    });
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+    })
+    .to_string()
 }
 
 /// kubeadm's flags as far as identities are concerned, and the header of UIDs.
@@ -143,8 +175,8 @@ fn flags(dir: &Path, etcd_port: u16, port: u16) -> Vec<String> {
         format!("--service-account-signing-key-file={}", file("sa.key")),
         format!("--service-account-key-file={}", file("sa.pub")),
         "--endpoint-reconciler-type=none".to_owned(),
-        format!("--client-ca-file={}", file("clients-ca.crt")),
-        format!("--requestheader-client-ca-file={}", file("front-ca.crt")),
+        format!("--client-ca-file={}", file("pki/ca.crt")),
+        format!("--requestheader-client-ca-file={}", file("pki/front-proxy-ca.crt")),
         "--requestheader-allowed-names=front-proxy-client".to_owned(),
         "--requestheader-username-headers=X-Remote-User".to_owned(),
         "--requestheader-uid-headers=X-Remote-Uid".to_owned(),

@@ -23,6 +23,7 @@ mod chart;
 mod cluster;
 mod manifests;
 mod monitoring;
+mod page;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -55,18 +56,22 @@ fn main() -> ExitCode {
     arguments.test_threads.get_or_insert(4);
     let source = Source::find();
     let (absent, without_go) = (source.absent(), HELM.absent());
-    let cluster = Arc::new(Cluster::new(source));
-    let trial_of = |group: &'static str| {
-        let cluster = Arc::clone(&cluster);
+    // The page installs what `manifests` applies, and `permissions` takes it away: each has its own API server.
+    let clusters = ["deploy", "deploy-page", "deploy-permissions"]
+        .map(|target| Arc::new(Cluster::new(target, source.clone())));
+    let [cluster, page, _permissions] = &clusters;
+    let trial_of = |group: &'static str, cluster: &Arc<Cluster>| {
+        let cluster = Arc::clone(cluster);
         move |name: &str, test: Test| {
             let cluster = Arc::clone(&cluster);
             Trial::test(format!("{group}::{name}"), move || test(&cluster).map_err(Into::into))
         }
     };
     let groups = [
-        (chart::trials(&trial_of("chart")), without_go.clone()),
-        (manifests::trials(&trial_of("manifests")), absent.clone().or(without_go.clone())),
-        (monitoring::trials(&trial_of("monitoring")), without_go),
+        (chart::trials(&trial_of("chart", cluster)), without_go.clone()),
+        (manifests::trials(&trial_of("manifests", cluster)), absent.clone().or(without_go.clone())),
+        (page::trials(&trial_of("page", page)), absent.clone().or(without_go.clone())),
+        (monitoring::trials(&trial_of("monitoring", cluster)), without_go),
     ];
     let mut trials = Vec::new();
     for (group, absent) in groups {
@@ -76,7 +81,7 @@ fn main() -> ExitCode {
         }
     }
     let (conclusion, keep_logs) = run(&arguments, trials);
-    if let Some(cluster) = Arc::into_inner(cluster) {
+    for cluster in clusters.into_iter().filter_map(Arc::into_inner) {
         cluster.finish(keep_logs);
     }
     conclusion.exit_code()
