@@ -5,9 +5,11 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::json;
 use testkit::go_tool::output_of;
 use testkit::pki::{Ca, Key, KeyKind, pem};
@@ -22,7 +24,7 @@ pub(crate) struct Cluster(SharedServers<Running>);
 /// The running servers and their files.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
-    pub(crate) authorities: BTreeMap<&'static str, Ca>,
+    accounts: Arc<Key>,
     pub(crate) programs: Programs,
     pub(crate) dir: PathBuf,
     _servers: [ServerProcess; 2],
@@ -50,7 +52,7 @@ impl Cluster {
 
 impl Running {
     async fn start(programs: Programs, dir: &Path) -> Result<Self, String> {
-        let authorities = write_pki(dir);
+        let accounts = write_pki(dir);
         let (etcd_port, etcd) = start_etcd(&programs, dir).await?;
         let (address, server) = real::retry_on_collision(async || {
             let [port] = free_ports()?;
@@ -78,7 +80,7 @@ impl Running {
             Ok((address, server))
         })
         .await?;
-        Ok(Self { address, authorities, programs, dir: dir.to_owned(), _servers: [server, etcd] })
+        Ok(Self { address, accounts, programs, dir: dir.to_owned(), _servers: [server, etcd] })
     }
 
     /// Runs kubectl as administrator.
@@ -88,7 +90,26 @@ impl Running {
 
     /// A kubeconfig with the gateway's front-proxy certificate.
     pub(crate) fn front_proxy_kubeconfig(&self) -> String {
-        kubeconfig(&self.dir, self.address, "front")
+        self.kubeconfig_of("front")
+    }
+
+    /// A kubeconfig with the certificate `NAME.crt`.
+    pub(crate) fn kubeconfig_of(&self, name: &str) -> String {
+        kubeconfig(&self.dir, self.address, name)
+    }
+
+    /// A token without an expiry for a service account of `default`, as kube-controller-manager writes into secrets.
+    pub(crate) fn legacy_token(&self, account: &str, uid: &str, secret: &str) -> String {
+        let claims = json!({
+            "iss": "kubernetes/serviceaccount",
+            "sub": format!("system:serviceaccount:default:{account}"),
+            "kubernetes.io/serviceaccount/namespace": "default",
+            "kubernetes.io/serviceaccount/secret.name": secret,
+            "kubernetes.io/serviceaccount/service-account.name": account,
+            "kubernetes.io/serviceaccount/service-account.uid": uid,
+        });
+        let key = EncodingKey::from_ec_der(self.accounts.pkcs8().secret_der());
+        jsonwebtoken::encode(&Header::new(Algorithm::ES256), &claims, &key).unwrap()
     }
 
     /// kubectl as administrator.
@@ -108,14 +129,18 @@ impl Running {
     }
 }
 
-/// The authorities of the cluster as kubeadm makes them, in `pki`, and the files of the servers.
-fn write_pki(dir: &Path) -> BTreeMap<&'static str, Ca> {
+/// Writes the authorities of the cluster as kubeadm does, in `pki`, and the files of the servers; returns the key of
+/// service-account tokens.
+fn write_pki(dir: &Path) -> Arc<Key> {
     let authorities: BTreeMap<_, _> =
         [("ca", Ca::new("kubernetes")), ("front-proxy-ca", Ca::new("front-proxy-ca"))].into();
     // kubeadm's certificate has these names, and no address of the loopback interface.
     let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1"];
     let server = authorities["ca"].server(&names);
     let admin = authorities["ca"].leaf().cn("admin").org("system:masters").issue();
+    let alice = authorities["ca"].leaf().cn("alice").issue();
+    // Of a gateway that impersonates.
+    let own = authorities["ca"].leaf().cn("system:portcullis").issue();
     let front = authorities["front-proxy-ca"].leaf().cn("front-proxy-client").issue();
     let accounts = Key::generate(KeyKind::P256);
     fs::create_dir_all(dir.join("pki")).unwrap();
@@ -128,6 +153,10 @@ fn write_pki(dir: &Path) -> BTreeMap<&'static str, Ca> {
         ("server.key", server.key_pem()),
         ("admin.crt", admin.cert_pem()),
         ("admin.key", admin.key_pem()),
+        ("alice.crt", alice.cert_pem()),
+        ("alice.key", alice.key_pem()),
+        ("own.crt", own.cert_pem()),
+        ("own.key", own.key_pem()),
         ("front.crt", front.cert_pem()),
         ("front.key", front.key_pem()),
         ("sa.key", accounts.pem()),
@@ -135,7 +164,7 @@ fn write_pki(dir: &Path) -> BTreeMap<&'static str, Ca> {
     ] {
         fs::write(dir.join(name), content).unwrap();
     }
-    authorities
+    accounts
 }
 
 /// A kubeconfig that contains the certificate `NAME.crt` and its key.

@@ -24,6 +24,7 @@ mod cluster;
 mod manifests;
 mod monitoring;
 mod page;
+mod permissions;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
     // The page installs what `manifests` applies, and `permissions` takes it away: each has its own API server.
     let clusters = ["deploy", "deploy-page", "deploy-permissions"]
         .map(|target| Arc::new(Cluster::new(target, source.clone())));
-    let [cluster, page, _permissions] = &clusters;
+    let [cluster, page, permissions] = &clusters;
     let trial_of = |group: &'static str, cluster: &Arc<Cluster>| {
         let cluster = Arc::clone(cluster);
         move |name: &str, test: Test| {
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         (chart::trials(&trial_of("chart", cluster)), without_go.clone()),
         (manifests::trials(&trial_of("manifests", cluster)), absent.clone().or(without_go.clone())),
         (page::trials(&trial_of("page", page)), absent.clone().or(without_go.clone())),
+        (permissions::trials(&trial_of("permissions", permissions)), absent.clone()),
         (monitoring::trials(&trial_of("monitoring", cluster)), without_go),
     ];
     let mut trials = Vec::new();

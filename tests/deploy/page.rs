@@ -49,6 +49,7 @@ impl<'a> Replay<'a> {
             ("PKI", running.dir.join("pki").display().to_string()),
             ("DIR", dir.join("portcullis").display().to_string()),
             ("PORT", running.address.port().to_string()),
+            ("NODE_IP", "127.0.0.1".to_owned()),
         ];
         Ok(Self { running, dir, variables })
     }
