@@ -181,7 +181,7 @@ fn accepted(config: &str) -> Result<(), String> {
     if printed.contains("9094") { Ok(()) } else { Err(format!("no metrics address in {printed}")) }
 }
 
-/// The chart's files, and the kustomization's, are copies; with UPDATE_DOCS=1 they are written.
+/// The chart's files, and the kustomization's, are copies; with `UPDATE_DOCS=1` they are written.
 fn copies() -> Result<(), String> {
     let root = workspace_root();
     let mut pairs = Vec::new();

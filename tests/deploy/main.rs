@@ -12,12 +12,7 @@
 //! helm and promtool are built with Go on first use, as the real servers are (`tests/go/README.md`). kustomize is part of
 //! kubectl.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::print_stderr,
-    reason = "a test program: a panic is a failed test, and its messages go to the terminal"
-)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test program: a panic is a failed test")]
 
 mod chart;
 mod cluster;

@@ -26,8 +26,8 @@ pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
             "alerts_fire_when_they_should",
             Box::new(|_| PROMTOOL.run(["test", "rules", "deploy/monitoring/alerts_test.yaml"]).map(drop)),
         ),
-        trial("metrics_of_the_alerts_exist", Box::new(|_| exist(alert_expressions()?))),
-        trial("metrics_of_the_dashboard_exist", Box::new(|_| exist(dashboard_expressions()?))),
+        trial("metrics_of_the_alerts_exist", Box::new(|_| exist(&alert_expressions()?))),
+        trial("metrics_of_the_dashboard_exist", Box::new(|_| exist(&dashboard_expressions()?))),
         trial("an_unknown_metric_or_label_is_found", Box::new(|_| unknown_is_found())),
         trial("metrics_of_the_page_exist", Box::new(|_| page_metrics())),
         trial("each_alert_has_its_page", Box::new(|_| pages())),
@@ -116,7 +116,7 @@ fn faults(expression: &str, known: &BTreeMap<String, Vec<String>>) -> Vec<String
     faults
 }
 
-fn exist(expressions: Vec<String>) -> Result<(), String> {
+fn exist(expressions: &[String]) -> Result<(), String> {
     let known = metric_labels();
     let faults: Vec<String> = expressions.iter().flat_map(|expression| faults(expression, &known)).collect();
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
@@ -131,13 +131,11 @@ fn unknown_is_found() -> Result<(), String> {
         "rate(apiserver_request_duration_seconds[5m])",
         "1",
     ] {
-        if exist(vec![expression.to_owned()]).is_ok() {
+        if exist(&[expression.to_owned()]).is_ok() {
             return Err(format!("{expression} passes"));
         }
     }
-    exist(vec![
-        "sum by (verb, le) (rate(apiserver_request_duration_seconds_bucket{job=\"a\"}[5m]))".to_owned(),
-    ])
+    exist(&["sum by (verb, le) (rate(apiserver_request_duration_seconds_bucket{job=\"a\"}[5m]))".to_owned()])
 }
 
 /// The metrics of the table of the page, where they are spelled out.

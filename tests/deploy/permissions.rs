@@ -8,6 +8,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use testkit::go_tool::output_of;
@@ -19,7 +21,7 @@ use crate::cluster::{Cluster, Running};
 use crate::{PORTCULLIS, Test};
 
 /// How long a feature may take to work or to fail: leases and watches are retried after seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 const REVIEW: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
 
@@ -87,8 +89,9 @@ use Feature::{
 
 const ACCOUNT: &str = "system:serviceaccount:default:app";
 const LEADS: &str = "acquired the lease";
+const NO_LEASE: &str = "no lease for controllers";
 
-static ROWS: [Row; 37] = [
+static ROWS: [Row; 36] = [
     row("", "ClusterRole/portcullis", Some(0), AccountToken, ACCOUNT, "falling back to one GET per token"),
     row(
         "",
@@ -98,7 +101,14 @@ static ROWS: [Row; 37] = [
         "\"bob\"",
         "the gateway may not create subjectaccessreviews",
     ),
-    row("", "ClusterRole/portcullis", Some(2), NamespaceSelector, "201 Created", "namespaces"),
+    row(
+        "",
+        "ClusterRole/portcullis",
+        Some(2),
+        NamespaceSelector,
+        "201 Created",
+        "the gateway cannot read the namespace",
+    ),
     row(
         "",
         "ClusterRoleBinding/portcullis",
@@ -120,7 +130,7 @@ static ROWS: [Row; 37] = [
         "RoleBinding/portcullis-authentication-reader",
         None,
         Feature::Request,
-        "\"alice\"",
+        "201 Created",
         "not permitted to read the names of the API server's identity headers",
     ),
     row(
@@ -129,7 +139,7 @@ static ROWS: [Row; 37] = [
         Some(0),
         BootstrapToken,
         "system:bootstrap:abcdef",
-        "secrets",
+        "cannot read secrets",
     ),
     row(
         "",
@@ -137,7 +147,7 @@ static ROWS: [Row; 37] = [
         None,
         BootstrapToken,
         "system:bootstrap:abcdef",
-        "secrets",
+        "cannot read secrets",
     ),
     row(
         "-controllers",
@@ -153,7 +163,7 @@ static ROWS: [Row; 37] = [
         Some(1),
         Signing,
         "certificate issued",
-        "status",
+        "cannot update resource \\\"certificatesigningrequests/status\\\"",
     ),
     row(
         "-controllers",
@@ -185,7 +195,7 @@ static ROWS: [Row; 37] = [
         Some(1),
         Approving,
         "request approved",
-        "approval",
+        "cannot update resource \\\"certificatesigningrequests/approval\\\"",
     ),
     row(
         "-controllers",
@@ -213,31 +223,17 @@ static ROWS: [Row; 37] = [
     ),
     row("-controllers", "ClusterRole/portcullis-csrcleaner", Some(0), Cleaning, LEADS, "cannot list"),
     row("-controllers", "ClusterRoleBinding/portcullis-csrcleaner", None, Cleaning, LEADS, "cannot list"),
+    row("-controllers", "Role/portcullis-leader-election", Some(0), Cleaning, LEADS, NO_LEASE),
+    row("-controllers", "Role/portcullis-leader-election", Some(1), Cleaning, LEADS, NO_LEASE),
     row(
         "-controllers",
         "Role/portcullis-leader-election",
-        Some(0),
+        Some(2),
         Cleaning,
-        LEADS,
-        "no lease for controllers",
+        "became leader",
+        "cannot publish the leader election event",
     ),
-    row(
-        "-controllers",
-        "Role/portcullis-leader-election",
-        Some(1),
-        Cleaning,
-        LEADS,
-        "no lease for controllers",
-    ),
-    row("-controllers", "Role/portcullis-leader-election", Some(2), Cleaning, "became leader", "event"),
-    row(
-        "-controllers",
-        "RoleBinding/portcullis-leader-election",
-        None,
-        Cleaning,
-        LEADS,
-        "no lease for controllers",
-    ),
+    row("-controllers", "RoleBinding/portcullis-leader-election", None, Cleaning, LEADS, NO_LEASE),
     row(
         "-bootstrap",
         "Role/portcullis-token-cleaner",
@@ -294,14 +290,21 @@ static ROWS: [Row; 37] = [
         "jws-kubeconfig",
         "cannot watch",
     ),
-    row("-secret-tokens", "ClusterRole/portcullis-secret-tokens", Some(0), SecretToken, ACCOUNT, "secrets"),
+    row(
+        "-secret-tokens",
+        "ClusterRole/portcullis-secret-tokens",
+        Some(0),
+        SecretToken,
+        ACCOUNT,
+        "cannot read secrets",
+    ),
     row(
         "-secret-tokens",
         "ClusterRole/portcullis-secret-tokens",
         Some(1),
         SecretToken,
         "legacy-token-last-used",
-        "patch",
+        "cannot label a service account's secret",
     ),
     row(
         "-secret-tokens",
@@ -309,7 +312,7 @@ static ROWS: [Row; 37] = [
         None,
         SecretToken,
         ACCOUNT,
-        "secrets",
+        "cannot read secrets",
     ),
     row(
         "-impersonate",
@@ -317,7 +320,7 @@ static ROWS: [Row; 37] = [
         Some(0),
         Impersonating,
         "credential-id",
-        "impersonate",
+        "is not permitted to impersonate",
     ),
     row(
         "-impersonate",
@@ -325,15 +328,7 @@ static ROWS: [Row; 37] = [
         Some(1),
         Impersonating,
         "credential-id",
-        "uids",
-    ),
-    row(
-        "-impersonate",
-        "ClusterRole/portcullis-impersonate",
-        Some(2),
-        Impersonating,
-        "credential-id",
-        "userextras",
+        "is not permitted to impersonate",
     ),
     row(
         "-impersonate",
@@ -341,7 +336,7 @@ static ROWS: [Row; 37] = [
         None,
         Impersonating,
         "credential-id",
-        "impersonate",
+        "is not permitted to impersonate",
     ),
 ];
 
@@ -423,7 +418,9 @@ fn necessary(row: &Row, cluster: &Cluster) -> Result<(), String> {
         grant(running, row, is_complete)?;
         let trial = Attempt::start(running, row, is_complete)?;
         let evidence = trial.until(expected)?;
-        if !unexpected.is_empty() && evidence.contains(unexpected) {
+        // The cleaner also holds its lease when it may not list.
+        let is_told_apart = row.works != LEADS || row.fails == NO_LEASE;
+        if !unexpected.is_empty() && is_told_apart && evidence.contains(unexpected) {
             return Err(format!("it works without {} {:?}: {}", row.object, row.rule, tail(&evidence)));
         }
     }
@@ -473,7 +470,9 @@ fn grant(running: &Running, row: &Row, is_complete: bool) -> Result<(), String> 
             granted.push(object.to_string());
         }
     }
-    running.apply("permissions", &granted.join("\n---\n"), &[])?;
+    if !granted.is_empty() {
+        running.apply("permissions", &granted.join("\n---\n"), &[])?;
+    }
     until_allowed(running, &question(row)?, is_complete)
 }
 
@@ -542,6 +541,8 @@ impl<'a> Attempt<'a> {
         let file = |name: &str| running.dir.join(name).display().to_string();
         // Leases of a killed gateway, and what an earlier attempt wrote.
         running.kubectl(&["--namespace=kube-system", "delete", "lease", "--all"])?;
+        running.kubectl(&["--namespace=kube-system", "delete", "events", "--all"])?;
+        running.kubectl(&["delete", "secret", "app-token", "--ignore-not-found"])?;
         running.kubectl(&[
             "--namespace=kube-public",
             "delete",
@@ -647,41 +648,38 @@ impl<'a> Attempt<'a> {
             Cleaning => return kubectl(&["--namespace=kube-system", "get", "events"]),
             _ => String::new(),
         };
-        match self.feature {
+        let header = format!("Authorization: Bearer {}", token.trim());
+        Ok(match self.feature {
             Feature::Request => self.curl("selfsubjectreviews", &[], "alice"),
             Impersonation => self.curl("selfsubjectreviews", &["--header", "Impersonate-User: bob"], "admin"),
             NamespaceSelector => self.curl("configmaps", &[], "admin"),
-            _ if token.is_empty() => Ok(String::new()),
-            _ => self.curl(
-                "selfsubjectreviews",
-                &["--header", &format!("Authorization: Bearer {}", token.trim())],
-                "",
-            ),
-        }
+            _ if token.is_empty() => String::new(),
+            _ => self.curl("selfsubjectreviews", &["--header", &header], ""),
+        })
     }
 
-    /// Uses a token in a secret; returns the response and the secret.
+    /// Uses a token in a secret; returns the response and the labels of the secret.
     fn secret_token(&self) -> Result<String, String> {
-        let account =
-            self.running.kubectl(&["get", "serviceaccount", "app", "--output=jsonpath={.metadata.uid}"])?;
-        let token = self.running.legacy_token("app", &account, "app-token");
-        let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
-            "metadata": {"name": "app-token", "namespace": "default",
-                "annotations": {"kubernetes.io/service-account.name": "app", "kubernetes.io/service-account.uid": account}},
-            "stringData": {"token": token}});
-        let exists = self.running.kubectl(&["get", "secret", "app-token"]).is_ok();
-        if !exists {
+        let kubectl = |arguments: &[&str]| self.running.kubectl(arguments);
+        if kubectl(&["get", "secret", "app-token"]).is_err() {
+            let account = kubectl(&["get", "serviceaccount", "app", "--output=jsonpath={.metadata.uid}"])?;
+            let annotations = json!({"kubernetes.io/service-account.name": "app",
+                "kubernetes.io/service-account.uid": account});
+            let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+                "metadata": {"name": "app-token", "namespace": "default", "annotations": annotations},
+                "stringData": {"token": self.running.legacy_token("app", &account, "app-token")}});
             self.running.apply("app-token", &secret.to_string(), &[])?;
         }
-        let response =
-            self.curl("selfsubjectreviews", &["--header", &format!("Authorization: Bearer {token}")], "")?;
-        let labels =
-            self.running.kubectl(&["get", "secret", "app-token", "--output=jsonpath={.metadata.labels}"])?;
-        Ok(response + &labels)
+        let secret: Value =
+            serde_json::from_str(&kubectl(&["get", "secret", "app-token", "--output=json"])?).unwrap();
+        let token = BASE64_STANDARD.decode(secret["data"]["token"].as_str().unwrap()).unwrap();
+        let header = format!("Authorization: Bearer {}", String::from_utf8(token).unwrap());
+        let response = self.curl("selfsubjectreviews", &["--header", &header], "");
+        Ok(format!("{response} {}", secret["metadata"]["labels"]))
     }
 
-    /// Posts an object to the gateway; the response with its status line, or curl's error.
-    fn curl(&self, resource: &str, more: &[&str], user: &str) -> Result<String, String> {
+    /// Posts an object to the gateway; the response with its status line, empty without one.
+    fn curl(&self, resource: &str, more: &[&str], user: &str) -> String {
         let (path, body) = if resource == "configmaps" {
             ("/api/v1/namespaces/default/configmaps", r#"{"metadata":{"generateName":"made-"}}"#)
         } else {
@@ -694,7 +692,7 @@ impl<'a> Attempt<'a> {
             curl.arg("--cert").arg(self.running.dir.join(format!("{user}.crt")));
             curl.arg("--key").arg(self.running.dir.join(format!("{user}.key")));
         }
-        Ok(output_of(curl.arg(format!("{}{path}", self.url))).unwrap_or_else(|error| error))
+        output_of(curl.arg(format!("{}{path}", self.url))).unwrap_or_default()
     }
 }
 
