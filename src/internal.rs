@@ -59,3 +59,8 @@ pub use crate::request::wellformed::check as check_well_formed;
 pub use crate::server::Server;
 pub use crate::user::{IdentityMode, UserInfo};
 pub use portcullis_admission::{Webhook, WebhookKind};
+
+/// The labels of every metric of the process, by its name.
+pub fn metric_labels() -> std::collections::BTreeMap<String, Vec<String>> {
+    crate::metrics::Metrics::new().labels
+}

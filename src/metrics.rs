@@ -39,7 +39,7 @@ pub(crate) use gauge_guard::GaugeGuard;
 use impersonation::ImpersonationMetrics;
 use jwt::JwtMetrics;
 pub(crate) use limits::LimitMetrics;
-use registrar::Registrar;
+use registrar::{MetricLabels, Registrar};
 use requests::RequestMetrics;
 pub(crate) use requests::verb_label;
 use revocation::RevocationMetrics;
@@ -51,6 +51,8 @@ use token_objects::TokenObjectMetrics;
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
+    /// The labels of every metric, by its name: dashboards and alerts are compared with them.
+    pub(crate) labels: MetricLabels,
     pub(crate) authentication: AuthenticationMetrics,
     pub(crate) authorization: AuthorizationMetrics,
     /// Admission webhooks.
@@ -108,6 +110,7 @@ impl Metrics {
             controllers: ControllerMetrics::new(&registrar)?,
             config: ConfigMetrics::new(&registrar)?,
             panics,
+            labels: registrar.labels(),
             registry: registrar.finish(),
         })
     }

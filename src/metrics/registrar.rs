@@ -1,17 +1,24 @@
 //! Creates metrics and registers them in one step, so that no metric is counted but never exposed.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-/// The registry under construction.
+/// The registry under construction, and the labels of each metric by its name.
 #[derive(Debug, Default)]
-pub(super) struct Registrar(Registry);
+pub(super) struct Registrar(Registry, RefCell<MetricLabels>);
+
+/// The labels of each metric, by its name.
+pub(crate) type MetricLabels = BTreeMap<String, Vec<String>>;
 
 impl Registrar {
     pub(super) fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
         let counter = IntCounter::new(name, help)?;
-        self.0.register(Box::new(counter.clone()))?;
+        self.register(Box::new(counter.clone()), name, &[])?;
         Ok(counter)
     }
 
@@ -22,19 +29,19 @@ impl Registrar {
         labels: &[&str],
     ) -> prometheus::Result<IntCounterVec> {
         let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
-        self.0.register(Box::new(counters.clone()))?;
+        self.register(Box::new(counters.clone()), name, labels)?;
         Ok(counters)
     }
 
     pub(super) fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
         let gauge = IntGauge::new(name, help)?;
-        self.0.register(Box::new(gauge.clone()))?;
+        self.register(Box::new(gauge.clone()), name, &[])?;
         Ok(gauge)
     }
 
     pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
         let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
-        self.0.register(Box::new(gauges.clone()))?;
+        self.register(Box::new(gauges.clone()), name, labels)?;
         Ok(gauges)
     }
 
@@ -45,7 +52,7 @@ impl Registrar {
         buckets: Vec<f64>,
     ) -> prometheus::Result<Histogram> {
         let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
-        self.0.register(Box::new(histogram.clone()))?;
+        self.register(Box::new(histogram.clone()), name, &["le"])?;
         Ok(histogram)
     }
 
@@ -57,8 +64,20 @@ impl Registrar {
         buckets: Vec<f64>,
     ) -> prometheus::Result<HistogramVec> {
         let histograms = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), labels)?;
-        self.0.register(Box::new(histograms.clone()))?;
+        self.register(Box::new(histograms.clone()), name, &[labels, &["le"]].concat())?;
         Ok(histograms)
+    }
+
+    fn register(&self, collector: Box<dyn Collector>, name: &str, labels: &[&str]) -> prometheus::Result<()> {
+        self.0.register(collector)?;
+        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+        self.1.borrow_mut().insert(name.to_owned(), labels);
+        Ok(())
+    }
+
+    /// The labels of the metrics so far.
+    pub(super) fn labels(&self) -> MetricLabels {
+        self.1.borrow().clone()
     }
 
     /// The registry, complete.

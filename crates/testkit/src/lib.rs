@@ -36,6 +36,7 @@ mod gateway;
 pub mod gateway_process;
 pub mod go_program;
 mod go_server;
+pub mod go_tool;
 pub mod issuer;
 pub mod large_headers;
 mod messages;
