@@ -303,7 +303,7 @@ static ROWS: [Row; 36] = [
         "ClusterRole/portcullis-secret-tokens",
         Some(1),
         SecretToken,
-        "legacy-token-last-used",
+        "legacy-token-last-used\":\"",
         "cannot label a service account's secret",
     ),
     row(
