@@ -218,11 +218,8 @@ impl fmt::Display for Diagnosis<'_> {
             ),
             SelfCheckFailure::ImpersonationForbidden(name) => write!(
                 f,
-                "the gateway's user {name:?} is not permitted to impersonate. Fix: kubectl create clusterrole \
-                 portcullis-impersonator --verb=impersonate \
-                 --resource=users,groups,serviceaccounts,uids.authentication.k8s.io,\
-                 userextras.authentication.k8s.io/* && kubectl create clusterrolebinding portcullis-impersonator \
-                 --clusterrole=portcullis-impersonator --user={name}"
+                "the gateway's user {name:?} is not permitted to impersonate. Fix: put it into the subjects of \
+                 deploy/rbac-impersonate.yaml, then kubectl apply -f deploy/rbac-impersonate.yaml"
             ),
             SelfCheckFailure::ReviewForbidden => f.write_str(
                 "the API server accepts the identity, but its RBAC forbids SelfSubjectReviews (normal for a moment \
