@@ -96,7 +96,7 @@ const ROWS: &[Row] = &[
         name: "the gateway may not impersonate",
         server: HeaderFlags::Good,
         gateway: Credential::Token("weak-token"),
-        outcome: Closed(&["\\\"weak\\\" is not permitted to impersonate", "kubectl create clusterrole"]),
+        outcome: Closed(&["\\\"weak\\\" is not permitted to impersonate", "deploy/rbac-impersonate.yaml"]),
     },
     Row {
         name: "its token is wrong",
