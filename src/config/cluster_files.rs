@@ -186,7 +186,9 @@ mod tests {
             })
             .collect();
         let mut taken = claims(taken);
-        taken.values_mut().for_each(|key| "file".clone_into(key));
+        for key in taken.values_mut() {
+            "file".clone_into(key);
+        }
         let text = |seat| match seat {
             Seat::Wanted => "+".to_owned(),
             Seat::Unchanged(None) => "=".to_owned(),

@@ -264,6 +264,16 @@ async fn no_file_takes_the_name_or_the_route_of_a_cluster_in_force() {
         let status = two.gateway.metrics("/clusters").await;
         assert!(status.contains(&problem.replace('"', "\\\"")), "{problem}: {status}");
     }
+    // Nor while the file of its owner is broken.
+    two.change(|files| {
+        std::fs::write(files.path.join("a.yaml"), "{").unwrap();
+        files.put("0.yaml", "thief", "{pathPrefix: /a}", "");
+    })
+    .await;
+    two.gateway.until_counted("portcullis_clusters_refused 2").await;
+    assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK);
+    assert_eq!(two.code("/a/api", "thief-token").await, StatusCode::UNAUTHORIZED);
+    two.change(|files| files.put("a.yaml", "a", "{pathPrefix: /a}", "")).await;
     // When the owner goes, the name is free.
     two.change(|files| {
         files.remove("b.yaml");

@@ -39,11 +39,11 @@ impl Management {
                 let from = query.split('&').find_map(|pair| pair.strip_prefix("resourceVersion="));
                 let from: u64 = from.unwrap().parse().unwrap();
                 let mut changes = sender.subscribe();
-                let (_frames, body, _) = fed();
+                let (frames, body, _) = fed();
                 return Box::pin(async move {
                     tokio::spawn(async move {
                         changes.wait_for(|now| *now > from).await.ok();
-                        drop(_frames);
+                        drop(frames);
                     });
                     Response::new(body)
                 });
