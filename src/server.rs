@@ -154,7 +154,7 @@ impl Server {
         if let Some(listener) = metrics_listener {
             shared.start_admin(listener).map_err(StartError::Thread)?;
         }
-        let limiter = ConnectionLimiter::new(&settings.serving.limits, Arc::clone(&shared.metrics));
+        let limiter = ConnectionLimiter::new(&settings.serving.limits, &workers, Arc::clone(&shared.metrics));
         let workers = shared.start_acceptor(listener, workers, limiter).map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, "serving");
 
@@ -336,13 +336,14 @@ impl ProcessState {
             listener.register()?
         };
         let (sender, receiver) = channel();
-        let shared = self.clone();
+        let (shared, limiter) = (self.clone(), Arc::new(limiter));
         thread.start("acceptor", async move || {
+            let proxy_protocol = || shared.live.peek().proxy_protocol.clone();
             tokio::select! {
-                never = accept_into(&listener, &workers, &limiter) => match never {},
+                never = accept_into(&listener, &workers, &limiter, proxy_protocol) => match never {},
                 () = shared.until_accepting_ends() => {}
             }
-            drain_backlog(listener, &workers, &limiter);
+            drain_backlog(listener, &workers, &limiter, proxy_protocol());
             sender.send(workers).ok();
         })?;
         Ok(receiver)
