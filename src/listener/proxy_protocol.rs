@@ -7,14 +7,15 @@
 pub(crate) mod header;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 
-use super::settings::ProxyProtocol;
+use super::settings::{ProxyProtocol, ProxyProtocolVersions};
 use header::{
     HeaderError, MAX_V1_LINE, MAX_V2_LENGTH, ProxyHeader, V1_PREFIX, V2_FIXED, V2_SIGNATURE, parse_v1,
     parse_v2, v2_length,
@@ -110,6 +111,20 @@ async fn read_v1<S: AsyncRead + Unpin>(
         line.push(stream.read_u8().await.map_err(ProxyProtocolError::Closed)?);
     }
     Ok(parse_v1(&line)?)
+}
+
+/// Reads a header of either version at the beginning of `data`, for the comparison with another implementation and
+/// for fuzzing. Returns the client that it names, if it names one, and the number of bytes of the header.
+pub fn read_complete_header(data: &[u8]) -> Result<(Option<SocketAddr>, usize), String> {
+    let settings = ProxyProtocol { versions: ProxyProtocolVersions::Any, trusted_networks: Vec::new() };
+    let mut rest = data;
+    // A slice never waits.
+    let read = settings.read(&mut rest).now_or_never().ok_or("the reader waits")?;
+    let client = match read.map_err(|error| error.to_string())? {
+        ProxyHeader::Local => None,
+        ProxyHeader::Proxied(client) => Some(client),
+    };
+    Ok((client, data.len() - rest.len()))
 }
 
 #[cfg(test)]

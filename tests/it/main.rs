@@ -55,6 +55,7 @@ mod links;
 mod log_lines;
 mod parsers;
 mod path_prefixes;
+mod proxy_protocol;
 mod random_tokens;
 mod reload;
 mod revocation;

@@ -106,20 +106,25 @@ pub(super) fn v2_length(fixed: [u8; V2_FIXED]) -> Result<usize, HeaderError> {
         return Err(HeaderError::Malformed("an unknown command"));
     }
     // A receiver must ignore the family of LOCAL.
-    if command == PROXY && (family_and_transport >> 4 > UNIX || family_and_transport & 0xf > DATAGRAM) {
+    let is_known =
+        matches!(family_and_transport, UNSPECIFIED | TCP4 | UDP4 | TCP6 | UDP6 | UNIX_STREAM | UNIX_DATAGRAM);
+    if command == PROXY && !is_known {
         return Err(HeaderError::Malformed("an unknown address family or transport protocol"));
     }
     let length = usize::from(u16::from_be_bytes([high, low]));
     if length > MAX_V2_LENGTH { Err(HeaderError::TooLong) } else { Ok(length) }
 }
 
-/// The commands, families and transport protocols of version 2.
+/// The command of version 2 for a relayed connection; 0 is LOCAL.
 const PROXY: u8 = 1;
-const INET: u8 = 1;
-const INET6: u8 = 2;
-const UNIX: u8 = 3;
-const STREAM: u8 = 1;
-const DATAGRAM: u8 = 2;
+/// The families with their transport protocols, in version 2.
+const UNSPECIFIED: u8 = 0x00;
+const TCP4: u8 = 0x11;
+const UDP4: u8 = 0x12;
+const TCP6: u8 = 0x21;
+const UDP6: u8 = 0x22;
+const UNIX_STREAM: u8 = 0x31;
+const UNIX_DATAGRAM: u8 = 0x32;
 
 /// Parses the parts of a header of version 2 after its signature: `rest` has the length that `fixed` states.
 pub(crate) fn parse_v2(fixed: [u8; V2_FIXED], rest: &[u8]) -> Result<ProxyHeader, HeaderError> {
@@ -131,15 +136,16 @@ pub(crate) fn parse_v2(fixed: [u8; V2_FIXED], rest: &[u8]) -> Result<ProxyHeader
         return Ok(ProxyHeader::Local);
     }
     let short = HeaderError::Malformed("the header is too short for its addresses");
-    let (client, tlvs) = match (family_and_transport >> 4, family_and_transport & 0xf) {
-        (INET, STREAM) => ipv4_client(rest).ok_or(short)?,
-        (INET6, STREAM) => ipv6_client(rest).ok_or(short)?,
-        (UNIX, STREAM) => (ProxyHeader::Local, rest.get(2 * UNIX_PATH..).ok_or(short)?),
-        // No client of a TCP listener. The specification lets a receiver use the real peer.
+    let (client, tlvs) = match family_and_transport {
+        TCP4 | UDP4 => ipv4_client(rest).ok_or(short)?,
+        TCP6 | UDP6 => ipv6_client(rest).ok_or(short)?,
+        UNIX_STREAM | UNIX_DATAGRAM => (ProxyHeader::Local, rest.get(2 * UNIX_PATH..).ok_or(short)?),
+        // The specification lets a receiver use the real peer, and the length of the addresses is unknown.
         _ => return Ok(ProxyHeader::Local),
     };
     check_tlvs(tlvs)?;
-    Ok(client)
+    // A client of this TCP listener does not use UDP: the load balancer states no client that could be one.
+    Ok(if matches!(family_and_transport, UDP4 | UDP6) { ProxyHeader::Local } else { client })
 }
 
 /// The length of a path in a header for a UNIX socket.
