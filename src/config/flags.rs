@@ -63,7 +63,7 @@ pub struct ServeFlags {
 }
 
 /// The flags that take effect only at the next start; all others are reloaded. `state::reload` warns of a change.
-pub const RESTART: [&str; 8] = [
+pub const RESTART: [&str; 9] = [
     "bind-address",
     "secure-port",
     "permit-port-sharing",
@@ -72,6 +72,7 @@ pub const RESTART: [&str; 8] = [
     "workers",
     "v",
     "logging-format",
+    "tracing-config-file",
 ];
 
 /// How clients reach the gateway.
@@ -415,6 +416,10 @@ pub struct OperationFlags {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     #[serde(with = "super::sections::by_flag_name")]
     pub logging_format: LogFormat,
+    /// File with a TracingConfiguration (apiserver.config.k8s.io): the collector of traces and the sampling rate. Spans
+    /// are exported by OTLP over gRPC, in clear text as by kube-apiserver. Default: no traces.
+    #[arg(long, value_name = "FILE")]
+    pub tracing_config_file: Option<PathBuf>,
 }
 
 /// The log format.

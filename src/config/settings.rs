@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::flags::{LogFormat, MetricsAddress};
 pub use crate::cluster::settings::{Cluster, Routes};
 pub(crate) use crate::listener::settings::ServingSettings;
+use crate::traces::TracingSettings;
 
 /// The settings of the gateway.
 #[derive(Debug, Clone)]
@@ -37,6 +38,8 @@ pub struct Operation {
     pub verbosity: u8,
     /// The log format.
     pub log_format: LogFormat,
+    /// Where to export traces, and how many.
+    pub tracing: Option<TracingSettings>,
 }
 
 /// The phases of graceful shutdown, which begins with SIGTERM.

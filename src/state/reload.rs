@@ -18,6 +18,7 @@ use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
 use crate::sync::lock;
+use crate::traces::TracingSettings;
 
 /// How often the files are compared with the content in force.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -63,6 +64,7 @@ struct FixedSettings {
     metrics: MetricsAddress,
     workers: usize,
     logging: (u8, LogFormat),
+    tracing: Option<TracingSettings>,
 }
 
 impl FixedSettings {
@@ -74,6 +76,7 @@ impl FixedSettings {
             metrics: settings.operation.metrics,
             workers: settings.operation.workers,
             logging: (settings.operation.verbosity, settings.operation.log_format),
+            tracing: settings.operation.tracing.clone(),
         }
     }
 }

@@ -63,5 +63,6 @@ mod service_account_flags;
 mod streaming;
 mod threat_model;
 mod token_review;
+mod traces;
 mod tunnels;
 mod webhook;

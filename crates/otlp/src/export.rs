@@ -4,7 +4,8 @@
 //! so that a collector that accepts and never answers costs one batch at a time.
 // go.opentelemetry.io/otel/sdk: trace/batch_span_processor.go; exporters/otlp/otlptrace/otlptracegrpc
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -186,21 +187,38 @@ pub fn exporter(settings: ExportSettings, report: fn(&str)) -> (SpanQueue, Expor
 }
 
 impl Exporter {
-    /// Runs until every queue is dropped. Each batch takes at most ten seconds; the caller bounds the whole.
-    pub async fn run(mut self) {
-        let mut batch = Vec::with_capacity(MAX_BATCH);
-        while let Some(first) = self.receiver.recv().await {
-            batch.push(first);
-            let is_open = self.fill(&mut batch).await;
-            self.export(std::mem::take(&mut batch)).await;
-            if !is_open {
+    /// Runs until `stop` or until every queue is dropped, and then exports the spans that still wait. Each batch takes
+    /// at most ten seconds; the caller bounds the whole.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let mut stop = pin!(stop);
+        loop {
+            let mut batch = Vec::with_capacity(MAX_BATCH);
+            let goes_on = tokio::select! {
+                goes_on = self.fill(&mut batch) => goes_on,
+                () = &mut stop => {
+                    self.receiver.close();
+                    false
+                }
+            };
+            self.export(batch).await;
+            if !goes_on {
+                break;
+            }
+        }
+        loop {
+            let rest: Vec<Span> =
+                std::iter::from_fn(|| self.receiver.try_recv().ok()).take(MAX_BATCH).collect();
+            if rest.is_empty() {
                 return;
             }
+            self.export(rest).await;
         }
     }
 
     /// Waits for more spans, until the batch is full or its time is over. False once every queue is dropped.
     async fn fill(&mut self, batch: &mut Vec<Span>) -> bool {
+        let Some(first) = self.receiver.recv().await else { return false };
+        batch.push(first);
         let deadline = Instant::now() + BATCH_INTERVAL;
         while batch.len() < MAX_BATCH {
             match timeout_at(deadline, self.receiver.recv()).await {
@@ -213,6 +231,9 @@ impl Exporter {
     }
 
     async fn export(&mut self, batch: Vec<Span>) {
+        if batch.is_empty() {
+            return;
+        }
         let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         let message = message(&self.settings, batch);
         let failure = match timeout(EXPORT_TIMEOUT, self.send(message)).await {
@@ -252,7 +273,8 @@ impl Exporter {
             body.flow_control().release_capacity(length)?;
         }
         let trailers = body.trailers().await?.unwrap_or_default();
-        let status = |headers: &HeaderMap| headers.get("grpc-status").map(|status| status.as_bytes().to_vec());
+        let status =
+            |headers: &HeaderMap| headers.get("grpc-status").map(|status| status.as_bytes().to_vec());
         match status(&trailers).or_else(|| status(&head.headers)) {
             Some(status) if status == b"0" => {
                 self.connection = Some(connection);

@@ -82,7 +82,7 @@ async fn spans_arrive_at_the_collector() {
     queue.push(span("GET /api/v1/pods"));
     queue.push(span(&"é".repeat(1000)));
     drop(queue);
-    exporter.run().await;
+    exporter.run(std::future::pending()).await;
     assert_eq!((counts.exported(), counts.failed(), counts.queue_full()), (2, 0, 0));
     let request = received.recv().await.unwrap();
     let [resource_spans] = request.resource_spans.as_slice() else { panic!("{request:?}") };
@@ -103,7 +103,7 @@ async fn more_than_a_window_of_spans_arrives_in_several_batches() {
         queue.push(span(&"a".repeat(1000)));
     }
     drop(queue);
-    exporter.run().await;
+    exporter.run(std::future::pending()).await;
     assert_eq!(counts.exported(), 1200);
     let mut sizes = Vec::new();
     while let Ok(request) = received.try_recv() {
@@ -121,7 +121,7 @@ async fn refused_spans_are_counted() {
     let counts = Arc::clone(queue.counts());
     queue.push(span("a"));
     drop(queue);
-    exporter.run().await;
+    exporter.run(std::future::pending()).await;
     assert_eq!((counts.exported(), counts.failed()), (0, 1));
 }
 
@@ -130,11 +130,12 @@ async fn an_unreachable_collector_costs_the_spans() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let (queue, exporter) = exporter(settings(address), |failure| assert!(failure.starts_with("cannot connect")));
+    let (queue, exporter) =
+        exporter(settings(address), |failure| assert!(failure.starts_with("cannot connect")));
     let counts = Arc::clone(queue.counts());
     queue.push(span("a"));
     drop(queue);
-    exporter.run().await;
+    exporter.run(std::future::pending()).await;
     assert_eq!((counts.exported(), counts.failed()), (0, 1));
 }
 
@@ -158,7 +159,7 @@ async fn a_silent_collector_is_bounded() {
     assert_eq!(counts.queue_full(), 100);
     drop(queue);
     let began = Instant::now();
-    exporter.run().await;
+    exporter.run(std::future::pending()).await;
     assert_eq!(counts.failed(), u64::try_from(MAX_QUEUE).unwrap());
     let batches = u32::try_from(MAX_QUEUE / MAX_BATCH).unwrap();
     assert!(began.elapsed() < EXPORT_TIMEOUT * batches + BATCH_INTERVAL * 2, "{:?}", began.elapsed());
