@@ -394,7 +394,7 @@ impl ProcessState {
                 never = accept_into(&listener, &workers, &limiter, proxy_protocol) => match never {},
                 () = shared.until_accepting_ends() => {}
             }
-            drain_backlog(listener, &workers, &limiter, proxy_protocol());
+            drain_backlog(listener, &workers, &limiter, proxy_protocol().as_ref());
             sender.send(workers).ok();
         })?;
         Ok(receiver)

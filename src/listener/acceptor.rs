@@ -178,14 +178,14 @@ pub(crate) fn drain_backlog(
     listener: TcpListener,
     workers: &[Worker],
     limiter: &Arc<ConnectionLimiter>,
-    proxy_protocol: Option<Arc<ProxyProtocol>>,
+    proxy_protocol: Option<&Arc<ProxyProtocol>>,
 ) {
     // Accepts from the socket itself: the readiness that the runtime knows may lag behind the backlog.
     let Ok(listener) = listener.into_std() else { return };
     let deadline = Instant::now() + BACKLOG_TIMEOUT;
     while let (Ok((stream, peer)), true) = (listener.accept(), Instant::now() < deadline) {
         if stream.set_nonblocking(true).is_ok() {
-            hand_over(stream, peer, workers, limiter, proxy_protocol.as_ref());
+            hand_over(stream, peer, workers, limiter, proxy_protocol);
         }
     }
 }

@@ -33,6 +33,7 @@ impl SpanContext {
     }
 
     /// Another span of the same trace.
+    #[must_use]
     pub fn child(&self, span_id: [u8; 8]) -> Self {
         Self { span_id, ..self.clone() }
     }

@@ -23,6 +23,7 @@ const V6: &[u8] = &[
     0, 0, 0, 0, 1, 0x30, 0x39, 0x01, 0xbb,
 ];
 
+#[expect(clippy::unnecessary_wraps, reason = "the value of a column")]
 fn proxied(address: &str) -> Result<ProxyHeader, &'static str> {
     Ok(ProxyHeader::Proxied(address.parse().unwrap()))
 }

@@ -55,7 +55,7 @@ async fn collector(
                             message.extend_from_slice(&data);
                         }
                         let length = u32::from_be_bytes(message[1..5].try_into().unwrap());
-                        assert_eq!((message[0], length as usize), (0, message.len() - 5));
+                        assert_eq!((message[0], usize::try_from(length).unwrap()), (0, message.len() - 5));
                         let head = Response::builder().header("content-type", "application/grpc").body(());
                         let mut answer = respond.send_response(head.unwrap(), false).unwrap();
                         answer.send_data(Bytes::from_static(&[0, 0, 0, 0, 0]), false).unwrap();
