@@ -12,6 +12,7 @@ mod expressions;
 mod headers;
 mod kubeconfig;
 mod pem;
+mod proxy_header;
 mod request;
 mod requests;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub use expressions::{cel_expression, cel_values};
 pub use headers::{credentials, forwarded_identity, wellformed};
 pub use kubeconfig::kubeconfig;
 pub use pem::pem;
+pub use proxy_header::proxy_header;
 pub use request::request_info;
 pub use requests::csr;
 pub use token_csv::token_csv;

@@ -40,6 +40,7 @@ pub use crate::go::extra_key::{decode_extra_key, encode_extra_key};
 pub use crate::go::pem::{Block as PemBlock, decode as decode_pem, is_bare as is_bare_pem};
 pub use crate::go::url::query::pairs as query_pairs;
 pub use crate::go::url::{Url, decode_path};
+pub use crate::listener::proxy_protocol::read_complete_header as read_proxy_header;
 pub use crate::listener::settings::ClientLimits;
 pub use crate::pki::bootstrap_tokens::pins::PublicKeyPins;
 pub use crate::pki::issuance::alt_names::AltNames;

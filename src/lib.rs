@@ -60,6 +60,7 @@
 //! | [`backend`] | endpoints, connections to them, the gateway's own clients |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
 //! | [`limits`] | requests in flight: limits of clusters and of the process, fair queues |
+//! | [`traces`] | the spans of requests, for a collector |
 //! | [`request`] | `RequestInfo`, credentials, deadlines, well-formedness |
 //! | [`http`] | bodies, hop-by-hop and identity headers, transport, `Status`, the HTTPS client |
 //! | [`pki`] | X.509 as Go reads it, certificate issuance, bootstrap tokens |
@@ -73,7 +74,7 @@
 //! | [`sync`] | the helper that locks a mutex |
 //! | [`clock`] | the injected wall clock |
 //!
-//! `crates/apimachinery` validates and decodes as Kubernetes does, `crates/cel` evaluates CEL `crates/admission` runs admission webhooks and `crates/audit` stores audit events; they know nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
+//! `crates/apimachinery` validates and decodes as Kubernetes does, `crates/cel` evaluates CEL `crates/admission` runs admission webhooks and `crates/audit` stores audit events, and `crates/otlp` exports traces; they know nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
 //! Tests: `tests/README.md` says which test goes where, and `crates/testkit` has their fake backends, PKI and processes.
 //!
 //! # Words
@@ -131,6 +132,7 @@ mod state;
 mod sync;
 mod tasks;
 mod telemetry;
+mod traces;
 mod user;
 
 use portcullis_apimachinery::names;

@@ -13,6 +13,7 @@ mod http2;
 mod http_on_tls_port;
 mod linger;
 mod possession;
+pub(crate) mod proxy_protocol;
 mod reset_limiter;
 pub(crate) mod settings;
 pub(crate) mod tls;

@@ -52,6 +52,7 @@ use crate::request::deadline;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::MalformedRequest;
 use crate::state::{Live, Snapshot};
+use crate::traces::{TracedRequest, Tracer};
 
 /// The ID that the gateway's log and the backend's audit log share. A client may choose it.
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -70,6 +71,8 @@ pub(crate) struct Gateway {
     pub(crate) metrics: Arc<Metrics>,
     /// Limits the log lines that one client causes.
     pub(crate) throttle: Arc<LogThrottle>,
+    /// Begins spans, if requests are traced.
+    pub(crate) tracer: Option<Arc<Tracer>>,
 }
 
 impl RequestHandler for Gateway {
@@ -116,6 +119,7 @@ impl Gateway {
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
         let mut identified = self.authenticate(snapshot, connection, log, routed).await?;
+        self.trace(log, &mut identified);
         self.audit(connection, log, &mut identified).await?;
         let credential = identified.stream_credential();
         let client = connection.info.peer.ip();
@@ -135,6 +139,7 @@ impl Gateway {
         context.audited = log.audited().cloned();
         context.credential = credential;
         context.place = log.place();
+        context.span = log.forwarding_span();
         let response = match admission::begin(authorized) {
             Admission::Admitted(admitted) => Box::pin(self.forward(admitted, context, connection)).await?,
             Admission::Pending(review) => Box::pin(review.forward(self, &context, connection, log)).await?,
@@ -152,7 +157,8 @@ impl Gateway {
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, &context)?;
         // A tunnel outlives its response.
-        let ForwardContext { audited, credential, place, .. } = context.clone();
+        let (audited, credential, place) =
+            (context.audited.clone(), context.credential.clone(), context.place.clone());
         let tunnel = || Tunnel {
             guard: Box::new((connection.keep_open(), audited, place)),
             end: credential.as_ref().map(StreamCredential::end),
@@ -255,6 +261,22 @@ impl Gateway {
             StreamCredential::new(&parts, credentials, &proven)
         });
         Ok(routed.identify(proven, credential))
+    }
+
+    /// Begins the span of a request whose client is authenticated: only some users may continue their own trace.
+    // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — WithTracing follows authentication
+    fn trace(&self, log: &mut AccessLog, identified: &mut Identified) {
+        let Some(tracer) = &self.tracer else { return };
+        let (audit_id, elapsed) = (log.audit_id(), log.started().elapsed());
+        let (request, route, user) = identified.audit_view();
+        let traced = TracedRequest {
+            method: request.method(),
+            headers: request.headers(),
+            info: route.info,
+            audit_id: &audit_id,
+            began: self.clock.now().saturating_sub(elapsed),
+        };
+        log.note_span(tracer.begin(&traced, user.groups.iter().map(AsRef::as_ref)));
     }
 
     /// Begins the audit of a request whose client is authenticated.

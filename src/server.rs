@@ -14,10 +14,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use portcullis_otlp::export::Exporter;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tracing::{error, info};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
 
 use admin::AdminServer;
 use controllers::ControllerRunner;
@@ -46,6 +48,7 @@ use crate::state::reload::{Reloader, first_snapshot};
 use crate::state::snapshot::SnapshotError;
 use crate::sync::lock;
 use crate::tasks::{RuntimeThread, Supervisor};
+use crate::traces::Tracer;
 
 /// How often the acceptor checks whether it can stop, while it tells clients to retry elsewhere.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -83,6 +86,45 @@ pub struct Server {
     shutdown_handles: Mutex<Option<ShutdownHandles>>,
     shared: ProcessState,
     audit: AuditEnd,
+    traces: Option<TracesEnd>,
+}
+
+/// The export of traces, which ends after the requests.
+#[derive(Debug)]
+struct TracesEnd {
+    stop: CancellationToken,
+    stopped: Mutex<Receiver<()>>,
+}
+
+/// How long the export of the last spans may take.
+const TRACES_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl TracesEnd {
+    /// Starts the thread of the exporter.
+    fn start(exporter: Exporter) -> io::Result<Self> {
+        let stop = CancellationToken::new();
+        let (sender, stopped) = channel();
+        let stopping = stop.clone();
+        RuntimeThread::new()?.start("traces", async move || {
+            exporter.run(stopping.cancelled()).await;
+            sender.send(()).ok();
+        })?;
+        Ok(Self { stop, stopped: Mutex::new(stopped) })
+    }
+
+    /// Exports the spans that still wait. Blocks.
+    fn flush(&self) {
+        self.stop.cancel();
+        if lock(&self.stopped).recv_timeout(TRACES_FLUSH_TIMEOUT).is_err() {
+            warn!(timeout = ?TRACES_FLUSH_TIMEOUT, "spans are lost: they were not exported in time");
+        }
+    }
+}
+
+impl Drop for TracesEnd {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
 }
 
 /// The audit, which ends after the requests, whose events it stores.
@@ -119,6 +161,7 @@ struct ProcessState {
     throttle: Arc<LogThrottle>,
     clock: Clock,
     shutdown: ShutdownSignals,
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl Server {
@@ -141,6 +184,9 @@ impl Server {
         let address = listener.address();
         let metrics_address = metrics_listener.as_ref().map(Listener::address);
 
+        let traces = settings.operation.tracing.as_ref().map(|tracing| Tracer::new(tracing, clock.clone()));
+        let (tracer, exporter) = traces.unzip();
+        let traces = exporter.map(TracesEnd::start).transpose().map_err(StartError::Thread)?;
         let shared = ProcessState {
             health: Arc::new(HealthChecks::new(Arc::clone(&live), shutdown.phase.clone())),
             throttle: Arc::default(),
@@ -148,6 +194,7 @@ impl Server {
             live,
             metrics,
             shutdown,
+            tracer,
         };
         let revocation = Arc::clone(&deps.revocation);
         let reloader = Reloader::new(source, settings, Arc::clone(&shared.live), deps, shared.clock.clone());
@@ -158,7 +205,7 @@ impl Server {
         if let Some(listener) = metrics_listener {
             shared.start_admin(listener).map_err(StartError::Thread)?;
         }
-        let limiter = ConnectionLimiter::new(&settings.serving.limits, Arc::clone(&shared.metrics));
+        let limiter = ConnectionLimiter::new(&settings.serving.limits, &workers, Arc::clone(&shared.metrics));
         let workers = shared.start_acceptor(listener, workers, limiter).map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, "serving");
 
@@ -166,7 +213,7 @@ impl Server {
         let force_shutdown = events.force_shutdown();
         let shutdown_handles = Some(ShutdownHandles { workers, controllers, events }).into();
         let audit = AuditEnd { audit, phase: audit_phase };
-        Ok(Self { address, metrics_address, phase, force_shutdown, shutdown_handles, shared, audit })
+        Ok(Self { address, metrics_address, phase, force_shutdown, shutdown_handles, shared, audit, traces })
     }
 
     /// The address of the API.
@@ -199,6 +246,9 @@ impl Server {
             shutdown::run(settings, &self.phase, &shutdown.watches, shutdown_handles, metrics);
         }
         self.audit.flush();
+        if let Some(traces) = &self.traces {
+            traces.flush();
+        }
         info!("shut down");
     }
 }
@@ -257,6 +307,7 @@ impl ProcessState {
             clock: self.clock.clone(),
             metrics: Arc::clone(&self.metrics),
             throttle: Arc::clone(&self.throttle),
+            tracer: self.tracer.clone(),
         };
         let terms = {
             let live = Arc::clone(&self.live);
@@ -344,13 +395,14 @@ impl ProcessState {
             listener.register()?
         };
         let (sender, receiver) = channel();
-        let shared = self.clone();
+        let (shared, limiter) = (self.clone(), Arc::new(limiter));
         thread.start("acceptor", async move || {
+            let proxy_protocol = || shared.live.peek().proxy_protocol.clone();
             tokio::select! {
-                never = accept_into(&listener, &workers, &limiter) => match never {},
+                never = accept_into(&listener, &workers, &limiter, proxy_protocol) => match never {},
                 () = shared.until_accepting_ends() => {}
             }
-            drain_backlog(listener, &workers, &limiter);
+            drain_backlog(listener, &workers, &limiter, proxy_protocol().as_ref());
             sender.send(workers).ok();
         })?;
         Ok(receiver)

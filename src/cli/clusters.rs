@@ -13,8 +13,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use super::table::columns;
 use super::check::{Output, print};
+use super::table::columns;
 use super::terminal::when;
 use super::{failed, print_error};
 use crate::clock::{Clock, UnixTime};

@@ -132,7 +132,6 @@ const WITH_VALUE: &[&str] = &[
     "storage-initialization-timeout",
     "storage-media-type",
     "tls-curve-preferences",
-    "tracing-config-file",
     "vmodule",
     "watch-cache-sizes",
 ];

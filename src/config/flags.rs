@@ -63,7 +63,7 @@ pub struct ServeFlags {
 }
 
 /// The flags that take effect only at the next start; all others are reloaded. `state::reload` warns of a change.
-pub const RESTART: [&str; 8] = [
+pub const RESTART: [&str; 9] = [
     "bind-address",
     "secure-port",
     "permit-port-sharing",
@@ -72,6 +72,7 @@ pub const RESTART: [&str; 8] = [
     "workers",
     "v",
     "logging-format",
+    "tracing-config-file",
 ];
 
 /// How clients reach the gateway.
@@ -117,6 +118,29 @@ pub struct ServingFlags {
     /// preload. Default: the header is not sent.
     #[arg(long, value_name = "DIRECTIVES", value_delimiter = ',')]
     pub strict_transport_security_directives: Vec<String>,
+    /// The PROXY protocol, by which a layer-4 load balancer names the client of each connection. `v1`, `v2`, `any`:
+    /// connections from --proxy-protocol-trusted-networks must begin with a header of that version; other connections
+    /// must not. `off`: no connection has one.
+    #[arg(long, value_enum, value_name = "VERSION", default_value_t = ProxyProtocolMode::Off)]
+    #[serde(with = "super::sections::by_flag_name")]
+    pub proxy_protocol: ProxyProtocolMode,
+    /// The networks of the load balancers that send PROXY protocol headers, in CIDR notation, comma-separated. Whoever
+    /// can connect from them can claim any client address. Required with --proxy-protocol.
+    #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
+    pub proxy_protocol_trusted_networks: Vec<String>,
+}
+
+/// The value of `--proxy-protocol`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProxyProtocolMode {
+    /// No connection has a header.
+    Off,
+    /// Version 1, a line of text.
+    V1,
+    /// Version 2, binary.
+    V2,
+    /// Both versions.
+    Any,
 }
 
 /// How clients authenticate.
@@ -392,6 +416,10 @@ pub struct OperationFlags {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     #[serde(with = "super::sections::by_flag_name")]
     pub logging_format: LogFormat,
+    /// File with a TracingConfiguration (apiserver.config.k8s.io): the collector of traces and the sampling rate. Spans
+    /// are exported by OTLP over gRPC, in clear text as by kube-apiserver. Default: no traces.
+    #[arg(long, value_name = "FILE")]
+    pub tracing_config_file: Option<PathBuf>,
 }
 
 /// The log format.

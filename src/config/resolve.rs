@@ -11,6 +11,7 @@ mod controllers;
 mod limits;
 mod management_cluster;
 mod serving;
+mod tracing;
 
 use std::path::Path;
 use std::time::Duration;
@@ -190,6 +191,7 @@ impl ConfigResolver<'_> {
                 .fix("give IP:PORT, or 0 to turn it off")
         });
         let metrics = self.ok(metrics);
+        let tracing = self.tracing(given);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Some(Operation {
             request_timeout: request_timeout?,
@@ -205,6 +207,7 @@ impl ConfigResolver<'_> {
             workers: if flags.workers == 0 { cores } else { flags.workers },
             verbosity: flags.verbosity,
             log_format: flags.logging_format,
+            tracing,
         })
     }
 }

@@ -7,6 +7,7 @@ use super::flags::{LogFormat, MetricsAddress};
 use super::management_cluster::ManagementSettings;
 pub use crate::cluster::settings::{Cluster, ClusterOrigin, Routes};
 pub(crate) use crate::listener::settings::ServingSettings;
+use crate::traces::TracingSettings;
 
 /// The settings of the gateway.
 #[derive(Debug, Clone)]
@@ -42,6 +43,8 @@ pub struct Operation {
     pub verbosity: u8,
     /// The log format.
     pub log_format: LogFormat,
+    /// Where to export traces, and how many.
+    pub tracing: Option<TracingSettings>,
 }
 
 /// The phases of graceful shutdown, which begins with SIGTERM.

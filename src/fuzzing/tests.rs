@@ -8,7 +8,7 @@ use super::*;
 
 type FuzzTarget = (&'static str, fn(&[u8]));
 
-const TARGETS: [FuzzTarget; 13] = [
+const TARGETS: [FuzzTarget; 14] = [
     ("cel_expression", cel_expression),
     ("cel_values", cel_values),
     ("credentials", credentials),
@@ -18,6 +18,7 @@ const TARGETS: [FuzzTarget; 13] = [
     ("kubeconfig", kubeconfig),
     ("pem", pem),
     ("pem_bundle", pem_bundle),
+    ("proxy_header", proxy_header),
     ("request_info", request_info),
     ("token_csv", token_csv),
     ("wellformed", wellformed),
@@ -67,6 +68,7 @@ const IDENTITY: &str = "\nuser |\nuid |\ngroup |\nextra |=|a|B|/|%|%4b| |\t|␊|
 const CSV: &str = "a|b|,|,|,|\"|\"\"|\n|\r\n|\r| |é|t,u,i\n|\"g,h\"";
 const PEM: &str = "-----BEGIN A-----\n|-----BEGIN A-----\n|-----END A-----\n|-----END A-----\n|-----BEGIN |-----END |-----|A|\n|\n\
     |\r|\r\n| |\t|:|x: y\n|QUFB|QUFB\n|QQ==|=|\u{c}|\0|é";
+const PROXY_LINE: &str = "TCP4 |TCP6 |UNKNOWN|192.0.2.1 10.0.0.1 |2001:db8::1 ::1 |::ffff:1.2.3.4 |1 2|443 |65535 |0|\r\n|\r\n|\n|\r| ";
 const EXPRESSION: &str = "object|.spec|.list|.names|.?a|[0]|['a']|(|)|(|)|[|]|{|}|'a': |, |, |1|2.5|3u|-1|'a'|b'a'|true|null| + | - | * |\
     \n / | % | == | != | < | in | && | || | ? | : |!|-|.all(x, |.map(x, |.filter(x, |.exists_one(x, |x|x|.sortBy(x, |.size()|\
     .sort()|.reverse()|.flatten()|.join(',')|dyn(|int(|string(|type(|has(|lists.range(3)|optional.of(|.optMap(x, |.or(|\
@@ -146,6 +148,12 @@ proptest! {
     fn blocks_are_found(text in words(PEM, 20), data in damaged("pem")) {
         pem(text.as_bytes());
         pem(&data);
+    }
+
+    #[test]
+    fn proxy_headers_are_read(line in words(PROXY_LINE, 9), data in damaged("proxy_header")) {
+        proxy_header(format!("PROXY {line}").as_bytes());
+        proxy_header(&data);
     }
 
     #[test]

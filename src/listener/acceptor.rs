@@ -6,20 +6,22 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
-use super::settings::ClientLimits;
+use super::connection::{ConnectionOrigin, OpenConnectionCount};
+use super::settings::{ClientLimits, ProxyProtocol};
 use super::worker::Worker;
 use crate::http::peer::enable_tcp_keep_alive;
 use crate::listener::unauthenticated_quota::{QuotaSlot, UnauthenticatedQuota};
 use crate::metrics::Metrics;
+use crate::sync::lock;
 
 /// The quota of unauthenticated connections is this fraction of all connections, within the two limits below: each may
 /// cost the memory of a handshake and 1 MiB of request header, but some must be possible.
@@ -78,13 +80,19 @@ impl Listener {
 pub(crate) struct ConnectionLimiter {
     max_connections: usize,
     quota: Arc<UnauthenticatedQuota>,
+    /// The load balancers' connections before their PROXY protocol header. They have a quota of their own: until then
+    /// the client's network, by which the other one decides, is unknown.
+    unnamed: Arc<UnauthenticatedQuota>,
+    /// The open connections of each worker.
+    open: Vec<Arc<OpenConnectionCount>>,
     metrics: Arc<Metrics>,
+    refused: Mutex<HashMap<&'static str, CoalescedWarning>>,
 }
 
 // threat: floods
 impl ConnectionLimiter {
     /// Reads the limit of open files, which bounds the limit in `limits`.
-    pub(crate) fn new(limits: &ClientLimits, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(limits: &ClientLimits, workers: &[Worker], metrics: Arc<Metrics>) -> Self {
         let possible = max_connections_by_file_limit();
         let max_connections = limits.max_connections.map_or(possible, NonZeroUsize::get);
         if max_connections > possible {
@@ -92,73 +100,139 @@ impl ConnectionLimiter {
         }
         let quota = (max_connections / UNAUTHENTICATED_SHARE)
             .clamp(max_connections.min(MIN_UNAUTHENTICATED), MAX_UNAUTHENTICATED);
-        Self { max_connections, quota: UnauthenticatedQuota::new(quota), metrics }
+        Self {
+            max_connections,
+            quota: UnauthenticatedQuota::new(quota),
+            unnamed: UnauthenticatedQuota::new(quota),
+            open: workers.iter().map(Worker::open_count).collect(),
+            metrics,
+            refused: Mutex::default(),
+        }
     }
 
-    /// Takes a quota slot for a new connection. The error is the limit that refuses it, as the metric names it.
-    fn admit(&self, peer: IpAddr, workers: &[Worker]) -> Result<QuotaSlot, &'static str> {
-        let full = workers.iter().map(Worker::open_connections).sum::<usize>() >= self.max_connections;
-        self.quota.admit(peer, full).ok_or_else(|| {
-            let limit = if full { "max_connections" } else { "unauthenticated_limit" };
-            self.metrics.connections.refused.with_label_values(&[limit]).inc();
-            limit
-        })
+    /// Takes a quota slot for a new connection, which is not open yet.
+    fn admit(&self, peer: SocketAddr) -> Option<QuotaSlot> {
+        self.admit_beside(peer, self.open_connections())
+    }
+
+    /// Takes a quota slot for an open connection whose client is known now.
+    pub(super) fn admit_named(&self, client: SocketAddr) -> Option<QuotaSlot> {
+        self.admit_beside(client, self.open_connections().saturating_sub(1))
+    }
+
+    fn admit_beside(&self, client: SocketAddr, open: usize) -> Option<QuotaSlot> {
+        let full = open >= self.max_connections;
+        let slot = self.quota.admit(client.ip(), full);
+        if slot.is_none() {
+            self.refuse(client.ip(), if full { "max_connections" } else { "unauthenticated_limit" });
+        }
+        slot
+    }
+
+    /// Takes a quota slot for a connection of a load balancer, until its header names the client.
+    // threat: silent-load-balancer
+    fn admit_unnamed(&self, peer: SocketAddr) -> Option<QuotaSlot> {
+        let slot = self.unnamed.admit(peer.ip(), false);
+        if slot.is_none() {
+            self.refuse(peer.ip(), "unauthenticated_limit");
+        }
+        slot
+    }
+
+    fn open_connections(&self) -> usize {
+        self.open.iter().map(|open| open.count()).sum()
+    }
+
+    fn refuse(&self, peer: IpAddr, limit: &'static str) {
+        self.metrics.connections.refused.with_label_values(&[limit]).inc();
+        if let Some(times) = self.record(limit) {
+            warn!(%peer, times, limit, "too many connections, refused");
+        }
+    }
+
+    /// Counts a connection that is closed because of its PROXY protocol header, or for want of one.
+    pub(super) fn refuse_header(
+        &self,
+        peer: SocketAddr,
+        reason: &'static str,
+        error: &impl std::fmt::Display,
+    ) {
+        self.metrics.connections.proxy_protocol_errors.with_label_values(&[reason]).inc();
+        // A health check that opens a connection and closes it is no fault.
+        if reason == "closed" {
+            debug!(%peer, %error, "connection closed before its PROXY protocol header");
+        } else if let Some(times) = self.record(reason) {
+            warn!(%peer, times, reason, %error, "PROXY protocol header refused, connection closed");
+        }
+    }
+
+    /// Counts an event; returns the count since its last log line when one is due.
+    fn record(&self, event: &'static str) -> Option<u64> {
+        lock(&self.refused).entry(event).or_default().record()
     }
 }
 
 /// Accepts the connections in the kernel's backlog, which would be reset when the socket closes, and closes the socket.
 /// A few more may arrive between the two steps; `net.ipv4.tcp_migrate_req` covers them.
-pub(crate) fn drain_backlog(listener: TcpListener, workers: &[Worker], limiter: &ConnectionLimiter) {
+pub(crate) fn drain_backlog(
+    listener: TcpListener,
+    workers: &[Worker],
+    limiter: &Arc<ConnectionLimiter>,
+    proxy_protocol: Option<&Arc<ProxyProtocol>>,
+) {
     // Accepts from the socket itself: the readiness that the runtime knows may lag behind the backlog.
     let Ok(listener) = listener.into_std() else { return };
     let deadline = Instant::now() + BACKLOG_TIMEOUT;
     while let (Ok((stream, peer)), true) = (listener.accept(), Instant::now() < deadline) {
         if stream.set_nonblocking(true).is_ok() {
-            hand_over(stream, peer, workers, limiter).ok();
+            hand_over(stream, peer, workers, limiter, proxy_protocol);
         }
     }
 }
 
-/// Passes a connection to the worker with the fewest. The error is the limit that refuses it.
+/// Passes a connection to the worker with the fewest, unless a limit refuses it.
 fn hand_over(
     stream: std::net::TcpStream,
     peer: SocketAddr,
     workers: &[Worker],
-    limiter: &ConnectionLimiter,
-) -> Result<(), &'static str> {
-    let slot = limiter.admit(peer.ip(), workers)?;
+    limiter: &Arc<ConnectionLimiter>,
+    proxy_protocol: Option<&Arc<ProxyProtocol>>,
+) {
+    let origin = match ProxyProtocol::for_peer(proxy_protocol, peer.ip()) {
+        Some(settings) => {
+            limiter.admit_unnamed(peer).map(|slot| ConnectionOrigin::LoadBalancer { peer, slot, settings })
+        }
+        None => limiter.admit(peer).map(|slot| ConnectionOrigin::Client { peer, slot }),
+    };
+    let Some(origin) = origin else { return };
     // The latency of small frames matters more than the number of packets.
     stream.set_nodelay(true).ok();
     enable_tcp_keep_alive(&stream);
     if let Some(worker) = workers.iter().min_by_key(|worker| worker.open_connections()) {
-        worker.hand_over(stream, peer, slot);
+        worker.hand_over(stream, origin, Arc::clone(limiter));
     }
-    Ok(())
 }
 
-/// Accepts connections and passes them to workers until the future is dropped.
+/// Accepts connections and passes them to workers until the future is dropped. `proxy_protocol` returns the setting in
+/// force for each new connection.
 pub(crate) async fn accept_into(
     listener: &TcpListener,
     workers: &[Worker],
-    limiter: &ConnectionLimiter,
+    limiter: &Arc<ConnectionLimiter>,
+    proxy_protocol: impl Fn() -> Option<Arc<ProxyProtocol>>,
 ) -> Infallible {
-    let mut refused = HashMap::<&'static str, CoalescedWarning>::new();
-    let mut failed = CoalescedWarning::default();
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                if let Ok(stream) = stream.into_std()
-                    && let Err(limit) = hand_over(stream, peer, workers, limiter)
-                    && let Some(times) = refused.entry(limit).or_default().record()
-                {
-                    warn!(%peer, times, limit, "too many connections, refused");
+                if let Ok(stream) = stream.into_std() {
+                    hand_over(stream, peer, workers, limiter, proxy_protocol().as_ref());
                 }
             }
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {
                 // EMFILE and ENFILE pass when connections end; an immediate retry would spin.
                 limiter.metrics.connections.refused.with_label_values(&["descriptors"]).inc();
-                if let Some(times) = failed.record() {
+                if let Some(times) = limiter.record("descriptors") {
                     warn!(%error, times, "cannot accept connections, waiting");
                 }
                 tokio::time::sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;

@@ -18,17 +18,19 @@ use tokio_rustls::server::TlsStream;
 use tracing::debug;
 
 use super::RequestHandler;
+use super::acceptor::ConnectionLimiter;
 use super::activity::{ActivityStream, ConnectionActivity, RequestGuard};
 use super::driver::{ConnectionDriver, HttpConnection};
 use super::http1;
 use super::http2::Http2ServerConnection;
-use super::settings::ClientLimits;
+use super::proxy_protocol::header::ProxyHeader;
+use super::settings::{ClientLimits, ProxyProtocol};
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::http::body::BodyEnd;
 use crate::http::transport::{CorkedStream, UncorkOnPoll};
-use crate::listener::http_on_tls_port::expect_tls;
+use crate::listener::http_on_tls_port::{UntrustedHeader, expect_tls};
 use crate::listener::unauthenticated_quota::QuotaSlot;
 use crate::metrics::Metrics;
 use crate::sync::lock;
@@ -146,8 +148,14 @@ pub(crate) struct OpenConnection(Arc<OpenConnectionCount>);
 /// The number of open connections of a worker.
 #[derive(Debug, Default)]
 pub(super) struct OpenConnectionCount {
-    pub(super) count: AtomicUsize,
+    count: AtomicUsize,
     pub(super) changed: Notify,
+}
+
+impl OpenConnectionCount {
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
 }
 
 impl OpenConnection {
@@ -171,20 +179,57 @@ impl Drop for OpenConnection {
     }
 }
 
+/// The far end of a connection before its TLS handshake.
+#[derive(Debug)]
+pub(super) enum ConnectionOrigin {
+    /// The peer is the client.
+    Client {
+        peer: SocketAddr,
+        /// Slot in the quota of unauthenticated connections.
+        slot: QuotaSlot,
+    },
+    /// The peer is a load balancer, whose PROXY protocol header will name the client.
+    LoadBalancer {
+        peer: SocketAddr,
+        /// Slot in the quota of connections whose client is unknown.
+        slot: QuotaSlot,
+        settings: Arc<ProxyProtocol>,
+    },
+}
+
+impl ConnectionOrigin {
+    /// The address at the other end of the TCP connection.
+    pub(super) fn peer(&self) -> SocketAddr {
+        match self {
+            Self::Client { peer, .. } | Self::LoadBalancer { peer, .. } => *peer,
+        }
+    }
+}
+
 /// A connection before its TLS handshake.
 pub(super) struct AcceptedConnection<S> {
     pub(super) stream: S,
-    pub(super) peer: SocketAddr,
-    pub(super) slot: QuotaSlot,
+    pub(super) origin: ConnectionOrigin,
+    pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) open: OpenConnection,
 }
 
 impl AcceptedConnection<std::net::TcpStream> {
     /// Registers the socket with the current runtime.
     pub(super) fn register(self) -> io::Result<AcceptedConnection<TcpStream>> {
-        let Self { stream, peer, slot, open } = self;
-        Ok(AcceptedConnection { stream: TcpStream::from_std(stream)?, peer, slot, open })
+        let Self { stream, origin, limiter, open } = self;
+        Ok(AcceptedConnection { stream: TcpStream::from_std(stream)?, origin, limiter, open })
     }
+}
+
+/// A connection whose client is known, before its TLS handshake.
+struct NamedConnection {
+    stream: TcpStream,
+    /// The client.
+    peer: SocketAddr,
+    slot: QuotaSlot,
+    limiter: Arc<ConnectionLimiter>,
+    open: OpenConnection,
 }
 
 impl AcceptedConnection<TcpStream> {
@@ -194,26 +239,88 @@ impl AcceptedConnection<TcpStream> {
         handler: Arc<H>,
         limits: ClientLimits,
         metrics: Arc<Metrics>,
+        shutdown: ShutdownSignals,
+    ) {
+        // Boxed: most gateways have no such load balancer.
+        let named = match self.origin {
+            ConnectionOrigin::Client { peer, slot } => {
+                let Self { stream, limiter, open, .. } = self;
+                NamedConnection { stream, peer, slot, limiter, open }
+            }
+            ConnectionOrigin::LoadBalancer { .. } => {
+                let named = Box::pin(self.named_by_load_balancer(&limits, shutdown.phase.clone()));
+                let Some(named) = named.await else { return };
+                named
+            }
+        };
+        named.serve(tls, handler, limits, metrics, shutdown).await;
+    }
+
+    /// Reads the header of a load balancer. Then the limits count the connection for the client that it names.
+    // threat: forged-proxy-header, silent-load-balancer
+    async fn named_by_load_balancer(
+        self,
+        limits: &ClientLimits,
+        phase: watch::Receiver<ShutdownPhase>,
+    ) -> Option<NamedConnection> {
+        let Self { mut stream, origin, limiter, open } = self;
+        let ConnectionOrigin::LoadBalancer { peer, slot: unnamed, settings } = origin else { return None };
+        let evicted = unnamed.evicted();
+        let header = tokio::select! {
+            header = settings.read_header(&mut stream, limits.proxy_header_timeout) => header,
+            () = draining_long_enough(phase) => return None,
+            () = evicted.notified() => {
+                debug!(%peer, "connection closed: evicted before its PROXY protocol header");
+                return None;
+            }
+        };
+        let client = match header {
+            Ok(ProxyHeader::Proxied(client)) => client,
+            Ok(ProxyHeader::Local) => peer,
+            Err(error) => {
+                limiter.refuse_header(peer, error.reason(), &error);
+                return None;
+            }
+        };
+        debug!(%peer, %client, "PROXY protocol header read");
+        let slot = limiter.admit_named(client)?;
+        drop(unnamed);
+        Some(NamedConnection { stream, peer: client, slot, limiter, open })
+    }
+}
+
+/// Completes a short time after the server began to drain: until then handshakes in progress may finish.
+async fn draining_long_enough(phase: watch::Receiver<ShutdownPhase>) {
+    reached(phase, ShutdownPhase::Draining).await;
+    sleep(DRAIN_LINGER_TIMEOUT).await;
+}
+
+impl NamedConnection {
+    async fn serve<H: RequestHandler>(
+        self,
+        tls: Arc<ServerConfig>,
+        handler: Arc<H>,
+        limits: ClientLimits,
+        metrics: Arc<Metrics>,
         ShutdownSignals { phase, watches }: ShutdownSignals,
     ) {
-        let Self { stream, peer, slot, open } = self;
+        let Self { stream, peer, slot, limiter, open } = self;
         let evicted = slot.evicted();
         // Boxed, so that the memory of the handshake is freed before the connection serves requests.
         let handshake = async { TlsAcceptor::from(tls).accept(expect_tls(stream).await?).await };
         let handshake = Box::pin(timeout(limits.header_timeout, handshake));
-        let mut shutdown = phase.clone();
         let handshake = tokio::select! {
             handshake = handshake => handshake,
-            // A draining server lets handshakes in progress finish, for a short time.
-            () = async {
-                shutdown.wait_for(|phase| *phase >= ShutdownPhase::Draining).await.ok();
-                sleep(DRAIN_LINGER_TIMEOUT).await;
-            } => return,
+            () = draining_long_enough(phase.clone()) => return,
             () = evicted.notified() => return,
         };
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
+                if let Some(error) = error.get_ref().and_then(|error| error.downcast_ref::<UntrustedHeader>())
+                {
+                    limiter.refuse_header(peer, "untrusted", error);
+                }
                 metrics.connections.tls_handshake_errors.inc();
                 debug!(%peer, %error, "TLS handshake failed");
                 return;

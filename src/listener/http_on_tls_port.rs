@@ -19,6 +19,11 @@ const PLAIN_HTTP_RESPONSE: &[u8] =
 const MAX_DISCARDED_BYTES: u64 = 64 * 1024;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// A PROXY protocol header from an address that is not trusted to send one.
+#[derive(Debug, thiserror::Error)]
+#[error("a PROXY protocol header from an address outside --proxy-protocol-trusted-networks")]
+pub(super) struct UntrustedHeader;
+
 /// Returns the connection if its first byte begins a TLS handshake. Otherwise responds to plain HTTP and fails.
 pub(super) async fn expect_tls(mut stream: TcpStream) -> io::Result<TcpStream> {
     let mut first = [0];
@@ -30,6 +35,9 @@ pub(super) async fn expect_tls(mut stream: TcpStream) -> io::Result<TcpStream> {
     }
     let mut prefix = [0; 5];
     stream.read_exact(&mut prefix).await?;
+    if prefix == *b"PROXY" || prefix == *b"\r\n\r\n\0" {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, UntrustedHeader));
+    }
     if !HTTP_REQUEST_PREFIXES.contains(&&prefix) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not speak TLS"));
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::http::peer::IpNetwork;
 use crate::pki::x509::CertificateKeyPair;
 
 /// The address, the certificates and the limits that the gateway serves with.
@@ -28,6 +29,28 @@ pub struct ServingSettings {
     pub limits: ClientLimits,
     /// The value of the `Strict-Transport-Security` header, if it is sent.
     pub strict_transport_security: Option<http::HeaderValue>,
+    /// The load balancers that name their clients in a PROXY protocol header.
+    pub proxy_protocol: Option<Arc<ProxyProtocol>>,
+}
+
+/// Which connections begin with a PROXY protocol header.
+#[derive(Debug, Clone)]
+pub struct ProxyProtocol {
+    /// The versions that are accepted.
+    pub versions: ProxyProtocolVersions,
+    /// The networks of the load balancers. Each of their connections must begin with a header, and no other may.
+    pub trusted_networks: Vec<IpNetwork>,
+}
+
+/// The versions of the PROXY protocol that are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyProtocolVersions {
+    /// Version 1, a line of text.
+    V1,
+    /// Version 2, binary.
+    V2,
+    /// Both.
+    Any,
 }
 
 /// The limits on connections, streams and time.
@@ -41,6 +64,8 @@ pub struct ClientLimits {
     pub header_timeout: Duration,
     /// The timeout between two requests.
     pub idle_timeout: Duration,
+    /// The timeout of a PROXY protocol header.
+    pub proxy_header_timeout: Duration,
 }
 
 impl Default for ClientLimits {
@@ -51,6 +76,8 @@ impl Default for ClientLimits {
             http2_max_streams: 100,
             header_timeout: Duration::from_secs(32),
             idle_timeout: Duration::from_secs(90),
+            // A load balancer sends the header at once; the time is for a few TCP retransmissions.
+            proxy_header_timeout: Duration::from_secs(10),
         }
     }
 }

@@ -2,10 +2,8 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use rustls::ServerConfig;
@@ -13,11 +11,11 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use super::RequestHandler;
+use super::acceptor::ConnectionLimiter;
 use super::connection::{
-    AcceptedConnection, OpenConnection, OpenConnectionCount, ShutdownPhase, ShutdownSignals,
+    AcceptedConnection, ConnectionOrigin, OpenConnection, OpenConnectionCount, ShutdownPhase, ShutdownSignals,
 };
 use super::settings::ClientLimits;
-use super::unauthenticated_quota::QuotaSlot;
 use crate::metrics::Metrics;
 use crate::tasks::RuntimeThread;
 
@@ -61,7 +59,7 @@ impl Worker {
             }
             // The acceptor is gone. The runtime drops every task when this future ends, so it waits for the
             // connections.
-            while counted.count.load(Ordering::Relaxed) > 0 {
+            while counted.count() > 0 {
                 tokio::select! {
                     () = counted.changed.notified() => {}
                     _ = &mut aborting => return,
@@ -72,8 +70,14 @@ impl Worker {
     }
 
     /// Passes a connection to the worker. It is counted at once: otherwise a burst would go to one worker.
-    pub(super) fn hand_over(&self, stream: std::net::TcpStream, peer: SocketAddr, slot: QuotaSlot) {
-        let accepted = AcceptedConnection { stream, peer, slot, open: OpenConnection::new(&self.open) };
+    pub(super) fn hand_over(
+        &self,
+        stream: std::net::TcpStream,
+        origin: ConnectionOrigin,
+        limiter: Arc<ConnectionLimiter>,
+    ) {
+        let peer = origin.peer();
+        let accepted = AcceptedConnection { stream, origin, limiter, open: OpenConnection::new(&self.open) };
         if self.sender.send(accepted).is_err() {
             warn!(%peer, "worker thread ended, connection dropped");
         }
@@ -81,7 +85,12 @@ impl Worker {
 
     /// The number of open connections and tunnels.
     pub(super) fn open_connections(&self) -> usize {
-        self.open.count.load(Ordering::Relaxed)
+        self.open.count()
+    }
+
+    /// The counter of open connections and tunnels.
+    pub(super) fn open_count(&self) -> Arc<OpenConnectionCount> {
+        Arc::clone(&self.open)
     }
 
     /// Waits for the thread, which ends with its last connection or at [`ShutdownPhase::Abort`].

@@ -11,6 +11,8 @@ pub(crate) struct ConnectionMetrics {
     pub(crate) tls_handshake_errors: IntCounter,
     /// By `reason`: `max_connections`, `unauthenticated_limit`, `descriptors`.
     pub(crate) refused: IntCounterVec,
+    /// By `reason`: `malformed`, `unaccepted_version`, `timeout`, `closed`, `untrusted`.
+    pub(crate) proxy_protocol_errors: IntCounterVec,
     /// HTTP/2 connections closed because the client exceeded the stream reset limit.
     pub(crate) reset_limit_closed: IntCounter,
     /// By `reason`: `expired`, `refused`.
@@ -25,6 +27,11 @@ impl ConnectionMetrics {
             refused: registrar.counters(
                 "portcullis_refused_connections_total",
                 "Connections closed without service, or not accepted in time, by the limit that was reached.",
+                &["reason"],
+            )?,
+            proxy_protocol_errors: registrar.counters(
+                "portcullis_proxy_protocol_errors_total",
+                "Connections closed because of a missing, malformed or unexpected PROXY protocol header.",
                 &["reason"],
             )?,
             ended_streams: registrar.counters(

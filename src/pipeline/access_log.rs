@@ -35,6 +35,7 @@ use crate::pipeline::forward::ForwardError;
 use crate::pipeline::log_throttle::LogPermit;
 use crate::request::info::RequestInfo;
 use crate::telemetry::{REQUEST_LOG, cut, error_chain};
+use crate::traces::ActiveSpan;
 use crate::user::Identity;
 
 /// Requests that took longer are logged as slow, unless they are long-running.
@@ -69,6 +70,8 @@ struct AccessLogGuard {
     permit: Option<Arc<InflightPermit>>,
     /// Counts the request for the status of its cluster.
     activity: Option<ActivityGuard>,
+    /// The span, which ends with the request or its tunnel.
+    span: Option<Box<ActiveSpan>>,
 }
 
 /// The fields of a request's log lines. Values that the client chose are truncated.
@@ -183,6 +186,7 @@ impl AccessLog {
             audited: None,
             permit: None,
             activity: None,
+            span: None,
         };
         Self {
             renderer: RefusalRenderer::of(request),
@@ -293,6 +297,17 @@ impl AccessLog {
     /// Takes the annotations of authentication for the audit.
     pub(super) fn take_annotations(&mut self) -> BTreeMap<String, String> {
         std::mem::take(&mut self.annotations)
+    }
+
+    /// The request is traced until it ends.
+    pub(super) fn note_span(&mut self, span: ActiveSpan) {
+        self.guard.span = Some(Box::new(span));
+    }
+
+    /// Begins the span of the request to the backend, if the request is traced.
+    pub(super) fn forwarding_span(&self) -> Option<Arc<ActiveSpan>> {
+        let AccessLogGuard { span, line, .. } = &self.guard;
+        span.as_ref().map(|span| Arc::new(span.forward(&line.method)))
     }
 
     /// The request is audited until it ends.
@@ -431,6 +446,9 @@ impl AccessLogGuard {
 impl Drop for AccessLogGuard {
     fn drop(&mut self) {
         let took = self.started.elapsed();
+        if let Some(span) = &mut self.span {
+            span.note_status(self.code.map_or(CLIENT_CLOSED_REQUEST, |code| code.as_u16()));
+        }
         let Self { metrics, kind, code, line, .. } = self;
         let verb = self.verb;
         match kind {

@@ -40,6 +40,7 @@ use crate::pipeline::AUDIT_ID;
 use crate::pipeline::audit::AuditedRequest;
 use crate::pipeline::credential_end::StreamCredential;
 use crate::request::info::RequestInfo;
+use crate::traces::ActiveSpan;
 
 /// The bytes of an unread request body that Go's server reads before it responds.
 // Go: net/http/server.go, maxPostHandlerReadBytes
@@ -97,6 +98,8 @@ pub(crate) struct ForwardContext {
     pub(super) credential: Option<Arc<StreamCredential>>,
     /// The place among the requests in flight, which lasts as long as the tunnel.
     pub(super) place: Option<Arc<InflightPermit>>,
+    /// The span of the request to the backend, if requests are traced. It ends when the response begins.
+    pub(super) span: Option<Arc<ActiveSpan>>,
 }
 
 /// What an upgraded connection needs for its life.
@@ -117,7 +120,7 @@ impl Tunnel {
 impl ForwardContext {
     /// The context of a request that is not audited.
     pub(crate) fn new(peer: HeaderValue, client: IpAddr, audit_id: HeaderValue) -> Self {
-        Self { peer, client, audit_id, audited: None, credential: None, place: None }
+        Self { peer, client, audit_id, audited: None, credential: None, place: None, span: None }
     }
 }
 

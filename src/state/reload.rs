@@ -22,6 +22,7 @@ use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
 use crate::sync::lock;
+use crate::traces::TracingSettings;
 
 /// How often the files are compared with the content in force.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -69,6 +70,7 @@ struct FixedSettings {
     metrics: MetricsAddress,
     workers: usize,
     logging: (u8, LogFormat),
+    tracing: Option<TracingSettings>,
 }
 
 impl FixedSettings {
@@ -80,6 +82,7 @@ impl FixedSettings {
             metrics: settings.operation.metrics,
             workers: settings.operation.workers,
             logging: (settings.operation.verbosity, settings.operation.log_format),
+            tracing: settings.operation.tracing.clone(),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::cluster::router::Router;
 use crate::cluster::{Cluster, ClusterError, settings};
 use crate::config::management_cluster::ManagementSettings;
 use crate::config::settings::{Settings, Shutdown};
-use crate::listener::settings::ClientLimits;
+use crate::listener::settings::{ClientLimits, ProxyProtocol};
 use crate::listener::tls;
 use crate::sync::lock;
 
@@ -32,6 +32,8 @@ pub(crate) struct Snapshot {
     pub(crate) tls: Arc<ServerConfig>,
     /// The limits of new connections.
     pub(crate) limits: ClientLimits,
+    /// Which new connections begin with a PROXY protocol header.
+    pub(crate) proxy_protocol: Option<Arc<ProxyProtocol>>,
     /// The value of `Strict-Transport-Security`.
     pub(crate) strict_transport_security: Option<HeaderValue>,
     /// How long a request may take, unless it is long-running.
@@ -103,6 +105,7 @@ impl Snapshot {
             router: Router::new(clusters),
             tls: tls::server_config(serving, ca_names(&settings.clusters)).map_err(SnapshotError::Serving)?,
             limits: serving.limits,
+            proxy_protocol: serving.proxy_protocol.clone(),
             strict_transport_security: serving.strict_transport_security.clone(),
             request_timeout: settings.operation.request_timeout,
             max_requests_inflight_total: settings.operation.max_requests_inflight_total,

@@ -9,7 +9,7 @@ use testkit::frames::{self, CANCEL, CONTINUATION, DATA, HEADERS, frame, header_b
 use testkit::{in_time, text};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::environment::{Answer, AttackEnvironment, Needs, exchange, identity};
+use crate::environment::{Answer, AttackEnvironment, LOAD_BALANCER, Needs, exchange, identity};
 
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
@@ -505,6 +505,43 @@ pub(crate) const ATTACKS: &[Attack] = &[
                 } else {
                     Err(format!("{believed:?} passed"))
                 }
+            })
+        },
+    },
+    Attack {
+        name: "a PROXY protocol header of a client",
+        case: "haproxy: proxy-protocol.txt, section 2",
+        needs: Needs::LoadBalancer,
+        naive: Err("it does not know the protocol"),
+        attempt: |environment| {
+            Box::pin(async move {
+                const OWN: &[u8] = b"PROXY TCP4 192.0.2.1 10.0.0.1 1 443\r\n";
+                const FORGED: &[u8] = b"PROXY TCP4 10.9.9.9 10.0.0.1 1 443\r\n";
+                let binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\x09\x09\x09\x0a\0\0\x01\0\x01\x01\xbb";
+                let request = get("/api", CAROL);
+                let cases = [
+                    ("127.0.0.1", FORGED.to_vec()),
+                    ("127.0.0.1", binary.to_vec()),
+                    (LOAD_BALANCER, [OWN, FORGED].concat()),
+                    (LOAD_BALANCER, [OWN, binary].concat()),
+                    (LOAD_BALANCER, b"PROXY UNKNOWN\r\n".iter().chain(FORGED).copied().collect()),
+                    (LOAD_BALANCER, [b"\r\n", FORGED].concat()),
+                ];
+                for (from, header) in cases {
+                    environment.send_behind(from, &header, &request).await;
+                    environment.nothing().map_err(|got| format!("{}: {got}", header.escape_ascii()))?;
+                }
+                // What remains is the load balancer's own header, and a direct client.
+                for (from, header, expected) in
+                    [(LOAD_BALANCER, OWN, "192.0.2.1"), ("127.0.0.1", b"", "127.0.0.1")]
+                {
+                    environment.send_behind(from, header, &request).await;
+                    let seen = environment.only()?;
+                    if seen.all("x-forwarded-for") != [expected] {
+                        return Err(format!("{:?} from {from}", seen.all("x-forwarded-for")));
+                    }
+                }
+                Ok(())
             })
         },
     },

@@ -20,7 +20,7 @@ use testkit::{
     flags, full,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::client::TlsStream;
 
 use crate::naive;
@@ -52,7 +52,12 @@ pub(crate) enum Needs {
     Impersonation,
     /// A gateway with a second cluster under `/clusters/other` and `other.example`, beside `/clusters/own`.
     Clusters,
+    /// A gateway with the PROXY protocol, whose load balancer is [`LOAD_BALANCER`].
+    LoadBalancer,
 }
+
+/// The address of the load balancer; the attackers connect from 127.0.0.1.
+pub(crate) const LOAD_BALANCER: &str = "127.0.0.2";
 
 /// An API server that records requests, and decides access reviews; it refuses all until an attack lets it allow some.
 pub(crate) struct Backend {
@@ -202,6 +207,10 @@ impl AttackEnvironment {
         if needs == Needs::Impersonation {
             given.push("--identity=impersonate".to_owned());
         }
+        if needs == Needs::LoadBalancer {
+            given.push("--proxy-protocol=any".to_owned());
+            given.push(format!("--proxy-protocol-trusted-networks={LOAD_BALANCER}/32"));
+        }
         let mut other = None;
         if needs == Needs::Clusters {
             let second = Backend::start(&pki, H2, trap).await;
@@ -257,6 +266,19 @@ impl AttackEnvironment {
     }
 
     /// Sends a request byte for byte, without a client certificate.
+    /// A TLS connection from this address that begins with a PROXY protocol header, and the response to a request on it.
+    pub(crate) async fn send_behind(&self, from: &str, header: &[u8], request: &str) -> Answer {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+        let mut stream = socket.connect(self.address).await.unwrap();
+        stream.write_all(header).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        match handshake_over(name, stream, b"http/1.1", None).await {
+            Ok(mut stream) => exchange(&mut stream, request).await,
+            Err(_) => Answer::default(),
+        }
+    }
+
     pub(crate) async fn send_request(&self, request: &str) -> Answer {
         self.send_request_as(None, request).await
     }

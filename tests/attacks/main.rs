@@ -47,7 +47,8 @@ fn main() {
     let subject = other.map_or(Proxy::Gateway, Proxy::Other);
     let mut trials: Vec<Trial> = Vec::new();
     for attack in all() {
-        if attack.needs == Needs::Clusters && !matches!(subject, Proxy::Gateway) {
+        if matches!(attack.needs, Needs::Clusters | Needs::LoadBalancer) && !matches!(subject, Proxy::Gateway)
+        {
             continue;
         }
         let (rows, attacked) = (Arc::clone(&rows), subject.clone());

@@ -19,9 +19,10 @@ impl GoProgram {
         let program = paths::temporary_dir().join(format!("go-{name}"));
         let mut build = Command::new("go");
         // Builds also in a checkout of another owner, below another module.
-        build.args(["build", "-buildvcs=false", "-trimpath", "-o"]).arg(&program).arg(format!("./{name}"));
+        build.args(["build", "-buildvcs=false", "-trimpath", "-o"]).arg(&program).arg(".");
         build.env("CGO_ENABLED", "0").env("GOWORK", "off");
-        match build.current_dir(paths::go_module()).status() {
+        // A few programs are modules of their own.
+        match build.current_dir(paths::go_module().join(name)).status() {
             Ok(status) => {
                 assert!(status.success(), "tests/go/{name} does not build");
                 Some(Self(program))

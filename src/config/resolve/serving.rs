@@ -10,9 +10,12 @@ use rustls::crypto::aws_lc_rs as crypto;
 
 use super::{ConfigResolver, listed};
 use crate::config::error::ConfigError;
-use crate::config::flags::ServingFlags;
+use crate::config::flags::{ProxyProtocolMode, ServingFlags};
 use crate::config::sections::{KeyLocation, MergedSection};
-use crate::listener::settings::{ClientLimits, ServingCertificate, ServingSettings};
+use crate::http::peer::{IpNetwork, NetworkError};
+use crate::listener::settings::{
+    ClientLimits, ProxyProtocol, ProxyProtocolVersions, ServingCertificate, ServingSettings,
+};
 use crate::pki::x509::certificate::Certificate;
 use crate::pki::x509::{CertificateKeyPair, KeyPairError};
 
@@ -43,6 +46,7 @@ impl ConfigResolver<'_> {
             &given.key("strict-transport-security-directives"),
             &listed(&flags.strict_transport_security_directives),
         );
+        let proxy_protocol = self.proxy_protocol(given);
         Some(ServingSettings {
             address: SocketAddr::new(flags.bind_address, flags.secure_port),
             permit_port_sharing: flags.permit_port_sharing,
@@ -52,7 +56,51 @@ impl ConfigResolver<'_> {
             versions: versions?,
             limits: limits(flags),
             strict_transport_security,
+            proxy_protocol,
         })
+    }
+
+    /// The PROXY protocol; `None` also after an error, which prevents the start anyway.
+    // threat: forged-proxy-header
+    fn proxy_protocol(&mut self, given: &MergedSection<ServingFlags>) -> Option<Arc<ProxyProtocol>> {
+        let flags = &given.values;
+        let (mode_key, key) = (given.key("proxy-protocol"), given.key("proxy-protocol-trusted-networks"));
+        let networks = listed(&flags.proxy_protocol_trusted_networks);
+        let versions = match flags.proxy_protocol {
+            ProxyProtocolMode::Off if networks.is_empty() => return None,
+            ProxyProtocolMode::Off => {
+                let error = ConfigError::new(&mode_key, format!("is required with {key}"));
+                return self.fail(error.fix("give the version that the load balancers send: v1, v2 or any"));
+            }
+            ProxyProtocolMode::V1 => ProxyProtocolVersions::V1,
+            ProxyProtocolMode::V2 => ProxyProtocolVersions::V2,
+            ProxyProtocolMode::Any => ProxyProtocolVersions::Any,
+        };
+        if networks.is_empty() {
+            let error = ConfigError::new(&key, format!("is required with {mode_key}"));
+            return self.fail(error.fix("list the networks of the load balancers, such as 10.0.0.0/24"));
+        }
+        let networks = networks.iter().filter_map(|text| self.trusted_network(&key, text)).collect();
+        Some(Arc::new(ProxyProtocol { versions, trusted_networks: networks }))
+    }
+
+    fn trusted_network(&mut self, key: &str, text: &str) -> Option<IpNetwork> {
+        let network = text.parse::<IpNetwork>().map_err(|error| {
+            let fix = match error {
+                NetworkError::Syntax => "give networks such as 10.0.0.0/24, or 10.0.0.5/32 for one address",
+                NetworkError::HostBits => {
+                    "give the first address of the network, or /32 (IPv6: /128) for one address"
+                }
+                NetworkError::Mapped => "write it as IPv4",
+            };
+            ConfigError::new(key, format!("{text:?} {error}")).fix(fix)
+        });
+        let network = self.ok(network)?;
+        if network.is_everything() {
+            let error = ConfigError::new(key, format!("{text:?} lets every client claim any address"));
+            return self.fail(error.fix("list the networks of the load balancers alone"));
+        }
+        Some(network)
     }
 
     fn certificate(

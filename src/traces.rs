@@ -1,0 +1,192 @@
+//! The spans of requests: one for each request whose client is authenticated, one for its way to the backend. The
+//! collector gets those that are sampled; the backend continues the trace of every request.
+//!
+//! A span never has a credential or an identity: its attributes are those of kube-apiserver, without the query.
+// apiserver: pkg/endpoints/filters/traces.go
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use portcullis_otlp::context::SpanContext;
+use portcullis_otlp::export::{
+    AttributeValue, ExportSettings, Exporter, Span, SpanKind, SpanQueue, exporter,
+};
+use portcullis_otlp::sampling::{Sampler, SpanStart, random_span_id};
+
+use crate::clock::{Clock, UnixTime};
+use crate::request::info::RequestInfo;
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+/// The name of the service.
+// apiserver: pkg/server/options/tracing.go, apiserverService
+const SERVICE: &str = "apiserver";
+
+/// The settings of traces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracingSettings {
+    /// Host and port of the collector.
+    pub endpoint: String,
+    /// How many of a million requests are sampled.
+    pub rate_per_million: u32,
+}
+
+/// Begins the spans of requests.
+#[derive(Debug)]
+pub(crate) struct Tracer {
+    sampler: Sampler,
+    queue: SpanQueue,
+    clock: Clock,
+}
+
+/// A span that has begun; it ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct ActiveSpan {
+    tracer: Arc<Tracer>,
+    start: SpanStart,
+    /// Of a sampled span alone.
+    record: Option<SpanRecord>,
+}
+
+#[derive(Debug)]
+struct SpanRecord {
+    name: String,
+    kind: SpanKind,
+    began: UnixTime,
+    attributes: Vec<(&'static str, AttributeValue)>,
+    failed: bool,
+}
+
+/// The facts about a request that its span has.
+#[derive(Debug)]
+pub(crate) struct TracedRequest<'a> {
+    /// Its method.
+    pub(crate) method: &'a Method,
+    /// Its headers.
+    pub(crate) headers: &'a HeaderMap,
+    /// Its meaning.
+    pub(crate) info: &'a RequestInfo,
+    /// Its audit ID.
+    pub(crate) audit_id: &'a HeaderValue,
+    /// When it arrived.
+    pub(crate) began: UnixTime,
+}
+
+impl Tracer {
+    /// A tracer, and the exporter to run.
+    pub(crate) fn new(settings: &TracingSettings, clock: Clock) -> (Arc<Self>, Exporter) {
+        let export = ExportSettings {
+            endpoint: settings.endpoint.clone(),
+            service: SERVICE.to_owned(),
+            instance: uuid::Uuid::new_v4().to_string(),
+        };
+        let (queue, exporter) = exporter(export, |error| tracing::warn!(error, "spans not exported"));
+        let sampler = Sampler::new(settings.rate_per_million);
+        (Arc::new(Self { sampler, queue, clock }), exporter)
+    }
+
+    /// Begins the span of a request of a user in these groups.
+    pub(crate) fn begin<'a>(
+        self: &Arc<Self>,
+        request: &TracedRequest<'_>,
+        groups: impl IntoIterator<Item = &'a str>,
+    ) -> ActiveSpan {
+        let header = |name: &HeaderName| request.headers.get(name).map(HeaderValue::as_bytes);
+        let parent = header(&TRACEPARENT).and_then(|parent| SpanContext::parse(parent, header(&TRACESTATE)));
+        let start = self.sampler.begin(parent, groups);
+        let record = start.context.sampled.then(|| SpanRecord {
+            name: span_name(request.method, request.info),
+            kind: SpanKind::Server,
+            began: request.began,
+            attributes: vec![
+                ("http.method", text(request.method.as_str())),
+                ("http.target", text(request.info.path())),
+                ("audit-id", text(&String::from_utf8_lossy(request.audit_id.as_bytes()))),
+            ],
+            failed: false,
+        });
+        ActiveSpan { tracer: Arc::clone(self), start, record }
+    }
+}
+
+impl ActiveSpan {
+    /// Begins the span of the request to the backend.
+    pub(crate) fn forward(&self, method: &Method) -> Self {
+        let context = self.start.context.child(random_span_id());
+        let record = context.sampled.then(|| SpanRecord {
+            name: format!("HTTP {method}"),
+            kind: SpanKind::Client,
+            began: self.tracer.clock.now(),
+            attributes: vec![("http.method", text(method.as_str()))],
+            failed: false,
+        });
+        let start = SpanStart { context, parent: Some(self.start.context.span_id), link: None };
+        Self { tracer: Arc::clone(&self.tracer), start, record }
+    }
+
+    /// Writes the context for the backend, in place of the client's.
+    pub(crate) fn inject(&self, headers: &mut HeaderMap) {
+        headers.remove(TRACESTATE);
+        headers.remove(TRACEPARENT);
+        let context = &self.start.context;
+        if let Ok(parent) = HeaderValue::try_from(context.traceparent()) {
+            headers.insert(TRACEPARENT, parent);
+        }
+        if !context.trace_state.is_empty()
+            && let Ok(state) = HeaderValue::try_from(context.trace_state.as_str())
+        {
+            headers.insert(TRACESTATE, state);
+        }
+    }
+
+    /// Records the status of the response.
+    pub(crate) fn note_status(&mut self, code: u16) {
+        if let Some(record) = &mut self.record {
+            record.attributes.push(("http.status_code", AttributeValue::Number(code.into())));
+            record.failed = code >= 500;
+        }
+    }
+}
+
+impl Drop for ActiveSpan {
+    fn drop(&mut self) {
+        let Some(SpanRecord { name, kind, began, attributes, failed }) = self.record.take() else { return };
+        let Self { tracer, start: SpanStart { context, parent, link }, .. } = self;
+        let nanoseconds = |time: UnixTime| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        tracer.queue.push(Span {
+            context: context.clone(),
+            parent: *parent,
+            link: link.take(),
+            name,
+            kind,
+            start: nanoseconds(began),
+            end: nanoseconds(tracer.clock.now()),
+            attributes,
+            failed,
+        });
+    }
+}
+
+fn text(text: &str) -> AttributeValue {
+    AttributeValue::Text(text.to_owned())
+}
+
+/// The name of a request's span, without names of objects.
+// apiserver: pkg/endpoints/filters/traces.go, getSpanNameFromRequestInfo
+fn span_name(method: &Method, info: &RequestInfo) -> String {
+    let Some(resource) = info.resource() else { return method.to_string() };
+    let mut name = format!("{method} /{}", resource.api_prefix);
+    let parts = [
+        (!resource.group.is_empty(), resource.group),
+        (true, resource.version),
+        (!resource.namespace.is_empty(), "namespaces/{:namespace}"),
+        (true, resource.resource),
+        (!resource.name.is_empty(), "{:name}"),
+        (!resource.subresource.is_empty(), resource.subresource),
+    ];
+    for (_, part) in parts.into_iter().filter(|(is_present, _)| *is_present) {
+        name.push('/');
+        name.push_str(part);
+    }
+    name
+}
