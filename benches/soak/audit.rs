@@ -250,7 +250,7 @@ async fn until_flushed(process: &GatewayProcess) -> String {
 
 #[derive(Default)]
 struct Verdict {
-    /// Events of the stage ResponseComplete or ResponseStarted in the log.
+    /// Events of the stage `ResponseComplete` or `ResponseStarted` in the log.
     logged: usize,
     faults: Vec<&'static str>,
 }

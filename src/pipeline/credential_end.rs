@@ -168,10 +168,9 @@ impl StreamCredential {
                     Standing::Accepted
                 }
             }
-            // Another identity.
-            Ok(_) => Standing::Refused,
             Err(error) if error.is_inconclusive_for(self.method) => Standing::Unknown,
-            Err(_) => Standing::Refused,
+            // Also another identity.
+            Ok(_) | Err(_) => Standing::Refused,
         }
     }
 }

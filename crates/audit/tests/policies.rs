@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test program: a panic is a failed test")]
 #![allow(clippy::print_stderr, missing_docs, reason = "the output of a test program")]
 
+use portcullis_audit::event::Stage;
 use portcullis_audit::policy::{Attributes, Policy, PolicyError, Resource, User};
 use serde_json::{Map, Value, json};
 use testkit::go_program::GoProgram;
@@ -180,7 +181,7 @@ fn decision(policy: &Policy, request: &Value) -> Value {
         path: text("path"),
     };
     let decision = policy.evaluate(&attributes);
-    let mut omitted: Vec<&str> = decision.omitted.iter().map(|stage| stage.as_str()).collect();
+    let mut omitted: Vec<&str> = decision.omitted.iter().map(Stage::as_str).collect();
     omitted.sort_unstable();
     json!({"level": decision.level.as_str(), "omitted": omitted, "omitManagedFields": decision.omit_managed_fields})
 }
