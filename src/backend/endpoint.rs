@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::balance::{Balance, EjectionCause, Load, Readiness};
 use super::settings::{self, HostPort};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
 use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
@@ -22,8 +23,6 @@ use crate::sync::lock;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long other endpoints are preferred to one that could not be reached.
-const UNREACHABLE_BACKOFF: Duration = Duration::from_secs(5);
 
 /// An endpoint with its TLS configuration and its health, which the whole process shares. It outlives a reload that
 /// does not change its cluster's backend.
@@ -55,12 +54,33 @@ struct EndpointHealth {
     failure: Mutex<Option<ConnectFailure>>,
     /// Whether the first self-check has ended, with whatever result.
     checked: AtomicBool,
+    balance: Arc<Balance>,
+}
+
+/// What the gateway knows about an endpoint, for operators.
+#[derive(Debug, Clone)]
+pub(crate) struct EndpointStatus {
+    /// Host and port.
+    pub(crate) address: String,
+    /// Whether it has passed its self-check. Requests go only to trusted endpoints.
+    pub(crate) is_trusted: bool,
+    /// The result of the last readiness probe.
+    pub(crate) readiness: Readiness,
+    /// How long no new request goes to it while another endpoint is preferred.
+    pub(crate) ejected_for: Option<Duration>,
+    /// The short requests in progress.
+    pub(crate) requests: usize,
+    /// The watches and tunnels in progress.
+    pub(crate) watches: usize,
+    /// Why the last connection attempt failed, unless the endpoint was reached since.
+    pub(crate) last_error: Option<String>,
+    /// Ejections since the start for failed connection attempts, and for broken connections.
+    pub(crate) ejections: [u64; 2],
 }
 
 /// A failed connection attempt.
 #[derive(Debug)]
 struct ConnectFailure {
-    since: Instant,
     error: ConnectError,
     /// Whether a self-check has reached the endpoint since, over a connection that was open.
     is_cleared: bool,
@@ -68,7 +88,7 @@ struct ConnectFailure {
 
 impl ConnectFailure {
     fn new(error: ConnectError) -> Self {
-        Self { since: Instant::now(), error, is_cleared: false }
+        Self { error, is_cleared: false }
     }
 }
 
@@ -217,9 +237,24 @@ impl Endpoint {
         self.health.trust_version.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok();
     }
 
-    /// Whether a connection attempt failed less than [`UNREACHABLE_BACKOFF`] ago: other endpoints are tried first.
-    pub(crate) fn is_unreachable(&self) -> bool {
-        self.failure().as_ref().is_some_and(|failure| failure.since.elapsed() < UNREACHABLE_BACKOFF)
+    /// Its load, and whether requests are to avoid it.
+    pub(crate) fn balance(&self) -> &Arc<Balance> {
+        &self.health.balance
+    }
+
+    /// What the gateway knows about it. Takes two short locks; not for the request path.
+    pub(crate) fn status(&self) -> EndpointStatus {
+        let (balance, now) = (self.balance(), Instant::now());
+        EndpointStatus {
+            address: self.address.to_string(),
+            is_trusted: self.is_trusted(),
+            readiness: balance.readiness(),
+            ejected_for: balance.ejected_until(now).map(|until| until.duration_since(now)),
+            requests: balance.in_flight(Load::Short),
+            watches: balance.in_flight(Load::Long),
+            last_error: self.last_error().map(|error| error.to_string()),
+            ejections: [EjectionCause::Connect, EjectionCause::Broken].map(|cause| balance.ejections(cause)),
+        }
     }
 
     /// Why the last connection attempt failed, unless a self-check has reached the endpoint since.
@@ -285,6 +320,7 @@ impl Endpoint {
         let connected = self.dial(offer).await;
         *self.failure() = connected.as_ref().err().map(|error| ConnectFailure::new(error.clone()));
         if connected.is_err() {
+            self.balance().note_failure(EjectionCause::Connect, Instant::now());
             self.request_recheck();
         }
         connected
@@ -346,6 +382,7 @@ impl Endpoint {
     fn record_http_error(&self, cause: String) -> ConnectError {
         let error = ConnectError::Http { address: self.address.to_string(), cause };
         *self.failure() = Some(ConnectFailure::new(error.clone()));
+        self.balance().note_failure(EjectionCause::Connect, Instant::now());
         self.request_recheck();
         error
     }
