@@ -4,6 +4,7 @@
 
 mod headers;
 mod pace;
+mod readiness;
 mod reviews;
 mod verdict;
 
@@ -160,6 +161,10 @@ impl EndpointCheck {
             self.export_trust(&self.live.peek());
         });
         *lock(&self.last_log) = None;
+        tokio::join!(self.check_repeatedly(), readiness::run(self));
+    }
+
+    async fn check_repeatedly(&self) {
         let mut schedule = CheckSchedule::default();
         loop {
             let before = self.endpoint.trust_version();
