@@ -5,6 +5,7 @@
 
 pub(crate) mod balance;
 mod client_certificate;
+pub(crate) mod cluster_identity;
 pub(crate) mod endpoint;
 mod http2;
 pub(crate) mod kube_client;
@@ -28,6 +29,7 @@ use rustls::crypto::CryptoProvider;
 use tokio::time::{Instant, sleep};
 
 use crate::backend::balance::{Load, Random, Rank, RetryBudget, choose};
+use crate::backend::cluster_identity::{ClusterIdentity, OtherCluster};
 use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::user::IdentityMode;
@@ -50,6 +52,7 @@ pub(crate) struct Backend {
     /// Whether a request was refused for lack of a usable endpoint since a self-check last passed.
     is_unavailable: AtomicBool,
     retries: RetryBudget,
+    cluster: ClusterIdentity,
 }
 
 impl Backend {
@@ -85,6 +88,7 @@ impl Backend {
             identity_headers: ArcSwapOption::from_pointee(settings.identity_headers.clone()),
             is_unavailable: AtomicBool::new(false),
             retries: RetryBudget::default(),
+            cluster: ClusterIdentity::default(),
             settings: settings.clone(),
         })
     }
@@ -160,6 +164,21 @@ impl Backend {
             }
             sleep(SILENCE_POLL_INTERVAL).await;
         }
+    }
+
+    /// Checks that an endpoint, which has shown this UID, belongs to the same cluster as the others. If the UID of the
+    /// whole cluster may have changed, the others are checked again.
+    pub(crate) fn admit_to_cluster(&self, endpoint: &Arc<Endpoint>, uid: &str) -> Result<(), OtherCluster> {
+        let index = self.endpoints.iter().position(|one| Arc::ptr_eq(one, endpoint)).unwrap_or_default();
+        let is_trusted = |other: usize| {
+            other != index && self.endpoints.get(other).is_some_and(|other| other.is_trusted())
+        };
+        self.cluster.admit(index, uid, is_trusted).inspect_err(|refused| {
+            let others = self.endpoints.iter().filter(|other| !Arc::ptr_eq(other, endpoint));
+            if refused.was_member {
+                others.filter(|other| other.is_trusted()).for_each(|other| other.request_recheck());
+            }
+        })
     }
 
     /// How many requests may be sent again.

@@ -59,6 +59,7 @@ struct EndpointHealth {
 
 /// What the gateway knows about an endpoint, for operators.
 #[derive(Debug, Clone)]
+#[expect(dead_code, reason = "metrics read only the counts")]
 pub(crate) struct EndpointStatus {
     /// Host and port.
     pub(crate) address: String,

@@ -1,9 +1,10 @@
 //! Balancing over the endpoints of a cluster: even load, and endpoints that shut down, hang or die.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use http::{Method, Request, Response, StatusCode};
+use serde_json::json;
 use testkit::self_check;
 use testkit::{FakeBackend, Gateway, H2, Pki, full, in_time, text, until};
 use tokio::sync::watch;
@@ -203,4 +204,53 @@ async fn only_reads_are_sent_again_when_a_server_dies() {
     for _ in 0..5 {
         assert_eq!(in_time(send(&gateway, Method::POST).await).await.unwrap().0, StatusCode::OK);
     }
+}
+
+/// API servers of two clusters as one: only the first one's get requests, even while it is down.
+#[tokio::test]
+async fn an_endpoint_of_another_cluster_is_refused() {
+    const MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    let pki = Pki::new();
+    let with_uid = |uid: Arc<Mutex<&'static str>>| {
+        move |request: &Request<_>| {
+            let own = self_check::answer(request)?;
+            if request.uri().path() != MAP {
+                return Some(own);
+            }
+            let uid = *uid.lock().unwrap();
+            // Until the first one has decided.
+            let code = if uid.is_empty() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+            Some(self_check::respond(code, &json!({"kind": "ConfigMap", "metadata": {"uid": uid}})))
+        }
+    };
+    let ok = |_| -> testkit::ResponseFuture { Box::pin(async { Response::new(full("ok")) }) };
+    let [one, other] = ["a", ""].map(|uid| Arc::new(Mutex::new(uid)));
+    let first = FakeBackend::with_self_check(&pki, H2, with_uid(Arc::clone(&one)), ok).await;
+    let second = FakeBackend::with_self_check(&pki, H2, with_uid(Arc::clone(&other)), ok).await;
+    let gateway = several(&pki, &[&first, &second]);
+    trusts(&gateway, &first, true).await;
+    *other.lock().unwrap() = "b";
+    let address = second.address;
+    let refused = format!(
+        "portcullis_self_checks_total{{cluster=\"c\",endpoint=\"{address}\",result=\"other_cluster\"}}"
+    );
+    in_time(async { while gateway.count(&refused).await == 0 {} }).await;
+    trusts(&gateway, &second, false).await;
+    drop(first);
+    trusts_not_any(&gateway).await;
+    let checks = gateway.count(&refused).await;
+    in_time(async { while gateway.count(&refused).await == checks {} }).await;
+    assert_eq!(in_time(send(&gateway, Method::GET).await).await.unwrap().0, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(second.pending(), 0);
+    // It is used once it shows the UID of the cluster.
+    *other.lock().unwrap() = "a";
+    trusts(&gateway, &second, true).await;
+}
+
+/// Waits until no endpoint is trusted.
+async fn trusts_not_any(gateway: &Gateway) {
+    in_time(async {
+        while send(gateway, Method::GET).await.await.unwrap().0 != StatusCode::SERVICE_UNAVAILABLE {}
+    })
+    .await;
 }

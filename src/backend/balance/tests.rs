@@ -14,7 +14,8 @@ fn requests_in_progress_are_spread_evenly() {
     for endpoints in [2, 3, 5, 8] {
         let mut loads = vec![0; endpoints];
         for _ in 0..1000 * endpoints {
-            loads[chosen(&loads, &random)] += 1;
+            let index = chosen(&loads, &random);
+            loads[index] += 1;
         }
         let (least, most) = (loads.iter().min().unwrap(), loads.iter().max().unwrap());
         assert!(most - least <= 20, "{loads:?}");

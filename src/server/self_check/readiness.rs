@@ -3,6 +3,7 @@
 //!
 //! A probe never makes an endpoint trusted. It only ranks trusted endpoints, so a wrong result costs balance.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -10,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::EndpointCheck;
-use crate::backend::balance::{EjectionCause, Load, Readiness};
+use crate::backend::balance::Readiness;
 use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::user::{IdentityMode, UserInfo};
 
@@ -59,6 +60,7 @@ fn note(check: &EndpointCheck, readiness: Readiness) {
     let before = check.endpoint.balance().set_readiness(readiness);
     match (before, readiness) {
         (before, now) if before == now => {}
+        // The first probe.
         (Readiness::Unknown, Readiness::Ready) => {}
         (_, Readiness::Ready) => info!(cluster, endpoint, "the endpoint is ready again"),
         _ => warn!(cluster, endpoint, result, "the endpoint is not ready: others get new requests"),
@@ -84,24 +86,23 @@ struct Exported {
 impl Exported {
     /// Adds what has changed, for an endpoint in force; a pending one may have the same address.
     fn export(&mut self, check: &EndpointCheck) {
-        if !check.live.peek().endpoints().any(|endpoint| std::sync::Arc::ptr_eq(endpoint, &check.endpoint)) {
+        if !check.live.peek().endpoints().any(|endpoint| Arc::ptr_eq(endpoint, &check.endpoint)) {
             return;
         }
-        let (metrics, balance) = (&check.metrics.backend, check.endpoint.balance());
-        let (cluster, endpoint) = (check.cluster.as_str(), check.endpoint.address().to_string());
-        for (kind, load) in [("request", Load::Short), ("watch", Load::Long)] {
-            let count = i64::try_from(balance.in_flight(load)).unwrap_or(i64::MAX);
+        let (metrics, status) = (&check.metrics.backend, check.endpoint.status());
+        let (cluster, endpoint) = (check.cluster.as_str(), status.address);
+        for (kind, count) in [("request", status.requests), ("watch", status.watches)] {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
             metrics.endpoint_in_flight.with_label_values(&[cluster, &endpoint, kind]).set(count);
         }
-        let causes = [("connect", EjectionCause::Connect), ("broken", EjectionCause::Broken)];
-        for ((label, cause), before) in causes.into_iter().zip(&mut self.ejections) {
-            let total = balance.ejections(cause);
-            let counter = metrics.ejections.with_label_values(&[cluster, &endpoint, label]);
+        let totals = ["connect", "broken"].into_iter().zip(status.ejections);
+        for ((cause, total), before) in totals.zip(&mut self.ejections) {
+            let counter = metrics.ejections.with_label_values(&[cluster, &endpoint, cause]);
             counter.inc_by(total.saturating_sub(std::mem::replace(before, total)));
         }
         // The budget is the cluster's: one of its endpoints exports it.
         let first = check.backend.endpoints().first();
-        if first.is_some_and(|first| std::sync::Arc::ptr_eq(first, &check.endpoint)) {
+        if first.is_some_and(|first| Arc::ptr_eq(first, &check.endpoint)) {
             let (granted, refused) = check.backend.retries().totals();
             let before = std::mem::replace(&mut self.retries, (granted, refused));
             let add = |result, total: u64, before| {
