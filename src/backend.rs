@@ -3,7 +3,9 @@
 //! Requests go only to endpoints that have passed the identity self-check. This module never authenticates or
 //! authorizes a client.
 
+pub(crate) mod balance;
 mod client_certificate;
+pub(crate) mod cluster_identity;
 pub(crate) mod endpoint;
 mod http2;
 pub(crate) mod kube_client;
@@ -24,14 +26,18 @@ use arc_swap::ArcSwapOption;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use rustls::crypto::CryptoProvider;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
+use crate::backend::balance::{Load, Random, Rank, RetryBudget, choose};
+use crate::backend::cluster_identity::{ClusterIdentity, OtherCluster};
 use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::user::IdentityMode;
 
 /// How often [`Backend::until_trusted`] checks for a trusted endpoint.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How often a read that waits at a silent endpoint looks for another one.
+const SILENCE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The API servers of one cluster, with their connection and trust state.
 pub(crate) struct Backend {
@@ -47,6 +53,8 @@ pub(crate) struct Backend {
     server_version: ArcSwapOption<String>,
     /// Whether a request was refused for lack of a usable endpoint since a self-check last passed.
     is_unavailable: AtomicBool,
+    retries: RetryBudget,
+    cluster: ClusterIdentity,
 }
 
 impl Backend {
@@ -82,6 +90,8 @@ impl Backend {
             identity_headers: ArcSwapOption::from_pointee(settings.identity_headers.clone()),
             server_version: ArcSwapOption::empty(),
             is_unavailable: AtomicBool::new(false),
+            retries: RetryBudget::default(),
+            cluster: ClusterIdentity::default(),
             settings: settings.clone(),
         })
     }
@@ -131,12 +141,69 @@ impl Backend {
         &self.endpoints
     }
 
-    /// The trusted endpoints, in the order of the configuration; those that recently failed to connect come last. There
-    /// is no load balancing.
-    pub(crate) fn candidates(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
-        let is_last = |endpoint: &&Arc<Endpoint>| self.endpoints.len() > 1 && endpoint.is_unreachable();
-        let trusted = || self.endpoints.iter().filter(|endpoint| endpoint.is_trusted());
-        trusted().filter(move |endpoint| !is_last(endpoint)).chain(trusted().filter(is_last))
+    /// The trusted endpoint for a request, and its index. An endpoint in `tried` is the last resort, one in `failed` is
+    /// not chosen.
+    pub(crate) fn choose(
+        &self,
+        load: Load,
+        tried: &[usize],
+        failed: &[usize],
+        random: &Random,
+    ) -> Option<(usize, &Arc<Endpoint>)> {
+        if let [only] = self.endpoints.as_slice() {
+            return (only.is_trusted() && failed.is_empty()).then_some((0, only));
+        }
+        let now = Instant::now();
+        let candidates = self.endpoints.iter().enumerate().filter_map(|(index, endpoint)| {
+            if !endpoint.is_trusted() || failed.contains(&index) {
+                return None;
+            }
+            let balance = endpoint.balance();
+            let rank = if tried.contains(&index) { Rank::Tried } else { balance.rank(now) };
+            Some((index, rank, balance.in_flight(load)))
+        });
+        let index = choose(candidates, || random.next())?;
+        let endpoint = self.endpoints.get(index)?;
+        endpoint.balance().note_chosen(now);
+        Some((index, endpoint))
+    }
+
+    /// Waits until a read that waits for a response at endpoint `index` should be sent to another one: a probe got no
+    /// answer either, another endpoint answers, and the budget permits the retry, which it has then paid.
+    // threat: silent-backend
+    pub(crate) async fn until_worth_leaving(&self, index: usize) {
+        let Some(endpoint) = self.endpoints.get(index) else { return std::future::pending().await };
+        loop {
+            endpoint.balance().until_silent().await;
+            let now = Instant::now();
+            let answers = |(other, endpoint): (usize, &Arc<Endpoint>)| {
+                other != index && endpoint.is_trusted() && endpoint.balance().rank(now) == Rank::Preferred
+            };
+            if self.endpoints.iter().enumerate().any(answers) && self.retries.withdraw(now) {
+                return;
+            }
+            sleep(SILENCE_POLL_INTERVAL).await;
+        }
+    }
+
+    /// Checks that an endpoint, which has shown this UID, belongs to the same cluster as the others. If the UID of the
+    /// whole cluster may have changed, the others are checked again.
+    pub(crate) fn admit_to_cluster(&self, endpoint: &Arc<Endpoint>, uid: &str) -> Result<(), OtherCluster> {
+        let index = self.endpoints.iter().position(|one| Arc::ptr_eq(one, endpoint)).unwrap_or_default();
+        let is_trusted = |other: usize| {
+            other != index && self.endpoints.get(other).is_some_and(|other| other.is_trusted())
+        };
+        self.cluster.admit(index, uid, is_trusted).inspect_err(|refused| {
+            let others = self.endpoints.iter().filter(|other| !Arc::ptr_eq(other, endpoint));
+            if refused.was_member {
+                others.filter(|other| other.is_trusted()).for_each(|other| other.request_recheck());
+            }
+        })
+    }
+
+    /// How many requests may be sent again.
+    pub(crate) fn retries(&self) -> &RetryBudget {
+        &self.retries
     }
 
     /// Whether at least one endpoint is trusted.

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::balance::{Balance, EjectionCause};
 use super::settings::{self, HostPort};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
 use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
@@ -22,8 +23,6 @@ use crate::sync::lock;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long other endpoints are preferred to one that could not be reached.
-const UNREACHABLE_BACKOFF: Duration = Duration::from_secs(5);
 
 /// An endpoint with its TLS configuration and its health, which the whole process shares. It outlives a reload that
 /// does not change its cluster's backend.
@@ -57,12 +56,12 @@ struct EndpointHealth {
     checked: AtomicBool,
     /// Why the last self-check has not passed, if so.
     check_error: Mutex<Option<String>>,
+    balance: Arc<Balance>,
 }
 
 /// A failed connection attempt.
 #[derive(Debug)]
 struct ConnectFailure {
-    since: Instant,
     error: ConnectError,
     /// Whether a self-check has reached the endpoint since, over a connection that was open.
     is_cleared: bool,
@@ -70,7 +69,7 @@ struct ConnectFailure {
 
 impl ConnectFailure {
     fn new(error: ConnectError) -> Self {
-        Self { since: Instant::now(), error, is_cleared: false }
+        Self { error, is_cleared: false }
     }
 }
 
@@ -219,9 +218,9 @@ impl Endpoint {
         self.health.trust_version.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok();
     }
 
-    /// Whether a connection attempt failed less than [`UNREACHABLE_BACKOFF`] ago: other endpoints are tried first.
-    pub(crate) fn is_unreachable(&self) -> bool {
-        self.failure().as_ref().is_some_and(|failure| failure.since.elapsed() < UNREACHABLE_BACKOFF)
+    /// Its load, and whether requests are to avoid it.
+    pub(crate) fn balance(&self) -> &Arc<Balance> {
+        &self.health.balance
     }
 
     /// Why the last connection attempt failed, unless a self-check has reached the endpoint since.
@@ -297,6 +296,7 @@ impl Endpoint {
         let connected = self.dial(offer).await;
         *self.failure() = connected.as_ref().err().map(|error| ConnectFailure::new(error.clone()));
         if connected.is_err() {
+            self.balance().note_failure(EjectionCause::Connect, Instant::now());
             self.request_recheck();
         }
         connected
@@ -358,6 +358,7 @@ impl Endpoint {
     fn record_http_error(&self, cause: String) -> ConnectError {
         let error = ConnectError::Http { address: self.address.to_string(), cause };
         *self.failure() = Some(ConnectFailure::new(error.clone()));
+        self.balance().note_failure(EjectionCause::Connect, Instant::now());
         self.request_recheck();
         error
     }

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::balance::LoadTicket;
 use super::pool::{SendError, SendOutcome};
 use crate::backend::endpoint::{ConnectError, Endpoint};
 use crate::http::body::{Body, EndGuard};
@@ -65,6 +66,8 @@ struct Http2Connection {
 /// A reserved stream of a connection, counted until it is dropped.
 pub(crate) struct Http2Stream {
     connection: Arc<Http2Connection>,
+    /// Counts the request at its endpoint.
+    ticket: Option<LoadTicket>,
 }
 
 impl Lane {
@@ -89,7 +92,7 @@ impl Lane {
                 return None;
             }
             connection.streams.fetch_add(1, Ordering::Relaxed);
-            return Some(Http2Stream { connection: Arc::clone(connection) });
+            return Some(Http2Stream { connection: Arc::clone(connection), ticket: None });
         }
     }
 
@@ -174,8 +177,13 @@ impl Http2Connection {
 }
 
 impl Http2Stream {
-    /// Sends a request on this stream.
-    pub(crate) async fn send(self, request: Box<Request<Body>>) -> Result<SendOutcome, SendError> {
+    /// Sends a request on this stream, which holds the ticket to its end.
+    pub(crate) async fn send(
+        mut self,
+        request: Box<Request<Body>>,
+        ticket: LoadTicket,
+    ) -> Result<SendOutcome, SendError> {
+        self.ticket = Some(ticket);
         let mut sender = match self.connection.sender() {
             Ok(sender) => sender,
             Err(error) => return Ok(SendOutcome::NotWritten(request, error.into())),

@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use super::balance::LoadTicket;
 use super::http2::{Http2Stream, Lane};
 use super::lanes::Lanes;
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
@@ -78,6 +79,9 @@ pub(crate) enum SendError {
     /// The connection broke after at least a part of the request was sent.
     #[error("the connection to the backend broke: {0}")]
     Broken(#[source] TransportError),
+    /// The endpoint answers neither the request nor its probes; another one does.
+    #[error("the endpoint does not answer its readiness probes")]
+    Silent,
 }
 
 /// The connections of one worker thread to one endpoint.
@@ -168,13 +172,18 @@ impl Pool {
         self: &Arc<Self>,
         reserved: ReservedConnection,
         mut request: Box<Request<Body>>,
+        ticket: LoadTicket,
     ) -> Result<SendOutcome, SendError> {
         match reserved {
-            ReservedConnection::Http2(stream) => stream.send(request).await,
+            ReservedConnection::Http2(stream) => stream.send(request, ticket).await,
             ReservedConnection::Http1(mut connection, permit) => {
                 let uri = to_origin_form(&mut request);
                 let sent = connection.sender.try_send_request(*request).await;
-                let guard = ReturnToPool { held: Some((connection, permit)), pool: Arc::clone(self) };
+                let guard = ReturnToPool {
+                    held: Some((connection, permit)),
+                    pool: Arc::clone(self),
+                    _ticket: ticket,
+                };
                 let mut outcome = http1_outcome(sent, Box::new(guard))?;
                 if let SendOutcome::NotWritten(request, _) = &mut outcome {
                     // The next connection may use HTTP/2, which needs the whole URI.
@@ -284,6 +293,7 @@ impl Pool {
     pub(crate) async fn connect_for_upgrade(
         &self,
         class: SharingClass<'_>,
+        ticket: LoadTicket,
     ) -> Result<UpgradeConnection, SendError> {
         let permit = match class {
             SharingClass::Anonymous { .. } | SharingClass::Alone { .. } => self.acquire_share(class).await?,
@@ -298,14 +308,20 @@ impl Pool {
                 tracing::debug!(%error, "connection to the backend ended before its upgrade");
             }
         });
-        Ok(UpgradeConnection { sender, permit })
+        Ok(UpgradeConnection { sender, permit: UpgradePermit { _share: permit, _ticket: ticket } })
     }
 }
 
 /// A connection for one upgrade.
 pub(crate) struct UpgradeConnection {
     sender: http1::SendRequest<Body>,
-    permit: Option<SharePermit>,
+    permit: UpgradePermit,
+}
+
+/// What an upgraded connection holds for as long as it lives.
+pub(crate) struct UpgradePermit {
+    _share: Option<SharePermit>,
+    _ticket: LoadTicket,
 }
 
 impl UpgradeConnection {
@@ -313,7 +329,7 @@ impl UpgradeConnection {
     pub(crate) async fn send(
         mut self,
         mut request: Request<Body>,
-    ) -> Result<(Response<Incoming>, Option<SharePermit>), SendError> {
+    ) -> Result<(Response<Incoming>, UpgradePermit), SendError> {
         to_origin_form(&mut request);
         let response =
             self.sender.send_request(request).await.map_err(|error| SendError::Broken(error.into()))?;
@@ -362,6 +378,8 @@ fn http1_outcome(
 struct ReturnToPool {
     held: Option<(Http1Connection, Option<SharePermit>)>,
     pool: Arc<Pool>,
+    /// Counts the request at its endpoint.
+    _ticket: LoadTicket,
 }
 
 impl Drop for ReturnToPool {

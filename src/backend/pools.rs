@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response};
+use tokio::time::Instant;
 
+use super::balance::{EjectionCause, Load, LoadTicket, Random};
 use super::pool::{Pool, SendError, SendOutcome, UpgradeConnection};
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use super::sharing::SharingClass;
@@ -33,6 +35,8 @@ pub(crate) struct Pools {
     generation: AtomicU64,
     current: Mutex<KnownPools>,
     body_buffers: FairShares<IpAddr>,
+    /// Of this worker thread, so that threads do not share a cache line for it.
+    random: Random,
 }
 
 impl Default for Pools {
@@ -41,6 +45,7 @@ impl Default for Pools {
             generation: AtomicU64::new(0),
             current: Mutex::default(),
             body_buffers: FairShares::new(BODY_BUFFER_LIMITS),
+            random: Random::default(),
         }
     }
 }
@@ -94,19 +99,46 @@ impl Pools {
     pub(crate) async fn send(
         &self,
         backend: &Backend,
+        request: Box<Request<Body>>,
+        class: SharingClass<'_>,
+    ) -> Result<Response<Body>, SendError> {
+        let load = if class == SharingClass::Long { Load::Long } else { Load::Short };
+        self.send_attempt(backend, request, class, &mut Attempt::new(load)).await
+    }
+
+    /// The same. After a failure, `attempt` names the endpoint, so that the next attempt prefers another one.
+    pub(crate) async fn send_attempt(
+        &self,
+        backend: &Backend,
         mut request: Box<Request<Body>>,
         class: SharingClass<'_>,
+        attempt: &mut Attempt,
     ) -> Result<Response<Body>, SendError> {
         let mut attempts_left: Option<usize> = None;
         loop {
-            let (pool, connection) = self
-                .first_reachable(backend, |pool| async move {
+            let (index, ticket, (pool, connection)) = self
+                .first_reachable(backend, attempt, |pool, ticket| async move {
                     let connection = pool.reserve(class).await?;
-                    Ok((pool, connection))
+                    Ok((ticket, (pool, connection)))
                 })
-                .await?;
-            let (unsent, error) = match pool.send(connection, request).await? {
-                SendOutcome::Response(response) => return Ok(response),
+                .await
+                .map(|(index, (ticket, reserved))| (index, ticket, reserved))?;
+            let sending = pool.send(connection, request, ticket);
+            let sent = if attempt.leaves_silence && backend.endpoints().len() > 1 {
+                tokio::select! {
+                    biased;
+                    sent = sending => sent,
+                    () = backend.until_worth_leaving(index) => Err(SendError::Silent),
+                }
+            } else {
+                sending.await
+            };
+            attempt.record(index, pool.endpoint(), class, sent.as_ref().err());
+            let (unsent, error) = match sent? {
+                SendOutcome::Response(response) => {
+                    pool.endpoint().balance().note_answer();
+                    return Ok(response);
+                }
                 SendOutcome::NotWritten(request, error) => (request, error),
             };
             // All idle connections may have been closed, as they are when the API server restarts.
@@ -135,29 +167,72 @@ impl Pools {
         backend: &Backend,
         class: SharingClass<'_>,
     ) -> Result<UpgradeConnection, SendError> {
-        self.first_reachable(backend, |pool| async move { pool.connect_for_upgrade(class).await }).await
+        let attempt = Attempt::new(Load::Long);
+        let connect = |pool: Arc<Pool>, ticket| async move { pool.connect_for_upgrade(class, ticket).await };
+        Ok(self.first_reachable(backend, &attempt, connect).await?.1)
     }
 
-    /// Calls `reserve` with the pools of the trusted endpoints in turn, until one can be connected to.
+    /// Calls `reserve` with the pools of trusted endpoints, the best first, until one can be connected to. Returns its
+    /// index, too. Nothing was sent to the others, so these attempts cost no retry.
     async fn first_reachable<T, F>(
         &self,
         backend: &Backend,
-        reserve: impl Fn(Arc<Pool>) -> F,
-    ) -> Result<T, SendError>
+        attempt: &Attempt,
+        reserve: impl Fn(Arc<Pool>, LoadTicket) -> F,
+    ) -> Result<(usize, T), SendError>
     where
         F: Future<Output = Result<T, SendError>>,
     {
-        // A connection error tells the operator more than "not trusted".
-        let last_error = backend.endpoints().iter().find_map(|endpoint| endpoint.last_error());
-        let mut outcome = Err(last_error.map_or(SendError::NotTrusted, SendError::Connect));
-        for endpoint in backend.candidates() {
-            outcome = reserve(self.of(endpoint)).await;
-            match &outcome {
-                Err(SendError::Connect(error)) => tracing::debug!(%error, "endpoint skipped"),
-                _ => break,
+        let mut failed = Vec::new();
+        let mut last_error = None;
+        while let Some((index, endpoint)) =
+            backend.choose(attempt.load, &attempt.tried, &failed, &self.random)
+        {
+            match reserve(self.of(endpoint), endpoint.balance().begin(attempt.load)).await {
+                Err(SendError::Connect(error)) => {
+                    tracing::debug!(%error, "endpoint skipped");
+                    failed.push(index);
+                    last_error = Some(error);
+                }
+                outcome => return outcome.map(|reserved| (index, reserved)),
             }
         }
-        outcome
+        // A connection error tells the operator more than "not trusted".
+        let known = || backend.endpoints().iter().find_map(|endpoint| endpoint.last_error());
+        Err(last_error.or_else(known).map_or(SendError::NotTrusted, SendError::Connect))
+    }
+}
+
+/// The attempts to send one request.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    load: Load,
+    /// Whether the request can be sent again while it waits for a response.
+    pub(crate) leaves_silence: bool,
+    /// The endpoints at which it has failed.
+    tried: Vec<usize>,
+}
+
+impl Attempt {
+    /// The first attempt.
+    pub(crate) fn new(load: Load) -> Self {
+        Self { load, leaves_silence: false, tried: Vec::new() }
+    }
+
+    /// Records a failure at endpoint `index`.
+    fn record(
+        &mut self,
+        index: usize,
+        endpoint: &Endpoint,
+        class: SharingClass<'_>,
+        error: Option<&SendError>,
+    ) {
+        let Some(error) = error else { return };
+        self.tried.push(index);
+        // Pods and aggregated API servers could break connections at will, and so eject every endpoint.
+        if matches!(error, SendError::Broken(_)) && class.is_answered_by_backend() {
+            endpoint.balance().note_failure(EjectionCause::Broken, Instant::now());
+        }
     }
 }
 

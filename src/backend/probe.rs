@@ -9,6 +9,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use tokio::time::timeout;
 
+use super::balance::{Balance, Load};
 use super::pool::{Pool, SendError, SendOutcome, SharingClass};
 use crate::backend::Backend;
 use crate::backend::endpoint::{ClientCertificateRequest, Endpoint};
@@ -48,13 +49,15 @@ pub(crate) struct ProbeClient {
     backend: Arc<Backend>,
     endpoint: Arc<Endpoint>,
     pool: Arc<Pool>,
+    /// Counts the gateway's own requests apart from the endpoint's load.
+    probes: Arc<Balance>,
 }
 
 impl ProbeClient {
     /// A client for an endpoint of `backend`, whether it is trusted or not. Opens no connection yet.
     pub(crate) fn new(backend: Arc<Backend>, endpoint: &Endpoint) -> Self {
         let endpoint = Arc::new(endpoint.for_self_check());
-        Self { backend, pool: Pool::new(Arc::clone(&endpoint)), endpoint }
+        Self { backend, pool: Pool::new(Arc::clone(&endpoint)), endpoint, probes: Arc::default() }
     }
 
     /// How the endpoint requested a client certificate when this client last connected.
@@ -78,10 +81,11 @@ impl ProbeClient {
         let exchange = async {
             let request = self.request(user, path, body)?;
             let connection = self.pool.reserve(SharingClass::Short).await?;
-            let response = match self.pool.send(connection, Box::new(request)).await? {
-                SendOutcome::Response(response) => response,
-                SendOutcome::NotWritten(_, error) => return Err(SendError::Broken(error).into()),
-            };
+            let response =
+                match self.pool.send(connection, Box::new(request), self.probes.begin(Load::Short)).await? {
+                    SendOutcome::Response(response) => response,
+                    SendOutcome::NotWritten(_, error) => return Err(SendError::Broken(error).into()),
+                };
             read(response).await
         };
         timeout(PROBE_TIMEOUT, exchange).await.unwrap_or(Err(ProbeError::Timeout))

@@ -90,6 +90,15 @@ impl<'a> SharingClass<'a> {
     }
 }
 
+impl SharingClass<'_> {
+    /// Whether only the API server itself chooses the response, so that a broken connection is its own failure. The
+    /// owner of a pod or of an aggregated API server could break connections at will.
+    // threat: shared-connection-answers
+    pub(crate) fn is_answered_by_backend(self) -> bool {
+        matches!(self, Self::Short | Self::Long)
+    }
+}
+
 /// The size of a request header in an HTTP/2 header list, pseudo-header fields included.
 pub(crate) fn header_size(request: &Request<Body>) -> usize {
     let uri = request.uri();

@@ -208,42 +208,40 @@ fn row(cluster: &ClusterStatus, now: UnixTime) -> [String; 9] {
 
 /// The clusters, each with its endpoints below it.
 fn wide(list: &ClusterStatusList, now: UnixTime) -> String {
-    const WIDE: [&str; 12] = [
+    const WIDE: [&str; 10] = [
         "NAME",
         "HEALTH",
         "CONFIG",
         "VERSION",
         "ENDPOINTS",
-        "READS",
-        "WRITES",
+        "REQUESTS",
         "WATCHES",
-        "STREAMS",
         "CERTIFICATE",
         "SOURCE",
         "ERROR",
     ];
     let mut rows = Vec::new();
     for cluster in &list.items {
-        let [name, health, configuration, version, endpoints, _, _, certificate, _] = row(cluster, now);
-        let requests = &cluster.requests;
+        let [name, health, configuration, version, endpoints, requests, watches, certificate, _] =
+            row(cluster, now);
         rows.push([
             name,
             health,
             configuration,
             version,
             endpoints,
-            requests.read_only.to_string(),
-            requests.mutating.to_string(),
-            requests.watches.to_string(),
-            requests.streams.to_string(),
+            requests,
+            watches,
             certificate,
             cluster.source.clone(),
             or_none(cluster.last_error.clone()),
         ]);
         rows.extend(cluster.endpoints.iter().map(|endpoint| {
-            let mut row = [const { String::new() }; 12];
-            let [name, health, .., error] = &mut row;
+            let mut row = [const { String::new() }; 10];
+            let [name, health, _, _, _, requests, watches, .., error] = &mut row;
             *name = format!("  {}", endpoint.address);
+            *requests = endpoint.requests.to_string();
+            *watches = endpoint.watches.to_string();
             endpoint.state().clone_into(health);
             *error = or_none(endpoint.last_error.clone());
             row
@@ -319,6 +317,8 @@ mod tests {
             trusted,
             ready: trusted && error.is_none(),
             ejected: false,
+            requests: 3,
+            watches: 43,
             last_error: error.map(str::to_owned),
         };
         let prod = ClusterStatus {

@@ -15,6 +15,14 @@ pub(crate) struct BackendMetrics {
     pub(crate) self_checks: IntCounterVec,
     /// By cluster and endpoint.
     pub(crate) endpoint_trusted: IntGaugeVec,
+    /// By cluster, endpoint and kind of request.
+    pub(crate) endpoint_in_flight: IntGaugeVec,
+    /// By cluster, endpoint and result.
+    pub(crate) probes: IntCounterVec,
+    /// By cluster, endpoint and cause.
+    pub(crate) ejections: IntCounterVec,
+    /// By cluster and result.
+    pub(crate) retries: IntCounterVec,
 }
 
 impl BackendMetrics {
@@ -39,6 +47,26 @@ impl BackendMetrics {
                 "Whether the gateway forwards requests to an endpoint: 1 after a passed self-check.",
                 &["cluster", "endpoint"],
             )?,
+            endpoint_in_flight: registrar.gauges(
+                "portcullis_endpoint_requests_in_flight",
+                "Requests in progress at an endpoint, by cluster, endpoint and kind.",
+                &["cluster", "endpoint", "kind"],
+            )?,
+            probes: registrar.counters(
+                "portcullis_endpoint_probes_total",
+                "Readiness probes of endpoints, by cluster, endpoint and result.",
+                &["cluster", "endpoint", "result"],
+            )?,
+            ejections: registrar.counters(
+                "portcullis_endpoint_ejections_total",
+                "Times an endpoint got no new requests for a while, by cluster, endpoint and cause.",
+                &["cluster", "endpoint", "cause"],
+            )?,
+            retries: registrar.counters(
+                "portcullis_backend_retries_total",
+                "Requests sent again to the backend, or refused that by the retry budget, by cluster and result.",
+                &["cluster", "result"],
+            )?,
         })
     }
 
@@ -46,5 +74,9 @@ impl BackendMetrics {
     pub(crate) fn forget_endpoint(&self, labels: &[String; 2]) {
         // An endpoint that was never checked has no gauge.
         self.endpoint_trusted.remove_label_values(labels).ok();
+        let [cluster, endpoint] = labels;
+        for kind in ["request", "watch"] {
+            self.endpoint_in_flight.remove_label_values(&[cluster.as_str(), endpoint, kind]).ok();
+        }
     }
 }

@@ -195,7 +195,7 @@ fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
         ForwardError::Send(SendError::NotTrusted) => unavailable(
             "no usable backend: the API server has not passed the identity self-check; try again later",
         ),
-        ForwardError::Send(SendError::Connect(_)) => {
+        ForwardError::Send(SendError::Connect(_) | SendError::Silent) => {
             unavailable("the API server behind this gateway is unreachable, try again later")
         }
         ForwardError::Send(SendError::NotProcessed(_)) => {
@@ -221,6 +221,7 @@ impl ForwardError {
             Self::Send(SendError::NotTrusted) => Some("not_trusted"),
             Self::Send(SendError::NotProcessed(_)) => Some("not_processed"),
             Self::Send(SendError::Broken(_)) | Self::Answer(_) => Some("broken"),
+            Self::Send(SendError::Silent) => Some("silent"),
             Self::Timeout => Some("timeout"),
             Self::RefusedIdentity => Some("refused_identity"),
             Self::UnaskedSwitch => Some("unrequested_switch"),

@@ -28,8 +28,9 @@ pub(crate) use prepare::{PrepareError, Prepared, prepare};
 pub(crate) use rehearse::{Rehearsal, RehearsalError, RehearsalResponse, rehearse, rewritten_target};
 
 use crate::backend::Backend;
+use crate::backend::balance::Load;
 use crate::backend::pool::SendError;
-use crate::backend::pools::Pools;
+use crate::backend::pools::{Attempt, Pools};
 use crate::backend::sharing::{self, SharingClass};
 use crate::http::body::{Body, BodyEnd, EndGuard};
 use crate::http::hop_by_hop;
@@ -138,6 +139,7 @@ pub(super) async fn send(
     let buffers_response = matches!(class, SharingClass::Anonymous { .. }) && !info.is_long_running();
     let tunnel_deadline = if authenticated.is_none() { deadline } else { None };
     let is_upgrade = upgrade.is_some();
+    let load = if info.is_long_running() { Load::Long } else { Load::Short };
 
     // Pinned, with the rare parts boxed, to keep the future of a request small: it is moved several times.
     let sending = pin!(async {
@@ -161,7 +163,7 @@ pub(super) async fn send(
             ))
             .await;
         }
-        let mut response = send_with_retry(pools, &backend, request, class).await?;
+        let mut response = send_with_retry(pools, &backend, request, class, load).await?;
         if buffers_response {
             response = Box::pin(buffer_response_body(response)).await?;
         }
@@ -214,44 +216,62 @@ fn body_deadline(status: StatusCode, deadline: Option<Instant>) -> Option<Instan
     Some(deadline? + grace)
 }
 
-/// Sends a request. Without a body, it is retried once if the backend reports that it did not process the request. A
-/// read is also retried if the connection broke, which the backend may have closed just before, unless the request has
-/// a connection of its own: its large header may be the cause. `backend::pools` sends requests again that were not
-/// written at all.
+/// Sends a request. Without a body, it is retried, at another endpoint if there is one, when the backend reports that it
+/// did not process the request. A read is also retried if the connection broke, which the backend may have closed just
+/// before, or if the endpoint answers no probe either, unless the request has a connection of its own: its large header
+/// may be the cause. A request is retried once per further endpoint, but at least once, within the cluster's budget.
+/// `backend::pools` sends requests again that were not written at all.
 // threat: redirects
+// threat: retry-floods
 async fn send_with_retry(
     pools: &Pools,
     backend: &Backend,
     mut request: Box<Request<Body>>,
     class: SharingClass<'_>,
+    load: Load,
 ) -> Result<Response<Body>, ForwardError> {
+    backend.retries().deposit();
+    let mut attempt = Attempt::new(load);
     if request.body().is_end_stream() {
-        let is_retried = request.method().is_safe() && !matches!(class, SharingClass::Alone { .. });
-        let mut again = Box::new(Request::new(Body::empty()));
-        again.method_mut().clone_from(request.method());
-        again.uri_mut().clone_from(request.uri());
-        again.headers_mut().clone_from(request.headers());
-        return match pools.send(backend, request, class).await {
-            Err(SendError::NotProcessed(error)) => {
-                tracing::debug!(%error, "retrying a request");
-                Ok(Box::pin(pools.send(backend, again, class)).await?)
+        let is_read = request.method().is_safe() && !matches!(class, SharingClass::Alone { .. });
+        attempt.leaves_silence = is_read;
+        let mut retries = backend.endpoints().len().max(2) - 1;
+        loop {
+            let again = without_body(&request);
+            let error = match pools.send_attempt(backend, request, class, &mut attempt).await {
+                Err(error @ SendError::NotProcessed(_)) => error,
+                Err(error @ (SendError::Broken(_) | SendError::Silent)) if is_read => error,
+                result => return Ok(result?),
+            };
+            // The budget has paid for the retry of a request that was given up.
+            let is_paid = matches!(error, SendError::Silent);
+            if !is_paid && (retries == 0 || !backend.retries().withdraw(Instant::now())) {
+                return Err(error.into());
             }
-            Err(SendError::Broken(error)) if is_retried => {
-                tracing::debug!(%error, "retrying a read");
-                Ok(Box::pin(pools.send(backend, again, class)).await?)
-            }
-            result => Ok(result?),
-        };
+            retries = retries.saturating_sub(1);
+            attempt.leaves_silence = retries > 0;
+            tracing::debug!(%error, "retrying a request");
+            request = again;
+        }
     }
     let failed = Arc::new(AtomicBool::new(false));
     request.body_mut().set_failure_flag(Arc::clone(&failed));
-    match pools.send(backend, request, class).await {
+    match pools.send_attempt(backend, request, class, &mut attempt).await {
         // The request body failed, which broke the stream to the backend.
         Err(SendError::Broken(error) | SendError::NotProcessed(error)) if failed.load(Ordering::Relaxed) => {
             Err(ForwardError::RequestBody(error.into()))
         }
         result => Ok(result?),
     }
+}
+
+/// The same request, which has no body.
+fn without_body(request: &Request<Body>) -> Box<Request<Body>> {
+    let mut again = Box::new(Request::new(Body::empty()));
+    again.method_mut().clone_from(request.method());
+    again.uri_mut().clone_from(request.uri());
+    again.headers_mut().clone_from(request.headers());
+    again
 }
 
 /// Buffers the body of an anonymous request, up to the size after which the backend responds without the rest. The

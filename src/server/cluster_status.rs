@@ -5,8 +5,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::backend::Backend;
+use crate::backend::balance::{Load, Readiness};
 use crate::backend::endpoint::Endpoint;
 use crate::cluster::Cluster;
 use crate::cluster::settings::{ClusterOrigin, Routes};
@@ -94,10 +96,14 @@ pub(crate) struct EndpointStatus {
     pub(crate) address: String,
     /// Whether it has passed its identity self-check.
     pub(crate) trusted: bool,
-    /// Whether requests go to it.
+    /// Whether requests go to it: it is trusted, was reached, and its last readiness probe was answered well.
     pub(crate) ready: bool,
-    /// Whether others are preferred, because it could not be reached a moment ago.
+    /// Whether others are preferred, because connections to it failed a moment ago.
     pub(crate) ejected: bool,
+    /// The short requests in progress.
+    pub(crate) requests: usize,
+    /// The watches and tunnels in progress.
+    pub(crate) watches: usize,
     pub(crate) last_error: Option<String>,
 }
 
@@ -206,14 +212,20 @@ impl ClusterStatus {
 
 impl EndpointStatus {
     fn of(endpoint: &Endpoint) -> Self {
-        let (trusted, unreachable) = (endpoint.is_trusted(), endpoint.is_unreachable());
+        let (trusted, balance, now) = (endpoint.is_trusted(), endpoint.balance(), Instant::now());
+        let readiness = balance.readiness();
+        let answers = matches!(readiness, Readiness::Unknown | Readiness::Ready);
         let last_error = endpoint.last_error().map(|error| error.to_string());
         Self {
             address: endpoint.address().to_string(),
             trusted,
-            ready: trusted && last_error.is_none(),
-            ejected: trusted && unreachable,
-            last_error: last_error.or_else(|| endpoint.check_error()),
+            ready: trusted && answers && last_error.is_none(),
+            ejected: trusted && balance.ejected_until(now).is_some(),
+            requests: balance.in_flight(Load::Short),
+            watches: balance.in_flight(Load::Long),
+            last_error: last_error
+                .or_else(|| endpoint.check_error())
+                .or_else(|| (!answers).then(|| format!("readiness probe: {}", readiness.label()))),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod headers;
 mod pace;
+mod readiness;
 mod reviews;
 mod verdict;
 mod version;
@@ -185,6 +186,10 @@ impl EndpointCheck {
             self.export_trust(&self.live.peek());
         });
         *lock(&self.last_log) = None;
+        tokio::join!(self.check_repeatedly(), readiness::run(self));
+    }
+
+    async fn check_repeatedly(&self) {
         let mut schedule = CheckSchedule::default();
         let mut version_age = VersionAge::default();
         loop {
@@ -222,8 +227,8 @@ impl EndpointCheck {
             CertificateFinding::of(self.client.certificate_request(), self.endpoint.gateway_certificate());
         match evaluate(&sent, status, &body, certificate) {
             Some(Ok(accepted)) => match self.learn_header_names().await {
-                Ok(true) => CheckOutcome::Passed(accepted),
-                Ok(false) => CheckOutcome::Failed(SelfCheckFailure::HeaderNamesForbidden(self.reader())),
+                Ok(None) => CheckOutcome::Passed(accepted),
+                Ok(Some(failure)) => CheckOutcome::Failed(failure),
                 Err(cause) => CheckOutcome::Inconclusive(format!(
                     "the names of its identity headers cannot be read: {cause}"
                 )),
@@ -356,21 +361,32 @@ impl EndpointCheck {
         }
     }
 
-    /// Reads the names of the API server's identity headers, which the gateway removes from every request. Returns
-    /// whether the API server or the configuration names them; an error if a later attempt may succeed.
+    /// Reads the names of the API server's identity headers, which the gateway removes from every request. Fails if
+    /// neither the API server nor the configuration names them, or if the object that names them is another cluster's.
+    /// Returns an error if a later attempt may succeed.
     // threat: further-identity-headers
-    async fn learn_header_names(&self) -> Result<bool, String> {
+    async fn learn_header_names(&self) -> Result<Option<SelfCheckFailure>, String> {
         // Without a client certificate the API server never treats the gateway as a front proxy.
         if self.endpoint.gateway_certificate().is_none() {
-            return Ok(true);
+            return Ok(None);
         }
         match headers::read(&self.client, self.backend.identity()).await? {
-            headers::PublishedHeaderNames::All(names) => {
+            headers::PublishedHeaderNames::All(names, uid) => {
+                // Before anything is learnt from it.
+                let admitted = uid.map_or(Ok(()), |uid| self.backend.admit_to_cluster(&self.endpoint, &uid));
+                if let Err(other) = admitted {
+                    return Ok(Some(SelfCheckFailure::OtherCluster(other)));
+                }
                 self.backend.learn_identity_headers(&names);
-                Ok(true)
+                Ok(None)
             }
-            headers::PublishedHeaderNames::NotFound => Ok(true),
-            headers::PublishedHeaderNames::Forbidden => Ok(self.backend.has_configured_identity_headers()),
+            headers::PublishedHeaderNames::NotFound => Ok(None),
+            headers::PublishedHeaderNames::Forbidden if self.backend.has_configured_identity_headers() => {
+                Ok(None)
+            }
+            headers::PublishedHeaderNames::Forbidden => {
+                Ok(Some(SelfCheckFailure::HeaderNamesForbidden(self.reader())))
+            }
         }
     }
 

@@ -16,6 +16,7 @@
 mod admission;
 mod audit;
 mod authorization;
+mod balancing;
 mod bootstrap;
 mod bound_token_reads;
 mod broken_issuers;

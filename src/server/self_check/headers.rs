@@ -16,8 +16,8 @@ const CONFIG_MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-ap
 /// The identity headers that an API server publishes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PublishedHeaderNames {
-    /// All names.
-    All(RequestHeaderNames),
+    /// All names, and the UID of the ConfigMap, which tells clusters apart.
+    All(RequestHeaderNames, Option<String>),
     /// The ConfigMap does not exist: the server is not kube-apiserver.
     NotFound,
     /// The gateway is not permitted to read the ConfigMap.
@@ -27,7 +27,14 @@ pub(super) enum PublishedHeaderNames {
 #[derive(Deserialize)]
 struct ConfigMap {
     #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
     data: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Metadata {
+    uid: Option<String>,
 }
 
 /// Reads the names. After an error, a later attempt may succeed.
@@ -47,8 +54,8 @@ pub(super) async fn read(
 fn parse(status: StatusCode, body: &[u8]) -> Result<PublishedHeaderNames, String> {
     match status {
         StatusCode::OK => {
-            let names = names(body).ok_or_else(|| format!("{CONFIG_MAP} cannot be parsed"))?;
-            Ok(PublishedHeaderNames::All(names))
+            let (names, uid) = names(body).ok_or_else(|| format!("{CONFIG_MAP} cannot be parsed"))?;
+            Ok(PublishedHeaderNames::All(names, uid))
         }
         StatusCode::NOT_FOUND => Ok(PublishedHeaderNames::NotFound),
         StatusCode::FORBIDDEN => Ok(PublishedHeaderNames::Forbidden),
@@ -56,7 +63,7 @@ fn parse(status: StatusCode, body: &[u8]) -> Result<PublishedHeaderNames, String
     }
 }
 
-fn names(body: &[u8]) -> Option<RequestHeaderNames> {
+fn names(body: &[u8]) -> Option<(RequestHeaderNames, Option<String>)> {
     let map: ConfigMap = serde_json::from_slice(body).ok()?;
     let list = |key: &str| -> Option<Vec<String>> {
         let json = map.data.get(key).map(String::as_str).filter(|json| !json.is_empty());
@@ -65,13 +72,13 @@ fn names(body: &[u8]) -> Option<RequestHeaderNames> {
         let is_header_name = |name: &String| HeaderName::try_from(name.trim()).is_ok();
         Some(names.unwrap_or_default().into_iter().filter(is_header_name).collect())
     };
-    RequestHeaderNames::new(
+    let names = RequestHeaderNames::new(
         &list("requestheader-username-headers")?,
         &list("requestheader-uid-headers")?,
         &list("requestheader-group-headers")?,
         &list("requestheader-extra-headers-prefix")?,
-    )
-    .ok()
+    );
+    Some((names.ok()?, map.metadata.uid.filter(|uid| !uid.is_empty())))
 }
 
 #[cfg(test)]
@@ -80,7 +87,10 @@ mod tests {
 
     fn names(users: &[&str], groups: &[&str]) -> PublishedHeaderNames {
         let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        PublishedHeaderNames::All(RequestHeaderNames::new(&owned(users), &[], &owned(groups), &[]).unwrap())
+        PublishedHeaderNames::All(
+            RequestHeaderNames::new(&owned(users), &[], &owned(groups), &[]).unwrap(),
+            None,
+        )
     }
 
     #[test]

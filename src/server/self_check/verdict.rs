@@ -6,6 +6,7 @@ use std::fmt;
 use http::StatusCode;
 use serde::Deserialize;
 
+use crate::backend::cluster_identity::OtherCluster;
 use crate::backend::endpoint::ClientCertificateRequest;
 use crate::user::IdentityMode;
 use crate::user::{ANONYMOUS, GATEWAY, UserInfo};
@@ -38,6 +39,8 @@ pub(super) enum SelfCheckFailure {
     UnexpectedResponse(u16),
     /// This user is not permitted to read the names of the identity headers.
     HeaderNamesForbidden(Option<String>),
+    /// The endpoint belongs to another cluster than those trusted before.
+    OtherCluster(OtherCluster),
 }
 
 /// The result of the TLS handshake for the gateway's client certificate.
@@ -169,6 +172,7 @@ impl SelfCheckFailure {
             Self::ReviewNotFound => "review_not_found",
             Self::UnexpectedResponse(_) => "unexpected_response",
             Self::HeaderNamesForbidden(_) => "header_names_forbidden",
+            Self::OtherCluster(_) => "other_cluster",
         }
     }
 
@@ -246,6 +250,12 @@ impl fmt::Display for Diagnosis<'_> {
                  --backend-requestheader-username-headers and so on, with the values of the API server's \
                  --requestheader-*-headers",
                 user.as_deref().unwrap_or(GATEWAY)
+            ),
+            SelfCheckFailure::OtherCluster(OtherCluster { expected, found, .. }) => write!(
+                f,
+                "the endpoint belongs to another cluster: its ConfigMap kube-system/extension-apiserver-authentication \
+                 has UID {found:?}, that of the endpoints before it {expected:?}. Fix: give each cluster an entry of its \
+                 own, whose endpoints are API servers with the same etcd"
             ),
             SelfCheckFailure::UnexpectedResponse(code) => write!(
                 f,

@@ -1,0 +1,130 @@
+//! Probes `/readyz` of each endpoint, where a cluster has several: an API server that shuts down reports so before it
+//! stops, and one that hangs answers no probe.
+//!
+//! A probe never makes an endpoint trusted. It only ranks trusted endpoints, so a wrong result costs balance.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+use super::EndpointCheck;
+use crate::backend::balance::{EjectionCause, Load, Readiness};
+use crate::backend::probe::{ProbeClient, ProbeError};
+use crate::user::{IdentityMode, UserInfo};
+
+const PATH: &str = "/readyz";
+/// Between two probes. kube-apiserver's `--shutdown-delay-duration` is usually several seconds.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Shorter than clients wait, longer than a pause of a busy server.
+// threat: silent-backend
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Probes the endpoint of a check, and exports its state as metrics. Never returns.
+pub(super) async fn run(check: &EndpointCheck) {
+    // Its connections are its own, so that a probe that waits delays no self-check.
+    let client = ProbeClient::new(check.backend.clone(), &check.endpoint);
+    let portcullis = UserInfo::portcullis();
+    let user = (check.backend.identity() == IdentityMode::RequestHeader).then_some(&portcullis);
+    let is_probed = check.backend.endpoints().len() > 1;
+    let mut exported = Exported::default();
+    loop {
+        let began = Instant::now();
+        if is_probed {
+            let answer = timeout(TIMEOUT, client.send(user, PATH, None)).await;
+            note(check, evaluate(answer.map_or(Err(ProbeError::Timeout), |sent| sent.map(|(code, _)| code))));
+        }
+        exported.export(check);
+        sleep(INTERVAL.saturating_sub(began.elapsed()).max(INTERVAL / 10)).await;
+    }
+}
+
+/// The readiness that the answer to a probe shows.
+fn evaluate(answer: Result<StatusCode, ProbeError>) -> Readiness {
+    match answer {
+        // An API server that may refuse the path (401, 403), or does not know it, answers all the same.
+        // apiserver: pkg/server/healthz/healthz.go — 500 while a check fails, as during the shutdown delay
+        Ok(status) if status.is_server_error() => Readiness::NotReady,
+        Ok(_) => Readiness::Ready,
+        Err(ProbeError::Timeout) => Readiness::Silent,
+        Err(_) => Readiness::NotReady,
+    }
+}
+
+fn note(check: &EndpointCheck, readiness: Readiness) {
+    let (cluster, endpoint) = (&check.cluster, check.endpoint.address().to_string());
+    let result = readiness.label();
+    check.metrics.backend.probes.with_label_values(&[cluster.as_str(), &endpoint, result]).inc();
+    let before = check.endpoint.balance().set_readiness(readiness);
+    match (before, readiness) {
+        (before, now) if before == now => {}
+        // The first probe.
+        (Readiness::Unknown, Readiness::Ready) => {}
+        (_, Readiness::Ready) => info!(cluster, endpoint, "the endpoint is ready again"),
+        _ => warn!(cluster, endpoint, result, "the endpoint is not ready: others get new requests"),
+    }
+}
+
+/// The totals that the metrics contain already.
+#[derive(Default)]
+struct Exported {
+    ejections: [u64; 2],
+    retries: (u64, u64),
+}
+
+impl Exported {
+    /// Adds what has changed, for an endpoint in force; a pending one may have the same address.
+    fn export(&mut self, check: &EndpointCheck) {
+        if !check.live.peek().endpoints().any(|endpoint| Arc::ptr_eq(endpoint, &check.endpoint)) {
+            return;
+        }
+        let (metrics, balance) = (&check.metrics.backend, check.endpoint.balance());
+        let (cluster, endpoint) = (check.cluster.as_str(), check.endpoint.address().to_string());
+        for (kind, load) in [("request", Load::Short), ("watch", Load::Long)] {
+            let count = i64::try_from(balance.in_flight(load)).unwrap_or(i64::MAX);
+            metrics.endpoint_in_flight.with_label_values(&[cluster, &endpoint, kind]).set(count);
+        }
+        let causes = [("connect", EjectionCause::Connect), ("broken", EjectionCause::Broken)];
+        for ((label, cause), before) in causes.into_iter().zip(&mut self.ejections) {
+            let total = balance.ejections(cause);
+            let counter = metrics.ejections.with_label_values(&[cluster, &endpoint, label]);
+            counter.inc_by(total.saturating_sub(std::mem::replace(before, total)));
+        }
+        // The budget is the cluster's: one of its endpoints exports it.
+        let first = check.backend.endpoints().first();
+        if first.is_some_and(|first| Arc::ptr_eq(first, &check.endpoint)) {
+            let (granted, refused) = check.backend.retries().totals();
+            let before = std::mem::replace(&mut self.retries, (granted, refused));
+            let add = |result, total: u64, before| {
+                metrics.retries.with_label_values(&[cluster, result]).inc_by(total.saturating_sub(before));
+            };
+            add("sent", granted, before.0);
+            add("over_budget", refused, before.1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_server_errors_and_silence_keep_requests_away() {
+        let cases = [
+            (200, Readiness::Ready),
+            (401, Readiness::Ready),
+            (403, Readiness::Ready),
+            (404, Readiness::Ready),
+            (429, Readiness::Ready),
+            (500, Readiness::NotReady),
+            (503, Readiness::NotReady),
+        ];
+        for (code, expected) in cases {
+            assert_eq!(evaluate(Ok(StatusCode::from_u16(code).unwrap())), expected, "{code}");
+        }
+        assert_eq!(evaluate(Err(ProbeError::Timeout)), Readiness::Silent);
+        assert_eq!(evaluate(Err(ProbeError::Response(String::new()))), Readiness::NotReady);
+    }
+}

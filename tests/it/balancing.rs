@@ -1,0 +1,256 @@
+//! Balancing over the endpoints of a cluster: even load, and endpoints that shut down, hang or die.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response, StatusCode};
+use serde_json::json;
+use testkit::self_check;
+use testkit::{FakeBackend, Gateway, H2, Pki, full, in_time, text, until};
+use tokio::sync::watch;
+
+use crate::endpoints::{several, trusts};
+
+const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
+
+/// How an API server behaves, which a test changes.
+struct Server {
+    backend: FakeBackend,
+    /// Whether `/readyz` is 500.
+    is_unready: Arc<AtomicBool>,
+    /// Whether it answers forwarded requests and probes.
+    answers: watch::Sender<bool>,
+    reads: Arc<AtomicUsize>,
+    writes: Arc<AtomicUsize>,
+}
+
+impl Server {
+    async fn start(pki: &Pki, name: &'static str) -> Self {
+        let is_unready = Arc::new(AtomicBool::new(false));
+        let (answers, answering) = watch::channel(true);
+        let [reads, writes] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let counts = [Arc::clone(&reads), Arc::clone(&writes)];
+        let unready = Arc::clone(&is_unready);
+        let own = |request: &Request<_>| match request.uri().path() {
+            "/readyz" => None,
+            _ => self_check::answer(request),
+        };
+        let backend = FakeBackend::with_self_check(pki, H2, own, move |request| {
+            let is_probe = request.uri().path() == "/readyz";
+            let [reads, writes] = &counts;
+            if !is_probe {
+                let count = if request.method() == Method::GET { reads } else { writes };
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+            let (mut answering, unready) = (answering.clone(), Arc::clone(&unready));
+            Box::pin(async move {
+                if answering.wait_for(|answers| *answers).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                let mut response = Response::new(full(name));
+                if is_probe && unready.load(Ordering::SeqCst) {
+                    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+                }
+                response
+            })
+        })
+        .await;
+        Self { backend, is_unready, answers, reads, writes }
+    }
+
+    fn requests(&self) -> usize {
+        self.reads.load(Ordering::SeqCst) + self.writes.load(Ordering::SeqCst)
+    }
+
+    /// Waits for a probe with this result.
+    async fn until_probed(&self, gateway: &Gateway, result: &str) {
+        let address = self.backend.address;
+        let name = format!(
+            "portcullis_endpoint_probes_total{{cluster=\"c\",endpoint=\"{address}\",result=\"{result}\"}}"
+        );
+        let before = gateway.count(&name).await;
+        in_time(async { while gateway.count(&name).await == before {} }).await;
+    }
+}
+
+async fn two(pki: &Pki) -> (Server, Server, Gateway) {
+    let (first, second) = (Server::start(pki, "first").await, Server::start(pki, "second").await);
+    let gateway = several(pki, &[&first.backend, &second.backend]);
+    for server in [&first, &second] {
+        trusts(&gateway, &server.backend, true).await;
+    }
+    (first, second, gateway)
+}
+
+type Pending = tokio::task::JoinHandle<(StatusCode, String)>;
+
+/// Sends a request on a connection of its own.
+async fn send(gateway: &Gateway, method: Method) -> Pending {
+    let mut client = gateway.http1(None).await;
+    tokio::spawn(async move {
+        let request = Request::builder().method(method).uri("/api").header(TOKEN.0, TOKEN.1);
+        let response = client.send(request.body(full("")).unwrap()).await.unwrap();
+        (response.status(), text(response).await)
+    })
+}
+
+#[tokio::test]
+async fn requests_in_progress_are_spread_evenly() {
+    let pki = Pki::new();
+    let (first, second, gateway) = two(&pki).await;
+    // Their probes succeed; only the forwarded requests wait.
+    for server in [&first, &second] {
+        server.until_probed(&gateway, "ready").await;
+        server.answers.send_replace(false);
+    }
+    let mut pending = Vec::new();
+    for sent in 1..=20 {
+        pending.push(send(&gateway, Method::POST).await);
+        until("its arrival", || first.requests() + second.requests() == sent).await;
+        assert!(first.requests().abs_diff(second.requests()) <= 1, "{sent}");
+    }
+    for server in [&first, &second] {
+        server.answers.send_replace(true);
+    }
+    for pending in pending {
+        assert_eq!(in_time(pending).await.unwrap().0, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_shuts_down_gets_no_new_requests() {
+    let pki = Pki::new();
+    let (first, second, gateway) = two(&pki).await;
+    first.is_unready.store(true, Ordering::SeqCst);
+    first.until_probed(&gateway, "not_ready").await;
+    let before = first.requests();
+    for _ in 0..20 {
+        assert_eq!(in_time(send(&gateway, Method::GET).await).await.unwrap().1, "second");
+    }
+    assert_eq!(first.requests(), before);
+    // If none is ready, all are used.
+    second.is_unready.store(true, Ordering::SeqCst);
+    second.until_probed(&gateway, "not_ready").await;
+    for _ in 0..20 {
+        assert_eq!(in_time(send(&gateway, Method::GET).await).await.unwrap().0, StatusCode::OK);
+    }
+    assert!(first.requests() > before, "the load is shared again");
+}
+
+#[tokio::test]
+async fn reads_that_wait_at_a_silent_endpoint_go_to_another_one() {
+    let pki = Pki::new();
+    let (first, second, gateway) = two(&pki).await;
+    first.until_probed(&gateway, "ready").await;
+    first.answers.send_replace(false);
+    let mut pending = Vec::new();
+    in_time(async {
+        while first.reads.load(Ordering::SeqCst) == 0 {
+            pending.push(send(&gateway, Method::GET).await);
+        }
+    })
+    .await;
+    for pending in pending {
+        let (code, name) = in_time(pending).await.unwrap();
+        assert_eq!((code, name.as_str()), (StatusCode::OK, "second"));
+    }
+    // New requests do not wait, writes included.
+    let writes = first.writes.load(Ordering::SeqCst);
+    for _ in 0..20 {
+        assert_eq!(in_time(send(&gateway, Method::POST).await).await.unwrap().1, "second");
+    }
+    assert_eq!(first.writes.load(Ordering::SeqCst), writes);
+    assert_eq!(second.writes.load(Ordering::SeqCst), 20);
+    // Once it answers again, it is used again.
+    first.answers.send_replace(true);
+    let before = first.requests();
+    in_time(async {
+        while first.requests() == before {
+            send(&gateway, Method::GET).await.await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// Reads are sent again elsewhere; a write that may have been processed is not.
+#[tokio::test]
+async fn only_reads_are_sent_again_when_a_server_dies() {
+    let pki = Pki::new();
+    let (first, second, gateway) = two(&pki).await;
+    for server in [&first, &second] {
+        server.until_probed(&gateway, "ready").await;
+        server.answers.send_replace(false);
+    }
+    let mut pending = Vec::new();
+    for sent in 1..=12 {
+        let method = if sent % 4 < 2 { Method::POST } else { Method::GET };
+        pending.push((method.clone(), send(&gateway, method).await));
+        until("its arrival", || first.requests() + second.requests() == sent).await;
+    }
+    let (lost_writes, writes) = (first.writes.load(Ordering::SeqCst), Arc::clone(&second.writes));
+    let kept_writes = writes.load(Ordering::SeqCst);
+    drop(first);
+    second.answers.send_replace(true);
+    let mut failed = 0;
+    for (method, pending) in pending {
+        let (code, _) = in_time(pending).await.unwrap();
+        if code != StatusCode::OK {
+            assert_eq!((method, code), (Method::POST, StatusCode::BAD_GATEWAY));
+            failed += 1;
+        }
+    }
+    assert_eq!(failed, lost_writes);
+    assert_eq!(writes.load(Ordering::SeqCst), kept_writes, "no write was sent twice");
+    for _ in 0..5 {
+        assert_eq!(in_time(send(&gateway, Method::POST).await).await.unwrap().0, StatusCode::OK);
+    }
+}
+
+/// API servers of two clusters as one: only the first one's get requests, even while it is down.
+#[tokio::test]
+async fn an_endpoint_of_another_cluster_is_refused() {
+    const MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    let pki = Pki::new();
+    let with_uid = |uid: Arc<Mutex<&'static str>>| {
+        move |request: &Request<_>| {
+            let own = self_check::answer(request)?;
+            if request.uri().path() != MAP {
+                return Some(own);
+            }
+            let uid = *uid.lock().unwrap();
+            // Until the first one has decided.
+            let code = if uid.is_empty() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+            Some(self_check::respond(code, &json!({"kind": "ConfigMap", "metadata": {"uid": uid}})))
+        }
+    };
+    let ok = |_| -> testkit::ResponseFuture { Box::pin(async { Response::new(full("ok")) }) };
+    let [one, other] = ["a", ""].map(|uid| Arc::new(Mutex::new(uid)));
+    let first = FakeBackend::with_self_check(&pki, H2, with_uid(Arc::clone(&one)), ok).await;
+    let second = FakeBackend::with_self_check(&pki, H2, with_uid(Arc::clone(&other)), ok).await;
+    let gateway = several(&pki, &[&first, &second]);
+    trusts(&gateway, &first, true).await;
+    *other.lock().unwrap() = "b";
+    let address = second.address;
+    let refused = format!(
+        "portcullis_self_checks_total{{cluster=\"c\",endpoint=\"{address}\",result=\"other_cluster\"}}"
+    );
+    in_time(async { while gateway.count(&refused).await == 0 {} }).await;
+    trusts(&gateway, &second, false).await;
+    drop(first);
+    trusts_not_any(&gateway).await;
+    let checks = gateway.count(&refused).await;
+    in_time(async { while gateway.count(&refused).await == checks {} }).await;
+    assert_eq!(in_time(send(&gateway, Method::GET).await).await.unwrap().0, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(second.pending(), 0);
+    // It is used once it shows the UID of the cluster.
+    *other.lock().unwrap() = "a";
+    trusts(&gateway, &second, true).await;
+}
+
+/// Waits until no endpoint is trusted.
+async fn trusts_not_any(gateway: &Gateway) {
+    in_time(async {
+        while send(gateway, Method::GET).await.await.unwrap().0 != StatusCode::SERVICE_UNAVAILABLE {}
+    })
+    .await;
+}
