@@ -233,6 +233,17 @@ impl Backend {
         !self.is_unavailable.swap(true, Ordering::Relaxed)
     }
 
+    /// Records that a request was refused because no endpoint was trusted; returns whether it is the first. A request
+    /// that was refused just before an endpoint became trusted belongs to an outage that is over.
+    pub(crate) fn note_untrusted(&self) -> bool {
+        let is_first = self.note_unavailable();
+        if self.is_trusted() {
+            self.note_available();
+            return false;
+        }
+        is_first
+    }
+
     /// Records that an endpoint has passed its self-check.
     pub(crate) fn note_available(&self) {
         self.is_unavailable.store(false, Ordering::Relaxed);

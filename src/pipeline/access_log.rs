@@ -412,9 +412,11 @@ impl AccessLog {
         self.guard.metrics.backend.errors.with_label_values(&[cause]).inc();
         let cluster = self.cluster.as_deref();
         // One line reports that no endpoint is usable; further requests would repeat it.
-        let is_unavailable =
-            matches!(error, ForwardError::Send(SendError::Connect(_) | SendError::NotTrusted));
-        let is_known = is_unavailable && cluster.is_some_and(|cluster| !cluster.backend.note_unavailable());
+        let is_known = cluster.is_some_and(|cluster| match error {
+            ForwardError::Send(SendError::Connect(_)) => !cluster.backend.note_unavailable(),
+            ForwardError::Send(SendError::NotTrusted) => !cluster.backend.note_untrusted(),
+            _ => false,
+        });
         let severity = if is_known { RefusalSeverity::Request } else { RefusalSeverity::Error };
         let name = cluster.map(|cluster| cluster.name.as_str());
         self.guard.line.log_refusal(severity, name, Some(&error_chain(error)), "no answer from the backend");

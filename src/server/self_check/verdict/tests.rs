@@ -128,7 +128,7 @@ fn the_diagnosis_names_the_fix() {
         (
             SelfCheckFailure::ImpersonationForbidden("eve".to_owned()),
             impersonate,
-            &["kubectl create clusterrole", "--user=eve"],
+            &["kubectl apply -f deploy/rbac-impersonate.yaml", "\"eve\""],
         ),
         (
             SelfCheckFailure::ReviewForbidden,
