@@ -1,5 +1,7 @@
 //! An audit event, `audit.k8s.io/v1` `Event`, and its encodings: JSON byte for byte as Go writes it, and the legacy line.
 
+mod json;
+
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -9,14 +11,12 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use portcullis_go::json::encode_into;
 use portcullis_go::quote::Quoted;
-use portcullis_go::time::{Date, Time};
-use serde::{Serialize, Serializer};
+use portcullis_go::time::Time;
 use serde_json::value::RawValue;
 
 /// How much of a request is recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// Nothing.
     None,
@@ -29,7 +29,7 @@ pub enum Level {
 }
 
 /// When an event of a request is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
     /// The client is authenticated.
     RequestReceived,
@@ -43,167 +43,98 @@ pub enum Stage {
 
 /// An audit event. Its fields, and their order, are those of `audit.k8s.io/v1`; `kind` and `apiVersion` are written by
 /// the sinks, since the items of an `EventList` have none.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone)]
 pub struct Event {
     /// The level of the rule that matched.
     pub level: Level,
     /// The ID of the request, which all its events and the API server's share.
-    #[serde(rename = "auditID")]
     pub audit_id: String,
     /// The stage.
     pub stage: Stage,
     /// The path and query.
-    #[serde(rename = "requestURI")]
     pub request_uri: String,
     /// The verb of Kubernetes; for a request without a resource the method in lower case.
     pub verb: Cow<'static, str>,
     /// The client.
     pub user: Arc<UserInfo>,
     /// The impersonated user, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub impersonated_user: Option<Arc<UserInfo>>,
     /// How the impersonation was authorized.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub authentication_metadata: Option<AuthenticationMetadata>,
     /// The addresses from which the request came, the client's first.
-    #[serde(rename = "sourceIPs", skip_serializing_if = "Vec::is_empty")]
     pub source_ips: Vec<String>,
     /// The `User-Agent` header, cut at 1,024 bytes.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub user_agent: String,
     /// The object that the request names; `None` for a request without a resource.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub object_ref: Option<ObjectReference>,
     /// The result; `None` while there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub response_status: Option<ResponseStatus>,
     /// The object or patch of the request, as JSON.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub request_object: Option<Arc<RawValue>>,
     /// The object of the response, as JSON.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub response_object: Option<Arc<RawValue>>,
     /// When the request was received.
-    #[serde(serialize_with = "micro_time")]
     pub request_received_timestamp: SystemTime,
     /// When the stage was reached.
-    #[serde(serialize_with = "micro_time")]
     pub stage_timestamp: SystemTime,
     /// What authentication, authorization and admission have noted.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
 
 /// A user, `authentication.k8s.io/v1` `UserInfo`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UserInfo {
     /// The name.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub username: String,
     /// The unique ID.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
     /// The groups.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// Further attributes.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 /// How a request was authenticated.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthenticationMetadata {
     /// The verb of the constrained impersonation that was authorized.
     pub impersonation_constraint: String,
 }
 
 /// The object that a request names.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectReference {
     /// The resource.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub resource: String,
     /// The namespace.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// The name.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The UID.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
     /// The API group.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub api_group: String,
     /// The version of the API group.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub api_version: String,
     /// The resource version.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// The subresource.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub subresource: String,
 }
 
 /// The result of a request: the fields of a `Status` that kube-apiserver copies.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default)]
 pub struct ResponseStatus {
-    /// Always empty.
-    pub metadata: Empty,
     /// `Success` or `Failure`.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub status: String,
     /// The message for people.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The reason for programs.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// The details, as JSON.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<RawValue>>,
     /// The status code of HTTP.
-    #[serde(skip_serializing_if = "is_zero")]
     pub code: u16,
-}
-
-/// An empty JSON object.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
-pub struct Empty {}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature of serde")]
-fn is_zero(code: &u16) -> bool {
-    *code == 0
-}
-
-/// `metav1.MicroTime`: UTC, six digits of a second.
-fn micro_time<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let date = Date::of(i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
-    let Date { year, month, day, hour, minute, second, .. } = date;
-    let mut text = *b"0000-00-00T00:00:00.000000Z";
-    let micros = i64::from(since.subsec_micros());
-    let fields = [(year, 4), (month, 7), (day, 10), (hour, 13), (minute, 16), (second, 19), (micros, 26)];
-    for (value, end) in fields {
-        write_digits(&mut text, end, value);
-    }
-    serializer.serialize_str(std::str::from_utf8(&text).unwrap_or_default())
-}
-
-/// Writes a number so that it ends at `end`, over zeros.
-fn write_digits(text: &mut [u8], end: usize, mut value: i64) {
-    for place in text.iter_mut().take(end).rev() {
-        if value == 0 {
-            return;
-        }
-        *place = b"0123456789".get(usize::try_from(value % 10).unwrap_or_default()).copied().unwrap_or(b'0');
-        value /= 10;
-    }
 }
 
 /// The annotation of an event that was too large with its objects.
@@ -263,12 +194,8 @@ impl Event {
         let mut json = BUFFER.take();
         json.clear();
         json.extend_from_slice(EVENT_HEAD);
-        encode_into(&mut json, self);
-        // The opening brace of the fields.
-        if let Some(brace) = json.get_mut(EVENT_HEAD.len()) {
-            *brace = b',';
-        }
-        json.push(b'\n');
+        json::write_fields(&mut json, self);
+        json.extend_from_slice(b"}\n");
         let event = EncodedEvent(Bytes::copy_from_slice(&json));
         if json.capacity() <= MAX_BUFFER {
             BUFFER.set(json);

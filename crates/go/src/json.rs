@@ -19,6 +19,66 @@ pub fn encode_into(out: &mut Vec<u8>, value: &impl Serialize) {
     let _always_ok = value.serialize(&mut Serializer::with_formatter(out, GoFormatter));
 }
 
+/// Appends a string, with the escapes of [`GoFormatter`], in one pass: for values whose keys are written as constants.
+// go: encode.go, appendString
+pub fn string_into(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| is_escaped(*byte)) {
+        let (plain, tail) = rest.split_at_checked(at).unwrap_or((rest, &[]));
+        out.extend_from_slice(plain);
+        rest = write_escaped(out, tail);
+    }
+    out.extend_from_slice(rest);
+    out.push(b'"');
+}
+
+/// Whether a byte of a string may have to be escaped.
+fn is_escaped(byte: u8) -> bool {
+    // A table: this is asked for each byte.
+    const ESCAPED: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0_u8;
+        let mut rest = table.as_mut_slice();
+        while let Some((entry, tail)) = rest.split_first_mut() {
+            // 0xe2 begins U+2028 and U+2029.
+            *entry = byte < b' ' || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2);
+            byte = byte.wrapping_add(1);
+            rest = tail;
+        }
+        table
+    };
+    ESCAPED.get(usize::from(byte)).copied().unwrap_or(true)
+}
+
+/// Writes the first character of `text`, for which [`is_escaped`] holds; returns what comes after it.
+fn write_escaped<'a>(out: &mut Vec<u8>, text: &'a [u8]) -> &'a [u8] {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let (byte, tail) = match text {
+        [0xe2, 0x80, last @ (0xa8 | 0xa9), tail @ ..] => {
+            out.extend_from_slice(if *last == 0xa8 { b"\\u2028" } else { b"\\u2029" });
+            return tail;
+        }
+        [byte, tail @ ..] => (*byte, tail),
+        [] => return text,
+    };
+    match byte {
+        0xe2 => out.push(byte),
+        b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+        b'\n' => out.extend_from_slice(b"\\n"),
+        b'\r' => out.extend_from_slice(b"\\r"),
+        b'\t' => out.extend_from_slice(b"\\t"),
+        0x08 => out.extend_from_slice(b"\\b"),
+        0x0c => out.extend_from_slice(b"\\f"),
+        _ => {
+            let digit = |value: u8| HEX.get(usize::from(value)).copied().unwrap_or(b'0');
+            out.extend_from_slice(b"\\u00");
+            out.extend_from_slice(&[digit(byte >> 4), digit(byte & 0xf)]);
+        }
+    }
+    tail
+}
+
 /// Appends a valid JSON value without blanks, and with the escapes of [`GoFormatter`].
 // go: indent.go, appendCompact
 pub fn compact_into(out: &mut Vec<u8>, value: &[u8]) {
@@ -134,6 +194,16 @@ mod tests {
             let mut out = Vec::new();
             compact_into(&mut out, value.as_bytes());
             assert_eq!(String::from_utf8(out).unwrap(), *expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn strings_are_escaped_as_in_other_values() {
+        for first in (0..=u32::from(u16::MAX)).filter_map(char::from_u32) {
+            let text = format!("a{first}\u{2027}{first}\"");
+            let mut out = Vec::new();
+            string_into(&mut out, &text);
+            assert_eq!(String::from_utf8(out), String::from_utf8(encode(&text)), "{text:?}");
         }
     }
 
