@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo test --test real                                 all groups
+//! cargo test --test real -- credential_end::             kubectl with tokens of ten seconds
 //! cargo test --test real -- misconfigured::              servers that do not accept the gateway's headers
 //! cargo test --test real -- openid::                     users of a real OpenID provider
 //! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
@@ -16,6 +17,7 @@
     reason = "a test program: a panic is a failed test, and its messages go to the terminal"
 )]
 
+mod credential_end;
 mod misconfigured;
 mod openid;
 mod servers;
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         }
     };
     let groups = [
+        (credential_end::trials(&trial_of("credential_end")), absent.clone()),
         (misconfigured::trials(&trial_of("misconfigured")), absent.clone()),
         (openid::trials(&trial_of("openid")), absent.clone().or_else(openid::absent)),
         (service_account_tokens::trials(&trial_of("service_account_tokens")), absent),
