@@ -143,13 +143,6 @@ impl SecretStore {
         }
         lock(&self.0).secrets.as_ref()?.get(name)?.0.get(key).cloned()
     }
-
-    /// The keys of a Secret.
-    pub(crate) fn has(&self, name: &str, key: &str) -> bool {
-        let stored = lock(&self.0);
-        let secret = stored.secrets.as_ref().and_then(|secrets| secrets.get(name));
-        secret.is_some_and(|secret| secret.0.contains_key(key))
-    }
 }
 
 /// The directory of a Secret's data.

@@ -200,6 +200,27 @@ async fn clusters_come_change_and_go_with_their_secrets() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_added_to_a_secret_is_a_change() {
+    let pki = Pki::new();
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let config = inline(&pki, &backend);
+    let tokens = ("tokens", "one,carol,7\n");
+    // Nothing authenticates its clients.
+    management.put("prod", &[("value", &config), tokens]);
+    let gateway = Gateway::with(flags(&pki, management.server.address));
+    gateway.until_counted("portcullis_clusters_refused 1").await;
+    management.put("prod", &[("value", &config), tokens, ("cluster", DOCUMENT)]);
+    gateway.until_counted("portcullis_clusters_refused 0").await;
+    trusted(&gateway, "prod").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    // This key counts before `value`.
+    let broken = ("kubeconfig", "not a kubeconfig");
+    management.put("prod", &[broken, ("value", &config), tokens, ("cluster", DOCUMENT)]);
+    gateway.until_counted("portcullis_clusters_refused 1").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK, "the old state stays");
+}
+
+#[tokio::test]
 async fn a_secret_names_nothing_of_the_gateway_and_chooses_no_route() {
     let pki = Pki::new();
     let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);

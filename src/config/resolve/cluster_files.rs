@@ -24,7 +24,8 @@ use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
 use crate::config::settings::{Cluster, ClusterOrigin};
 use crate::config::yaml::KeyLines;
 
-const ENVELOPE: FileEnvelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "ClusterConfiguration")];
+pub(super) const ENVELOPE: FileEnvelope =
+    [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "ClusterConfiguration")];
 /// The key that names the directory.
 const KEY: &str = "clusterDirectory";
 /// Sections that no cluster inherits.
@@ -163,12 +164,7 @@ impl ConfigResolver<'_> {
     ) -> Result<ClusterDocument, ConfigError> {
         let (path, values, lines, prefix) = match (origin, management) {
             (ClusterOrigin::Secret { name, .. }, Some(management)) => {
-                let mut lines = KeyLines::default();
-                let values = secret_cluster(management, name, |path| {
-                    let (values, found) = document("managementCluster", path, ENVELOPE, self.inputs)?;
-                    lines = found;
-                    Ok(values)
-                })?;
+                let (values, lines) = secret_cluster(management, name, self.inputs)?;
                 (directory(name).join("cluster"), values, lines, format!("managementCluster[{name}]"))
             }
             (ClusterOrigin::File(path), _) => {

@@ -1,17 +1,19 @@
 //! Resolves the management cluster, and the clusters of its Secrets.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
 use super::ConfigResolver;
+use super::cluster_files::ENVELOPE;
 use super::clusters::checked_prefix;
 use crate::config::error::ConfigError;
-use crate::config::file::FileSections;
+use crate::config::file::{FileSections, document};
+use crate::config::inputs::ConfigInputs;
 use crate::config::kubeconfig;
 use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, directory};
 use crate::config::sections::MergedSection;
+use crate::config::yaml::KeyLines;
 use crate::names::{is_dns_label, is_dns_subdomain};
 use crate::user::IdentityMode;
 
@@ -89,26 +91,32 @@ impl ConfigResolver<'_> {
     }
 }
 
-/// The keys of the cluster of a Secret, as an entry of `clusters` would have them, or the error. `document` reads the
-/// optional document of the Secret.
+/// The keys of the cluster of a Secret, as an entry of `clusters` would have them, with their lines, or the error. Reads
+/// optional keys of the Secret, too: one that appears later is a change.
 // threat: secret-takes-route
 pub(super) fn secret_cluster(
     management: &ManagementSettings,
     name: &str,
-    document: impl FnOnce(&Path) -> Result<Map<String, Value>, ConfigError>,
-) -> Result<Map<String, Value>, ConfigError> {
+    inputs: &mut ConfigInputs,
+) -> Result<(Map<String, Value>, KeyLines), ConfigError> {
     let wrong = |key: &str, problem: String| ConfigError::new(key, problem);
     if !is_dns_label(name) {
         let error = wrong("metadata.name", format!("{name:?} is not a DNS label, and cannot name a cluster"));
         return Err(error.fix("give the Secret a name of at most 63 of a-z, 0-9 and -"));
     }
     let home = directory(name);
-    let Some(kubeconfig) = KUBECONFIGS.into_iter().find(|key| management.store.has(name, key)) else {
+    let mut has = |key: &str| inputs.read(&home.join(key)).is_ok();
+    let has_document = has(DOCUMENT);
+    let [own, other] = KUBECONFIGS.map(|key| has(key).then_some(key));
+    let Some(kubeconfig) = own.or(other) else {
         let error = wrong("data", "has no kubeconfig".to_owned());
         return Err(error.fix("give the kubeconfig of the cluster in the key kubeconfig or value"));
     };
-    let mut keys =
-        if management.store.has(name, DOCUMENT) { document(&home.join(DOCUMENT))? } else { Map::new() };
+    let (mut keys, lines) = if has_document {
+        document("managementCluster", &home.join(DOCUMENT), ENVELOPE, inputs)?
+    } else {
+        Default::default()
+    };
     let authentication = keys.get("authentication").and_then(Value::as_object);
     let inner = authentication.into_iter().flatten().map(|(key, _)| key);
     let unknown = keys.keys().find(|key| !KEYS.contains(&key.as_str())).cloned();
@@ -130,5 +138,5 @@ pub(super) fn secret_cluster(
     keys.insert("name".to_owned(), json!(name));
     keys.insert("match".to_owned(), Value::Object(routes));
     keys.insert("kubeconfig".to_owned(), json!(kubeconfig));
-    Ok(keys)
+    Ok((keys, lines))
 }
