@@ -206,7 +206,7 @@ pub(crate) fn choose(
     candidates: impl Iterator<Item = (usize, Rank, usize)>,
     random: impl Fn() -> u64,
 ) -> Option<usize> {
-    let (mut one, mut other): (Option<(usize, usize)>, Option<(usize, usize)>) = (None, None);
+    let (mut one, mut other) = (None::<(usize, usize)>, None::<(usize, usize)>);
     let (mut best, mut seen) = (Rank::Tried, 0_u64);
     for (index, rank, load) in candidates {
         if rank < best {
@@ -231,7 +231,7 @@ pub(crate) fn choose(
     Some(if prefers_second { second.0 } else { first.0 })
 }
 
-/// Random numbers that need no lock and no secrecy: SplitMix64.
+/// Random numbers that need no lock and no secrecy, from the generator `SplitMix64`.
 #[derive(Debug)]
 pub(crate) struct Random(AtomicU64);
 
