@@ -26,8 +26,10 @@ use crate::state::Live;
 const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const CLUSTER_CHECK_PREFIX: &str = "cluster-";
-/// How long `/readyz` waits after the start for token issuers, whose tokens are refused until discovery succeeds.
-const ISSUERS_GRACE_PERIOD: Duration = Duration::from_secs(30);
+/// How long health checks wait after the start for the first self-checks, and for token issuers, whose tokens are refused until
+/// discovery succeeds.
+// threat: start-blockers
+const START_PERIOD: Duration = Duration::from_secs(30);
 
 /// A health endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,7 +188,9 @@ impl HealthChecks {
         let snapshot = self.live.peek();
         let clusters = snapshot.clusters();
         let mut checks: Vec<CheckResult> = vec![("ping".into(), Ok(()))];
-        let all_checked = self.all_checked.load(Ordering::Relaxed)
+        let waited = self.started.elapsed() >= START_PERIOD;
+        let all_checked = waited
+            || self.all_checked.load(Ordering::Relaxed)
             || clusters.iter().all(|cluster| cluster.backend.is_checked());
         self.all_checked.store(all_checked, Ordering::Relaxed);
         let grace = endpoint == HealthEndpoint::Livez && self.started.elapsed() < snapshot.livez_grace_period;
@@ -199,7 +203,6 @@ impl HealthChecks {
             let initialized = self.issuers_initialized.load(Ordering::Relaxed)
                 || snapshot.clusters().iter().all(|cluster| cluster.authn.issuers.are_initialized());
             self.issuers_initialized.store(initialized, Ordering::Relaxed);
-            let waited = self.started.elapsed() >= ISSUERS_GRACE_PERIOD;
             let issuers = if initialized || waited { Ok(()) } else { Err("not finished".to_owned()) };
             checks.push(("poststarthook/token-issuers".into(), issuers));
             if let Some(management) = &snapshot.management {

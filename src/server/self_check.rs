@@ -253,6 +253,8 @@ impl EndpointCheck {
             CheckOutcome::Failed(failure) => Some(failure.diagnosis(self.backend.identity())),
             CheckOutcome::Unreachable(cause) | CheckOutcome::Inconclusive(cause) => Some(cause.clone()),
         });
+        // Even if the outcome does not count: a server could change its endpoint's trust during every check.
+        self.endpoint.set_checked();
         match outcome {
             CheckOutcome::Passed(accepted) => {
                 if !self.endpoint.set_trusted(before) {
@@ -300,7 +302,6 @@ impl EndpointCheck {
                 });
             }
         }
-        self.endpoint.set_checked();
         let snapshot = self.live.peek();
         if !self.export_trust(&snapshot) && self.endpoint.is_trusted() && self.is_pending(&snapshot) {
             self.live.request_reload();
