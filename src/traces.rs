@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use portcullis_otlp::context::SpanContext;
 use portcullis_otlp::export::{
-    AttributeValue, ExportSettings, Exporter, Span, SpanKind, SpanQueue, exporter,
+    AttributeValue, ExportSettings, Exporter, Span, SpanKind, SpanQueue, SpanText, exporter,
 };
 use portcullis_otlp::sampling::{Sampler, SpanStart, random_span_id};
 
@@ -50,7 +50,7 @@ pub(crate) struct ActiveSpan {
 
 #[derive(Debug)]
 struct SpanRecord {
-    name: String,
+    name: SpanText,
     kind: SpanKind,
     began: UnixTime,
     attributes: Vec<(&'static str, AttributeValue)>,
@@ -95,11 +95,11 @@ impl Tracer {
         let parent = header(&TRACEPARENT).and_then(|parent| SpanContext::parse(parent, header(&TRACESTATE)));
         let start = self.sampler.begin(parent, groups);
         let record = start.context.sampled.then(|| SpanRecord {
-            name: span_name(request.method, request.info),
+            name: span_name(known(request.method), request.info).as_str().into(),
             kind: SpanKind::Server,
             began: request.began,
             attributes: vec![
-                ("http.method", text(request.method.as_str())),
+                ("http.method", text(known(request.method))),
                 ("http.target", text(request.info.path())),
                 ("audit-id", text(&String::from_utf8_lossy(request.audit_id.as_bytes()))),
             ],
@@ -114,10 +114,10 @@ impl ActiveSpan {
     pub(crate) fn forward(&self, method: &Method) -> Self {
         let context = self.start.context.child(random_span_id());
         let record = context.sampled.then(|| SpanRecord {
-            name: format!("HTTP {method}"),
+            name: format!("HTTP {}", known(method)).as_str().into(),
             kind: SpanKind::Client,
             began: self.tracer.clock.now(),
-            attributes: vec![("http.method", text(method.as_str()))],
+            attributes: vec![("http.method", text(known(method)))],
             failed: false,
         });
         let start = SpanStart { context, parent: Some(self.start.context.span_id), link: None };
@@ -168,13 +168,31 @@ impl Drop for ActiveSpan {
 }
 
 fn text(text: &str) -> AttributeValue {
-    AttributeValue::Text(text.to_owned())
+    AttributeValue::Text(text.into())
+}
+
+/// The method, if it is a standard one: others are text of the client.
+// threat: span-flood
+// go.opentelemetry.io/otel: semconv, HTTPRequestMethodOther
+fn known(method: &Method) -> &str {
+    const METHODS: [Method; 9] = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+        Method::CONNECT,
+        Method::TRACE,
+    ];
+    if METHODS.contains(method) { method.as_str() } else { "_OTHER" }
 }
 
 /// The name of a request's span, without names of objects.
 // apiserver: pkg/endpoints/filters/traces.go, getSpanNameFromRequestInfo
-fn span_name(method: &Method, info: &RequestInfo) -> String {
-    let Some(resource) = info.resource() else { return method.to_string() };
+fn span_name(method: &str, info: &RequestInfo) -> String {
+    let Some(resource) = info.resource() else { return method.to_owned() };
     let mut name = format!("{method} /{}", resource.api_prefix);
     let parts = [
         (!resource.group.is_empty(), resource.group),
@@ -189,4 +207,19 @@ fn span_name(method: &Method, info: &RequestInfo) -> String {
         name.push_str(part);
     }
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_standard_methods_are_recorded() {
+        let long = Method::from_bytes(&[b'A'; 100_000]).unwrap();
+        let cases =
+            [(Method::PATCH, "PATCH"), (long, "_OTHER"), (Method::from_bytes(b"get").unwrap(), "_OTHER")];
+        for (method, expected) in cases {
+            assert_eq!(known(&method), expected);
+        }
+    }
 }

@@ -30,6 +30,8 @@ const BATCH_INTERVAL: Duration = Duration::from_secs(5);
 // exporters/otlp/otlptrace/internal: otlpconfig, DefaultTimeout
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 const EXPORT_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+/// How long after a failure was reported no other one is.
+const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 /// The limit on the bytes of an attribute or a name that a client chose.
 const MAX_TEXT: usize = 1024;
 
@@ -54,11 +56,22 @@ impl SpanKind {
     }
 }
 
+/// Text that may be a client's, cut after 1 KiB when it is made: spans wait in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpanText(String);
+
+impl From<&str> for SpanText {
+    fn from(text: &str) -> Self {
+        let end = text.floor_char_boundary(MAX_TEXT);
+        Self(text.get(..end).unwrap_or_default().to_owned())
+    }
+}
+
 /// The value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttributeValue {
-    /// Text, cut after 1 KiB.
-    Text(String),
+    /// Text.
+    Text(SpanText),
     /// A number.
     Number(i64),
 }
@@ -73,7 +86,7 @@ pub struct Span {
     /// The context of a client that is not trusted to continue its trace.
     pub link: Option<SpanContext>,
     /// The name.
-    pub name: String,
+    pub name: SpanText,
     /// The kind.
     pub kind: SpanKind,
     /// The start, in nanoseconds since 1970.
@@ -163,6 +176,7 @@ pub struct Exporter {
     receiver: mpsc::Receiver<Span>,
     counts: Arc<ExportCounts>,
     report: fn(&str),
+    reported: Option<Instant>,
     connection: Option<CollectorConnection>,
 }
 
@@ -178,12 +192,12 @@ impl Drop for CollectorConnection {
     }
 }
 
-/// Creates a queue and the exporter that empties it. `report` gets the reason of each failure.
+/// Creates a queue and the exporter that empties it. `report` gets the reason of a failure, at most once a minute.
 pub fn exporter(settings: ExportSettings, report: fn(&str)) -> (SpanQueue, Exporter) {
     let (sender, receiver) = mpsc::channel(MAX_QUEUE);
     let counts = Arc::new(ExportCounts::default());
     let queue = SpanQueue { sender, counts: Arc::clone(&counts) };
-    (queue, Exporter { settings, receiver, counts, report, connection: None })
+    (queue, Exporter { settings, receiver, counts, report, reported: None, connection: None })
 }
 
 impl Exporter {
@@ -246,7 +260,11 @@ impl Exporter {
         };
         self.connection = None;
         self.counts.failed.fetch_add(count, Ordering::Relaxed);
-        (self.report)(&failure);
+        let now = Instant::now();
+        if self.reported.is_none_or(|last| now.duration_since(last) >= REPORT_INTERVAL) {
+            self.reported = Some(now);
+            (self.report)(&failure);
+        }
     }
 
     /// One gRPC call.
@@ -314,7 +332,7 @@ async fn connect(endpoint: &str) -> Result<CollectorConnection, ExportError> {
 
 /// A gRPC message: a byte (not compressed), its length, the encoded request.
 fn message(settings: &ExportSettings, batch: Vec<Span>) -> Bytes {
-    let text = |key: &str, value: &str| attribute(key, AttributeValue::Text(value.to_owned()));
+    let text = |key: &str, value: &str| attribute(key, AttributeValue::Text(value.into()));
     let resource = wire::Resource {
         attributes: vec![
             text("service.name", &settings.service),
@@ -344,7 +362,7 @@ fn encoded(span: Span) -> wire::WireSpan {
         span_id: context.span_id.to_vec(),
         trace_state: context.trace_state,
         parent_span_id: parent.map(|parent| parent.to_vec()).unwrap_or_default(),
-        name: cut(name),
+        name: name.0,
         kind: kind.number(),
         start_time_unix_nano: start,
         end_time_unix_nano: end,
@@ -366,16 +384,10 @@ const STATUS_ERROR: i32 = 2;
 
 fn attribute(key: &str, value: AttributeValue) -> wire::KeyValue {
     let value = match value {
-        AttributeValue::Text(text) => wire::Value::Text(cut(text)),
+        AttributeValue::Text(SpanText(text)) => wire::Value::Text(text),
         AttributeValue::Number(number) => wire::Value::Number(number),
     };
     wire::KeyValue { key: key.to_owned(), value: Some(wire::AnyValue { value: Some(value) }) }
-}
-
-/// At most [`MAX_TEXT`] bytes of a text, whole characters.
-fn cut(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(MAX_TEXT));
-    text
 }
 
 #[cfg(test)]
