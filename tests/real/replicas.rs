@@ -20,6 +20,8 @@ use crate::servers::RealServers;
 
 const AMOUNT: Amount =
     Amount { readers: 8, writers: 6, watches: 200, tunnels: 20, pause: Duration::from_millis(100) };
+/// Clients that send one request after the other.
+const DENSE: Amount = Amount { readers: 16, writers: 16, watches: 0, tunnels: 0, pause: Duration::ZERO };
 const LAYOUT: Layout = Layout { servers: 3, gateways: 2, goaway_chance: 0.02 };
 /// Long enough for the gateways to notice that a process does not answer.
 const TIMING: Timing = Timing {
@@ -102,8 +104,11 @@ pub(crate) fn trials(trial: &dyn Fn(&str, Test) -> Trial) -> Vec<Trial> {
         trial(name, Box::new(test))
     };
     let (server, gateway) = (Target::Server, Target::Gateway);
+    let own = Arc::clone(&shared);
+    let goaways = move |servers: &RealServers| goaways_are_invisible(&own, servers);
+    let goaways = trial("goaways_are_invisible", Box::new(goaways));
     vec![
-        case("goaways_are_invisible", vec![(Fault::Nothing, server(0))]),
+        goaways,
         case("a_server_is_terminated", vec![(Fault::Terminate, server(0))]),
         case("a_server_is_killed", vec![(Fault::Kill, server(1))]),
         case("a_server_is_stopped", vec![(Fault::Stop, server(2))]),
@@ -116,17 +121,42 @@ pub(crate) fn trials(trial: &dyn Fn(&str, Test) -> Trial) -> Vec<Trial> {
     ]
 }
 
+/// Requests that follow each other at once, many of which meet a GOAWAY on their connection.
+fn goaways_are_invisible(shared: &Shared, servers: &RealServers) -> Result<(), String> {
+    with(shared, servers, async |environment| {
+        let Environment { balancer, replicas, .. } = environment;
+        let dense = Load::start(balancer, DENSE);
+        let phase = Phase { fault: Fault::Nothing, target: Target::Server(0) };
+        let report = replicas.run(phase, &dense, balancer, TIMING).await?;
+        eprintln!("{}", report.line());
+        if report.violations() > 0 || report.writes == 0 {
+            return Err(format!("requests failed\n{}\n{}", header(), report.line()));
+        }
+        Ok(())
+    })
+}
+
 fn run(shared: &Shared, servers: &RealServers, phases: Vec<(Fault, Target)>) -> Result<(), String> {
+    with(shared, servers, async |environment| {
+        for (fault, target) in phases {
+            environment.check(fault, target).await?;
+        }
+        Ok(())
+    })
+}
+
+/// Calls `test` with the processes, alone.
+fn with(
+    shared: &Shared,
+    servers: &RealServers,
+    test: impl AsyncFnOnce(&mut Environment) -> Result<(), String>,
+) -> Result<(), String> {
     // After a panic of another test the processes may be in any state.
     let mut slot = shared.0.lock().map_err(|_| "another test of this group failed")?;
     servers.runtime().block_on(async {
         if slot.is_none() {
             *slot = Some(Environment::start().await?);
         }
-        let environment = slot.as_mut().ok_or("not started")?;
-        for (fault, target) in phases {
-            environment.check(fault, target).await?;
-        }
-        Ok(())
+        test(slot.as_mut().ok_or("not started")?).await
     })
 }

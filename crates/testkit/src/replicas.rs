@@ -287,6 +287,8 @@ impl Files {
             "--endpoint-reconciler-type=none".to_owned(),
             // As in production: the gateways see that it shuts down before it stops.
             "--shutdown-delay-duration=5s".to_owned(),
+            // By default it waits for its request timeout, a minute, if watches are open.
+            "--shutdown-watch-termination-grace-period=5s".to_owned(),
             format!("--goaway-chance={goaway_chance}"),
             format!("--requestheader-client-ca-file={}", self.path("front-ca.crt")),
             "--requestheader-allowed-names=front-proxy".to_owned(),
