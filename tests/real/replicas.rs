@@ -39,7 +39,6 @@ const MAX_WAIT: Duration = Duration::from_secs(9);
 struct Shared(Mutex<Option<Environment>>);
 
 struct Environment {
-    load: Load,
     balancer: Arc<Balancer>,
     replicas: Replicas,
     dir: PathBuf,
@@ -54,16 +53,22 @@ impl Environment {
             .await
             .map_err(|error| format!("{error}\nlogs: {}", dir.display()))?;
         let balancer = replicas.balancer();
-        let load = Load::start(&balancer, AMOUNT);
-        eventually("the watches and tunnels", async || Ok(load.is_complete())).await?;
         eprintln!("{}", header());
-        Ok(Self { load, balancer, replicas, dir })
+        Ok(Self { balancer, replicas, dir })
+    }
+
+    /// Starts clients, whose connections are spread over the gateways.
+    async fn load(&self) -> Result<Load, String> {
+        let load = Load::start(&self.balancer, AMOUNT);
+        eventually("the watches and tunnels", async || Ok(load.is_complete())).await?;
+        Ok(load)
     }
 
     /// Runs a phase and checks that it has harmed no client.
     async fn check(&mut self, fault: Fault, target: Target) -> Result<PhaseReport, String> {
-        let Self { load, balancer, replicas, dir } = self;
-        let report = replicas.run(Phase { fault, target }, load, balancer, TIMING).await?;
+        let load = self.load().await?;
+        let Self { balancer, replicas, dir } = self;
+        let report = replicas.run(Phase { fault, target }, &load, balancer, TIMING).await?;
         let lost = load.lost_events(CATCH_UP_TIMEOUT).await;
         let line = report.line();
         eprintln!("{line}");

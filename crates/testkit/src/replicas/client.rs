@@ -156,6 +156,11 @@ impl Client {
         }
     }
 
+    /// Makes the next request use another connection.
+    pub async fn disconnect(&self) {
+        self.live.lock().await.take();
+    }
+
     /// The connection, which is made if there is none.
     async fn connection(&self) -> (usize, Sender) {
         let mut live = self.live.lock().await;

@@ -34,6 +34,11 @@ pub const NAMESPACES: usize = 10;
 /// Watches over HTTP/2 that share a connection.
 const WATCHES_PER_CONNECTION: usize = 10;
 
+const TURNS_PER_CONNECTION: usize = 10;
+
+/// The loads so far: no two create objects of the same name, so a 409 shows that a write was sent twice.
+static LOADS: AtomicUsize = AtomicUsize::new(0);
+
 /// The running clients.
 pub struct Load {
     /// What they see.
@@ -52,6 +57,7 @@ pub struct Load {
 impl Load {
     /// Starts all clients.
     pub fn start(balancer: &Arc<Balancer>, amount: Amount) -> Self {
+        let load = LOADS.fetch_add(1, Ordering::Relaxed);
         let recorder = Arc::new(Recorder::default());
         let ledger = Arc::new(Ledger::default());
         let echoes = Arc::new(AtomicUsize::new(0));
@@ -62,7 +68,7 @@ impl Load {
         }
         for number in 0..amount.writers {
             let ledger = Arc::clone(&ledger);
-            clients.push(tokio::spawn(write(client(number % 2 == 1), number, amount.pause, ledger)));
+            clients.push(tokio::spawn(write(client(number % 2 == 1), (load, number), amount.pause, ledger)));
         }
         let mut shared = client(true);
         let watches = (0..amount.watches).map(|number| {
@@ -126,9 +132,17 @@ impl Drop for Load {
     }
 }
 
+/// Every other pair of clients connects again now and then, as short-lived programs do.
+async fn reconnect(client: &Client, number: usize, turn: usize) {
+    if number % 4 >= 2 && turn % TURNS_PER_CONNECTION == 0 {
+        client.disconnect().await;
+    }
+}
+
 /// Gets one object and lists some, in turn.
 async fn read(client: Client, number: usize, pause: Duration) {
     for turn in number.. {
+        reconnect(&client, number, turn).await;
         let namespace = turn % NAMESPACES;
         let path = if turn % 2 == 0 {
             format!("/api/v1/namespaces/load-{namespace}")
@@ -141,13 +155,14 @@ async fn read(client: Client, number: usize, pause: Duration) {
 }
 
 /// Creates an object, changes it, and deletes it, in turn.
-async fn write(client: Client, number: usize, pause: Duration, ledger: Arc<Ledger>) {
+async fn write(client: Client, (load, number): (usize, usize), pause: Duration, ledger: Arc<Ledger>) {
     for turn in 0.. {
+        reconnect(&client, number, turn).await;
         let namespace = (number + turn) % NAMESPACES;
         let maps = format!("/api/v1/namespaces/load-{namespace}/configmaps");
-        let object = format!("{maps}/w{number}-{turn}");
+        let object = format!("{maps}/w{load}-{number}-{turn}");
         let created = format!(
-            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"w{number}-{turn}"}},"data":{{"turn":"{turn}"}}}}"#
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"w{load}-{number}-{turn}"}},"data":{{"turn":"{turn}"}}}}"#
         );
         let note = |body: Option<bytes::Bytes>| {
             let version = body.and_then(|body| version_of(&body))?;
