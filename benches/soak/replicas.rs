@@ -7,9 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use testkit::real::{Source, eventually};
-use testkit::replicas::{
-    Amount, Fault, Layout, Load, Phase, PhaseReport, Replicas, Target, Timing, header,
-};
+use testkit::replicas::{Amount, Fault, Layout, Load, Phase, PhaseReport, Replicas, Target, Timing, header};
 
 const LAYOUT: Layout = Layout { servers: 3, gateways: 2, goaway_chance: 0.02 };
 const AMOUNT: Amount =
@@ -124,6 +122,10 @@ impl Sum {
             self.late,
             self.uneven
         );
-        if self.failed + self.lost + self.late + self.uneven == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if self.failed + self.lost + self.late + self.uneven == 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
     }
 }

@@ -178,10 +178,16 @@ async fn reads_that_wait_at_a_silent_endpoint_go_to_another_one() {
 
 /// A relay to a server. While it is frozen, it accepts connections and carries no byte, like a stopped process.
 async fn freezable(server: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
-    async fn carry(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, mut frozen: watch::Receiver<bool>) {
+    async fn carry(
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+        mut frozen: watch::Receiver<bool>,
+    ) {
         let mut buffer = [0; 4096];
         while let Ok(length @ 1..) = from.read(&mut buffer).await {
-            if frozen.wait_for(|frozen| !*frozen).await.is_err() || to.write_all(&buffer[..length]).await.is_err() {
+            if frozen.wait_for(|frozen| !*frozen).await.is_err()
+                || to.write_all(&buffer[..length]).await.is_err()
+            {
                 return;
             }
         }

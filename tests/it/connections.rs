@@ -124,7 +124,8 @@ async fn an_unprocessed_write_is_sent_again_with_its_body() {
             let address = answering(&pki, refusal, once).await;
             let gateway = Gateway::with(flags(&pki, address));
             let alice = pki.clients.leaf().cn("alice").issue();
-            let request = Request::post("/api/v1/namespaces/n/configmaps").body(full(vec![b' '; length])).unwrap();
+            let request =
+                Request::post("/api/v1/namespaces/n/configmaps").body(full(vec![b' '; length])).unwrap();
             let response = gateway.http1(Some(&alice)).await.send(request).await.unwrap();
             let hint = response.headers().get("retry-after").map(|value| value.to_str().unwrap());
             assert_eq!((response.status(), hint), expected, "{name}, {length} bytes");

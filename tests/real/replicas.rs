@@ -26,8 +26,8 @@ const LAYOUT: Layout = Layout { servers: 3, gateways: 2, goaway_chance: 0.02 };
 /// Long enough for the gateways to notice that a process does not answer.
 const TIMING: Timing = Timing {
     stopped: Duration::from_secs(10),
-    settling: Duration::from_secs(3),
-    measured: Duration::from_secs(6),
+    settling: Duration::from_secs(2),
+    measured: Duration::from_secs(4),
 };
 /// How long watches may take to catch up, on a busy machine.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);

@@ -181,8 +181,10 @@ async fn direct(
             request = request.header("content-type", "application/json");
         }
         let text = body.map(ToString::to_string).unwrap_or_default();
-        let response =
-            sender.send_request(request.body(full(text)).unwrap()).await.map_err(|error| error.to_string())?;
+        let response = sender
+            .send_request(request.body(full(text)).unwrap())
+            .await
+            .map_err(|error| error.to_string())?;
         let code = response.status();
         let body = response.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
         Ok((code, String::from_utf8_lossy(&body).into_owned()))
@@ -313,7 +315,7 @@ impl Files {
             "operation": {
                 "metricsBindAddress": format!("127.0.0.1:{metrics}"), "workers": 1,
                 // As in front of a Service.
-                "shutdownDelayDuration": "5s", "shutdownGracePeriod": "10s",
+                "shutdownDelayDuration": "5s", "shutdownGracePeriod": "6s",
                 "shutdownWatchTerminationGracePeriod": "5s",
                 "loggingFormat": "json",
             },

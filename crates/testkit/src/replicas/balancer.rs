@@ -121,7 +121,8 @@ impl Balancer {
             let io = TokioIo::new(stream);
             if http2 {
                 let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
-                let Ok((sender, connection)) = builder.max_header_list_size(1 << 20).handshake(io).await else {
+                let Ok((sender, connection)) = builder.max_header_list_size(1 << 20).handshake(io).await
+                else {
                     continue;
                 };
                 tokio::spawn(connection);

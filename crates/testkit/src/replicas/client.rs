@@ -62,8 +62,7 @@ impl<'a> Call<'a> {
     }
 
     fn request(&self, http2: bool) -> Request<BoxedBody> {
-        let target =
-            if http2 { format!("https://localhost{}", self.path) } else { self.path.to_owned() };
+        let target = if http2 { format!("https://localhost{}", self.path) } else { self.path.to_owned() };
         let mut request = Request::builder().method(self.method.clone()).uri(target);
         request = request.header("accept", "application/json");
         if !http2 {

@@ -80,8 +80,7 @@ impl Load {
             Watch::start(client, number % NAMESPACES, Arc::clone(&recorder))
         });
         let watches = watches.collect();
-        let tunnel =
-            |_| Tunnel::start(Arc::clone(balancer), Arc::clone(&recorder), Arc::clone(&echoes));
+        let tunnel = |_| Tunnel::start(Arc::clone(balancer), Arc::clone(&recorder), Arc::clone(&echoes));
         let tunnels = (0..amount.tunnels).map(tunnel).collect();
         Self { recorder, ledger, watches, tunnels, echoes, clients }
     }

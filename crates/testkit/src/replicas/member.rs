@@ -28,13 +28,7 @@ pub struct Member {
 
 impl Member {
     /// A process that is not started yet.
-    pub fn new(
-        name: String,
-        address: SocketAddr,
-        dir: &Path,
-        program: &Path,
-        flags: Vec<String>,
-    ) -> Self {
+    pub fn new(name: String, address: SocketAddr, dir: &Path, program: &Path, flags: Vec<String>) -> Self {
         let (dir, program) = (dir.to_owned(), program.to_owned());
         Self { name, address, dir, program, flags, starts: 0, process: None }
     }

@@ -93,6 +93,9 @@ impl Recorder {
 
     /// Takes everything that has ended so far.
     pub fn take(&self) -> (Vec<Operation>, Vec<StreamEnd>) {
-        (std::mem::take(&mut *self.operations.lock().unwrap()), std::mem::take(&mut *self.ends.lock().unwrap()))
+        (
+            std::mem::take(&mut *self.operations.lock().unwrap()),
+            std::mem::take(&mut *self.ends.lock().unwrap()),
+        )
     }
 }

@@ -121,9 +121,8 @@ impl PhaseReport {
             }
         }
         if !operation.broken.is_empty() {
-            let is_killed = |gateway| {
-                self.phase.fault == Fault::Kill && self.phase.target == Target::Gateway(gateway)
-            };
+            let is_killed =
+                |gateway| self.phase.fault == Fault::Kill && self.phase.target == Target::Gateway(gateway);
             if operation.broken.iter().all(|gateway| is_killed(*gateway)) {
                 self.resent += 1;
             } else {

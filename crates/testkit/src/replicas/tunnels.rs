@@ -38,10 +38,12 @@ impl EchoKubelet {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(authority.cert.clone()).unwrap();
         let provider = Arc::new(default_provider());
-        let verifier =
-            rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-                .build()
-                .unwrap();
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            Arc::new(roots),
+            Arc::clone(&provider),
+        )
+        .build()
+        .unwrap();
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
