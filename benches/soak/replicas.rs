@@ -62,16 +62,17 @@ async fn soak(duration: Duration) -> Result<Sum, String> {
     println!("the load is measured {} s after the return of a process", settling.as_secs());
     println!("{}", header());
     let (began, mut sum) = (Instant::now(), Sum::default());
-    while sum.phases == 0 || began.elapsed() < duration {
-        for phase in &phases {
-            // New connections, which are spread over the gateways.
-            let load = Load::start(&balancer, AMOUNT);
-            eventually("the watches and tunnels", async || Ok(load.is_complete())).await?;
-            let report = replicas.run(*phase, &load, &balancer, timing).await?;
-            let lost = load.lost_events(CATCH_UP_TIMEOUT).await;
-            println!("{}", report.line());
-            sum.add(&report, lost);
+    for phase in phases.iter().cycle() {
+        if sum.phases >= phases.len() && began.elapsed() >= duration {
+            break;
         }
+        // New connections, which are spread over the gateways.
+        let load = Load::start(&balancer, AMOUNT);
+        eventually("the watches and tunnels", async || Ok(load.is_complete())).await?;
+        let report = replicas.run(*phase, &load, &balancer, timing).await?;
+        let lost = load.lost_events(CATCH_UP_TIMEOUT).await;
+        println!("{}", report.line());
+        sum.add(&report, lost);
     }
     Ok(sum)
 }

@@ -3,10 +3,12 @@
 
 use std::future::Future;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::{Either, poll_immediate, select};
 use http::{Request, Response};
 use tokio::time::Instant;
 
@@ -196,15 +198,17 @@ impl Pools {
         while let Some((index, endpoint)) =
             backend.choose(attempt.load, &attempt.tried, &failed, &self.random)
         {
-            let reserving = reserve(self.of(endpoint), endpoint.balance().begin(attempt.load));
-            let reserved = tokio::select! {
-                biased;
-                reserved = reserving => reserved,
-                // An endpoint that hangs accepts connections, and answers no handshake.
-                () = backend.until_outdone(index) => {
-                    failed.push(index);
-                    continue;
-                }
+            let mut reserving = pin!(reserve(self.of(endpoint), endpoint.balance().begin(attempt.load)));
+            let reserved = match poll_immediate(reserving.as_mut()).await {
+                Some(reserved) => reserved,
+                // An endpoint that hangs accepts connections, and answers no handshake. Boxed: few requests wait here.
+                None => match select(reserving, Box::pin(backend.until_outdone(index))).await {
+                    Either::Left((reserved, _)) => reserved,
+                    Either::Right(_) => {
+                        failed.push(index);
+                        continue;
+                    }
+                },
             };
             match reserved {
                 Err(SendError::Connect(error)) => {

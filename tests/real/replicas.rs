@@ -30,7 +30,7 @@ const TIMING: Timing = Timing {
     measured: Duration::from_secs(4),
 };
 /// How long watches may take to catch up, on a busy machine.
-const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);
+const CATCH_UP_TIMEOUT: Duration = Duration::from_mins(1);
 /// Generous, for a busy machine: a gateway that waits for a stopped process waits longer.
 const MAX_WAIT: Duration = Duration::from_secs(9);
 

@@ -135,7 +135,7 @@ impl Client {
                 }
                 (gateway, Attempt::Response(response)) => {
                     let code = response.status();
-                    let body = response.into_body().collect().await.map(|body| body.to_bytes());
+                    let body = response.into_body().collect().await.map(http_body_util::Collected::to_bytes);
                     let text = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
                     (gateway, Err(Outcome::Status(code, text)))
                 }

@@ -133,7 +133,7 @@ impl Drop for Load {
 
 /// Every other pair of clients connects again now and then, as short-lived programs do.
 async fn reconnect(client: &Client, number: usize, turn: usize) {
-    if number % 4 >= 2 && turn % TURNS_PER_CONNECTION == 0 {
+    if number % 4 >= 2 && turn.is_multiple_of(TURNS_PER_CONNECTION) {
         client.disconnect().await;
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::real::{START_TIMEOUT, ServerProcess};
 
 /// How long a graceful shutdown may take.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(120);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_mins(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// One process of a kind.

@@ -91,8 +91,12 @@ impl PhaseReport {
             shares: Vec::new(),
             failures: Vec::new(),
         };
-        operations.iter().for_each(|operation| report.add(operation, strike));
-        ends.iter().for_each(|end| report.add_end(end));
+        for operation in operations {
+            report.add(operation, strike);
+        }
+        for end in ends {
+            report.add_end(end);
+        }
         report
     }
 
@@ -227,7 +231,7 @@ impl PhaseReport {
             self.refused.to_string(),
             shares.join("/"),
         ];
-        let mut line = aligned(cells);
+        let mut line = aligned(&cells);
         for failure in &self.failures {
             line.push_str("\n    ");
             line.push_str(failure);
@@ -238,7 +242,7 @@ impl PhaseReport {
 
 /// The header of the table.
 pub fn header() -> String {
-    aligned(HEADER.map(str::to_owned))
+    aligned(&HEADER.map(str::to_owned))
 }
 
 const HEADER: [&str; 19] = [
@@ -263,7 +267,7 @@ const HEADER: [&str; 19] = [
     "requests per server",
 ];
 
-fn aligned(cells: [String; 19]) -> String {
+fn aligned(cells: &[String; 19]) -> String {
     let cells = cells.iter().zip(HEADER).enumerate().map(|(index, (cell, head))| {
         let width = if index == 0 { 19 } else { head.len().max(6) };
         if index == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
