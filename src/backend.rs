@@ -172,6 +172,17 @@ impl Backend {
     /// answer either, another endpoint answers, and the budget permits the retry, which it has then paid.
     // threat: silent-backend
     pub(crate) async fn until_worth_leaving(&self, index: usize) {
+        loop {
+            self.until_outdone(index).await;
+            if self.retries.withdraw(Instant::now()) {
+                return;
+            }
+            sleep(SILENCE_POLL_INTERVAL).await;
+        }
+    }
+
+    /// Waits until a probe of endpoint `index` got no answer and another endpoint answers.
+    pub(crate) async fn until_outdone(&self, index: usize) {
         let Some(endpoint) = self.endpoints.get(index) else { return std::future::pending().await };
         loop {
             endpoint.balance().until_silent().await;
@@ -179,7 +190,7 @@ impl Backend {
             let answers = |(other, endpoint): (usize, &Arc<Endpoint>)| {
                 other != index && endpoint.is_trusted() && endpoint.balance().rank(now) == Rank::Preferred
             };
-            if self.endpoints.iter().enumerate().any(answers) && self.retries.withdraw(now) {
+            if self.endpoints.iter().enumerate().any(answers) {
                 return;
             }
             sleep(SILENCE_POLL_INTERVAL).await;

@@ -6,12 +6,15 @@
 //! clients. It fails if the gateway calls an issuer, webhook or API server more often than its rate limits allow, or if
 //! a request of a well-behaved client fails.
 //!
+//! `--replicas` kills, stops and restarts real API servers and gateways under load.
+//!
 //! `--requests` creates many certificate signing requests that stay pending, and measures those of a kubelet.
 //!
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
 //! `cargo bench --bench soak -- --flood --seconds 60`
 //! `cargo bench --bench soak -- --requests 100000`
 //! `cargo bench --bench soak -- --audit --seconds 60`
+//! `cargo bench --bench soak -- --replicas --seconds 1500`
 //! `cargo bench --bench soak -- --flood large-headers --seconds 60`
 //! `cargo bench --bench soak -- --flood impersonations --seconds 80`
 
@@ -31,6 +34,7 @@ mod clients;
 mod count;
 mod flood;
 mod memory;
+mod replicas;
 mod report;
 mod requests;
 mod rounds;
@@ -78,6 +82,9 @@ struct Options {
     /// request.
     #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood", "requests"])]
     audit: bool,
+    /// Tests three real API servers behind two gateways instead, each of which is terminated, killed and stopped in turn.
+    #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood", "requests", "audit"])]
+    replicas: bool,
     /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
@@ -112,6 +119,9 @@ async fn main() -> ExitCode {
     }
     if options.audit {
         return audit::run(options.seconds).await;
+    }
+    if options.replicas {
+        return replicas::run(options.seconds).await;
     }
     let pki = Arc::new(Pki::new());
     let backend = Arc::new(backend::start(&pki).await);

@@ -3,10 +3,12 @@
 
 use std::future::Future;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::{Either, poll_immediate, select};
 use http::{Request, Response};
 use tokio::time::Instant;
 
@@ -16,7 +18,7 @@ use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use super::sharing::SharingClass;
 use crate::backend::Backend;
 use crate::backend::endpoint::Endpoint;
-use crate::http::body::Body;
+use crate::http::body::{Body, ReplayBudget};
 use crate::sync::lock;
 
 /// Bodies of anonymous requests, which are read completely before they are sent, in KiB.
@@ -35,6 +37,8 @@ pub(crate) struct Pools {
     generation: AtomicU64,
     current: Mutex<KnownPools>,
     body_buffers: FairShares<IpAddr>,
+    /// For bodies that may have to be sent again.
+    replays: Arc<ReplayBudget>,
     /// Of this worker thread, so that threads do not share a cache line for it.
     random: Random,
 }
@@ -45,6 +49,7 @@ impl Default for Pools {
             generation: AtomicU64::new(0),
             current: Mutex::default(),
             body_buffers: FairShares::new(BODY_BUFFER_LIMITS),
+            replays: Arc::default(),
             random: Random::default(),
         }
     }
@@ -161,6 +166,11 @@ impl Pools {
         self.body_buffers.acquire(client, weight).await.map_err(|SharesExhausted| SendError::Busy)
     }
 
+    /// The bytes that bodies may keep until their responses begin.
+    pub(crate) fn replay_budget(&self) -> &Arc<ReplayBudget> {
+        &self.replays
+    }
+
     /// Connects for one upgrade.
     pub(crate) async fn connect_for_upgrade(
         &self,
@@ -188,7 +198,19 @@ impl Pools {
         while let Some((index, endpoint)) =
             backend.choose(attempt.load, &attempt.tried, &failed, &self.random)
         {
-            match reserve(self.of(endpoint), endpoint.balance().begin(attempt.load)).await {
+            let mut reserving = pin!(reserve(self.of(endpoint), endpoint.balance().begin(attempt.load)));
+            let reserved = match poll_immediate(reserving.as_mut()).await {
+                Some(reserved) => reserved,
+                // An endpoint that hangs accepts connections, and answers no handshake. Boxed: few requests wait here.
+                None => match select(reserving, Box::pin(backend.until_outdone(index))).await {
+                    Either::Left((reserved, _)) => reserved,
+                    Either::Right(_) => {
+                        failed.push(index);
+                        continue;
+                    }
+                },
+            };
+            match reserved {
                 Err(SendError::Connect(error)) => {
                     tracing::debug!(%error, "endpoint skipped");
                     failed.push(index);

@@ -1,6 +1,8 @@
 //! The body type of the data plane: bytes, or a stream that is forwarded frame by frame without boxing. Guards attached
 //! to a body run when it is dropped, however it ends.
 
+mod replay;
+
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +17,10 @@ use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
+
+pub(crate) use replay::{Replay, ReplayBudget};
+
+use replay::ReplayedBody;
 
 use crate::http::hop_by_hop::strip_hop_by_hop;
 use crate::http::transport::{BodyError, Incoming};
@@ -71,6 +77,8 @@ enum BodyKind {
     Response { source: ResponseSource, deadline: BodyDeadline },
     /// A body that was read in part, or that has trailers.
     Read(Box<BufferedBody>),
+    /// A request body that can be sent again.
+    Replayed(Box<ReplayedBody>),
 }
 
 /// The buffered beginning of a body, and its rest.
@@ -245,6 +253,7 @@ impl HttpBody for Body {
                     Poll::Ready(read.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))
                 }
             },
+            BodyKind::Replayed(body) => body.poll_frame(cx),
             // Trailers are the last frame.
             BodyKind::Request(incoming) => Pin::new(incoming)
                 .poll_frame(cx)
@@ -286,6 +295,7 @@ impl HttpBody for Body {
                 read.data.is_none() && read.trailers.is_none() && is_over
             }
             BodyKind::Request(incoming) => incoming.is_end_stream(),
+            BodyKind::Replayed(body) => body.is_end_stream(),
             BodyKind::Response { source: ResponseSource::Own(stream), .. } => {
                 stream.as_ref().is_some_and(|stream| stream.incoming.is_end_stream())
             }
@@ -301,6 +311,7 @@ impl HttpBody for Body {
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
             ),
             BodyKind::Request(incoming) => incoming.size_hint(),
+            BodyKind::Replayed(body) => body.size_hint(),
             BodyKind::Response { source: ResponseSource::Own(Some(stream)), .. } => {
                 stream.incoming.size_hint()
             }
@@ -421,6 +432,7 @@ impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.kind {
             BodyKind::Bytes(_) => "Body::Bytes",
+            BodyKind::Replayed(_) => "Replayed",
             BodyKind::Read(_) => "Body::Read",
             BodyKind::Request(_) => "Body::Request",
             BodyKind::Response { .. } => "Body::Response",

@@ -155,6 +155,11 @@ impl<'a> ConnectionDriver<'a> {
         if is_idle && !http2 && activity.silent_since().max(since) + DRAIN_SILENCE_TIMEOUT <= now {
             return TimerAction::Close("the client is idle and the server is shutting down");
         }
+        // A client whose watch has just ended watches again on the same connection, and is told to close it then.
+        let lingers_until = activity.silent_since().max(since) + DRAIN_LINGER_TIMEOUT;
+        if is_idle && !http2 && lingers_until > now {
+            return TimerAction::WakeAt(lingers_until);
+        }
         if http2 || is_idle {
             self.http.as_mut().graceful_shutdown();
         }

@@ -32,7 +32,7 @@ use crate::backend::balance::Load;
 use crate::backend::pool::SendError;
 use crate::backend::pools::{Attempt, Pools};
 use crate::backend::sharing::{self, SharingClass};
-use crate::http::body::{Body, BodyEnd, EndGuard};
+use crate::http::body::{Body, BodyEnd, EndGuard, Replay};
 use crate::http::hop_by_hop;
 use crate::http::limits::{MAX_HEADER_LIST_SIZE, header_list_size};
 use crate::http::transport::BodyError;
@@ -216,8 +216,8 @@ fn body_deadline(status: StatusCode, deadline: Option<Instant>) -> Option<Instan
     Some(deadline? + grace)
 }
 
-/// Sends a request. Without a body, it is retried, at another endpoint if there is one, when the backend reports that it
-/// did not process the request. A read is also retried if the connection broke, which the backend may have closed just
+/// Sends a request. It is retried, at another endpoint if there is one, when the backend reports that it did not process
+/// the request, with its body if that is not too long. A read is also retried if the connection broke, which the backend may have closed just
 /// before, or if the endpoint answers no probe either, unless the request has a connection of its own: its large header
 /// may be the cause. A request is retried once per further endpoint, but at least once, within the cluster's budget.
 /// `backend::pools` sends requests again that were not written at all.
@@ -254,14 +254,43 @@ async fn send_with_retry(
             request = again;
         }
     }
-    let failed = Arc::new(AtomicBool::new(false));
-    request.body_mut().set_failure_flag(Arc::clone(&failed));
-    match pools.send_attempt(backend, request, class, &mut attempt).await {
-        // The request body failed, which broke the stream to the backend.
-        Err(SendError::Broken(error) | SendError::NotProcessed(error)) if failed.load(Ordering::Relaxed) => {
-            Err(ForwardError::RequestBody(error.into()))
+    Box::pin(send_with_body(pools, backend, request, class, attempt)).await
+}
+
+/// Sends a request with a body, and again if the backend reports that it did not process it and the whole body is known.
+async fn send_with_body(
+    pools: &Pools,
+    backend: &Backend,
+    request: Box<Request<Body>>,
+    class: SharingClass<'_>,
+    mut attempt: Attempt,
+) -> Result<Response<Body>, ForwardError> {
+    let (head, body) = request.into_parts();
+    let replay = Replay::new(body, pools.replay_budget());
+    let mut retries = backend.endpoints().len().max(2) - 1;
+    let mut next = replay.body().unwrap_or_else(Body::empty);
+    loop {
+        let failed = Arc::new(AtomicBool::new(false));
+        next.set_failure_flag(Arc::clone(&failed));
+        let request = Box::new(Request::from_parts(head.clone(), next));
+        match pools.send_attempt(backend, request, class, &mut attempt).await {
+            // The request body failed, which broke the stream to the backend.
+            Err(SendError::Broken(error) | SendError::NotProcessed(error))
+                if failed.load(Ordering::Relaxed) =>
+            {
+                return Err(ForwardError::RequestBody(error.into()));
+            }
+            Err(error @ SendError::NotProcessed(_)) => {
+                let again = if retries == 0 { None } else { replay.body() };
+                match again {
+                    Some(body) if backend.retries().withdraw(Instant::now()) => next = body,
+                    _ => return Err(error.into()),
+                }
+                retries -= 1;
+                tracing::debug!(%error, "retrying a request with its body");
+            }
+            result => return Ok(result?),
         }
-        result => Ok(result?),
     }
 }
 

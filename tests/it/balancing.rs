@@ -1,15 +1,19 @@
 //! Balancing over the endpoints of a cluster: even load, and endpoints that shut down, hang or die.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use serde_json::json;
 use testkit::self_check;
 use testkit::{FakeBackend, Gateway, H2, Pki, full, in_time, text, until};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::endpoints::{several, trusts};
+use crate::endpoints::{at, several, trusts, trusts_at};
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 
@@ -170,6 +174,73 @@ async fn reads_that_wait_at_a_silent_endpoint_go_to_another_one() {
         }
     })
     .await;
+}
+
+/// A relay to a server. While it is frozen, it accepts connections and carries no byte, like a stopped process.
+async fn freezable(server: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
+    async fn carry(
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+        mut frozen: watch::Receiver<bool>,
+    ) {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = from.read(&mut buffer).await {
+            if frozen.wait_for(|frozen| !*frozen).await.is_err()
+                || to.write_all(&buffer[..length]).await.is_err()
+            {
+                return;
+            }
+        }
+    }
+    let (freeze, frozen) = watch::channel(false);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let frozen = frozen.clone();
+            tokio::spawn(async move {
+                let server = TcpStream::connect(server).await.unwrap();
+                let ((from_client, to_client), (from_server, to_server)) =
+                    (tokio::io::split(client), tokio::io::split(server));
+                tokio::select! {
+                    () = carry(from_client, to_server, frozen.clone()) => {}
+                    () = carry(from_server, to_client, frozen) => {}
+                }
+            });
+        }
+    });
+    (address, freeze)
+}
+
+/// Tunnels need new connections. Nothing of them was sent, so they go elsewhere without a retry, writes included.
+#[tokio::test]
+async fn requests_that_wait_for_a_connection_to_a_silent_endpoint_go_to_another_one() {
+    // The TLS handshake with a stopped process would time out after 10 s.
+    const MAX_WAIT: Duration = Duration::from_secs(8);
+    let pki = Pki::new();
+    let (first, second) = (Server::start(&pki, "first").await, Server::start(&pki, "second").await);
+    let (address, freeze) = freezable(first.backend.address).await;
+    let gateway = at(&pki, &[address, second.backend.address]);
+    trusts_at(&gateway, address, true).await;
+    trusts(&gateway, &second.backend, true).await;
+    second.until_probed(&gateway, "ready").await;
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        clients.push(gateway.http1(None).await);
+    }
+    freeze.send_replace(true);
+    let pending = clients.into_iter().map(|mut client| {
+        tokio::spawn(async move {
+            let request = Request::post("/api/v1/namespaces/n/pods/p/exec").header(TOKEN.0, TOKEN.1);
+            let request = request.header("connection", "Upgrade").header("upgrade", "SPDY/3.1");
+            text(client.send(request.body(full("")).unwrap()).await.unwrap()).await
+        })
+    });
+    for pending in pending.collect::<Vec<_>>() {
+        let answer = tokio::time::timeout(MAX_WAIT, pending).await.expect("no handshake is waited for");
+        assert_eq!(answer.unwrap(), "second");
+    }
+    assert_eq!(first.requests(), 0);
 }
 
 /// Reads are sent again elsewhere; a write that may have been processed is not.

@@ -146,6 +146,38 @@ async fn watches_end_cleanly_while_other_requests_are_in_progress() {
     in_time(ended).await.unwrap();
 }
 
+/// A client whose watch ends watches again on the same connection. It has had no `Connection: close` yet, so a connection
+/// that was closed at that moment would break its next request.
+#[tokio::test]
+async fn a_connection_that_has_just_become_idle_stays_open_for_the_next_request() {
+    let extra = ["--shutdown-grace-period=1h", "--shutdown-watch-termination-grace-period=0s"];
+    let mut setup = DrainedGateway::with(&extra).await;
+    let alice = setup.pki.clients.leaf().cn("alice").issue();
+    let mut clients = Vec::new();
+    for _ in 0..40 {
+        let mut client = setup.gateway.http1(Some(&alice)).await;
+        let response = client.get("/api/v1/pods?watch=true", &[]).await;
+        clients.push((client, response, in_time(setup.watches.recv()).await.unwrap()));
+    }
+    let ended = setup.shut_down();
+    setup.refuses_connections().await;
+    let mut pending = Vec::new();
+    // Idle connections are closed a second after the shutdown began.
+    for (mut client, response, frames) in clients {
+        drop(frames);
+        assert_eq!(text(response).await, "event\n");
+        pending.push(tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            client.send(get("/api", &[])).await.map(|response| response.headers()["connection"] == "close")
+        }));
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    for pending in pending {
+        assert!(in_time(pending).await.unwrap().expect("no request breaks"));
+    }
+    in_time(ended).await.unwrap();
+}
+
 /// A client with an incomplete header does not delay the shutdown either.
 #[tokio::test]
 async fn a_client_that_never_ends_its_header_does_not_delay_the_shutdown() {

@@ -42,7 +42,7 @@ pub(crate) fn several(pki: &Pki, endpoints: &[&FakeBackend]) -> Gateway {
     at(pki, &endpoints.iter().map(|backend| backend.address).collect::<Vec<_>>())
 }
 
-fn at(pki: &Pki, endpoints: &[SocketAddr]) -> Gateway {
+pub(crate) fn at(pki: &Pki, endpoints: &[SocketAddr]) -> Gateway {
     at_with(pki, endpoints, "")
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn trusts(gateway: &Gateway, backend: &FakeBackend, trusted: bo
     trusts_at(gateway, backend.address, trusted).await;
 }
 
-async fn trusts_at(gateway: &Gateway, address: SocketAddr, trusted: bool) {
+pub(crate) async fn trusts_at(gateway: &Gateway, address: SocketAddr, trusted: bool) {
     let value = i32::from(trusted);
     let line = format!("portcullis_endpoint_trusted{{cluster=\"c\",endpoint=\"{address}\"}} {value}");
     gateway.until_counted(&line).await;

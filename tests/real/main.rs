@@ -6,6 +6,7 @@
 //! cargo test --test real -- misconfigured::              servers that do not accept the gateway's headers
 //! cargo test --test real -- openid::                     users of a real OpenID provider
 //! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
+//! cargo test --test real -- replicas::                   several servers and gateways, some of which fail
 //! ```
 //!
 //! The servers are built on first use, see `tests/go/README.md`.
@@ -20,6 +21,7 @@
 mod credential_end;
 mod misconfigured;
 mod openid;
+mod replicas;
 mod servers;
 mod service_account_tokens;
 
@@ -55,7 +57,8 @@ fn main() -> ExitCode {
         (credential_end::trials(&trial_of("credential_end")), absent.clone()),
         (misconfigured::trials(&trial_of("misconfigured")), absent.clone()),
         (openid::trials(&trial_of("openid")), absent.clone().or_else(openid::absent)),
-        (service_account_tokens::trials(&trial_of("service_account_tokens")), absent),
+        (service_account_tokens::trials(&trial_of("service_account_tokens")), absent.clone()),
+        (replicas::trials(&trial_of("replicas")), absent),
     ];
     let mut trials = Vec::new();
     for (group, absent) in groups {

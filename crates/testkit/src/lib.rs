@@ -46,6 +46,7 @@ pub mod paths;
 pub mod pki;
 pub mod random;
 pub mod real;
+pub mod replicas;
 pub mod self_check;
 mod test_pki;
 mod tls;

@@ -11,10 +11,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// Runs `$@` in the background without our pipe, kills it when the pipe closes, and exits with its exit code.
+/// Writes the process id to a file.
 const GUARD: &str = r#"exec 3<&0
 "$@" </dev/null 3<&- &
 server=$!
+echo "$server" >"$PID_FILE"
 ( read -r _ <&3; kill -KILL "$server" 2>/dev/null ) >/dev/null 2>&1 &
 exec 3<&-
 wait "$server""#;
@@ -26,6 +30,7 @@ pub struct ServerProcess {
     child: Child,
     pipe: Option<ChildStdin>,
     log: PathBuf,
+    pid_file: PathBuf,
 }
 
 impl ServerProcess {
@@ -37,12 +42,16 @@ impl ServerProcess {
         arguments: impl IntoIterator<Item = S>,
     ) -> Result<Self, String> {
         let log = dir.join(format!("{name}.log"));
+        let pid_file = dir.join(format!("{name}.pid"));
+        // It may have the number of an earlier process of this name.
+        std::fs::remove_file(&pid_file).ok();
         let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let errors = output.try_clone().map_err(|error| error.to_string())?;
         let mut child = Command::new("/bin/sh")
             .args(["-c", GUARD, name])
             .arg(program)
             .args(arguments)
+            .env("PID_FILE", &pid_file)
             .stdin(Stdio::piped())
             .stdout(output)
             .stderr(errors)
@@ -52,7 +61,24 @@ impl ServerProcess {
             .spawn()
             .map_err(|error| format!("cannot start {name}: {error}"))?;
         let pipe = child.stdin.take();
-        Ok(Self { name: name.to_owned(), child, pipe, log })
+        Ok(Self { name: name.to_owned(), child, pipe, log, pid_file })
+    }
+
+    /// Sends a signal to the server itself.
+    pub fn signal(&self, signal: Signal) -> Result<(), String> {
+        let text = std::fs::read_to_string(&self.pid_file).map_err(|error| error.to_string())?;
+        let id = text.trim().parse().ok().and_then(Pid::from_raw).ok_or("the process id is not known yet")?;
+        kill_process(id, signal).map_err(|error| format!("{}: {error}", self.name))
+    }
+
+    /// Whether the server has ended.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// The path of the log.
+    pub fn log(&self) -> &Path {
+        &self.log
     }
 
     /// An error with the end of the log when the server has ended by itself.

@@ -1,0 +1,335 @@
+//! Several kube-apiservers on one etcd behind several gateways, under a mixed load, while each of them is terminated,
+//! killed and stopped in turn.
+//!
+//! The clients behave as client-go behind a layer-4 load balancer that follows the readiness of the gateways (`balancer`,
+//! `client`). A request has failed if its response has an error status or ends in its middle, or if the connection of a
+//! write breaks. A connection that no gateway accepts is the load balancer's matter: it chooses another gateway. A read
+//! whose connection to the gateway breaks is sent again by the client, as client-go does, and counted apart: only a
+//! gateway that is killed may cause that.
+
+mod balancer;
+mod client;
+mod faults;
+mod load;
+mod member;
+mod record;
+mod report;
+mod tunnels;
+mod watches;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use http_body_util::BodyExt as _;
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::messages::full;
+use crate::pki::{Ca, Issued, Key, KeyKind, pem};
+use crate::real::{Programs, ServerProcess, certificate_kubeconfig, free_ports, start_etcd};
+use crate::tls::{identified, tls_client};
+
+pub use balancer::Balancer;
+pub use faults::{Fault, Phase, Target, Timing};
+pub use load::{Amount, Load, NAMESPACES};
+pub use member::Member;
+pub use record::{Kind, Operation, Outcome, StreamEnd};
+pub use report::{PhaseReport, header};
+
+/// How long a direct request may take on a busy machine.
+const DIRECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The running processes.
+pub struct Replicas {
+    /// The API servers.
+    pub servers: Vec<Member>,
+    /// The gateways.
+    pub gateways: Vec<Member>,
+    /// The addresses of the gateways for readiness probes.
+    health: Vec<SocketAddr>,
+    /// A member of `system:masters`.
+    user: Issued,
+    _kubelet: tunnels::EchoKubelet,
+    _etcd: ServerProcess,
+}
+
+/// The number of processes, and the settings that matter.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// The API servers.
+    pub servers: usize,
+    /// The gateways.
+    pub gateways: usize,
+    /// kube-apiserver's `--goaway-chance`.
+    pub goaway_chance: f64,
+}
+
+impl Replicas {
+    /// Starts all processes with their files and logs in `dir`, and creates the objects that the load needs.
+    pub async fn start(
+        layout: Layout,
+        programs: &Programs,
+        gateway: &Path,
+        dir: &Path,
+    ) -> Result<Self, String> {
+        let files = Files::write(dir, layout.servers);
+        let (etcd_port, etcd) = start_etcd(programs, dir).await?;
+        let serving = files.servers.server(&["127.0.0.1", "localhost"]);
+        let kubelet = tunnels::EchoKubelet::start(&files.clients, &serving, &files.kubelet_clients).await;
+        let mut servers = Vec::new();
+        for index in 0..layout.servers {
+            let [port] = free_ports()?;
+            let flags = files.server_flags(index, port, etcd_port, layout.goaway_chance);
+            let (name, address) = (format!("server-{index}"), SocketAddr::from(([127, 0, 0, 1], port)));
+            let mut server = Member::new(name, address, dir, &programs.kube_apiserver, flags);
+            server.start()?;
+            // One after the other: the first one creates the objects that all need.
+            server.until("ready", async || server_is_ready(address, &files.user).await).await?;
+            servers.push(server);
+        }
+        let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.address).collect();
+        create_objects(addresses[0], &files.user, kubelet.port).await?;
+        let (mut gateways, mut health) = (Vec::new(), Vec::new());
+        for index in 0..layout.gateways {
+            let [port, metrics] = free_ports()?;
+            let config = files.gateway_config(index, port, metrics, &addresses);
+            let flags = vec!["serve".to_owned(), format!("--config={}", config.display())];
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            let probe = SocketAddr::from(([127, 0, 0, 1], metrics));
+            let mut member = Member::new(format!("gateway-{index}"), address, dir, gateway, flags);
+            member.start()?;
+            member.until("ready", async || balancer::is_ready(probe).await).await?;
+            gateways.push(member);
+            health.push(probe);
+        }
+        Ok(Self { servers, gateways, health, user: files.user, _kubelet: kubelet, _etcd: etcd })
+    }
+
+    /// A load balancer over the gateways.
+    pub fn balancer(&self) -> Arc<Balancer> {
+        let targets = self.gateways.iter().map(|gateway| gateway.address).zip(self.health.iter().copied());
+        Arc::new(Balancer::start(&targets.collect::<Vec<_>>(), &self.user))
+    }
+
+    /// The short requests for objects of the load that each API server has answered since its start.
+    pub async fn requests(&self) -> Vec<u64> {
+        let mut counts = Vec::new();
+        for server in &self.servers {
+            let answer = direct(server.address, &self.user, "GET", "/metrics", None).await;
+            counts.push(answer.map(|(_, text)| short_requests(&text)).unwrap_or_default());
+        }
+        counts
+    }
+
+    async fn until_server_ready(&mut self, index: usize) -> Result<(), String> {
+        let (server, user) = (&mut self.servers[index], &self.user);
+        let address = server.address;
+        server.until("ready", async || server_is_ready(address, user).await).await
+    }
+
+    async fn until_gateway_ready(&mut self, index: usize) -> Result<(), String> {
+        let health = self.health[index];
+        self.gateways[index].until("ready", async || balancer::is_ready(health).await).await
+    }
+}
+
+/// Sums the requests of the load: neither watches nor `exec`.
+fn short_requests(metrics: &str) -> u64 {
+    let is_counted = |line: &&str| {
+        line.starts_with("apiserver_request_total{")
+            && (line.contains(r#"resource="configmaps""#) || line.contains(r#"resource="namespaces""#))
+            && !line.contains(r#"verb="WATCH""#)
+    };
+    let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+    metrics.lines().filter(is_counted).filter_map(value).map(|value| value as u64).sum()
+}
+
+async fn server_is_ready(address: SocketAddr, user: &Issued) -> bool {
+    matches!(direct(address, user, "GET", "/readyz", None).await, Ok((StatusCode::OK, _)))
+}
+
+/// A request to an API server, beside the gateways.
+async fn direct(
+    address: SocketAddr,
+    user: &Issued,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<(StatusCode, String), String> {
+    let sending = async {
+        let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+        let mut config = identified(tls_client(rustls::DEFAULT_VERSIONS), Some(user));
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+        let stream = TokioIo::new(stream.map_err(|error| error.to_string())?);
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(stream).await.map_err(|error| error.to_string())?;
+        tokio::spawn(connection);
+        let mut request = http::Request::builder().method(method).uri(path).header("host", "localhost");
+        if method == "PATCH" {
+            request = request.header("content-type", "application/merge-patch+json");
+        } else if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        let text = body.map(ToString::to_string).unwrap_or_default();
+        let response = sender
+            .send_request(request.body(full(text)).unwrap())
+            .await
+            .map_err(|error| error.to_string())?;
+        let code = response.status();
+        let body = response.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
+        Ok((code, String::from_utf8_lossy(&body).into_owned()))
+    };
+    timeout(DIRECT_TIMEOUT, sending).await.unwrap_or_else(|_| Err("no answer in time".to_owned()))
+}
+
+/// Creates the namespaces of the load, and the Pod of the tunnels.
+async fn create_objects(server: SocketAddr, user: &Issued, kubelet_port: u16) -> Result<(), String> {
+    let mut objects = Vec::new();
+    for number in 0..NAMESPACES {
+        let name = format!("load-{number}");
+        objects.push(("/api/v1/namespaces".to_owned(), json!({"metadata": {"name": name}})));
+    }
+    objects.push((
+        "/api/v1/namespaces/load-0/serviceaccounts".to_owned(),
+        json!({"metadata": {"name": "default"}}),
+    ));
+    objects.push(("/api/v1/nodes".to_owned(), json!({"metadata": {"name": "node"}})));
+    let containers = json!([{"name": "main", "image": "example.com/none"}]);
+    objects.push((
+        "/api/v1/namespaces/load-0/pods".to_owned(),
+        json!({"metadata": {"name": "tunnelled"}, "spec": {
+            "nodeName": "node", "containers": containers, "automountServiceAccountToken": false}}),
+    ));
+    for (path, object) in objects {
+        let (code, answer) = direct(server, user, "POST", &path, Some(&object)).await?;
+        if code != StatusCode::CREATED {
+            return Err(format!("{path}: {code} {answer}"));
+        }
+    }
+    let status = json!({"status": {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }});
+    let (code, answer) = direct(server, user, "PATCH", "/api/v1/nodes/node/status", Some(&status)).await?;
+    if code == StatusCode::OK { Ok(()) } else { Err(format!("the Node: {code} {answer}")) }
+}
+
+/// The certificates and files that the processes read.
+struct Files {
+    dir: PathBuf,
+    servers: Ca,
+    clients: Ca,
+    user: Issued,
+    /// The certificate with which each API server connects to kubelets.
+    kubelet_clients: Vec<Issued>,
+}
+
+impl Files {
+    fn write(dir: &Path, server_count: usize) -> Self {
+        let [servers, clients, front] = ["servers", "clients", "front"].map(Ca::new);
+        let serving = servers.server(&["127.0.0.1", "localhost"]);
+        let gateway = front.leaf().cn("front-proxy").issue();
+        let accounts = Key::generate(KeyKind::P256);
+        let mut contents = vec![
+            ("servers-ca.crt".to_owned(), servers.cert_pem()),
+            ("clients-ca.crt".to_owned(), clients.cert_pem()),
+            ("front-ca.crt".to_owned(), front.cert_pem()),
+            ("server.crt".to_owned(), serving.cert_pem()),
+            ("server.key".to_owned(), serving.key_pem()),
+            ("front.crt".to_owned(), gateway.cert_pem()),
+            ("front.key".to_owned(), gateway.key_pem()),
+            ("sa.key".to_owned(), accounts.pem()),
+            ("sa.pub".to_owned(), pem("PUBLIC KEY", &accounts.spki())),
+        ];
+        let issue = |index| clients.leaf().cn(&format!("server-{index}")).issue();
+        let kubelet_clients: Vec<Issued> = (0..server_count).map(issue).collect();
+        for (index, issued) in kubelet_clients.iter().enumerate() {
+            contents.push((format!("kubelet-{index}.crt"), issued.cert_pem()));
+            contents.push((format!("kubelet-{index}.key"), issued.key_pem()));
+        }
+        for (name, content) in contents {
+            std::fs::write(dir.join(name), content).unwrap();
+        }
+        let user = clients.leaf().cn("alice").org("system:masters").issue();
+        Self { dir: dir.to_owned(), servers, clients, user, kubelet_clients }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    fn server_flags(&self, index: usize, port: u16, etcd_port: u16, goaway_chance: f64) -> Vec<String> {
+        vec![
+            format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
+            format!("--secure-port={port}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--cert-dir={}", self.path(&format!("server-{index}"))),
+            format!("--tls-cert-file={}", self.path("server.crt")),
+            format!("--tls-private-key-file={}", self.path("server.key")),
+            format!("--client-ca-file={}", self.path("clients-ca.crt")),
+            format!("--kubelet-client-certificate={}", self.path(&format!("kubelet-{index}.crt"))),
+            format!("--kubelet-client-key={}", self.path(&format!("kubelet-{index}.key"))),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+            "--authorization-mode=RBAC".to_owned(),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-signing-key-file={}", self.path("sa.key")),
+            format!("--service-account-key-file={}", self.path("sa.pub")),
+            // The addresses are those of one machine.
+            "--endpoint-reconciler-type=none".to_owned(),
+            // As in production: the gateways see that it shuts down before it stops.
+            "--shutdown-delay-duration=5s".to_owned(),
+            // By default it waits for its request timeout, a minute, if watches are open.
+            "--shutdown-watch-termination-grace-period=5s".to_owned(),
+            format!("--goaway-chance={goaway_chance}"),
+            format!("--requestheader-client-ca-file={}", self.path("front-ca.crt")),
+            "--requestheader-allowed-names=front-proxy".to_owned(),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+        ]
+    }
+
+    fn gateway_config(&self, index: usize, port: u16, metrics: u16, servers: &[SocketAddr]) -> PathBuf {
+        let kubeconfig = certificate_kubeconfig(servers[0], &self.dir.join("servers-ca.crt"), "front");
+        std::fs::write(self.dir.join("backend.kubeconfig"), kubeconfig).unwrap();
+        let endpoints: Vec<String> = servers.iter().map(|address| format!("https://{address}")).collect();
+        let config = json!({
+            "apiVersion": "portcullis.dev/v1alpha1",
+            "kind": "GatewayConfiguration",
+            "serving": {
+                "bindAddress": "127.0.0.1", "securePort": port,
+                "tlsCertFile": "server.crt", "tlsPrivateKeyFile": "server.key",
+            },
+            "operation": {
+                "metricsBindAddress": format!("127.0.0.1:{metrics}"), "workers": 1,
+                // As in front of a Service.
+                "shutdownDelayDuration": "5s", "shutdownGracePeriod": "6s",
+                "shutdownWatchTerminationGracePeriod": "5s",
+                "loggingFormat": "json",
+            },
+            "authentication": {"clientCAFile": "clients-ca.crt"},
+            "clusters": [{
+                "name": "c", "kubeconfig": "backend.kubeconfig", "endpoints": endpoints,
+                "requestheaderUsernameHeaders": ["X-Remote-User"],
+                "requestheaderUIDHeaders": ["X-Remote-Uid"],
+                "requestheaderGroupHeaders": ["X-Remote-Group"],
+                "requestheaderExtraHeadersPrefix": ["X-Remote-Extra-"],
+            }],
+        });
+        let path = self.dir.join(format!("gateway-{index}.yaml"));
+        std::fs::write(&path, config.to_string()).unwrap();
+        path
+    }
+}
