@@ -114,6 +114,7 @@ impl Gateway {
         // A task does this after each reload; a request may come first.
         self.pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
         let mut received = Received::accept(request)?;
+        self.live.gateway_id.check(received.request().headers())?;
         refuse_while_draining(snapshot, connection, &received)?;
         let route = self.route(snapshot, connection, log, &mut received)?;
         // From here on no credential is in the request, so none can be forwarded.
@@ -135,7 +136,8 @@ impl Gateway {
             return Ok(respond::with_common_headers(response, log.audit_id()));
         }
         let post_process = PostProcess::of(&authorized);
-        let mut context = ForwardContext::new(connection.address.clone(), client, log.audit_id());
+        let gateway_id = self.live.gateway_id.clone();
+        let mut context = ForwardContext::new(connection.address.clone(), client, log.audit_id(), gateway_id);
         context.audited = log.audited().cloned();
         context.credential = credential;
         context.place = log.place();

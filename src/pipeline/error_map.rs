@@ -11,7 +11,8 @@ use crate::authz::impersonation::{BadImpersonation, ImpersonationError};
 use crate::authz::{AccessRefusal, ReviewError};
 use crate::backend::pool::SendError;
 use crate::cluster::router::RouteError;
-use crate::http::status::{Reason, Status};
+use crate::http::loop_detection::ForwardingLoop;
+use crate::http::status::{NO_USABLE_BACKEND, Reason, Status};
 use crate::limits::LimitExceeded;
 use crate::pipeline::forward::{ForwardError, PrepareError};
 use crate::request::credentials::UnknownImpersonateHeader;
@@ -27,6 +28,8 @@ const RETRY_AFTER_SECONDS: u32 = 1;
 pub(super) enum Refusal {
     #[error(transparent)]
     Malformed(#[from] MalformedRequest),
+    #[error(transparent)]
+    Loop(#[from] ForwardingLoop),
     #[error(transparent)]
     RouteError(#[from] RouteError),
     #[error("no RequestInfo: {}", .0.message)]
@@ -90,6 +93,7 @@ impl Refusal {
                 return malformed_response(MalformedRequest::HeaderTooLarge);
             }
             Self::NotAdmitted(status) => return RefusalResponse::Denial(status),
+            Self::Loop(forwarding_loop) => Status::loop_detected(forwarding_loop.to_string()),
             Self::RouteError(RouteError::Misdirected) => Status::misdirected(),
             Self::RouteError(RouteError::NotFound) => Status::not_found(),
             Self::RequestInfo(status)
@@ -192,9 +196,7 @@ fn unanswered_status(error: &ReviewError) -> Status {
 fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
     let unavailable = |message| Status::service_unavailable(message, Some(RETRY_AFTER_SECONDS));
     match error {
-        ForwardError::Send(SendError::NotTrusted) => unavailable(
-            "no usable backend: the API server has not passed the identity self-check; try again later",
-        ),
+        ForwardError::Send(SendError::NotTrusted) => unavailable(NO_USABLE_BACKEND),
         ForwardError::Send(SendError::Connect(_) | SendError::Silent) => {
             unavailable("the API server behind this gateway is unreachable, try again later")
         }

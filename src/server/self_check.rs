@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use pace::{CheckSchedule, spread, stagger};
-use verdict::{AcceptedIdentity, CertificateFinding, SelfCheckFailure, evaluate};
+use verdict::{AcceptedIdentity, CertificateFinding, SelfCheckFailure, evaluate, is_unavailable_gateway};
 
 use crate::backend::Backend;
 use crate::backend::endpoint::{Endpoint, TrustVersion};
@@ -88,7 +88,7 @@ impl SelfCheck {
                 cluster: cluster.clone(),
                 backend: Arc::clone(backend),
                 endpoint: Arc::clone(endpoint),
-                client: ProbeClient::new(Arc::clone(backend), endpoint),
+                client: ProbeClient::new(Arc::clone(backend), endpoint, &self.live.gateway_id),
                 live: Arc::clone(&self.live),
                 metrics: Arc::clone(&self.metrics),
                 last_log: Mutex::default(),
@@ -234,6 +234,10 @@ impl EndpointCheck {
                 )),
             },
             Some(Err(failure)) => CheckOutcome::Failed(failure),
+            None if is_unavailable_gateway(&body) => CheckOutcome::Inconclusive(format!(
+                "the self-check got HTTP status {status} of a gateway that has no usable backend itself. Fix, if that \
+                 persists: configure the API servers as its endpoints, and not a gateway that has this one as its backend"
+            )),
             None => CheckOutcome::Inconclusive(format!("the self-check got HTTP status {status}")),
         }
     }

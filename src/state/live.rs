@@ -7,6 +7,7 @@ use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
 use crate::config::cluster_files::RefusedCluster;
+use crate::http::loop_detection::GatewayId;
 use crate::sync::lock;
 
 /// The snapshot in force, and the signals between its users and the reloader that replaces it.
@@ -19,6 +20,8 @@ pub(crate) struct Live {
     credential_refused: Notify,
     /// The clusters whose own configuration is refused.
     refused: Mutex<Arc<[RefusedCluster]>>,
+    /// Names this process in the requests that it sends to backends.
+    pub(crate) gateway_id: GatewayId,
 }
 
 impl Live {
@@ -33,6 +36,7 @@ impl Live {
             reload,
             credential_refused: Notify::new(),
             refused: Mutex::default(),
+            gateway_id: GatewayId::default(),
         })
     }
 

@@ -44,6 +44,7 @@ mod early_answers;
 mod endpoints;
 mod explain;
 mod failures;
+mod forwarding_loops;
 mod fuzz_fixtures;
 mod gateway;
 mod hardening;

@@ -24,6 +24,7 @@ use super::*;
 use crate::backend::probe::ProbeClient;
 use crate::backend::settings::{self, HostPort, TrustedRoots};
 use crate::http::https_client::testing::{H1, H2, serving};
+use crate::http::loop_detection::GatewayId;
 
 /// How an API server treats its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,7 +224,8 @@ async fn every_self_check_of_a_silent_api_server_ends() {
     for alpn in [H1, H2] {
         for server in [SilentServer::Tcp, SilentServer::Tls, SilentServer::Http, SilentServer::Head] {
             let (backend, task) = server.start(alpn).await;
-            let probe = ProbeClient::new(Arc::clone(&backend), &backend.endpoints()[0]);
+            let probe =
+                ProbeClient::new(Arc::clone(&backend), &backend.endpoints()[0], &GatewayId::default());
             if server.answers_first() {
                 probe.send(None, "/x", None).await.unwrap();
             }

@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Probes the endpoint of a check, and exports its state as metrics. Never returns.
 pub(super) async fn run(check: &EndpointCheck) {
     // Its connections are its own, so that a probe that waits delays no self-check.
-    let client = ProbeClient::new(check.backend.clone(), &check.endpoint);
+    let client = ProbeClient::new(check.backend.clone(), &check.endpoint, &check.live.gateway_id);
     let portcullis = UserInfo::portcullis();
     let user = (check.backend.identity() == IdentityMode::RequestHeader).then_some(&portcullis);
     let is_probed = check.backend.endpoints().len() > 1;
