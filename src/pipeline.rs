@@ -87,7 +87,10 @@ impl RequestHandler for Gateway {
         let request = Box::new(request);
         async move {
             // One snapshot for the whole request, released before the response body streams.
+            let endpoints_version = gateway.live.endpoints_version();
             let snapshot = gateway.live.snapshot();
+            // A task does this after each change; a request may come first.
+            gateway.pools.retain_endpoints(endpoints_version, snapshot.endpoints());
             let handling = gateway.respond(&snapshot, &connection, &mut log, request);
             let result = AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|_| {
                 gateway.metrics.panics.inc();
@@ -111,8 +114,6 @@ impl Gateway {
         log: &mut AccessLog,
         request: Box<Request<Incoming>>,
     ) -> Result<Response<Body>, Refusal> {
-        // A task does this after each reload; a request may come first.
-        self.pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
         let mut received = Received::accept(request)?;
         self.live.gateway_id.check(received.request().headers())?;
         refuse_while_draining(snapshot, connection, &received)?;

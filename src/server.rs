@@ -3,6 +3,7 @@
 mod admin;
 pub(crate) mod cluster_status;
 mod controllers;
+mod endpoint_discovery;
 mod management;
 pub(crate) mod self_check;
 mod shutdown;
@@ -23,6 +24,7 @@ use tracing::{error, info, warn};
 
 use admin::AdminServer;
 use controllers::ControllerRunner;
+use endpoint_discovery::DiscoveryRunner;
 use management::{ManagementWatch, SecretReader};
 use self_check::SelfCheck;
 pub(crate) use shutdown::ForceShutdown;
@@ -298,8 +300,6 @@ impl ProcessState {
 
     fn start_worker(&self, index: usize) -> io::Result<Worker> {
         let pools = Arc::new(Pools::default());
-        let snapshot = self.live.snapshot();
-        pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
         let gateway = Gateway {
             live: Arc::clone(&self.live),
             pools: Arc::clone(&pools),
@@ -317,11 +317,12 @@ impl ProcessState {
             }
         };
         let forget_removed_endpoints = {
-            let (live, mut generations) = (Arc::clone(&self.live), self.live.subscribe());
+            let (live, mut versions) = (Arc::clone(&self.live), self.live.subscribe_endpoints());
+            versions.mark_changed();
             async move {
-                while generations.changed().await.is_ok() {
-                    let snapshot = live.snapshot();
-                    pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
+                while versions.changed().await.is_ok() {
+                    let version = *versions.borrow_and_update();
+                    pools.retain_endpoints(version, live.snapshot().endpoints());
                 }
             }
         };
@@ -333,6 +334,7 @@ impl ProcessState {
     /// Starts the thread that runs the reloader and the self-check.
     fn start_control(&self, reloader: Reloader) -> io::Result<JoinHandle<()>> {
         let self_check = SelfCheck::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
+        let discovery = DiscoveryRunner::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
         let Self { live, clock, .. } = self.clone();
         let management =
@@ -347,6 +349,7 @@ impl ProcessState {
             tokio::select! {
                 () = supervisor.run("reload", || reloader.run()) => {}
                 () = supervisor.run("self-check", || self_check.run()) => {}
+                () = supervisor.run("endpoint discovery", || discovery.run()) => {}
                 () = supervisor.run("management cluster", || management.run()) => {}
                 () = aborted(phase) => {}
             }

@@ -104,6 +104,15 @@ impl Balance {
         self.count(load).load(Ordering::Relaxed)
     }
 
+    /// Counts a request from now on, unless `limit` are in progress.
+    // threat: endpoint-flood
+    pub(crate) fn begin_within(self: &Arc<Self>, load: Load, limit: usize) -> Option<LoadTicket> {
+        let before = self.count(load).fetch_add(1, Ordering::Relaxed);
+        let ticket = LoadTicket { balance: Arc::clone(self), load };
+        // Dropping the ticket takes the count back.
+        (before < limit).then_some(ticket)
+    }
+
     /// Counts a request from now on.
     pub(crate) fn begin(self: &Arc<Self>, load: Load) -> LoadTicket {
         self.count(load).fetch_add(1, Ordering::Relaxed);

@@ -73,6 +73,9 @@ pub(crate) enum SendError {
     /// Too many requests that need a connection of their own are in progress.
     #[error("too many requests that need a connection of their own are in progress")]
     Busy,
+    /// Every usable endpoint has as many requests in progress as it may have.
+    #[error("every usable endpoint has the most requests in progress that the gateway sends to one")]
+    Overloaded,
     /// The backend stated that it did not process the request.
     #[error("the backend did not process the request: {0}")]
     NotProcessed(#[source] TransportError),

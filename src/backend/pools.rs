@@ -14,8 +14,8 @@ use super::balance::{EjectionCause, Load, LoadTicket, Random};
 use super::pool::{Pool, SendError, SendOutcome, UpgradeConnection};
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use super::sharing::SharingClass;
-use crate::backend::Backend;
 use crate::backend::endpoint::Endpoint;
+use crate::backend::{Backend, contains};
 use crate::http::body::Body;
 use crate::sync::lock;
 
@@ -31,8 +31,8 @@ const BODY_BUFFER_LIMITS: ShareLimits = ShareLimits {
 /// A pool for each endpoint in use.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    /// The generation of `current`, to be read without its lock.
-    generation: AtomicU64,
+    /// The version of `current`, to be read without its lock.
+    version: AtomicU64,
     current: Mutex<KnownPools>,
     body_buffers: FairShares<IpAddr>,
     /// Of this worker thread, so that threads do not share a cache line for it.
@@ -42,7 +42,7 @@ pub(crate) struct Pools {
 impl Default for Pools {
     fn default() -> Self {
         Self {
-            generation: AtomicU64::new(0),
+            version: AtomicU64::new(0),
             current: Mutex::default(),
             body_buffers: FairShares::new(BODY_BUFFER_LIMITS),
             random: Random::default(),
@@ -52,33 +52,29 @@ impl Default for Pools {
 
 #[derive(Debug, Default)]
 struct KnownPools {
-    generation: u64,
-    /// The endpoints of that generation.
+    version: u64,
+    /// The endpoints of that version.
     endpoints: Vec<Arc<Endpoint>>,
     pools: Vec<Arc<Pool>>,
 }
 
 impl Pools {
-    /// Drops, once per generation of the configuration, the pools of endpoints that are no longer in it. Open streams
-    /// continue to their end. Costs one load when the generation is known.
-    pub(crate) fn retain_endpoints<'a>(
-        &self,
-        generation: u64,
-        endpoints: impl Iterator<Item = &'a Arc<Endpoint>>,
-    ) {
-        if generation <= self.generation.load(Ordering::Acquire) {
+    /// Drops, once per version of the endpoints in force, the pools of those that are no longer among them. Open streams
+    /// continue to their end. Costs one load when the version is known.
+    pub(crate) fn retain_endpoints(&self, version: u64, endpoints: impl Iterator<Item = Arc<Endpoint>>) {
+        if version <= self.version.load(Ordering::Acquire) {
             return;
         }
         let mut known = lock(&self.current);
-        // Never back to an older generation.
-        if generation <= known.generation {
+        // Never back to an older version.
+        if version <= known.version {
             return;
         }
         let KnownPools { endpoints: current, pools, .. } = &mut *known;
-        *current = endpoints.map(Arc::clone).collect();
+        *current = endpoints.collect();
         pools.retain(|pool| contains(current, pool.endpoint()));
-        known.generation = generation;
-        self.generation.store(generation, Ordering::Release);
+        known.version = version;
+        self.version.store(version, Ordering::Release);
     }
 
     fn of(&self, endpoint: &Arc<Endpoint>) -> Arc<Pool> {
@@ -87,15 +83,15 @@ impl Pools {
             return Arc::clone(pool);
         }
         let pool = Pool::new(Arc::clone(endpoint));
-        // A request of an older generation gets a pool that is not kept: no later request would use its connections.
+        // A request to an endpoint that was removed gets a pool that is not kept: no later request would use its connections.
         if contains(&known.endpoints, endpoint) {
             known.pools.push(Arc::clone(&pool));
         }
         pool
     }
 
-    /// Sends a request. Tries another connection if nothing of the request was written; a request of which a part was
-    /// written is for the caller to retry.
+    /// Sends a request of the gateway itself. Tries another connection if nothing of the request was written; a request of
+    /// which a part was written is for the caller to retry.
     pub(crate) async fn send(
         &self,
         backend: &Backend,
@@ -103,10 +99,11 @@ impl Pools {
         class: SharingClass<'_>,
     ) -> Result<Response<Body>, SendError> {
         let load = if class == SharingClass::Long { Load::Long } else { Load::Short };
-        self.send_attempt(backend, request, class, &mut Attempt::new(load)).await
+        let mut attempt = Attempt { is_gateways_own: true, ..Attempt::new(load) };
+        self.send_attempt(backend, request, class, &mut attempt).await
     }
 
-    /// The same. After a failure, `attempt` names the endpoint, so that the next attempt prefers another one.
+    /// Sends a request of a client. After a failure, `attempt` names the endpoint, so that the next attempt prefers another one.
     pub(crate) async fn send_attempt(
         &self,
         backend: &Backend,
@@ -116,24 +113,23 @@ impl Pools {
     ) -> Result<Response<Body>, SendError> {
         let mut attempts_left: Option<usize> = None;
         loop {
-            let (index, ticket, (pool, connection)) = self
+            let (pool, connection, ticket) = self
                 .first_reachable(backend, attempt, |pool, ticket| async move {
                     let connection = pool.reserve(class).await?;
-                    Ok((ticket, (pool, connection)))
+                    Ok((pool, connection, ticket))
                 })
-                .await
-                .map(|(index, (ticket, reserved))| (index, ticket, reserved))?;
+                .await?;
             let sending = pool.send(connection, request, ticket);
             let sent = if attempt.leaves_silence && backend.endpoints().len() > 1 {
                 tokio::select! {
                     biased;
                     sent = sending => sent,
-                    () = backend.until_worth_leaving(index) => Err(SendError::Silent),
+                    () = backend.until_worth_leaving(pool.endpoint()) => Err(SendError::Silent),
                 }
             } else {
                 sending.await
             };
-            attempt.record(index, pool.endpoint(), class, sent.as_ref().err());
+            attempt.record(pool.endpoint(), class, sent.as_ref().err());
             let (unsent, error) = match sent? {
                 SendOutcome::Response(response) => {
                     pool.endpoint().balance().note_answer();
@@ -169,33 +165,41 @@ impl Pools {
     ) -> Result<UpgradeConnection, SendError> {
         let attempt = Attempt::new(Load::Long);
         let connect = |pool: Arc<Pool>, ticket| async move { pool.connect_for_upgrade(class, ticket).await };
-        Ok(self.first_reachable(backend, &attempt, connect).await?.1)
+        self.first_reachable(backend, &attempt, connect).await
     }
 
-    /// Calls `reserve` with the pools of trusted endpoints, the best first, until one can be connected to. Returns its
-    /// index, too. Nothing was sent to the others, so these attempts cost no retry.
+    /// Calls `reserve` with the pools of trusted endpoints, the best first, until one can be connected to. Leaves out those
+    /// with as many requests as they may have. Nothing was sent to the others, so these attempts cost no retry.
     async fn first_reachable<T, F>(
         &self,
         backend: &Backend,
         attempt: &Attempt,
         reserve: impl Fn(Arc<Pool>, LoadTicket) -> F,
-    ) -> Result<(usize, T), SendError>
+    ) -> Result<T, SendError>
     where
         F: Future<Output = Result<T, SendError>>,
     {
         let mut failed = Vec::new();
         let mut last_error = None;
-        while let Some((index, endpoint)) =
-            backend.choose(attempt.load, &attempt.tried, &failed, &self.random)
-        {
-            match reserve(self.of(endpoint), endpoint.balance().begin(attempt.load)).await {
+        let mut is_full = false;
+        while let Some(endpoint) = backend.choose(attempt.load, &attempt.tried, &failed, &self.random) {
+            let limit = if attempt.is_gateways_own { usize::MAX } else { backend.max_load(attempt.load) };
+            let Some(ticket) = endpoint.balance().begin_within(attempt.load, limit) else {
+                is_full = true;
+                failed.push(endpoint);
+                continue;
+            };
+            match reserve(self.of(&endpoint), ticket).await {
                 Err(SendError::Connect(error)) => {
                     tracing::debug!(%error, "endpoint skipped");
-                    failed.push(index);
+                    failed.push(endpoint);
                     last_error = Some(error);
                 }
-                outcome => return outcome.map(|reserved| (index, reserved)),
+                outcome => return outcome,
             }
+        }
+        if is_full {
+            return Err(SendError::Overloaded);
         }
         // A connection error tells the operator more than "not trusted".
         let known = || backend.endpoints().iter().find_map(|endpoint| endpoint.last_error());
@@ -207,37 +211,29 @@ impl Pools {
 #[derive(Debug)]
 pub(crate) struct Attempt {
     load: Load,
+    /// Whether it is a request of the gateway itself, which no flood of clients may keep away.
+    is_gateways_own: bool,
     /// Whether the request can be sent again while it waits for a response.
     pub(crate) leaves_silence: bool,
     /// The endpoints at which it has failed.
-    tried: Vec<usize>,
+    tried: Vec<Arc<Endpoint>>,
 }
 
 impl Attempt {
     /// The first attempt.
     pub(crate) fn new(load: Load) -> Self {
-        Self { load, leaves_silence: false, tried: Vec::new() }
+        Self { load, is_gateways_own: false, leaves_silence: false, tried: Vec::new() }
     }
 
-    /// Records a failure at endpoint `index`.
-    fn record(
-        &mut self,
-        index: usize,
-        endpoint: &Endpoint,
-        class: SharingClass<'_>,
-        error: Option<&SendError>,
-    ) {
+    /// Records a failure at an endpoint.
+    fn record(&mut self, endpoint: &Arc<Endpoint>, class: SharingClass<'_>, error: Option<&SendError>) {
         let Some(error) = error else { return };
-        self.tried.push(index);
+        self.tried.push(Arc::clone(endpoint));
         // Pods and aggregated API servers could break connections at will, and so eject every endpoint.
         if matches!(error, SendError::Broken(_)) && class.is_answered_by_backend() {
             endpoint.balance().note_failure(EjectionCause::Broken, Instant::now());
         }
     }
-}
-
-fn contains(endpoints: &[Arc<Endpoint>], endpoint: &Arc<Endpoint>) -> bool {
-    endpoints.iter().any(|one| Arc::ptr_eq(one, endpoint))
 }
 
 #[cfg(test)]
@@ -250,13 +246,13 @@ mod tests {
         let (before, after) = (backend(), backend());
         let endpoint = &before.endpoints()[0];
         let pools = Pools::default();
-        pools.retain_endpoints(1, before.endpoints().iter());
+        pools.retain_endpoints(1, before.endpoints().iter().cloned());
         let kept = pools.of(endpoint);
         assert!(Arc::ptr_eq(&kept, &pools.of(endpoint)), "requests share it");
-        pools.retain_endpoints(2, after.endpoints().iter());
+        pools.retain_endpoints(2, after.endpoints().iter().cloned());
         // A request of the generation before.
         assert!(!Arc::ptr_eq(&kept, &pools.of(endpoint)));
-        pools.retain_endpoints(1, before.endpoints().iter());
+        pools.retain_endpoints(1, before.endpoints().iter().cloned());
         assert!(pools.current.lock().unwrap().pools.is_empty());
     }
 }

@@ -203,6 +203,9 @@ fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
         ForwardError::Send(SendError::NotProcessed(_)) => {
             unavailable("the API server behind this gateway did not process the request, try again later")
         }
+        ForwardError::Send(SendError::Overloaded) => unavailable(
+            "the API servers behind this gateway have too many requests in progress, try again later",
+        ),
         ForwardError::Send(SendError::Busy) => Status::too_many_requests(RETRY_AFTER_SECONDS),
         ForwardError::Send(SendError::Broken(_))
         | ForwardError::RefusedIdentity
@@ -224,6 +227,7 @@ impl ForwardError {
             Self::Send(SendError::NotProcessed(_)) => Some("not_processed"),
             Self::Send(SendError::Broken(_)) | Self::Answer(_) => Some("broken"),
             Self::Send(SendError::Silent) => Some("silent"),
+            Self::Send(SendError::Overloaded) => Some("overloaded"),
             Self::Timeout => Some("timeout"),
             Self::RefusedIdentity => Some("refused_identity"),
             Self::UnaskedSwitch => Some("unrequested_switch"),

@@ -16,6 +16,8 @@ pub(crate) struct Live {
     snapshot: ArcSwap<Snapshot>,
     /// The generation in force.
     generation: watch::Sender<u64>,
+    /// Grows with each change of the endpoints: of their lists, and of the snapshot.
+    endpoints_version: watch::Sender<u64>,
     reload: Arc<Notify>,
     credential_refused: Notify,
     /// The clusters whose own configuration is refused.
@@ -29,10 +31,12 @@ impl Live {
     pub(crate) fn new(snapshot: Snapshot, reload: Arc<Notify>) -> Arc<Self> {
         snapshot.apply_shared();
         let (generation, _) = watch::channel(snapshot.generation);
+        let (endpoints_version, _) = watch::channel(1);
         let snapshot = ArcSwap::from_pointee(snapshot);
         Arc::new(Self {
             snapshot,
             generation,
+            endpoints_version,
             reload,
             credential_refused: Notify::new(),
             refused: Mutex::default(),
@@ -56,6 +60,22 @@ impl Live {
         self.snapshot.store(next);
         self.peek().apply_shared();
         self.generation.send_replace(generation);
+        self.note_endpoints_changed();
+    }
+
+    /// Notifies that a list of endpoints has changed.
+    pub(crate) fn note_endpoints_changed(&self) {
+        self.endpoints_version.send_modify(|version| *version += 1);
+    }
+
+    /// The version of the endpoints. To be read before the snapshot, so that the next version is not missed.
+    pub(crate) fn endpoints_version(&self) -> u64 {
+        *self.endpoints_version.borrow()
+    }
+
+    /// Notifies of each change of the endpoints.
+    pub(crate) fn subscribe_endpoints(&self) -> watch::Receiver<u64> {
+        self.endpoints_version.subscribe()
     }
 
     /// The clusters whose own configuration is refused.

@@ -1,51 +1,14 @@
 //! Gateways in a row: two are a chain, one that leads back to itself is a loop.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 
 use http::{Request, Response, StatusCode};
 use testkit::{FakeBackend, Gateway, H2, Pki, flags, full, in_time, kubeconfig, status, text, until};
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::AbortHandle;
 
 use crate::gateway::{InProcess as _, start_process};
+use crate::tcp_balancer::Balancer;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
-
-/// A TCP load balancer whose only server a test chooses.
-#[derive(Clone)]
-struct Balancer {
-    address: SocketAddr,
-    server: Arc<Mutex<SocketAddr>>,
-    connections: Arc<Mutex<Vec<AbortHandle>>>,
-}
-
-impl Balancer {
-    async fn to(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let balancer = Self { address, server: Arc::new(Mutex::new(server)), connections: Arc::default() };
-        let accepting = balancer.clone();
-        tokio::spawn(async move {
-            while let Ok((mut client, _)) = listener.accept().await {
-                let server = *accepting.server.lock().unwrap();
-                let connection = tokio::spawn(async move {
-                    let mut server = TcpStream::connect(server).await.unwrap();
-                    copy_bidirectional(&mut client, &mut server).await.ok();
-                });
-                accepting.connections.lock().unwrap().push(connection.abort_handle());
-            }
-        });
-        balancer
-    }
-
-    /// Ends all connections; new ones go to `server`.
-    fn switch(&self, server: SocketAddr) {
-        *self.server.lock().unwrap() = server;
-        self.connections.lock().unwrap().drain(..).for_each(|connection| connection.abort());
-    }
-}
 
 /// The flags of a gateway before `backend` that trusts other gateways as front proxies, and that these take for an API
 /// server.

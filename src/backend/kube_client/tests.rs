@@ -113,6 +113,7 @@ impl SilentServer {
             bearer_token: None,
             identity: IdentityMode::Impersonate,
             identity_headers: None,
+            balancing: settings::Balancing::default(),
         };
         let backend = Backend::new(&settings, &Arc::new(default_provider())).unwrap();
         let endpoint = &backend.endpoints()[0];

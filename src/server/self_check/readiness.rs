@@ -28,11 +28,10 @@ pub(super) async fn run(check: &EndpointCheck) {
     let client = ProbeClient::new(check.backend.clone(), &check.endpoint, &check.live.gateway_id);
     let portcullis = UserInfo::portcullis();
     let user = (check.backend.identity() == IdentityMode::RequestHeader).then_some(&portcullis);
-    let is_probed = check.backend.endpoints().len() > 1;
     let mut exported = Exported::default();
     loop {
         let began = Instant::now();
-        if is_probed {
+        if check.backend.endpoints().len() > 1 {
             let answer = timeout(TIMEOUT, client.send(user, PATH, None)).await;
             note(check, evaluate(answer.map_or(Err(ProbeError::Timeout), |sent| sent.map(|(code, _)| code))));
         }
@@ -71,13 +70,12 @@ fn note(check: &EndpointCheck, readiness: Readiness) {
 #[derive(Default)]
 struct Exported {
     ejections: [u64; 2],
-    retries: (u64, u64),
 }
 
 impl Exported {
     /// Adds what has changed, for an endpoint in force; a pending one may have the same address.
     fn export(&mut self, check: &EndpointCheck) {
-        if !check.live.peek().endpoints().any(|endpoint| Arc::ptr_eq(endpoint, &check.endpoint)) {
+        if !check.live.peek().endpoints().any(|endpoint| Arc::ptr_eq(&endpoint, &check.endpoint)) {
             return;
         }
         let (metrics, balance) = (&check.metrics.backend, check.endpoint.balance());
@@ -92,16 +90,10 @@ impl Exported {
             let counter = metrics.ejections.with_label_values(&[cluster, &endpoint, label]);
             counter.inc_by(total.saturating_sub(std::mem::replace(before, total)));
         }
-        // The budget is the cluster's: one of its endpoints exports it.
-        let first = check.backend.endpoints().first();
-        if first.is_some_and(|first| Arc::ptr_eq(first, &check.endpoint)) {
-            let (granted, refused) = check.backend.retries().totals();
-            let before = std::mem::replace(&mut self.retries, (granted, refused));
-            let add = |result, total: u64, before| {
-                metrics.retries.with_label_values(&[cluster, result]).inc_by(total.saturating_sub(before));
-            };
-            add("sent", granted, before.0);
-            add("over_budget", refused, before.1);
+        // The budget is the cluster's: each of its endpoints exports what the others have not.
+        let (granted, refused) = check.backend.retries().take_totals();
+        for (result, count) in [("sent", granted), ("over_budget", refused)] {
+            metrics.retries.with_label_values(&[cluster, result]).inc_by(count);
         }
     }
 }

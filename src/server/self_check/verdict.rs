@@ -261,11 +261,12 @@ impl fmt::Display for Diagnosis<'_> {
                  --requestheader-*-headers",
                 user.as_deref().unwrap_or(GATEWAY)
             ),
-            SelfCheckFailure::OtherCluster(OtherCluster { expected, found, .. }) => write!(
+            SelfCheckFailure::OtherCluster(OtherCluster { object, expected, found, .. }) => write!(
                 f,
-                "the endpoint belongs to another cluster: its ConfigMap kube-system/extension-apiserver-authentication \
-                 has UID {found:?}, that of the endpoints before it {expected:?}. Fix: give each cluster an entry of its \
-                 own, whose endpoints are API servers with the same etcd"
+                "the endpoint belongs to another cluster: its {} has UID {found:?}, that of the other endpoints \
+                 {expected:?}. Fix: give each cluster an entry of its own, whose endpoints are API servers with the same \
+                 etcd. If this one is right and the others were wrong or are gone, restart the gateway",
+                object.name()
             ),
             SelfCheckFailure::ForwardingLoop => f.write_str(
                 "requests to the endpoint come back to this gateway (508): its address is the gateway's own, or that of a \
