@@ -316,19 +316,22 @@ impl ProcessState {
                 (Arc::clone(&snapshot.tls), snapshot.limits)
             }
         };
-        let forget_removed_endpoints = {
+        let tend_pools = {
             let (live, mut versions) = (Arc::clone(&self.live), self.live.subscribe_endpoints());
             versions.mark_changed();
             async move {
-                while versions.changed().await.is_ok() {
-                    let version = *versions.borrow_and_update();
-                    pools.retain_endpoints(version, live.snapshot().endpoints());
-                }
+                let follow_endpoints = async {
+                    while versions.changed().await.is_ok() {
+                        let version = *versions.borrow_and_update();
+                        pools.retain_endpoints(version, live.snapshot().endpoints());
+                    }
+                };
+                tokio::join!(follow_endpoints, pools.close_idle_connections());
             }
         };
         let (metrics, shutdown) = (Arc::clone(&self.metrics), self.shutdown.clone());
         let name = format!("worker-{index}");
-        Worker::start(name, Arc::new(gateway), terms, forget_removed_endpoints, metrics, shutdown)
+        Worker::start(name, Arc::new(gateway), terms, tend_pools, metrics, shutdown)
     }
 
     /// Starts the thread that runs the reloader and the self-check.

@@ -111,6 +111,12 @@ struct IdleHttp1 {
     since: Instant,
 }
 
+impl IdleHttp1 {
+    fn is_usable(&self) -> bool {
+        self.connection.sender.is_ready() && self.since.elapsed() < IDLE_TIMEOUT
+    }
+}
+
 /// A connection, or a stream of one, that is reserved for one request.
 pub(crate) enum ReservedConnection {
     /// A stream of an HTTP/2 connection.
@@ -135,6 +141,12 @@ impl Pool {
 
     pub(crate) fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
+    }
+
+    /// Closes idle connections: those over HTTP/2 that have had no request since the last call.
+    pub(crate) fn close_idle(&self) {
+        self.lanes.close_idle();
+        lock(&self.http1).retain(IdleHttp1::is_usable);
     }
 
     /// The number of open connections that requests of this class may use.
@@ -268,7 +280,7 @@ impl Pool {
 
     fn idle_http1(&self) -> Option<Http1Connection> {
         let mut idle = lock(&self.http1);
-        idle.retain(|idle| idle.connection.sender.is_ready() && idle.since.elapsed() < IDLE_TIMEOUT);
+        idle.retain(IdleHttp1::is_usable);
         idle.pop().map(|idle| idle.connection)
     }
 

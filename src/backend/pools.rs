@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::balance::{EjectionCause, Load, LoadTicket, Random};
 use super::pool::{Pool, SendError, SendOutcome, UpgradeConnection};
@@ -27,6 +27,10 @@ const BODY_BUFFER_LIMITS: ShareLimits = ShareLimits {
     queue_per_client: 128,
     queue_timeout: Duration::from_secs(5),
 };
+
+/// An HTTP/2 connection that is idle for one to two of these intervals is closed: hundreds of clusters must not keep
+/// the connections of their busiest time.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(45);
 
 /// A pool for each endpoint in use.
 #[derive(Debug)]
@@ -75,6 +79,24 @@ impl Pools {
         pools.retain(|pool| contains(current, pool.endpoint()));
         known.version = version;
         self.version.store(version, Ordering::Release);
+    }
+
+    /// Closes the idle connections of all pools every [`IDLE_CHECK_INTERVAL`]. Never returns.
+    pub(crate) async fn close_idle_connections(&self) {
+        loop {
+            sleep(IDLE_CHECK_INTERVAL).await;
+            self.close_idle();
+        }
+    }
+
+    pub(super) fn close_idle(&self) {
+        let pools = lock(&self.current).pools.clone();
+        pools.iter().for_each(|pool| pool.close_idle());
+    }
+
+    #[cfg(test)]
+    pub(super) fn open_connections(&self, class: SharingClass<'_>) -> usize {
+        lock(&self.current).pools.iter().map(|pool| pool.open_connections(class)).sum()
     }
 
     fn of(&self, endpoint: &Arc<Endpoint>) -> Arc<Pool> {

@@ -43,6 +43,11 @@ impl RetryBudget {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A number that changes with requests.
+    pub(crate) fn activity(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
     /// Takes one retry, if one is left.
     pub(crate) fn withdraw(&self, now: Instant) -> bool {
         let mut state = lock(&self.state);

@@ -237,3 +237,34 @@ async fn every_self_check_of_a_silent_api_server_ends() {
         }
     }
 }
+
+#[tokio::test]
+async fn connections_without_requests_are_closed() {
+    let (backend, _task) = SilentServer::FrozenFirst.start(H2).await;
+    let pools = Arc::new(pools(&backend));
+    let open = || pools.open_connections(SharingClass::Short);
+    let send = || {
+        let (backend, pools) = (Arc::clone(&backend), Arc::clone(&pools));
+        let request = Request::builder().uri(backend.uri(None, PathAndQuery::from_static("/x")).unwrap());
+        let request = Box::new(request.body(Body::empty()).unwrap());
+        async move { pools.send(&backend, request, SharingClass::Short).await.map(drop) }
+    };
+    send().await.unwrap();
+    let waiting = tokio::spawn(send());
+    for _ in 0..4 {
+        tokio::task::yield_now().await;
+        pools.close_idle();
+        assert_eq!(open(), 1, "a request waits for its response");
+    }
+    waiting.abort();
+    assert!(waiting.await.is_err());
+    pools.close_idle();
+    pools.close_idle();
+    assert_eq!(open(), 0);
+    // One that was used since is kept for another interval.
+    send().await.unwrap();
+    pools.close_idle();
+    assert_eq!(open(), 1);
+    pools.close_idle();
+    assert_eq!(open(), 0);
+}

@@ -1,7 +1,8 @@
 //! The API servers of a cluster publish their addresses in EndpointSlices of the service `kubernetes` in `default`. The
 //! gateway reads them from the endpoints that it trusts, with the rights of its own user.
 //!
-//! Each round is a list and a short watch, so that a watch that is frozen holds the endpoints back for a minute at most.
+//! Each round is a list and a short watch, so that a watch that is frozen holds the endpoints back for less than a minute,
+//! and one that is never answered for a few seconds.
 // kubernetes: pkg/controlplane/reconcilers/endpointsadapter.go
 
 use std::collections::BTreeMap;
@@ -56,10 +57,10 @@ pub(super) async fn follow(discovery: &Discovery<'_>) {
 
 /// Lists the slices, and follows them for a while.
 async fn round(discovery: &Discovery<'_>, api: &Api<EndpointSlice>) -> Result<(), String> {
-    let late = |what: &str| format!("{what}: no response within {RESPONSE_TIMEOUT:?}");
     let params = ListParams::default().labels(SELECTOR).limit(MAX_SLICES);
     let listed = timeout(RESPONSE_TIMEOUT, api.list(&params)).await;
-    let listed = listed.map_err(|_| late("list of EndpointSlices"))?.map_err(|error| cause(&error))?;
+    let late = |_| format!("no response to the list of EndpointSlices within {RESPONSE_TIMEOUT:?}");
+    let listed = listed.map_err(late)?.map_err(|error| cause(&error))?;
     let version = listed.metadata.resource_version.unwrap_or_default();
     let mut slices: BTreeMap<String, EndpointSlice> =
         listed.items.into_iter().map(|slice| (slice.name_any(), slice)).collect();
@@ -72,9 +73,9 @@ async fn round(discovery: &Discovery<'_>, api: &Api<EndpointSlice>) -> Result<()
     let deadline = Instant::now() + WATCH_TIMEOUT;
     let params = WatchParams::default().labels(SELECTOR).timeout(WATCH_SECONDS);
     let watching = timeout(RESPONSE_TIMEOUT, api.watch(&params, &version)).await;
-    let events = watching.map_err(|_| late("watch of EndpointSlices"))?.map_err(|error| cause(&error))?;
-    let mut events = pin!(events);
     // The next round lists again, whatever ends this one.
+    let Ok(events) = watching else { return Ok(()) };
+    let mut events = pin!(events.map_err(|error| cause(&error))?);
     while let Ok(Ok(Some(event))) = timeout_at(deadline, events.try_next()).await {
         match event {
             WatchEvent::Added(slice) | WatchEvent::Modified(slice) => {
