@@ -317,12 +317,13 @@ impl ProcessState {
             }
         };
         let tend_pools = {
-            let (live, mut versions) = (Arc::clone(&self.live), self.live.subscribe_endpoints());
-            versions.mark_changed();
+            let (live, mut changes) = (Arc::clone(&self.live), self.live.subscribe_endpoints());
+            changes.mark_changed();
             async move {
                 let follow_endpoints = async {
-                    while versions.changed().await.is_ok() {
-                        let version = *versions.borrow_and_update();
+                    while changes.changed().await.is_ok() {
+                        // Before the snapshot.
+                        let version = live.endpoints_version();
                         pools.retain_endpoints(version, live.snapshot().endpoints());
                     }
                 };

@@ -40,18 +40,11 @@ pub struct Balancing {
     pub max_requests: usize,
     /// The most watches and tunnels at one endpoint.
     pub max_watches: usize,
-    /// Whether watches are moved to an endpoint that has far fewer than the others.
-    pub rebalances_watches: bool,
 }
 
 impl Default for Balancing {
     fn default() -> Self {
-        Self {
-            discovery: EndpointDiscovery::None,
-            max_requests: usize::MAX,
-            max_watches: usize::MAX,
-            rebalances_watches: true,
-        }
+        Self { discovery: EndpointDiscovery::None, max_requests: usize::MAX, max_watches: usize::MAX }
     }
 }
 

@@ -330,11 +330,6 @@ pub struct BackendFlags {
     #[arg(long, value_name = "N", default_value_t = 65536)]
     #[serde(rename = "maxWatchesPerEndpoint")]
     pub backend_max_watches_per_endpoint: u32,
-    /// Move watches to an endpoint that has far fewer than the others, as after its restart: a hundredth of the others'
-    /// watches per second ends cleanly, as at a timeout of kube-apiserver, and their clients watch again.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
-    #[serde(rename = "rebalanceWatches")]
-    pub backend_rebalance_watches: bool,
 }
 
 /// The keys of an entry of `clusters` in the configuration file.

@@ -57,13 +57,13 @@ impl SelfCheck {
     pub(crate) async fn run(&self) {
         let mut running: Vec<RunningCheck> = Vec::new();
         let mut exported = BTreeMap::new();
-        let mut versions = self.live.subscribe_endpoints();
+        let mut changes = self.live.subscribe_endpoints();
         loop {
             let snapshot = self.live.snapshot();
             self.follow(&snapshot, &mut running);
             self.export(&snapshot, &mut exported);
             drop(snapshot);
-            if versions.changed().await.is_err() {
+            if changes.changed().await.is_err() {
                 return;
             }
         }

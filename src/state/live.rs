@@ -1,5 +1,6 @@
 //! The snapshot in force and the signals about it, as one handle.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
@@ -17,7 +18,8 @@ pub(crate) struct Live {
     /// The generation in force.
     generation: watch::Sender<u64>,
     /// Grows with each change of the endpoints: of their lists, and of the snapshot.
-    endpoints_version: watch::Sender<u64>,
+    endpoints_version: AtomicU64,
+    endpoints_changed: watch::Sender<()>,
     reload: Arc<Notify>,
     credential_refused: Notify,
     /// The clusters whose own configuration is refused.
@@ -31,12 +33,13 @@ impl Live {
     pub(crate) fn new(snapshot: Snapshot, reload: Arc<Notify>) -> Arc<Self> {
         snapshot.apply_shared();
         let (generation, _) = watch::channel(snapshot.generation);
-        let (endpoints_version, _) = watch::channel(1);
+        let (endpoints_changed, _) = watch::channel(());
         let snapshot = ArcSwap::from_pointee(snapshot);
         Arc::new(Self {
             snapshot,
             generation,
-            endpoints_version,
+            endpoints_version: AtomicU64::new(1),
+            endpoints_changed,
             reload,
             credential_refused: Notify::new(),
             refused: Mutex::default(),
@@ -65,17 +68,18 @@ impl Live {
 
     /// Notifies that a list of endpoints has changed.
     pub(crate) fn note_endpoints_changed(&self) {
-        self.endpoints_version.send_modify(|version| *version += 1);
+        self.endpoints_version.fetch_add(1, Ordering::Release);
+        self.endpoints_changed.send_replace(());
     }
 
     /// The version of the endpoints. To be read before the snapshot, so that the next version is not missed.
     pub(crate) fn endpoints_version(&self) -> u64 {
-        *self.endpoints_version.borrow()
+        self.endpoints_version.load(Ordering::Acquire)
     }
 
     /// Notifies of each change of the endpoints.
-    pub(crate) fn subscribe_endpoints(&self) -> watch::Receiver<u64> {
-        self.endpoints_version.subscribe()
+    pub(crate) fn subscribe_endpoints(&self) -> watch::Receiver<()> {
+        self.endpoints_changed.subscribe()
     }
 
     /// The clusters whose own configuration is refused.

@@ -5,6 +5,7 @@
 //! cargo test --test real -- misconfigured::              servers that do not accept the gateway's headers
 //! cargo test --test real -- openid::                     users of a real OpenID provider
 //! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
+//! cargo test --test real -- two_clusters::               API servers of two clusters, configured as one
 //! ```
 //!
 //! The servers are built on first use, see `tests/go/README.md`.
@@ -20,6 +21,7 @@ mod misconfigured;
 mod openid;
 mod servers;
 mod service_account_tokens;
+mod two_clusters;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -52,7 +54,8 @@ fn main() -> ExitCode {
     let groups = [
         (misconfigured::trials(&trial_of("misconfigured")), absent.clone()),
         (openid::trials(&trial_of("openid")), absent.clone().or_else(openid::absent)),
-        (service_account_tokens::trials(&trial_of("service_account_tokens")), absent),
+        (service_account_tokens::trials(&trial_of("service_account_tokens")), absent.clone()),
+        (two_clusters::trials(&trial_of("two_clusters")), absent),
     ];
     let mut trials = Vec::new();
     for (group, absent) in groups {

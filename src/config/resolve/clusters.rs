@@ -381,7 +381,6 @@ fn balancing(flags: &BackendFlags) -> Balancing {
         discovery: flags.backend_endpoint_discovery,
         max_requests: limit(flags.backend_max_requests_per_endpoint),
         max_watches: limit(flags.backend_max_watches_per_endpoint),
-        rebalances_watches: flags.backend_rebalance_watches,
     }
 }
 

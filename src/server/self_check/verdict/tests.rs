@@ -134,7 +134,7 @@ fn the_diagnosis_names_the_fix() {
         (
             SelfCheckFailure::ImpersonationForbidden("eve".to_owned()),
             impersonate,
-            &["kubectl create clusterrole", "--user=eve"],
+            &["\"eve\" is not permitted to impersonate", "deploy/rbac-impersonate.yaml"],
         ),
         (
             SelfCheckFailure::ReviewForbidden,
