@@ -208,6 +208,9 @@ impl Drop for LoadTicket {
     }
 }
 
+/// The index of an endpoint, and its load.
+type IndexAndLoad = (usize, usize);
+
 /// The index of the endpoint for a request: of two random ones of the best rank, the one with less load. `candidates`
 /// yields index, rank and load.
 // Mitzenmacher: The Power of Two Choices in Randomized Load Balancing (2001)
@@ -215,7 +218,7 @@ pub(crate) fn choose(
     candidates: impl Iterator<Item = (usize, Rank, usize)>,
     random: impl Fn() -> u64,
 ) -> Option<usize> {
-    let (mut one, mut other): (Option<(usize, usize)>, Option<(usize, usize)>) = (None, None);
+    let (mut one, mut other): (Option<IndexAndLoad>, Option<IndexAndLoad>) = (None, None);
     let (mut best, mut seen) = (Rank::Tried, 0_u64);
     for (index, rank, load) in candidates {
         if rank < best {
@@ -240,7 +243,7 @@ pub(crate) fn choose(
     Some(if prefers_second { second.0 } else { first.0 })
 }
 
-/// Random numbers that need no lock and no secrecy: SplitMix64.
+/// Random numbers that need no lock and no secrecy: `SplitMix64`.
 #[derive(Debug)]
 pub(crate) struct Random(AtomicU64);
 

@@ -108,7 +108,7 @@ impl ClusterIdentity {
             let decided = seen.decide(all).ok_or(NotAdmitted::Undecided)?;
             seen.shown.retain(|_, uid| *uid == decided);
             seen.cluster = Some(decided.clone());
-            return seen.refuse_other(object, decided, found, false);
+            return refuse_other(object, decided, found, false);
         };
         if expected == found {
             seen.shown.insert(address.to_owned(), found.to_owned());
@@ -127,28 +127,28 @@ impl ClusterIdentity {
             peer.address != address && peer.is_trusted && shown.is_some_and(|uid| *uid == expected)
         };
         if !was_member || all.iter().any(shows_old) {
-            return seen.refuse_other(object, expected, found, was_member);
+            return refuse_other(object, expected, found, was_member);
         }
         seen.cluster = Some(found.to_owned());
         Ok(())
     }
 }
 
-impl Seen {
-    fn refuse_other(
-        &self,
-        object: IdentityObject,
-        expected: String,
-        found: &str,
-        was_member: bool,
-    ) -> Result<(), NotAdmitted> {
-        if expected == found {
-            return Ok(());
-        }
-        let found = found.to_owned();
-        Err(NotAdmitted::OtherCluster(OtherCluster { object, expected, found, was_member }))
+/// Refuses an endpoint that shows another UID than the cluster's.
+fn refuse_other(
+    object: IdentityObject,
+    expected: String,
+    found: &str,
+    was_member: bool,
+) -> Result<(), NotAdmitted> {
+    if expected == found {
+        return Ok(());
     }
+    let found = found.to_owned();
+    Err(NotAdmitted::OtherCluster(OtherCluster { object, expected, found, was_member }))
+}
 
+impl Seen {
     /// The UID that most endpoints show, and among equals that of the first in the configuration. `None` if endpoints that
     /// are not checked yet could change it, and there is still time.
     fn decide(&mut self, all: &[PeerEndpoint]) -> Option<String> {

@@ -3,7 +3,7 @@
 //!
 //! A new endpoint is not trusted: it must pass TLS, its self-check and the comparison of clusters like any other. Until
 //! one of the new endpoints has, the trusted ones of the list before stay, so that no answer of a DNS server and no
-//! empty EndpointSlice can end the service.
+//! empty `EndpointSlice` can end the service.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -149,8 +149,8 @@ mod tests {
         }
     }
 
-    fn found(hosts: &[&str]) -> Result<Vec<settings::Endpoint>, String> {
-        Ok(hosts.iter().map(|host| endpoint(host)).collect())
+    fn found(hosts: &[&str]) -> Vec<settings::Endpoint> {
+        hosts.iter().map(|host| endpoint(host)).collect()
     }
 
     fn list(discovery: EndpointDiscovery) -> EndpointList {
@@ -175,7 +175,7 @@ mod tests {
         let list = list(EndpointDiscovery::Dns);
         assert!(!list.settle(), "nothing was found yet");
         trust(&list, "api.test");
-        list.record(found(&["10.0.0.1", "10.0.0.2"]));
+        list.record(Ok(found(&["10.0.0.1", "10.0.0.2"])));
         assert!(list.settle());
         assert_eq!(hosts(&list), ["10.0.0.1", "10.0.0.2", "api.test"], "the only trusted one stays");
         assert!(!list.settle());
@@ -183,16 +183,16 @@ mod tests {
         assert!(list.settle());
         assert_eq!(hosts(&list), ["10.0.0.1", "10.0.0.2"]);
         let first = Arc::clone(&list.load()[0]);
-        list.record(found(&["10.0.0.3", "10.0.0.1"]));
+        list.record(Ok(found(&["10.0.0.3", "10.0.0.1"])));
         assert!(list.settle());
         assert!(Arc::ptr_eq(&first, &list.load()[1]));
         // An address that was removed and returns is a new endpoint, and not trusted.
-        list.record(found(&["10.0.0.3"]));
+        list.record(Ok(found(&["10.0.0.3"])));
         list.settle();
         trust(&list, "10.0.0.3");
         list.settle();
         assert_eq!(hosts(&list), ["10.0.0.3"]);
-        list.record(found(&["10.0.0.1"]));
+        list.record(Ok(found(&["10.0.0.1"])));
         list.settle();
         assert!(!list.load()[0].is_trusted());
     }
@@ -204,7 +204,7 @@ mod tests {
         assert!(!list.settle());
         assert_eq!(hosts(&list), ["api.test"]);
         assert_eq!(list.error().as_deref(), Some("no answer"));
-        list.record(found(&["10.0.0.1"]));
+        list.record(Ok(found(&["10.0.0.1"])));
         list.settle();
         assert_eq!(list.error(), None);
         list.record(Err("no answer".to_owned()));
@@ -219,12 +219,12 @@ mod tests {
         let all: Vec<String> =
             (0..1000).map(|number| format!("10.1.{}.{}", number / 256, number % 256)).collect();
         let mut rotated: Vec<&str> = all.iter().map(String::as_str).collect();
-        assert_eq!(list.record(found(&rotated)), 1000 - MAX_DISCOVERED);
+        assert_eq!(list.record(Ok(found(&rotated))), 1000 - MAX_DISCOVERED);
         list.settle();
         let before = hosts(&list);
         assert_eq!(before.len(), MAX_DISCOVERED);
         rotated.rotate_left(500);
-        list.record(found(&rotated));
+        list.record(Ok(found(&rotated)));
         assert!(!list.settle(), "another order of the same addresses changes nothing");
         assert_eq!(hosts(&list), before);
     }
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn configured_endpoints_return_when_no_found_one_is_trusted() {
         let list = list(EndpointDiscovery::Kubernetes);
-        list.record(found(&["10.0.0.1", "10.0.0.2"]));
+        list.record(Ok(found(&["10.0.0.1", "10.0.0.2"])));
         list.settle();
         assert_eq!(hosts(&list), ["10.0.0.1", "10.0.0.2", "api.test"]);
         trust(&list, "10.0.0.2");

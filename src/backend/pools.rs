@@ -91,7 +91,9 @@ impl Pools {
 
     pub(super) fn close_idle(&self) {
         let pools = lock(&self.current).pools.clone();
-        pools.iter().for_each(|pool| pool.close_idle());
+        for pool in pools {
+            pool.close_idle();
+        }
     }
 
     #[cfg(test)]

@@ -56,7 +56,7 @@ pub enum EndpointDiscovery {
     None,
     /// Each address of a configured host name is one.
     Dns,
-    /// The EndpointSlices of service `kubernetes` in namespace `default` list them.
+    /// Those that the `EndpointSlices` of service `kubernetes` in namespace `default` list.
     Kubernetes,
 }
 

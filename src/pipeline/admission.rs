@@ -110,7 +110,7 @@ impl PendingReview {
             share: &share,
             memory: Mutex::default(),
         };
-        let result = within(deadline, reviewer.forward(authorized, connection)).await;
+        let result = within(deadline, Box::pin(reviewer.forward(authorized, connection))).await;
         let notes = surroundings.take_notes();
         log.note_warnings(notes.warnings);
         if let Some(audited) = log.audited() {

@@ -180,7 +180,7 @@ impl<'a> Discovery<'a> {
         let cluster = self.cluster;
         match (&now.error, &last.error) {
             (Some(error), _) => {
-                warn!(cluster, "endpoint discovery failed, the known endpoints stay: {error}")
+                warn!(cluster, "endpoint discovery failed, the known endpoints stay: {error}");
             }
             (None, Some(_)) => info!(cluster, "endpoint discovery works again"),
             (None, None) => {}

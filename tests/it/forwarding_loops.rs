@@ -85,7 +85,7 @@ async fn two_gateways_are_a_chain_until_the_second_leads_back_to_the_first() {
         assert_eq!(body["code"], 508);
         assert_eq!(client.get("/api", &[TOKEN]).await.status(), StatusCode::OK, "{id}");
     }
-    let many = vec!["portcullis-x"; 8].join(",");
+    let many = ["portcullis-x"; 8].join(",");
     let refused = client.get("/api", &[TOKEN, ("cdn-loop", &many)]).await;
     assert_eq!(refused.status(), StatusCode::LOOP_DETECTED);
     assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "ok");

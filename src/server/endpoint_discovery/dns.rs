@@ -52,12 +52,11 @@ pub(super) async fn follow(discovery: &Discovery<'_>, resolver: &dyn Resolver) {
     loop {
         // A lookup that takes too long is waited for, because its thread does not end: only one is ever in progress.
         let mut resolving = Box::pin(join_all(configured.iter().map(|endpoint| resolve(resolver, endpoint))));
-        let found = match timeout(LOOKUP_TIMEOUT, &mut resolving).await {
-            Ok(found) => found,
-            Err(_) => {
-                discovery.report(Err(format!("the DNS lookup takes longer than {LOOKUP_TIMEOUT:?}")));
-                resolving.await
-            }
+        let found = if let Ok(found) = timeout(LOOKUP_TIMEOUT, &mut resolving).await {
+            found
+        } else {
+            discovery.report(Err(format!("the DNS lookup takes longer than {LOOKUP_TIMEOUT:?}")));
+            resolving.await
         };
         discovery.report(merge(found));
         sleep(RESOLVE_INTERVAL).await;
@@ -160,6 +159,9 @@ mod tests {
         backend.endpoints().iter().map(|endpoint| endpoint.address().to_string()).collect()
     }
 
+    /// The time from the look at the endpoints to the end of the round.
+    const REST_OF_ROUND: Duration = Duration::from_secs(4);
+
     /// The endpoints after each answer, with the error of discovery, if any, and the number of changes.
     async fn followed(
         configured: &[&str],
@@ -178,7 +180,7 @@ mod tests {
                 // Later than the timeout of a lookup, and before the next one.
                 sleep(LOOKUP_TIMEOUT + Duration::from_secs(1)).await;
                 states.push((hosts(&backend), backend.discovery_error()));
-                sleep(RESOLVE_INTERVAL - LOOKUP_TIMEOUT - Duration::from_secs(1)).await;
+                sleep(REST_OF_ROUND).await;
             }
         };
         tokio::select! {

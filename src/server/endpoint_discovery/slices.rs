@@ -1,4 +1,4 @@
-//! The API servers of a cluster publish their addresses in EndpointSlices of the service `kubernetes` in `default`. The
+//! The API servers of a cluster publish their addresses in `EndpointSlices` of the service `kubernetes` in `default`. The
 //! gateway reads them from the endpoints that it trusts, with the rights of its own user.
 //!
 //! Each round is a list and a short watch, so that a watch that is frozen holds the endpoints back for less than a minute,

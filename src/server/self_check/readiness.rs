@@ -39,7 +39,10 @@ pub(super) async fn run(check: &EndpointCheck) {
         let is_due = pace.is_due(began, check.backend.retries().activity(), in_flight);
         if is_due && check.backend.endpoints().len() > 1 {
             let answer = timeout(TIMEOUT, client.send(user, PATH, None)).await;
-            note(check, evaluate(answer.map_or(Err(ProbeError::Timeout), |sent| sent.map(|(code, _)| code))));
+            note(
+                check,
+                evaluate(&answer.map_or(Err(ProbeError::Timeout), |sent| sent.map(|(code, _)| code))),
+            );
         }
         exported.export(check);
         sleep(INTERVAL.saturating_sub(began.elapsed()).max(INTERVAL / 10)).await;
@@ -75,7 +78,7 @@ impl ProbePace {
 }
 
 /// The readiness that the answer to a probe shows.
-fn evaluate(answer: Result<StatusCode, ProbeError>) -> Readiness {
+fn evaluate(answer: &Result<StatusCode, ProbeError>) -> Readiness {
     match answer {
         // An API server that may refuse the path (401, 403), or does not know it, answers all the same.
         // apiserver: pkg/server/healthz/healthz.go — 500 while a check fails, as during the shutdown delay
@@ -175,9 +178,9 @@ mod tests {
             (503, Readiness::NotReady),
         ];
         for (code, expected) in cases {
-            assert_eq!(evaluate(Ok(StatusCode::from_u16(code).unwrap())), expected, "{code}");
+            assert_eq!(evaluate(&Ok(StatusCode::from_u16(code).unwrap())), expected, "{code}");
         }
-        assert_eq!(evaluate(Err(ProbeError::Timeout)), Readiness::Silent);
-        assert_eq!(evaluate(Err(ProbeError::Response(String::new()))), Readiness::NotReady);
+        assert_eq!(evaluate(&Err(ProbeError::Timeout)), Readiness::Silent);
+        assert_eq!(evaluate(&Err(ProbeError::Response(String::new()))), Readiness::NotReady);
     }
 }
