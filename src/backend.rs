@@ -7,6 +7,7 @@ pub(crate) mod balance;
 mod client_certificate;
 pub(crate) mod cluster_identity;
 pub(crate) mod endpoint;
+pub(crate) mod endpoint_list;
 mod http2;
 pub(crate) mod kube_client;
 mod lanes;
@@ -29,8 +30,10 @@ use rustls::crypto::CryptoProvider;
 use tokio::time::{Instant, sleep};
 
 use crate::backend::balance::{Load, Random, Rank, RetryBudget, choose};
-use crate::backend::cluster_identity::{ClusterIdentity, OtherCluster};
+use crate::backend::cluster_identity::{ClusterIdentity, IdentityObject, NotAdmitted, PeerEndpoint};
 use crate::backend::endpoint::{Endpoint, EndpointTls};
+use crate::backend::endpoint_list::EndpointList;
+use crate::backend::settings::EndpointDiscovery;
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::user::IdentityMode;
 
@@ -42,7 +45,7 @@ const SILENCE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The API servers of one cluster, with their connection and trust state.
 pub(crate) struct Backend {
     settings: settings::Backend,
-    endpoints: Vec<Arc<Endpoint>>,
+    endpoints: EndpointList,
     /// The value of `Host` when the client's own is not forwarded.
     authority: Authority,
     /// The gateway's `Authorization` header: its bearer token.
@@ -63,7 +66,7 @@ impl Backend {
         settings: &settings::Backend,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, rustls::Error> {
-        let connectors = EndpointTls::new(settings, provider)?;
+        let tls = EndpointTls::new(settings, provider)?;
         let general = |text: &str| rustls::Error::General(text.to_owned());
         let authorization = match &settings.bearer_token {
             Some(token) => {
@@ -76,11 +79,7 @@ impl Backend {
         };
         let first = settings.endpoints.first().ok_or_else(|| general("the backend has no endpoint"))?;
         Ok(Self {
-            endpoints: settings
-                .endpoints
-                .iter()
-                .map(|endpoint| Arc::new(Endpoint::new(endpoint, &connectors)))
-                .collect(),
+            endpoints: EndpointList::new(settings, tls),
             authority: first
                 .address
                 .to_string()
@@ -130,47 +129,87 @@ impl Backend {
     }
 
     /// The common name of the gateway's client certificate, and the end of its validity.
-    pub(crate) fn client_certificate_end(&self) -> Option<(&str, i64)> {
-        let (name, _) = self.endpoints.first()?.gateway_certificate()?;
+    pub(crate) fn client_certificate_end(&self) -> Option<(String, i64)> {
+        let endpoints = self.endpoints.peek();
+        let (name, _) = endpoints.first()?.gateway_certificate()?;
         let leaf = self.settings.client_certificate.as_ref()?.certificates().first()?;
-        Some((name, leaf.not_after))
+        Some((name.to_owned(), leaf.not_after))
     }
 
-    /// The endpoints, in the order of the configuration.
-    pub(crate) fn endpoints(&self) -> &[Arc<Endpoint>] {
-        &self.endpoints
+    /// The endpoints of now, in the order of the configuration.
+    pub(crate) fn endpoints(&self) -> Arc<Vec<Arc<Endpoint>>> {
+        self.endpoints.load()
     }
 
-    /// The trusted endpoint for a request, and its index. An endpoint in `tried` is the last resort, one in `failed` is
-    /// not chosen.
+    /// The version of the list of endpoints, to be read before the list.
+    pub(crate) fn endpoints_version(&self) -> u64 {
+        self.endpoints.version()
+    }
+
+    /// How further endpoints are found, and from which settings.
+    pub(crate) fn discovery(&self) -> (EndpointDiscovery, &[settings::Endpoint]) {
+        (self.settings.balancing.discovery, &self.settings.endpoints)
+    }
+
+    /// Records what discovery has found. Returns the number of endpoints that are left out, because there are too many.
+    pub(crate) fn record_discovery(&self, outcome: Result<Vec<settings::Endpoint>, String>) -> usize {
+        self.endpoints.record(outcome)
+    }
+
+    /// Puts the endpoints in force that discovery has found. Returns whether they have changed.
+    pub(crate) fn settle_endpoints(&self) -> bool {
+        self.endpoints.settle()
+    }
+
+    /// Why discovery has failed last, if so.
+    pub(crate) fn discovery_error(&self) -> Option<String> {
+        self.endpoints.error()
+    }
+
+    /// Whether it has, or may have, several endpoints, which must belong to one cluster.
+    pub(crate) fn may_have_several_endpoints(&self) -> bool {
+        self.settings.endpoints.len() > 1 || self.settings.balancing.discovery != EndpointDiscovery::None
+    }
+
+    /// The trusted endpoint for a request. An endpoint in `tried` is the last resort, one in `failed` is not chosen.
     pub(crate) fn choose(
         &self,
         load: Load,
-        tried: &[usize],
-        failed: &[usize],
+        tried: &[Arc<Endpoint>],
+        failed: &[Arc<Endpoint>],
         random: &Random,
-    ) -> Option<(usize, &Arc<Endpoint>)> {
-        if let [only] = self.endpoints.as_slice() {
-            return (only.is_trusted() && failed.is_empty()).then_some((0, only));
+    ) -> Option<Arc<Endpoint>> {
+        let endpoints = self.endpoints.peek();
+        if let [only] = endpoints.as_slice() {
+            return (only.is_trusted() && failed.is_empty()).then(|| Arc::clone(only));
         }
         let now = Instant::now();
-        let candidates = self.endpoints.iter().enumerate().filter_map(|(index, endpoint)| {
-            if !endpoint.is_trusted() || failed.contains(&index) {
+        let candidates = endpoints.iter().enumerate().filter_map(|(index, endpoint)| {
+            if !endpoint.is_trusted() || contains(failed, endpoint) {
                 return None;
             }
             let balance = endpoint.balance();
-            let rank = if tried.contains(&index) { Rank::Tried } else { balance.rank(now) };
+            let rank = if contains(tried, endpoint) { Rank::Tried } else { balance.rank(now) };
             Some((index, rank, balance.in_flight(load)))
         });
         let index = choose(candidates, || random.next())?;
-        let endpoint = self.endpoints.get(index)?;
+        let endpoint = endpoints.get(index)?;
         endpoint.balance().note_chosen(now);
-        Some((index, endpoint))
+        Some(Arc::clone(endpoint))
     }
 
-    /// Waits until a read that waits for a response at endpoint `index` should be sent to another one: a probe got no
-    /// answer either, another endpoint answers, and the budget permits the retry, which it has then paid.
+    /// The most requests of a kind in progress at one endpoint.
+    pub(crate) fn max_load(&self, load: Load) -> usize {
+        match load {
+            Load::Short => self.settings.balancing.max_requests,
+            Load::Long => self.settings.balancing.max_watches,
+        }
+    }
+
+    /// Waits until a read that waits for a response at an endpoint should be sent to another one: a probe got no answer
+    /// either, another endpoint answers, and the budget permits the retry, which it has then paid.
     // threat: silent-backend
+<<<<<<< HEAD
     pub(crate) async fn until_worth_leaving(&self, index: usize) {
         loop {
             self.until_outdone(index).await;
@@ -184,32 +223,56 @@ impl Backend {
     /// Waits until a probe of endpoint `index` got no answer and another endpoint answers.
     pub(crate) async fn until_outdone(&self, index: usize) {
         let Some(endpoint) = self.endpoints.get(index) else { return std::future::pending().await };
+=======
+    pub(crate) async fn until_worth_leaving(&self, endpoint: &Arc<Endpoint>) {
+>>>>>>> discovery
         loop {
             endpoint.balance().until_silent().await;
             let now = Instant::now();
-            let answers = |(other, endpoint): (usize, &Arc<Endpoint>)| {
-                other != index && endpoint.is_trusted() && endpoint.balance().rank(now) == Rank::Preferred
+            let answers = |other: &Arc<Endpoint>| {
+                !Arc::ptr_eq(other, endpoint)
+                    && other.is_trusted()
+                    && other.balance().rank(now) == Rank::Preferred
             };
+<<<<<<< HEAD
             if self.endpoints.iter().enumerate().any(answers) {
+=======
+            if self.endpoints.peek().iter().any(answers) && self.retries.withdraw(now) {
+>>>>>>> discovery
                 return;
             }
             sleep(SILENCE_POLL_INTERVAL).await;
         }
     }
 
-    /// Checks that an endpoint, which has shown this UID, belongs to the same cluster as the others. If the UID of the
+    /// Checks that an endpoint, whose object has this UID, belongs to the same cluster as the others. If the UID of the
     /// whole cluster may have changed, the others are checked again.
-    pub(crate) fn admit_to_cluster(&self, endpoint: &Arc<Endpoint>, uid: &str) -> Result<(), OtherCluster> {
-        let index = self.endpoints.iter().position(|one| Arc::ptr_eq(one, endpoint)).unwrap_or_default();
-        let is_trusted = |other: usize| {
-            other != index && self.endpoints.get(other).is_some_and(|other| other.is_trusted())
-        };
-        self.cluster.admit(index, uid, is_trusted).inspect_err(|refused| {
-            let others = self.endpoints.iter().filter(|other| !Arc::ptr_eq(other, endpoint));
-            if refused.was_member {
+    pub(crate) fn admit_to_cluster(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        object: IdentityObject,
+        uid: &str,
+    ) -> Result<(), NotAdmitted> {
+        let endpoints = self.endpoints.load();
+        let peers: Vec<PeerEndpoint> = endpoints
+            .iter()
+            .map(|endpoint| PeerEndpoint {
+                address: endpoint.address().to_string(),
+                is_checked: endpoint.is_checked(),
+                is_trusted: endpoint.is_trusted(),
+            })
+            .collect();
+        self.cluster.admit(object, &endpoint.address().to_string(), uid, &peers).inspect_err(|refused| {
+            let others = endpoints.iter().filter(|other| !Arc::ptr_eq(other, endpoint));
+            if matches!(refused, NotAdmitted::OtherCluster(other) if other.was_member) {
                 others.filter(|other| other.is_trusted()).for_each(|other| other.request_recheck());
             }
         })
+    }
+
+    /// Takes over which cluster the endpoints of `before` belong to: these settings are for the same one.
+    pub(crate) fn inherit_cluster(&self, before: &Self) {
+        self.cluster.inherit(&before.cluster);
     }
 
     /// How many requests may be sent again.
@@ -219,7 +282,7 @@ impl Backend {
 
     /// Whether at least one endpoint is trusted.
     pub(crate) fn is_trusted(&self) -> bool {
-        self.endpoints.iter().any(|endpoint| endpoint.is_trusted())
+        self.endpoints.peek().iter().any(|endpoint| endpoint.is_trusted())
     }
 
     /// Waits until at least one endpoint is trusted.
@@ -231,12 +294,12 @@ impl Backend {
 
     /// Whether the first self-check of every endpoint has ended.
     pub(crate) fn is_checked(&self) -> bool {
-        self.endpoints.iter().all(|endpoint| endpoint.is_checked())
+        self.endpoints.peek().iter().all(|endpoint| endpoint.is_checked())
     }
 
     /// Requests a self-check of every endpoint.
     pub(crate) fn request_recheck(&self) {
-        self.endpoints.iter().for_each(|endpoint| endpoint.request_recheck());
+        self.endpoints.peek().iter().for_each(|endpoint| endpoint.request_recheck());
     }
 
     /// Records that a request was refused for lack of a usable endpoint; returns whether it is the first.
@@ -292,8 +355,13 @@ impl Backend {
 
 impl std::fmt::Debug for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Backend").field("endpoints", &self.endpoints).finish_non_exhaustive()
+        f.debug_struct("Backend").field("endpoints", &self.endpoints.load()).finish_non_exhaustive()
     }
+}
+
+/// Whether a list has this endpoint.
+pub(crate) fn contains(endpoints: &[Arc<Endpoint>], endpoint: &Arc<Endpoint>) -> bool {
+    endpoints.iter().any(|one| Arc::ptr_eq(one, endpoint))
 }
 
 #[cfg(test)]
@@ -306,11 +374,26 @@ pub(crate) mod testing {
 
     /// A backend whose endpoint has not been checked.
     pub(crate) fn backend() -> Backend {
+        with_settings(&settings())
+    }
+
+    /// A backend with these settings.
+    pub(crate) fn with_settings(settings: &settings::Backend) -> Backend {
+        Backend::new(settings, &Arc::new(default_provider())).unwrap()
+    }
+
+    /// The TLS of these settings.
+    pub(super) fn tls(settings: &settings::Backend) -> EndpointTls {
+        EndpointTls::new(settings, &Arc::new(default_provider())).unwrap()
+    }
+
+    /// The settings of a backend with one endpoint.
+    pub(crate) fn settings() -> settings::Backend {
         let endpoint = settings::Endpoint {
             address: HostPort { host: "backend.test".to_owned(), port: 6443 },
             server_name: "backend.test".try_into().unwrap(),
         };
-        let settings = settings::Backend {
+        settings::Backend {
             endpoints: vec![endpoint],
             path_prefix: String::new(),
             roots: TrustedRoots(Arc::new(RootCertStore::empty())),
@@ -318,7 +401,7 @@ pub(crate) mod testing {
             bearer_token: None,
             identity: IdentityMode::Impersonate,
             identity_headers: None,
-        };
-        Backend::new(&settings, &Arc::new(default_provider())).unwrap()
+            balancing: settings::Balancing::default(),
+        }
     }
 }

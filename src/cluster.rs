@@ -175,9 +175,14 @@ fn backends(
     before: Option<&Cluster>,
 ) -> Result<(Arc<Backend>, Option<Arc<Backend>>), rustls::Error> {
     let known = before.and_then(|cluster| cluster.backends().find(|backend| backend.is_for(settings)));
-    let next = match known {
-        Some(backend) => Arc::clone(backend),
-        None => Arc::new(Backend::new(settings, provider)?),
+    let next = if let Some(backend) = known {
+        Arc::clone(backend)
+    } else {
+        let next = Backend::new(settings, provider)?;
+        if let Some(before) = before.filter(|before| before.backend.is_same_cluster(settings)) {
+            next.inherit_cluster(&before.backend);
+        }
+        Arc::new(next)
     };
     match before.map(|cluster| &cluster.backend) {
         Some(before) if before.is_trusted() && !next.is_trusted() && before.is_same_cluster(settings) => {

@@ -10,6 +10,7 @@ pub(crate) mod hop_by_hop;
 pub(crate) mod https_client;
 pub(crate) mod identity_headers;
 pub(crate) mod limits;
+pub(crate) mod loop_detection;
 pub(crate) mod peer;
 pub(crate) mod status;
 #[cfg(test)]

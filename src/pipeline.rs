@@ -87,7 +87,10 @@ impl RequestHandler for Gateway {
         let request = Box::new(request);
         async move {
             // One snapshot for the whole request, released before the response body streams.
+            let endpoints_version = gateway.live.endpoints_version();
             let snapshot = gateway.live.snapshot();
+            // A task does this after each change; a request may come first.
+            gateway.pools.retain_endpoints(endpoints_version, snapshot.endpoints());
             let handling = gateway.respond(&snapshot, &connection, &mut log, request);
             let result = AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|_| {
                 gateway.metrics.panics.inc();
@@ -111,9 +114,8 @@ impl Gateway {
         log: &mut AccessLog,
         request: Box<Request<Incoming>>,
     ) -> Result<Response<Body>, Refusal> {
-        // A task does this after each reload; a request may come first.
-        self.pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
         let mut received = Received::accept(request)?;
+        self.live.gateway_id.check(received.request().headers())?;
         refuse_while_draining(snapshot, connection, &received)?;
         let route = self.route(snapshot, connection, log, &mut received)?;
         // From here on no credential is in the request, so none can be forwarded.
@@ -135,7 +137,8 @@ impl Gateway {
             return Ok(respond::with_common_headers(response, log.audit_id()));
         }
         let post_process = PostProcess::of(&authorized);
-        let mut context = ForwardContext::new(connection.address.clone(), client, log.audit_id());
+        let gateway_id = self.live.gateway_id.clone();
+        let mut context = ForwardContext::new(connection.address.clone(), client, log.audit_id(), gateway_id);
         context.audited = log.audited().cloned();
         context.credential = credential;
         context.place = log.place();

@@ -3,6 +3,7 @@
 mod admin;
 pub(crate) mod cluster_status;
 mod controllers;
+mod endpoint_discovery;
 mod management;
 pub(crate) mod self_check;
 mod shutdown;
@@ -23,6 +24,7 @@ use tracing::{error, info, warn};
 
 use admin::AdminServer;
 use controllers::ControllerRunner;
+use endpoint_discovery::DiscoveryRunner;
 use management::{ManagementWatch, SecretReader};
 use self_check::SelfCheck;
 pub(crate) use shutdown::ForceShutdown;
@@ -298,8 +300,6 @@ impl ProcessState {
 
     fn start_worker(&self, index: usize) -> io::Result<Worker> {
         let pools = Arc::new(Pools::default());
-        let snapshot = self.live.snapshot();
-        pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
         let gateway = Gateway {
             live: Arc::clone(&self.live),
             pools: Arc::clone(&pools),
@@ -316,23 +316,29 @@ impl ProcessState {
                 (Arc::clone(&snapshot.tls), snapshot.limits)
             }
         };
-        let forget_removed_endpoints = {
-            let (live, mut generations) = (Arc::clone(&self.live), self.live.subscribe());
+        let tend_pools = {
+            let (live, mut changes) = (Arc::clone(&self.live), self.live.subscribe_endpoints());
+            changes.mark_changed();
             async move {
-                while generations.changed().await.is_ok() {
-                    let snapshot = live.snapshot();
-                    pools.retain_endpoints(snapshot.generation, snapshot.endpoints());
-                }
+                let follow_endpoints = async {
+                    while changes.changed().await.is_ok() {
+                        // Before the snapshot.
+                        let version = live.endpoints_version();
+                        pools.retain_endpoints(version, live.snapshot().endpoints());
+                    }
+                };
+                tokio::join!(follow_endpoints, pools.close_idle_connections());
             }
         };
         let (metrics, shutdown) = (Arc::clone(&self.metrics), self.shutdown.clone());
         let name = format!("worker-{index}");
-        Worker::start(name, Arc::new(gateway), terms, forget_removed_endpoints, metrics, shutdown)
+        Worker::start(name, Arc::new(gateway), terms, tend_pools, metrics, shutdown)
     }
 
     /// Starts the thread that runs the reloader and the self-check.
     fn start_control(&self, reloader: Reloader) -> io::Result<JoinHandle<()>> {
         let self_check = SelfCheck::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
+        let discovery = DiscoveryRunner::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
         let Self { live, clock, .. } = self.clone();
         let management =
@@ -347,6 +353,7 @@ impl ProcessState {
             tokio::select! {
                 () = supervisor.run("reload", || reloader.run()) => {}
                 () = supervisor.run("self-check", || self_check.run()) => {}
+                () = supervisor.run("endpoint discovery", || discovery.run()) => {}
                 () = supervisor.run("management cluster", || management.run()) => {}
                 () = aborted(phase) => {}
             }

@@ -104,6 +104,15 @@ impl Balance {
         self.count(load).load(Ordering::Relaxed)
     }
 
+    /// Counts a request from now on, unless `limit` are in progress.
+    // threat: endpoint-flood
+    pub(crate) fn begin_within(self: &Arc<Self>, load: Load, limit: usize) -> Option<LoadTicket> {
+        let before = self.count(load).fetch_add(1, Ordering::Relaxed);
+        let ticket = LoadTicket { balance: Arc::clone(self), load };
+        // Dropping the ticket takes the count back.
+        (before < limit).then_some(ticket)
+    }
+
     /// Counts a request from now on.
     pub(crate) fn begin(self: &Arc<Self>, load: Load) -> LoadTicket {
         self.count(load).fetch_add(1, Ordering::Relaxed);
@@ -199,6 +208,9 @@ impl Drop for LoadTicket {
     }
 }
 
+/// The index of an endpoint, and its load.
+type IndexAndLoad = (usize, usize);
+
 /// The index of the endpoint for a request: of two random ones of the best rank, the one with less load. `candidates`
 /// yields index, rank and load.
 // Mitzenmacher: The Power of Two Choices in Randomized Load Balancing (2001)
@@ -206,7 +218,11 @@ pub(crate) fn choose(
     candidates: impl Iterator<Item = (usize, Rank, usize)>,
     random: impl Fn() -> u64,
 ) -> Option<usize> {
+<<<<<<< HEAD
     let (mut one, mut other) = (None::<(usize, usize)>, None::<(usize, usize)>);
+=======
+    let (mut one, mut other): (Option<IndexAndLoad>, Option<IndexAndLoad>) = (None, None);
+>>>>>>> discovery
     let (mut best, mut seen) = (Rank::Tried, 0_u64);
     for (index, rank, load) in candidates {
         if rank < best {
@@ -231,7 +247,11 @@ pub(crate) fn choose(
     Some(if prefers_second { second.0 } else { first.0 })
 }
 
+<<<<<<< HEAD
 /// Random numbers that need no lock and no secrecy, from the generator `SplitMix64`.
+=======
+/// Random numbers that need no lock and no secrecy: `SplitMix64`.
+>>>>>>> discovery
 #[derive(Debug)]
 pub(crate) struct Random(AtomicU64);
 

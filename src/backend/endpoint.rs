@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
+use rustls::{CertificateError, ClientConfig};
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -189,6 +189,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether it is the endpoint of these settings.
+    pub(crate) fn is_at(&self, settings: &settings::Endpoint) -> bool {
+        self.address == settings.address && self.server_name == settings.server_name
+    }
+
     /// The host and port to connect to.
     pub(crate) fn address(&self) -> &HostPort {
         &self.address
@@ -331,7 +336,7 @@ impl Endpoint {
         let connector = TlsConnector::from(Arc::clone(config));
         match timeout(HANDSHAKE_TIMEOUT, connector.connect(self.server_name.clone(), stream)).await {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) => Err(tls(error.to_string())),
+            Ok(Err(error)) => Err(tls(tls_cause(&error))),
             Err(_) => Err(tls(format!("no answer within {HANDSHAKE_TIMEOUT:?}"))),
         }
     }
@@ -362,6 +367,24 @@ impl Endpoint {
         self.request_recheck();
         error
     }
+}
+
+/// Why a TLS handshake failed, with the fix where the certificate is at fault.
+fn tls_cause(error: &std::io::Error) -> String {
+    let fix = match error.get_ref().and_then(|error| error.downcast_ref()) {
+        // A new CA of the same name shows as a bad signature.
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        )) => {
+            "its certificate is not signed by the CA of the kubeconfig. Fix, if the CA was replaced: add the new one to \
+             certificate-authority"
+        }
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => "Fix: set tls-server-name of the kubeconfig to a name in the certificates of all API servers",
+        _ => return error.to_string(),
+    };
+    format!("{error}; {fix}")
 }
 
 impl std::fmt::Debug for Endpoint {

@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -59,6 +59,10 @@ struct Http2Connection {
     sender: SendRequest<Bytes>,
     /// Streams in use.
     streams: AtomicUsize,
+    /// Whether a stream was reserved since idle connections were last closed.
+    was_used: AtomicBool,
+    /// Whether the gateway closes it, because it is idle.
+    is_closing: Arc<AtomicBool>,
     /// Drives the connection. After its panic every call of `sender` would panic too.
     task: JoinHandle<()>,
 }
@@ -92,8 +96,20 @@ impl Lane {
                 return None;
             }
             connection.streams.fetch_add(1, Ordering::Relaxed);
+            connection.was_used.store(true, Ordering::Relaxed);
             return Some(Http2Stream { connection: Arc::clone(connection), ticket: None });
         }
+    }
+
+    /// Closes the connections that have had no stream since the last call.
+    pub(crate) fn close_idle(&self) {
+        lock(&self.connections).retain(|connection| {
+            let was_used = connection.was_used.swap(false, Ordering::Relaxed);
+            let is_idle = !was_used && connection.streams.load(Ordering::Relaxed) == 0;
+            // Dropping its last handle closes it.
+            connection.is_closing.store(is_idle, Ordering::Relaxed);
+            !is_idle
+        });
     }
 
     /// Whether any connection carries a request.
@@ -148,16 +164,22 @@ impl Lane {
             }
         }
         let endpoint = Arc::clone(endpoint);
+        let is_closing = Arc::new(AtomicBool::new(false));
+        let closing = Arc::clone(&is_closing);
         let task = tokio::spawn(async move {
             if let Err(error) = driver.await {
                 tracing::debug!(%error, "HTTP/2 connection to the backend ended");
             }
             // The server may be restarting, with other flags.
-            endpoint.request_recheck();
+            if !closing.load(Ordering::Relaxed) {
+                endpoint.request_recheck();
+            }
         });
         lock(&self.connections).push(Arc::new(Http2Connection {
             sender,
             streams: AtomicUsize::new(0),
+            was_used: AtomicBool::new(true),
+            is_closing,
             task,
         }));
         Ok(())

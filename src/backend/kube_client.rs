@@ -74,8 +74,15 @@ impl OwnConnections {
 
 fn pools(backend: &Backend) -> Pools {
     let pools = Pools::default();
-    pools.retain_endpoints(1, backend.endpoints().iter());
+    follow_endpoints(&pools, backend);
     pools
+}
+
+/// Keeps the connections of the endpoints of now.
+fn follow_endpoints(pools: &Pools, backend: &Backend) {
+    // Before the list is read.
+    let version = backend.endpoints_version();
+    pools.retain_endpoints(version, backend.endpoints().iter().cloned());
 }
 
 /// Sends requests as `system:portcullis`; in identity mode `impersonate`, as the user of the gateway's own credential.
@@ -117,6 +124,7 @@ impl Service<Request<kube::client::Body>> for BackendService {
             let request = Box::new(Request::from_parts(head, Body::bytes(body)));
             let began = Instant::now();
             let pools = connections.pools.load_full();
+            follow_endpoints(&pools, backend);
             let limit = if is_prompt { PROMPT_HEAD_TIMEOUT } else { HEAD_TIMEOUT };
             let mut in_flight = InFlight {
                 connections: Arc::clone(&connections),

@@ -80,6 +80,15 @@ impl Lanes {
         }
     }
 
+    /// Closes the connections that have had no stream since the last call.
+    pub(crate) fn close_idle(&self) {
+        for pair in std::iter::once(&self.built_in).chain(&self.extensions) {
+            pair.short.close_idle();
+            pair.long.close_idle();
+        }
+        lock(&self.users).values().for_each(|relay| relay.lane.close_idle());
+    }
+
     fn extension_lanes(&self, group: &str) -> &LanePair {
         let count = u64::try_from(self.extensions.len()).unwrap_or(u64::MAX).max(1);
         let index = usize::try_from(self.hasher.hash_one(group) % count).unwrap_or_default();

@@ -73,6 +73,9 @@ pub(crate) enum SendError {
     /// Too many requests that need a connection of their own are in progress.
     #[error("too many requests that need a connection of their own are in progress")]
     Busy,
+    /// Every usable endpoint has as many requests in progress as it may have.
+    #[error("every usable endpoint has the most requests in progress that the gateway sends to one")]
+    Overloaded,
     /// The backend stated that it did not process the request.
     #[error("the backend did not process the request: {0}")]
     NotProcessed(#[source] TransportError),
@@ -108,6 +111,12 @@ struct IdleHttp1 {
     since: Instant,
 }
 
+impl IdleHttp1 {
+    fn is_usable(&self) -> bool {
+        self.connection.sender.is_ready() && self.since.elapsed() < IDLE_TIMEOUT
+    }
+}
+
 /// A connection, or a stream of one, that is reserved for one request.
 pub(crate) enum ReservedConnection {
     /// A stream of an HTTP/2 connection.
@@ -132,6 +141,12 @@ impl Pool {
 
     pub(crate) fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
+    }
+
+    /// Closes idle connections: those over HTTP/2 that have had no request since the last call.
+    pub(crate) fn close_idle(&self) {
+        self.lanes.close_idle();
+        lock(&self.http1).retain(IdleHttp1::is_usable);
     }
 
     /// The number of open connections that requests of this class may use.
@@ -265,7 +280,7 @@ impl Pool {
 
     fn idle_http1(&self) -> Option<Http1Connection> {
         let mut idle = lock(&self.http1);
-        idle.retain(|idle| idle.connection.sender.is_ready() && idle.since.elapsed() < IDLE_TIMEOUT);
+        idle.retain(IdleHttp1::is_usable);
         idle.pop().map(|idle| idle.connection)
     }
 

@@ -10,15 +10,19 @@ use std::time::Duration;
 
 use futures_util::future::{Either, poll_immediate, select};
 use http::{Request, Response};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::balance::{EjectionCause, Load, LoadTicket, Random};
 use super::pool::{Pool, SendError, SendOutcome, UpgradeConnection};
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use super::sharing::SharingClass;
-use crate::backend::Backend;
 use crate::backend::endpoint::Endpoint;
+<<<<<<< HEAD
 use crate::http::body::{Body, ReplayBudget};
+=======
+use crate::backend::{Backend, contains};
+use crate::http::body::Body;
+>>>>>>> discovery
 use crate::sync::lock;
 
 /// Bodies of anonymous requests, which are read completely before they are sent, in KiB.
@@ -30,11 +34,15 @@ const BODY_BUFFER_LIMITS: ShareLimits = ShareLimits {
     queue_timeout: Duration::from_secs(5),
 };
 
+/// An HTTP/2 connection that is idle for one to two of these intervals is closed: hundreds of clusters must not keep
+/// the connections of their busiest time.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(45);
+
 /// A pool for each endpoint in use.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    /// The generation of `current`, to be read without its lock.
-    generation: AtomicU64,
+    /// The version of `current`, to be read without its lock.
+    version: AtomicU64,
     current: Mutex<KnownPools>,
     body_buffers: FairShares<IpAddr>,
     /// For bodies that may have to be sent again.
@@ -46,7 +54,7 @@ pub(crate) struct Pools {
 impl Default for Pools {
     fn default() -> Self {
         Self {
-            generation: AtomicU64::new(0),
+            version: AtomicU64::new(0),
             current: Mutex::default(),
             body_buffers: FairShares::new(BODY_BUFFER_LIMITS),
             replays: Arc::default(),
@@ -57,33 +65,49 @@ impl Default for Pools {
 
 #[derive(Debug, Default)]
 struct KnownPools {
-    generation: u64,
-    /// The endpoints of that generation.
+    version: u64,
+    /// The endpoints of that version.
     endpoints: Vec<Arc<Endpoint>>,
     pools: Vec<Arc<Pool>>,
 }
 
 impl Pools {
-    /// Drops, once per generation of the configuration, the pools of endpoints that are no longer in it. Open streams
-    /// continue to their end. Costs one load when the generation is known.
-    pub(crate) fn retain_endpoints<'a>(
-        &self,
-        generation: u64,
-        endpoints: impl Iterator<Item = &'a Arc<Endpoint>>,
-    ) {
-        if generation <= self.generation.load(Ordering::Acquire) {
+    /// Drops, once per version of the endpoints in force, the pools of those that are no longer among them. Open streams
+    /// continue to their end. Costs one load when the version is known.
+    pub(crate) fn retain_endpoints(&self, version: u64, endpoints: impl Iterator<Item = Arc<Endpoint>>) {
+        if version <= self.version.load(Ordering::Acquire) {
             return;
         }
         let mut known = lock(&self.current);
-        // Never back to an older generation.
-        if generation <= known.generation {
+        // Never back to an older version.
+        if version <= known.version {
             return;
         }
         let KnownPools { endpoints: current, pools, .. } = &mut *known;
-        *current = endpoints.map(Arc::clone).collect();
+        *current = endpoints.collect();
         pools.retain(|pool| contains(current, pool.endpoint()));
-        known.generation = generation;
-        self.generation.store(generation, Ordering::Release);
+        known.version = version;
+        self.version.store(version, Ordering::Release);
+    }
+
+    /// Closes the idle connections of all pools every [`IDLE_CHECK_INTERVAL`]. Never returns.
+    pub(crate) async fn close_idle_connections(&self) {
+        loop {
+            sleep(IDLE_CHECK_INTERVAL).await;
+            self.close_idle();
+        }
+    }
+
+    pub(super) fn close_idle(&self) {
+        let pools = lock(&self.current).pools.clone();
+        for pool in pools {
+            pool.close_idle();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn open_connections(&self, class: SharingClass<'_>) -> usize {
+        lock(&self.current).pools.iter().map(|pool| pool.open_connections(class)).sum()
     }
 
     fn of(&self, endpoint: &Arc<Endpoint>) -> Arc<Pool> {
@@ -92,15 +116,15 @@ impl Pools {
             return Arc::clone(pool);
         }
         let pool = Pool::new(Arc::clone(endpoint));
-        // A request of an older generation gets a pool that is not kept: no later request would use its connections.
+        // A request to an endpoint that was removed gets a pool that is not kept: no later request would use its connections.
         if contains(&known.endpoints, endpoint) {
             known.pools.push(Arc::clone(&pool));
         }
         pool
     }
 
-    /// Sends a request. Tries another connection if nothing of the request was written; a request of which a part was
-    /// written is for the caller to retry.
+    /// Sends a request of the gateway itself. Tries another connection if nothing of the request was written; a request of
+    /// which a part was written is for the caller to retry.
     pub(crate) async fn send(
         &self,
         backend: &Backend,
@@ -108,10 +132,11 @@ impl Pools {
         class: SharingClass<'_>,
     ) -> Result<Response<Body>, SendError> {
         let load = if class == SharingClass::Long { Load::Long } else { Load::Short };
-        self.send_attempt(backend, request, class, &mut Attempt::new(load)).await
+        let mut attempt = Attempt { is_gateways_own: true, ..Attempt::new(load) };
+        self.send_attempt(backend, request, class, &mut attempt).await
     }
 
-    /// The same. After a failure, `attempt` names the endpoint, so that the next attempt prefers another one.
+    /// Sends a request of a client. After a failure, `attempt` names the endpoint, so that the next attempt prefers another one.
     pub(crate) async fn send_attempt(
         &self,
         backend: &Backend,
@@ -121,24 +146,23 @@ impl Pools {
     ) -> Result<Response<Body>, SendError> {
         let mut attempts_left: Option<usize> = None;
         loop {
-            let (index, ticket, (pool, connection)) = self
+            let (pool, connection, ticket) = self
                 .first_reachable(backend, attempt, |pool, ticket| async move {
                     let connection = pool.reserve(class).await?;
-                    Ok((ticket, (pool, connection)))
+                    Ok((pool, connection, ticket))
                 })
-                .await
-                .map(|(index, (ticket, reserved))| (index, ticket, reserved))?;
+                .await?;
             let sending = pool.send(connection, request, ticket);
             let sent = if attempt.leaves_silence && backend.endpoints().len() > 1 {
                 tokio::select! {
                     biased;
                     sent = sending => sent,
-                    () = backend.until_worth_leaving(index) => Err(SendError::Silent),
+                    () = backend.until_worth_leaving(pool.endpoint()) => Err(SendError::Silent),
                 }
             } else {
                 sending.await
             };
-            attempt.record(index, pool.endpoint(), class, sent.as_ref().err());
+            attempt.record(pool.endpoint(), class, sent.as_ref().err());
             let (unsent, error) = match sent? {
                 SendOutcome::Response(response) => {
                     pool.endpoint().balance().note_answer();
@@ -179,22 +203,23 @@ impl Pools {
     ) -> Result<UpgradeConnection, SendError> {
         let attempt = Attempt::new(Load::Long);
         let connect = |pool: Arc<Pool>, ticket| async move { pool.connect_for_upgrade(class, ticket).await };
-        Ok(self.first_reachable(backend, &attempt, connect).await?.1)
+        self.first_reachable(backend, &attempt, connect).await
     }
 
-    /// Calls `reserve` with the pools of trusted endpoints, the best first, until one can be connected to. Returns its
-    /// index, too. Nothing was sent to the others, so these attempts cost no retry.
+    /// Calls `reserve` with the pools of trusted endpoints, the best first, until one can be connected to. Leaves out those
+    /// with as many requests as they may have. Nothing was sent to the others, so these attempts cost no retry.
     async fn first_reachable<T, F>(
         &self,
         backend: &Backend,
         attempt: &Attempt,
         reserve: impl Fn(Arc<Pool>, LoadTicket) -> F,
-    ) -> Result<(usize, T), SendError>
+    ) -> Result<T, SendError>
     where
         F: Future<Output = Result<T, SendError>>,
     {
         let mut failed = Vec::new();
         let mut last_error = None;
+<<<<<<< HEAD
         while let Some((index, endpoint)) =
             backend.choose(attempt.load, &attempt.tried, &failed, &self.random)
         {
@@ -211,13 +236,27 @@ impl Pools {
                 },
             };
             match reserved {
+=======
+        let mut is_full = false;
+        while let Some(endpoint) = backend.choose(attempt.load, &attempt.tried, &failed, &self.random) {
+            let limit = if attempt.is_gateways_own { usize::MAX } else { backend.max_load(attempt.load) };
+            let Some(ticket) = endpoint.balance().begin_within(attempt.load, limit) else {
+                is_full = true;
+                failed.push(endpoint);
+                continue;
+            };
+            match reserve(self.of(&endpoint), ticket).await {
+>>>>>>> discovery
                 Err(SendError::Connect(error)) => {
                     tracing::debug!(%error, "endpoint skipped");
-                    failed.push(index);
+                    failed.push(endpoint);
                     last_error = Some(error);
                 }
-                outcome => return outcome.map(|reserved| (index, reserved)),
+                outcome => return outcome,
             }
+        }
+        if is_full {
+            return Err(SendError::Overloaded);
         }
         // A connection error tells the operator more than "not trusted".
         let known = || backend.endpoints().iter().find_map(|endpoint| endpoint.last_error());
@@ -229,37 +268,29 @@ impl Pools {
 #[derive(Debug)]
 pub(crate) struct Attempt {
     load: Load,
+    /// Whether it is a request of the gateway itself, which no flood of clients may keep away.
+    is_gateways_own: bool,
     /// Whether the request can be sent again while it waits for a response.
     pub(crate) leaves_silence: bool,
     /// The endpoints at which it has failed.
-    tried: Vec<usize>,
+    tried: Vec<Arc<Endpoint>>,
 }
 
 impl Attempt {
     /// The first attempt.
     pub(crate) fn new(load: Load) -> Self {
-        Self { load, leaves_silence: false, tried: Vec::new() }
+        Self { load, is_gateways_own: false, leaves_silence: false, tried: Vec::new() }
     }
 
-    /// Records a failure at endpoint `index`.
-    fn record(
-        &mut self,
-        index: usize,
-        endpoint: &Endpoint,
-        class: SharingClass<'_>,
-        error: Option<&SendError>,
-    ) {
+    /// Records a failure at an endpoint.
+    fn record(&mut self, endpoint: &Arc<Endpoint>, class: SharingClass<'_>, error: Option<&SendError>) {
         let Some(error) = error else { return };
-        self.tried.push(index);
+        self.tried.push(Arc::clone(endpoint));
         // Pods and aggregated API servers could break connections at will, and so eject every endpoint.
         if matches!(error, SendError::Broken(_)) && class.is_answered_by_backend() {
             endpoint.balance().note_failure(EjectionCause::Broken, Instant::now());
         }
     }
-}
-
-fn contains(endpoints: &[Arc<Endpoint>], endpoint: &Arc<Endpoint>) -> bool {
-    endpoints.iter().any(|one| Arc::ptr_eq(one, endpoint))
 }
 
 #[cfg(test)]
@@ -272,13 +303,13 @@ mod tests {
         let (before, after) = (backend(), backend());
         let endpoint = &before.endpoints()[0];
         let pools = Pools::default();
-        pools.retain_endpoints(1, before.endpoints().iter());
+        pools.retain_endpoints(1, before.endpoints().iter().cloned());
         let kept = pools.of(endpoint);
         assert!(Arc::ptr_eq(&kept, &pools.of(endpoint)), "requests share it");
-        pools.retain_endpoints(2, after.endpoints().iter());
+        pools.retain_endpoints(2, after.endpoints().iter().cloned());
         // A request of the generation before.
         assert!(!Arc::ptr_eq(&kept, &pools.of(endpoint)));
-        pools.retain_endpoints(1, before.endpoints().iter());
+        pools.retain_endpoints(1, before.endpoints().iter().cloned());
         assert!(pools.current.lock().unwrap().pools.is_empty());
     }
 }

@@ -16,6 +16,7 @@ use crate::backend::endpoint::{ClientCertificateRequest, Endpoint};
 use crate::http::body::Body;
 use crate::http::https_client::GATEWAY_USER_AGENT;
 use crate::http::identity_headers::write_identity;
+use crate::http::loop_detection::GatewayId;
 use crate::user::{Identity, UnencodableIdentity, UserInfo};
 
 /// Limits of a response with its body.
@@ -51,13 +52,20 @@ pub(crate) struct ProbeClient {
     pool: Arc<Pool>,
     /// Counts the gateway's own requests apart from the endpoint's load.
     probes: Arc<Balance>,
+    gateway_id: GatewayId,
 }
 
 impl ProbeClient {
     /// A client for an endpoint of `backend`, whether it is trusted or not. Opens no connection yet.
-    pub(crate) fn new(backend: Arc<Backend>, endpoint: &Endpoint) -> Self {
+    pub(crate) fn new(backend: Arc<Backend>, endpoint: &Endpoint, gateway_id: &GatewayId) -> Self {
         let endpoint = Arc::new(endpoint.for_self_check());
-        Self { backend, pool: Pool::new(Arc::clone(&endpoint)), endpoint, probes: Arc::default() }
+        Self {
+            backend,
+            pool: Pool::new(Arc::clone(&endpoint)),
+            endpoint,
+            probes: Arc::default(),
+            gateway_id: gateway_id.clone(),
+        }
     }
 
     /// How the endpoint requested a client certificate when this client last connected.
@@ -112,6 +120,7 @@ impl ProbeClient {
             write_identity(headers, &identity);
         }
         self.backend.add_credential(headers);
+        self.gateway_id.append_to(headers);
         *request.body_mut() = body.map_or_else(Body::empty, Body::bytes);
         Ok(request)
     }

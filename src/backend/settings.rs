@@ -27,6 +27,37 @@ pub struct Backend {
     pub identity: IdentityMode,
     /// The API servers' identity headers, if the configuration names them.
     pub identity_headers: Option<RequestHeaderNames>,
+    /// How further endpoints are found, and what each of them may carry.
+    pub balancing: Balancing,
+}
+
+/// How requests are spread over the endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Balancing {
+    /// How further endpoints are found.
+    pub discovery: EndpointDiscovery,
+    /// The most short requests in progress at one endpoint.
+    pub max_requests: usize,
+    /// The most watches and tunnels at one endpoint.
+    pub max_watches: usize,
+}
+
+impl Default for Balancing {
+    fn default() -> Self {
+        Self { discovery: EndpointDiscovery::None, max_requests: usize::MAX, max_watches: usize::MAX }
+    }
+}
+
+/// How further endpoints of a cluster are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "camelCase")]
+pub enum EndpointDiscovery {
+    /// They are not: the configured ones are all.
+    None,
+    /// Each address of a configured host name is one.
+    Dns,
+    /// Those that the `EndpointSlices` of service `kubernetes` in namespace `default` list.
+    Kubernetes,
 }
 
 impl Backend {
@@ -102,6 +133,7 @@ mod tests {
                 bearer_token: None,
                 identity: IdentityMode::Impersonate,
                 identity_headers: None,
+                balancing: Balancing::default(),
             }
         };
         let before = backend(&["a.test", "b.test"], "/k8s/1", &[&one]);

@@ -19,6 +19,7 @@ pub use super::limit_flags::LimitFlags;
 use super::sections::GivenFlags;
 use crate::authn::revocation::crls::CrlFailurePolicy;
 use crate::authz::impersonation::ImpersonationBy;
+use crate::backend::settings::EndpointDiscovery;
 use crate::user::IdentityMode;
 
 /// Every flag of `portcullis serve`.
@@ -313,6 +314,22 @@ pub struct BackendFlags {
     #[arg(long, value_name = "PREFIXES", value_delimiter = ',')]
     #[serde(rename = "requestheaderExtraHeadersPrefix")]
     pub backend_requestheader_extra_headers_prefix: Vec<String>,
+    /// How further endpoints (API servers) of the backend are found. `none`: the configured ones are all. `dns`: each
+    /// address of a configured host name is one; the name is resolved again every 10 seconds. `kubernetes`: the
+    /// EndpointSlices of service default/kubernetes list them, which deploy/rbac.yaml allows to read. Their certificates
+    /// must have the configured host name, or the kubeconfig's tls-server-name.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = EndpointDiscovery::None)]
+    #[serde(rename = "endpointDiscovery", with = "super::sections::by_flag_name")]
+    pub backend_endpoint_discovery: EndpointDiscovery,
+    /// The maximum number of requests in progress at one endpoint, except long-running ones. Beyond it the gateway uses
+    /// other endpoints; if all have that many, it refuses requests with 503 and a Retry-After header. 0: no limit.
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    #[serde(rename = "maxRequestsPerEndpoint")]
+    pub backend_max_requests_per_endpoint: u32,
+    /// The same of long-running requests: watches, logs, exec and port forwarding. 0: no limit.
+    #[arg(long, value_name = "N", default_value_t = 65536)]
+    #[serde(rename = "maxWatchesPerEndpoint")]
+    pub backend_max_watches_per_endpoint: u32,
 }
 
 /// The keys of an entry of `clusters` in the configuration file.

@@ -24,7 +24,7 @@ use super::error::ConfigError;
 use super::inputs::ConfigInputs;
 use super::management_cluster::{below, is_in_secret};
 use super::validity;
-use crate::backend::settings::{Backend, Endpoint, HostPort, TrustedRoots};
+use crate::backend::settings::{Backend, Balancing, Endpoint, HostPort, TrustedRoots};
 use crate::input_file::ReadFileError;
 use crate::pki::x509::CaBundle;
 use crate::pki::x509::certificate::Certificate;
@@ -192,6 +192,7 @@ impl KubeconfigReader<'_> {
             bearer_token: token.filter(|_| identity == IdentityMode::Impersonate),
             identity,
             identity_headers: None,
+            balancing: Balancing::default(),
         })
     }
 

@@ -9,6 +9,7 @@ use http::{Method, Request, Version};
 use super::certificates::front_proxy;
 use crate::go::url::decode_path;
 use crate::http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX};
+use crate::http::loop_detection::GatewayId;
 use crate::pipeline::AUDIT_ID;
 use crate::pipeline::forward::{ForwardContext, write_trusted_headers};
 use crate::request::credentials::{BEARER_PROTOCOL_PREFIX, Credentials};
@@ -153,6 +154,7 @@ fn write_identity(
         HeaderValue::from_static("127.0.0.1"),
         std::net::Ipv4Addr::LOCALHOST.into(),
         HeaderValue::from_static("audit"),
+        GatewayId::default(),
     );
     write_trusted_headers(headers, &user.clone().encode(mode)?, None, &context, false);
     assert_eq!(headers.get_all(AUDIT_ID).iter().count(), 1);

@@ -235,6 +235,10 @@ pub enum AttemptTarget<'a> {
     },
 }
 
+/// The message when no endpoint has passed the self-check. The self-check of another gateway recognizes it.
+pub(crate) const NO_USABLE_BACKEND: &str =
+    "no usable backend: the API server has not passed the identity self-check; try again later";
+
 impl Status {
     /// A negotiated response with the reason's default code.
     pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
@@ -327,6 +331,11 @@ impl Status {
     pub(crate) fn misdirected() -> Self {
         let message = "the requested host is not served on this connection";
         Self { code: StatusCode::MISDIRECTED_REQUEST, ..Self::new(Reason::Unknown, message) }
+    }
+
+    /// 508: the request comes from this gateway itself.
+    pub(crate) fn loop_detected(message: impl Into<String>) -> Self {
+        Self { code: StatusCode::LOOP_DETECTED, ..Self::new(Reason::Unknown, message) }
     }
 
     /// 429: too many requests are in flight.

@@ -4,6 +4,24 @@ use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 
 use super::registrar::Registrar;
 
+/// Every value of the label `result` of self-checks.
+pub(crate) const SELF_CHECK_RESULTS: [&str; 14] = [
+    "ok",
+    "uid_missing",
+    "unreachable",
+    "inconclusive",
+    "unauthorized",
+    "other_user",
+    "impersonation_forbidden",
+    "forbidden",
+    "identity_changed",
+    "review_not_found",
+    "unexpected_response",
+    "header_names_forbidden",
+    "other_cluster",
+    "forwarding_loop",
+];
+
 /// Metrics of API servers as backends.
 #[derive(Debug)]
 pub(crate) struct BackendMetrics {
@@ -23,6 +41,10 @@ pub(crate) struct BackendMetrics {
     pub(crate) ejections: IntCounterVec,
     /// By cluster and result.
     pub(crate) retries: IntCounterVec,
+    /// By cluster.
+    discovery_up: IntGaugeVec,
+    /// By cluster.
+    discovered: IntGaugeVec,
 }
 
 impl BackendMetrics {
@@ -67,16 +89,52 @@ impl BackendMetrics {
                 "Requests sent again to the backend, or refused that by the retry budget, by cluster and result.",
                 &["cluster", "result"],
             )?,
+            discovery_up: registrar.gauges(
+                "portcullis_endpoint_discovery_up",
+                "Whether the last attempt to find the endpoints of a cluster has succeeded, by DNS or EndpointSlices.",
+                &["cluster"],
+            )?,
+            discovered: registrar.gauges(
+                "portcullis_discovered_endpoints",
+                "Endpoints of a cluster that discovery has found last, with those beyond the limit.",
+                &["cluster"],
+            )?,
         })
     }
 
-    /// Removes the gauge of an endpoint that was removed from the configuration.
+    /// Exports the outcome of an attempt to find endpoints: their number, or `None` if it failed.
+    pub(crate) fn note_discovery(&self, cluster: &str, found: Option<usize>) {
+        self.discovery_up.with_label_values(&[cluster]).set(i64::from(found.is_some()));
+        if let Some(found) = found {
+            let found = i64::try_from(found).unwrap_or(i64::MAX);
+            self.discovered.with_label_values(&[cluster]).set(found);
+        }
+    }
+
+    /// Removes the gauges of a cluster without discovery.
+    pub(crate) fn forget_discovery(&self, cluster: &str) {
+        // A cluster whose discovery never ended an attempt has none.
+        self.discovery_up.remove_label_values(&[cluster]).ok();
+        self.discovered.remove_label_values(&[cluster]).ok();
+    }
+
+    /// Removes the series of an endpoint that was removed.
     pub(crate) fn forget_endpoint(&self, labels: &[String; 2]) {
         // An endpoint that was never checked has no gauge.
         self.endpoint_trusted.remove_label_values(labels).ok();
         let [cluster, endpoint] = labels;
         for kind in ["request", "watch"] {
             self.endpoint_in_flight.remove_label_values(&[cluster.as_str(), endpoint, kind]).ok();
+        }
+        // Addresses come and go by discovery: their counters would stay forever.
+        for result in ["ready", "not_ready", "silent"] {
+            self.probes.remove_label_values(&[cluster.as_str(), endpoint, result]).ok();
+        }
+        for cause in ["connect", "broken"] {
+            self.ejections.remove_label_values(&[cluster.as_str(), endpoint, cause]).ok();
+        }
+        for result in SELF_CHECK_RESULTS {
+            self.self_checks.remove_label_values(&[cluster.as_str(), endpoint, result]).ok();
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::authz::impersonation::{BadImpersonation, ImpersonationError};
 use crate::authz::{AccessRefusal, ReviewError};
 use crate::backend::pool::SendError;
 use crate::cluster::router::RouteError;
-use crate::http::status::{Reason, Status};
+use crate::http::loop_detection::ForwardingLoop;
+use crate::http::status::{NO_USABLE_BACKEND, Reason, Status};
 use crate::limits::LimitExceeded;
 use crate::pipeline::forward::{ForwardError, PrepareError};
 use crate::request::credentials::UnknownImpersonateHeader;
@@ -27,6 +28,8 @@ const RETRY_AFTER_SECONDS: u32 = 1;
 pub(super) enum Refusal {
     #[error(transparent)]
     Malformed(#[from] MalformedRequest),
+    #[error(transparent)]
+    Loop(#[from] ForwardingLoop),
     #[error(transparent)]
     RouteError(#[from] RouteError),
     #[error("no RequestInfo: {}", .0.message)]
@@ -90,6 +93,7 @@ impl Refusal {
                 return malformed_response(MalformedRequest::HeaderTooLarge);
             }
             Self::NotAdmitted(status) => return RefusalResponse::Denial(status),
+            Self::Loop(forwarding_loop) => Status::loop_detected(forwarding_loop.to_string()),
             Self::RouteError(RouteError::Misdirected) => Status::misdirected(),
             Self::RouteError(RouteError::NotFound) => Status::not_found(),
             Self::RequestInfo(status)
@@ -192,15 +196,16 @@ fn unanswered_status(error: &ReviewError) -> Status {
 fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
     let unavailable = |message| Status::service_unavailable(message, Some(RETRY_AFTER_SECONDS));
     match error {
-        ForwardError::Send(SendError::NotTrusted) => unavailable(
-            "no usable backend: the API server has not passed the identity self-check; try again later",
-        ),
+        ForwardError::Send(SendError::NotTrusted) => unavailable(NO_USABLE_BACKEND),
         ForwardError::Send(SendError::Connect(_) | SendError::Silent) => {
             unavailable("the API server behind this gateway is unreachable, try again later")
         }
         ForwardError::Send(SendError::NotProcessed(_)) => {
             unavailable("the API server behind this gateway did not process the request, try again later")
         }
+        ForwardError::Send(SendError::Overloaded) => unavailable(
+            "the API servers behind this gateway have too many requests in progress, try again later",
+        ),
         ForwardError::Send(SendError::Busy) => Status::too_many_requests(RETRY_AFTER_SECONDS),
         ForwardError::Send(SendError::Broken(_))
         | ForwardError::RefusedIdentity
@@ -222,6 +227,7 @@ impl ForwardError {
             Self::Send(SendError::NotProcessed(_)) => Some("not_processed"),
             Self::Send(SendError::Broken(_)) | Self::Answer(_) => Some("broken"),
             Self::Send(SendError::Silent) => Some("silent"),
+            Self::Send(SendError::Overloaded) => Some("overloaded"),
             Self::Timeout => Some("timeout"),
             Self::RefusedIdentity => Some("refused_identity"),
             Self::UnaskedSwitch => Some("unrequested_switch"),

@@ -35,6 +35,7 @@ use crate::backend::sharing::{self, SharingClass};
 use crate::http::body::{Body, BodyEnd, EndGuard, Replay};
 use crate::http::hop_by_hop;
 use crate::http::limits::{MAX_HEADER_LIST_SIZE, header_list_size};
+use crate::http::loop_detection::GatewayId;
 use crate::http::transport::BodyError;
 use crate::limits::InflightPermit;
 use crate::pipeline::AUDIT_ID;
@@ -93,6 +94,8 @@ pub(crate) struct ForwardContext {
     pub(crate) client: IpAddr,
     /// The audit ID of the request.
     pub(crate) audit_id: HeaderValue,
+    /// This gateway, which the request names from now on.
+    pub(crate) gateway_id: GatewayId,
     /// The audit of the request, which lasts as long as its tunnel.
     pub(super) audited: Option<AuditedRequest>,
     /// The credential with which the response ends.
@@ -120,8 +123,13 @@ impl Tunnel {
 
 impl ForwardContext {
     /// The context of a request that is not audited.
-    pub(crate) fn new(peer: HeaderValue, client: IpAddr, audit_id: HeaderValue) -> Self {
-        Self { peer, client, audit_id, audited: None, credential: None, place: None, span: None }
+    pub(crate) fn new(
+        peer: HeaderValue,
+        client: IpAddr,
+        audit_id: HeaderValue,
+        gateway_id: GatewayId,
+    ) -> Self {
+        Self { peer, client, audit_id, gateway_id, audited: None, credential: None, place: None, span: None }
     }
 }
 
@@ -198,6 +206,10 @@ fn check_response(
 ) -> Result<(), ForwardError> {
     if header_list_size(response.headers()) > MAX_HEADER_LIST_SIZE {
         return Err(ForwardError::AnswerTooLarge);
+    }
+    // The address of an endpoint may have become that of a gateway.
+    if response.status() == StatusCode::LOOP_DETECTED && may_reject_gateway(response.headers(), info) {
+        backend.request_recheck();
     }
     if response.status() == StatusCode::UNAUTHORIZED && may_reject_gateway(response.headers(), info) {
         backend.request_recheck();

@@ -154,13 +154,14 @@ impl ClusterStatus {
         let counts = cluster.activity.counts();
         let pending = cluster.pending_backend.as_ref();
         let pending_error = || {
-            let mut endpoints = pending?.endpoints().iter().map(|endpoint| EndpointStatus::of(endpoint));
-            let error = endpoints.find_map(|endpoint| endpoint.last_error)?;
+            let endpoints = pending?.endpoints();
+            let error = endpoints.iter().find_map(|endpoint| EndpointStatus::of(endpoint).last_error)?;
             Some(format!("new backend settings: {error}"))
         };
         let last_error = refused
             .map(errors)
             .or_else(|| endpoints.iter().find_map(|endpoint| endpoint.last_error.clone()))
+            .or_else(|| cluster.backend.discovery_error().map(|error| format!("endpoint discovery: {error}")))
             .or_else(pending_error);
         Self {
             name: Some(cluster.name.clone()),
@@ -181,7 +182,7 @@ impl ClusterStatus {
             server_version: cluster.backend.server_version(),
             endpoints,
             client_certificate: cluster.backend.client_certificate_end().map(|(name, end)| {
-                CertificateStatus { common_name: name.to_owned(), not_after: rfc3339::format_utc(end) }
+                CertificateStatus { common_name: name, not_after: rfc3339::format_utc(end) }
             }),
             requests: RequestCounts {
                 read_only: counts.read_only,

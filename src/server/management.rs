@@ -126,7 +126,7 @@ impl SecretReader {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let backend = Arc::new(Backend::new(&settings.backend, &provider).map_err(SyncError::Connection)?);
         // The self-check is for API servers that receive the requests of users; this one receives the gateway's own.
-        for endpoint in backend.endpoints() {
+        for endpoint in backend.endpoints().iter() {
             endpoint.set_trusted(endpoint.trust_version());
         }
         let api: Api<Secret> = Api::namespaced(kube_client::client(&backend), &settings.namespace);
@@ -222,6 +222,7 @@ mod tests {
             bearer_token: None,
             identity: IdentityMode::Impersonate,
             identity_headers: None,
+            balancing: settings::Balancing::default(),
         };
         let settings = ManagementSettings {
             backend,

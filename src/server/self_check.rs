@@ -19,9 +19,10 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use pace::{CheckSchedule, spread, stagger};
-use verdict::{AcceptedIdentity, CertificateFinding, SelfCheckFailure, evaluate};
+use verdict::{AcceptedIdentity, CertificateFinding, SelfCheckFailure, evaluate, is_unavailable_gateway};
 
 use crate::backend::Backend;
+use crate::backend::cluster_identity::{IdentityObject, NotAdmitted};
 use crate::backend::endpoint::{Endpoint, TrustVersion};
 use crate::backend::pool::SendError;
 use crate::backend::probe::{ProbeClient, ProbeError};
@@ -52,34 +53,35 @@ impl SelfCheck {
         Self { live, metrics }
     }
 
-    /// Starts and ends checks with each new snapshot. Never returns.
+    /// Starts and ends checks with each change of the endpoints. Never returns.
     pub(crate) async fn run(&self) {
         let mut running: Vec<RunningCheck> = Vec::new();
         let mut exported = BTreeMap::new();
-        let mut generations = self.live.subscribe();
+        let mut changes = self.live.subscribe_endpoints();
         loop {
             let snapshot = self.live.snapshot();
             self.follow(&snapshot, &mut running);
             self.export(&snapshot, &mut exported);
             drop(snapshot);
-            if generations.changed().await.is_err() {
+            if changes.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    /// Ends the checks of endpoints that a reload has removed, and starts the missing ones.
+    /// Ends the checks of endpoints that a reload or discovery has removed, and starts the missing ones.
     fn follow(&self, snapshot: &Snapshot, running: &mut Vec<RunningCheck>) {
         let mut wanted = Vec::new();
         for cluster in snapshot.clusters() {
             for backend in cluster.backends() {
-                wanted.extend(backend.endpoints().iter().map(|endpoint| (&cluster.name, backend, endpoint)));
+                let endpoints = Vec::clone(&backend.endpoints());
+                wanted.extend(endpoints.into_iter().map(|endpoint| (&cluster.name, backend, endpoint)));
             }
         }
         running.retain(|check| wanted.iter().any(|(_, _, wanted)| Arc::ptr_eq(wanted, &check.endpoint)));
         let mut added = 0;
         for (cluster, backend, endpoint) in wanted {
-            if running.iter().any(|check| Arc::ptr_eq(&check.endpoint, endpoint)) {
+            if running.iter().any(|check| Arc::ptr_eq(&check.endpoint, &endpoint)) {
                 continue;
             }
             let pause = stagger(added);
@@ -87,12 +89,13 @@ impl SelfCheck {
             let check = EndpointCheck {
                 cluster: cluster.clone(),
                 backend: Arc::clone(backend),
-                endpoint: Arc::clone(endpoint),
-                client: ProbeClient::new(Arc::clone(backend), endpoint),
+                endpoint: Arc::clone(&endpoint),
+                client: ProbeClient::new(Arc::clone(backend), &endpoint, &self.live.gateway_id),
                 live: Arc::clone(&self.live),
                 metrics: Arc::clone(&self.metrics),
                 last_log: Mutex::default(),
                 lacks_reviews: AtomicBool::new(false),
+                lacks_namespace: AtomicBool::new(false),
             };
             let task = tokio::spawn(async move {
                 let supervisor = Supervisor {
@@ -105,8 +108,7 @@ impl SelfCheck {
                 sleep(pause).await;
                 supervisor.run(&task, || check.run()).await;
             });
-            running
-                .push(RunningCheck { endpoint: Arc::clone(endpoint), _task: AbortOnDropHandle::new(task) });
+            running.push(RunningCheck { endpoint, _task: AbortOnDropHandle::new(task) });
         }
     }
 
@@ -114,7 +116,7 @@ impl SelfCheck {
     fn export(&self, snapshot: &Snapshot, exported: &mut BTreeMap<[String; 2], Arc<Endpoint>>) {
         let before = std::mem::take(exported);
         for cluster in snapshot.clusters() {
-            for endpoint in cluster.backend.endpoints() {
+            for endpoint in cluster.backend.endpoints().iter() {
                 exported.insert([cluster.name.clone(), endpoint.address().to_string()], Arc::clone(endpoint));
             }
         }
@@ -149,6 +151,8 @@ struct EndpointCheck {
     last_log: Mutex<Option<String>>,
     /// Whether the log says that the gateway may not create access reviews.
     lacks_reviews: AtomicBool,
+    /// Whether the log says that the gateway may not read the namespace by which it would compare clusters.
+    lacks_namespace: AtomicBool,
 }
 
 /// When the version of the API server was read last.
@@ -229,11 +233,13 @@ impl EndpointCheck {
             Some(Ok(accepted)) => match self.learn_header_names().await {
                 Ok(None) => CheckOutcome::Passed(accepted),
                 Ok(Some(failure)) => CheckOutcome::Failed(failure),
-                Err(cause) => CheckOutcome::Inconclusive(format!(
-                    "the names of its identity headers cannot be read: {cause}"
-                )),
+                Err(cause) => CheckOutcome::Inconclusive(cause),
             },
             Some(Err(failure)) => CheckOutcome::Failed(failure),
+            None if is_unavailable_gateway(&body) => CheckOutcome::Inconclusive(format!(
+                "the self-check got HTTP status {status} of a gateway that has no usable backend itself. Fix, if that \
+                 persists: configure the API servers as its endpoints, and not a gateway that has this one as its backend"
+            )),
             None => CheckOutcome::Inconclusive(format!("the self-check got HTTP status {status}")),
         }
     }
@@ -338,7 +344,7 @@ impl EndpointCheck {
 
     /// Exports whether the endpoint is trusted, if it is in force; a pending one may have the same address.
     fn export_trust(&self, snapshot: &Snapshot) -> bool {
-        let is_in_force = snapshot.endpoints().any(|endpoint| Arc::ptr_eq(endpoint, &self.endpoint));
+        let is_in_force = snapshot.endpoints().any(|endpoint| Arc::ptr_eq(&endpoint, &self.endpoint));
         if is_in_force {
             let labels = [self.cluster.as_str(), &self.endpoint.address().to_string()];
             let trusted = i64::from(self.endpoint.is_trusted());
@@ -369,14 +375,18 @@ impl EndpointCheck {
     async fn learn_header_names(&self) -> Result<Option<SelfCheckFailure>, String> {
         // Without a client certificate the API server never treats the gateway as a front proxy.
         if self.endpoint.gateway_certificate().is_none() {
-            return Ok(None);
+            return self.compare_by_namespace().await;
         }
-        match headers::read(&self.client, self.backend.identity()).await? {
+        let published = headers::read(&self.client, self.backend.identity()).await;
+        match published
+            .map_err(|cause| format!("the names of its identity headers cannot be read: {cause}"))?
+        {
             headers::PublishedHeaderNames::All(names, uid) => {
                 // Before anything is learnt from it.
-                let admitted = uid.map_or(Ok(()), |uid| self.backend.admit_to_cluster(&self.endpoint, &uid));
-                if let Err(other) = admitted {
-                    return Ok(Some(SelfCheckFailure::OtherCluster(other)));
+                if let Some(uid) = uid
+                    && let Some(failure) = self.compare(IdentityObject::AuthenticationConfigMap, &uid)?
+                {
+                    return Ok(Some(failure));
                 }
                 self.backend.learn_identity_headers(&names);
                 Ok(None)
@@ -387,6 +397,40 @@ impl EndpointCheck {
             }
             headers::PublishedHeaderNames::Forbidden => {
                 Ok(Some(SelfCheckFailure::HeaderNamesForbidden(self.reader())))
+            }
+        }
+    }
+
+    /// Compares the cluster of the endpoint with that of the others, by the UID of an object in it. Returns an error if a
+    /// later attempt may succeed.
+    fn compare(&self, object: IdentityObject, uid: &str) -> Result<Option<SelfCheckFailure>, String> {
+        match self.backend.admit_to_cluster(&self.endpoint, object, uid) {
+            Ok(()) => Ok(None),
+            Err(NotAdmitted::OtherCluster(other)) => Ok(Some(SelfCheckFailure::OtherCluster(other))),
+            Err(NotAdmitted::Undecided) => {
+                Err("it is not known yet which cluster the other endpoints belong to".to_owned())
+            }
+        }
+    }
+
+    /// The same by the UID of the namespace `kube-system`, if the gateway may read it.
+    async fn compare_by_namespace(&self) -> Result<Option<SelfCheckFailure>, String> {
+        if !self.backend.may_have_several_endpoints() {
+            return Ok(None);
+        }
+        match headers::read_namespace(&self.client).await? {
+            headers::NamespaceUid::Known(uid) => self.compare(IdentityObject::KubeSystem, &uid),
+            headers::NamespaceUid::NotFound => Ok(None),
+            headers::NamespaceUid::Forbidden => {
+                if !self.lacks_namespace.swap(true, Ordering::Relaxed) {
+                    warn!(
+                        cluster = self.cluster,
+                        endpoint = %self.endpoint.address(),
+                        "whether the endpoints belong to one cluster is not checked: the user of the kubeconfig may not get \
+                         the namespace kube-system; apply deploy/rbac.yaml with it in the subjects"
+                    );
+                }
+                Ok(None)
             }
         }
     }

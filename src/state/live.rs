@@ -1,5 +1,6 @@
 //! The snapshot in force and the signals about it, as one handle.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
@@ -7,6 +8,7 @@ use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
 use crate::config::cluster_files::RefusedCluster;
+use crate::http::loop_detection::GatewayId;
 use crate::sync::lock;
 
 /// The snapshot in force, and the signals between its users and the reloader that replaces it.
@@ -15,10 +17,15 @@ pub(crate) struct Live {
     snapshot: ArcSwap<Snapshot>,
     /// The generation in force.
     generation: watch::Sender<u64>,
+    /// Grows with each change of the endpoints: of their lists, and of the snapshot.
+    endpoints_version: AtomicU64,
+    endpoints_changed: watch::Sender<()>,
     reload: Arc<Notify>,
     credential_refused: Notify,
     /// The clusters whose own configuration is refused.
     refused: Mutex<Arc<[RefusedCluster]>>,
+    /// Names this process in the requests that it sends to backends.
+    pub(crate) gateway_id: GatewayId,
 }
 
 impl Live {
@@ -26,13 +33,17 @@ impl Live {
     pub(crate) fn new(snapshot: Snapshot, reload: Arc<Notify>) -> Arc<Self> {
         snapshot.apply_shared();
         let (generation, _) = watch::channel(snapshot.generation);
+        let (endpoints_changed, _) = watch::channel(());
         let snapshot = ArcSwap::from_pointee(snapshot);
         Arc::new(Self {
             snapshot,
             generation,
+            endpoints_version: AtomicU64::new(1),
+            endpoints_changed,
             reload,
             credential_refused: Notify::new(),
             refused: Mutex::default(),
+            gateway_id: GatewayId::default(),
         })
     }
 
@@ -52,6 +63,23 @@ impl Live {
         self.snapshot.store(next);
         self.peek().apply_shared();
         self.generation.send_replace(generation);
+        self.note_endpoints_changed();
+    }
+
+    /// Notifies that a list of endpoints has changed.
+    pub(crate) fn note_endpoints_changed(&self) {
+        self.endpoints_version.fetch_add(1, Ordering::Release);
+        self.endpoints_changed.send_replace(());
+    }
+
+    /// The version of the endpoints. To be read before the snapshot, so that the next version is not missed.
+    pub(crate) fn endpoints_version(&self) -> u64 {
+        self.endpoints_version.load(Ordering::Acquire)
+    }
+
+    /// Notifies of each change of the endpoints.
+    pub(crate) fn subscribe_endpoints(&self) -> watch::Receiver<()> {
+        self.endpoints_changed.subscribe()
     }
 
     /// The clusters whose own configuration is refused.

@@ -139,8 +139,8 @@ impl Snapshot {
     }
 
     /// The endpoints in force, of every cluster.
-    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
-        self.clusters().iter().flat_map(|cluster| cluster.backend.endpoints())
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = Arc<Endpoint>> {
+        self.clusters().iter().flat_map(|cluster| Vec::clone(&cluster.backend.endpoints()))
     }
 }
 

@@ -69,6 +69,8 @@ enum Feature {
     SecretToken,
     /// Forwarding by impersonation, of a user with extra values.
     Impersonating,
+    /// The endpoints that the API servers publish.
+    EndpointSlices,
 }
 
 const fn row(
@@ -83,15 +85,17 @@ const fn row(
 }
 
 use Feature::{
-    AccountToken, Approving, BootstrapToken, Cleaning, ClusterInfo, Impersonating, Impersonation,
-    NamespaceSelector, PublishedKeys, SecretToken, Signing, TokenCleaning,
+    AccountToken, Approving, BootstrapToken, Cleaning, ClusterInfo, EndpointSlices, Impersonating,
+    Impersonation, NamespaceSelector, PublishedKeys, SecretToken, Signing, TokenCleaning,
 };
 
 const ACCOUNT: &str = "system:serviceaccount:default:app";
+/// No API server of the test publishes its address.
+const DISCOVERED: &str = "no endpoint was found";
 const LEADS: &str = "acquired the lease";
 const NO_LEASE: &str = "no lease for controllers";
 
-static ROWS: [Row; 36] = [
+static ROWS: [Row; 38] = [
     row("", "ClusterRole/portcullis", Some(0), AccountToken, ACCOUNT, "falling back to one GET per token"),
     row(
         "",
@@ -148,6 +152,22 @@ static ROWS: [Row; 36] = [
         BootstrapToken,
         "system:bootstrap:abcdef",
         "cannot read secrets",
+    ),
+    row(
+        "",
+        "Role/portcullis-endpoints",
+        Some(0),
+        EndpointSlices,
+        DISCOVERED,
+        "verbs get, list and watch of endpointslices",
+    ),
+    row(
+        "",
+        "RoleBinding/portcullis-endpoints",
+        None,
+        EndpointSlices,
+        DISCOVERED,
+        "verbs get, list and watch of endpointslices",
     ),
     row(
         "-controllers",
@@ -403,6 +423,7 @@ fn needed(feature: Feature) -> &'static [(&'static str, &'static str)] {
         TokenCleaning => &[READER, ("-bootstrap", "portcullis-token-cleaner")],
         ClusterInfo => &[READER, ("-bootstrap", "portcullis-bootstrap-signer")],
         SecretToken => &[READER, OWN, ("-secret-tokens", "portcullis-secret-tokens")],
+        EndpointSlices => &[READER, ("", "portcullis-endpoints")],
         Impersonating => &[READER, OWN, ("-impersonate", "portcullis-impersonate")],
     }
 }
@@ -448,7 +469,7 @@ fn set_up(running: &Running) -> Result<(), String> {
 /// Grants the permissions of the feature, all or without the row's, and waits until the API server knows.
 fn grant(running: &Running, row: &Row, is_complete: bool) -> Result<(), String> {
     let kinds = "clusterrole,clusterrolebinding,role,rolebinding";
-    for namespace in ["kube-system", "kube-public"] {
+    for namespace in ["kube-system", "kube-public", "default"] {
         let own = running.kubectl(&["--namespace", namespace, "get", kinds, "--output=name"])?;
         let own: Vec<&str> = own.lines().filter(|name| name.contains("/portcullis")).collect();
         if !own.is_empty() {
@@ -730,6 +751,7 @@ fn feature_flags(running: &Running, feature: Feature) -> Vec<String> {
         Cleaning => controller("csrcleaner", true),
         TokenCleaning => controller("tokencleaner", false),
         ClusterInfo => controller("bootstrapsigner", false),
+        EndpointSlices => vec!["--backend-endpoint-discovery=kubernetes".to_owned()],
         Feature::Request | Impersonation => Vec::new(),
     }
 }

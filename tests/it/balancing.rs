@@ -13,7 +13,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+<<<<<<< HEAD
 use crate::endpoints::{at, several, trusts, trusts_at};
+=======
+use crate::endpoints::{at_with, several, trusts};
+>>>>>>> discovery
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 
@@ -324,4 +328,45 @@ async fn trusts_not_any(gateway: &Gateway) {
         while send(gateway, Method::GET).await.await.unwrap().0 != StatusCode::SERVICE_UNAVAILABLE {}
     })
     .await;
+}
+
+/// Clients that keep many requests in progress.
+// threat: endpoint-flood
+#[tokio::test]
+async fn an_endpoint_gets_a_bounded_number_of_requests() {
+    let pki = Pki::new();
+    let (first, second) = (Server::start(&pki, "first").await, Server::start(&pki, "second").await);
+    let addresses = [first.backend.address, second.backend.address];
+    let gateway = at_with(&pki, &addresses, ", maxRequestsPerEndpoint: 2");
+    for server in [&first, &second] {
+        trusts(&gateway, &server.backend, true).await;
+        server.answers.send_replace(false);
+    }
+    let mut flood = Vec::new();
+    for sent in 1..=4 {
+        flood.push(send(&gateway, Method::POST).await);
+        until("its arrival", || first.requests() + second.requests() == sent).await;
+    }
+    assert_eq!([first.requests(), second.requests()], [2, 2]);
+    for _ in 0..10 {
+        let mut client = gateway.http1(None).await;
+        let refused = in_time(client.get("/api", &[TOKEN])).await;
+        assert_eq!(refused.headers()["retry-after"], "1");
+        let (code, body) = testkit::status(refused).await;
+        assert_eq!(
+            (code, body["reason"].as_str()),
+            (StatusCode::SERVICE_UNAVAILABLE, Some("ServiceUnavailable"))
+        );
+        assert!(body["message"].as_str().unwrap().contains("too many requests in progress"), "{body}");
+    }
+    assert_eq!([first.requests(), second.requests()], [2, 2]);
+    // Self-checks pass all the while.
+    for server in [&first, &second] {
+        trusts(&gateway, &server.backend, true).await;
+        server.answers.send_replace(true);
+    }
+    for pending in flood {
+        assert_eq!(in_time(pending).await.unwrap().0, StatusCode::OK);
+    }
+    assert_eq!(in_time(send(&gateway, Method::GET).await).await.unwrap().0, StatusCode::OK);
 }

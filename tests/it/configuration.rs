@@ -480,6 +480,12 @@ fn mistakes_are_reported_with_key_and_fix() {
             only("endpoints: ['http://10.0.0.1', 'https://10.0.0.1/k8s', 10.0.0.1]"),
             &[],
         ),
+        (
+            "addresses to resolve",
+            only("endpointDiscovery: dns, endpoints: ['https://10.0.0.1', 'https://[fd00::1]']"),
+            &[],
+        ),
+        ("a discovery that is none", only("endpointDiscovery: srv"), &[]),
         ("a context that is missing", only("context: prod"), &[]),
     ];
     let issuer = "- issuer: {url: https://idp.test, audiences: [gateway]}";

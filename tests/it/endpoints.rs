@@ -18,6 +18,7 @@ use testkit::{
 
 use crate::gateway::InProcess as _;
 use crate::gateway::start_process;
+use crate::tcp_balancer::Balancer;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 
@@ -47,7 +48,7 @@ pub(crate) fn at(pki: &Pki, endpoints: &[SocketAddr]) -> Gateway {
 }
 
 /// The same, with additional keys of the cluster.
-fn at_with(pki: &Pki, endpoints: &[SocketAddr], keys: &str) -> Gateway {
+pub(crate) fn at_with(pki: &Pki, endpoints: &[SocketAddr], keys: &str) -> Gateway {
     flags(pki, endpoints[0]);
     let urls: Vec<String> = endpoints.iter().map(|address| format!("'https://{address}'")).collect();
     let file = pki.write(
@@ -299,6 +300,39 @@ async fn configured_identity_headers_need_not_be_readable() {
         let left: Vec<_> = seen.headers.keys().filter(|name| name.as_str().starts_with("x-corp")).collect();
         assert_eq!(left, ["x-corp-other"], "{code}");
     }
+}
+
+/// A renewed serving certificate of the same CA interrupts nothing; one of another CA is refused, and the log says why.
+#[tokio::test]
+async fn an_endpoint_may_renew_its_certificate() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let first = FakeBackend::start(&pki, H2, named("first")).await;
+    let renewed = FakeBackend::start(&pki, H2, named("renewed")).await;
+    let foreign = FakeBackend::start(&other, H2, named("foreign")).await;
+    let balancer = Balancer::to(first.address).await;
+    let process = start_process(flags(&pki, balancer.address)).await;
+    let gateway = &process.gateway;
+    let mut client = gateway.http1(None).await;
+    in_time(async { while client.get("/api", &[TOKEN]).await.status() != StatusCode::OK {} }).await;
+    balancer.switch(renewed.address);
+    drop(first);
+    in_time(async {
+        loop {
+            let response = client.get("/api", &[TOKEN]).await;
+            if response.status() == StatusCode::OK && text(response).await == "renewed" {
+                break;
+            }
+        }
+    })
+    .await;
+    balancer.switch(foreign.address);
+    drop(renewed);
+    until("the diagnosis", || !process.said("is not signed by the CA of the kubeconfig").is_empty()).await;
+    let refused = client.get("/api", &[TOKEN]).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(foreign.pending(), 0);
+    let (_, log) = process.end().await;
+    assert!(log.contains("add the new one to certificate-authority"), "{log}");
 }
 
 /// A rotated credential that the backend refuses does not interrupt requests, and does not block other changes.

@@ -14,7 +14,7 @@ use testkit::real::{
     self, Programs, ServerProcess, SharedServers, Source, certificate_user, eventually, free_ports,
     start_etcd,
 };
-use testkit::{BoxedBody, Gateway, full, tls_client};
+use testkit::{BoxedBody, Gateway, Http1, full, tls_client};
 use tokio::runtime::{Handle, Runtime};
 
 pub(crate) const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
@@ -174,8 +174,21 @@ impl RealServers {
 
     /// Whether the server has this object, from a direct request as administrator.
     pub(crate) async fn exists(&self, server: SocketAddr, path: &str) -> Result<bool, String> {
+        let Some(mut client) = self.administrator(server).await else { return Ok(false) };
+        Ok(client.get(path, &[]).await.status() == http::StatusCode::OK)
+    }
+
+    /// Creates an object as administrator.
+    pub(crate) async fn create(&self, server: SocketAddr, path: &str, object: &str) -> Result<(), String> {
+        let mut client = self.administrator(server).await.ok_or("the server does not accept connections")?;
+        let created = client.send(post(path, object)).await.map_err(|error| error.to_string())?.status();
+        if created.is_success() { Ok(()) } else { Err(format!("{path}: {created}")) }
+    }
+
+    /// A direct connection of an administrator.
+    async fn administrator(&self, server: SocketAddr) -> Option<Http1> {
         let direct = Gateway::at(server, None);
-        let Ok(stream) = tokio::net::TcpStream::connect(server).await else { return Ok(false) };
+        let stream = tokio::net::TcpStream::connect(server).await.ok()?;
         let alice = self.alice();
         let mut config = tls_client(rustls::DEFAULT_VERSIONS)
             .with_client_auth_cert(alice.chain.clone(), alice.key.clone_key())
@@ -183,9 +196,7 @@ impl RealServers {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let name = "localhost".try_into().unwrap();
         let connected = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-        let Ok(stream) = connected else { return Ok(false) };
-        let answer = direct.http1_over(stream).await.get(path, &[]).await;
-        Ok(answer.status() == http::StatusCode::OK)
+        Some(direct.http1_over(connected.ok()?).await)
     }
 
     /// A file in the directory that all servers share.
@@ -215,8 +226,51 @@ impl RealServers {
         credential: &Credential,
         more: &[String],
     ) -> Result<RealGateway, String> {
-        let environment = self.environment()?;
         let name = format!("gateway {name}").replace(' ', "-");
+        let kubeconfig = self.kubeconfig(&name, server, credential)?;
+        let mut flags = vec![format!("--backend-kubeconfig={}", kubeconfig.display())];
+        if !matches!(credential, Credential::WithoutHeaderFlags) {
+            flags.extend(
+                [
+                    "--backend-requestheader-username-headers=X-Remote-User",
+                    "--backend-requestheader-uid-headers=X-Remote-Uid",
+                    "--backend-requestheader-group-headers=X-Remote-Group",
+                    "--backend-requestheader-extra-headers-prefix=X-Remote-Extra-",
+                ]
+                .map(str::to_owned),
+            );
+        }
+        if matches!(credential, Credential::Token(_)) {
+            flags.push("--identity=impersonate".to_owned());
+        }
+        flags.extend_from_slice(more);
+        self.start_gateway(&name, flags)
+    }
+
+    /// Starts a gateway that takes several servers for one cluster.
+    pub(crate) fn gateway_of_several(
+        &self,
+        name: &str,
+        servers: [SocketAddr; 2],
+        credential: &Credential,
+    ) -> Result<RealGateway, String> {
+        let name = format!("gateway {name}").replace(' ', "-");
+        let kubeconfig = self.kubeconfig(&name, servers[0], credential)?;
+        let identity =
+            if matches!(credential, Credential::Token(_)) { "impersonate" } else { "requestHeader" };
+        let urls = servers.map(|server| format!("https://{server}"));
+        let config = json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "GatewayConfiguration",
+            "clusters": [{"name": "c", "kubeconfig": kubeconfig, "identity": identity, "endpoints": urls}],
+        });
+        let file = self.file(&format!("{name}.yaml"))?;
+        fs::write(&file, config.to_string()).unwrap();
+        self.start_gateway(&name, vec![format!("--config={}", file.display())])
+    }
+
+    /// Writes the kubeconfig of a gateway.
+    fn kubeconfig(&self, name: &str, server: SocketAddr, credential: &Credential) -> Result<PathBuf, String> {
+        let environment = self.environment()?;
         let file = |part: &str| environment.dir.join(format!("{name}-{part}"));
         let user = match credential {
             Credential::Token(token) => json!({"token": token}),
@@ -237,6 +291,11 @@ impl RealServers {
         };
         let kubeconfig = real::kubeconfig(server, &environment.dir.join("servers-ca.crt"), &user);
         fs::write(file("kubeconfig"), kubeconfig).unwrap();
+        Ok(file("kubeconfig"))
+    }
+
+    fn start_gateway(&self, name: &str, more: Vec<String>) -> Result<RealGateway, String> {
+        let environment = self.environment()?;
         let [port] = free_ports()?;
         let shared = |name: &str| environment.dir.join(name).display().to_string();
         let mut flags = vec![
@@ -249,25 +308,10 @@ impl RealServers {
             format!("--tls-cert-file={}", shared("server.crt")),
             format!("--tls-private-key-file={}", shared("server.key")),
             format!("--client-ca-file={}", shared("clients-ca.crt")),
-            format!("--backend-kubeconfig={}", file("kubeconfig").display()),
         ];
-        if !matches!(credential, Credential::WithoutHeaderFlags) {
-            flags.extend(
-                [
-                    "--backend-requestheader-username-headers=X-Remote-User",
-                    "--backend-requestheader-uid-headers=X-Remote-Uid",
-                    "--backend-requestheader-group-headers=X-Remote-Group",
-                    "--backend-requestheader-extra-headers-prefix=X-Remote-Extra-",
-                ]
-                .map(str::to_owned),
-            );
-        }
-        if matches!(credential, Credential::Token(_)) {
-            flags.push("--identity=impersonate".to_owned());
-        }
-        flags.extend_from_slice(more);
+        flags.extend(more);
         let program = Path::new(crate::PORTCULLIS);
-        let process = ServerProcess::start(&environment.dir, &name, program, &flags)?;
+        let process = ServerProcess::start(&environment.dir, name, program, &flags)?;
         let log = environment.dir.join(format!("{name}.log"));
         let runtime = self.runtime().handle().clone();
         Ok(RealGateway { address: ([127, 0, 0, 1], port).into(), log, process: Mutex::new(process), runtime })

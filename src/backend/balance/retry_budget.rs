@@ -43,6 +43,11 @@ impl RetryBudget {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A number that changes with requests.
+    pub(crate) fn activity(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
     /// Takes one retry, if one is left.
     pub(crate) fn withdraw(&self, now: Instant) -> bool {
         let mut state = lock(&self.state);
@@ -65,10 +70,10 @@ impl RetryBudget {
         true
     }
 
-    /// The retries granted and refused since the start.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        let state = lock(&self.state);
-        (state.granted, state.refused)
+    /// The retries granted and refused since the last call.
+    pub(crate) fn take_totals(&self) -> (u64, u64) {
+        let mut state = lock(&self.state);
+        (std::mem::take(&mut state.granted), std::mem::take(&mut state.refused))
     }
 }
 
@@ -91,7 +96,7 @@ mod tests {
         assert_eq!(withdrawn(&budget, now), 10);
         assert_eq!(withdrawn(&budget, now + Duration::from_secs(1)), RETRIES_PER_SECOND);
         assert_eq!(withdrawn(&budget, now + Duration::from_hours(1)), MAX_RETRIES, "savings are bounded");
-        let (granted, refused) = budget.totals();
+        let (granted, refused) = budget.take_totals();
         assert_eq!((granted, refused), (2 * MAX_RETRIES + 20, 4));
     }
 }

@@ -38,6 +38,7 @@ fn endpoint(port: u16, servers: &Ca, front: &Ca) -> Endpoint {
         bearer_token: None,
         identity: IdentityMode::RequestHeader,
         identity_headers: None,
+        balancing: settings::Balancing::default(),
     };
     Endpoint::new(&endpoint, &EndpointTls::new(&backend, &Arc::new(default_provider())).unwrap())
 }

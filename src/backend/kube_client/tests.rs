@@ -24,6 +24,7 @@ use super::*;
 use crate::backend::probe::ProbeClient;
 use crate::backend::settings::{self, HostPort, TrustedRoots};
 use crate::http::https_client::testing::{H1, H2, serving};
+use crate::http::loop_detection::GatewayId;
 
 /// How an API server treats its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +113,7 @@ impl SilentServer {
             bearer_token: None,
             identity: IdentityMode::Impersonate,
             identity_headers: None,
+            balancing: settings::Balancing::default(),
         };
         let backend = Backend::new(&settings, &Arc::new(default_provider())).unwrap();
         let endpoint = &backend.endpoints()[0];
@@ -223,7 +225,8 @@ async fn every_self_check_of_a_silent_api_server_ends() {
     for alpn in [H1, H2] {
         for server in [SilentServer::Tcp, SilentServer::Tls, SilentServer::Http, SilentServer::Head] {
             let (backend, task) = server.start(alpn).await;
-            let probe = ProbeClient::new(Arc::clone(&backend), &backend.endpoints()[0]);
+            let probe =
+                ProbeClient::new(Arc::clone(&backend), &backend.endpoints()[0], &GatewayId::default());
             if server.answers_first() {
                 probe.send(None, "/x", None).await.unwrap();
             }
@@ -233,4 +236,35 @@ async fn every_self_check_of_a_silent_api_server_ends() {
             task.abort();
         }
     }
+}
+
+#[tokio::test]
+async fn connections_without_requests_are_closed() {
+    let (backend, _task) = SilentServer::FrozenFirst.start(H2).await;
+    let pools = Arc::new(pools(&backend));
+    let open = || pools.open_connections(SharingClass::Short);
+    let send = || {
+        let (backend, pools) = (Arc::clone(&backend), Arc::clone(&pools));
+        let request = Request::builder().uri(backend.uri(None, PathAndQuery::from_static("/x")).unwrap());
+        let request = Box::new(request.body(Body::empty()).unwrap());
+        async move { pools.send(&backend, request, SharingClass::Short).await.map(drop) }
+    };
+    send().await.unwrap();
+    let waiting = tokio::spawn(send());
+    for _ in 0..4 {
+        tokio::task::yield_now().await;
+        pools.close_idle();
+        assert_eq!(open(), 1, "a request waits for its response");
+    }
+    waiting.abort();
+    assert!(waiting.await.is_err());
+    pools.close_idle();
+    pools.close_idle();
+    assert_eq!(open(), 0);
+    // One that was used since is kept for another interval.
+    send().await.unwrap();
+    pools.close_idle();
+    assert_eq!(open(), 1);
+    pools.close_idle();
+    assert_eq!(open(), 0);
 }

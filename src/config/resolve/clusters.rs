@@ -1,6 +1,7 @@
 //! Resolves the clusters: their names, routes and backends.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::ConfigResolver;
 use super::cluster_files::MainClusters;
 use super::controllers::Tenant;
 use crate::authz::impersonation::ImpersonationBy;
-use crate::backend::settings::Backend;
+use crate::backend::settings::{Backend, Balancing, Endpoint, EndpointDiscovery};
 use crate::cluster::settings::{Cluster, ClusterOrigin, Routes};
 use crate::config::cluster_files::RefusedCluster;
 use crate::config::error::ConfigError;
@@ -304,7 +305,9 @@ impl ConfigResolver<'_> {
                 self.inputs,
                 &mut self.errors,
             );
-            return Some(Backend { identity_headers, ..backend? });
+            let backend =
+                Backend { identity_headers, balancing: balancing(&given.values.backend), ..backend? };
+            return self.discoverable(given, backend);
         };
         let endpoints_key = given.key("endpoints");
         let endpoints: Vec<_> = endpoints
@@ -321,7 +324,21 @@ impl ConfigResolver<'_> {
             self.inputs,
             &mut self.errors,
         );
-        Some(Backend { identity_headers, ..backend? })
+        let backend = Backend { identity_headers, balancing: balancing(&given.values.backend), ..backend? };
+        self.discoverable(given, backend)
+    }
+
+    /// Reports an error if DNS should find endpoints, and there is no host name.
+    fn discoverable(&mut self, given: &MergedSection<ClusterKeys>, backend: Backend) -> Option<Backend> {
+        let is_name = |endpoint: &Endpoint| endpoint.address.host.parse::<IpAddr>().is_err();
+        if backend.balancing.discovery == EndpointDiscovery::Dns && !backend.endpoints.iter().any(is_name) {
+            let key = given.key("backend-endpoint-discovery");
+            let error = ConfigError::new(key, "dns resolves host names, and every endpoint is an IP address");
+            return self.fail(error.fix(
+                "give the host name of the API servers in endpoints or as the kubeconfig's server; or remove it",
+            ));
+        }
+        Some(backend)
     }
 
     /// The backend's identity headers, if configured. Reports errors in them.
@@ -351,6 +368,19 @@ impl ConfigResolver<'_> {
                 self.fail(error.fix("give the header names of the backend's --requestheader-* flags"))
             }
         }
+    }
+}
+
+/// The balancing keys; 0 is no limit.
+fn balancing(flags: &BackendFlags) -> Balancing {
+    let limit = |most: u32| match usize::try_from(most) {
+        Ok(0) | Err(_) => usize::MAX,
+        Ok(most) => most,
+    };
+    Balancing {
+        discovery: flags.backend_endpoint_discovery,
+        max_requests: limit(flags.backend_max_requests_per_endpoint),
+        max_watches: limit(flags.backend_max_watches_per_endpoint),
     }
 }
 

@@ -42,6 +42,7 @@ pub(super) fn set_forwarded_headers(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::loop_detection::GatewayId;
 
     fn forwarded(peer: &str, is_from_front_proxy: bool, lines: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -51,7 +52,12 @@ mod tests {
         let audit_id = HeaderValue::from_static("ours");
         set_forwarded_headers(
             &mut headers,
-            &ForwardContext::new(HeaderValue::from_str(peer).unwrap(), peer.parse().unwrap(), audit_id),
+            &ForwardContext::new(
+                HeaderValue::from_str(peer).unwrap(),
+                peer.parse().unwrap(),
+                audit_id,
+                GatewayId::default(),
+            ),
             is_from_front_proxy,
         );
         headers

@@ -100,6 +100,7 @@ pub(super) fn prepare_parts(parts: ForwardParts, context: &ForwardContext) -> Re
 /// | hop-by-hop headers, and those that `Connection` names | `http::hop_by_hop` |
 /// | `Trailer` | here |
 /// | `X-Forwarded-For`; of a client that is not a front proxy `Forwarded` and `X-Real-Ip` | `forwarded`, which writes `X-Forwarded-For`, and `Audit-Id`, a client's or a new one |
+/// | none of `CDN-Loop`, to which `http::loop_detection` appends the gateway's id | |
 /// | `traceparent` and `tracestate`, if requests are traced | `traces`, which writes the gateway's own |
 /// | `Host`, with `--identity=impersonate` | `address_to_backend`, which writes the backend's |
 /// | the names from which the backend reads identities | `http::identity_headers`, which writes the identity last |
@@ -116,6 +117,7 @@ pub(crate) fn write_trusted_headers(
     // The trailers of requests are not forwarded.
     headers.remove(TRAILER);
     forwarded::set_forwarded_headers(headers, context, is_from_front_proxy);
+    context.gateway_id.append_to(headers);
     if let Some(span) = &context.span {
         span.inject(headers);
     }

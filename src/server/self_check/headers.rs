@@ -11,6 +11,7 @@ use crate::backend::probe::ProbeClient;
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::user::{IdentityMode, UserInfo};
 
+const KUBE_SYSTEM: &str = "/api/v1/namespaces/kube-system";
 const CONFIG_MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 
 /// The identity headers that an API server publishes.
@@ -51,6 +52,41 @@ pub(super) async fn read(
     parse(status, &body)
 }
 
+/// The UID of the namespace `kube-system`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NamespaceUid {
+    /// The UID.
+    Known(String),
+    /// The server has no such namespace, or no UIDs.
+    NotFound,
+    /// The gateway is not permitted to read it.
+    Forbidden,
+}
+
+/// Reads the UID of `kube-system` as the user of the gateway's own credential. After an error, a later attempt may
+/// succeed.
+// threat: mixed-clusters
+pub(super) async fn read_namespace(client: &ProbeClient) -> Result<NamespaceUid, String> {
+    let failed = |cause: String| format!("the namespace kube-system cannot be read: {cause}");
+    let (status, body) =
+        client.send(None, KUBE_SYSTEM, None).await.map_err(|error| failed(error.to_string()))?;
+    parse_namespace(status, &body).map_err(failed)
+}
+
+fn parse_namespace(status: StatusCode, body: &[u8]) -> Result<NamespaceUid, String> {
+    match status {
+        StatusCode::OK => {
+            let object: ConfigMap =
+                serde_json::from_slice(body).map_err(|_| format!("{KUBE_SYSTEM} cannot be parsed"))?;
+            let uid = object.metadata.uid.filter(|uid| !uid.is_empty());
+            Ok(uid.map_or(NamespaceUid::NotFound, NamespaceUid::Known))
+        }
+        StatusCode::NOT_FOUND => Ok(NamespaceUid::NotFound),
+        StatusCode::FORBIDDEN => Ok(NamespaceUid::Forbidden),
+        status => Err(format!("HTTP status {status}")),
+    }
+}
+
 fn parse(status: StatusCode, body: &[u8]) -> Result<PublishedHeaderNames, String> {
     match status {
         StatusCode::OK => {
@@ -84,6 +120,23 @@ fn names(body: &[u8]) -> Option<(RequestHeaderNames, Option<String>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_namespace_identifies_a_cluster_if_it_may_be_read() {
+        let cases = [
+            (200, r#"{"metadata":{"uid":"u"}}"#, Some(NamespaceUid::Known("u".to_owned()))),
+            (200, r#"{"metadata":{}}"#, Some(NamespaceUid::NotFound)),
+            (200, "ok", None),
+            (404, "", Some(NamespaceUid::NotFound)),
+            (403, "", Some(NamespaceUid::Forbidden)),
+            (401, "", None),
+            (500, "", None),
+        ];
+        for (code, body, expected) in cases {
+            let uid = parse_namespace(StatusCode::from_u16(code).unwrap(), body.as_bytes());
+            assert_eq!(uid.ok(), expected, "{code} {body}");
+        }
+    }
 
     fn names(users: &[&str], groups: &[&str]) -> PublishedHeaderNames {
         let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();

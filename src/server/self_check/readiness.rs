@@ -18,6 +18,9 @@ use crate::user::{IdentityMode, UserInfo};
 const PATH: &str = "/readyz";
 /// Between two probes. kube-apiserver's `--shutdown-delay-duration` is usually several seconds.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// The same for a cluster that has had no request for [`IDLE_AFTER`]: hundreds of idle clusters cost little.
+const IDLE_INTERVAL: Duration = Duration::from_secs(10);
+const IDLE_AFTER: Duration = Duration::from_secs(30);
 /// Shorter than clients wait, longer than a pause of a busy server.
 // threat: silent-backend
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,20 +28,57 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Probes the endpoint of a check, and exports its state as metrics. Never returns.
 pub(super) async fn run(check: &EndpointCheck) {
     // Its connections are its own, so that a probe that waits delays no self-check.
-    let client = ProbeClient::new(check.backend.clone(), &check.endpoint);
+    let client = ProbeClient::new(check.backend.clone(), &check.endpoint, &check.live.gateway_id);
     let portcullis = UserInfo::portcullis();
     let user = (check.backend.identity() == IdentityMode::RequestHeader).then_some(&portcullis);
-    let is_probed = check.backend.endpoints().len() > 1;
     let mut exported = Exported::default();
+    let mut pace = ProbePace::new(Instant::now());
     loop {
         let began = Instant::now();
-        if is_probed {
+        let in_flight = check.endpoint.balance().in_flight(Load::Short);
+        let is_due = pace.is_due(began, check.backend.retries().activity(), in_flight);
+        if is_due && check.backend.endpoints().len() > 1 {
             let answer = timeout(TIMEOUT, client.send(user, PATH, None)).await;
+<<<<<<< HEAD
             let answer = answer.unwrap_or(Err(ProbeError::Timeout)).map(|(code, _)| code);
             note(check, evaluate(&answer));
+=======
+            note(
+                check,
+                evaluate(&answer.map_or(Err(ProbeError::Timeout), |sent| sent.map(|(code, _)| code))),
+            );
+>>>>>>> discovery
         }
         exported.export(check);
         sleep(INTERVAL.saturating_sub(began.elapsed()).max(INTERVAL / 10)).await;
+    }
+}
+
+/// Which of the loop's rounds have a probe.
+struct ProbePace {
+    /// The activity of the cluster in the last round.
+    activity: u64,
+    last_active: Instant,
+    last_probe: Option<Instant>,
+}
+
+impl ProbePace {
+    fn new(now: Instant) -> Self {
+        Self { activity: 0, last_active: now, last_probe: None }
+    }
+
+    /// Whether a probe is due. `activity` changes with the requests of the cluster; `in_flight` are those in progress.
+    fn is_due(&mut self, now: Instant, activity: u64, in_flight: usize) -> bool {
+        if std::mem::replace(&mut self.activity, activity) != activity || in_flight > 0 {
+            self.last_active = now;
+        }
+        let is_idle = now.duration_since(self.last_active) >= IDLE_AFTER;
+        let waited = |last: Instant| now.duration_since(last) >= IDLE_INTERVAL;
+        let is_due = !is_idle || self.last_probe.is_none_or(waited);
+        if is_due {
+            self.last_probe = Some(now);
+        }
+        is_due
     }
 }
 
@@ -72,13 +112,12 @@ fn note(check: &EndpointCheck, readiness: Readiness) {
 #[derive(Default)]
 struct Exported {
     ejections: [u64; 2],
-    retries: (u64, u64),
 }
 
 impl Exported {
     /// Adds what has changed, for an endpoint in force; a pending one may have the same address.
     fn export(&mut self, check: &EndpointCheck) {
-        if !check.live.peek().endpoints().any(|endpoint| Arc::ptr_eq(endpoint, &check.endpoint)) {
+        if !check.live.peek().endpoints().any(|endpoint| Arc::ptr_eq(&endpoint, &check.endpoint)) {
             return;
         }
         let (metrics, balance) = (&check.metrics.backend, check.endpoint.balance());
@@ -93,16 +132,10 @@ impl Exported {
             let counter = metrics.ejections.with_label_values(&[cluster, &endpoint, label]);
             counter.inc_by(total.saturating_sub(std::mem::replace(before, total)));
         }
-        // The budget is the cluster's: one of its endpoints exports it.
-        let first = check.backend.endpoints().first();
-        if first.is_some_and(|first| Arc::ptr_eq(first, &check.endpoint)) {
-            let (granted, refused) = check.backend.retries().totals();
-            let before = std::mem::replace(&mut self.retries, (granted, refused));
-            let add = |result, total: u64, before| {
-                metrics.retries.with_label_values(&[cluster, result]).inc_by(total.saturating_sub(before));
-            };
-            add("sent", granted, before.0);
-            add("over_budget", refused, before.1);
+        // The budget is the cluster's: each of its endpoints exports what the others have not.
+        let (granted, refused) = check.backend.retries().take_totals();
+        for (result, count) in [("sent", granted), ("over_budget", refused)] {
+            metrics.retries.with_label_values(&[cluster, result]).inc_by(count);
         }
     }
 }
@@ -110,6 +143,33 @@ impl Exported {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The rounds with a probe, of one round each second.
+    fn probes(
+        pace: &mut ProbePace,
+        from: Instant,
+        seconds: u64,
+        request: impl Fn(u64) -> (u64, usize),
+    ) -> usize {
+        let rounds = (0..seconds).filter(|second| {
+            let (activity, in_flight) = request(*second);
+            pace.is_due(from + Duration::from_secs(*second), activity, in_flight)
+        });
+        rounds.count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_without_requests_is_probed_less_often() {
+        let start = Instant::now();
+        let mut pace = ProbePace::new(start);
+        assert_eq!(probes(&mut pace, start, 30, |_| (0, 0)), 30, "after the start");
+        let idle = start + IDLE_AFTER;
+        assert_eq!(probes(&mut pace, idle, 600, |_| (0, 0)), 60);
+        let busy = idle + Duration::from_mins(10);
+        assert_eq!(probes(&mut pace, busy, 60, |second| (second / 20 + 1, 0)), 60, "a request every 20 s");
+        let hanging = busy + Duration::from_mins(10);
+        assert_eq!(probes(&mut pace, hanging, 60, |_| (3, 1)), 60, "one request that is not answered");
+    }
 
     #[test]
     fn only_server_errors_and_silence_keep_requests_away() {

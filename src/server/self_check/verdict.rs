@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use crate::backend::cluster_identity::OtherCluster;
 use crate::backend::endpoint::ClientCertificateRequest;
+use crate::http::status::NO_USABLE_BACKEND;
 use crate::user::IdentityMode;
 use crate::user::{ANONYMOUS, GATEWAY, UserInfo};
 
@@ -41,6 +42,8 @@ pub(super) enum SelfCheckFailure {
     HeaderNamesForbidden(Option<String>),
     /// The endpoint belongs to another cluster than those trusted before.
     OtherCluster(OtherCluster),
+    /// The endpoint is this gateway, or leads back to it.
+    ForwardingLoop,
 }
 
 /// The result of the TLS handshake for the gateway's client certificate.
@@ -123,12 +126,18 @@ pub(super) fn evaluate(
             }
         }
         StatusCode::NOT_FOUND => SelfCheckFailure::ReviewNotFound,
+        StatusCode::LOOP_DETECTED => SelfCheckFailure::ForwardingLoop,
         // The API server is starting, overloaded or shutting down.
         StatusCode::TOO_MANY_REQUESTS => return None,
         status if status.is_server_error() => return None,
         status => SelfCheckFailure::UnexpectedResponse(status.as_u16()),
     };
     Some(Err(failure))
+}
+
+/// Whether a server error is that of a gateway which has no usable backend itself.
+pub(super) fn is_unavailable_gateway(body: &[u8]) -> bool {
+    serde_json::from_slice::<StatusMessage>(body).is_ok_and(|refused| refused.message == NO_USABLE_BACKEND)
 }
 
 fn compare(
@@ -173,6 +182,7 @@ impl SelfCheckFailure {
             Self::UnexpectedResponse(_) => "unexpected_response",
             Self::HeaderNamesForbidden(_) => "header_names_forbidden",
             Self::OtherCluster(_) => "other_cluster",
+            Self::ForwardingLoop => "forwarding_loop",
         }
     }
 
@@ -251,11 +261,17 @@ impl fmt::Display for Diagnosis<'_> {
                  --requestheader-*-headers",
                 user.as_deref().unwrap_or(GATEWAY)
             ),
-            SelfCheckFailure::OtherCluster(OtherCluster { expected, found, .. }) => write!(
+            SelfCheckFailure::OtherCluster(OtherCluster { object, expected, found, .. }) => write!(
                 f,
-                "the endpoint belongs to another cluster: its ConfigMap kube-system/extension-apiserver-authentication \
-                 has UID {found:?}, that of the endpoints before it {expected:?}. Fix: give each cluster an entry of its \
-                 own, whose endpoints are API servers with the same etcd"
+                "the endpoint belongs to another cluster: its {} has UID {found:?}, that of the other endpoints \
+                 {expected:?}. Fix: give each cluster an entry of its own, whose endpoints are API servers with the same \
+                 etcd. If this one is right and the others were wrong or are gone, restart the gateway",
+                object.name()
+            ),
+            SelfCheckFailure::ForwardingLoop => f.write_str(
+                "requests to the endpoint come back to this gateway (508): its address is the gateway's own, or that of a \
+                 gateway or load balancer before it. Fix: set the server of the kubeconfig (or endpoints) to the \
+                 addresses of the API servers themselves",
             ),
             SelfCheckFailure::UnexpectedResponse(code) => write!(
                 f,

@@ -42,6 +42,10 @@ pub(crate) fn cases() -> Vec<Case> {
         prober("a check of the gateway's own", "/readyz/cluster-backend")
             .answers(404)
             .declared("D-own-checks", 200),
+        prober("a request that has passed many gateways", "/livez")
+            .header("CDN-Loop", &["portcullis-a"; 8].join(","))
+            .answers(200)
+            .declared("D-gateway-loop", 508),
         all("a check of the gateway's own by anonymous", "/readyz/cluster-backend").answers(403),
         prober("a cluster is not a check of livez", "/livez/cluster-backend").answers(404),
         all("a check that only the server has is not excluded", "/livez?exclude=etcd&verbose")

@@ -73,6 +73,7 @@ fn other_responses_are_failures_with_a_cause() {
         ),
         (403, json!({"message": "no"}), Some(SelfCheckFailure::UnexpectedResponse(403))),
         (404, json!({}), Some(SelfCheckFailure::ReviewNotFound)),
+        (508, json!({}), Some(SelfCheckFailure::ForwardingLoop)),
         (302, json!({}), Some(SelfCheckFailure::UnexpectedResponse(302))),
         (201, json!({"kind": "Pod"}), Some(SelfCheckFailure::UnexpectedResponse(201))),
         // Inconclusive: it is starting, overloaded or shutting down.
@@ -111,6 +112,11 @@ fn the_diagnosis_names_the_fix() {
         ),
         (SelfCheckFailure::Unauthorized(CertificateFinding::NotUsed), impersonate, &["kubeconfig's user"]),
         (
+            SelfCheckFailure::ForwardingLoop,
+            headers,
+            &["come back to this gateway", "addresses of the API servers"],
+        ),
+        (
             SelfCheckFailure::OtherUser(ANONYMOUS.to_owned(), plausible()),
             headers,
             &["anonymous", "X-Remote-User"],
@@ -128,7 +134,11 @@ fn the_diagnosis_names_the_fix() {
         (
             SelfCheckFailure::ImpersonationForbidden("eve".to_owned()),
             impersonate,
+<<<<<<< HEAD
             &["kubectl apply -f deploy/rbac-impersonate.yaml", "\"eve\""],
+=======
+            &["\"eve\" is not permitted to impersonate", "deploy/rbac-impersonate.yaml"],
+>>>>>>> discovery
         ),
         (
             SelfCheckFailure::ReviewForbidden,
