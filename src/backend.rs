@@ -209,10 +209,9 @@ impl Backend {
     /// Waits until a read that waits for a response at an endpoint should be sent to another one: a probe got no answer
     /// either, another endpoint answers, and the budget permits the retry, which it has then paid.
     // threat: silent-backend
-<<<<<<< HEAD
-    pub(crate) async fn until_worth_leaving(&self, index: usize) {
+    pub(crate) async fn until_worth_leaving(&self, endpoint: &Arc<Endpoint>) {
         loop {
-            self.until_outdone(index).await;
+            self.until_outdone(endpoint).await;
             if self.retries.withdraw(Instant::now()) {
                 return;
             }
@@ -220,12 +219,8 @@ impl Backend {
         }
     }
 
-    /// Waits until a probe of endpoint `index` got no answer and another endpoint answers.
-    pub(crate) async fn until_outdone(&self, index: usize) {
-        let Some(endpoint) = self.endpoints.get(index) else { return std::future::pending().await };
-=======
-    pub(crate) async fn until_worth_leaving(&self, endpoint: &Arc<Endpoint>) {
->>>>>>> discovery
+    /// Waits until a probe of an endpoint got no answer and another endpoint answers.
+    pub(crate) async fn until_outdone(&self, endpoint: &Arc<Endpoint>) {
         loop {
             endpoint.balance().until_silent().await;
             let now = Instant::now();
@@ -234,11 +229,7 @@ impl Backend {
                     && other.is_trusted()
                     && other.balance().rank(now) == Rank::Preferred
             };
-<<<<<<< HEAD
-            if self.endpoints.iter().enumerate().any(answers) {
-=======
-            if self.endpoints.peek().iter().any(answers) && self.retries.withdraw(now) {
->>>>>>> discovery
+            if self.endpoints.peek().iter().any(answers) {
                 return;
             }
             sleep(SILENCE_POLL_INTERVAL).await;

@@ -218,11 +218,7 @@ pub(crate) fn choose(
     candidates: impl Iterator<Item = (usize, Rank, usize)>,
     random: impl Fn() -> u64,
 ) -> Option<usize> {
-<<<<<<< HEAD
-    let (mut one, mut other) = (None::<(usize, usize)>, None::<(usize, usize)>);
-=======
     let (mut one, mut other): (Option<IndexAndLoad>, Option<IndexAndLoad>) = (None, None);
->>>>>>> discovery
     let (mut best, mut seen) = (Rank::Tried, 0_u64);
     for (index, rank, load) in candidates {
         if rank < best {
@@ -247,11 +243,7 @@ pub(crate) fn choose(
     Some(if prefers_second { second.0 } else { first.0 })
 }
 
-<<<<<<< HEAD
-/// Random numbers that need no lock and no secrecy, from the generator `SplitMix64`.
-=======
 /// Random numbers that need no lock and no secrecy: `SplitMix64`.
->>>>>>> discovery
 #[derive(Debug)]
 pub(crate) struct Random(AtomicU64);
 

@@ -17,12 +17,8 @@ use super::pool::{Pool, SendError, SendOutcome, UpgradeConnection};
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use super::sharing::SharingClass;
 use crate::backend::endpoint::Endpoint;
-<<<<<<< HEAD
-use crate::http::body::{Body, ReplayBudget};
-=======
 use crate::backend::{Backend, contains};
-use crate::http::body::Body;
->>>>>>> discovery
+use crate::http::body::{Body, ReplayBudget};
 use crate::sync::lock;
 
 /// Bodies of anonymous requests, which are read completely before they are sent, in KiB.
@@ -219,24 +215,6 @@ impl Pools {
     {
         let mut failed = Vec::new();
         let mut last_error = None;
-<<<<<<< HEAD
-        while let Some((index, endpoint)) =
-            backend.choose(attempt.load, &attempt.tried, &failed, &self.random)
-        {
-            let mut reserving = pin!(reserve(self.of(endpoint), endpoint.balance().begin(attempt.load)));
-            let reserved = match poll_immediate(reserving.as_mut()).await {
-                Some(reserved) => reserved,
-                // An endpoint that hangs accepts connections, and answers no handshake. Boxed: few requests wait here.
-                None => match select(reserving, Box::pin(backend.until_outdone(index))).await {
-                    Either::Left((reserved, _)) => reserved,
-                    Either::Right(_) => {
-                        failed.push(index);
-                        continue;
-                    }
-                },
-            };
-            match reserved {
-=======
         let mut is_full = false;
         while let Some(endpoint) = backend.choose(attempt.load, &attempt.tried, &failed, &self.random) {
             let limit = if attempt.is_gateways_own { usize::MAX } else { backend.max_load(attempt.load) };
@@ -245,8 +223,22 @@ impl Pools {
                 failed.push(endpoint);
                 continue;
             };
-            match reserve(self.of(&endpoint), ticket).await {
->>>>>>> discovery
+            let reserved = {
+                let mut reserving = pin!(reserve(self.of(&endpoint), ticket));
+                match poll_immediate(reserving.as_mut()).await {
+                    Some(reserved) => Some(reserved),
+                    // An endpoint that hangs accepts connections, and answers no handshake. Boxed: few requests wait here.
+                    None => match select(reserving, Box::pin(backend.until_outdone(&endpoint))).await {
+                        Either::Left((reserved, _)) => Some(reserved),
+                        Either::Right(_) => None,
+                    },
+                }
+            };
+            let Some(reserved) = reserved else {
+                failed.push(endpoint);
+                continue;
+            };
+            match reserved {
                 Err(SendError::Connect(error)) => {
                     tracing::debug!(%error, "endpoint skipped");
                     failed.push(endpoint);

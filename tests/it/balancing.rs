@@ -13,11 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-<<<<<<< HEAD
-use crate::endpoints::{at, several, trusts, trusts_at};
-=======
-use crate::endpoints::{at_with, several, trusts};
->>>>>>> discovery
+use crate::endpoints::{at, at_with, several, trusts, trusts_at};
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 

@@ -6,11 +6,8 @@
 //! cargo test --test real -- misconfigured::              servers that do not accept the gateway's headers
 //! cargo test --test real -- openid::                     users of a real OpenID provider
 //! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
-<<<<<<< HEAD
 //! cargo test --test real -- replicas::                   several servers and gateways, some of which fail
-=======
 //! cargo test --test real -- two_clusters::               API servers of two clusters, configured as one
->>>>>>> discovery
 //! ```
 //!
 //! The servers are built on first use, see `tests/go/README.md`.
@@ -63,11 +60,8 @@ fn main() -> ExitCode {
         (misconfigured::trials(&trial_of("misconfigured")), absent.clone()),
         (openid::trials(&trial_of("openid")), absent.clone().or_else(openid::absent)),
         (service_account_tokens::trials(&trial_of("service_account_tokens")), absent.clone()),
-<<<<<<< HEAD
-        (replicas::trials(&trial_of("replicas")), absent),
-=======
+        (replicas::trials(&trial_of("replicas")), absent.clone()),
         (two_clusters::trials(&trial_of("two_clusters")), absent),
->>>>>>> discovery
     ];
     let mut trials = Vec::new();
     for (group, absent) in groups {

@@ -39,15 +39,8 @@ pub(super) async fn run(check: &EndpointCheck) {
         let is_due = pace.is_due(began, check.backend.retries().activity(), in_flight);
         if is_due && check.backend.endpoints().len() > 1 {
             let answer = timeout(TIMEOUT, client.send(user, PATH, None)).await;
-<<<<<<< HEAD
             let answer = answer.unwrap_or(Err(ProbeError::Timeout)).map(|(code, _)| code);
             note(check, evaluate(&answer));
-=======
-            note(
-                check,
-                evaluate(&answer.map_or(Err(ProbeError::Timeout), |sent| sent.map(|(code, _)| code))),
-            );
->>>>>>> discovery
         }
         exported.export(check);
         sleep(INTERVAL.saturating_sub(began.elapsed()).max(INTERVAL / 10)).await;

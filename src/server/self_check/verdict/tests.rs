@@ -134,11 +134,7 @@ fn the_diagnosis_names_the_fix() {
         (
             SelfCheckFailure::ImpersonationForbidden("eve".to_owned()),
             impersonate,
-<<<<<<< HEAD
-            &["kubectl apply -f deploy/rbac-impersonate.yaml", "\"eve\""],
-=======
             &["\"eve\" is not permitted to impersonate", "deploy/rbac-impersonate.yaml"],
->>>>>>> discovery
         ),
         (
             SelfCheckFailure::ReviewForbidden,
