@@ -10,6 +10,7 @@ pub(crate) mod endpoint;
 mod http2;
 pub(crate) mod kube_client;
 mod lanes;
+mod lookup;
 pub(crate) mod pool;
 pub(crate) mod pools;
 pub(crate) mod probe;
@@ -301,6 +302,7 @@ pub(crate) mod testing {
         };
         let settings = settings::Backend {
             endpoints: vec![endpoint],
+            addresses: settings::AddressPolicy::Any,
             path_prefix: String::new(),
             roots: TrustedRoots(Arc::new(RootCertStore::empty())),
             client_certificate: None,
