@@ -75,6 +75,11 @@ impl ManagementSettings {
         self.store.missing(&self.scope())
     }
 
+    /// Why no Secrets have been read since the start, of any scope; `None` if some have.
+    pub(crate) fn never_read(&self) -> Option<String> {
+        if self.store.list().is_some() { None } else { self.missing() }
+    }
+
     /// Whether both read the same Secrets in the same way.
     pub(crate) fn is_same_watch(&self, other: &Self) -> bool {
         self.backend == other.backend

@@ -211,7 +211,7 @@ impl HealthChecks {
             checks.push(("poststarthook/token-issuers".into(), issuers));
             let management = snapshot.management.as_ref();
             let was_read = self.management_read.load(Ordering::Relaxed);
-            let missing = management.filter(|_| !was_read).and_then(|management| management.missing());
+            let missing = management.filter(|_| !was_read).and_then(|management| management.never_read());
             self.management_read.store(missing.is_none(), Ordering::Relaxed);
             if management.is_some() {
                 checks.push((MANAGEMENT_CHECK.into(), missing.map_or(Ok(()), Err)));

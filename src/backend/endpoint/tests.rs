@@ -26,13 +26,7 @@ fn endpoint(port: u16, servers: &Ca, front: &Ca) -> Endpoint {
     endpoint_at("127.0.0.1", port, AddressPolicy::Any, servers, front)
 }
 
-fn endpoint_at(
-    host: &str,
-    port: u16,
-    addresses: AddressPolicy,
-    servers: &Ca,
-    front: &Ca,
-) -> Endpoint {
+fn endpoint_at(host: &str, port: u16, addresses: AddressPolicy, servers: &Ca, front: &Ca) -> Endpoint {
     let issued = front.leaf().cn("portcullis").issue();
     let pair =
         CertificateKeyPair::from_pem(issued.cert_pem().as_bytes(), issued.key_pem().as_bytes()).unwrap();
