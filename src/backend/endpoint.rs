@@ -314,7 +314,7 @@ impl Endpoint {
     async fn dial(&self, offer: AlpnOffer) -> Result<TlsStream<TcpStream>, ConnectError> {
         let address = || self.address.to_string();
         let tcp = |cause: String| ConnectError::Tcp { address: address(), cause };
-        let stream = match timeout(CONNECT_TIMEOUT, self.dial_tcp()).await {
+        let stream = match timeout(CONNECT_TIMEOUT, Box::pin(self.dial_tcp())).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 // No process listens there; the next one may have other flags. Other errors and timeouts prove less:
