@@ -115,6 +115,11 @@ impl AuditGeneration {
         })
     }
 
+    /// Whether the next cluster keeps an earlier configuration: it then uses the options that others give its backends.
+    pub(crate) fn adopt(&mut self, adopts: bool) {
+        self.sinks.adopt(adopts);
+    }
+
     /// The generation is in force: so are the options of its backends.
     pub(crate) fn commit(self) {
         self.sinks.commit();

@@ -11,6 +11,7 @@ pub(crate) mod endpoint_list;
 mod http2;
 pub(crate) mod kube_client;
 mod lanes;
+mod lookup;
 pub(crate) mod pool;
 pub(crate) mod pools;
 pub(crate) mod probe;
@@ -386,6 +387,7 @@ pub(crate) mod testing {
         };
         settings::Backend {
             endpoints: vec![endpoint],
+            addresses: settings::AddressPolicy::Any,
             path_prefix: String::new(),
             roots: TrustedRoots(Arc::new(RootCertStore::empty())),
             client_certificate: None,

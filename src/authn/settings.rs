@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustls::DistinguishedName;
+
 use super::Audience;
 use super::anonymous::AnonymousAuth;
 use super::oidc::settings::JwtAuthenticator;
@@ -38,6 +40,14 @@ pub struct Authentication {
     pub audiences: Vec<Audience>,
     /// Whether long-running responses end with the credential that opened them.
     pub ends_streams: bool,
+}
+
+impl Authentication {
+    /// The names of the CAs of client certificates, those of front proxies included. A CA may be named twice.
+    pub(crate) fn client_ca_names(&self) -> impl Iterator<Item = DistinguishedName> {
+        let front_proxies = self.request_header.as_ref().map(|request_header| &request_header.ca);
+        self.client_ca.iter().chain(front_proxies).flat_map(|ca| ca.subjects())
+    }
 }
 
 /// Front proxies that may assert users in request headers.

@@ -1,5 +1,6 @@
 //! One endpoint: how to connect to it (address, TLS, the gateway's client certificate), and whether it is trusted.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -15,7 +16,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::balance::{Balance, EjectionCause};
-use super::settings::{self, HostPort};
+use super::lookup::{KnownAddresses, Lookups};
+use super::settings::{self, AddressPolicy, HostPort};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
 use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
 use crate::http::peer::enable_tcp_keep_alive;
@@ -43,6 +45,8 @@ pub(super) struct EndpointTls {
     http1_only: Arc<ClientConfig>,
     certificate: Option<Arc<ClientCertificate>>,
     recorder: Option<Arc<CertificateRecorder>>,
+    lookups: Lookups,
+    addresses: AddressPolicy,
 }
 
 /// Whether an endpoint is trusted and reachable.
@@ -57,6 +61,7 @@ struct EndpointHealth {
     /// Why the last self-check has not passed, if so.
     check_error: Mutex<Option<String>>,
     balance: Arc<Balance>,
+    known_addresses: KnownAddresses,
 }
 
 /// A failed connection attempt.
@@ -138,6 +143,8 @@ impl EndpointTls {
             http1_only: Arc::new(http1_only),
             certificate,
             recorder: None,
+            lookups: Lookups::default(),
+            addresses: settings.addresses,
         })
     }
 
@@ -160,6 +167,8 @@ impl EndpointTls {
             http1_only: without_resumption(&self.http1_only),
             certificate: self.certificate.clone(),
             recorder,
+            lookups: self.lookups.clone(),
+            addresses: self.addresses,
         }
     }
 }
@@ -310,8 +319,7 @@ impl Endpoint {
     async fn dial(&self, offer: AlpnOffer) -> Result<TlsStream<TcpStream>, ConnectError> {
         let address = || self.address.to_string();
         let tcp = |cause: String| ConnectError::Tcp { address: address(), cause };
-        let dial = TcpStream::connect((self.address.host.as_str(), self.address.port));
-        let stream = match timeout(CONNECT_TIMEOUT, dial).await {
+        let stream = match timeout(CONNECT_TIMEOUT, Box::pin(self.dial_tcp())).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 // No process listens there; the next one may have other flags. Other errors and timeouts prove less:
@@ -339,6 +347,26 @@ impl Endpoint {
             Ok(Err(error)) => Err(tls(tls_cause(&error))),
             Err(_) => Err(tls(format!("no answer within {HANDSHAKE_TIMEOUT:?}"))),
         }
+    }
+
+    /// Looks up the addresses, and connects to one that is permitted. What a name resolves to may change at any time, so
+    /// every connection checks it.
+    async fn dial_tcp(&self) -> std::io::Result<TcpStream> {
+        let found = self.tls.lookups.addresses(&self.address, &self.health.known_addresses).await?;
+        let refused = |address: &SocketAddr| self.tls.addresses.refused_kind(address.ip());
+        let permitted: Vec<SocketAddr> =
+            found.iter().filter(|address| refused(address).is_none()).copied().collect();
+        if permitted.is_empty()
+            && let Some((address, kind)) =
+                found.iter().find_map(|address| Some((address.ip(), refused(address)?)))
+        {
+            let problem = format!(
+                "{address} is {kind}, to which the gateway does not connect for the cluster of a Secret \
+                 (managementCluster.allowLocalAddresses)"
+            );
+            return Err(std::io::Error::other(problem));
+        }
+        TcpStream::connect(permitted.as_slice()).await
     }
 
     /// The endpoint accepts connections and closes them before their first use, as a server does that refuses the

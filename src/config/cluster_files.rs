@@ -2,7 +2,7 @@
 //! have a name or a route that several want. A cluster that is in force keeps its own, so that a new or changed file
 //! takes nothing from another cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::resolve::Tenant;
 use super::settings::{Cluster, ClusterOrigin};
 
 /// The most clusters that may be configured one by one.
-pub(super) const MAX_CLUSTERS: usize = 4096;
+pub(crate) const MAX_CLUSTERS: usize = 4096;
 
 /// A value that only one cluster may have: its kind, and the value.
 pub(super) type Claim = (&'static str, String);
@@ -24,8 +24,12 @@ pub(super) struct ClusterFiles {
     pub(super) in_force: BTreeMap<ClusterOrigin, Arc<ResolvedCluster>>,
     /// Those of the last load, until it is in force.
     pub(super) next: Option<BTreeMap<ClusterOrigin, Arc<ResolvedCluster>>>,
+    /// The clusters of the last load that keep their state in force, because their new one is refused.
+    pub(super) stale: BTreeSet<ClusterOrigin>,
     /// Clusters that were valid but could not be built, with what was read for them.
     pub(super) rejected: BTreeMap<ClusterOrigin, (Recording, ConfigError)>,
+    /// Clusters whose state in force cannot be built with the rest. They are not served. Counts for one attempt.
+    pub(super) dropped: BTreeMap<ClusterOrigin, ConfigError>,
     /// The clusters that the last load resolved anew.
     pub(super) resolved: usize,
 }
@@ -81,12 +85,17 @@ impl ClusterFiles {
         }
     }
 
-    /// Refuses a cluster of the last load, until a file of it changes.
+    /// Refuses a cluster of the last load, until a file of it changes; then its state in force, too, if that cannot be
+    /// built either. Returns whether the next load leaves out something more.
+    // threat: unbuildable-cluster
     pub(super) fn reject(&mut self, origin: &ClusterOrigin, error: ConfigError) -> bool {
         let loaded = self.next.as_ref().and_then(|next| next.get(origin));
         let Some(resolved) = loaded else { return false };
-        self.rejected.insert(origin.clone(), (resolved.recording.clone(), error));
-        true
+        if self.stale.contains(origin) {
+            return self.dropped.insert(origin.clone(), error).is_none();
+        }
+        let rejected = self.rejected.insert(origin.clone(), (resolved.recording.clone(), error));
+        !rejected.is_some_and(|(before, _)| before.is_same(&resolved.recording))
     }
 }
 

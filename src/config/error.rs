@@ -22,9 +22,10 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// An error in the value of a flag or key.
+    /// An error in the value of a flag or key. The user and password of a URL are left out of the problem.
     pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { key: key.into(), position: None, file: None, problem: problem.into(), fix: None }
+        let problem = without_credentials(problem.into());
+        Self { key: key.into(), position: None, file: None, problem, fix: None }
     }
 
     /// Adds the file that has the error.
@@ -59,6 +60,30 @@ impl fmt::Display for ConfigError {
     }
 }
 
+/// The text without the part before the last `@` of each URL in it. A password may have any character, also those that
+/// end the host of a valid URL.
+// threat: password-in-error
+fn without_credentials(text: String) -> String {
+    if !text.contains("://") {
+        return text;
+    }
+    let mut rest = text.as_str();
+    let mut clean = String::with_capacity(text.len());
+    while let Some((before, url)) = rest.split_once("://") {
+        let end = url.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`')).unwrap_or(url.len());
+        let (url, after) = url.split_at_checked(end).unwrap_or((url, ""));
+        clean.push_str(before);
+        clean.push_str("://");
+        match url.rsplit_once('@') {
+            Some((_, host)) => clean.extend(["…@", host]),
+            None => clean.push_str(url),
+        }
+        rest = after;
+    }
+    clean.push_str(rest);
+    clean
+}
+
 /// A position in the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FilePosition {
@@ -87,3 +112,23 @@ impl fmt::Display for ConfigErrors {
 }
 
 impl std::error::Error for ConfigErrors {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_error_has_the_password_of_a_url() {
+        let cases = [
+            ("server \"https://user:s3cret@host:6443/x\": no", "server \"https://…@host:6443/x\": no"),
+            ("\"https://u:s3/cr@et?@host\" and http://s3cret@two", "\"https://…@host\" and http://…@two"),
+            ("https://host/path is fine, a@b.c too", "https://host/path is fine, a@b.c too"),
+            ("https://a https://s3cret@b", "https://a https://…@b"),
+            ("https://s3cret://s3cret@b", "https://…@b"),
+            ("://", "://"),
+        ];
+        for (problem, expected) in cases {
+            assert_eq!(ConfigError::new("key", problem).problem, expected);
+        }
+    }
+}

@@ -9,7 +9,7 @@ use aws_lc_rs::digest;
 
 use super::cluster_files::{ClusterFiles, Recording};
 use super::kubeconfig::{ExecPlugin, PluginCache, PluginCredential, PluginError};
-use super::management_cluster::{SecretStore, is_in_secret};
+use super::management_cluster::{SecretList, SecretStore, is_in_secret};
 use super::manifest_files;
 use crate::clock::{Clock, UnixTime};
 use crate::input_file::{self, ReadFileError};
@@ -33,8 +33,10 @@ pub struct ConfigInputs {
     pub(super) cluster_files: ClusterFiles,
     /// The Secrets of the management cluster.
     secrets: Arc<SecretStore>,
-    /// The names of the Secrets that were read, if there is a management cluster.
-    secret_names: Option<(String, Vec<String>)>,
+    /// The Secrets that this load reads: one state of all of them.
+    secret_list: Option<Arc<SecretList>>,
+    /// The scope of the Secrets and their names, if there is a management cluster. Before they were read there are no names.
+    secret_names: Option<(String, Option<Vec<String>>)>,
     clock: Clock,
 }
 
@@ -66,6 +68,7 @@ impl ConfigInputs {
             recording: None,
             cluster_files: ClusterFiles::default(),
             secrets: Arc::default(),
+            secret_list: None,
             secret_names: None,
             clock,
         }
@@ -75,6 +78,7 @@ impl ConfigInputs {
     pub(super) fn begin(&mut self) {
         self.files.clear();
         self.folders.clear();
+        self.secret_list = self.secrets.list();
         self.secret_names = None;
         self.plugins.begin();
         self.authorities.retain(|_, held| std::mem::take(&mut held.used));
@@ -83,7 +87,7 @@ impl ConfigInputs {
 
     /// Reads a file and records the digest of its content.
     pub fn read(&mut self, file: &Path) -> Result<Vec<u8>, ReadFileError> {
-        let content = self.content(file);
+        let content = content(self.secret_list.as_deref(), file);
         // Keeps the first digest: if the file changed between two reads of one load, `changed` must report it.
         let digest =
             *self.files.entry(file.to_owned()).or_insert_with(|| content.as_deref().ok().map(digest_of));
@@ -141,7 +145,8 @@ impl ConfigInputs {
 
     /// Whether reading again all that was recorded would give the same. If so, it counts as read by this load.
     pub(super) fn replay(&mut self, recording: &Recording) -> bool {
-        let same_files = recording.files.iter().all(|(file, before)| self.digest_now(file) == *before);
+        let secrets = self.secret_list.as_deref();
+        let same_files = recording.files.iter().all(|(file, before)| digest_now(secrets, file) == *before);
         let same_folders = recording
             .folders
             .iter()
@@ -166,30 +171,22 @@ impl ConfigInputs {
         }
     }
 
-    /// The content of a file, or of data of a Secret.
-    // threat: secret-names-file
-    fn content(&self, file: &Path) -> Result<Vec<u8>, ReadFileError> {
-        if is_in_secret(file) {
-            let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "the Secret has no such key");
-            return self.secrets.read(file).ok_or_else(missing).map_err(ReadFileError::Io);
-        }
-        input_file::read(file)
-    }
-
-    fn digest_now(&self, file: &Path) -> Option<FileDigest> {
-        self.content(file).ok().as_deref().map(digest_of)
-    }
-
     /// The Secrets of the management cluster.
     pub(super) fn secrets(&self) -> &Arc<SecretStore> {
         &self.secrets
     }
 
-    /// The names of the Secrets of a scope. Records them, so that a Secret that appears is a change.
-    pub(super) fn secret_names(&mut self, scope: String) -> Vec<String> {
-        let names = self.secrets.names(&scope);
+    /// The names of the Secrets of a scope; `None` if they have not been read. Records them, so that a Secret that
+    /// appears is a change.
+    pub(super) fn secret_names(&mut self, scope: String) -> Option<Vec<String>> {
+        let names = self.secret_list.as_ref().and_then(|list| list.names(&scope));
         self.secret_names = Some((scope, names.clone()));
         names
+    }
+
+    /// Whether a Secret is too large to be read.
+    pub(super) fn is_too_large_secret(&self, name: &str) -> bool {
+        self.secret_list.as_ref().is_some_and(|list| list.is_too_large(name))
     }
 
     /// The current time.
@@ -209,9 +206,11 @@ impl ConfigInputs {
 
     /// Whether the content of any file, or the manifests in any folder, have changed.
     pub fn changed(&self) -> bool {
-        self.files.iter().any(|(file, before)| self.digest_now(file) != *before)
+        let secrets = self.secrets.list();
+        let secret_names = |scope: &str| secrets.as_ref().and_then(|list| list.names(scope));
+        self.files.iter().any(|(file, before)| digest_now(secrets.as_deref(), file) != *before)
             || self.folders.iter().any(|(folder, before)| manifest_files::in_folder(folder).ok() != *before)
-            || self.secret_names.as_ref().is_some_and(|(scope, names)| *names != self.secrets.names(scope))
+            || self.secret_names.as_ref().is_some_and(|(scope, names)| *names != secret_names(scope))
     }
 
     /// When to load the configuration again although no file has changed, because a credential expires.
@@ -226,6 +225,21 @@ impl ConfigInputs {
     }
 }
 
+/// The content of a file, or of data of a Secret.
+// threat: secret-names-file
+fn content(secrets: Option<&SecretList>, file: &Path) -> Result<Vec<u8>, ReadFileError> {
+    if is_in_secret(file) {
+        let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "the Secret has no such key");
+        let read = secrets.and_then(|list| list.read(file));
+        return read.ok_or_else(missing).map_err(ReadFileError::Io);
+    }
+    input_file::read(file)
+}
+
+fn digest_now(secrets: Option<&SecretList>, file: &Path) -> Option<FileDigest> {
+    content(secrets, file).ok().as_deref().map(digest_of)
+}
+
 fn digest_of(content: &[u8]) -> FileDigest {
     let digest = digest::digest(&digest::SHA256, content);
     digest.as_ref().try_into().unwrap_or_default()
@@ -234,6 +248,31 @@ fn digest_of(content: &[u8]) -> FileDigest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::management_cluster::SecretData;
+
+    #[test]
+    fn a_load_reads_one_state_of_the_secrets() {
+        let mut inputs = ConfigInputs::default();
+        let put = |store: &SecretStore, text: &str| {
+            let keys = ["kubeconfig", "ca"].map(|key| (key.to_owned(), text.as_bytes().to_vec()));
+            let secret = Arc::new(SecretData::new(keys.into()));
+            store.replace("scope".to_owned(), [("prod".to_owned(), secret)].into());
+        };
+        let secrets = Arc::clone(inputs.secrets());
+        let [kubeconfig, ca] = ["kubeconfig", "ca"].map(|key| Path::new("secret:/prod").join(key));
+        put(&secrets, "before");
+        inputs.begin();
+        assert_eq!(inputs.read(&kubeconfig).unwrap(), b"before");
+        put(&secrets, "after");
+        assert_eq!(inputs.read(&ca).unwrap(), b"before");
+        assert!(inputs.changed());
+        inputs.begin();
+        assert_eq!(
+            (inputs.read(&kubeconfig).unwrap(), inputs.read(&ca).unwrap()),
+            (b"after".into(), b"after".into())
+        );
+        assert!(!inputs.changed());
+    }
 
     #[test]
     fn a_file_that_changes_while_it_is_read_twice_has_changed() {

@@ -24,7 +24,7 @@ use super::error::ConfigError;
 use super::inputs::ConfigInputs;
 use super::management_cluster::{below, is_in_secret};
 use super::validity;
-use crate::backend::settings::{Backend, Balancing, Endpoint, HostPort, TrustedRoots};
+use crate::backend::settings::{AddressPolicy, Backend, Balancing, Endpoint, HostPort, TrustedRoots};
 use crate::input_file::ReadFileError;
 use crate::pki::x509::CaBundle;
 use crate::pki::x509::certificate::Certificate;
@@ -185,6 +185,7 @@ impl KubeconfigReader<'_> {
         let endpoints = addresses.into_iter().filter_map(|address| self.endpoint(address, cluster)).collect();
         Some(Backend {
             endpoints,
+            addresses: AddressPolicy::Any,
             path_prefix,
             roots: roots?,
             client_certificate: certificate,
@@ -201,7 +202,7 @@ impl KubeconfigReader<'_> {
         let problem = match parse_server(url) {
             Ok((address, path)) if path.is_empty() || path == path_prefix => return Some(address),
             Ok((_, path)) => format!("{url:?}: the path {path} is not that of the kubeconfig's server"),
-            Err(problem) => format!("{url:?}: {problem}"),
+            Err(problem) => format!("{:?}: {problem}", without_user(url)),
         };
         self.errors.push(ConfigError::new(key, problem).fix("give https://HOST:PORT"));
         None
@@ -247,7 +248,8 @@ impl KubeconfigReader<'_> {
             self.report("proxy-url is not supported", "connect to the API server directly");
         }
         let server = cluster.server.clone().unwrap_or_default();
-        let parsed = parse_server(&server).map_err(|problem| format!("server {server:?}: {problem}"));
+        let parsed = parse_server(&server);
+        let parsed = parsed.map_err(|problem| format!("server {:?}: {problem}", without_user(&server)));
         self.checked(parsed, "give https://HOST:PORT")
     }
 
@@ -316,6 +318,11 @@ impl KubeconfigReader<'_> {
     fn path(&self, given: &str) -> PathBuf {
         below(self.file.parent().unwrap_or(Path::new("")), Path::new(given))
     }
+}
+
+/// A URL without its user and password, also if it has no scheme and is none.
+fn without_user(url: &str) -> &str {
+    url.rsplit_once('@').map_or(url, |(_, rest)| rest)
 }
 
 /// The host, the port, and the path prefix without a trailing slash.

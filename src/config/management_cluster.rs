@@ -11,11 +11,13 @@ use std::sync::{Arc, Mutex};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::settings::Backend;
+use crate::backend::settings::{AddressPolicy, Backend};
 use crate::sync::lock;
 
 /// Begins the paths of data in Secrets. No file of the gateway is read below it.
 const ROOT: &str = "secret:";
+/// The most bytes of one Secret. A larger one is refused by itself.
+pub(crate) const MAX_SECRET_BYTES: usize = 256 << 10;
 /// The most Secrets, and the most bytes of all of them.
 pub(crate) const MAX_SECRETS: usize = 4096;
 pub(crate) const MAX_BYTES: usize = 64 << 20;
@@ -40,6 +42,10 @@ pub struct ManagementClusterKeys {
     /// The path of the clusters: the cluster of the Secret `prod` is served below PATH/prod.
     #[arg(long, value_name = "PATH")]
     pub path_prefix: Option<String>,
+    /// Let the clusters of Secrets have API servers at loopback, link-local, unspecified and multicast addresses. With
+    /// `false` the gateway does not connect to such an address, also if a name resolves to it.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub allow_local_addresses: bool,
 }
 
 /// The validated settings of the management cluster.
@@ -50,6 +56,8 @@ pub struct ManagementSettings {
     pub(crate) label_selector: String,
     pub(crate) domain: Option<String>,
     pub(crate) path_prefix: Option<String>,
+    /// Which addresses the API servers of the clusters may have.
+    pub(crate) addresses: AddressPolicy,
     /// The Secrets as they were read last.
     pub(crate) store: Arc<SecretStore>,
 }
@@ -67,6 +75,11 @@ impl ManagementSettings {
         self.store.missing(&self.scope())
     }
 
+    /// Why no Secrets have been read since the start, of any scope; `None` if some have.
+    pub(crate) fn never_read(&self) -> Option<String> {
+        if self.store.list().is_some() { None } else { self.missing() }
+    }
+
     /// Whether both read the same Secrets in the same way.
     pub(crate) fn is_same_watch(&self, other: &Self) -> bool {
         self.backend == other.backend
@@ -77,18 +90,66 @@ impl ManagementSettings {
 
 /// The data of a Secret.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct SecretData(pub(crate) BTreeMap<String, Vec<u8>>);
+pub(crate) struct SecretData {
+    data: BTreeMap<String, Vec<u8>>,
+    /// Whether it has more than [`MAX_SECRET_BYTES`]; then nothing of it is kept.
+    is_too_large: bool,
+}
 
 impl fmt::Debug for SecretData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.data.keys()).finish()
     }
 }
 
 impl SecretData {
+    /// Keeps the data, unless it is too large.
+    // threat: large-secret
+    pub(crate) fn new(data: BTreeMap<String, Vec<u8>>) -> Self {
+        let secret = Self { data, is_too_large: false };
+        if secret.length() > MAX_SECRET_BYTES {
+            return Self { data: BTreeMap::new(), is_too_large: true };
+        }
+        secret
+    }
+
     /// The bytes that it takes.
     pub(crate) fn length(&self) -> usize {
-        self.0.iter().map(|(key, value)| key.len() + value.len()).sum()
+        self.data.iter().map(|(key, value)| key.len() + value.len()).sum()
+    }
+}
+
+/// A complete list of the Secrets, which never changes.
+#[derive(Debug)]
+pub(super) struct SecretList {
+    /// Where they are from.
+    scope: String,
+    secrets: BTreeMap<String, Arc<SecretData>>,
+}
+
+impl SecretList {
+    /// The names of the Secrets; `None` if they are of another scope.
+    pub(super) fn names(&self, scope: &str) -> Option<Vec<String>> {
+        (self.scope == scope).then(|| self.secrets.keys().cloned().collect())
+    }
+
+    /// Whether a Secret is too large to be kept.
+    pub(super) fn is_too_large(&self, name: &str) -> bool {
+        self.secrets.get(name).is_some_and(|secret| secret.is_too_large)
+    }
+
+    /// The content of a path below a Secret; `None` if it is none.
+    pub(super) fn read(&self, path: &Path) -> Option<Vec<u8>> {
+        let mut parts = path.components();
+        let mut part = || match parts.next()? {
+            Component::Normal(part) => part.to_str(),
+            _ => None,
+        };
+        let (ROOT, name, key) = (part()?, part()?, part()?) else { return None };
+        if part().is_some() {
+            return None;
+        }
+        self.secrets.get(name)?.data.get(key).cloned()
     }
 }
 
@@ -99,16 +160,15 @@ pub struct SecretStore(Mutex<StoredSecrets>);
 #[derive(Debug, Default)]
 struct StoredSecrets {
     /// `None` before the first complete list.
-    secrets: Option<BTreeMap<String, Arc<SecretData>>>,
-    /// Where they are from.
-    scope: String,
+    list: Option<Arc<SecretList>>,
     last_error: Option<String>,
 }
 
 impl SecretStore {
     /// Replaces all Secrets by a complete list.
     pub(crate) fn replace(&self, scope: String, secrets: BTreeMap<String, Arc<SecretData>>) {
-        *lock(&self.0) = StoredSecrets { secrets: Some(secrets), scope, last_error: None };
+        let list = Some(Arc::new(SecretList { scope, secrets }));
+        *lock(&self.0) = StoredSecrets { list, last_error: None };
     }
 
     /// Why the last attempt to read the Secrets failed.
@@ -120,28 +180,17 @@ impl SecretStore {
     pub(crate) fn missing(&self, scope: &str) -> Option<String> {
         let stored = lock(&self.0);
         let error = || stored.last_error.clone().unwrap_or_else(|| "not read yet".to_owned());
-        (stored.secrets.is_none() || stored.scope != scope).then(error)
+        stored.list.as_ref().is_none_or(|list| list.scope != scope).then(error)
     }
 
-    /// The names of the Secrets.
+    /// The names of the Secrets; none before they were read.
     pub(crate) fn names(&self, scope: &str) -> Vec<String> {
-        let stored = lock(&self.0);
-        let secrets = stored.secrets.as_ref().filter(|_| stored.scope == scope);
-        secrets.into_iter().flat_map(|secrets| secrets.keys().cloned()).collect()
+        self.list().and_then(|list| list.names(scope)).unwrap_or_default()
     }
 
-    /// The content of a path below a Secret; `None` if it is none.
-    pub(crate) fn read(&self, path: &Path) -> Option<Vec<u8>> {
-        let mut parts = path.components();
-        let mut part = || match parts.next()? {
-            Component::Normal(part) => part.to_str(),
-            _ => None,
-        };
-        let (ROOT, name, key) = (part()?, part()?, part()?) else { return None };
-        if part().is_some() {
-            return None;
-        }
-        lock(&self.0).secrets.as_ref()?.get(name)?.0.get(key).cloned()
+    /// The Secrets as of now, of any scope; `None` before they were read.
+    pub(super) fn list(&self) -> Option<Arc<SecretList>> {
+        lock(&self.0).list.clone()
     }
 }
 
@@ -176,7 +225,8 @@ mod tests {
     #[test]
     fn a_secret_names_only_its_own_data() {
         let store = SecretStore::default();
-        let data = |text: &str| Arc::new(SecretData([("value".to_owned(), text.as_bytes().to_vec())].into()));
+        let data =
+            |text: &str| Arc::new(SecretData::new([("value".to_owned(), text.as_bytes().to_vec())].into()));
         store.replace(String::new(), [("a".to_owned(), data("of a")), ("b".to_owned(), data("of b"))].into());
         let home = directory("a");
         let cases = [
@@ -196,7 +246,7 @@ mod tests {
             let path = below(&home, Path::new(given));
             assert!(is_in_secret(&path), "{given}: {path:?}");
             let expected = expected.map(|text| text.as_bytes().to_vec());
-            assert_eq!(store.read(&path), expected, "{given}: {path:?}");
+            assert_eq!(store.list().unwrap().read(&path), expected, "{given}: {path:?}");
         }
         assert_eq!(below(Path::new("/etc/portcullis"), Path::new("/a/b")), Path::new("/a/b"));
     }

@@ -74,7 +74,9 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<Resolved
     let mut errors = resolver.into_errors();
     match (serving, operation) {
         (Some(serving), Some(operation)) if errors.is_empty() => {
-            let settings = Settings { serving, clusters, management, operation };
+            let stale = refused.iter().filter(|cluster| cluster.in_force.is_some());
+            let stale = stale.map(|cluster| cluster.origin.clone()).collect();
+            let settings = Settings { serving, clusters, stale, management, operation };
             Ok(ResolvedConfig { settings, warnings: without_duplicates(warnings), refused })
         }
         _ => {

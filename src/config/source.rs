@@ -26,6 +26,12 @@ impl ConfigSource {
 
     /// Reads and validates the configuration. Omits the warnings that the previous call returned.
     pub fn load(&mut self) -> Result<ResolvedConfig, ConfigErrors> {
+        self.inputs.cluster_files.dropped.clear();
+        self.load_rest()
+    }
+
+    /// The same, without the clusters that were [rejected](Self::reject) since the last call of [`load`](Self::load).
+    pub(crate) fn load_rest(&mut self) -> Result<ResolvedConfig, ConfigErrors> {
         let mut resolved = resolve(&self.flags, &mut self.inputs)?;
         self.refused.clone_from(&resolved.refused);
         let before = std::mem::replace(&mut self.warned, resolved.warnings.clone());
@@ -38,8 +44,9 @@ impl ConfigSource {
         self.inputs.cluster_files.commit();
     }
 
-    /// Refuses a cluster that was loaded last, until one of its files changes. Returns `false` for a cluster of the
-    /// configuration file, which is refused with all others.
+    /// Refuses a cluster that was loaded last, until one of its files changes. If it is the state that was in force, it is
+    /// no longer served. Returns `false` for a cluster of the configuration file, which is refused with all others, and if
+    /// nothing is left to refuse.
     pub(crate) fn reject(&mut self, origin: &ClusterOrigin, problem: &str) -> bool {
         let error = match origin {
             ClusterOrigin::Configuration => return false,

@@ -30,6 +30,8 @@ const CLUSTER_CHECK_PREFIX: &str = "cluster-";
 /// discovery succeeds.
 // threat: start-blockers
 const START_PERIOD: Duration = Duration::from_secs(30);
+/// Shown to clients of a cluster without its error, and on its own by the admin listener alone.
+const MANAGEMENT_CHECK: &str = "management-cluster";
 
 /// A health endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +70,9 @@ pub(crate) struct HealthChecks {
     all_checked: AtomicBool,
     /// Whether the tokens of all issuers could be verified once.
     issuers_initialized: AtomicBool,
+    /// Whether the Secrets of the management cluster were read once, or there was none. One that a reload adds or changes
+    /// does not reset it: the gateway goes on to serve what it serves.
+    management_read: AtomicBool,
 }
 
 /// The name of a check, and the error if it fails.
@@ -110,6 +115,8 @@ impl SingleCheck {
     /// The requested single check; `None` for a check of another cluster than the one that authenticated the client.
     pub(super) fn of(request: &Authorized) -> Option<Self> {
         match HealthRequest::of(request)? {
+            // The error names the management cluster, which is not the client's concern.
+            HealthRequest::Single(check) if check.name == MANAGEMENT_CHECK => None,
             HealthRequest::Single(check) if !check.is_of_another_cluster(&request.cluster().name) => {
                 Some(check)
             }
@@ -125,8 +132,8 @@ impl SingleCheck {
 
 impl HealthChecks {
     pub(crate) fn new(live: Arc<Live>, phase: watch::Receiver<ShutdownPhase>) -> Self {
-        let (all_checked, issuers_initialized) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { live, phase, started: Instant::now(), all_checked, issuers_initialized }
+        let [all_checked, issuers_initialized, management_read] = [false; 3].map(AtomicBool::new);
+        Self { live, phase, started: Instant::now(), all_checked, issuers_initialized, management_read }
     }
 
     /// Responds to a GET of a root. Clients of a cluster see the informative checks of that cluster alone.
@@ -205,9 +212,12 @@ impl HealthChecks {
             self.issuers_initialized.store(initialized, Ordering::Relaxed);
             let issuers = if initialized || waited { Ok(()) } else { Err("not finished".to_owned()) };
             checks.push(("poststarthook/token-issuers".into(), issuers));
-            if let Some(management) = &snapshot.management {
-                let missing = management.missing();
-                checks.push(("management-cluster".into(), missing.map_or(Ok(()), Err)));
+            let management = snapshot.management.as_ref();
+            let was_read = self.management_read.load(Ordering::Relaxed);
+            let missing = management.filter(|_| !was_read).and_then(|management| management.never_read());
+            self.management_read.store(missing.is_none(), Ordering::Relaxed);
+            if management.is_some() {
+                checks.push((MANAGEMENT_CHECK.into(), missing.map_or(Ok(()), Err)));
             }
             let ending = *self.phase.borrow() > ShutdownPhase::Serving;
             let shutdown = if ending { Err("process is shutting down".to_owned()) } else { Ok(()) };

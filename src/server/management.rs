@@ -186,7 +186,7 @@ fn check_size(secrets: &Secrets) -> Result<(), SyncError> {
 }
 
 fn data(secret: Secret) -> SecretData {
-    SecretData(secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect())
+    SecretData::new(secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect())
 }
 
 #[cfg(test)]
@@ -196,8 +196,8 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::backend::settings::{self, HostPort, TrustedRoots};
-    use crate::config::management_cluster::SecretStore;
+    use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
+    use crate::config::management_cluster::{MAX_SECRET_BYTES, SecretStore};
     use crate::user::IdentityMode;
 
     #[tokio::test(start_paused = true)]
@@ -216,6 +216,7 @@ mod tests {
         };
         let backend = settings::Backend {
             endpoints: vec![endpoint],
+            addresses: AddressPolicy::Any,
             path_prefix: String::new(),
             roots: TrustedRoots(Arc::new(RootCertStore::empty())),
             client_certificate: None,
@@ -230,6 +231,7 @@ mod tests {
             label_selector: "a=b".to_owned(),
             domain: None,
             path_prefix: Some("/clusters".to_owned()),
+            addresses: AddressPolicy::default(),
             store: Arc::new(SecretStore::default()),
         };
         let reader = SecretReader { metrics: Arc::new(Metrics::new()), clock: Clock::system() };
@@ -246,12 +248,19 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_secrets_is_bounded() {
-        let secret = |bytes: usize| Arc::new(SecretData([("value".to_owned(), vec![0; bytes])].into()));
-        let many = |count: usize| (0..count).map(|index| (index.to_string(), secret(0))).collect::<Secrets>();
-        check_size(&many(MAX_SECRETS)).unwrap();
-        check_size(&many(MAX_SECRETS + 1)).unwrap_err();
-        let large = |bytes| Secrets::from([("a".to_owned(), secret(bytes))]);
-        check_size(&large(MAX_BYTES - "value".len())).unwrap();
-        check_size(&large(MAX_BYTES)).unwrap_err();
+        let secret = |bytes: usize| Arc::new(SecretData::new([("value".to_owned(), vec![0; bytes])].into()));
+        let many = |count: usize, secret: &Arc<SecretData>| {
+            (0..count).map(|index| (index.to_string(), Arc::clone(secret))).collect::<Secrets>()
+        };
+        check_size(&many(MAX_SECRETS, &secret(0))).unwrap();
+        check_size(&many(MAX_SECRETS + 1, &secret(0))).unwrap_err();
+        let largest = secret(MAX_SECRET_BYTES - "value".len());
+        let most = MAX_BYTES / MAX_SECRET_BYTES;
+        check_size(&many(most, &largest)).unwrap();
+        check_size(&many(most + 1, &largest)).unwrap_err();
+        // One that is too large is refused by itself, and stops no other.
+        let too_large = secret(MAX_SECRET_BYTES);
+        assert_eq!(too_large.length(), 0);
+        check_size(&many(most + 1, &too_large)).unwrap();
     }
 }

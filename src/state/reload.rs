@@ -16,7 +16,7 @@ use super::{Live, Snapshot};
 use crate::clock::Clock;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::ConfigErrors;
-use crate::config::cluster_files::RefusedCluster;
+use crate::config::cluster_files::{MAX_CLUSTERS, RefusedCluster};
 use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
@@ -26,6 +26,8 @@ use crate::traces::TracingSettings;
 
 /// How often the files are compared with the content in force.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The most clusters that one attempt leaves out, because they cannot be built: the new state of each, then its old one.
+const MAX_REJECTIONS: usize = 2 * MAX_CLUSTERS;
 
 /// Keeps the snapshot up to date.
 pub(crate) struct Reloader {
@@ -94,11 +96,12 @@ pub(crate) fn first_snapshot(
     deps: &AuthnDeps,
 ) -> Result<Snapshot, SnapshotError> {
     let mut reduced: Option<ResolvedConfig> = None;
+    // Each round leaves out another cluster, or returns.
     loop {
         let current = reduced.as_ref().map_or(settings, |resolved| &resolved.settings);
         match Snapshot::build(current, None, deps) {
             Ok(snapshot) => return Ok(snapshot),
-            Err(error) if source.reject_unbuildable(&error) => match source.load() {
+            Err(error) if source.reject_unbuildable(&error) => match source.load_rest() {
                 Ok(resolved) => reduced = Some(resolved),
                 Err(_) => return Err(error),
             },
@@ -195,7 +198,7 @@ impl Reloader {
             Ok(loaded) => loaded?,
             Err(_) => return Some(Err("loading the configuration panicked".to_owned())),
         };
-        loop {
+        for _ in 0..MAX_REJECTIONS {
             let resolved = match loaded {
                 Ok(resolved) => resolved,
                 Err(errors) => return Some(Err(errors.to_string())),
@@ -207,12 +210,13 @@ impl Reloader {
             }
             // Without the cluster that cannot be built. Each round leaves out another one.
             let source = Arc::clone(&self.source);
-            let reading = tokio::task::spawn_blocking(move || lock(&source).load());
+            let reading = tokio::task::spawn_blocking(move || lock(&source).load_rest());
             loaded = match reading.await {
                 Ok(loaded) => loaded,
                 Err(_) => return Some(Err("loading the configuration panicked".to_owned())),
             };
         }
+        Some(Err(format!("more than {MAX_REJECTIONS} clusters cannot be built")))
     }
 
     /// Builds a snapshot and swaps it in. Logs `warnings` even on failure: the source reports them only once.

@@ -82,7 +82,10 @@ impl Snapshot {
         let known: HashMap<&str, &Arc<Cluster>> =
             before.into_iter().flat_map(Self::clusters).map(|cluster| (&*cluster.name, cluster)).collect();
         let mut rebuilt = 0;
+        let is_stale = |cluster: &&Arc<settings::Cluster>| settings.stale.contains(&cluster.origin);
         let mut build = |cluster: &Arc<settings::Cluster>| {
+            // A cluster that keeps an earlier configuration must not stop a change of others.
+            audit.adopt(is_stale(&cluster));
             // What a Secret configures is its owner's: nothing of it passes to another owner of the name, nor to it.
             let is_same_owner = |before: &&Arc<Cluster>| before.settings.origin.has_owner_of(&cluster.origin);
             let before = known.get(&*cluster.name).copied().filter(is_same_owner);
@@ -98,7 +101,9 @@ impl Snapshot {
                 |source| SnapshotError::Cluster { cluster: name.clone(), origin: origin.clone(), source };
             Ok((cluster.routes.clone(), built.map_err(failed)?))
         };
-        let clusters = settings.clusters.iter().map(&mut build).collect::<Result<_, _>>()?;
+        let mut ordered: Vec<_> = settings.clusters.iter().collect();
+        ordered.sort_by_key(is_stale);
+        let clusters = ordered.into_iter().map(&mut build).collect::<Result<_, _>>()?;
         Ok(Self {
             rebuilt,
             generation: before.map_or(1, |before| before.generation + 1),
@@ -153,8 +158,7 @@ const MAX_CA_NAMES_LENGTH: usize = 16 << 10;
 fn ca_names(clusters: &[Arc<settings::Cluster>]) -> Arc<[DistinguishedName]> {
     let mut names: Vec<DistinguishedName> = Vec::new();
     for authentication in clusters.iter().map(|cluster| &cluster.authentication) {
-        let front_proxies = authentication.request_header.as_ref().map(|request_header| &request_header.ca);
-        for subject in authentication.client_ca.iter().chain(front_proxies).flat_map(|ca| ca.subjects()) {
+        for subject in authentication.client_ca_names() {
             if !names.iter().any(|known| known.as_ref() == subject.as_ref()) {
                 names.push(subject);
             }

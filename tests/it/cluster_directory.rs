@@ -371,6 +371,102 @@ fn a_load_resolves_only_what_has_changed() {
     assert_eq!(source.resolved_clusters(), 1);
 }
 
+#[tokio::test]
+async fn a_stale_cluster_does_not_stop_a_change_of_the_audit() {
+    let two = Two::start().await;
+    let main = two.directory.pki.directory.path().join("gateway.yaml");
+    let text = std::fs::read_to_string(&main).unwrap();
+    let audited = |size: u32| {
+        let audit = "auditPolicyFile: clusters.d/policy, auditLogPath: audit.log";
+        format!("{text}audit: {{{audit}, auditLogMaxsize: {size}}}\n")
+    };
+    two.change(|_| replace(&main, audited(100))).await;
+    two.change(|files| {
+        std::fs::write(files.path.join("a.yaml"), "{").unwrap();
+        files.put("b.yaml", "b", "{pathPrefix: /b0}", "");
+    })
+    .await;
+    two.gateway.until_counted("portcullis_clusters_refused 1").await;
+    two.change(|_| replace(&main, audited(200))).await;
+    assert_eq!(two.refused().await, 1);
+    // Nor does it stop further changes, and it is served as before.
+    two.change(|files| files.put("b.yaml", "b", "{pathPrefix: /b1}", "")).await;
+    assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK);
+    assert_eq!(two.code("/b1/api", "b-token").await, StatusCode::OK);
+    two.change(|files| files.put("a.yaml", "a", "{pathPrefix: /a}", "")).await;
+    assert_eq!(two.refused().await, 0);
+}
+
+#[tokio::test]
+async fn a_cluster_whose_old_state_cannot_be_kept_is_not_served() {
+    let two = Two::start().await;
+    let logs = two.directory.pki.directory.path().join("logs");
+    let audited = "authentication: {tokenAuthFile: a.csv}\n\
+                   audit: {auditPolicyFile: policy, auditLogPath: ../logs/a.log}\n";
+    std::fs::create_dir(&logs).unwrap();
+    two.change(|files| files.put("a.yaml", "a", "{pathPrefix: /a}", audited)).await;
+    two.change(|files| {
+        // Its log can no longer be opened, and its file is broken.
+        std::fs::remove_dir_all(&logs).unwrap();
+        std::fs::write(&logs, "no directory").unwrap();
+        std::fs::write(files.path.join("a.yaml"), "{").unwrap();
+        files.put("b.yaml", "b", "{pathPrefix: /b0}", "");
+    })
+    .await;
+    two.gateway.until_counted("portcullis_clusters_refused 1").await;
+    assert_eq!(two.code("/b0/api", "b-token").await, StatusCode::OK);
+    assert_eq!(two.code("/a/api", "a-token").await, StatusCode::NOT_FOUND);
+    let status = two.gateway.metrics("/clusters").await;
+    assert!(status.contains("cannot open the audit log"), "{status}");
+    two.change(|files| files.put("b.yaml", "b", "{pathPrefix: /b1}", "")).await;
+    two.change(|files| {
+        std::fs::remove_file(&logs).unwrap();
+        files.put("a.yaml", "a", "{pathPrefix: /a}", audited);
+    })
+    .await;
+    two.trusted(["a"]).await;
+    assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK);
+}
+
+#[test]
+fn endpoints_are_bounded_for_a_cluster_and_for_all_together() {
+    let directory = Directory::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let backend = runtime.block_on(FakeBackend::plain(&directory.pki));
+    directory.prepare("a", &backend, &directory.pki);
+    let put = |name: &str, count: u32| {
+        let endpoints: Vec<String> =
+            (0..count).map(|index| format!("'https://192.0.2.1:{}'", index + 1)).collect();
+        let content = format!(
+            "{HEAD}name: {name}\nkubeconfig: a.kubeconfig\nmatch: {{pathPrefix: /{name}}}\nendpoints: [{}]\n\
+             authentication: {{tokenAuthFile: a.csv}}\n",
+            endpoints.join(", ")
+        );
+        std::fs::write(directory.path.join(format!("{name}.yaml")), content).unwrap();
+    };
+    let refused = || {
+        let refused = resolved(directory.flags()).unwrap().refused;
+        refused.iter().flat_map(|refused| &refused.errors).map(ToString::to_string).collect::<Vec<_>>()
+    };
+    put("many", 65);
+    let errors = refused();
+    assert!(
+        matches!(&errors[..], [error] if error.contains("endpoints: has 65 endpoints, more than 64")),
+        "{errors:?}"
+    );
+    put("many", 64);
+    for index in 1..128 {
+        put(&format!("c{index:03}"), 64);
+    }
+    assert_eq!(refused(), [""; 0]);
+    put("zz", 1);
+    let errors = refused();
+    assert!(
+        matches!(&errors[..], [error] if error.contains("more than 8192 endpoints together")),
+        "{errors:?}"
+    );
+}
+
 /// Fifty clusters, each with authorities of its own: no credential, user or connection of one reaches another.
 #[tokio::test]
 async fn fifty_clusters_have_nothing_of_each_other() {

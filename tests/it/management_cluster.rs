@@ -11,11 +11,12 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use testkit::body::fed;
 use testkit::client::Client;
+use testkit::config_reload::replace;
 use testkit::self_check::respond;
-use testkit::{FakeBackend, Gateway, H2, Pki, ResponseFuture, kubeconfig};
+use testkit::{FakeBackend, Gateway, H2, Pki, ResponseFuture, in_time, kubeconfig, text};
 use tokio::sync::watch;
 
-use crate::gateway::InProcess as _;
+use crate::gateway::{InProcess as _, resolved};
 
 const PATH: &str = "/api/v1/namespaces/tenants/secrets";
 
@@ -72,6 +73,7 @@ impl Management {
     }
 }
 
+const HEAD: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n";
 const DOCUMENT: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n\
                         authentication: {tokenAuthFile: tokens}\n";
 
@@ -142,7 +144,8 @@ kind: GatewayConfiguration
 serving: {bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}
 operation: {metricsBindAddress: '127.0.0.1:0', workers: 1}
 authentication: {anonymousAuth: false}
-managementCluster: {kubeconfig: management.kubeconfig, namespace: tenants, pathPrefix: /clusters, domain: clusters.example.com}
+managementCluster: {kubeconfig: management.kubeconfig, namespace: tenants, pathPrefix: /clusters, domain: clusters.example.com,
+  allowLocalAddresses: true}
 ",
     );
     vec![format!("--config={}", file.display())]
@@ -240,6 +243,12 @@ async fn a_secret_names_nothing_of_the_gateway_and_chooses_no_route() {
     let document = |more: &str| format!("{head}{more}\n");
     let tokens = |file: &str| document(&format!("authentication: {{tokenAuthFile: {file}}}"));
     let impersonate = document("identity: impersonate\nauthentication: {tokenAuthFile: tokens}");
+    let with_password =
+        config.replace(&format!("https://{}", backend.address), "https://user:s3cr3t@host:6443");
+    let many: Vec<String> = (1..=17).map(|index| format!("'https://192.0.2.{index}'")).collect();
+    let large = format!("{config}# {}", "x".repeat(256 << 10));
+    let authorities = |index: usize| testkit::pki::Ca::new(&format!("{index:060}")).cert_pem().to_owned();
+    let authorities: String = (0..60).map(authorities).collect();
     let cases: Vec<(&str, &str, String, &str)> = vec![
         ("absolute", &config, tokens(&format!("{directory}/tokens.csv")), "the Secret has no such key"),
         ("above", &config, tokens("../other/tokens"), "the Secret has no such key"),
@@ -262,12 +271,27 @@ async fn a_secret_names_nothing_of_the_gateway_and_chooses_no_route() {
             document("authentication: {authenticationTokenWebhookConfigFile: value}"),
             "authentication.authenticationTokenWebhookConfigFile: cannot be set by a Secret",
         ),
+        ("userinfo", &with_password, DOCUMENT.to_owned(), "server \"host:6443\": a user name in the URL"),
+        (
+            "endless",
+            &config,
+            document(&format!("endpoints: [{}]", many.join(", "))),
+            "has 17 endpoints, more than 16",
+        ),
+        ("large", &large, DOCUMENT.to_owned(), "has more than 262144 bytes"),
+        (
+            "names",
+            &config,
+            document("authentication: {clientCAFile: cas}"),
+            "the names of the client CAs have",
+        ),
         ("two.labels", &config, DOCUMENT.to_owned(), "is not a DNS label"),
     ];
     management.put("good", &[("value", &config), ("cluster", DOCUMENT), ("tokens", "one,carol,7\n")]);
     management.put("empty", &[("cluster", DOCUMENT), ("tokens", "one,carol,7\n")]);
     for (name, config, document, _) in &cases {
-        management.put(name, &[("value", config), ("cluster", document), ("tokens", "s3cr3t,mallory,7\n")]);
+        let tokens = ("tokens", "s3cr3t,mallory,7\n");
+        management.put(name, &[("value", config), ("cluster", document), tokens, ("cas", &authorities)]);
     }
     let gateway = Gateway::with(flags(&pki, management.server.address));
     trusted(&gateway, "good").await;
@@ -320,4 +344,228 @@ async fn without_the_management_cluster_a_new_gateway_is_not_ready_and_says_why(
     trusted(&gateway, "prod").await;
     assert!(gateway.metrics("/readyz").await.starts_with("HTTP/1.1 200"));
     assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+}
+
+/// Waits until a request is answered with 200.
+async fn served(gateway: &Gateway, path: &str, token: &str) {
+    in_time(async {
+        while code(gateway, path, token).await != StatusCode::OK {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// Adds text to the configuration file, or replaces some of it.
+fn edit(pki: &Pki, change: impl FnOnce(String) -> String) {
+    let file = pki.directory.path().join("gateway.yaml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    replace(&file, change(text));
+}
+
+#[tokio::test]
+async fn no_secret_stops_a_change_of_the_operator() {
+    let pki = Pki::new();
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let config = inline(&pki, &backend);
+    management.put("billing", &[("value", &config), ("cluster", DOCUMENT), ("tokens", "one,carol,7\n")]);
+    let flags = flags(&pki, management.server.address);
+    let directory = pki.directory.path().join("clusters.d");
+    std::fs::create_dir(&directory).unwrap();
+    edit(&pki, |text| format!("{text}clusterDirectory: clusters.d\n"));
+    let gateway = Gateway::with(flags);
+    trusted(&gateway, "billing").await;
+    for path in [directory.join("own"), pki.directory.path().join("own")] {
+        std::fs::write(path, &config).unwrap();
+    }
+    let keys = |routes: &str| format!("name: billing\nkubeconfig: own\nmatch: {routes}\n");
+    let own = "authentication: {tokenAuthFile: ../tokens.csv}\n";
+    let write_file = |routes: &str| {
+        replace(&directory.join("billing.yaml"), format!("{HEAD}{}{own}", keys(routes)));
+    };
+    let write_main = |routes: &str| {
+        let entry = keys(routes).trim_end().replace('\n', ", ");
+        let own = "authentication: {tokenAuthFile: tokens.csv}";
+        edit(&pki, |text| format!("{text}clusters: [{{{entry}, {own}}}]\n"));
+    };
+    // The name in a file, the path in a file, and both in the configuration file.
+    let steps: [(&str, &str, &dyn Fn(&str)); 4] = [
+        ("{pathPrefix: /own}", "name \\\"billing\\\" is already used by ", &write_file),
+        ("{serverNames: [billing.clusters.example.com]}", "is already used by ", &write_file),
+        ("{pathPrefix: /own}", "name \\\"billing\\\" is already used by clusters[0].name", &write_main),
+        ("{pathPrefix: /clusters/billing}", "is already used by clusters[0]", &write_main),
+    ];
+    for (routes, problem, write) in steps {
+        assert_eq!(code(&gateway, "/clusters/billing/api", "one").await, StatusCode::OK, "{routes}");
+        let before = gateway.generation().await;
+        write(routes);
+        gateway.reloaded(before).await;
+        gateway.until_counted("portcullis_clusters_refused 1").await;
+        assert_ne!(code(&gateway, "/clusters/billing/api", "one").await, StatusCode::OK, "{routes}");
+        if routes.contains("/own") {
+            served(&gateway, "/own/api", "gateway-token").await;
+        }
+        let status = gateway.metrics("/clusters").await;
+        assert!(status.contains(problem), "{problem}: {status}");
+        // The operator gives it up: the Secret is served again.
+        let before = gateway.generation().await;
+        std::fs::remove_file(directory.join("billing.yaml")).ok();
+        edit(&pki, |text| text.split("clusters: [").next().unwrap().to_owned());
+        gateway.reloaded(before).await;
+        gateway.until_counted("portcullis_clusters_refused 0").await;
+        served(&gateway, "/clusters/billing/api", "one").await;
+    }
+}
+
+#[test]
+fn clusters_of_the_operator_leave_the_routes_of_secrets_alone() {
+    let pki = Pki::new();
+    let flags = flags(&pki, std::net::SocketAddr::from(([192, 0, 2, 1], 6443)));
+    let main = pki.directory.path().join("gateway.yaml");
+    let base = std::fs::read_to_string(&main).unwrap();
+    let directory = pki.directory.path().join("clusters.d");
+    std::fs::create_dir(&directory).unwrap();
+    let cases = [
+        ("{serverNames: ['*.clusters.example.com']}", Some("includes managementCluster.domain")),
+        ("{pathPrefix: /clusters}", Some("includes managementCluster.pathPrefix")),
+        ("{serverNames: ['*.example.com', clusters.example.com, a.clusters.example.com]}", None),
+        ("{pathPrefix: /clusters/a}", None),
+        ("{pathPrefix: /cluster}", None),
+    ];
+    for (routes, expected) in cases {
+        let keys = |kubeconfig: &str| {
+            format!(
+                "name: own, kubeconfig: {kubeconfig}, match: {routes}, authentication: {{anonymousAuth: true}}"
+            )
+        };
+        std::fs::write(&main, format!("{base}clusters: [{{{}}}]\n", keys("management.kubeconfig"))).unwrap();
+        let error = resolved(flags.clone()).err().map(|errors| errors.to_string());
+        let file = format!(
+            "{{apiVersion: portcullis.dev/v1alpha1, kind: ClusterConfiguration, {}}}",
+            keys("../management.kubeconfig")
+        );
+        std::fs::write(directory.join("own.yaml"), file).unwrap();
+        std::fs::write(&main, format!("{base}clusterDirectory: clusters.d\n")).unwrap();
+        let refused = resolved(flags.clone()).unwrap().refused;
+        let of_file = refused.first().map(|refused| refused.errors[0].to_string());
+        for error in [error, of_file] {
+            match (&error, expected) {
+                (Some(error), Some(expected)) => assert!(error.contains(expected), "{routes}: {error}"),
+                (error, expected) => assert_eq!(error.as_deref(), expected, "{routes}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_secret_takes_no_part_of_the_routes_of_a_file_in_force() {
+    let pki = Pki::new();
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let config = inline(&pki, &backend);
+    management.put("prod", &[("value", &config), ("cluster", DOCUMENT), ("tokens", "thief,root,1\n")]);
+    let flags = flags(&pki, management.server.address);
+    let directory = pki.directory.path().join("clusters.d");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("own"), &config).unwrap();
+    let file = "name: own\nkubeconfig: own\nmatch: {pathPrefix: /clusters}\n\
+                authentication: {tokenAuthFile: ../tokens.csv}\n";
+    std::fs::write(directory.join("own.yaml"), format!("{HEAD}{file}")).unwrap();
+    let mut managed = String::new();
+    edit(&pki, |text| {
+        let (rest, section) = text.split_once("managementCluster:").unwrap();
+        managed = format!("managementCluster:{section}");
+        format!("{rest}clusterDirectory: clusters.d\n")
+    });
+    let gateway = Gateway::with(flags);
+    trusted(&gateway, "own").await;
+    edit(&pki, |text| format!("{text}{managed}"));
+    // The file, which includes the routes of Secrets now, and the Secret.
+    gateway.until_counted("portcullis_clusters_refused 2").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "gateway-token").await, StatusCode::OK);
+    assert_eq!(code(&gateway, "/clusters/prod/api", "thief").await, StatusCode::UNAUTHORIZED);
+    let status = gateway.metrics("/clusters").await;
+    assert!(status.contains("is a part of \\\"/clusters\\\", which "), "{status}");
+}
+
+#[tokio::test]
+async fn clusters_stay_until_the_secrets_of_a_new_scope_were_read() {
+    let pki = Pki::new();
+    let (management, other) = (Management::start(&pki).await, Management::start(&pki).await);
+    let backend = FakeBackend::plain(&pki).await;
+    let config = inline(&pki, &backend);
+    management.put("prod", &[("value", &config), ("cluster", DOCUMENT), ("tokens", "one,carol,7\n")]);
+    let gateway = Gateway::with(flags(&pki, management.server.address));
+    trusted(&gateway, "prod").await;
+    // Nothing listens at its new address, for now.
+    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let before = gateway.generation().await;
+    flags(&pki, away);
+    gateway.reloaded(before).await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    assert!(gateway.metrics("/readyz").await.starts_with("HTTP/1.1 200"));
+    // What all clusters inherit still changes.
+    let before = gateway.generation().await;
+    edit(&pki, |text| text.replace("pathPrefix: /clusters", "pathPrefix: /managed"));
+    gateway.reloaded(before).await;
+    assert_eq!(code(&gateway, "/managed/prod/api", "one").await, StatusCode::OK);
+    // The new one has no Secret at all.
+    flags(&pki, other.server.address);
+    gateway.until_counted("portcullis_clusters 0").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn the_api_server_of_a_secret_is_not_at_a_local_address() {
+    let pki = Pki::new();
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let config = inline(&pki, &backend);
+    let named = config.replace("https://127.0.0.1:", "https://localhost:");
+    for (name, config) in [("address", &config), ("named", &named)] {
+        management.put(name, &[("value", config), ("cluster", DOCUMENT), ("tokens", "one,carol,7\n")]);
+    }
+    let flags = flags(&pki, management.server.address);
+    edit(&pki, |text| text.replace("allowLocalAddresses: true", "allowLocalAddresses: false"));
+    let gateway = Gateway::with(flags);
+    for name in ["address", "named"] {
+        let shown = async || {
+            let check = gateway.metrics(&format!("/readyz/cluster-{name}")).await;
+            check.contains("is a loopback address, to which the gateway does not connect")
+        };
+        in_time(async {
+            while !shown().await {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+    assert!(backend.take().is_none());
+    // The operator permits it.
+    edit(&pki, |text| text.replace("allowLocalAddresses: false", "allowLocalAddresses: true"));
+    trusted(&gateway, "address").await;
+    trusted(&gateway, "named").await;
+}
+
+#[tokio::test]
+async fn clients_of_a_cluster_do_not_see_why_the_management_cluster_is_not_read() {
+    let pki = Pki::new();
+    let backend = FakeBackend::plain(&pki).await;
+    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let flags = flags(&pki, away);
+    std::fs::write(pki.directory.path().join("own"), inline(&pki, &backend)).unwrap();
+    let entry = "{name: own, kubeconfig: own, match: {pathPrefix: /own}, authentication: {tokenAuthFile: tokens.csv}}";
+    edit(&pki, |text| format!("{text}clusters: [{entry}]\n"));
+    let gateway = Gateway::with(flags);
+    trusted(&gateway, "own").await;
+    gateway
+        .until_counted_as("a failed read", |line| {
+            line.starts_with("portcullis_management_cluster_syncs_total{result=\"failure\"}")
+        })
+        .await;
+    assert!(gateway.metrics("/readyz/management-cluster").await.contains("Secrets cannot be listed"));
+    let mut client = Client::connect(&gateway, false, None).await;
+    let token = [("authorization", "Bearer gateway-token")];
+    let answer = text(client.get("/own/readyz/management-cluster", &token).await).await;
+    assert_eq!(answer, "ok", "it is the backend's");
+    let all = text(client.get("/own/readyz?verbose", &token).await).await;
+    assert!(all.contains("[-]management-cluster failed: reason withheld"), "{all}");
 }

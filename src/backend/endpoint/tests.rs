@@ -23,15 +23,20 @@ fn roots(ca: &Ca) -> Arc<RootCertStore> {
 
 /// An endpoint at `port`. `servers` is the CA of its certificate, `front` that of the gateway's.
 fn endpoint(port: u16, servers: &Ca, front: &Ca) -> Endpoint {
+    endpoint_at("127.0.0.1", port, AddressPolicy::Any, servers, front)
+}
+
+fn endpoint_at(host: &str, port: u16, addresses: AddressPolicy, servers: &Ca, front: &Ca) -> Endpoint {
     let issued = front.leaf().cn("portcullis").issue();
     let pair =
         CertificateKeyPair::from_pem(issued.cert_pem().as_bytes(), issued.key_pem().as_bytes()).unwrap();
     let endpoint = settings::Endpoint {
-        address: HostPort { host: "127.0.0.1".to_owned(), port },
+        address: HostPort { host: host.to_owned(), port },
         server_name: "backend.test".try_into().unwrap(),
     };
     let backend = settings::Backend {
         endpoints: vec![endpoint.clone()],
+        addresses,
         path_prefix: String::new(),
         roots: TrustedRoots(roots(servers)),
         client_certificate: Some(pair),
@@ -110,4 +115,28 @@ async fn a_self_check_does_not_count_if_the_endpoint_went_away_meanwhile() {
     assert!(!endpoint.set_trusted(before) && !endpoint.is_trusted());
     let before = endpoint.for_self_check().trust_version();
     assert!(endpoint.set_trusted(before) && endpoint.for_self_check().is_trusted());
+}
+
+#[tokio::test]
+async fn an_endpoint_of_a_secret_is_not_dialled_at_a_local_address() {
+    let [servers, front] = ["servers", "front"].map(Ca::new);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let dial = async |host: &str, policy| {
+        let endpoint = endpoint_at(host, port, policy, &servers, &front);
+        endpoint.dial_tcp().await.map(drop).map_err(|error| error.to_string())
+    };
+    for host in ["127.0.0.1", "::ffff:127.0.0.1", "::1", "0.0.0.0", "localhost", "169.254.169.254"] {
+        let error = dial(host, AddressPolicy::NoLocal).await.unwrap_err();
+        assert!(error.contains("managementCluster.allowLocalAddresses"), "{host}: {error}");
+    }
+    dial("127.0.0.1", AddressPolicy::Any).await.unwrap();
+    dial("localhost", AddressPolicy::Any).await.unwrap();
+    // One connection each, which the kernel has accepted, and no more.
+    for _ in 0..2 {
+        listener.accept().await.unwrap();
+    }
+    let further =
+        std::future::poll_fn(|context| std::task::Poll::Ready(listener.poll_accept(context).is_ready()));
+    assert!(!further.await, "a refused address was dialled");
 }

@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::backend::probe::ProbeClient;
-use crate::backend::settings::{self, HostPort, TrustedRoots};
+use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
 use crate::http::https_client::testing::{H1, H2, serving};
 use crate::http::loop_detection::GatewayId;
 
@@ -114,6 +114,7 @@ impl SilentServer {
             identity: IdentityMode::Impersonate,
             identity_headers: None,
             balancing: settings::Balancing::default(),
+            addresses: AddressPolicy::Any,
         };
         let backend = Backend::new(&settings, &Arc::new(default_provider())).unwrap();
         let endpoint = &backend.endpoints()[0];

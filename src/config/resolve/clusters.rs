@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls_pki_types::DnsName;
 
 use super::ConfigResolver;
-use super::cluster_files::MainClusters;
+use super::cluster_files::{HigherRank, around_secrets};
 use super::controllers::Tenant;
 use crate::authz::impersonation::ImpersonationBy;
 use crate::backend::settings::{Backend, Balancing, Endpoint, EndpointDiscovery};
@@ -18,7 +18,7 @@ use crate::config::error::ConfigError;
 use crate::config::file::FileSections;
 use crate::config::flags::{BackendFlags, ClusterKeys, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
-use crate::config::management_cluster::ManagementSettings;
+use crate::config::management_cluster::{ManagementSettings, is_in_secret};
 use crate::config::sections::{ConfigLayer, MergedSection};
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::names::is_dns_label;
@@ -47,6 +47,16 @@ const ROOTS: [&str; 16] = [
     "swaggerapi",
     "version",
 ];
+
+/// The kinds of values that must be unique to one cluster, and are routes.
+pub(super) const SERVER_NAME: &str = "server name";
+pub(super) const PREFIX: &str = "prefix";
+
+/// The most endpoints of a cluster of the operator, of a cluster of a Secret, and of all together. Each takes a connection for
+/// its self-check.
+const MAX_CLUSTER_ENDPOINTS: usize = 64;
+const MAX_SECRET_ENDPOINTS: usize = 16;
+pub(super) const MAX_ENDPOINTS: usize = 8192;
 
 /// The values that must be unique to one cluster, each with the key that set it.
 pub(super) type UniqueValues = BTreeMap<(&'static str, String), String>;
@@ -96,9 +106,21 @@ impl ConfigResolver<'_> {
         let (mut clusters, tenants): (Vec<_>, Vec<_>) =
             clusters.into_iter().map(|ListedCluster { cluster, tenant }| (cluster, tenant)).unzip();
         self.keep_tenants_apart(&tenants);
-        let main = MainClusters { claims: unique, tenants };
+        if let Some(management) = management {
+            let around = unique.iter().filter_map(|(claim, key)| around_secrets(claim, key, management));
+            self.errors.extend(around);
+        }
+        let endpoints = clusters.iter().map(|cluster| cluster.backend.endpoints.len()).sum();
+        if endpoints > MAX_ENDPOINTS {
+            let error = ConfigError::new(
+                "clusters",
+                format!("have {endpoints} endpoints, more than {MAX_ENDPOINTS}"),
+            );
+            self.errors.push(error.fix("spread the clusters over several gateways"));
+        }
+        let main = HigherRank { claims: unique, tenants, endpoints };
         let (others, refused) =
-            file.map(|file| self.separate_clusters(file, flags, management, &main)).unwrap_or_default();
+            file.map(|file| self.separate_clusters(file, flags, management, main)).unwrap_or_default();
         clusters.extend(others);
         (clusters, refused)
     }
@@ -272,13 +294,13 @@ impl ConfigResolver<'_> {
                 let error = ConfigError::new(key, format!("{name:?} is not a DNS name"));
                 return self.fail(error.fix("give a name such as prod.example.com or *.example.com"));
             }
-            self.claim("server name", &name, key, unique).map(|()| name)
+            self.claim(SERVER_NAME, &name, key, unique).map(|()| name)
         });
         let server_names = named.collect();
         if let Some(prefix) = path_prefix {
             let key = given.key("path-prefix");
             match checked_prefix(prefix) {
-                Ok(()) => self.claim("prefix", prefix, key, unique)?,
+                Ok(()) => self.claim(PREFIX, prefix, key, unique)?,
                 Err((problem, fix)) => {
                     return self.fail(ConfigError::new(key, format!("{prefix:?} {problem}")).fix(fix));
                 }
@@ -310,6 +332,13 @@ impl ConfigResolver<'_> {
             return self.discoverable(given, backend);
         };
         let endpoints_key = given.key("endpoints");
+        let file = place.path(file);
+        let most = if is_in_secret(&file) { MAX_SECRET_ENDPOINTS } else { MAX_CLUSTER_ENDPOINTS };
+        if endpoints.len() > most {
+            let problem = format!("has {} endpoints, more than {most}", endpoints.len());
+            let error = ConfigError::new(endpoints_key, problem);
+            return self.fail(error.fix("list some of the API servers, or a load balancer in front of them"));
+        }
         let endpoints: Vec<_> = endpoints
             .iter()
             .enumerate()
@@ -317,7 +346,7 @@ impl ConfigResolver<'_> {
             .collect();
         let backend = kubeconfig::load(
             &place.key,
-            &place.path(file),
+            &file,
             context.as_deref(),
             &endpoints,
             backend.identity,

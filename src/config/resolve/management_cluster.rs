@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::ConfigResolver;
 use super::cluster_files::ENVELOPE;
 use super::clusters::checked_prefix;
+use crate::backend::settings::AddressPolicy;
 use crate::config::error::ConfigError;
 use crate::config::file::{FileSections, document};
 use crate::config::inputs::ConfigInputs;
@@ -46,8 +47,14 @@ impl ConfigResolver<'_> {
         let file = file?;
         let keys = file.values.management_cluster.as_ref()?;
         let given = self.section::<ManagementClusterKeys>([Some(file.below("managementCluster", keys))])?;
-        let ManagementClusterKeys { kubeconfig, namespace, label_selector, domain, path_prefix } =
-            &given.values;
+        let ManagementClusterKeys {
+            kubeconfig,
+            namespace,
+            label_selector,
+            domain,
+            path_prefix,
+            allow_local_addresses,
+        } = &given.values;
         let required = |name: &str| ConfigError::new(given.key(name), "is required");
         let namespace = match namespace {
             Some(namespace) if is_dns_label(namespace) => Some(namespace.clone()),
@@ -86,6 +93,7 @@ impl ConfigResolver<'_> {
             label_selector: label_selector.clone(),
             domain: domain.as_ref().map(|domain| domain.to_lowercase()),
             path_prefix: path_prefix.clone(),
+            addresses: if *allow_local_addresses { AddressPolicy::Any } else { AddressPolicy::NoLocal },
             store: Arc::clone(self.inputs.secrets()),
         }))
     }

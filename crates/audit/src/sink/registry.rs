@@ -87,6 +87,8 @@ pub struct Generation {
     registry: Arc<Registry>,
     logs: HashMap<SinkKey, LogOptions>,
     webhooks: HashMap<SinkKey, (WebhookOptions, Arc<dyn Post>)>,
+    /// Whether other options than those of this generation are ignored, and no error.
+    adopts: bool,
     /// Keeps all of them open until the commit.
     users: Vec<Arc<SinkUser>>,
 }
@@ -110,6 +112,7 @@ impl SinkRegistry {
             registry: Arc::clone(&self.0),
             logs: HashMap::new(),
             webhooks: HashMap::new(),
+            adopts: false,
             users: Vec::new(),
         }
     }
@@ -130,8 +133,14 @@ impl SinkRegistry {
 }
 
 impl Generation {
+    /// Decides what [`Self::open`] does with options that differ from those that this generation has for the same backend:
+    /// with `true` it ignores them. For clusters that keep an earlier configuration, which must not stop a change of others.
+    pub fn adopt(&mut self, adopts: bool) {
+        self.adopts = adopts;
+    }
+
     /// Opens the backends of a cluster. Fails if the log cannot be opened, or if this generation has the same file or
-    /// webhook with other options.
+    /// webhook with other options, unless it [adopts](Self::adopt) these.
     pub fn open(
         &mut self,
         log: Option<&LogOptions>,
@@ -146,10 +155,11 @@ impl Generation {
         let path = options.path.clone();
         let key = log_key(&path).map_err(|error| SinkError::Log { path, error })?;
         let known = self.logs.entry(key.clone()).or_insert_with(|| options.clone());
-        if *known != (LogOptions { path: known.path.clone(), ..options.clone() }) {
+        if *known != (LogOptions { path: known.path.clone(), ..options.clone() }) && !self.adopts {
             let name = options.path.display().to_string();
             return Err(SinkError::Conflict { kind: "log", name });
         }
+        let options = &known.clone();
         let (user, sink) = self.registry.open(key, |registry, key| registry.start_log(options, key))?;
         let LogOptions { mode, format, truncate, .. } = *options;
         let (queue, zone) = (Arc::clone(sink.queue()), self.registry.clock.zone().clone());
@@ -161,10 +171,11 @@ impl Generation {
     fn webhook(&mut self, options: &WebhookOptions, post: &Arc<dyn Post>) -> Result<Outlet, SinkError> {
         let key = SinkKey::Webhook(options.name.clone());
         let connection = || (options.clone(), Arc::clone(post));
-        let (known, _) = self.webhooks.entry(key.clone()).or_insert_with(connection);
-        if known != options {
+        let (known, known_post) = self.webhooks.entry(key.clone()).or_insert_with(connection);
+        if known != options && !self.adopts {
             return Err(SinkError::Conflict { kind: "webhook", name: options.name.clone() });
         }
+        let (options, post) = &(known.clone(), Arc::clone(known_post));
         let start =
             |registry: &Arc<Registry>, key: &SinkKey| Ok(registry.start_webhook(options, post, key.clone()));
         let (user, sink) = self.registry.open(key, start)?;
