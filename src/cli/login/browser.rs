@@ -103,16 +103,22 @@ mod tests {
         assert!(environment(None, false).is_available(Some("w3m")));
     }
 
-    #[test]
-    fn no_shell_reads_the_url() {
+    #[tokio::test]
+    async fn no_shell_reads_the_url() {
+        use std::os::unix::fs::PermissionsExt as _;
+
         let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str| directory.path().join(name);
+        let script =
+            format!("#!/bin/sh\nprintf '%s' \"$#:$1\" > {0}.new && mv {0}.new {0}\n", file("url").display());
+        std::fs::write(file("browser"), script).unwrap();
+        std::fs::set_permissions(file("browser"), std::fs::Permissions::from_mode(0o700)).unwrap();
         let url = "https://issuer.test/auth?a=b&c=$(touch x);d='e'";
-        let file = directory.path().join("url");
-        std::os::unix::fs::symlink("/bin/true", directory.path().join("browser")).unwrap();
         let environment = BrowserEnvironment::default();
-        assert!(environment.open(Some(&format!("{}/absent", directory.path().display())), url).is_err());
-        assert!(environment.open(Some(&format!("{}/browser", directory.path().display())), url).is_ok());
+        assert!(environment.open(Some(&file("absent").display().to_string()), url).is_err());
         assert!(environment.open(None, url).unwrap_err().contains("no browser"));
-        assert!(!file.exists());
+        environment.open(Some(&file("browser").display().to_string()), url).unwrap();
+        testkit::until("the browser to be started", || file("url").exists()).await;
+        assert_eq!(std::fs::read_to_string(file("url")).unwrap(), format!("1:{url}"));
     }
 }

@@ -387,4 +387,4 @@ fn parameter(text: &str) -> Result<(String, String), LoginError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::cli::login) mod tests;
