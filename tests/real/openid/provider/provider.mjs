@@ -25,6 +25,9 @@ const [certificate, key] = process.argv.slice(2).map((file) => readFileSync(file
 const CLIENT = 'kubernetes';
 const REDIRECT = 'https://client.test/callback';
 
+// Standard output has answers alone; the provider gives its advice there, too.
+console.info = console.error;
+
 let keys = [newKey()];
 let current;
 let issuer;
