@@ -59,15 +59,19 @@ fn a_merge_keeps_everything_else() {
 #[test]
 fn entries_of_others_are_replaced_only_on_demand() {
     let before = KubeconfigFile::parse(EXISTING.as_bytes()).unwrap();
+    let free = || KubeconfigTarget { context: "new".to_owned(), cluster_name: "new".to_owned(), ..target() };
     let cases = [
-        ("user", KubeconfigTarget { user_name: "old".to_owned(), ..target() }),
-        ("cluster", KubeconfigTarget { cluster_name: "old".to_owned(), ..target() }),
-        ("context", KubeconfigTarget { context: "old".to_owned(), ..target() }),
+        ("user", KubeconfigTarget { user_name: "old".to_owned(), ..free() }),
+        ("cluster", KubeconfigTarget { cluster_name: "old".to_owned(), ..free() }),
+        ("context", KubeconfigTarget { context: "old".to_owned(), ..free() }),
     ];
     for (kind, target) in cases {
         let mut after = before.clone();
         let error = after.merge(&target, false).unwrap_err();
-        assert!(error.contains(kind) && error.contains("--overwrite"), "{error}");
+        assert!(
+            error.starts_with(&format!("the {kind} \"old\"")) && error.contains("--overwrite"),
+            "{error}"
+        );
         assert_eq!(after, before);
         after.merge(&target, true).unwrap();
         assert_eq!(after.target(&target.context).unwrap(), target);

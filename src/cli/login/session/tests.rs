@@ -279,6 +279,33 @@ async fn nobody_is_asked_when_the_client_forbids_it() {
 }
 
 #[tokio::test]
+async fn a_login_that_is_not_completed_ends() {
+    let setup = Setup::new().await;
+    // A browser that the user closes.
+    let settings = setup.settings(&["--browser-command=true", "--login-timeout=7m"], None);
+    tokio::time::pause();
+    let begin = tokio::time::Instant::now();
+    let error = setup.ask(&settings, true).await.unwrap_err();
+    assert!(matches!(error, LoginError::Timeout(_)), "{error}");
+    assert!(error.to_string().contains("the browser was closed"), "{error}");
+    assert!(begin.elapsed() >= Duration::from_mins(7));
+    // Another process can log in at once.
+    setup.entry(&settings).lock(Duration::ZERO, || panic!("the lock is held")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_never_answers_is_given_up() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let issuer = format!("--issuer=https://{}", silent.local_addr().unwrap());
+    let settings = flags(&[&issuer]).settings(None).unwrap();
+    let error = LoginProvider::discover(&settings).await.unwrap_err().to_string();
+    assert!(
+        error.contains("no response from 127.0.0.1") && error.contains("whether the provider is up"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn a_machine_uses_its_secret() {
     let setup = Setup::new().await;
     let machine = |secret| setup.settings(&["--flow=client-credentials"], Some(secret));
