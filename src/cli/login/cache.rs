@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use super::settings::{ClientSettings, Flow, TokenKind};
+use crate::go::hex::hex;
 
 /// The version of the files. A file of another version is ignored and replaced.
 const VERSION: u32 = 1;
@@ -283,9 +284,11 @@ fn name_of(settings: &ClientSettings) -> String {
     key.push((settings.token == TokenKind::Access).to_string());
     key.extend(settings.extra.iter().flat_map(|(name, value)| [name.clone(), value.clone()]));
     // No part can imitate two: each is preceded by its length.
-    let text: String = key.iter().map(|part| format!("{}:{part}", part.len())).collect();
-    let digest = digest::digest(&digest::SHA256, text.as_bytes());
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut context = digest::Context::new(&digest::SHA256);
+    for part in key {
+        context.update(format!("{}:{part}", part.len()).as_bytes());
+    }
+    hex(context.finish().as_ref())
 }
 
 #[cfg(test)]

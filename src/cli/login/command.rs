@@ -95,13 +95,12 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
     let mut logins: Vec<(Vec<String>, Credential)> = Vec::new();
     for target in &targets {
         let key = target.provider.arguments()?;
-        let credential = match logins.iter().find(|(known, _)| *known == key) {
-            Some((_, credential)) => credential.clone(),
-            None => {
-                let credential = credential(&target.provider).await?;
-                logins.push((key, credential.clone()));
-                credential
-            }
+        let credential = if let Some((_, credential)) = logins.iter().find(|(known, _)| *known == key) {
+            credential.clone()
+        } else {
+            let credential = credential(&target.provider).await?;
+            logins.push((key, credential.clone()));
+            credential
         };
         if !flags.no_review {
             let user = review(&target.entry.cluster, &target.directory, &credential).await?;
@@ -154,10 +153,10 @@ pub(super) fn kubeconfig_path(flag: Option<&Path>) -> Result<PathBuf, LoginError
     if let Some(flag) = flag {
         return Ok(flag.to_owned());
     }
-    if let Some(files) = std::env::var_os("KUBECONFIG").filter(|files| !files.is_empty()) {
-        if let Some(first) = std::env::split_paths(&files).find(|file| !file.as_os_str().is_empty()) {
-            return Ok(first);
-        }
+    if let Some(files) = std::env::var_os("KUBECONFIG")
+        && let Some(first) = std::env::split_paths(&files).find(|file| !file.as_os_str().is_empty())
+    {
+        return Ok(first);
     }
     let home = std::env::home_dir()
         .ok_or_else(|| LoginError::usage("there is no home directory; give --kubeconfig FILE"))?;
@@ -256,8 +255,7 @@ fn targets_of(flags: &LoginFlags, from: &Path) -> Result<Vec<LoginTarget>, Login
     let file = KubeconfigFile::read(from)?;
     let known: Vec<String> = file.contexts().into_iter().map(str::to_owned).collect();
     let names = match (flags.all, flags.clusters.as_slice(), known.as_slice()) {
-        (true, ..) => known,
-        (false, [], [_]) => known,
+        (true, ..) | (false, [], [_]) => known,
         (false, [], _) => {
             return Err(problem(&format!("give --all, or --cluster with some of {}", known.join(", "))));
         }

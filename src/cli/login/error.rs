@@ -81,6 +81,7 @@ impl LoginError {
         Self::Usage(problem.to_owned())
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
     pub(super) fn answer(doing: &'static str, problem: impl ToString) -> Self {
         Self::Answer { doing, problem: problem.to_string() }
     }

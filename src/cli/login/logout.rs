@@ -100,7 +100,7 @@ async fn at_provider(
         match BrowserEnvironment::current().open(settings.browser_command.as_deref(), &url) {
             Ok(()) => print_error("the browser ends the session at the provider"),
             Err(problem) => {
-                print_error(&format!("cannot open a browser ({problem}); open this URL:\n  {url}"))
+                print_error(&format!("cannot open a browser ({problem}); open this URL:\n  {url}"));
             }
         }
     }

@@ -38,7 +38,7 @@ use crate::http::https_client::{HttpsClient, HttpsError, HttpsRequest};
 const OFFLINE: &str = "offline_access";
 /// The shortest and the longest interval between two requests with a device code, whatever the provider says.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
-const MAX_POLL_INTERVAL: Duration = Duration::from_secs(60);
+const MAX_POLL_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The discovery document, as far as a login needs it.
 // OpenID Connect Discovery 1.0, section 3; RFC 8414, section 2; RFC 9207, section 3

@@ -24,7 +24,7 @@ const MAX_SKEW: u64 = 60;
 /// How long a token without an expiry is used.
 const UNKNOWN_LIFETIME: u64 = 60;
 /// How long another process may take beside its login.
-const LOCK_MARGIN: Duration = Duration::from_secs(60);
+const LOCK_MARGIN: Duration = Duration::from_mins(1);
 
 /// A credential for the cluster.
 #[derive(Debug, Clone)]
@@ -56,17 +56,15 @@ impl Session<'_> {
         // A valid token needs no lock: writes are atomic.
         if !self.force
             && let Some(tokens) = entry.as_ref().and_then(|entry| entry.read().ok().flatten())
+            && let Some(credential) = self.current(&tokens)
         {
-            if let Some(credential) = self.current(&tokens) {
-                return Ok(credential);
-            }
+            return Ok(credential);
         }
         let lock = match &entry {
             Some(entry) => {
-                let waiting = || print_error("waiting for the login of another process …");
                 let waiting = || {
                     if self.interactive {
-                        waiting()
+                        print_error("waiting for the login of another process …");
                     }
                 };
                 match entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await {

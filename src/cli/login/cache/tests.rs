@@ -35,6 +35,9 @@ fn tokens_are_for_their_user_alone() {
     assert_eq!(entry.read().unwrap(), None);
 }
 
+/// A name, what happens to the file, and whether the error says so.
+type DamageCase<'a> = (&'a str, &'a dyn Fn(), fn(&CacheError) -> bool);
+
 #[test]
 fn a_bad_cache_is_named_and_replaced() {
     let home = tempfile::tempdir().unwrap();
@@ -43,8 +46,8 @@ fn a_bad_cache_is_named_and_replaced() {
     let other = home.path().join("other");
     entry.write(&tokens()).unwrap();
     let good = fs::read_to_string(&file).unwrap();
-    let cases: [(&str, &dyn Fn(), fn(&CacheError) -> bool); 7] = [
-        ("cut off", &|| fs::write(&file, &good[..20]).unwrap(), |error| {
+    let cases: [DamageCase<'_>; 7] = [
+        ("cut off", &|| fs::write(&file, good.split_at(20).0).unwrap(), |error| {
             matches!(error, CacheError::Damaged(_))
         }),
         ("empty", &|| fs::write(&file, "").unwrap(), |error| matches!(error, CacheError::Damaged(_))),
