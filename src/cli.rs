@@ -13,6 +13,7 @@ mod clusters;
 mod dev;
 mod explain;
 mod foreign_flags;
+mod login;
 mod serve;
 mod table;
 mod terminal;
@@ -81,6 +82,22 @@ enum Command {
     /// Manage certificates: create CAs, issue, sign, inspect and verify; request and approve them in a cluster.
     #[command(subcommand, arg_required_else_help = true)]
     Certs(Box<certs::CertsCommand>),
+    /// Log in to a cluster with an OpenID provider, and write a kubeconfig for it.
+    ///
+    /// Opens a browser, or shows a code to enter on another device. Keeps what else is in the kubeconfig, except
+    /// comments, and a copy of the old file beside it.
+    #[command(after_help = login::LOGIN_EXAMPLE)]
+    Login(Box<login::LoginFlags>),
+    /// Log out: remove the cached tokens of a login, and revoke them at the provider.
+    Logout(Box<login::LogoutFlags>),
+    /// Print the credential of a login, as an exec plugin of kubectl.
+    ///
+    /// kubectl runs it by the kubeconfig that `login` writes. Uses the cached token, refreshes it, or logs in if the
+    /// client allows it and standard input is a terminal. Machines use --flow client-credentials or token-file.
+    Credential(Box<login::CredentialFlags>),
+    /// Print a kubeconfig for users of the gateway, who log in with it: it has no secret.
+    #[command(after_help = login::KUBECONFIG_EXAMPLE)]
+    Kubeconfig(Box<login::KubeconfigFlags>),
     /// Try the gateway: start it in front of a small in-memory backend, and print commands to run.
     ///
     /// Has no other dependencies. Creates a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
@@ -135,6 +152,10 @@ impl Cli {
             Command::Token(command) => token::run(&command),
             Command::ClusterInfo(command) => cluster_info::run(&command),
             Command::Certs(command) => command.run(),
+            Command::Login(flags) => login::run_login(&flags),
+            Command::Logout(flags) => login::run_logout(&flags),
+            Command::Credential(flags) => login::run_credential(&flags),
+            Command::Kubeconfig(flags) => login::run_kubeconfig(&flags),
             #[cfg(feature = "dev")]
             Command::Dev(options) => dev::run(&options),
             Command::Completion { shell } => {

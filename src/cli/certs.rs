@@ -3,7 +3,7 @@
 
 mod authority;
 mod error;
-mod files;
+pub(super) mod files;
 mod flags;
 mod index;
 mod init;

@@ -164,14 +164,7 @@ impl<'a> HttpsRequest<'a> {
 
     fn into_http(self) -> Result<(String, Request<Full<Bytes>>), HttpsError> {
         let uri: Uri = self.url.parse().map_err(|_| HttpsError::Url("it is not a URL"))?;
-        if uri.scheme_str() != Some("https") {
-            return Err(HttpsError::Url("it is not an https:// URL"));
-        }
-        let authority = uri.authority().ok_or(HttpsError::Url("the URL has no host"))?;
-        if authority.as_str().contains('@') {
-            return Err(HttpsError::Url("a user name in the URL is not supported"));
-        }
-        let host = authority.to_string();
+        let host = https_host(&uri)?;
         let method = if self.json.is_some() { Method::POST } else { Method::GET };
         let mut request = Request::new(Full::default());
         let headers = request.headers_mut();
@@ -244,6 +237,16 @@ impl HttpsClient {
         }
     }
 
+    /// Sends a request of another library, with its method, headers and body, within the default timeout and limit.
+    pub(crate) async fn send_http(&self, request: Request<Bytes>) -> Result<HttpsResponse, HttpsError> {
+        let host = https_host(request.uri())?;
+        let exchange = self.exchange(&host, request.map(Full::new), MAX_RESPONSE_BYTES);
+        match timeout(HTTPS_TIMEOUT, exchange).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(HttpsError::Timeout { host, timeout: HTTPS_TIMEOUT }),
+        }
+    }
+
     async fn exchange(
         &self,
         host: &str,
@@ -264,6 +267,18 @@ impl HttpsClient {
         })?;
         Ok(HttpsResponse { status: head.status, headers: head.headers, body: body.to_bytes() })
     }
+}
+
+/// The host and port of an `https` URL.
+fn https_host(uri: &Uri) -> Result<String, HttpsError> {
+    if uri.scheme_str() != Some("https") {
+        return Err(HttpsError::Url("it is not an https:// URL"));
+    }
+    let authority = uri.authority().ok_or(HttpsError::Url("the URL has no host"))?;
+    if authority.as_str().contains('@') {
+        return Err(HttpsError::Url("a user name in the URL is not supported"));
+    }
+    Ok(authority.to_string())
 }
 
 type Cause<'a> = &'a (dyn std::error::Error + 'static);

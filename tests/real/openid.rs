@@ -1,6 +1,7 @@
 //! Users of a real OpenID provider with kubectl, through the gateway to a real kube-apiserver: with `--oidc-*` flags
 //! and with an equal `AuthenticationConfiguration`, during key rotation, a reload and an outage of the provider.
 
+mod login;
 mod provider;
 
 use std::fs;
@@ -27,6 +28,9 @@ pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
         trial("keys are rotated without a failed request", Box::new(keys_are_rotated)),
         trial("a second issuer comes by a reload without a failed request", Box::new(a_second_issuer_comes)),
         trial("the provider goes away", Box::new(the_provider_goes_away)),
+        trial("from an empty home to kubectl", Box::new(login::from_an_empty_home_to_kubectl)),
+        trial("a revoked login and a new one", Box::new(login::a_revoked_login_and_a_new_one)),
+        trial("a device code, and a user who may not", Box::new(login::a_device_code_and_a_user_who_may_not)),
     ]
 }
 

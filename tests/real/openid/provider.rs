@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use serde_json::{Value, json};
 use testkit::paths::{cache_dir, temporary_dir, workspace_root};
 
-const FILES: [&str; 3] = ["package.json", "package-lock.json", "provider.mjs"];
+const FILES: [&str; 4] = ["package.json", "package-lock.json", "provider.mjs", "browser.mjs"];
 
 /// The reason why the provider cannot be installed, if any.
 pub(crate) fn absent() -> Option<String> {
@@ -96,6 +96,26 @@ impl Provider {
     /// Stops publishing all keys except the signing key.
     pub(crate) fn forget(&self) -> Result<(), String> {
         self.command(&json!({"do": "forget"})).map(drop)
+    }
+
+    /// How many tokens were granted for this grant type.
+    pub(crate) fn grants(&self, grant_type: &str) -> Result<u64, String> {
+        Ok(self.command(&json!({"do": "grants"}))?[grant_type].as_u64().unwrap_or_default())
+    }
+
+    /// Revokes every refresh token.
+    pub(crate) fn revoke(&self) -> Result<(), String> {
+        self.command(&json!({"do": "revoke"})).map(drop)
+    }
+
+    /// A user enters the code of the device flow.
+    pub(crate) fn enter(&self, user: &str, code: &str) -> Result<(), String> {
+        self.command(&json!({"do": "enter", "user": user, "code": code})).map(drop)
+    }
+
+    /// A program that opens a URL in the browser of a user, who logs in.
+    pub(crate) fn browser(user: &str) -> Result<String, String> {
+        Ok(format!("node {} {user}", install()?.join("browser.mjs").display()))
     }
 
     /// The number of key fetches.

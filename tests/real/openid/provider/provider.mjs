@@ -6,23 +6,33 @@
 //   {"do": "rotate"}                a new key signs; the old one is still published → {}
 //   {"do": "forget"}                only the key that signs now is published → {}
 //   {"do": "fetches"}               → {"discovery": N, "keys": N}
+//   {"do": "grants"}                how many tokens were granted, by grant type → {TYPE: N}
+//   {"do": "revoke"}                every refresh token is revoked → {}
+//   {"do": "enter", "user": NAME, "code": CODE}   a user enters the code of the device flow → {}
 //
 // The first line it writes is {"issuer": URL}. It ends when standard input does.
 
 import { createHash, generateKeyPairSync, randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { createServer, request } from 'node:https';
+import { createServer } from 'node:https';
 import { createInterface } from 'node:readline';
 
 import { Provider } from 'oidc-provider';
+
+import { browse, visit } from './browser.mjs';
 
 const [certificate, key] = process.argv.slice(2).map((file) => readFileSync(file));
 const CLIENT = 'kubernetes';
 const REDIRECT = 'https://client.test/callback';
 
+// Standard output has answers alone; the provider gives its advice there, too.
+console.info = console.error;
+
 let keys = [newKey()];
 let current;
 let issuer;
+const grants = {};
+const refreshTokens = [];
 const fetches = { discovery: 0, keys: 0 };
 
 function newKey() {
@@ -48,17 +58,34 @@ function provider() {
       client_id: CLIENT,
       token_endpoint_auth_method: 'none',
       application_type: 'native',
-      redirect_uris: [REDIRECT],
+      // RFC 8252: any port of the loopback address.
+      redirect_uris: [REDIRECT, 'http://127.0.0.1/callback'],
       response_types: ['code'],
-      grant_types: ['authorization_code'],
+      grant_types: ['authorization_code', 'refresh_token', 'urn:ietf:params:oauth:grant-type:device_code'],
+    }, {
+      client_id: 'machine',
+      client_secret: 'machine-secret',
+      redirect_uris: [],
+      response_types: [],
+      grant_types: ['client_credentials'],
     }],
+    features: {
+      clientCredentials: { enabled: true },
+      deviceFlow: { enabled: true },
+      revocation: { enabled: true },
+    },
     cookies: { keys: ['only for tests'] },
     claims: { openid: ['sub'], email: ['email', 'email_verified'], groups: ['groups'] },
-    scopes: ['openid', 'email', 'groups'],
+    scopes: ['openid', 'offline_access', 'email', 'groups'],
     conformIdTokenClaims: false,
     findAccount: (_, id) => account(id),
-    ttl: { IdToken: 600, AccessToken: 600, Grant: 600, Session: 600, Interaction: 600 },
+    ttl: { IdToken: 600, AccessToken: 600, Grant: 600, Session: 600, Interaction: 600, DeviceCode: 600, RefreshToken: 600 },
   });
+  made.on('grant.success', (ctx) => {
+    const type = ctx.oidc.params.grant_type;
+    grants[type] = (grants[type] ?? 0) + 1;
+  });
+  made.on('refresh_token.saved', (token) => refreshTokens.push(token));
   return made.callback();
 }
 
@@ -68,30 +95,8 @@ const server = createServer({ cert: certificate, key }, (incoming, outgoing) => 
   current(incoming, outgoing);
 });
 
-// One request as a browser makes it: with the cookies it was given, and without following redirects.
-function browse(cookies, url, form) {
-  const body = form && new URLSearchParams(form).toString();
-  const headers = { cookie: [...cookies].map(([name, value]) => `${name}=${value}`).join('; ') };
-  if (body) headers['content-type'] = 'application/x-www-form-urlencoded';
-  return new Promise((resolve, reject) => {
-    const sent = request(url, { method: body ? 'POST' : 'GET', headers, ca: certificate, rejectUnauthorized: false });
-    sent.on('error', reject);
-    sent.on('response', (response) => {
-      for (const cookie of response.headers['set-cookie'] ?? []) {
-        const [, name, value] = /^([^=]+)=([^;]*)/.exec(cookie);
-        if (value) cookies.set(name, value); else cookies.delete(name);
-      }
-      let text = '';
-      response.on('data', (part) => { text += part; });
-      response.on('end', () => resolve({ status: response.statusCode, location: response.headers.location, text }));
-    });
-    sent.end(body);
-  });
-}
-
 // The authorization code flow with PKCE: the login form, the consent form, the redirect to the client, the exchange.
 async function login(user) {
-  const cookies = new Map();
   const verifier = randomBytes(32).toString('base64url');
   const ask = new URL('/auth', issuer);
   ask.search = new URLSearchParams({
@@ -102,27 +107,21 @@ async function login(user) {
     code_challenge: createHash('sha256').update(verifier).digest('base64url'),
     code_challenge_method: 'S256',
   }).toString();
-  let page = await browse(cookies, ask);
-  for (let step = 0; step < 20; step += 1) {
-    if (page.location?.startsWith(REDIRECT)) {
-      const code = new URL(page.location).searchParams.get('code');
-      const exchanged = await browse(cookies, new URL('/token', issuer), {
-        grant_type: 'authorization_code', client_id: CLIENT, redirect_uri: REDIRECT, code, code_verifier: verifier,
-      });
-      return JSON.parse(exchanged.text).id_token;
-    }
-    if (page.location) {
-      page = await browse(cookies, new URL(page.location, issuer));
-      continue;
-    }
-    const action = /action="([^"]+)"/.exec(page.text)?.[1];
-    if (!action) throw new Error(`no form in ${page.status} ${page.text}`);
-    const form = page.text.includes('value="login"')
-      ? { prompt: 'login', login: user, password: 'any' }
-      : { prompt: 'consent' };
-    page = await browse(cookies, new URL(action, issuer), form);
-  }
-  throw new Error('the login does not end');
+  const end = await visit(ask, user, (next) => next.href.startsWith(REDIRECT));
+  const exchanged = await browse(new Map(), new URL('/token', issuer), {
+    grant_type: 'authorization_code',
+    client_id: CLIENT,
+    redirect_uri: REDIRECT,
+    code: end.searchParams.get('code'),
+    code_verifier: verifier,
+  });
+  return JSON.parse(exchanged.text).id_token;
+}
+
+// Enters the code of the device flow.
+async function enter(user, code) {
+  const page = await visit(new URL('/device', issuer), user, () => false, { user_code: code, confirm: 'yes' });
+  if (page.status !== 200) throw new Error(`${page.status} ${page.text}`);
 }
 
 const commands = {
@@ -138,6 +137,15 @@ const commands = {
     return {};
   },
   fetches: () => fetches,
+  grants: () => grants,
+  revoke: async () => {
+    await Promise.all(refreshTokens.splice(0).map((token) => token.destroy()));
+    return {};
+  },
+  enter: async ({ user, code }) => {
+    await enter(user, code);
+    return {};
+  },
 };
 
 const answer = (value) => process.stdout.write(`${JSON.stringify(value)}\n`);

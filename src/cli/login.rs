@@ -1,0 +1,86 @@
+//! `portcullis login`, `logout`, `credential` and `kubeconfig`: people and machines log in to clusters with an OpenID
+//! provider.
+//!
+//! The parts: [`settings`] are the flags, [`provider`] speaks the protocol, [`callback`] receives the browser's
+//! redirect, [`id_token`] verifies, [`cache`] keeps tokens, [`session`] decides which of them is needed.
+
+mod browser;
+mod cache;
+mod callback;
+mod command;
+mod credential;
+mod error;
+mod exec_credential;
+mod id_token;
+mod kubeconfig;
+mod kubeconfig_file;
+mod logout;
+mod provider;
+mod review;
+mod session;
+mod settings;
+
+use std::process::ExitCode;
+
+pub(super) use command::LoginFlags;
+pub(super) use credential::CredentialFlags;
+pub(super) use kubeconfig::KubeconfigFlags;
+pub(super) use logout::LogoutFlags;
+
+use super::cluster::runtime;
+use super::failed;
+use error::LoginError;
+
+/// Exit code after Ctrl-C, as a shell reports it.
+const INTERRUPTED: u8 = 130;
+
+pub(super) const LOGIN_EXAMPLE: &str = "\
+Examples:
+  portcullis login --server https://gateway.example.com:6443 --certificate-authority gateway-ca.crt \\
+    --issuer https://login.example.com --client-id kubernetes
+  portcullis login --from company.kubeconfig --all      # of an administrator: portcullis kubeconfig
+  portcullis login                                      # again, to the current context
+  portcullis login --flow device                        # on a machine without a browser
+
+Then kubectl works as ever: it gets the token from `portcullis credential`, which refreshes it.";
+
+pub(super) const KUBECONFIG_EXAMPLE: &str = "\
+Examples:
+  portcullis kubeconfig --config gateway.yaml --server https://gateway.example.com:6443 \\
+    --certificate-authority gateway-ca.crt > company.kubeconfig
+  portcullis login --from company.kubeconfig --all      # a user does this";
+
+pub(super) fn run_login(flags: &LoginFlags) -> ExitCode {
+    run(command::run(flags))
+}
+
+pub(super) fn run_credential(flags: &CredentialFlags) -> ExitCode {
+    run(credential::run(flags))
+}
+
+pub(super) fn run_logout(flags: &LogoutFlags) -> ExitCode {
+    run(logout::run(flags))
+}
+
+pub(super) fn run_kubeconfig(flags: &KubeconfigFlags) -> ExitCode {
+    kubeconfig::run(flags)
+}
+
+/// Runs a command until it ends or Ctrl-C. Files are written between two awaits: none is left half-written.
+fn run(work: impl Future<Output = Result<ExitCode, LoginError>>) -> ExitCode {
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.to_string()),
+    };
+    runtime.block_on(async {
+        tokio::select! {
+            outcome = work => outcome.unwrap_or_else(|error| error.exit()),
+            _ = tokio::signal::ctrl_c() => ExitCode::from(INTERRUPTED),
+        }
+    })
+}
+
+/// The client secret of the environment.
+fn secret_of_environment() -> Option<String> {
+    std::env::var(settings::SECRET_VARIABLE).ok()
+}

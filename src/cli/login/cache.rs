@@ -1,0 +1,295 @@
+//! Cached tokens: one file of mode 0600 for each issuer, client, scopes and user, in a directory of mode 0700.
+//!
+//! A damaged, foreign or unwritable cache costs a login and a warning, never the command. A file lock makes concurrent
+//! commands log in once; the kernel frees the lock of a process that dies.
+// threat: stolen-login-cache
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aws_lc_rs::digest;
+use rustix::fs::OFlags;
+use secrecy::zeroize::{Zeroize as _, Zeroizing};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+use super::settings::{ClientSettings, Flow, TokenKind};
+use crate::go::hex::hex;
+
+/// The version of the files. A file of another version is ignored and replaced.
+const VERSION: u32 = 1;
+/// The largest file: tokens have some kilobytes.
+const MAX_FILE_SIZE: u64 = 1 << 20;
+/// How often a locked entry is tried again.
+const LOCK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Why the cache is not used. The command continues without it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CacheError {
+    #[error("cannot use {0}: {1}")]
+    Io(PathBuf, io::Error),
+    #[error("{0} belongs to another user")]
+    Owner(PathBuf),
+    #[error("other users can write to {0}; fix: chmod 700 {0}")]
+    Writable(PathBuf),
+    #[error("other users can read {0}; its tokens are not used. fix: portcullis logout, and log in again")]
+    Readable(PathBuf),
+    #[error("{0} is damaged")]
+    Damaged(PathBuf),
+    #[error("{0} is of another version of portcullis")]
+    Version(PathBuf),
+    #[error("there is no home directory; give --cache-dir DIR")]
+    NoHome,
+    #[error("another process has been logging in for {0:?}")]
+    Locked(Duration),
+}
+
+/// A secret in a document. Never shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct SecretText(String);
+
+impl SecretText {
+    pub(super) fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for SecretText {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretText")
+    }
+}
+
+/// The tokens of one login.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct CachedTokens {
+    version: u32,
+    /// Repeated from the key, for people and for `logout --all`.
+    pub(super) issuer: String,
+    #[serde(rename = "clientID")]
+    pub(super) client_id: String,
+    /// The token for the cluster.
+    pub(super) token: SecretText,
+    /// When the token expires, in seconds since 1970 by this machine's clock.
+    pub(super) expires_at: u64,
+    /// When the token was received.
+    pub(super) received_at: u64,
+    /// The user of the ID token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) subject: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refresh_token: Option<SecretText>,
+}
+
+impl CachedTokens {
+    pub(super) fn new(settings: &ClientSettings, token: &str, expires_at: u64, received_at: u64) -> Self {
+        Self {
+            version: VERSION,
+            issuer: settings.issuer.clone(),
+            client_id: settings.client_id.clone(),
+            token: SecretText::new(token),
+            expires_at,
+            received_at,
+            subject: None,
+            refresh_token: None,
+        }
+    }
+}
+
+/// One entry of the cache.
+#[derive(Debug, Clone)]
+pub(super) struct CacheEntry {
+    directory: PathBuf,
+    name: String,
+}
+
+/// Held while an entry is read, renewed and written. Freed when dropped, or by the kernel.
+#[derive(Debug)]
+pub(super) struct CacheLock(#[expect(dead_code, reason = "closing the file frees the lock")] File);
+
+/// The directory of the cache.
+pub(super) fn directory(flag: Option<&Path>) -> Result<PathBuf, CacheError> {
+    directory_of(flag, std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from), std::env::home_dir())
+}
+
+// XDG Base Directory Specification: a relative path is invalid and ignored
+fn directory_of(
+    flag: Option<&Path>,
+    xdg: Option<PathBuf>,
+    home: Option<PathBuf>,
+) -> Result<PathBuf, CacheError> {
+    if let Some(flag) = flag {
+        return Ok(flag.to_owned());
+    }
+    let home = || home.filter(|home| home.is_absolute()).map(|home| home.join(".cache"));
+    let base = xdg.filter(|xdg| xdg.is_absolute()).or_else(home).ok_or(CacheError::NoHome)?;
+    Ok(base.join("portcullis").join("login"))
+}
+
+impl CacheEntry {
+    /// The entry of a login. Creates and checks the directory.
+    pub(super) fn open(directory: &Path, settings: &ClientSettings) -> Result<Self, CacheError> {
+        prepare(directory)?;
+        Ok(Self { directory: directory.to_owned(), name: name_of(settings) })
+    }
+
+    /// All entries of a directory.
+    pub(super) fn all(directory: &Path) -> Result<Vec<Self>, CacheError> {
+        let failed = |error| CacheError::Io(directory.to_owned(), error);
+        let files = match fs::read_dir(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            files => files.map_err(failed)?,
+        };
+        let mut names = Vec::new();
+        for file in files {
+            let name = file.map_err(failed)?.file_name();
+            names.extend(name.to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
+        }
+        names.sort();
+        let directory = directory.to_owned();
+        Ok(names.into_iter().map(|name| Self { directory: directory.clone(), name }).collect())
+    }
+
+    fn file(&self, suffix: &str) -> PathBuf {
+        self.directory.join(format!("{}.{suffix}", self.name))
+    }
+
+    /// Waits for the lock. Calls `waiting` once if another process holds it.
+    pub(super) async fn lock(
+        &self,
+        limit: Duration,
+        waiting: impl FnOnce(),
+    ) -> Result<CacheLock, CacheError> {
+        let path = self.file("lock");
+        let failed = |error| CacheError::Io(path.clone(), error);
+        let file = private(OpenOptions::new().write(true).create(true)).open(&path).map_err(failed)?;
+        let (end, mut waiting) = (Instant::now() + limit, Some(waiting));
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(CacheLock(file)),
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+                Err(TryLockError::WouldBlock) if Instant::now() >= end => {
+                    return Err(CacheError::Locked(limit));
+                }
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if let Some(waiting) = waiting.take() {
+                waiting();
+            }
+            sleep(LOCK_INTERVAL).await;
+        }
+    }
+
+    /// The tokens, if there are any.
+    pub(super) fn read(&self) -> Result<Option<CachedTokens>, CacheError> {
+        let path = self.file("json");
+        let failed = |error| CacheError::Io(path.clone(), error);
+        let file = match private(OpenOptions::new().read(true)).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(failed)?,
+        };
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.uid() != rustix::process::geteuid().as_raw() {
+            return Err(CacheError::Owner(path));
+        }
+        if metadata.mode() & 0o077 != 0 {
+            return Err(CacheError::Readable(path));
+        }
+        let mut content = Zeroizing::new(Vec::new());
+        file.take(MAX_FILE_SIZE).read_to_end(&mut content).map_err(failed)?;
+        let version: Result<OnlyVersion, _> = serde_json::from_slice(&content);
+        if version.is_ok_and(|found| found.version != VERSION) {
+            return Err(CacheError::Version(path));
+        }
+        serde_json::from_slice(&content).map(Some).map_err(|_| CacheError::Damaged(path))
+    }
+
+    /// Replaces the tokens. A reader sees the old ones or the new ones.
+    pub(super) fn write(&self, tokens: &CachedTokens) -> Result<(), CacheError> {
+        let (path, partial) = (self.file("json"), self.file("partial"));
+        let content = serde_json::to_vec(tokens).map(Zeroizing::new).map_err(io::Error::other);
+        let written = content.and_then(|content| {
+            // Of a process that was killed; this one holds the lock.
+            fs::remove_file(&partial).ok();
+            let mut file = private(OpenOptions::new().write(true).create_new(true)).open(&partial)?;
+            file.write_all(&content)?;
+            file.sync_all()?;
+            fs::rename(&partial, &path)
+        });
+        written.map_err(|error| {
+            fs::remove_file(&partial).ok();
+            CacheError::Io(path, error)
+        })
+    }
+
+    /// Removes the tokens. The lock file stays: a process may wait for it.
+    pub(super) fn remove(&self) -> Result<(), CacheError> {
+        fs::remove_file(self.file("partial")).ok();
+        match fs::remove_file(self.file("json")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(CacheError::Io(self.file("json"), error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Only the version of a file, of any version.
+#[derive(Deserialize)]
+struct OnlyVersion {
+    version: u32,
+}
+
+/// New files are of mode 0600, and a symbolic link, FIFO or terminal is not followed, waited for or acquired.
+fn private(options: &mut OpenOptions) -> &mut OpenOptions {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    options.mode(0o600).custom_flags(flags.bits().cast_signed())
+}
+
+fn prepare(directory: &Path) -> Result<(), CacheError> {
+    let failed = |error| CacheError::Io(directory.to_owned(), error);
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+    let metadata = fs::metadata(directory).map_err(failed)?;
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(CacheError::Owner(directory.to_owned()));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(CacheError::Writable(directory.to_owned()));
+    }
+    Ok(())
+}
+
+/// The name of an entry: a digest of everything that distinguishes the tokens.
+fn name_of(settings: &ClientSettings) -> String {
+    let mut key = vec![settings.issuer.clone(), settings.client_id.clone(), settings.scopes.join(" ")];
+    key.push(settings.user.clone().unwrap_or_default());
+    // A machine's token is not a user's, and an access token not an ID token.
+    key.push((settings.flow == Flow::ClientCredentials).to_string());
+    key.push((settings.token == TokenKind::Access).to_string());
+    key.extend(settings.extra.iter().flat_map(|(name, value)| [name.clone(), value.clone()]));
+    // No part can imitate two: each is preceded by its length.
+    let mut context = digest::Context::new(&digest::SHA256);
+    for part in key {
+        context.update(format!("{}:{part}", part.len()).as_bytes());
+    }
+    hex(context.finish().as_ref())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,322 @@
+//! `portcullis login`: logs in, asks the cluster who the user is, and writes the kubeconfig.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::{Args, Parser};
+use serde_json::{Value, json};
+
+use super::browser::BrowserEnvironment;
+use super::cache;
+use super::error::LoginError;
+use super::kubeconfig_file::{KubeconfigFile, KubeconfigTarget, credential_arguments, exec_user};
+use super::review::review;
+use super::secret_of_environment;
+use super::session::{Credential, Session, from_file};
+use super::settings::{ProviderFlags, roots};
+use crate::cli::check::print;
+use crate::cli::print_error;
+use crate::cli::table::columns;
+use crate::cli::terminal::plain;
+use crate::clock::Clock;
+use crate::input_file;
+
+/// The flags of `portcullis login`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct LoginFlags {
+    /// The URL of the cluster at the gateway.
+    #[arg(long, value_name = "URL", help_heading = "Cluster", requires = "issuer")]
+    server: Option<String>,
+    /// The CAs of the cluster, PEM. Default: the system's.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster", requires = "server")]
+    certificate_authority: Option<PathBuf>,
+    /// The name of cluster and context in the kubeconfig. Default: the host of --server.
+    #[arg(long, value_name = "NAME", help_heading = "Cluster", requires = "server")]
+    name: Option<String>,
+    /// A kubeconfig of an administrator, whose contexts are added: see portcullis kubeconfig.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster", conflicts_with_all = ["server", "issuer"])]
+    from: Option<PathBuf>,
+    /// The contexts of --from to add. Default: the only one.
+    #[arg(
+        long = "cluster",
+        value_name = "NAME",
+        value_delimiter = ',',
+        help_heading = "Cluster",
+        requires = "from"
+    )]
+    clusters: Vec<String>,
+    /// Add all contexts of --from.
+    #[arg(long, help_heading = "Cluster", requires = "from", conflicts_with = "clusters")]
+    all: bool,
+    /// The kubeconfig to write. Default: $KUBECONFIG, then ~/.kube/config.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    kubeconfig: Option<PathBuf>,
+    /// The context to log in to again, without --server and --from. Default: the current context.
+    #[arg(long, value_name = "NAME", help_heading = "Cluster", conflicts_with_all = ["server", "from"])]
+    context: Option<String>,
+    /// Replace entries of the same name that are not of portcullis login.
+    #[arg(long, help_heading = "Cluster")]
+    overwrite: bool,
+    /// Do not ask the cluster who you are.
+    #[arg(long, help_heading = "Cluster")]
+    no_review: bool,
+    #[command(flatten)]
+    provider: ProviderFlags,
+}
+
+/// The flags of `portcullis credential`, out of a kubeconfig.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = false)]
+pub(super) struct ParsedProvider {
+    #[command(flatten)]
+    pub(super) provider: ProviderFlags,
+}
+
+/// A context to log in to.
+struct LoginTarget {
+    entry: KubeconfigTarget,
+    provider: ProviderFlags,
+    /// What relative paths of the entry are relative to.
+    directory: PathBuf,
+}
+
+pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
+    let path = kubeconfig_path(flags.kubeconfig.as_deref())?;
+    let before = KubeconfigFile::read(&path)?;
+    let targets = targets(flags, &before, &path)?;
+    let mut after = before.clone();
+    for target in &targets {
+        let merged = after.merge(&target.entry, flags.overwrite);
+        merged.map_err(|problem| LoginError::usage(&format!("{}: {problem}", path.display())))?;
+    }
+    let mut rows = Vec::new();
+    let mut logins: Vec<(Vec<String>, Credential)> = Vec::new();
+    for target in &targets {
+        let key = target.provider.arguments()?;
+        let credential = if let Some((_, credential)) = logins.iter().find(|(known, _)| *known == key) {
+            credential.clone()
+        } else {
+            let credential = credential(&target.provider).await?;
+            logins.push((key, credential.clone()));
+            credential
+        };
+        if !flags.no_review {
+            let user = review(&target.entry.cluster, &target.directory, &credential).await?;
+            rows.push([
+                target.entry.context.clone(),
+                plain(&user.username).into_owned(),
+                user.groups.join(","),
+            ]);
+        }
+    }
+    match targets.as_slice() {
+        [target] => after.set_current_context(&target.entry.context),
+        [first, ..] if after.current_context().is_none() => after.set_current_context(&first.entry.context),
+        _ => {}
+    }
+    let backup = after.write(&path, &before)?;
+    if let Some(backup) = backup {
+        print_error(&format!("{} written; the old one is {}", path.display(), backup.display()));
+    }
+    Ok(if rows.is_empty() { ExitCode::SUCCESS } else { print(&columns(["CONTEXT", "USER", "GROUPS"], rows)) })
+}
+
+async fn credential(provider: &ProviderFlags) -> Result<Credential, LoginError> {
+    let clock = Clock::system();
+    if let Some(file) = provider.token_file()? {
+        return from_file(file, clock.now());
+    }
+    let settings = provider.settings(secret_of_environment())?;
+    if provider.no_cache {
+        return Err(LoginError::usage(
+            "--no-cache: login keeps its tokens in the cache; kubectl would ask again each time",
+        ));
+    }
+    let directory = cache::directory(provider.cache_dir.as_deref()).map_err(LoginError::other)?;
+    let session = Session {
+        settings: &settings,
+        cache: Some(&directory),
+        clock: &clock,
+        // The user runs the command to log in, and it reads nothing from standard input.
+        interactive: true,
+        force: true,
+        browser: BrowserEnvironment::current(),
+    };
+    session.credential().await
+}
+
+/// The kubeconfig to change.
+// client-go: tools/clientcmd/config.go, ModifyConfig: new entries go to the first file
+pub(super) fn kubeconfig_path(flag: Option<&Path>) -> Result<PathBuf, LoginError> {
+    if let Some(flag) = flag {
+        return Ok(flag.to_owned());
+    }
+    if let Some(files) = std::env::var_os("KUBECONFIG")
+        && let Some(first) = std::env::split_paths(&files).find(|file| !file.as_os_str().is_empty())
+    {
+        return Ok(first);
+    }
+    let home = std::env::home_dir()
+        .ok_or_else(|| LoginError::usage("there is no home directory; give --kubeconfig FILE"))?;
+    Ok(home.join(".kube").join("config"))
+}
+
+/// A context of a kubeconfig, or its current one.
+pub(super) fn current(
+    file: &KubeconfigFile,
+    path: &Path,
+    context: Option<&str>,
+) -> Result<KubeconfigTarget, LoginError> {
+    let context = context.or(file.current_context()).ok_or_else(|| {
+        LoginError::usage(&format!(
+            "{} has no current context; give --server and --issuer, or --from FILE",
+            path.display()
+        ))
+    })?;
+    file.target(context).map_err(|problem| LoginError::usage(&format!("{}: {problem}", path.display())))
+}
+
+fn targets(flags: &LoginFlags, before: &KubeconfigFile, path: &Path) -> Result<Vec<LoginTarget>, LoginError> {
+    if let Some(server) = &flags.server {
+        return Ok(vec![new_target(flags, server)?]);
+    }
+    if let Some(from) = &flags.from {
+        return targets_of(flags, from);
+    }
+    let entry = current(before, path, flags.context.as_deref())?;
+    Ok(vec![existing(entry, path, &flags.provider, Origin::OwnKubeconfig)?])
+}
+
+fn new_target(flags: &LoginFlags, server: &str) -> Result<LoginTarget, LoginError> {
+    let url: http::Uri =
+        server.parse().map_err(|_| LoginError::usage(&format!("--server {server:?}: must be a URL")))?;
+    let host = match (url.scheme_str(), url.authority()) {
+        (Some("https"), Some(authority)) if !authority.as_str().contains('@') => authority.host(),
+        _ => return Err(LoginError::usage(&format!("--server {server:?}: must be an https:// URL"))),
+    };
+    let name = flags.name.clone().unwrap_or_else(|| host.to_owned());
+    Ok(LoginTarget {
+        entry: KubeconfigTarget {
+            context: name.clone(),
+            cluster_name: name.clone(),
+            cluster: cluster_entry(server, flags.certificate_authority.as_deref())?,
+            user_name: format!("{name}-login"),
+            user: exec_user(&own_command(), &flags.provider.arguments()?),
+        },
+        provider: flags.provider.clone(),
+        directory: PathBuf::new(),
+    })
+}
+
+/// The cluster entry of a kubeconfig.
+pub(super) fn cluster_entry(server: &str, authority: Option<&Path>) -> Result<Value, LoginError> {
+    let mut cluster = json!({"server": server.trim_end_matches('/')});
+    if let (Some(file), Some(entry)) = (authority, cluster.as_object_mut()) {
+        let problem = |problem: &str| {
+            LoginError::usage(&format!("--certificate-authority {}: {problem}", file.display()))
+        };
+        let pem = input_file::read(file).map_err(|error| problem(&format!("{error}; {}", error.fix())))?;
+        roots(&pem).map_err(|error| problem(&error))?;
+        // Certificates only: the file may also contain a key.
+        let bundle =
+            crate::pki::x509::CaBundle::from_pem(&pem).map_err(|error| problem(&error.to_string()))?;
+        let certificates = bundle.certificates().iter();
+        let pem: String = certificates
+            .map(|certificate| crate::go::pem::encode_pem("CERTIFICATE", &certificate.der))
+            .collect();
+        entry.insert("certificate-authority-data".to_owned(), json!(STANDARD.encode(pem)));
+    }
+    Ok(cluster)
+}
+
+/// This program, as kubectl finds it: by its name if that is in the `PATH`, otherwise by its path.
+fn own_command() -> String {
+    let path = std::env::current_exe().ok();
+    let in_path = std::env::var_os("PATH").and_then(|directories| {
+        std::env::split_paths(&directories)
+            .map(|directory| directory.join("portcullis"))
+            .find(|file| file.is_file())
+    });
+    let canonical = |path: Option<&PathBuf>| path.and_then(|path| std::fs::canonicalize(path).ok());
+    match (canonical(path.as_ref()), canonical(in_path.as_ref())) {
+        (Some(own), Some(found)) if own == found => "portcullis".to_owned(),
+        (Some(own), _) => own.to_string_lossy().into_owned(),
+        (None, _) => "portcullis".to_owned(),
+    }
+}
+
+fn targets_of(flags: &LoginFlags, from: &Path) -> Result<Vec<LoginTarget>, LoginError> {
+    let problem = |problem: &str| LoginError::usage(&format!("--from {}: {problem}", from.display()));
+    if !from.exists() {
+        return Err(problem("there is no such file"));
+    }
+    let file = KubeconfigFile::read(from)?;
+    let known: Vec<String> = file.contexts().into_iter().map(str::to_owned).collect();
+    let names = match (flags.all, flags.clusters.as_slice(), known.as_slice()) {
+        (true, ..) | (false, [], [_]) => known,
+        (false, [], _) => {
+            return Err(problem(&format!("give --all, or --cluster with some of {}", known.join(", "))));
+        }
+        (false, chosen, _) => chosen.to_vec(),
+    };
+    let targets = names.iter().map(|name| {
+        existing(file.target(name).map_err(|error| problem(&error))?, from, &flags.provider, Origin::Other)
+    });
+    targets.collect()
+}
+
+/// Where a context comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The user's kubeconfig, which could run any program anyway.
+    OwnKubeconfig,
+    /// A file of someone else.
+    Other,
+}
+
+/// A context that exists, with the flags of its exec plugin. The file of someone else does not choose programs to run or
+/// files to read: the command of the new entry is this one, and flags that name a program or a file are refused.
+// threat: hostile-kubeconfig
+fn existing(
+    mut entry: KubeconfigTarget,
+    file: &Path,
+    given: &ProviderFlags,
+    origin: Origin,
+) -> Result<LoginTarget, LoginError> {
+    let arguments = credential_arguments(&entry.user).ok_or_else(|| {
+        LoginError::usage(&format!(
+            "{}: the user {:?} does not log in with portcullis credential; give --server and --issuer",
+            file.display(),
+            entry.user_name
+        ))
+    })?;
+    let parsed = ParsedProvider::try_parse_from(std::iter::once("credential".to_owned()).chain(arguments));
+    let provider = parsed.map_err(|error| {
+        LoginError::usage(&format!(
+            "{}: the arguments of the user {:?}: {error}",
+            file.display(),
+            entry.user_name
+        ))
+    })?;
+    let provider = provider.provider;
+    if let Some(flag) = provider.names_program_or_file().filter(|_| origin == Origin::Other) {
+        return Err(LoginError::usage(&format!(
+            "{}: the user {:?} has the argument --{flag}, which only your own kubeconfig may have; give it to portcullis \
+             login if you need it",
+            file.display(),
+            entry.user_name
+        )));
+    }
+    let provider = provider.with_login_of(given);
+    entry.user = exec_user(&own_command(), &provider.arguments()?);
+    let directory = file.parent().map(Path::to_owned).unwrap_or_default();
+    if origin == Origin::Other
+        && let Some(authority) = entry.cluster.get_mut("certificate-authority")
+        && let Some(path) = authority.as_str().map(|path| directory.join(path))
+    {
+        *authority = json!(std::path::absolute(path).map_err(LoginError::other)?);
+    }
+    Ok(LoginTarget { entry, provider, directory })
+}

@@ -1,0 +1,274 @@
+//! A kubeconfig that is read, changed and written again with everything else in it, except comments and the order of
+//! keys.
+//!
+//! The file is replaced atomically, after a copy of it was kept, under the lock file that kubectl uses.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::error::LoginError;
+use crate::cli::certs::files::NewFiles;
+use crate::input_file::{self, ReadFileError};
+
+/// Commands whose users `login` may replace.
+const OWN_COMMAND: &str = "portcullis";
+
+/// A parsed kubeconfig.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct KubeconfigFile(Map<String, Value>);
+
+/// A context with its cluster and user.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct KubeconfigTarget {
+    pub(super) context: String,
+    pub(super) cluster_name: String,
+    pub(super) cluster: Value,
+    pub(super) user_name: String,
+    pub(super) user: Value,
+}
+
+/// The lists of named entries, each with the key of its content.
+const CLUSTERS: (&str, &str) = ("clusters", "cluster");
+const USERS: (&str, &str) = ("users", "user");
+const CONTEXTS: (&str, &str) = ("contexts", "context");
+
+impl KubeconfigFile {
+    /// An empty one.
+    // client-go: tools/clientcmd/api/v1/types.go, Config
+    pub(super) fn new() -> Self {
+        let mut content = Map::new();
+        content.insert("apiVersion".to_owned(), json!("v1"));
+        content.insert("kind".to_owned(), json!("Config"));
+        Self(content)
+    }
+
+    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+        if text.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Self::new());
+        }
+        let value = crate::config::yaml_value(text)?;
+        let Value::Object(content) = value else { return Err("is not a kubeconfig".to_owned()) };
+        match content.get("kind") {
+            None => {}
+            Some(kind) if kind == "Config" => {}
+            Some(kind) => return Err(format!("is of kind {kind}, not Config")),
+        }
+        for (list, _) in [CLUSTERS, USERS, CONTEXTS] {
+            let is_list = content.get(list).is_none_or(|value| value.is_null() || value.is_array());
+            if !is_list {
+                return Err(format!("{list} is not a list"));
+            }
+        }
+        Ok(Self(content))
+    }
+
+    /// Reads a file; an absent one is empty.
+    pub(super) fn read(path: &Path) -> Result<Self, LoginError> {
+        let problem = |problem: &str| LoginError::usage(&format!("{}: {problem}", path.display()));
+        match input_file::read(path) {
+            Ok(text) => Self::parse(&text).map_err(|error| problem(&error)),
+            Err(ReadFileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(Self::new()),
+            Err(error) => Err(problem(&format!("{error}; {}", error.fix()))),
+        }
+    }
+
+    pub(super) fn to_yaml(&self) -> Result<String, LoginError> {
+        serde_saphyr::to_string(&self.0).map_err(LoginError::other)
+    }
+
+    pub(super) fn current_context(&self) -> Option<&str> {
+        self.0.get("current-context").and_then(Value::as_str).filter(|name| !name.is_empty())
+    }
+
+    pub(super) fn set_current_context(&mut self, name: &str) {
+        self.0.insert("current-context".to_owned(), json!(name));
+    }
+
+    /// The names of all contexts.
+    pub(super) fn contexts(&self) -> Vec<&str> {
+        let contexts = self.0.get(CONTEXTS.0).and_then(Value::as_array);
+        contexts.into_iter().flatten().filter_map(|context| context.get("name")?.as_str()).collect()
+    }
+
+    fn entry(&self, (list, key): (&str, &str), name: &str) -> Option<&Value> {
+        let entries = self.0.get(list)?.as_array()?;
+        entries.iter().find(|entry| entry.get("name").and_then(Value::as_str) == Some(name))?.get(key)
+    }
+
+    /// A context with its cluster and user.
+    pub(super) fn target(&self, context: &str) -> Result<KubeconfigTarget, String> {
+        let found = self.entry(CONTEXTS, context).ok_or_else(|| {
+            format!("there is no context {context:?}; the contexts are {}", self.contexts().join(", "))
+        })?;
+        let named = |key: &str| {
+            let name = found.get(key).and_then(Value::as_str);
+            name.map(str::to_owned).ok_or_else(|| format!("the context {context:?} has no {key}"))
+        };
+        let (cluster_name, user_name) = (named("cluster")?, named("user")?);
+        let cluster = self.entry(CLUSTERS, &cluster_name).cloned();
+        let user = self.entry(USERS, &user_name).cloned();
+        Ok(KubeconfigTarget {
+            cluster: cluster.ok_or_else(|| format!("there is no cluster {cluster_name:?}"))?,
+            user: user.ok_or_else(|| format!("there is no user {user_name:?}"))?,
+            context: context.to_owned(),
+            cluster_name,
+            user_name,
+        })
+    }
+
+    /// Adds a target. Entries of the same names are replaced only if `login` has written them, or with `overwrite`.
+    pub(super) fn merge(&mut self, target: &KubeconfigTarget, overwrite: bool) -> Result<(), String> {
+        if !overwrite {
+            self.check_conflicts(target)?;
+        }
+        let mut context =
+            self.entry(CONTEXTS, &target.context).and_then(Value::as_object).cloned().unwrap_or_default();
+        // A namespace that the user has chosen stays.
+        context.insert("cluster".to_owned(), json!(target.cluster_name));
+        context.insert("user".to_owned(), json!(target.user_name));
+        self.put(CLUSTERS, &target.cluster_name, target.cluster.clone());
+        self.put(USERS, &target.user_name, target.user.clone());
+        self.put(CONTEXTS, &target.context, Value::Object(context));
+        Ok(())
+    }
+
+    fn check_conflicts(&self, target: &KubeconfigTarget) -> Result<(), String> {
+        const FIX: &str = "give another --name, or --overwrite";
+        if let Some(user) = self.entry(USERS, &target.user_name)
+            && *user != target.user
+            && !is_own(user)
+        {
+            return Err(format!("the user {:?} exists with another credential; {FIX}", target.user_name));
+        }
+        let server = |cluster: &Value| cluster.get("server").cloned();
+        if let Some(cluster) = self.entry(CLUSTERS, &target.cluster_name)
+            && server(cluster) != server(&target.cluster)
+        {
+            return Err(format!("the cluster {:?} exists with another server; {FIX}", target.cluster_name));
+        }
+        if let Some(context) = self.entry(CONTEXTS, &target.context)
+            && (context.get("cluster") != Some(&json!(target.cluster_name))
+                || context.get("user") != Some(&json!(target.user_name)))
+        {
+            return Err(format!(
+                "the context {:?} exists with another cluster or user; {FIX}",
+                target.context
+            ));
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, (list, key): (&str, &str), name: &str, content: Value) {
+        let entries = self.0.entry(list).or_insert_with(|| json!([]));
+        if entries.is_null() {
+            *entries = json!([]);
+        }
+        let Some(entries) = entries.as_array_mut() else { return };
+        match entries.iter_mut().find(|entry| entry.get("name").and_then(Value::as_str) == Some(name)) {
+            Some(Value::Object(entry)) => {
+                entry.insert(key.to_owned(), content);
+            }
+            _ => entries.push(json!({"name": name, key: content})),
+        }
+    }
+
+    /// Replaces the file, of mode 0600, and keeps the old content beside it. Returns the path of that copy.
+    pub(super) fn write(&self, path: &Path, before: &Self) -> Result<Option<PathBuf>, LoginError> {
+        if self == before && path.exists() {
+            return Ok(None);
+        }
+        // A symbolic link stays one.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let failed =
+            |error: &dyn std::fmt::Display| LoginError::Other(format!("{}: {error}", path.display()));
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            use std::os::unix::fs::DirBuilderExt as _;
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)
+                .map_err(|error| failed(&error))?;
+        }
+        let _lock = KubeconfigLock::acquire(&path)?;
+        if Self::read(&path)? != *before {
+            return Err(failed(&"another program has changed it meanwhile; repeat the command"));
+        }
+        let backup = path.with_added_extension("portcullis-backup");
+        let mut files = NewFiles::new(true);
+        let old = fs::read(&path).ok();
+        if let Some(old) = &old {
+            files.stage(&backup, old).map_err(|error| failed(&error))?;
+        }
+        files.stage(&path, self.to_yaml()?.as_bytes()).map_err(|error| failed(&error))?;
+        drop(files.commit().map_err(|error| failed(&error))?);
+        for file in [Some(&path), old.as_ref().map(|_| &backup)].into_iter().flatten() {
+            use std::os::unix::fs::PermissionsExt as _;
+            fs::set_permissions(file, fs::Permissions::from_mode(0o600)).map_err(|error| failed(&error))?;
+        }
+        Ok(old.map(|_| backup))
+    }
+}
+
+/// Whether `login` has written a user: its exec plugin is this program.
+fn is_own(user: &Value) -> bool {
+    credential_arguments(user).is_some()
+}
+
+/// The arguments after `credential` of a user whose exec plugin is this program.
+pub(super) fn credential_arguments(user: &Value) -> Option<Vec<String>> {
+    let exec = user.get("exec")?;
+    let program = Path::new(exec.get("command")?.as_str()?).file_name()?;
+    let arguments: Option<Vec<String>> =
+        exec.get("args")?.as_array()?.iter().map(|argument| argument.as_str().map(str::to_owned)).collect();
+    let arguments = arguments?;
+    let is_plugin = program == OWN_COMMAND && arguments.first().is_some_and(|first| first == "credential");
+    is_plugin.then(|| arguments.into_iter().skip(1).collect())
+}
+
+/// kubectl's lock of a kubeconfig; removed when dropped.
+// client-go: tools/clientcmd/loader.go, lockFile
+#[derive(Debug)]
+struct KubeconfigLock(PathBuf);
+
+impl KubeconfigLock {
+    fn acquire(path: &Path) -> Result<Self, LoginError> {
+        let lock = path.with_added_extension("lock");
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&lock) {
+            Ok(_) => Ok(Self(lock)),
+            Err(error) => Err(LoginError::Other(format!(
+                "cannot lock {}: {error}\n  fix: wait until kubectl config has ended, or remove {}",
+                path.display(),
+                lock.display()
+            ))),
+        }
+    }
+}
+
+impl Drop for KubeconfigLock {
+    fn drop(&mut self) {
+        fs::remove_file(&self.0).ok();
+    }
+}
+
+/// The exec stanza of a user.
+// client-go: tools/clientcmd/api/v1/types.go, ExecConfig
+pub(super) fn exec_user(command: &str, arguments: &[String]) -> Value {
+    let mut all = vec!["credential".to_owned()];
+    all.extend_from_slice(arguments);
+    json!({"exec": {
+        "apiVersion": super::exec_credential::V1,
+        "command": command,
+        "args": all,
+        "env": null,
+        "installHint": "Install portcullis and put it into your PATH: kubectl asks it for your login.",
+        "interactiveMode": "IfAvailable",
+        "provideClusterInfo": true,
+    }})
+}
+
+#[cfg(test)]
+mod tests;

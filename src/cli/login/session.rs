@@ -1,0 +1,294 @@
+//! Gets a credential: from the cache, by a refresh, or by a login. One process does so at a time for each cache entry.
+
+use std::path::Path;
+use std::time::Duration;
+
+use openidconnect::{Nonce, OAuth2TokenResponse as _};
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::time::timeout;
+
+use super::browser::BrowserEnvironment;
+use super::cache::{CacheEntry, CacheError, CachedTokens, SecretText};
+use super::callback::{Callback, CallbackListener, ExpectedCallback};
+use super::error::{LoginError, shortened};
+use super::id_token::{self, ExpectedIdToken, IdTokenError};
+use super::provider::{LoginProvider, LoginTokens};
+use super::settings::{ClientSettings, Flow, TokenKind};
+use crate::authn::jwt::Jwt;
+use crate::cli::print_error;
+use crate::clock::{Clock, UnixTime};
+use crate::input_file;
+
+/// A token is replaced this long before it expires, or a tenth of its lifetime if that is less.
+const MAX_SKEW: u64 = 60;
+/// How long a token without an expiry is used.
+const UNKNOWN_LIFETIME: u64 = 60;
+/// How long another process may take beside its login.
+const LOCK_MARGIN: Duration = Duration::from_mins(1);
+
+/// A credential for the cluster.
+#[derive(Debug, Clone)]
+pub(super) struct Credential {
+    pub(super) token: SecretString,
+    /// When to ask for another one: before the token expires.
+    pub(super) renew_at: Option<UnixTime>,
+}
+
+/// How a command gets credentials.
+#[derive(Debug)]
+pub(super) struct Session<'a> {
+    pub(super) settings: &'a ClientSettings,
+    /// The cache directory; `None`: no cache.
+    pub(super) cache: Option<&'a Path>,
+    pub(super) clock: &'a Clock,
+    /// Whether the user may be asked to log in.
+    pub(super) interactive: bool,
+    /// Log in also if the cache has tokens.
+    pub(super) force: bool,
+    pub(super) browser: BrowserEnvironment,
+}
+
+impl Session<'_> {
+    /// The credential.
+    pub(super) async fn credential(&self) -> Result<Credential, LoginError> {
+        let entry = self.cache.map(|directory| CacheEntry::open(directory, self.settings)).transpose();
+        let entry = warned(entry).flatten();
+        // A valid token needs no lock: writes are atomic.
+        if !self.force
+            && let Some(tokens) = entry.as_ref().and_then(|entry| entry.read().ok().flatten())
+            && let Some(credential) = self.current(&tokens)
+        {
+            return Ok(credential);
+        }
+        let lock = match &entry {
+            Some(entry) => {
+                let waiting = || {
+                    if self.interactive {
+                        print_error("waiting for the login of another process …");
+                    }
+                };
+                match entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await {
+                    Err(error @ CacheError::Locked(_)) => return Err(LoginError::other(error)),
+                    lock => warned(lock),
+                }
+            }
+            None => None,
+        };
+        let cached = entry.as_ref().and_then(|entry| warned(entry.read()).flatten()).filter(|_| !self.force);
+        if let Some(credential) = cached.as_ref().and_then(|tokens| self.current(tokens)) {
+            return Ok(credential);
+        }
+        let usable =
+            cached.as_ref().filter(|tokens| self.clock.now().as_secs() < tokens.expires_at).map(credential);
+        let tokens = match (self.renew(cached, entry.as_ref()).await, usable) {
+            (Ok(tokens), _) => tokens,
+            // The provider is away for the moment; the old token lives a little longer.
+            (Err(error @ (LoginError::Http { .. } | LoginError::Answer { .. })), Some(credential)) => {
+                print_error(&format!("warning: {error}"));
+                return Ok(credential);
+            }
+            (Err(error), _) => return Err(error),
+        };
+        if let Some(entry) = &entry {
+            warned(entry.write(&tokens));
+        }
+        drop(lock);
+        Ok(credential(&tokens))
+    }
+
+    /// The credential of cached tokens, if it is still to be used.
+    fn current(&self, tokens: &CachedTokens) -> Option<Credential> {
+        let now = self.clock.now();
+        let is_of_past = tokens.received_at <= now.as_secs().saturating_add(MAX_SKEW);
+        let is_ours = tokens.issuer == self.settings.issuer && tokens.client_id == self.settings.client_id;
+        let credential = credential(tokens);
+        (is_ours && is_of_past && credential.renew_at.is_some_and(|at| now < at)).then_some(credential)
+    }
+
+    /// New tokens, by a refresh or a login.
+    async fn renew(
+        &self,
+        cached: Option<CachedTokens>,
+        entry: Option<&CacheEntry>,
+    ) -> Result<CachedTokens, LoginError> {
+        if self.settings.flow == Flow::ClientCredentials {
+            let provider = LoginProvider::discover(self.settings).await?;
+            let tokens = provider.client_credentials().await?;
+            return self.accept(&provider, &tokens, None, None).await;
+        }
+        let old = cached.as_ref().and_then(|cached| Some((cached, cached.refresh_token.as_ref()?)));
+        let Some((cached, refresh_token)) = old else {
+            return self.login(None, "no login is cached, or it has expired").await;
+        };
+        let provider = LoginProvider::discover(self.settings).await?;
+        let refreshed = match provider.refresh(refresh_token).await {
+            Ok(tokens) => self.accept(&provider, &tokens, None, Some(cached)).await,
+            Err(error) => Err(error),
+        };
+        match refreshed {
+            Err(error) if error.is_invalid_grant() => {
+                if let Some(entry) = entry {
+                    warned(entry.remove());
+                }
+                if self.interactive {
+                    print_error(&error.to_string());
+                }
+                self.login(Some(provider), &error.to_string()).await
+            }
+            Err(LoginError::IdToken(IdTokenError::Missing)) => {
+                self.login(Some(provider), "the provider refreshes no ID tokens").await
+            }
+            refreshed => refreshed,
+        }
+    }
+
+    /// Asks the user to log in.
+    async fn login(
+        &self,
+        provider: Option<LoginProvider<'_>>,
+        reason: &str,
+    ) -> Result<CachedTokens, LoginError> {
+        if !self.interactive {
+            return Err(LoginError::LoginRequired(reason.to_owned()));
+        }
+        let provider = match provider {
+            Some(provider) => provider,
+            None => LoginProvider::discover(self.settings).await?,
+        };
+        let has_browser = self.browser.is_available(self.settings.browser_command.as_deref());
+        let by_device = match self.settings.flow {
+            Flow::Device => true,
+            Flow::Auto => !has_browser && provider.has_device_flow(),
+            _ => false,
+        };
+        if by_device {
+            let tokens = timeout(self.settings.login_timeout, self.device(&provider)).await;
+            let tokens = tokens.map_err(|_| LoginError::Timeout(self.settings.login_timeout))??;
+            return self.accept(&provider, &tokens, None, None).await;
+        }
+        let (tokens, nonce) = self.code(&provider).await?;
+        self.accept(&provider, &tokens, Some(&nonce), None).await
+    }
+
+    /// The authorization code flow.
+    async fn code(&self, provider: &LoginProvider<'_>) -> Result<(LoginTokens, Nonce), LoginError> {
+        let listener =
+            CallbackListener::bind(self.settings.callback_host, &self.settings.callback_ports).await?;
+        let redirect = listener.redirect_url();
+        let request = provider.authorization(&redirect)?;
+        let command = self.settings.browser_command.as_deref();
+        match self.browser.open(command, request.url.as_str()) {
+            Ok(()) => print_error(&format!(
+                "log in with the browser that opens, or at this URL:\n  {}",
+                request.url
+            )),
+            Err(problem) => {
+                print_error(&format!(
+                    "cannot open a browser ({problem}); open this URL in one on this machine:\n  {}",
+                    request.url
+                ));
+            }
+        }
+        let expected = ExpectedCallback {
+            state: SecretString::from(request.state.secret().as_str()),
+            issuer: self.settings.issuer.clone(),
+            has_issuer: provider.announces_issuer(),
+        };
+        let callback = timeout(self.settings.login_timeout, listener.wait(expected)).await;
+        match callback.map_err(|_| LoginError::Timeout(self.settings.login_timeout))?? {
+            Callback::Refused(refusal) => Err(LoginError::Refused(refusal)),
+            Callback::Code(code) => {
+                let tokens = provider.exchange(code.expose_secret(), &redirect, request.verifier).await?;
+                Ok((tokens, request.nonce))
+            }
+        }
+    }
+
+    async fn device(&self, provider: &LoginProvider<'_>) -> Result<LoginTokens, LoginError> {
+        provider
+            .device(|device| {
+                let uri = shortened(device.verification_uri().as_str());
+                let code = shortened(device.user_code().secret());
+                print_error(&format!("to log in, open {uri} on any device, and enter the code\n  {code}"));
+            })
+            .await
+    }
+
+    /// Verifies a token response.
+    async fn accept(
+        &self,
+        provider: &LoginProvider<'_>,
+        tokens: &LoginTokens,
+        nonce: Option<&Nonce>,
+        earlier: Option<&CachedTokens>,
+    ) -> Result<CachedTokens, LoginError> {
+        let now = self.clock.now();
+        let received_at = now.as_secs();
+        let by_client = self.settings.flow == Flow::ClientCredentials;
+        let claims = match &tokens.id_token {
+            Some(token) => {
+                let expected = ExpectedIdToken {
+                    issuer: &self.settings.issuer,
+                    client_id: &self.settings.client_id,
+                    nonce: nonce.map(|nonce| nonce.secret().as_str()),
+                    subject: earlier.and_then(|earlier| earlier.subject.as_deref()),
+                    now,
+                };
+                Some(id_token::verify(token.expose(), &provider.keys().await?, &expected)?)
+            }
+            None => None,
+        };
+        if let Some(warning) = claims.as_ref().and_then(|claims| claims.clock_warning(now)) {
+            print_error(&warning);
+        }
+        let (token, expires_at) = match (self.settings.token, &tokens.id_token, &claims) {
+            (TokenKind::Id, Some(token), Some(claims)) => (token.expose(), claims.expires_by(now)),
+            (TokenKind::Id, ..) if !by_client => return Err(IdTokenError::Missing.into()),
+            _ => {
+                let lifetime = tokens.expires_in().map_or(UNKNOWN_LIFETIME, |lifetime| lifetime.as_secs());
+                (tokens.access_token().secret().as_str(), received_at.saturating_add(lifetime))
+            }
+        };
+        let mut cached = CachedTokens::new(self.settings, token, expires_at, received_at);
+        cached.subject = claims.map(|claims| claims.subject);
+        // RFC 6749, section 6: without a new one, the old one stays
+        let rotated = tokens.refresh_token().map(|token| SecretText::new(token.secret()));
+        cached.refresh_token = rotated.or_else(|| earlier.and_then(|earlier| earlier.refresh_token.clone()));
+        Ok(cached)
+    }
+}
+
+/// The credential of tokens, which is renewed before it expires.
+fn credential(tokens: &CachedTokens) -> Credential {
+    let lifetime = tokens.expires_at.saturating_sub(tokens.received_at);
+    let renew_at = tokens.expires_at.saturating_sub(MAX_SKEW.min(lifetime / 10));
+    Credential {
+        token: SecretString::from(tokens.token.expose()),
+        renew_at: Some(UnixTime::from_secs(renew_at)),
+    }
+}
+
+/// The credential in a file that another program renews: read again at least every minute.
+// client-go: transport/token_source.go, NewCachedFileTokenSource
+pub(super) fn from_file(file: &Path, now: UnixTime) -> Result<Credential, LoginError> {
+    let problem = |problem: &str| LoginError::usage(&format!("--token-file {}: {problem}", file.display()));
+    let content = input_file::read(file).map_err(|error| problem(&format!("{error}; {}", error.fix())))?;
+    let text = String::from_utf8(content).map_err(|_| problem("is not UTF-8 text"))?;
+    let token = text.trim();
+    if token.is_empty() || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(problem("has no token, or more than one"));
+    }
+    let claims = Jwt::parse(token).ok().and_then(|jwt| jwt.claims().ok());
+    let expires = claims.and_then(|claims| claims.get("exp")?.as_u64()).map(UnixTime::from_secs);
+    let again = now + Duration::from_secs(UNKNOWN_LIFETIME);
+    let renew_at = Some(expires.map_or(again, |expires| expires.min(again)));
+    Ok(Credential { token: SecretString::from(token), renew_at })
+}
+
+/// The value, or `None` after a warning: no command fails for its cache.
+fn warned<T>(outcome: Result<T, CacheError>) -> Option<T> {
+    outcome.map_err(|error| print_error(&format!("warning: the login cache: {error}"))).ok()
+}
+
+#[cfg(test)]
+mod tests;

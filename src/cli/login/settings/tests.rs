@@ -1,0 +1,96 @@
+//! Flags, and the way through a kubeconfig.
+
+use clap::Parser as _;
+
+use super::*;
+use crate::cli::login::command::ParsedProvider;
+
+const DEFAULTS: [&str; 3] = ["credential", "--issuer=https://issuer.test", "--client-id=kubernetes"];
+
+pub(in crate::cli::login) fn flags(more: &[&str]) -> ProviderFlags {
+    // A flag given twice is an error: those of the test replace the defaults.
+    let name = |flag: &str| flag.split('=').next().unwrap().to_owned();
+    let defaults = DEFAULTS.iter().filter(|flag| !more.iter().any(|given| name(given) == name(flag)));
+    ParsedProvider::try_parse_from(defaults.chain(more)).unwrap().provider
+}
+
+pub(in crate::cli::login) fn settings(more: &[&str]) -> ClientSettings {
+    flags(more).settings(None).unwrap()
+}
+
+#[test]
+fn invalid_flags_are_named() {
+    let cases: [(&[&str], &str); 12] = [
+        (&["--issuer=http://issuer.test"], "must be an https:// URL"),
+        (&["--issuer=issuer"], "must be an https:// URL"),
+        (&["--issuer=https://a@issuer.test"], "no user name, query or fragment"),
+        (&["--issuer=https://issuer.test?x=y"], "no user name, query or fragment"),
+        (&["--client-id="], "give --client-id"),
+        (&["--flow=client-credentials"], "PORTCULLIS_CLIENT_SECRET"),
+        (&["--scope=a b"], "has no blanks"),
+        (&["--extra-parameter=state=x"], "sets this parameter itself"),
+        (&["--extra-parameter=audience"], "give NAME=VALUE"),
+        (&["--issuer-certificate-authority-data=?"], "must be base64"),
+        (&["--issuer-certificate-authority-data=YQ=="], "the CAs of the provider"),
+        (&["--client-secret-file=/nowhere/secret"], "--client-secret-file /nowhere/secret"),
+    ];
+    for (more, part) in cases {
+        let error = flags(more).settings(None).unwrap_err().to_string();
+        assert!(error.contains(part), "{more:?}: {error}");
+    }
+}
+
+#[test]
+fn the_secret_comes_from_a_file_or_the_environment_and_is_never_shown() {
+    use secrecy::ExposeSecret as _;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("secret");
+    std::fs::write(&file, "from-file\n").unwrap();
+    let of_file = flags(&[&format!("--client-secret-file={}", file.display())]);
+    let variable = Some("from-variable".to_owned());
+    let secret = |flags: &ProviderFlags| flags.settings(variable.clone()).unwrap().secret.unwrap();
+    assert_eq!(secret(&of_file).expose_secret(), "from-file");
+    assert_eq!(secret(&flags(&[])).expose_secret(), "from-variable");
+    let shown = format!("{:?} {:?}", of_file.settings(None).unwrap(), of_file.arguments().unwrap());
+    assert!(!shown.contains("from-file"), "{shown}");
+}
+
+#[test]
+fn the_arguments_of_the_kubeconfig_mean_the_same() {
+    let all: [&str; 13] = [
+        "--scope=groups,email",
+        "--extra-parameter=audience=https://api.test/?a=b",
+        "--extra-parameter=x=y",
+        "--flow=device",
+        "--token=access",
+        "--user=alice",
+        "--browser-command=firefox -P work",
+        "--callback-port=8000,18000",
+        "--callback-host=localhost",
+        "--login-timeout=90s",
+        "--cache-dir=/tmp/c",
+        "--no-cache",
+        "--client-secret-file=/etc/secret",
+    ];
+    for more in [&all[..], &[]] {
+        let first = flags(more);
+        let arguments = first.arguments().unwrap();
+        let parsed =
+            ParsedProvider::try_parse_from(std::iter::once("credential".to_owned()).chain(arguments.clone()));
+        let second = parsed.unwrap().provider;
+        assert_eq!(format!("{first:?}"), format!("{second:?}"));
+    }
+    assert_eq!(flags(&[]).arguments().unwrap(), DEFAULTS[1..]);
+}
+
+#[test]
+fn a_cluster_fills_absent_flags_only() {
+    let config = || -> ClusterConfig {
+        serde_json::from_str(r#"{"issuer":"https://cluster.test","clientID":"c","scopes":["groups"]}"#)
+            .unwrap()
+    };
+    let given = flags(&["--scope=email"]).or(config());
+    assert_eq!((given.issuer.as_deref(), given.scopes.len()), (Some("https://issuer.test"), 1));
+    let empty = ParsedProvider::try_parse_from(["credential"]).unwrap().provider.or(config());
+    assert_eq!(empty.settings(None).unwrap().issuer, "https://cluster.test");
+}
