@@ -196,6 +196,7 @@ fn copies() -> Result<(), String> {
         return Err(format!("the permissions were not found: {pairs:?}"));
     }
     pairs.push(("deploy/monitoring/alerts.yaml".to_owned(), format!("{CHART}/files/alerts.yaml")));
+    pairs.push(("deploy/ingress-values.yaml".to_owned(), format!("{CHART}/ci/ingress-values.yaml")));
     let mut different = Vec::new();
     for (source, copy) in pairs {
         let source_text = fs::read_to_string(root.join(&source)).unwrap();
