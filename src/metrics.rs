@@ -22,6 +22,7 @@ mod revocation;
 pub(crate) mod service_accounts;
 mod token_cache;
 mod token_objects;
+mod traces;
 
 use prometheus::{Encoder as _, IntCounter, Registry, TextEncoder};
 
@@ -46,6 +47,7 @@ use revocation::RevocationMetrics;
 use service_accounts::ServiceAccountMetrics;
 pub(crate) use token_cache::TokenCacheMetrics;
 use token_objects::TokenObjectMetrics;
+use traces::TraceMetrics;
 
 /// All metrics of the process.
 #[derive(Debug)]
@@ -74,6 +76,8 @@ pub(crate) struct Metrics {
     pub(crate) backend: BackendMetrics,
     pub(crate) controllers: ControllerMetrics,
     pub(crate) config: ConfigMetrics,
+    /// The export of spans.
+    pub(crate) traces: TraceMetrics,
     /// Caught panics; each ends one request, connection or attempt.
     pub(crate) panics: IntCounter,
 }
@@ -109,6 +113,7 @@ impl Metrics {
             backend: BackendMetrics::new(&registrar)?,
             controllers: ControllerMetrics::new(&registrar)?,
             config: ConfigMetrics::new(&registrar)?,
+            traces: TraceMetrics::new(&registrar)?,
             panics,
             labels: registrar.labels(),
             registry: registrar.finish(),
@@ -117,6 +122,7 @@ impl Metrics {
 
     /// The exposition in text format 0.0.4, and its content type.
     pub(crate) fn render(&self) -> (String, &'static str) {
+        self.traces.update();
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
             tracing::error!(%error, "cannot render metrics");

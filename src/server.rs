@@ -188,6 +188,9 @@ impl Server {
 
         let traces = settings.operation.tracing.as_ref().map(|tracing| Tracer::new(tracing, clock.clone()));
         let (tracer, exporter) = traces.unzip();
+        if let Some(tracer) = &tracer {
+            metrics.traces.expose(tracer.export_counts());
+        }
         let traces = exporter.map(TracesEnd::start).transpose().map_err(StartError::Thread)?;
         let shared = ProcessState {
             health: Arc::new(HealthChecks::new(Arc::clone(&live), shutdown.phase.clone())),

@@ -247,7 +247,7 @@ async fn a_secret_names_nothing_of_the_gateway_and_chooses_no_route() {
         config.replace(&format!("https://{}", backend.address), "https://user:s3cr3t@host:6443");
     let many: Vec<String> = (1..=17).map(|index| format!("'https://192.0.2.{index}'")).collect();
     let large = format!("{config}# {}", "x".repeat(256 << 10));
-    let authorities = |index: usize| testkit::pki::Ca::new(&format!("{index:060}")).cert_pem().to_owned();
+    let authorities = |index: usize| testkit::pki::Ca::new(&format!("{index:060}")).cert_pem();
     let authorities: String = (0..60).map(authorities).collect();
     let cases: Vec<(&str, &str, String, &str)> = vec![
         ("absolute", &config, tokens(&format!("{directory}/tokens.csv")), "the Secret has no such key"),
@@ -348,12 +348,7 @@ async fn without_the_management_cluster_a_new_gateway_is_not_ready_and_says_why(
 
 /// Waits until a request is answered with 200.
 async fn served(gateway: &Gateway, path: &str, token: &str) {
-    in_time(async {
-        while code(gateway, path, token).await != StatusCode::OK {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    in_time(Box::pin(async { while code(gateway, path, token).await != StatusCode::OK {} })).await;
 }
 
 /// Adds text to the configuration file, or replaces some of it.
@@ -362,6 +357,9 @@ fn edit(pki: &Pki, change: impl FnOnce(String) -> String) {
     let text = std::fs::read_to_string(&file).unwrap();
     replace(&file, change(text));
 }
+
+/// Routes, the error of the Secret, and what writes the cluster of the operator.
+type Step<'a> = (&'a str, &'a str, &'a dyn Fn(&str));
 
 #[tokio::test]
 async fn no_secret_stops_a_change_of_the_operator() {
@@ -389,7 +387,7 @@ async fn no_secret_stops_a_change_of_the_operator() {
         edit(&pki, |text| format!("{text}clusters: [{{{entry}, {own}}}]\n"));
     };
     // The name in a file, the path in a file, and both in the configuration file.
-    let steps: [(&str, &str, &dyn Fn(&str)); 4] = [
+    let steps: [Step<'_>; 4] = [
         ("{pathPrefix: /own}", "name \\\"billing\\\" is already used by ", &write_file),
         ("{serverNames: [billing.clusters.example.com]}", "is already used by ", &write_file),
         ("{pathPrefix: /own}", "name \\\"billing\\\" is already used by clusters[0].name", &write_main),

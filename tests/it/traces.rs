@@ -111,6 +111,7 @@ async fn a_privileged_user_continues_its_trace() {
     for secret in ["secret=query", "alice", "system:monitoring"] {
         assert!(!text.contains(secret), "{secret} is in {text}");
     }
+    setup.gateway.until_counted("portcullis_trace_spans_exported_total 2").await;
 }
 
 /// Otherwise every client could make the gateway and the backend record its requests.
