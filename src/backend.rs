@@ -35,6 +35,7 @@ use crate::backend::cluster_identity::{ClusterIdentity, IdentityObject, NotAdmit
 use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::backend::endpoint_list::EndpointList;
 use crate::backend::settings::EndpointDiscovery;
+use crate::backend::sharing::SharingClass;
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::user::IdentityMode;
 
@@ -58,6 +59,8 @@ pub(crate) struct Backend {
     /// Whether a request was refused for lack of a usable endpoint since a self-check last passed.
     is_unavailable: AtomicBool,
     retries: RetryBudget,
+    /// For requests whose failures the API server does not cause alone: pods and clients may break their connections at will.
+    relayed_retries: RetryBudget,
     cluster: ClusterIdentity,
 }
 
@@ -91,6 +94,7 @@ impl Backend {
             server_version: ArcSwapOption::empty(),
             is_unavailable: AtomicBool::new(false),
             retries: RetryBudget::default(),
+            relayed_retries: RetryBudget::default(),
             cluster: ClusterIdentity::default(),
             settings: settings.clone(),
         })
@@ -210,10 +214,10 @@ impl Backend {
     /// Waits until a read that waits for a response at an endpoint should be sent to another one: a probe got no answer
     /// either, another endpoint answers, and the budget permits the retry, which it has then paid.
     // threat: silent-backend
-    pub(crate) async fn until_worth_leaving(&self, endpoint: &Arc<Endpoint>) {
+    pub(crate) async fn until_worth_leaving(&self, endpoint: &Arc<Endpoint>, class: SharingClass<'_>) {
         loop {
             self.until_outdone(endpoint).await;
-            if self.retries.withdraw(Instant::now()) {
+            if self.retries(class).withdraw(Instant::now()) {
                 return;
             }
             sleep(SILENCE_POLL_INTERVAL).await;
@@ -267,9 +271,15 @@ impl Backend {
         self.cluster.inherit(&before.cluster);
     }
 
-    /// How many requests may be sent again.
-    pub(crate) fn retries(&self) -> &RetryBudget {
-        &self.retries
+    /// How many requests of a class may be sent again.
+    // threat: retry-floods
+    pub(crate) fn retries(&self, class: SharingClass<'_>) -> &RetryBudget {
+        if class.is_answered_by_backend() { &self.retries } else { &self.relayed_retries }
+    }
+
+    /// The budgets of all classes.
+    pub(crate) fn retry_budgets(&self) -> [&RetryBudget; 2] {
+        [&self.retries, &self.relayed_retries]
     }
 
     /// Whether at least one endpoint is trusted.

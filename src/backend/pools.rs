@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -153,7 +153,7 @@ impl Pools {
                 tokio::select! {
                     biased;
                     sent = sending => sent,
-                    () = backend.until_worth_leaving(pool.endpoint()) => Err(SendError::Silent),
+                    () = backend.until_worth_leaving(pool.endpoint(), class) => Err(SendError::Silent),
                 }
             } else {
                 sending.await
@@ -264,6 +264,8 @@ pub(crate) struct Attempt {
     is_gateways_own: bool,
     /// Whether the request can be sent again while it waits for a response.
     pub(crate) leaves_silence: bool,
+    /// Set when the request body fails, which breaks the stream: no failure of the endpoint.
+    pub(crate) body_failed: Arc<AtomicBool>,
     /// The endpoints at which it has failed.
     tried: Vec<Arc<Endpoint>>,
 }
@@ -271,15 +273,22 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// The first attempt.
     pub(crate) fn new(load: Load) -> Self {
-        Self { load, is_gateways_own: false, leaves_silence: false, tried: Vec::new() }
+        Self {
+            load,
+            is_gateways_own: false,
+            leaves_silence: false,
+            body_failed: Arc::default(),
+            tried: Vec::new(),
+        }
     }
 
     /// Records a failure at an endpoint.
     fn record(&mut self, endpoint: &Arc<Endpoint>, class: SharingClass<'_>, error: Option<&SendError>) {
         let Some(error) = error else { return };
         self.tried.push(Arc::clone(endpoint));
-        // Pods and aggregated API servers could break connections at will, and so eject every endpoint.
-        if matches!(error, SendError::Broken(_)) && class.is_answered_by_backend() {
+        // Pods, aggregated API servers and clients could break connections at will, and so eject every endpoint.
+        let is_own = class.is_answered_by_backend() && !self.body_failed.load(Ordering::Relaxed);
+        if matches!(error, SendError::Broken(_)) && is_own {
             endpoint.balance().note_failure(EjectionCause::Broken, Instant::now());
         }
     }

@@ -14,7 +14,7 @@ mod upgrade;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -242,7 +242,7 @@ async fn send_with_retry(
     class: SharingClass<'_>,
     load: Load,
 ) -> Result<Response<Body>, ForwardError> {
-    backend.retries().deposit();
+    backend.retries(class).deposit();
     let mut attempt = Attempt::new(load);
     if request.body().is_end_stream() {
         let is_read = request.method().is_safe() && !matches!(class, SharingClass::Alone { .. });
@@ -257,7 +257,7 @@ async fn send_with_retry(
             };
             // The budget has paid for the retry of a request that was given up.
             let is_paid = matches!(error, SendError::Silent);
-            if !is_paid && (retries == 0 || !backend.retries().withdraw(Instant::now())) {
+            if !is_paid && (retries == 0 || !backend.retries(class).withdraw(Instant::now())) {
                 return Err(error.into());
             }
             retries = retries.saturating_sub(1);
@@ -282,20 +282,19 @@ async fn send_with_body(
     let mut retries = backend.endpoints().len().max(2) - 1;
     let mut next = replay.body().unwrap_or_else(Body::empty);
     loop {
-        let failed = Arc::new(AtomicBool::new(false));
-        next.set_failure_flag(Arc::clone(&failed));
+        next.set_failure_flag(Arc::clone(&attempt.body_failed));
         let request = Box::new(Request::from_parts(head.clone(), next));
         match pools.send_attempt(backend, request, class, &mut attempt).await {
             // The request body failed, which broke the stream to the backend.
             Err(SendError::Broken(error) | SendError::NotProcessed(error))
-                if failed.load(Ordering::Relaxed) =>
+                if attempt.body_failed.load(Ordering::Relaxed) =>
             {
                 return Err(ForwardError::RequestBody(error.into()));
             }
             Err(error @ SendError::NotProcessed(_)) => {
                 let again = if retries == 0 { None } else { replay.body() };
                 match again {
-                    Some(body) if backend.retries().withdraw(Instant::now()) => next = body,
+                    Some(body) if backend.retries(class).withdraw(Instant::now()) => next = body,
                     _ => return Err(error.into()),
                 }
                 retries -= 1;

@@ -318,6 +318,32 @@ async fn an_endpoint_of_another_cluster_is_refused() {
     trusts(&gateway, &second, true).await;
 }
 
+/// A client could otherwise keep every endpoint from the requests of others.
+#[tokio::test]
+async fn uploads_that_break_off_eject_no_endpoint() {
+    let pki = Pki::new();
+    let (first, second, gateway) = two(&pki).await;
+    for server in [&first, &second] {
+        server.until_probed(&gateway, "ready").await;
+        server.answers.send_replace(false);
+    }
+    for sent in 1..=8 {
+        let mut client = gateway.tls(b"http/1.1", None).await;
+        let (name, token) = TOKEN;
+        let head = format!(
+            "POST /api/v1/namespaces/d/configmaps HTTP/1.1\r\nHost: a\r\n{name}: {token}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        );
+        client.write_all(head.as_bytes()).await.unwrap();
+        until("its arrival", || first.requests() + second.requests() == sent).await;
+        client.write_all(b"zz\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        in_time(client.read_to_end(&mut answer)).await.ok();
+        assert!(answer.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&answer));
+    }
+    let clusters = gateway.metrics("/clusters").await;
+    assert_eq!(clusters.matches("\"ejected\":false").count(), 2, "{clusters}");
+}
+
 /// Waits until no endpoint is trusted.
 async fn trusts_not_any(gateway: &Gateway) {
     in_time(async {

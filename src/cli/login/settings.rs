@@ -133,7 +133,7 @@ pub(super) enum CallbackHost {
     /// 127.0.0.1, as RFC 8252 recommends.
     #[value(name = "127.0.0.1")]
     Ipv4,
-    /// [::1].
+    /// `[::1]`.
     #[value(name = "[::1]")]
     Ipv6,
     /// localhost, for providers that accept no address; listens on 127.0.0.1.

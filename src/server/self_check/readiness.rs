@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::EndpointCheck;
-use crate::backend::balance::{EjectionCause, Load, Readiness};
+use crate::backend::balance::{EjectionCause, Load, Readiness, RetryBudget};
 use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::user::{IdentityMode, UserInfo};
 
@@ -36,7 +36,8 @@ pub(super) async fn run(check: &EndpointCheck) {
     loop {
         let began = Instant::now();
         let in_flight = check.endpoint.balance().in_flight(Load::Short);
-        let is_due = pace.is_due(began, check.backend.retries().activity(), in_flight);
+        let activity = check.backend.retry_budgets().map(RetryBudget::activity).iter().sum();
+        let is_due = pace.is_due(began, activity, in_flight);
         if is_due && check.backend.endpoints().len() > 1 {
             let answer = timeout(TIMEOUT, client.send(user, PATH, None)).await;
             let answer = answer.unwrap_or(Err(ProbeError::Timeout)).map(|(code, _)| code);
@@ -126,9 +127,11 @@ impl Exported {
             counter.inc_by(total.saturating_sub(std::mem::replace(before, total)));
         }
         // The budget is the cluster's: each of its endpoints exports what the others have not.
-        let (granted, refused) = check.backend.retries().take_totals();
-        for (result, count) in [("sent", granted), ("over_budget", refused)] {
-            metrics.retries.with_label_values(&[cluster, result]).inc_by(count);
+        for budget in check.backend.retry_budgets() {
+            let (granted, refused) = budget.take_totals();
+            for (result, count) in [("sent", granted), ("over_budget", refused)] {
+                metrics.retries.with_label_values(&[cluster, result]).inc_by(count);
+            }
         }
     }
 }
