@@ -4,7 +4,7 @@
 // client-go: pkg/apis/clientauthentication/v1/types.go and v1beta1/types.go
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::error::LoginError;
 use super::session::Credential;
@@ -52,7 +52,7 @@ struct ExecCredentialSpec {
 #[derive(Deserialize)]
 struct ExecCluster {
     #[serde(default)]
-    config: Option<Value>,
+    config: Option<Box<RawValue>>,
 }
 
 /// The answer. The spec is not repeated: client-go ignores it.
@@ -95,14 +95,15 @@ impl ExecRequest {
             }
         };
         let spec = request.spec.unwrap_or_default();
-        let config = spec.cluster.and_then(|cluster| cluster.config).filter(|config| !config.is_null());
-        let config = config.map(serde_json::from_value).transpose();
+        let config = spec.cluster.and_then(|cluster| cluster.config);
+        let config =
+            config.map(|config| serde_json::from_str::<Option<ClusterConfig>>(config.get())).transpose();
         let config = config.map_err(|error| {
             problem(&format!("spec.cluster.config, the extension client.authentication.k8s.io/exec: {error}"))
         })?;
         // Absent in v1beta1 of old clients, which never give the plugin a terminal for certain.
         let interactive = Some(spec.interactive.unwrap_or_default());
-        Ok(Self { version, interactive, config: config.unwrap_or_default() })
+        Ok(Self { version, interactive, config: config.flatten().unwrap_or_default() })
     }
 
     /// The answer with a credential.
@@ -238,7 +239,8 @@ mod tests {
                 token: SecretString::from("a.b.c"),
                 renew_at: Some(UnixTime::from_millis(1_800_000_000_900)),
             };
-            let answer: Value = serde_json::from_str(&request.answer(&credential).unwrap()).unwrap();
+            let answer: serde_json::Value =
+                serde_json::from_str(&request.answer(&credential).unwrap()).unwrap();
             let expected = json!({
                 "apiVersion": version,
                 "kind": "ExecCredential",
@@ -246,7 +248,8 @@ mod tests {
             });
             assert_eq!(answer, expected);
             let credential = Credential { renew_at: None, ..credential };
-            let answer: Value = serde_json::from_str(&request.answer(&credential).unwrap()).unwrap();
+            let answer: serde_json::Value =
+                serde_json::from_str(&request.answer(&credential).unwrap()).unwrap();
             assert_eq!(answer["status"], json!({"token": "a.b.c"}));
         }
     }

@@ -42,6 +42,12 @@ struct ReviewStatus {
     user_info: ReviewedUser,
 }
 
+/// The part of a `Status` that people read.
+#[derive(Deserialize)]
+struct RefusedReview {
+    message: String,
+}
+
 /// Asks the cluster of a kubeconfig entry. Relative files are relative to `directory`, as in kubectl.
 pub(super) async fn review(
     cluster: &Value,
@@ -58,7 +64,7 @@ pub(super) async fn review(
     let response = http.send(request).await.map_err(|cause| LoginError::Http { doing: DOING, cause })?;
     match response.status {
         StatusCode::OK | StatusCode::CREATED => {
-            let review: Result<Review, _> = serde_json::from_slice(&response.body);
+            let review = serde_json::from_slice::<Review>(&response.body);
             let user = review.map(|review| review.status.user_info);
             user.map_err(|_| {
                 LoginError::answer(DOING, format!("{server} does not answer with a SelfSubjectReview"))
@@ -72,9 +78,8 @@ pub(super) async fn review(
             ),
         )),
         status => {
-            let message = serde_json::from_slice::<Value>(&response.body).ok();
-            let message =
-                message.and_then(|body| body.get("message")?.as_str().map(shortened)).unwrap_or_default();
+            let refusal = serde_json::from_slice::<RefusedReview>(&response.body);
+            let message = refusal.map(|refusal| shortened(&refusal.message)).unwrap_or_default();
             Err(LoginError::answer(DOING, format!("{server} answers {status}: {message}")))
         }
     }
