@@ -26,8 +26,8 @@ pub(crate) const MAX_BYTES: usize = 64 << 20;
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagementClusterKeys {
-    /// File with the address, the CA and the credential for the management cluster, in kubeconfig format. Its user may get,
-    /// list and watch Secrets in the namespace. Required.
+    /// File with the address, the CA and the credential for the management cluster, in kubeconfig format. Its user may list
+    /// and watch Secrets in the namespace. Required.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// The namespace of the Secrets. Required.

@@ -155,7 +155,12 @@ fn check(values: &Path) -> Result<(), String> {
 fn accepted(config: &str) -> Result<(), String> {
     let dir = tempfile::tempdir().unwrap();
     let place = |path: &str| dir.path().join(path);
-    for path in ["config", "tls", "files/clients", "files/prod", "files/backend", "files/staging"] {
+    for path in ["config", "tls", "files/clients", "files/clusters"].into_iter().chain([
+        "files/prod",
+        "files/backend",
+        "files/staging",
+        "files/management",
+    ]) {
         fs::create_dir_all(place(path)).unwrap();
     }
     let (servers, clients, front) = (Ca::new("servers"), Ca::new("clients"), Ca::new("front"));
@@ -168,7 +173,7 @@ fn accepted(config: &str) -> Result<(), String> {
     fs::write(place("files/clients/ca.crt"), clients.cert_pem()).unwrap();
     fs::write(place("servers-ca.crt"), servers.cert_pem()).unwrap();
     let kubeconfig = certificate_kubeconfig(([127, 0, 0, 1], 6443).into(), &place("servers-ca.crt"), "front");
-    for cluster in ["prod", "backend", "staging"] {
+    for cluster in ["prod", "backend", "staging", "management"] {
         fs::write(place(&format!("files/{cluster}/kubeconfig")), &kubeconfig).unwrap();
     }
     // The pod's own credential exists only in a pod.
@@ -228,7 +233,7 @@ fn schema_keys() -> Result<(), String> {
     let config = "/properties/config/properties";
     let cluster = format!("{config}/clusters/items/properties");
     let mut places: Vec<(String, BTreeSet<String>)> = Vec::new();
-    for section in ["serving", "operation"] {
+    for section in ["serving", "operation", "managementCluster"] {
         places.push((format!("{config}/{section}/properties"), documented(section)));
     }
     let per_cluster =
