@@ -125,8 +125,8 @@ pub struct ServingFlags {
     #[arg(long, value_enum, value_name = "VERSION", default_value_t = ProxyProtocolMode::Off)]
     #[serde(with = "super::sections::by_flag_name")]
     pub proxy_protocol: ProxyProtocolMode,
-    /// The networks of the load balancers that send PROXY protocol headers, in CIDR notation, comma-separated. Whoever
-    /// can connect from them can claim any client address. Required with --proxy-protocol.
+    /// The networks of the load balancers that send PROXY protocol headers, in CIDR notation, comma-separated. A host in
+    /// them can claim any client address. Required with --proxy-protocol.
     #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
     pub proxy_protocol_trusted_networks: Vec<String>,
 }
