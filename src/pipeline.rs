@@ -276,6 +276,7 @@ impl Gateway {
             method: request.method(),
             headers: request.headers(),
             info: route.info,
+            is_of_tenant: route.is_of_tenant,
             audit_id: &audit_id,
             began: self.clock.now().saturating_sub(elapsed),
         };

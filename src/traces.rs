@@ -66,6 +66,8 @@ pub(crate) struct TracedRequest<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// Its meaning.
     pub(crate) info: &'a RequestInfo,
+    /// Whether a tenant says who its user is. Such a user is not trusted with the traces of all.
+    pub(crate) is_of_tenant: bool,
     /// Its audit ID.
     pub(crate) audit_id: &'a HeaderValue,
     /// When it arrived.
@@ -99,6 +101,7 @@ impl Tracer {
     ) -> ActiveSpan {
         let header = |name: &HeaderName| request.headers.get(name).map(HeaderValue::as_bytes);
         let parent = header(&TRACEPARENT).and_then(|parent| SpanContext::parse(parent, header(&TRACESTATE)));
+        let groups = groups.into_iter().filter(|_| !request.is_of_tenant);
         let start = self.sampler.begin(parent, groups);
         let record = start.context.sampled.then(|| SpanRecord {
             name: span_name(known(request.method), request.info).as_str().into(),
@@ -226,6 +229,28 @@ mod tests {
             [(Method::PATCH, "PATCH"), (long, "_OTHER"), (Method::from_bytes(b"get").unwrap(), "_OTHER")];
         for (method, expected) in cases {
             assert_eq!(known(&method), expected);
+        }
+    }
+
+    #[test]
+    fn a_tenant_cannot_force_traces_by_the_groups_of_its_users() {
+        let settings = TracingSettings { endpoint: "127.0.0.1:1".to_owned(), rate_per_million: 0 };
+        let (tracer, _exporter) = Tracer::new(&settings, Clock::system());
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let headers = HeaderMap::from_iter([(TRACEPARENT, HeaderValue::from_static(parent))]);
+        let info = RequestInfo::parse(&Method::GET, "/api/v1/pods", None).unwrap();
+        for is_of_tenant in [false, true] {
+            let request = TracedRequest {
+                method: &Method::GET,
+                headers: &headers,
+                info: &info,
+                is_of_tenant,
+                audit_id: &HeaderValue::from_static("a"),
+                began: UnixTime::from_secs(0),
+            };
+            let span = tracer.begin(&request, ["system:masters"]);
+            assert_eq!(span.record.is_some(), !is_of_tenant);
+            assert_eq!(span.start.context.traceparent().contains("0af7651916cd43dd"), !is_of_tenant);
         }
     }
 }

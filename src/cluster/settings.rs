@@ -58,11 +58,16 @@ pub enum ClusterOrigin {
 }
 
 impl ClusterOrigin {
+    /// Whether a tenant configures it, who is not the operator of the gateway: its authenticators may name any user and
+    /// group, which counts in this cluster alone.
+    pub(crate) fn is_of_tenant(&self) -> bool {
+        matches!(self, Self::Secret { .. })
+    }
+
     /// Whether both are written by the same party: the operator of the gateway, or the owner of one Secret.
     // threat: inherited-connection
     pub(crate) fn has_owner_of(&self, other: &Self) -> bool {
-        let is_secret = |origin: &Self| matches!(origin, Self::Secret { .. });
-        if is_secret(self) || is_secret(other) { self == other } else { true }
+        if self.is_of_tenant() || other.is_of_tenant() { self == other } else { true }
     }
 }
 

@@ -107,6 +107,8 @@ pub(super) struct AuditedRoute<'a> {
     pub(super) info: &'a RequestInfo,
     /// Whether the addresses in the request's header are trusted.
     pub(super) is_from_front_proxy: bool,
+    /// Whether a tenant names the users of the cluster.
+    pub(super) is_of_tenant: bool,
 }
 
 /// The data of a request from `Routed` on. The stages box it, so that a move is cheap.
@@ -255,7 +257,9 @@ impl Identified {
     /// What an audit event takes from the request, whose body it may observe.
     pub(super) fn audit_view(&mut self) -> (&mut Request<Body>, AuditedRoute<'_>, &Identity) {
         let StageData { request, route, is_from_front_proxy, .. } = &mut *self.data;
-        let route = AuditedRoute { info: &route.info, is_from_front_proxy: *is_from_front_proxy };
+        let is_of_tenant = route.cluster.settings.origin.is_of_tenant();
+        let route =
+            AuditedRoute { info: &route.info, is_from_front_proxy: *is_from_front_proxy, is_of_tenant };
         (request, route, &self.identity)
     }
 
