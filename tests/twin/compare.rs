@@ -268,9 +268,23 @@ pub(crate) fn normalise(text: &str, values: &Values) -> String {
     let text = replace_generated(&text, "{unique}-");
     let text = replace_ages(&text);
     let text = replace_after(&text, "resourceVersion", "<rv>");
+    // With the oldest version that the server's watch cache has.
+    let text = replace_number_after(&text, "too old resource version: 1 (", "<rv>");
     // Every server advertises its own address, also behind a proxy.
     let text = replace_after(&text, "serverAddress", "<address>");
     replace_after(&text, "continue", "<continue>")
+}
+
+/// Replaces the digits behind each occurrence of a text.
+fn replace_number_after(text: &str, before: &str, by: &str) -> String {
+    let mut parts = text.split(before);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out.push_str(before);
+        out.push_str(by);
+        out.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit()));
+    }
+    out
 }
 
 /// Replaces every match of the pattern: `h` matches a hexadecimal digit, `d` a decimal digit, other characters match

@@ -133,7 +133,11 @@ fn event(rng: &mut Rng) -> Event {
 
 /// The event as a question. `serde_json` encodes it: our encoding is what is compared.
 fn question(event: &Event, zone: &str) -> Value {
-    let user = |user: &UserInfo| json!({"username": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra});
+    let user = |user: &UserInfo| {
+        // Empty groups are left out in our events; Go tells an empty list from none.
+        let groups = (!user.groups.is_empty()).then_some(&user.groups);
+        json!({"username": user.username, "uid": user.uid, "groups": groups, "extra": user.extra})
+    };
     let status = |status: &ResponseStatus| {
         let ResponseStatus { status, message, reason, details, code } = status;
         let details: Option<Value> =
