@@ -97,7 +97,10 @@ impl FakeCluster {
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<BoxedBody> {
         let (head, body) = request.into_parts();
-        let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
+        // A gateway that ends breaks its requests off, and an API server stores nothing of those.
+        let Ok(body) = body.collect().await.map(Collected::to_bytes) else {
+            return failure(StatusCode::BAD_REQUEST, "BadRequest");
+        };
         let mut value: Value = serde_json::from_slice(&body).unwrap_or_default();
         let path = head.uri.path();
         if path == REVIEWS {
@@ -211,7 +214,7 @@ impl FakeCluster {
                 return failure(StatusCode::NOT_FOUND, "NotFound");
             };
             let version = &value["metadata"]["resourceVersion"];
-            assert!(version.is_string(), "{object} is written without a resourceVersion");
+            assert!(version.is_string(), "{object} is written without a resourceVersion: {value}");
             if state.conflicts.remove(&object) || *version != before["metadata"]["resourceVersion"] {
                 state.refused += 1;
                 return failure(StatusCode::CONFLICT, "Conflict");
