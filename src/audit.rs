@@ -8,14 +8,16 @@ mod sinks;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use portcullis_audit::policy::Policy;
+use portcullis_audit::policy::{Attributes, Policy, Resource, User};
 use portcullis_audit::sink::{self, Post, SinkError, SinkRegistry, Sinks, WallClock};
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::request::info::RequestInfo;
 use crate::sync::lock;
+use crate::user::Identity;
 use settings::{AuditSettings, WebhookSettings};
 use sinks::AuditWebhook;
 
@@ -35,6 +37,22 @@ pub(crate) struct ClusterAudit {
     pub(crate) memory: Arc<ObjectMemory>,
     /// The name of the cluster, if there are others.
     pub(crate) cluster: Option<Arc<str>>,
+}
+
+/// A request as the rules of a policy see it. `client` is never the impersonated user.
+pub(crate) fn attributes<'a>(client: Option<&'a Identity>, info: &'a RequestInfo) -> Attributes<'a> {
+    Attributes {
+        user: client.map(|user| User { name: &user.name, groups: &user.groups }),
+        verb: info.verb(),
+        resource: info.resource().map(|resource| Resource {
+            api_group: resource.group,
+            resource: resource.resource,
+            subresource: resource.subresource,
+            namespace: resource.namespace,
+            name: info.object_name(),
+        }),
+        path: info.path(),
+    }
 }
 
 /// The audit of a process: its backends, across reloads.

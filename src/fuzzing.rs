@@ -15,6 +15,7 @@ mod pem;
 mod proxy_header;
 mod request;
 mod requests;
+mod revocation;
 #[cfg(test)]
 mod tests;
 mod token_csv;
@@ -28,7 +29,11 @@ pub use pem::pem;
 pub use proxy_header::proxy_header;
 pub use request::request_info;
 pub use requests::csr;
+pub use revocation::crls;
 pub use token_csv::token_csv;
+
+/// The time at which certificates and CRLs are verified, 2026-01-01T00:00:00Z.
+const NOW: crate::clock::UnixTime = crate::clock::UnixTime::new(1_767_225_600, 0);
 
 /// The verdict of an authenticator that never waits.
 fn ready(

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustls_pki_types::CertificateDer;
 
-use super::ready;
+use super::{NOW, ready};
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
 use crate::authn::trace::AuthnTrace;
 use crate::authn::x509::{FrontProxyVerifier, UnverifiedChain, VerdictMemo, parse_chain_for_handshake};
@@ -32,8 +32,6 @@ const SIGNED: [&[u8]; 6] = [
     include_bytes!("authority/carol.der"),
     include_bytes!("authority/dave.der"),
 ];
-/// 2026-01-01T00:00:00Z.
-const NOW: UnixTime = UnixTime::new(1_767_225_600, 0);
 
 /// The input is the chain of a client: concatenated DER certificates, leaf first.
 pub fn x509(data: &[u8]) {
@@ -54,8 +52,8 @@ pub fn x509(data: &[u8]) {
         assert!(!malformed || in_handshake.is_err(), "{verdict:?}");
     }
     let Ok(verified) = verdict else { return };
-    let signed = certificates.first().and_then(|leaf| tbs_certificate(leaf));
-    let known = SIGNED.iter().any(|known| tbs_certificate(known) == signed);
+    let signed = certificates.first().and_then(|leaf| signed_part(leaf));
+    let known = SIGNED.iter().any(|known| signed_part(known) == signed);
     assert!(signed.is_some() && known, "accepted a certificate with a forged signature: {verified:?}");
     // The verdict is valid in the reported period only.
     let (from, until) = (verified.valid_from(), verified.valid_until());
@@ -180,8 +178,8 @@ fn elements(mut data: &[u8]) -> Vec<&[u8]> {
     elements
 }
 
-/// The part of a certificate that its issuer signs: the first element within.
-fn tbs_certificate(certificate: &[u8]) -> Option<&[u8]> {
+/// The part of a certificate or CRL that its issuer signs: the first element within.
+pub(super) fn signed_part(certificate: &[u8]) -> Option<&[u8]> {
     let (content, _, _) = cut(certificate)?;
     cut(content).map(|(_, element, _)| element)
 }

@@ -8,10 +8,11 @@ use super::*;
 
 type FuzzTarget = (&'static str, fn(&[u8]));
 
-const TARGETS: [FuzzTarget; 14] = [
+const TARGETS: [FuzzTarget; 15] = [
     ("cel_expression", cel_expression),
     ("cel_values", cel_values),
     ("credentials", credentials),
+    ("crls", crls),
     ("csr", csr),
     ("extra_key", extra_key),
     ("forwarded_identity", forwarded_identity),
@@ -169,6 +170,11 @@ proptest! {
     #[test]
     fn unsigned_certificates_are_rejected(data in damaged("x509")) {
         x509(&data);
+    }
+
+    #[test]
+    fn unsigned_crls_are_refused(data in damaged("crls")) {
+        crls(&data);
     }
 
     #[test]

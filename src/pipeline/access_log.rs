@@ -339,7 +339,7 @@ impl AccessLog {
         let mut response = match result {
             Ok(mut response) => {
                 if let Some(audited) = audited {
-                    audited.note_response(&mut response, self.renderer.is_unacceptable());
+                    audited.note_response(&mut response, || self.renderer.is_unacceptable());
                 }
                 response
             }

@@ -11,6 +11,7 @@ mod objects;
 mod source;
 mod status;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,13 +21,13 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use portcullis_admission::Annotation;
 use portcullis_audit::event::{AuthenticationMetadata, Event, Level, ObjectReference, ResponseStatus, Stage};
-use portcullis_audit::policy::{Attributes, Decision, User};
+use portcullis_audit::policy::Decision;
 use portcullis_audit::sink::NotStored;
 use serde_json::value::RawValue;
 
 use super::error_map::{Refusal, RefusalResponse};
 use super::stages::share_of;
-use crate::audit::{ClusterAudit, ReservedMemory};
+use crate::audit::{ClusterAudit, ReservedMemory, attributes};
 use crate::authz::{AccessRefusal, AllowedAccess};
 use crate::clock::{Clock, UnixTime};
 use crate::http::body::Body;
@@ -72,8 +73,9 @@ pub(super) struct Facts<'a> {
 #[derive(Debug)]
 pub(super) struct Record {
     audit: Arc<ClusterAudit>,
-    /// The client, whose objects have a part of the memory.
-    client: Arc<str>,
+    /// The client, whose objects have a part of the memory; `None` if it is not authenticated.
+    client: Option<Identity>,
+    peer: IpAddr,
     clock: Clock,
     decision: Decision,
     is_long_running: bool,
@@ -183,12 +185,7 @@ impl AuditedRequest {
 
     fn new<B>(facts: &Facts<'_>, user: Option<&Identity>, request: &Request<B>) -> Option<Self> {
         let Facts { audit, metrics, clock, info, .. } = *facts;
-        let decision = audit.policy.evaluate(&Attributes {
-            user: user.map(|user| User { name: &user.name, groups: &user.groups }),
-            verb: info.verb(),
-            resource: source::policy_resource(info),
-            path: info.path(),
-        });
+        let decision = audit.policy.evaluate(&attributes(user, info));
         metrics.audit.level(decision.level);
         if decision.level == Level::None {
             return None;
@@ -197,10 +194,10 @@ impl AuditedRequest {
         let cluster = audit.cluster.as_ref().map(|name| (CLUSTER.to_owned(), name.to_string()));
         let event = Event {
             level: decision.level,
-            audit_id: String::from_utf8_lossy(facts.audit_id.as_bytes()).into_owned(),
+            audit_id: source::text(facts.audit_id.as_bytes()),
             stage: Stage::RequestReceived,
             request_uri: source::request_uri(request.uri()),
-            verb: info.verb().to_owned().into(),
+            verb: source::verb(info),
             user: Arc::default(),
             impersonated_user: None,
             authentication_metadata: None,
@@ -225,7 +222,8 @@ impl AuditedRequest {
         };
         Some(Self(Arc::new(Record {
             audit: Arc::clone(audit),
-            client: user.map_or_else(Arc::default, |user| share_of(user, facts.peer).into()),
+            client: user.cloned(),
+            peer: facts.peer,
             clock: clock.clone(),
             decision,
             is_long_running: info.is_long_running(),
@@ -303,14 +301,14 @@ impl AuditedRequest {
         }
     }
 
-    /// Records a response of the backend, or of a health check. `is_raw`: the client accepts no encoding of objects, and an
-    /// error is no object then.
-    pub(super) fn note_response(&self, response: &mut Response<Body>, is_raw: bool) {
+    /// Records a response of the backend, or of a health check. `is_raw`: whether the client accepts no encoding of objects;
+    /// an error is no object then.
+    pub(super) fn note_response(&self, response: &mut Response<Body>, is_raw: impl FnOnce() -> bool) {
         let Self(record) = self;
         let code = response.status();
         let mut parts = record.parts();
         parts.event().response_status = Some(status::of_code(code));
-        if !is_raw || code.as_u16() < 400 {
+        if code.as_u16() < 400 || !is_raw() {
             parts.response = record.response_capture(&parts.event, response);
         }
         let waits_for_status = parts.response.is_some() && code.as_u16() >= 400;
@@ -369,7 +367,7 @@ impl Record {
     fn observe_request(self: &Arc<Self>, request: &mut Request<Body>) {
         let Some(kind) = self.request_object(request.method()) else { return };
         let encoding = Encoding::of(request.headers().get(CONTENT_TYPE));
-        let copy = Capture::new(self.audit.memory.reserve(&self.client), Interest::All);
+        let copy = Capture::new(self.reserve(), Interest::All);
         self.parts().request = Some(RequestCapture { kind, encoding, copy });
         let observer = Observer::new(Arc::downgrade(self), Direction::Request);
         request.body_mut().set_observer(Box::new(observer));
@@ -390,6 +388,12 @@ impl Record {
         }
     }
 
+    /// Memory for a copy of a body, in the share of the client.
+    fn reserve(&self) -> ReservedMemory {
+        let share = self.client.as_ref().map_or_else(Cow::default, |client| share_of(client, self.peer));
+        self.audit.memory.reserve(&share.into())
+    }
+
     fn response_capture(&self, event: &Event, response: &Response<Body>) -> Option<ResponseCapture> {
         let headers = response.headers();
         let encoding = Encoding::of(headers.get(CONTENT_TYPE));
@@ -406,7 +410,7 @@ impl Record {
         } else {
             return None;
         };
-        let copy = Capture::new(self.audit.memory.reserve(&self.client), interest);
+        let copy = Capture::new(self.reserve(), interest);
         Some(ResponseCapture { code, encoding, is_compressed: headers.contains_key(CONTENT_ENCODING), copy })
     }
 }

@@ -45,11 +45,17 @@ GATEWAY
 ISSUERS
 ```
 
+```yaml
+# audit.yaml
+AUDIT
+```
+
 Accepted credentials come last: [an ID token](#accepted-id-token),
 [a service-account token](#accepted-service-account-token), [a client certificate](#accepted-client-certificate).
 
 With `--verb`, or `--as` for an impersonated user, the command also authorizes a request: by the gateway's own
-[authorizers](authorization.md), and by the API server. It shows [each check and its answer](#allowed-impersonation).
+[authorizers](authorization.md), and by the API server. It shows [each check and its answer](#allowed-impersonation), and how the
+request is [audited](audit.md).
 ";
 
 const IDP: &str = "https://idp.example.com";
@@ -69,10 +75,25 @@ authentication:
   serviceAccountIssuer: [https://kubernetes.default.svc]
   serviceAccountKeyFile: [service-accounts.pub]
   authenticationConfig: issuers.yaml
+audit:
+  auditPolicyFile: audit.yaml
+  auditLogPath: audit.log
 clusters:
 - name: prod
   kubeconfig: backend.kubeconfig
   match: {serverNames: [prod.example.com]}
+";
+
+const AUDIT: &str = "\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+- level: Metadata
+  users: ['idp:alice@example.com']
+  resources: [{group: '', resources: [pods]}]
+  omitStages: [RequestReceived]
+- level: None
+  nonResourceURLs: ['/healthz*']
 ";
 
 const ISSUERS: &str = "\
@@ -135,6 +156,7 @@ impl ExplainedServers {
         let port = |url: &str| url.rsplit_once(':').unwrap().1.to_owned();
         let authority = pki.servers.cert_pem().trim_end().replace('\n', "\n      ");
         pki.write("gateway.yaml", GATEWAY);
+        pki.write("audit.yaml", AUDIT);
         pki.write(
             "issuers.yaml",
             ISSUERS
@@ -396,7 +418,8 @@ async fn the_page_is_the_output_of_the_commands() {
     let servers = ExplainedServers::new().await;
     let directory = servers.pki.directory.path();
     let issuers = ISSUERS.replace("CA\n", "      …\n").replace("PORT", "8443").replace("CLOSED", "8444");
-    let mut text = INTRODUCTION.replace("GATEWAY\n", GATEWAY).replace("ISSUERS\n", &issuers);
+    let mut text =
+        INTRODUCTION.replace("GATEWAY\n", GATEWAY).replace("ISSUERS\n", &issuers).replace("AUDIT\n", AUDIT);
     let closed = servers.closed.local_addr().unwrap().to_string();
     let cases = cases(&servers);
     for Case { title, flags, token } in &cases {

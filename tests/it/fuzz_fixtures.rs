@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use testkit::crl::CrlBuilder;
 use testkit::pki::{self, Ca, Issued, KeyKind, SERVER_AUTH, SigAlg};
 
 #[test]
@@ -69,4 +70,33 @@ fn makes_a_new_authority() {
     write("fuzz/corpus/x509", "bad_issuer", &[presented(&by_alice), presented(&good[0].1)].concat());
     write("fuzz/corpus/x509", "root", &main.cert);
     write("fuzz/corpus/x509", "middle", &middle.cert);
+}
+
+#[test]
+#[ignore = "writes another authority of CRLs, and the corpus that goes with it"]
+fn makes_new_crls() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let write =
+        |dir: &str, name: &str, bytes: &[u8]| std::fs::write(root.join(dir).join(name), bytes).unwrap();
+    let (ca, other) = (Ca::new("crls"), Ca::new("crls"));
+    let eve = ca.leaf().cn("eve").issue();
+    let empty = CrlBuilder::new(&ca).der();
+    let list = |ca: &Ca| CrlBuilder::new(ca).number(Some(2)).revoke(eve.leaf());
+    let revoked = list(&ca).der();
+    write("src/fuzzing/authority", "crl-ca.der", &ca.cert);
+    write("src/fuzzing/authority", "crl-empty.der", &empty);
+    write("src/fuzzing/authority", "crl-revoked.der", &revoked);
+    let both = [&empty, &revoked].map(|crl| pki::pem("X509 CRL", crl)).concat();
+    let damaged = both.replacen("MII", "MIJ", 1);
+    for (name, file) in [
+        ("empty", empty.as_slice()),
+        ("revoked", &revoked),
+        ("both", both.as_bytes()),
+        ("both_twice", [&both, &both].map(String::as_str).concat().as_bytes()),
+        ("bad_pem", damaged.as_bytes()),
+        ("bad_signer", &list(&other).der()),
+        ("bad_signature", &list(&ca).corrupt_signature().der()),
+    ] {
+        write("fuzz/corpus/crls", name, file);
+    }
 }

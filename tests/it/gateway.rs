@@ -23,7 +23,13 @@ struct CommandLine {
 
 /// The flags of a command line.
 pub(crate) fn parse(flags: impl IntoIterator<Item = String>) -> ServeFlags {
-    CommandLine::parse_from(std::iter::once("serve".to_owned()).chain(flags)).serve
+    parsed(flags).unwrap_or_else(|error| error.exit())
+}
+
+/// The same; an error if a flag is unknown or its value has another type.
+pub(crate) fn parsed(flags: impl IntoIterator<Item = String>) -> Result<ServeFlags, clap::Error> {
+    let arguments = std::iter::once("serve".to_owned()).chain(flags);
+    CommandLine::try_parse_from(arguments).map(|line| line.serve)
 }
 
 /// Starts gateways in this process.

@@ -27,6 +27,7 @@ mod cluster_directory;
 mod clusters;
 mod compared_account_tokens;
 mod compared_admission;
+mod compared_audit_options;
 mod compared_configurations;
 mod compared_crls;
 mod compared_id_tokens;

@@ -158,6 +158,11 @@ impl EncodedEvent {
         &self.0
     }
 
+    /// The same without a copy.
+    pub fn into_line(self) -> Bytes {
+        self.0
+    }
+
     /// The size that truncation compares with its limits: that of [`Self::line`].
     pub fn size(&self) -> usize {
         self.0.len()

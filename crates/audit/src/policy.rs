@@ -183,8 +183,13 @@ impl Policy {
     /// Decides with the first rule that matches.
     // apiserver: pkg/audit/policy/checker.go
     pub fn evaluate(&self, attributes: &Attributes<'_>) -> Decision {
-        let rule = self.0.rules.iter().find(|rule| rule.matches(attributes));
+        let rule = self.position(attributes).and_then(|index| self.0.rules.get(index));
         rule.map_or(self.0.default, Rule::decision)
+    }
+
+    /// The index of the first rule that matches; `None` if no rule does.
+    pub fn position(&self, attributes: &Attributes<'_>) -> Option<usize> {
+        self.0.rules.iter().position(|rule| rule.matches(attributes))
     }
 }
 

@@ -20,7 +20,7 @@ mod throttle;
 mod webhook;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::tz::TimeZone;
@@ -90,9 +90,10 @@ impl Sinks {
     pub async fn store_first(&self, event: Arc<Event>) -> Result<(), NotStored> {
         let Some(outlets) = &self.0 else { return Ok(()) };
         outlets.observer.event();
-        let encodings = Encodings::new(event);
-        let log = outlets.log.as_ref().map(|log| log.store_first(log.line(&encodings)));
-        let webhook = outlets.webhook.as_ref().map(|webhook| webhook.store_first(webhook.line(&encodings)));
+        let mut encodings = Encodings::new(event, self.outlets().count());
+        let log = outlets.log.as_ref().map(|log| log.store_first(log.line(&mut encodings)));
+        let webhook =
+            outlets.webhook.as_ref().map(|webhook| webhook.store_first(webhook.line(&mut encodings)));
         drop(encodings);
         let (log, webhook) = tokio::join!(optional(log), optional(webhook));
         let stored = log.and(webhook);
@@ -106,9 +107,9 @@ impl Sinks {
     pub fn store(&self, event: Arc<Event>) {
         let Some(outlets) = &self.0 else { return };
         outlets.observer.event();
-        let encodings = Encodings::new(event);
+        let mut encodings = Encodings::new(event, self.outlets().count());
         for outlet in self.outlets() {
-            if let Some(line) = outlet.line(&encodings) {
+            if let Some(line) = outlet.line(&mut encodings) {
                 outlet.store(line);
             }
         }
@@ -140,7 +141,8 @@ async fn optional(stored: Option<impl Future<Output = Result<(), NotStored>>>) -
 impl Outlet {
     /// The event as this backend stores it; `None` if it is too large, which is no error even in `blocking-strict`.
     // apiserver: plugin/pkg/audit/truncate/truncate.go, ProcessEvents
-    fn line(&self, encodings: &Encodings) -> Option<Bytes> {
+    fn line(&self, encodings: &mut Encodings) -> Option<Bytes> {
+        encodings.backends = encodings.backends.saturating_sub(1);
         let mut json = None;
         if let Some(TruncateOptions { max_event_size, .. }) = self.truncate {
             let whole = encodings.json();
@@ -157,7 +159,7 @@ impl Outlet {
             json = Some(fitting);
         }
         Some(match self.format {
-            Format::Json => json.unwrap_or_else(|| encodings.json()).line().clone(),
+            Format::Json => json.unwrap_or_else(|| encodings.json()).into_line(),
             Format::Legacy => encodings.event.legacy_line(&self.zone).into(),
         })
     }
@@ -183,21 +185,27 @@ impl Outlet {
 /// The encodings of an event, made at most once for all backends.
 struct Encodings {
     event: Arc<Event>,
-    json: OnceLock<EncodedEvent>,
-    truncated: OnceLock<EncodedEvent>,
+    json: Option<EncodedEvent>,
+    truncated: Option<EncodedEvent>,
+    /// The backends that have yet to get the event. What the last of them gets is not shared.
+    backends: usize,
 }
 
 impl Encodings {
-    fn new(event: Arc<Event>) -> Self {
-        Self { event, json: OnceLock::new(), truncated: OnceLock::new() }
+    fn new(event: Arc<Event>, backends: usize) -> Self {
+        Self { event, json: None, truncated: None, backends }
     }
 
-    fn json(&self) -> &EncodedEvent {
-        self.json.get_or_init(|| self.event.encode())
+    fn json(&mut self) -> EncodedEvent {
+        let json = self.json.take().unwrap_or_else(|| self.event.encode());
+        self.json = (self.backends > 0).then(|| json.clone());
+        json
     }
 
-    fn truncated(&self) -> &EncodedEvent {
-        self.truncated.get_or_init(|| self.event.truncated().encode())
+    fn truncated(&mut self) -> EncodedEvent {
+        let json = self.truncated.take().unwrap_or_else(|| self.event.truncated().encode());
+        self.truncated = (self.backends > 0).then(|| json.clone());
+        json
     }
 }
 

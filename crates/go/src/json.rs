@@ -24,6 +24,12 @@ pub fn encode_into(out: &mut Vec<u8>, value: &impl Serialize) {
 pub fn string_into(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut rest = text.as_bytes();
+    // Nearly every string is plain. This is asked for all of its bytes at once.
+    if !rest.iter().fold(false, |found, byte| found | is_escaped(*byte)) {
+        out.extend_from_slice(rest);
+        out.push(b'"');
+        return;
+    }
     while let Some(at) = rest.iter().position(|byte| is_escaped(*byte)) {
         let (plain, tail) = rest.split_at_checked(at).unwrap_or((rest, &[]));
         out.extend_from_slice(plain);
@@ -33,22 +39,16 @@ pub fn string_into(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Whether a byte of a string may have to be escaped.
+/// Whether a byte of a string may have to be escaped. Without branches, so that it is computed for many bytes at once.
 fn is_escaped(byte: u8) -> bool {
-    // A table: this is asked for each byte.
-    const ESCAPED: [bool; 256] = {
-        let mut table = [false; 256];
-        let mut byte = 0_u8;
-        let mut rest = table.as_mut_slice();
-        while let Some((entry, tail)) = rest.split_first_mut() {
-            // 0xe2 begins U+2028 and U+2029.
-            *entry = byte < b' ' || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2);
-            byte = byte.wrapping_add(1);
-            rest = tail;
-        }
-        table
-    };
-    ESCAPED.get(usize::from(byte)).copied().unwrap_or(true)
+    // 0xe2 begins U+2028 and U+2029.
+    (byte < b' ')
+        | (byte == b'"')
+        | (byte == b'\\')
+        | (byte == b'<')
+        | (byte == b'>')
+        | (byte == b'&')
+        | (byte == 0xe2)
 }
 
 /// Writes the first character of `text`, for which [`is_escaped`] holds; returns what comes after it.

@@ -242,7 +242,7 @@ fn signer<'a>(crl: &Crl, authorities: &[&'a Certificate]) -> Result<&'a Certific
 }
 
 /// The CRLs of a file: PEM blocks, or one in DER.
-fn encoded(content: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+pub(crate) fn encoded(content: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     if content.first() == Some(&DER) {
         return Ok(vec![content.to_vec()]);
     }

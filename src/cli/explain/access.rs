@@ -4,12 +4,15 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use portcullis_audit::event::Stage;
+use portcullis_audit::policy::Policy;
 use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::super::table;
 use super::super::terminal::plain;
 use super::report::User;
+use crate::audit::attributes;
 use crate::authz::impersonation::{ImpersonationError, WantedUser};
 use crate::authz::{AccessRefusal, AccessReviewer, AuthzCheck, AuthzTrace};
 use crate::cluster::Cluster;
@@ -80,7 +83,46 @@ pub(super) struct AccessExplanation {
     /// The response to a request that is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
+    /// What the audit policy says of the request; absent if nothing is audited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit: Option<AuditExplanation>,
     checks: Vec<AuthzCheck>,
+}
+
+/// How a request is audited.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AuditExplanation {
+    level: &'static str,
+    /// The rule of the policy that decides, counted from 1; absent if none matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<usize>,
+    /// The stages without an event.
+    omit_stages: Vec<&'static str>,
+}
+
+impl AuditExplanation {
+    fn of(policy: &Policy, client: &Identity, info: &RequestInfo) -> Self {
+        let attributes = attributes(Some(client), info);
+        let decision = policy.evaluate(&attributes);
+        Self {
+            level: decision.level.as_str(),
+            rule: policy.position(&attributes).map(|index| index.saturating_add(1)),
+            omit_stages: decision.omitted.iter().map(Stage::as_str).collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let Self { level, rule, omit_stages } = self;
+        let Some(rule) = rule else {
+            return format!("  audit     level {level}: no rule of the policy matches");
+        };
+        let without = match omit_stages.as_slice() {
+            [] => String::new(),
+            stages => format!(", without {}", stages.join(", ")),
+        };
+        format!("  audit     level {level} by rule {rule}{without}")
+    }
 }
 
 impl RequestFlags {
@@ -215,6 +257,10 @@ impl ExplainedRequest {
             allowed: message.is_none(),
             user,
             message,
+            audit: cluster
+                .audit
+                .as_ref()
+                .map(|audit| AuditExplanation::of(&audit.policy, &requester, &self.info)),
             checks: trace.into_checks(),
         }
     }
@@ -283,6 +329,7 @@ impl AccessExplanation {
             }
         }
         lines.extend(self.message.iter().map(|message| format!("  why       {}", plain(message))));
+        lines.extend(self.audit.as_ref().map(AuditExplanation::text));
         if !self.checks.is_empty() {
             lines.push(String::new());
             lines.extend(table(&self.checks));

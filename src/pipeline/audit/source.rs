@@ -1,11 +1,11 @@
 //! Where a request comes from, and what for, as audit events name it.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Uri};
 use portcullis_audit::event::ObjectReference;
-use portcullis_audit::policy;
 
 use crate::go::url::escaped_path;
 use crate::request::info::RequestInfo;
@@ -47,8 +47,23 @@ pub(super) fn user_agent(headers: &HeaderMap) -> String {
         Some(start) if agent.len() > MAX_USER_AGENT => {
             format!("{}{TRUNCATED}", String::from_utf8_lossy(start))
         }
-        _ => String::from_utf8_lossy(agent).into_owned(),
+        _ => text(agent),
     }
+}
+
+/// A header's value as Go's JSON has it.
+pub(super) fn text(value: &[u8]) -> String {
+    // Nearly every value is UTF-8, which is checked faster than it is replaced.
+    str::from_utf8(value).map_or_else(|_| String::from_utf8_lossy(value).into_owned(), str::to_owned)
+}
+
+/// The verb. That of nearly every request needs no memory.
+pub(super) fn verb(info: &RequestInfo) -> Cow<'static, str> {
+    const VERBS: [&str; 8] =
+        ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+    let verb = info.verb();
+    let known = VERBS.into_iter().find(|known| *known == verb);
+    known.map_or_else(|| Cow::Owned(verb.to_owned()), Cow::Borrowed)
 }
 
 /// The path and query.
@@ -72,18 +87,6 @@ pub(super) fn object_ref(info: &RequestInfo) -> Option<ObjectReference> {
         api_version: resource.version.to_owned(),
         subresource: resource.subresource.to_owned(),
         ..ObjectReference::default()
-    })
-}
-
-/// The same as the rules of a policy see it.
-pub(super) fn policy_resource(info: &RequestInfo) -> Option<policy::Resource<'_>> {
-    let resource = info.resource()?;
-    Some(policy::Resource {
-        api_group: resource.group,
-        resource: resource.resource,
-        subresource: resource.subresource,
-        namespace: resource.namespace,
-        name: info.object_name(),
     })
 }
 

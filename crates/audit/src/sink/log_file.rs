@@ -61,10 +61,12 @@ pub(super) struct LogFile {
     /// Whether the file ends with a part of a line.
     half_line: bool,
     mill: Mill,
+    /// The buffer of the last write, for the next one.
+    buffer: Chunk,
 }
 
 /// Lines that are ready to be written.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Chunk {
     text: Vec<u8>,
     /// Where each line ends in `text`.
@@ -75,7 +77,17 @@ impl LogFile {
     /// Opens nothing yet.
     pub(super) fn new(path: PathBuf, options: RotationOptions, clock: WallClock) -> Self {
         let mill = Mill::new(path.clone(), clock.clone());
-        Self { path, options, clock, file: None, size: 0, is_regular: true, half_line: false, mill }
+        Self {
+            path,
+            options,
+            clock,
+            file: None,
+            size: 0,
+            is_regular: true,
+            half_line: false,
+            mill,
+            buffer: Chunk::default(),
+        }
     }
 
     /// Uses other options from the next write on.
@@ -92,7 +104,7 @@ impl LogFile {
         lines: impl IntoIterator<Item = &'a Bytes>,
         mut report: impl FnMut(Result<(), &io::Error>),
     ) {
-        let mut chunk = Chunk::default();
+        let mut chunk = std::mem::take(&mut self.buffer);
         for line in lines {
             let room = self.room_for(&mut chunk, line, &mut report);
             match room {
@@ -107,6 +119,9 @@ impl LogFile {
             }
         }
         self.write_chunk(&mut chunk, &mut report);
+        if chunk.text.capacity() <= 2 * CHUNK {
+            self.buffer = chunk;
+        }
     }
 
     /// Makes sure that the file is open and that the line fits into it behind the chunk.
@@ -142,14 +157,21 @@ impl LogFile {
         (self.options.max_size > 0).then(|| u64::from(self.options.max_size) * MEGABYTE)
     }
 
+    /// Writes the chunk, and empties it.
     fn write_chunk(&mut self, chunk: &mut Chunk, report: &mut impl FnMut(Result<(), &io::Error>)) {
-        let Chunk { text, ends } = std::mem::take(chunk);
+        self.write_lines(chunk, report);
+        chunk.text.clear();
+        chunk.ends.clear();
+    }
+
+    fn write_lines(&mut self, chunk: &Chunk, report: &mut impl FnMut(Result<(), &io::Error>)) {
+        let Chunk { text, ends } = chunk;
         if ends.is_empty() {
             return;
         }
         let (written, error) = match self.file.as_mut() {
             Some(file) => end_half_line(file, &mut self.half_line, &mut self.size)
-                .map_or_else(|error| (0, Some(error)), |()| write_all(file, &text)),
+                .map_or_else(|error| (0, Some(error)), |()| write_all(file, text)),
             None => (0, Some(io::Error::other("the log file is not open"))),
         };
         let Some(error) = error else {
@@ -163,7 +185,7 @@ impl LogFile {
         self.size += size_of(whole);
         self.cut_half_line(size_of(written - whole));
         for end in ends {
-            report(if end <= whole { Ok(()) } else { Err(&error) });
+            report(if *end <= whole { Ok(()) } else { Err(&error) });
         }
     }
 

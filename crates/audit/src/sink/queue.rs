@@ -23,6 +23,8 @@ pub(super) const HARD_LIMIT: usize = 2;
 /// How long after a batch the next one is collected, unless a request waits for it: a thread that is woken for each event
 /// costs more than the event.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The buffer keeps room for this many events.
+const USUAL_EVENTS: usize = 1024;
 /// What an event counts beside its text.
 const OVERHEAD: usize = 128;
 
@@ -418,9 +420,9 @@ impl State {
             }
         }
         self.taken = self.records.is_empty().then(Instant::now);
-        if self.records.is_empty() {
+        if self.records.is_empty() && self.records.capacity() > USUAL_EVENTS {
             // After a flood.
-            self.records.shrink_to(64);
+            self.records.shrink_to(USUAL_EVENTS);
         }
         (records, bytes)
     }
