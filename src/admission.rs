@@ -8,6 +8,7 @@ mod callers;
 mod dry_run;
 mod namespaces;
 pub(crate) mod settings;
+mod shadow;
 mod surroundings;
 mod trial;
 
@@ -18,6 +19,7 @@ use portcullis_admission::matching::{OperationSet, RuleIndex};
 use portcullis_admission::{Webhook, Webhooks};
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::authz::ClusterAuthorizer;
@@ -68,6 +70,8 @@ pub(crate) struct ClusterAdmission {
     dry_runs: DryRunSupport,
     bodies: Arc<FairShares<Arc<str>>>,
     objects: Arc<FairShares<Arc<str>>>,
+    /// Bounds the reviews that wait for shadow webhooks.
+    shadow_memory: Arc<Semaphore>,
     authorizer: ClusterAuthorizer,
     metrics: Arc<Metrics>,
 }
@@ -139,6 +143,10 @@ impl ClusterAdmission {
                 || Arc::new(FairShares::new(OBJECT_LIMITS)),
                 |before| Arc::clone(&before.objects),
             ),
+            shadow_memory: before.map_or_else(
+                || Arc::new(Semaphore::new(shadow::MEMORY)),
+                |before| Arc::clone(&before.shadow_memory),
+            ),
             authorizer,
             metrics: Arc::clone(place.metrics),
             webhooks,
@@ -181,7 +189,7 @@ impl ClusterAdmission {
 
     /// What the phases need for a request of `user`. What it makes the gateway ask counts in the share of `asker`.
     pub(crate) fn surroundings<'a>(
-        &'a self,
+        self: &'a Arc<Self>,
         asker: &'a str,
         user: &'a UserInfo,
         deadline: Option<Instant>,

@@ -24,6 +24,8 @@ use crate::http::https_client::{HttpsClient, HttpsError, HttpsRequest, HttpsResp
 
 /// The largest response: a patch, in base64, of the largest object that a patch may make, and annotations.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
+/// Why a webhook is not called while the gateway has too many calls in progress.
+pub(super) const BUSY: &str = "too many calls of webhooks are in progress";
 /// How often a webhook may ask to be called again.
 // client-go: rest/request.go, maxRetries
 const MAX_RETRIES: usize = 10;
@@ -102,6 +104,11 @@ impl Callers {
         let shadow_shares = before
             .map_or_else(|| Arc::new(FairShares::new(LIMITS)), |before| Arc::clone(&before.shadow_shares));
         Ok(Self { connections, clients, shares, shadow_shares, runtime: runtime.clone() })
+    }
+
+    /// Where calls run.
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     /// Posts a review. The call ends with the webhook's timeout or `deadline`, or when this future is dropped.

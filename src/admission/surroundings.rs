@@ -3,21 +3,22 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::Method;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::internal_error;
 use portcullis_admission::{
-    Annotation, CallError, Event, GroupVersionResource, ShadowOutcome, Surroundings, Webhook, WebhookResponse,
+    Annotation, CallError, Caller, Event, GroupVersionResource, Surroundings, Webhook, WebhookResponse,
 };
 use portcullis_cel::{AccessDecision, AccessQuestion};
 use tokio::time::Instant;
 
-use super::callers::CallFailure;
+use super::callers::{BUSY, CallFailure};
+use super::shadow::ShadowCaller;
 use super::{ClusterAdmission, DryRun, DryRunError};
 use crate::authz::{AccessError, AccessRefusal, NO_TRACE, of_expression};
 use crate::request::info::RequestInfo;
@@ -26,7 +27,7 @@ use crate::user::UserInfo;
 
 /// What the phases need for one request, and what they say about it.
 pub(crate) struct RequestSurroundings<'a> {
-    admission: &'a ClusterAdmission,
+    admission: &'a Arc<ClusterAdmission>,
     asker: &'a str,
     user: &'a UserInfo,
     deadline: Option<Instant>,
@@ -46,7 +47,7 @@ pub(crate) struct AdmissionNotes {
 
 impl<'a> RequestSurroundings<'a> {
     pub(super) fn new(
-        admission: &'a ClusterAdmission,
+        admission: &'a Arc<ClusterAdmission>,
         asker: &'a str,
         user: &'a UserInfo,
         deadline: Option<Instant>,
@@ -82,20 +83,37 @@ impl<'a> RequestSurroundings<'a> {
     }
 }
 
-impl Surroundings for RequestSurroundings<'_> {
+impl Caller for RequestSurroundings<'_> {
     async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
         match self.admission.callers.call(webhook, review, self.asker, self.deadline).await {
             Ok(response) => Ok(response),
             Err(CallFailure::Webhook(error)) => Err(error),
             Err(CallFailure::Busy) => {
-                if !webhook.shadow {
-                    self.is_busy.store(true, Ordering::Relaxed);
-                }
-                Err(CallError::Failed("too many calls of webhooks are in progress".to_owned()))
+                self.is_busy.store(true, Ordering::Relaxed);
+                Err(CallError::Failed(BUSY.to_owned()))
             }
         }
     }
 
+    fn note(&self, event: Event<'_>) {
+        self.admission.metrics.admission.note(&event);
+        match event {
+            Event::Warning(text) => lock(&self.notes).warnings.push(text.to_owned()),
+            Event::Annotation(annotation) => lock(&self.notes).annotations.push(annotation),
+            Event::FailedOpen { webhook, error } => {
+                let (cluster, webhook) = (&self.admission.cluster, &webhook.name);
+                tracing::warn!(cluster, webhook, error, "failed calling webhook, failing open");
+            }
+            Event::Shadow { .. }
+            | Event::Called { .. }
+            | Event::ConditionFailed(..)
+            | Event::ConditionExcluded(..)
+            | Event::ConditionsEvaluated(..) => {}
+        }
+    }
+}
+
+impl Surroundings for RequestSurroundings<'_> {
     async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {
         match &self.admission.namespaces {
             Some(namespaces) => namespaces.get(self.asker, namespace).await,
@@ -118,35 +136,8 @@ impl Surroundings for RequestSurroundings<'_> {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    fn note(&self, event: Event<'_>) {
-        self.admission.metrics.admission.note(&event);
-        match event {
-            Event::Warning(text) => lock(&self.notes).warnings.push(text.to_owned()),
-            Event::Annotation(annotation) => lock(&self.notes).annotations.push(annotation),
-            Event::FailedOpen { webhook, error } => {
-                let (cluster, webhook) = (&self.admission.cluster, &webhook.name);
-                tracing::warn!(cluster, webhook, error, "failed calling webhook, failing open");
-            }
-            Event::Shadow { webhook, would, took, .. } => self.log_shadow(webhook, would, took),
-            Event::Called { .. }
-            | Event::ConditionFailed(..)
-            | Event::ConditionExcluded(..)
-            | Event::ConditionsEvaluated(..) => {}
-        }
-    }
-}
-
-impl RequestSurroundings<'_> {
-    fn log_shadow(&self, webhook: &Webhook, would: &ShadowOutcome, took: Duration) {
-        let (would, message) = match would {
-            ShadowOutcome::Allow => ("allow", ""),
-            ShadowOutcome::Change => ("change", ""),
-            ShadowOutcome::Deny(status) => ("deny", status.message.as_deref().unwrap_or_default()),
-            ShadowOutcome::Fail(error) => ("fail", error.as_str()),
-            ShadowOutcome::Unfinished => ("not finish", ""),
-        };
-        let cluster = &self.admission.cluster;
-        tracing::info!(cluster, webhook = webhook.name, would, message, ?took, "shadow webhook");
+    async fn shadow(&self, call: ShadowCall) {
+        ShadowCaller::new(self.admission, self.asker).start(call);
     }
 }
 

@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::{
-    Attributes, CallError, CallOutcome, Event, Objects, ShadowOutcome, Surroundings, Webhook, WebhookKind,
-    WebhookResponse, Webhooks, phases,
+    Attributes, CallError, CallOutcome, Caller, Event, Objects, ShadowOutcome, Surroundings, Webhook,
+    WebhookKind, WebhookResponse, Webhooks, phases,
 };
 use portcullis_cel::{AccessDecision, AccessQuestion};
 use rustls::crypto::CryptoProvider;
 use serde_json::Value;
 use tokio::runtime::Handle;
 
-use super::callers::{CallFailure, Callers};
+use super::callers::{BUSY, CallFailure, Callers};
 use super::settings::AdmissionSettings;
 use super::with_shadows;
 use crate::sync::lock;
@@ -86,25 +87,12 @@ struct TrialSurroundings<'a> {
     result: Mutex<TrialResult>,
 }
 
-impl Surroundings for TrialSurroundings<'_> {
+impl Caller for TrialSurroundings<'_> {
     async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
         self.callers.call(webhook, review, "", None).await.map_err(|failure| match failure {
             CallFailure::Webhook(error) => error,
-            CallFailure::Busy => CallError::Failed("too many calls are in progress".to_owned()),
+            CallFailure::Busy => CallError::Failed(BUSY.to_owned()),
         })
-    }
-
-    async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {
-        Ok(self.labels.clone())
-    }
-
-    async fn authorize(&self, _: &AccessQuestion) -> AccessDecision {
-        let error = "there is no cluster to ask".to_owned();
-        AccessDecision { allowed: false, reason: String::new(), error: Some(error) }
-    }
-
-    fn is_late(&self) -> bool {
-        false
     }
 
     fn note(&self, event: Event<'_>) {
@@ -145,6 +133,25 @@ impl Surroundings for TrialSurroundings<'_> {
             Event::Warning(text) => result.warnings.push(text.to_owned()),
             Event::Annotation(_) | Event::ConditionFailed(..) | Event::ConditionsEvaluated(..) => {}
         }
+    }
+}
+
+impl Surroundings for TrialSurroundings<'_> {
+    async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {
+        Ok(self.labels.clone())
+    }
+
+    async fn authorize(&self, _: &AccessQuestion) -> AccessDecision {
+        let error = "there is no cluster to ask".to_owned();
+        AccessDecision { allowed: false, reason: String::new(), error: Some(error) }
+    }
+
+    fn is_late(&self) -> bool {
+        false
+    }
+
+    async fn shadow(&self, call: ShadowCall) {
+        call.run(self).await;
     }
 }
 

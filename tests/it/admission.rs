@@ -536,3 +536,81 @@ async fn admit_shows_what_each_webhook_would_do() {
     let seen = admitting.reviews.lock().unwrap().clone();
     assert!(seen.len() == 2 && seen.iter().all(|review| review["request"]["dryRun"] == true));
 }
+
+/// No request waits for a webhook that is called without effect, also if it never answers.
+#[tokio::test]
+async fn a_silent_shadow_webhook_delays_no_request() {
+    let admitting = Admitting::start(|_| None).await;
+    admitting.write("Fail", 30);
+    let gateway = admitting.gateway_with("pinnedDryRun", &["--admission-shadow-webhooks=policy.example.com"]);
+    // More than the gateway calls at a time.
+    for _ in 0..40 {
+        let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+        assert_eq!(code, StatusCode::CREATED, "{body}");
+    }
+    until("the webhook is called", || !admitting.reviews.lock().unwrap().is_empty()).await;
+}
+
+/// What a shadow webhook would have done is counted, after the response.
+#[tokio::test]
+async fn a_shadow_webhook_is_counted_beside_the_request() {
+    let deny = |review: &Value| {
+        let response = json!({"uid": review["request"]["uid"], "allowed": false, "status": {"code": 403}});
+        let review =
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
+        Some(respond(StatusCode::OK, &review))
+    };
+    let admitting = Admitting::start(deny).await;
+    admitting.write("Fail", 5);
+    let gateway = admitting.gateway_with("pinnedDryRun", &["--admission-shadow-webhooks=policy.example.com"]);
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    let counted = "portcullis_admission_shadow_webhook_total{name=\"policy.example.com\",operation=\"CREATE\",\
+                   type=\"validating\",would=\"deny\"} 1";
+    gateway.until_counted(counted).await;
+}
+
+/// A manifest of this many webhooks, each for the resource that it is given.
+fn many(admitting: &Admitting, count: usize, resource: impl Fn(usize) -> String) -> String {
+    let ca = admitting.ca_bundle();
+    let webhook = |index: usize| {
+        json!({"name": format!("policy-{index}.example.com"),
+            "clientConfig": {"url": format!("https://{}/validate", admitting.webhook.address), "caBundle": ca},
+            "rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": [resource(index)]}],
+            "failurePolicy": "Fail", "timeoutSeconds": 5,
+            "sideEffects": "None", "admissionReviewVersions": ["v1"]})
+    };
+    json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "policy.static.k8s.io"}, "webhooks": (0..count).map(webhook).collect::<Value>()})
+    .to_string()
+}
+
+/// Of ten thousand webhooks, those that match are called. A request that more match than may be called at once for one user is
+/// refused, and stores nothing.
+#[tokio::test]
+async fn of_ten_thousand_webhooks_those_that_match_are_called() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    let of_maps = |index: usize| {
+        if index.is_multiple_of(1000) { "configmaps".to_owned() } else { format!("things{index}") }
+    };
+    admitting.write_manifest(&many(&admitting, 10_000, of_maps));
+    let gateway = admitting.gateway("pinnedDryRun");
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+    assert_eq!((code, admitting.reviews()), (StatusCode::CREATED, 10), "{body}");
+    admitting.received();
+    let secrets = "/api/v1/namespaces/n/secrets";
+    let (code, body) = send(&gateway, Method::POST, secrets, &[JSON], "{}".to_owned()).await;
+    assert_eq!((code, admitting.reviews()), (StatusCode::CREATED, 0), "{body}");
+    assert_eq!(
+        admitting.lines(),
+        [format!("POST {secrets}")],
+        "a request that no webhook matches is not rehearsed"
+    );
+
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    admitting.write_manifest(&many(&admitting, 10_000, |_| "configmaps".to_owned()));
+    let gateway = admitting.gateway("pinnedDryRun");
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+    assert_eq!(code, StatusCode::TOO_MANY_REQUESTS, "{body}");
+    assert!(admitting.received().iter().all(|received| !received.is_write()));
+}

@@ -24,7 +24,7 @@ mod webhook;
 
 pub use attributes::{Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, UserInfo};
 pub use surroundings::{
-    Annotation, CallError, CallOutcome, Event, Phase, ShadowOutcome, Surroundings, WebhookResponse,
+    Annotation, CallError, CallOutcome, Caller, Event, Phase, ShadowOutcome, Surroundings, WebhookResponse,
 };
 pub use webhook::{
     FailurePolicy, MatchPolicy, ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, Webhook,

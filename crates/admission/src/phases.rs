@@ -6,10 +6,11 @@
 //!
 //! A *shadow* webhook is called to compare only. Its response is reported as [`Event::Shadow`] and has no effect. Those of the
 //! validating phase are called beside the others. Those of the mutating phase are called at its end, all at once, with the
-//! object that each of them would have seen; if the phase refuses the request, they are not called. No refusal waits for a
-//! shadow webhook; a request that is allowed waits no longer than the webhook's own timeout.
+//! object that each of them would have seen; if the phase refuses the request, they are not called. Whether the request waits
+//! for them, [`Surroundings::shadow`] decides.
 //!
 //! [`Surroundings::note`]: crate::Surroundings::note
+//! [`Surroundings::shadow`]: crate::Surroundings::shadow
 //! [`Event::Shadow`]: crate::Event::Shadow
 
 mod annotations;
@@ -21,4 +22,5 @@ mod tests;
 mod validating;
 
 pub use mutating::{Mutated, mutate};
+pub use shadow::ShadowCall;
 pub use validating::validate;

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::{AccessDecision, AccessQuestion};
 
+use crate::phases::ShadowCall;
 use crate::{Operation, Webhook};
 
-/// What the phases need, for one request.
-pub trait Surroundings: Sync {
+/// How webhooks are called, and where it is noted.
+pub trait Caller: Sync {
     /// Posts a review to a webhook, with `?timeout=` in whole seconds, and waits no longer than `timeout` or the request's
     /// deadline. Redirects, retries and credentials are decided here.
     fn call(
@@ -19,6 +20,12 @@ pub trait Surroundings: Sync {
         review: Bytes,
     ) -> impl Future<Output = Result<WebhookResponse, CallError>> + Send;
 
+    /// Takes note of what happened.
+    fn note(&self, event: Event<'_>);
+}
+
+/// What the phases need, for one request.
+pub trait Surroundings: Caller {
     /// The labels of a namespace; the `Status` for the client if they cannot be read.
     fn namespace_labels(
         &self,
@@ -31,8 +38,8 @@ pub trait Surroundings: Sync {
     /// Whether the deadline of the request has passed.
     fn is_late(&self) -> bool;
 
-    /// Takes note of what happened.
-    fn note(&self, event: Event<'_>);
+    /// Lets the call of a shadow webhook [run](ShadowCall::run). A request that waits for this future waits for the webhook.
+    fn shadow(&self, call: ShadowCall) -> impl Future<Output = ()> + Send;
 }
 
 /// An HTTP response of a webhook.

@@ -10,8 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::matching::RequestMatcher;
 use portcullis_admission::review::{decode_value, internal_error};
 use portcullis_admission::{
-    Attributes, Event, FailurePolicy, GroupVersionKind, Objects, Operation, Phase, Surroundings as _,
-    UserInfo, phases,
+    Attributes, Caller as _, Event, FailurePolicy, GroupVersionKind, Objects, Operation, Phase,
+    Surroundings as _, UserInfo, phases,
 };
 use serde_json::Value;
 use tokio::time::Instant;

@@ -12,9 +12,10 @@ use portcullis_cel::{AccessDecision, AccessQuestion};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::phases::ShadowCall;
 use crate::{
-    CallError, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy, ReinvocationPolicy,
-    ReviewVersion, Rule, Scope, SideEffects, UserInfo, WebhookKind, WebhookResponse,
+    CallError, Caller, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy,
+    ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, UserInfo, WebhookKind, WebhookResponse,
 };
 
 /// A gateway with namespaces and an authorizer, which writes down what it is asked for.
@@ -26,11 +27,25 @@ struct Fake {
     log: Mutex<Vec<String>>,
 }
 
-impl Surroundings for Fake {
+impl Caller for Fake {
     async fn call(&self, _: &Webhook, _: Bytes) -> Result<WebhookResponse, CallError> {
         unreachable!("matching calls no webhook")
     }
 
+    fn note(&self, event: Event<'_>) {
+        self.log.lock().unwrap().push(match event {
+            Event::ConditionFailed(webhook, operation) => format!("failed {} {operation}", webhook.name),
+            Event::ConditionExcluded(webhook, operation) => format!("excluded {} {operation}", webhook.name),
+            Event::ConditionsEvaluated(webhook, operation, took) => {
+                assert!(took < Duration::from_mins(1));
+                format!("evaluated {} {operation}", webhook.name)
+            }
+            other => unreachable!("{other:?}"),
+        });
+    }
+}
+
+impl Surroundings for Fake {
     async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
         self.log.lock().unwrap().push(format!("namespace {namespace}"));
         match self.namespaces.get(namespace) {
@@ -56,16 +71,8 @@ impl Surroundings for Fake {
         false
     }
 
-    fn note(&self, event: Event<'_>) {
-        self.log.lock().unwrap().push(match event {
-            Event::ConditionFailed(webhook, operation) => format!("failed {} {operation}", webhook.name),
-            Event::ConditionExcluded(webhook, operation) => format!("excluded {} {operation}", webhook.name),
-            Event::ConditionsEvaluated(webhook, operation, took) => {
-                assert!(took < Duration::from_mins(1));
-                format!("evaluated {} {operation}", webhook.name)
-            }
-            other => unreachable!("{other:?}"),
-        });
+    async fn shadow(&self, _: ShadowCall) {
+        unreachable!("matching calls no webhook")
     }
 }
 

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_go::quote::Quoted;
 
 use crate::review::{ReviewError, ReviewRequest, ReviewResponse, internal_error};
-use crate::{Attributes, CallOutcome, Event, Objects, Operation, Surroundings, Webhook};
+use crate::{Attributes, CallOutcome, Caller, Event, Objects, Operation, Webhook};
 
 /// Why a webhook does not let a request pass.
 #[derive(Debug)]
@@ -53,37 +53,37 @@ pub(super) async fn review(
     webhook: &Webhook,
     attributes: &Attributes,
     objects: &Objects,
-    surroundings: &impl Surroundings,
+    caller: &impl Caller,
 ) -> Result<ReviewResponse, ReviewError> {
     let request = ReviewRequest::new(webhook.review_version, attributes, objects, attributes.dry_run);
-    send(webhook, request, surroundings).await
+    send(webhook, request, caller).await
 }
 
 /// Sends a review that has been written before.
 pub(super) async fn send(
     webhook: &Webhook,
     request: ReviewRequest,
-    surroundings: &impl Surroundings,
+    caller: &impl Caller,
 ) -> Result<ReviewResponse, ReviewError> {
     let ReviewRequest { uid, body } = request;
-    let response = surroundings.call(webhook, body).await;
+    let response = caller.call(webhook, body).await;
     let response = response
         .map_err(|error| ReviewError { text: format!("failed to call webhook: {error}"), code: 503 })?;
     ReviewResponse::read(webhook.review_version, webhook.kind, &uid, &response)
 }
 
 /// Reports a call when it ends, also if the request ends before.
-pub(super) struct CallReport<'a, S: Surroundings> {
-    surroundings: &'a S,
+pub(super) struct CallReport<'a, C: Caller> {
+    caller: &'a C,
     webhook: &'a Webhook,
     operation: Operation,
     started: Instant,
     outcome: CallOutcome,
 }
 
-impl<'a, S: Surroundings> CallReport<'a, S> {
-    pub(super) fn start(surroundings: &'a S, webhook: &'a Webhook, operation: Operation) -> Self {
-        Self { surroundings, webhook, operation, started: Instant::now(), outcome: CallOutcome::Cancelled }
+impl<'a, C: Caller> CallReport<'a, C> {
+    pub(super) fn start(caller: &'a C, webhook: &'a Webhook, operation: Operation) -> Self {
+        Self { caller, webhook, operation, started: Instant::now(), outcome: CallOutcome::Cancelled }
     }
 
     pub(super) fn finish(mut self, outcome: CallOutcome) {
@@ -91,9 +91,9 @@ impl<'a, S: Surroundings> CallReport<'a, S> {
     }
 }
 
-impl<S: Surroundings> Drop for CallReport<'_, S> {
+impl<C: Caller> Drop for CallReport<'_, C> {
     fn drop(&mut self) {
-        self.surroundings.note(Event::Called {
+        self.caller.note(Event::Called {
             webhook: self.webhook,
             operation: self.operation,
             outcome: self.outcome.clone(),

@@ -4,13 +4,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_go::quote::Quoted;
 use serde_json::Value;
 
 use super::annotations::{Annotations, CallPlace};
 use super::call::{CallReport, Rejection, failure_text, review};
-use super::shadow::{self, ShadowCall};
+use super::shadow::ShadowCall;
 use crate::matching::{RequestMatcher, ServedResources, Verdict};
 use crate::review::{
     JSON_PATCH, Patch, ReviewError, ReviewResponse, decode_value, denial, encode, internal_error, timeout,
@@ -76,7 +77,7 @@ pub async fn mutate<S: Surroundings>(
             phase.call(webhook, verdict, CallPlace { round, index }).await?;
         }
     }
-    shadow::run(shadows, surroundings).await;
+    join_all(shadows.into_iter().map(|call| surroundings.shadow(call))).await;
     Ok(Mutated { changed: phase.reinvocations.changed })
 }
 

@@ -1,32 +1,33 @@
 //! Shadow webhooks: called, reported, not enforced.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use futures_util::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use serde_json::Value;
 
 use super::call::{Rejection, failure_text, send};
 use super::mutating::patched;
 use crate::matching::Verdict;
-use crate::review::{ReviewRequest, ReviewResponse, decode_value, denial, encode};
+use crate::review::{ReviewError, ReviewRequest, ReviewResponse, decode_value, denial, encode};
 use crate::{
-    Attributes, Event, Objects, Operation, ShadowOutcome, SideEffects, Surroundings, Webhook, WebhookKind,
+    Attributes, Caller, Event, Objects, Operation, ShadowOutcome, SideEffects, Webhook, WebhookKind,
 };
 
-/// A call of a shadow webhook, prepared when its turn came.
-pub(super) struct ShadowCall<'a> {
-    webhook: &'a Webhook,
+/// A call of a shadow webhook, prepared when its turn came. It needs nothing of the request any longer.
+#[derive(Debug)]
+pub struct ShadowCall {
+    webhook: Arc<Webhook>,
     operation: Operation,
     review: Result<ReviewRequest, String>,
     /// The object that a patch would change, as text.
     object: Option<Vec<u8>>,
 }
 
-impl<'a> ShadowCall<'a> {
+impl ShadowCall {
     /// Prepares the call; `None` if the webhook does not match.
     pub(super) fn prepare(
-        webhook: &'a Webhook,
+        webhook: &Arc<Webhook>,
         attributes: &Attributes,
         objects: &Objects,
         verdict: Result<Verdict, Box<Status>>,
@@ -49,31 +50,41 @@ impl<'a> ShadowCall<'a> {
             WebhookKind::Mutating => objects.object.as_ref().map(encode),
             WebhookKind::Validating => None,
         };
-        Some(Self { webhook, operation: attributes.operation, review, object })
+        Some(Self { webhook: Arc::clone(webhook), operation: attributes.operation, review, object })
     }
 
-    async fn run(self, surroundings: &impl Surroundings) {
+    /// The bytes that the call holds.
+    pub fn size(&self) -> usize {
+        let review = self.review.as_ref().map_or(0, |review| review.body.len());
+        review + self.object.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Calls the webhook and reports what it would have done.
+    pub async fn run(self, caller: &impl Caller) {
         let Self { webhook, operation, review, object } = self;
         let mut report = ShadowReport {
-            surroundings,
-            webhook,
+            caller,
+            webhook: &webhook,
             operation,
             started: Instant::now(),
             would: ShadowOutcome::Unfinished,
         };
         report.would = match review {
             Err(text) => ShadowOutcome::Fail(text),
-            Ok(review) => match send(webhook, review, surroundings).await {
-                Err(error) => ShadowOutcome::Fail(failure_text(webhook, &error)),
-                Ok(response) => outcome(webhook, response, object.as_deref()),
+            Ok(review) => match send(&webhook, review, caller).await {
+                Err(error) => ShadowOutcome::Fail(failure_text(&webhook, &error)),
+                Ok(response) => outcome(&webhook, response, object.as_deref()),
             },
         };
     }
-}
 
-/// Calls all of them at once.
-pub(super) async fn run(calls: Vec<ShadowCall<'_>>, surroundings: &impl Surroundings) {
-    join_all(calls.into_iter().map(|call| call.run(surroundings))).await;
+    /// Reports that the webhook is not called, for this reason.
+    pub fn fail(self, reason: &str, caller: &impl Caller) {
+        let error = ReviewError { text: reason.to_owned(), code: 503 };
+        let would = ShadowOutcome::Fail(failure_text(&self.webhook, &error));
+        let Self { webhook, operation, .. } = self;
+        drop(ShadowReport { caller, webhook: &webhook, operation, started: Instant::now(), would });
+    }
 }
 
 fn outcome(webhook: &Webhook, response: ReviewResponse, object: Option<&[u8]>) -> ShadowOutcome {
@@ -90,17 +101,17 @@ fn outcome(webhook: &Webhook, response: ReviewResponse, object: Option<&[u8]>) -
 }
 
 /// Reports a call when it ends, also if the request ends before.
-struct ShadowReport<'a, S: Surroundings> {
-    surroundings: &'a S,
+struct ShadowReport<'a, C: Caller> {
+    caller: &'a C,
     webhook: &'a Webhook,
     operation: Operation,
     started: Instant,
     would: ShadowOutcome,
 }
 
-impl<S: Surroundings> Drop for ShadowReport<'_, S> {
+impl<C: Caller> Drop for ShadowReport<'_, C> {
     fn drop(&mut self) {
-        self.surroundings.note(Event::Shadow {
+        self.caller.note(Event::Shadow {
             webhook: self.webhook,
             operation: self.operation,
             would: &self.would,

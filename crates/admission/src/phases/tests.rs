@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::matching::ServedResources;
 use crate::{
-    Attributes, CallError, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy,
+    Attributes, CallError, Caller, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy,
     Objects, Operation, ReinvocationPolicy, ReviewVersion, ShadowOutcome, SideEffects, Surroundings,
     UserInfo, Webhook, WebhookKind, WebhookResponse,
 };
@@ -83,7 +83,7 @@ fn respond(path: &str) -> Value {
     }
 }
 
-impl Surroundings for FakeSurroundings {
+impl Caller for FakeSurroundings {
     async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
         let path = webhook.url.rsplit('/').next().unwrap();
         self.record().calls.push(webhook.name.clone());
@@ -101,18 +101,6 @@ impl Surroundings for FakeSurroundings {
         Ok(WebhookResponse { status, content_type: content_type.to_owned(), body: body.into() })
     }
 
-    async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
-        Err(crate::review::internal_error("namespaces \"x\" not found"))
-    }
-
-    async fn authorize(&self, _: &AccessQuestion) -> AccessDecision {
-        AccessDecision { allowed: false, reason: String::new(), error: None }
-    }
-
-    fn is_late(&self) -> bool {
-        self.late
-    }
-
     fn note(&self, event: Event<'_>) {
         let mut record = self.record();
         match event {
@@ -128,6 +116,25 @@ impl Surroundings for FakeSurroundings {
             }
             Event::ConditionFailed(..) | Event::ConditionExcluded(..) | Event::ConditionsEvaluated(..) => {}
         }
+    }
+}
+
+impl Surroundings for FakeSurroundings {
+    async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
+        Err(crate::review::internal_error("namespaces \"x\" not found"))
+    }
+
+    async fn authorize(&self, _: &AccessQuestion) -> AccessDecision {
+        AccessDecision { allowed: false, reason: String::new(), error: None }
+    }
+
+    fn is_late(&self) -> bool {
+        self.late
+    }
+
+    async fn shadow(&self, call: ShadowCall) {
+        // No request waits for a webhook that does not answer.
+        let _unfinished = call.run(self).now_or_never();
     }
 }
 

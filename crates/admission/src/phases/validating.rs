@@ -1,17 +1,16 @@
 //! The validating phase: all webhooks at once.
 // apiserver: pkg/admission/plugin/webhook/validating/dispatcher.go
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use futures_util::future::{Either, select};
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 
 use super::annotations::{Annotations, CallPlace};
 use super::call::{CallReport, Rejection, failure_text, review};
-use super::shadow::{self, ShadowCall};
+use super::shadow::ShadowCall;
 use crate::matching::{RequestMatcher, ServedResources, Verdict};
 use crate::review::{denial, internal_error, timeout};
 use crate::{Attributes, CallOutcome, Event, FailurePolicy, Objects, Surroundings, Webhook};
@@ -43,16 +42,8 @@ pub async fn validate<S: Surroundings>(
     }
     let phase =
         ValidatingPhase { attributes, objects, surroundings, annotations: Annotations::new(surroundings) };
-    let (enforced, shadows) = (pin!(phase.run(matched)), pin!(shadow::run(shadows, surroundings)));
-    match select(enforced, shadows).await {
-        Either::Left((result, shadows)) => {
-            // A refusal does not wait for webhooks that cannot change it.
-            result?;
-            shadows.await;
-            Ok(())
-        }
-        Either::Right(((), enforced)) => enforced.await,
-    }
+    join_all(shadows.into_iter().map(|call| surroundings.shadow(call))).await;
+    phase.run(matched).await
 }
 
 struct ValidatingPhase<'a, S: Surroundings> {

@@ -1,0 +1,66 @@
+//! Shadow webhooks are called beside the requests that they see: no request waits for one, and none fails because of one.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use portcullis_admission::phases::ShadowCall;
+use portcullis_admission::{CallError, Caller, Event, ShadowOutcome, Webhook, WebhookResponse};
+
+use super::ClusterAdmission;
+use super::callers::{BUSY, CallFailure};
+
+/// The memory of all reviews that wait for shadow webhooks of a cluster, in KiB. Reviews beyond it are not sent.
+pub(super) const MEMORY: usize = 64 << 10;
+/// The least that a call takes of it: its task, beside its review.
+const MEMORY_PER_CALL: usize = 4;
+
+/// Calls shadow webhooks for the requests of one client.
+pub(super) struct ShadowCaller {
+    admission: Arc<ClusterAdmission>,
+    asker: Arc<str>,
+}
+
+impl ShadowCaller {
+    pub(super) fn new(admission: &Arc<ClusterAdmission>, asker: &str) -> Self {
+        Self { admission: Arc::clone(admission), asker: asker.into() }
+    }
+
+    /// Starts a call, if there is memory for it.
+    // threat: silent-webhook
+    pub(super) fn start(self, call: ShadowCall) {
+        let size = (call.size() >> 10).saturating_add(MEMORY_PER_CALL);
+        let memory = Arc::clone(&self.admission.shadow_memory);
+        let Ok(memory) = memory.try_acquire_many_owned(u32::try_from(size).unwrap_or(u32::MAX)) else {
+            return call.fail(BUSY, &self);
+        };
+        let runtime = self.admission.callers.runtime().clone();
+        runtime.spawn(async move {
+            call.run(&self).await;
+            drop(memory);
+        });
+    }
+}
+
+impl Caller for ShadowCaller {
+    async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
+        let called = self.admission.callers.call(webhook, review, &self.asker, None).await;
+        called.map_err(|failure| match failure {
+            CallFailure::Webhook(error) => error,
+            CallFailure::Busy => CallError::Failed(BUSY.to_owned()),
+        })
+    }
+
+    fn note(&self, event: Event<'_>) {
+        self.admission.metrics.admission.note(&event);
+        let Event::Shadow { webhook, would, took, .. } = event else { return };
+        let (would, message) = match would {
+            ShadowOutcome::Allow => ("allow", ""),
+            ShadowOutcome::Change => ("change", ""),
+            ShadowOutcome::Deny(status) => ("deny", status.message.as_deref().unwrap_or_default()),
+            ShadowOutcome::Fail(error) => ("fail", error.as_str()),
+            ShadowOutcome::Unfinished => ("not finish", ""),
+        };
+        let cluster = &self.admission.cluster;
+        tracing::info!(cluster, webhook = webhook.name, would, message, ?took, "shadow webhook");
+    }
+}
