@@ -24,10 +24,10 @@ pub struct Credentials {
     pub front_proxy: HeaderMap,
 }
 
-/// The `Impersonate-*` headers of a request. Not a credential, but removed alike, so that none is forwarded by
-/// accident.
+/// The `Impersonate-*` headers of a request; those of one name are in the order of the request. Not a credential, but removed
+/// alike, so that none is forwarded by accident.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ImpersonateHeaders(HeaderMap);
+pub(crate) struct ImpersonateHeaders(Vec<(HeaderName, HeaderValue)>);
 
 /// An unknown header in the `Impersonate-` namespace. kube-apiserver ignores it, but a newer one might give it a meaning
 /// that the gateway does not know. So the request is refused, a declared deviation. `authz::impersonation` checks the
@@ -72,15 +72,12 @@ impl Credentials {
                 continue;
             };
             let (_, values) = entry.remove_entry_mult();
-            let into = if name.as_str().starts_with(IMPERSONATE_PREFIX) {
-                &mut impersonate.0
+            if name.as_str().starts_with(IMPERSONATE_PREFIX) {
+                impersonate.0.extend(values.map(|value| (name.clone(), value)));
             } else if name.as_str().starts_with(FRONT_PROXY_PREFIX) || custom(&name) {
-                &mut credentials.front_proxy
-            } else {
-                continue;
-            };
-            for value in values {
-                into.append(&name, value);
+                for value in values {
+                    credentials.front_proxy.append(&name, value);
+                }
             }
         }
         (credentials, impersonate)
@@ -94,8 +91,8 @@ impl ImpersonateHeaders {
     }
 
     /// The headers.
-    pub(crate) fn headers(&self) -> &HeaderMap {
-        &self.0
+    pub(crate) fn headers(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        self.0.iter().map(|(name, value)| (name, value))
     }
 
     /// Refuses an unknown header of the namespace.
@@ -106,15 +103,17 @@ impl ImpersonateHeaders {
             matches!(name, "impersonate-user" | "impersonate-uid" | "impersonate-group")
                 || name.starts_with("impersonate-extra-")
         };
-        match self.0.keys().find(|name| !known(name.as_str())) {
-            Some(unknown) => Err(UnknownImpersonateHeader(unknown.clone())),
+        match self.0.iter().find(|(name, _)| !known(name.as_str())) {
+            Some((unknown, _)) => Err(UnknownImpersonateHeader(unknown.clone())),
             None => Ok(()),
         }
     }
 
     /// Adds the headers again, for a backend that authorizes the impersonation itself.
     pub(crate) fn restore_into(self, headers: &mut HeaderMap) {
-        headers.extend(self.0);
+        for (name, value) in self.0 {
+            headers.append(name, value);
+        }
     }
 }
 

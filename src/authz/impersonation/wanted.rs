@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use http::HeaderMap;
-use http::header::HeaderValue;
+use http::header::{HeaderName, HeaderValue};
 
 use crate::go::extra_key::decode_extra_key;
 use crate::go::quote::Quoted;
@@ -43,23 +42,27 @@ pub(crate) enum BadImpersonation {
 }
 
 impl WantedUser {
-    /// The user that the headers of a request ask for; `None` if they ask for none.
-    pub(crate) fn of(headers: &HeaderMap) -> Result<Option<Self>, BadImpersonation> {
-        let first = |name: &str| headers.get(name).map_or(Ok(""), text);
-        let mut wanted = Self {
-            name: first("impersonate-user")?.to_owned(),
-            uid: first("impersonate-uid")?.to_owned(),
-            ..Self::default()
-        };
-        for group in headers.get_all("impersonate-group") {
-            wanted.groups.push(text(group)?.to_owned());
-        }
-        for (name, value) in headers {
-            if let Some(key) = name.as_str().strip_prefix(EXTRA_PREFIX) {
-                let key = decode_extra_key(key).map_err(|_| BadImpersonation::NotText)?;
-                wanted.extra.entry(key).or_default().push(text(value)?.to_owned());
+    /// The user that the headers of a request ask for; `None` if they ask for none. Of several names or UIDs, the first counts.
+    pub(crate) fn of<'a>(
+        headers: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>,
+    ) -> Result<Option<Self>, BadImpersonation> {
+        let (mut name, mut uid) = (None, None);
+        let mut wanted = Self::default();
+        for (header, value) in headers {
+            match header.as_str() {
+                "impersonate-user" if name.is_none() => name = Some(text(value)?.to_owned()),
+                "impersonate-uid" if uid.is_none() => uid = Some(text(value)?.to_owned()),
+                "impersonate-group" => wanted.groups.push(text(value)?.to_owned()),
+                header => {
+                    if let Some(key) = header.strip_prefix(EXTRA_PREFIX) {
+                        let key = decode_extra_key(key).map_err(|_| BadImpersonation::NotText)?;
+                        wanted.extra.entry(key).or_default().push(text(value)?.to_owned());
+                    }
+                }
             }
         }
+        wanted.name = name.unwrap_or_default();
+        wanted.uid = uid.unwrap_or_default();
         let has_attributes = !wanted.uid.is_empty() || !wanted.groups.is_empty() || !wanted.extra.is_empty();
         match (wanted.name.is_empty(), has_attributes) {
             (true, true) => Err(BadImpersonation::NoName(Box::new(wanted))),
