@@ -39,6 +39,7 @@ mod controllers;
 mod credential_end;
 mod credentials;
 #[cfg(feature = "dev")]
+mod dependencies;
 mod dev_backend;
 mod drain;
 mod early_answers;
