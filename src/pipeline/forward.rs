@@ -282,6 +282,8 @@ async fn send_with_body(
     let mut retries = backend.endpoints().len().max(2) - 1;
     let mut next = replay.body().unwrap_or_else(Body::empty);
     loop {
+        // Of this attempt alone: the body of the one before may still break off.
+        attempt.body_failed = Arc::default();
         next.set_failure_flag(Arc::clone(&attempt.body_failed));
         let request = Box::new(Request::from_parts(head.clone(), next));
         match pools.send_attempt(backend, request, class, &mut attempt).await {

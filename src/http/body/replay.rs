@@ -85,8 +85,8 @@ impl Replay {
         })))
     }
 
-    /// The body for the next attempt, from its beginning; `None` if that is no longer known. Ends the body of the attempt
-    /// before.
+    /// The body for the next attempt, from its beginning; `None` if that is no longer known. Breaks the body of the attempt
+    /// before off.
     pub(crate) fn body(&self) -> Option<Body> {
         let mut kept = lock(&self.0);
         if kept.is_incomplete {
@@ -131,7 +131,8 @@ impl ReplayedBody {
         let is_wanted = Arc::strong_count(&self.shared) > 1;
         let mut kept = lock(&self.shared);
         if kept.attempt != self.attempt {
-            return Poll::Ready(None);
+            // Never an end: an endpoint must not take a part of a body for the whole.
+            return Poll::Ready(Some(Err(BodyError::Cut)));
         }
         let data = if let Some(data) = kept.chunks.get(self.next) {
             data.clone()
@@ -162,7 +163,7 @@ impl ReplayedBody {
 
     pub(super) fn is_end_stream(&self) -> bool {
         let kept = lock(&self.shared);
-        kept.attempt != self.attempt || (self.next >= kept.chunks.len() && kept.rest.is_end_stream())
+        kept.attempt == self.attempt && self.next >= kept.chunks.len() && kept.rest.is_end_stream()
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
@@ -209,8 +210,9 @@ mod tests {
         // An attempt that sent nothing, and the body of one that is over.
         let mut earlier = replay.body().unwrap();
         assert_eq!(sent(replay.body()).await, Some(1000));
-        assert!(earlier.is_end_stream());
-        assert!(earlier.frame().await.is_none(), "it takes nothing from the attempt after it");
+        assert!(!earlier.is_end_stream());
+        let taken = earlier.frame().await.unwrap();
+        assert!(taken.is_err(), "it takes nothing from the attempt after it, and does not look complete");
         drop((replay, earlier));
         assert_eq!(left(&budget), MAX_TOTAL_BYTES);
     }
