@@ -30,6 +30,7 @@ mod compared_admission;
 mod compared_audit_options;
 mod compared_configurations;
 mod compared_crls;
+mod compared_exec_plugin;
 mod compared_id_tokens;
 mod configuration;
 mod configuration_reference;
