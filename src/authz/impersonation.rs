@@ -8,6 +8,7 @@ mod key;
 mod mode;
 mod wanted;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -26,7 +27,7 @@ use crate::sync::lock;
 use crate::user::{
     ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Identity, MASTERS, UserInfo, service_account,
 };
-use key::{ImpersonationKey, RequesterKey};
+use key::ImpersonationKey;
 use mode::Mode;
 pub(crate) use wanted::{BadImpersonation, WantedUser};
 
@@ -60,7 +61,9 @@ pub(crate) struct Impersonator {
     /// The gateway's own authorizers, before the API servers.
     authorizer: ClusterAuthorizer,
     metrics: Arc<Metrics>,
-    last_modes: Mutex<LruCache<RequesterKey, Mode>>,
+    /// By the hash of the requester's name, with a secret. Should two names have one hash, the modes are tried in another order.
+    last_modes: Mutex<LruCache<u64, Mode>>,
+    secret: RandomState,
     allowed: Mutex<ExpiringLru<ImpersonationKey, Impersonated>>,
 }
 
@@ -98,6 +101,7 @@ impl Impersonator {
             authorizer,
             metrics: Arc::clone(metrics),
             last_modes: Mutex::new(LruCache::new(MAX_REQUESTERS)),
+            secret: RandomState::new(),
             allowed: Mutex::new(ExpiringLru::new(MAX_CACHED_BYTES)),
         }
     }
@@ -122,7 +126,7 @@ impl Impersonator {
     /// Tries the mode that allowed the requester's last impersonation, then the others in order.
     // impersonation/constrained_impersonation.go, getImpersonatedUser
     async fn try_modes(&self, asked: &Impersonation<'_>) -> Result<Impersonated, ImpersonationError> {
-        let requester = RequesterKey::of(&asked.requester.name);
+        let requester = self.secret.hash_one(asked.requester.name.as_str());
         let last = lock(&self.last_modes).get(&requester).copied();
         let others = Mode::ALL.into_iter().filter(|mode| Some(*mode) != last);
         let mut refused = None;

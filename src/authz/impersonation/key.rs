@@ -10,8 +10,6 @@ use crate::user::UserInfo;
 
 /// Longer keys are hashed: clients choose how long they are.
 const MAX_BYTES: usize = 2048;
-/// Longer names of requesters are hashed.
-const MAX_NAME_BYTES: usize = 256;
 
 /// An impersonation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -20,25 +18,6 @@ pub(super) enum ImpersonationKey {
     Parts(Vec<u8>),
     /// Their SHA-256 digest.
     Digest([u8; 32]),
-}
-
-/// The name of a requester.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) enum RequesterKey {
-    /// The name.
-    Name(Box<str>),
-    /// Its SHA-256 digest.
-    Digest([u8; 32]),
-}
-
-impl RequesterKey {
-    pub(super) fn of(name: &str) -> Self {
-        if name.len() <= MAX_NAME_BYTES {
-            Self::Name(name.into())
-        } else {
-            Self::Digest(sha256(name.as_bytes()))
-        }
-    }
 }
 
 impl ImpersonationKey {
