@@ -1,6 +1,7 @@
 //! Users of a real OpenID provider with kubectl, through the gateway to a real kube-apiserver: with `--oidc-*` flags
 //! and with an equal `AuthenticationConfiguration`, during key rotation, a reload and an outage of the provider.
 
+mod another_provider;
 mod login;
 mod provider;
 
@@ -30,6 +31,10 @@ pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
         trial("the provider goes away", Box::new(the_provider_goes_away)),
         trial("from an empty home to kubectl", Box::new(login::from_an_empty_home_to_kubectl)),
         trial("a revoked login and a new one", Box::new(login::a_revoked_login_and_a_new_one)),
+        trial(
+            "a login with a provider of another make",
+            Box::new(another_provider::a_login_with_a_provider_of_another_make),
+        ),
         trial("a device code, and a user who may not", Box::new(login::a_device_code_and_a_user_who_may_not)),
     ]
 }

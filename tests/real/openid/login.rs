@@ -145,12 +145,12 @@ impl<'a> LoginUser<'a> {
     }
 }
 
-fn text(output: &Output) -> String {
+pub(super) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned()
 }
 
 /// Runs all at the same time.
-fn all(commands: Vec<Command>) -> Result<Vec<Output>, String> {
+pub(super) fn all(commands: Vec<Command>) -> Result<Vec<Output>, String> {
     let started = commands.into_iter().map(|mut command| {
         use std::process::Stdio;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
