@@ -3,7 +3,7 @@
 //   node provider.mjs CERTIFICATE KEY
 //
 //   {"do": "login", "user": NAME}   a user logs in with a browser's steps → {"idToken": TOKEN}
-//   {"do": "rotate"}                a new key signs; the old one is still published → {}
+//   {"do": "rotate"}                a new key signs; the old ones are still published → {}
 //   {"do": "forget"}                only the key that signs now is published → {}
 //   {"do": "fetches"}               → {"discovery": N, "keys": N}
 //   {"do": "grants"}                how many tokens were granted, by grant type → {TYPE: N}
@@ -127,7 +127,7 @@ async function enter(user, code) {
 const commands = {
   login: async ({ user }) => ({ idToken: await login(user) }),
   rotate: () => {
-    keys = [newKey(), keys[0]];
+    keys = [newKey(), ...keys];
     current = provider();
     return {};
   },
