@@ -4,6 +4,7 @@
 mod another_provider;
 mod login;
 mod provider;
+mod transcript;
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
         trial("a second issuer comes by a reload without a failed request", Box::new(a_second_issuer_comes)),
         trial("the provider goes away", Box::new(the_provider_goes_away)),
         trial("from an empty home to kubectl", Box::new(login::from_an_empty_home_to_kubectl)),
+        trial("the transcript of the page", Box::new(transcript::the_transcript_is_what_a_user_sees)),
         trial("a revoked login and a new one", Box::new(login::a_revoked_login_and_a_new_one)),
         trial(
             "a login with a provider of another make",
