@@ -53,6 +53,7 @@
 //! | [`config`] | flags, file and kubeconfig to settings, all errors at once |
 //! | [`listener`] | connections: quotas, TLS, HTTP/1.1 and HTTP/2, limits against floods |
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
+//! | [`openid_client`] | a client of an OpenID provider: logins and their ID tokens |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
 //! | [`admission`] | the admission webhooks of a cluster: settings, calls, labels of namespaces; `pipeline` obtains the objects |
 //! | [`audit`] | the audit of a cluster: its policy, and the backends that store events; `pipeline` makes the events |
@@ -71,6 +72,7 @@
 //! | [`input_file`] | files that the configuration names: regular, of at most 16 MiB |
 //! | [`expiring_lru`] | a map whose entries end and are bounded |
 //! | [`names`] | names as Kubernetes validates them, from `crates/apimachinery` |
+//! | [`text`] | untrusted text for people |
 //! | [`sync`] | the helper that locks a mutex |
 //! | [`clock`] | the injected wall clock |
 //!
@@ -124,6 +126,7 @@ pub mod internal;
 mod limits;
 mod listener;
 mod metrics;
+mod openid_client;
 mod pipeline;
 mod pki;
 mod request;
@@ -132,6 +135,7 @@ mod state;
 mod sync;
 mod tasks;
 mod telemetry;
+mod text;
 mod traces;
 mod user;
 
