@@ -32,7 +32,7 @@
 //! # The life of the process
 //!
 //! [`server`] starts the threads: workers, the acceptor, one that verifies tokens, one that asks authorizers, one for reload and self-check, those
-//! of the controllers, and the admin listener, which serves `/metrics` and the health checks. `state::Live` holds the
+//! of the controllers, the admin listener, which serves `/metrics` and the health checks, and the page, if there is one. `state::Live` holds the
 //! configuration in force, a snapshot that is built whole and never changed; one request is decided by one snapshot. A
 //! reload that fails leaves the old one in force.
 //!
@@ -47,6 +47,7 @@
 //! | [`cli`] | the commands: `serve`, `check`, `explain`, `clusters`, `dev`, `certs`, `token`, `cluster-info`, `login`, `logout`, `credential`, `kubeconfig` |
 //! | `dev` | the demonstration backend of `portcullis dev` |
 //! | [`server`] | start, threads, graceful shutdown, admin listener, identity self-check, the controllers of a process |
+//! | `page` | the page on which users find their clusters: a listener and a host name of its own |
 //! | [`pipeline`] | THE request path; health checks and `TokenReview` are answered here; `forward` sends to the backend |
 //! | [`state`] | the snapshot in force and its reload |
 //! | [`telemetry`] | the log |
@@ -127,6 +128,7 @@ mod limits;
 mod listener;
 mod metrics;
 mod openid_client;
+mod page;
 mod pipeline;
 mod pki;
 mod request;

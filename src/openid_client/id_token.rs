@@ -110,7 +110,7 @@ fn check_audience(claims: &Map<String, Value>, client_id: &str) -> Result<(), Id
     }
 }
 
-/// A NumericDate, in whole seconds.
+/// A `NumericDate`, in whole seconds.
 fn seconds(value: Option<&Value>) -> Option<u64> {
     let value = value?;
     value.as_u64().or_else(|| UnixTime::try_from_secs_f64(value.as_f64()?).ok().map(|time| time.as_secs()))

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use openidconnect::core::{
     CoreAuthDisplay, CoreAuthPrompt, CoreAuthenticationFlow, CoreDeviceAuthorizationResponse,
     CoreErrorResponseType, CoreGenderClaim, CoreJsonWebKey, CoreJweContentEncryptionAlgorithm,
@@ -17,11 +19,11 @@ use openidconnect::core::{
 };
 use openidconnect::url::Url;
 use openidconnect::{
-    AccessToken, AuthType, AuthUrl, AuthorizationCode, Client, ClientId, ClientSecret, CsrfToken,
-    DeviceAuthorizationUrl, EmptyAdditionalClaims, EndpointNotSet, EndpointSet, HttpRequest, HttpResponse,
-    IdToken, IssuerUrl, JsonWebKeySet, LoginHint, Nonce, OAuth2TokenResponse, PkceCodeChallenge,
-    PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError, RevocationErrorResponseType,
-    RevocationUrl, Scope, StandardErrorResponse, TokenResponse, TokenUrl,
+    AccessToken, AsyncHttpClient, AuthType, AuthUrl, AuthorizationCode, Client, ClientId, ClientSecret,
+    CsrfToken, DeviceAuthorizationUrl, EmptyAdditionalClaims, EndpointNotSet, EndpointSet, HttpRequest,
+    HttpResponse, IdToken, IssuerUrl, JsonWebKeySet, LoginHint, Nonce, OAuth2TokenResponse,
+    PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError,
+    RevocationErrorResponseType, RevocationUrl, Scope, StandardErrorResponse, TokenResponse, TokenUrl,
 };
 use rustls::crypto::aws_lc_rs::default_provider;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -271,6 +273,14 @@ impl LoginProvider {
         (url.scheme() == "https").then(|| url.into())
     }
 
+    /// The page that ends the browser's session and then leads back, if the provider knows the URL.
+    // OpenID Connect RP-Initiated Logout 1.0, section 3
+    pub(crate) fn end_session_url_back_to(&self, back_to: &str) -> Option<String> {
+        let mut url = Url::parse(&self.end_session_url()?).ok()?;
+        url.query_pairs_mut().append_pair("post_logout_redirect_uri", back_to);
+        Some(url.into())
+    }
+
     /// Without `openid`, which the library adds where it belongs.
     fn scopes(&self) -> Vec<Scope> {
         let scopes: Vec<&String> = match &self.settings.scopes {
@@ -296,15 +306,6 @@ impl LoginProvider {
         Ok(client
             .set_client_secret(ClientSecret::new(secret.expose_secret().to_owned()))
             .set_auth_type(if only_post { AuthType::RequestBody } else { AuthType::BasicAuth }))
-    }
-
-    /// Sends a request of the library.
-    async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpsError> {
-        let response = self.http.send_http(request.map(Bytes::from)).await?;
-        let mut answer = HttpResponse::new(response.body.to_vec());
-        *answer.status_mut() = response.status;
-        *answer.headers_mut() = response.headers;
-        Ok(answer)
     }
 
     /// The URL for the browser.
@@ -347,7 +348,7 @@ impl LoginProvider {
         for (name, value) in &self.settings.extra {
             request = request.add_extra_param(name.as_str(), value.as_str());
         }
-        let tokens = request.request_async(&|request| self.send(request)).await;
+        let tokens = request.request_async(self).await;
         tokens.map_err(|error| LoginError::of_token("exchange the code of the login for tokens", error))
     }
 
@@ -358,7 +359,7 @@ impl LoginProvider {
         for (name, value) in &self.settings.extra {
             request = request.add_extra_param(name.as_str(), value.as_str());
         }
-        let tokens = request.request_async(&|request| self.send(request)).await;
+        let tokens = request.request_async(self).await;
         tokens.map_err(|error| LoginError::of_token("refresh the token", error))
     }
 
@@ -370,7 +371,7 @@ impl LoginProvider {
         for (name, value) in &self.settings.extra {
             request = request.add_extra_param(name.as_str(), value.as_str());
         }
-        let tokens = request.request_async(&|request| self.send(request)).await;
+        let tokens = request.request_async(self).await;
         tokens.map_err(|error| LoginError::of_token("get a token for the client", error))
     }
 
@@ -393,15 +394,13 @@ impl LoginProvider {
         for (name, value) in &self.settings.extra {
             request = request.add_extra_param(name.as_str(), value.as_str());
         }
-        let device: Result<CoreDeviceAuthorizationResponse, _> =
-            request.request_async(&|request| self.send(request)).await;
+        let device: Result<CoreDeviceAuthorizationResponse, _> = request.request_async(self).await;
         let device = device.map_err(|error| LoginError::of_token("get a code for the login", error))?;
         show(&device);
         let sleep =
             |interval: Duration| tokio::time::sleep(interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL));
         let request = client.exchange_device_access_token(&device);
-        let sender = |request| self.send(request);
-        let tokens = request.request_async(&sender, sleep, Some(limit)).await;
+        let tokens = request.request_async(self, sleep, Some(limit)).await;
         tokens.map_err(|error| LoginError::of_device("wait for the login", error))
     }
 
@@ -412,7 +411,7 @@ impl LoginProvider {
         let client = self.client()?.set_revocation_url(RevocationUrl::from_url(url));
         let token = CoreRevocableToken::RefreshToken(RefreshToken::new(token.to_owned()));
         let request = client.revoke_token(token).map_err(LoginError::other)?;
-        let revoked = request.request_async(&|request| self.send(request)).await;
+        let revoked = request.request_async(self).await;
         revoked.map_err(|error| match error {
             RequestTokenError::ServerResponse(response) => LoginError::Refused(ProviderRefusal {
                 code: match response.error() {
@@ -426,6 +425,23 @@ impl LoginProvider {
                 LoginError::answer(DOING, "the provider's answer is not as RFC 7009 demands")
             }
         })
+    }
+}
+
+/// Sends the requests of the library.
+impl<'c> AsyncHttpClient<'c> for LoginProvider {
+    type Error = HttpsError;
+    type Future = BoxFuture<'c, Result<HttpResponse, HttpsError>>;
+
+    fn call(&'c self, request: HttpRequest) -> Self::Future {
+        async move {
+            let response = self.http.send_http(request.map(Bytes::from)).await?;
+            let mut answer = HttpResponse::new(response.body.to_vec());
+            *answer.status_mut() = response.status;
+            *answer.headers_mut() = response.headers;
+            Ok(answer)
+        }
+        .boxed()
     }
 }
 
