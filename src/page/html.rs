@@ -117,7 +117,9 @@ pub(super) struct ClusterRow {
     class: &'static str,
     symbol: &'static str,
     state: &'static str,
+    /// Empty: unknown.
     version: String,
+    /// Empty: unknown.
     endpoints: String,
     is_known: bool,
 }
@@ -139,8 +141,8 @@ impl ClusterRow {
             class,
             symbol,
             state,
-            version: version.unwrap_or_else(|| "unknown".to_owned()),
-            endpoints: endpoints.unwrap_or_else(|| "unknown".to_owned()),
+            version: version.unwrap_or_default(),
+            endpoints: endpoints.unwrap_or_default(),
             is_known: shown.is_known,
         }
     }
@@ -159,12 +161,18 @@ pub(super) fn clusters(session: &Session, rows: Vec<ClusterRow>) -> Response<Ful
     let frame =
         Frame { version: &VERSION, user: Some(&session.name), form_secret: session.form_secret.expose() };
     let has_kubeconfig = rows.iter().any(|row| row.is_known);
-    let until = rfc3339::format(UnixTime::from_secs(session.until)).replace('T', " ").replace('Z', " UTC");
+    let until = minute(session.until);
     let mut response = rendered(StatusCode::OK, &Clusters { frame, rows, until, has_kubeconfig });
     // With `no-referrer` a browser would send `Origin: null` with the form.
     // Fetch standard: append a request `Origin` header
     response.headers_mut().insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     response
+}
+
+/// A time for people, to the minute: `2026-01-02 03:04 UTC`.
+fn minute(seconds: u64) -> String {
+    let text = rfc3339::format(UnixTime::from_secs(seconds)).replace('T', " ");
+    format!("{} UTC", text.get(..16).unwrap_or(&text))
 }
 
 /// A problem.
