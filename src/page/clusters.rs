@@ -21,8 +21,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::session::Session;
 use super::{Page, PageInForce};
+use crate::authn::settings::Authentication;
 use crate::cluster::Cluster;
-use crate::cluster::settings::Routes;
+use crate::cluster::settings::{ClusterOrigin, Routes};
 use crate::expiring_lru::ExpiringLru;
 use crate::http::transport::Incoming;
 use crate::listener::{Connection, RequestHandler as _};
@@ -133,7 +134,10 @@ async fn ask_all(
     let deadline = Instant::now() + REVIEW_TIMEOUT;
     let client = &in_force.settings.client;
     let api = &in_force.settings.kubeconfig.api_authority;
-    let asked = snapshot.clusters().iter().filter(|cluster| may_see_tokens(cluster, client));
+    let asked = snapshot
+        .clusters()
+        .iter()
+        .filter(|cluster| may_see_tokens(&cluster.settings.origin, &cluster.settings.authentication, client));
     let asked =
         asked.filter_map(|cluster| Some((cluster, ClusterAddress::of(&cluster.settings.routes, api)?)));
     // The routes must lead there: another cluster may have the same name more exactly.
@@ -158,17 +162,15 @@ async fn ask_until(
 ) -> (String, Reach) {
     let asked = timeout_at(deadline, ask(page, session, peer, &address)).await;
     let reach = match asked.unwrap_or(Reach::Unknown) {
-        Reach::Unknown if !accepts_tokens(cluster, client) => Reach::Hidden,
+        Reach::Unknown if !accepts_tokens(&cluster.settings.authentication, client) => Reach::Hidden,
         reach => reach,
     };
     (cluster.name.clone(), reach)
 }
 
 /// Whether a cluster accepts ID tokens of the page's provider for the page.
-fn accepts_tokens(cluster: &Cluster, client: &OpenIdClientSettings) -> bool {
-    cluster
-        .settings
-        .authentication
+fn accepts_tokens(authentication: &Authentication, client: &OpenIdClientSettings) -> bool {
+    authentication
         .jwt
         .iter()
         .any(|known| known.issuer.url == client.issuer && known.issuer.audiences.contains(&client.client_id))
@@ -177,12 +179,15 @@ fn accepts_tokens(cluster: &Cluster, client: &OpenIdClientSettings) -> bool {
 /// Whether a cluster may be asked with the token of a user who has not chosen it. The webhook of a tenant's cluster would
 /// receive the token, and the tenant could use it at other clusters.
 // threat: page-token-to-tenant
-fn may_see_tokens(cluster: &Cluster, client: &OpenIdClientSettings) -> bool {
-    let has_webhook = cluster.settings.authentication.webhook.is_some();
-    if cluster.settings.origin.is_of_tenant() {
-        return accepts_tokens(cluster, client) && !has_webhook;
+fn may_see_tokens(
+    origin: &ClusterOrigin,
+    authentication: &Authentication,
+    client: &OpenIdClientSettings,
+) -> bool {
+    match &authentication.webhook {
+        Some(_) => !origin.is_of_tenant(),
+        None => accepts_tokens(authentication, client),
     }
-    accepts_tokens(cluster, client) || has_webhook
 }
 
 /// The answer of a cluster to a `SelfSubjectAccessReview`.
@@ -274,6 +279,11 @@ impl ClusterAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::authn::jwt::keys::JwsAlgorithm;
+    use crate::authn::oidc::settings::{AttributeMapping, IssuerSettings, JwtAuthenticator};
+    use crate::authn::webhook::settings::{TokenReviewVersion, WebhookSettings};
+    use crate::http::client_tls::{ClientTls, TrustedRoots};
+    use crate::openid_client::provider::ScopeChoice;
 
     #[test]
     fn a_cluster_is_reached_by_its_name_or_path() {
@@ -295,6 +305,63 @@ mod tests {
             if let Some(address) = address {
                 assert!(!address.host().contains(':'), "{address:?}");
             }
+        }
+    }
+
+    #[test]
+    fn no_webhook_of_a_tenant_gets_the_tokens_of_users_who_have_not_chosen_it() {
+        let roots = || TrustedRoots(Arc::new(rustls::RootCertStore::empty()));
+        let client = OpenIdClientSettings {
+            issuer: "https://issuer.test".to_owned(),
+            client_id: "page".to_owned(),
+            secret: None,
+            roots: roots(),
+            scopes: ScopeChoice::Offline,
+            extra: Vec::new(),
+            user: None,
+        };
+        let jwt = |url: &str, audience: &str| JwtAuthenticator {
+            issuer: IssuerSettings {
+                url: url.to_owned(),
+                discovery_url: None,
+                certificate_authority: None,
+                audiences: vec!["kubernetes".to_owned(), audience.to_owned()],
+            },
+            algorithms: JwsAlgorithm::ALL.to_vec(),
+            claim_rules: Vec::new(),
+            username: AttributeMapping::Claim { name: "sub".to_owned(), prefix: String::new() },
+            groups: None,
+            uid: None,
+            extra: Vec::new(),
+            user_rules: Vec::new(),
+        };
+        let webhook = || WebhookSettings {
+            url: "https://webhook.test".to_owned(),
+            tls: ClientTls { roots: roots(), client_certificate: None, server_name: None },
+            bearer_token: None,
+            version: TokenReviewVersion::V1,
+            cache_ttl: Duration::ZERO,
+        };
+        let tenant = ClusterOrigin::Secret { namespace: "n".to_owned(), name: "s".to_owned() };
+        let good = || jwt("https://issuer.test", "page");
+        let cases: [(Vec<JwtAuthenticator>, bool, bool, bool); 6] = [
+            // Issuers, whether there is a webhook; whether an operator's and a tenant's cluster is asked.
+            (vec![good()], false, true, true),
+            (vec![jwt("https://other.test", "page"), good()], false, true, true),
+            (vec![jwt("https://other.test", "page")], false, false, false),
+            (vec![jwt("https://issuer.test", "other")], false, false, false),
+            (vec![good()], true, true, false),
+            (Vec::new(), true, true, false),
+        ];
+        for (index, (issuers, has_webhook, of_operator, of_tenant)) in cases.into_iter().enumerate() {
+            let authentication = Authentication {
+                jwt: issuers.into_iter().map(Arc::new).collect(),
+                webhook: has_webhook.then(|| Arc::new(webhook())),
+                ..Authentication::default()
+            };
+            let is_asked = |origin| may_see_tokens(origin, &authentication, &client);
+            assert_eq!(is_asked(&ClusterOrigin::Configuration), of_operator, "{index}");
+            assert_eq!(is_asked(&tenant), of_tenant, "{index}");
         }
     }
 

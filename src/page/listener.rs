@@ -152,6 +152,7 @@ fn layered(
 
 /// Only what has no secret is compressed: the length of a compressed page tells about a secret beside a text of an
 /// attacker (BREACH).
+// threat: page-cross-site
 fn is_style_sheet(_: StatusCode, _: Version, headers: &HeaderMap, _: &http::Extensions) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/css"))
 }

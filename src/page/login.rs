@@ -32,7 +32,7 @@ pub(super) const CALLBACK: &str = "/callback";
 /// How long a user may take at the provider.
 const LOGIN_TIMEOUT: Duration = Duration::from_mins(10);
 /// How long the provider may take for its discovery document, and for the code and the keys together.
-const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a discovery document is used.
 const DISCOVERY_LIFETIME: Duration = Duration::from_mins(5);
@@ -228,7 +228,32 @@ pub(super) fn see_other(
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
+    use crate::http::client_tls::TrustedRoots;
+    use crate::openid_client::provider::ScopeChoice;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_that_accepts_and_never_answers_ends_with_the_deadline_for_all_who_wait() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = OpenIdClientSettings {
+            issuer: format!("https://{}", listener.local_addr().unwrap()),
+            client_id: "page".to_owned(),
+            secret: None,
+            roots: TrustedRoots(Arc::new(rustls::RootCertStore::empty())),
+            scopes: ScopeChoice::These(Vec::new()),
+            extra: Vec::new(),
+            user: None,
+        };
+        let (cache, begun) = (ProviderCache::default(), Instant::now());
+        let (one, other) = tokio::join!(cache.get(&client), cache.get(&client));
+        assert_eq!(begun.elapsed(), DISCOVERY_TIMEOUT);
+        for outcome in [one, other] {
+            assert_eq!(outcome.unwrap_err().status, StatusCode::GATEWAY_TIMEOUT);
+        }
+        assert_eq!(cache.end_session_url("https://clusters.test/"), None);
+    }
 
     #[test]
     fn a_redirect_has_each_parameter_once() {

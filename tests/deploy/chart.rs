@@ -233,7 +233,7 @@ fn schema_keys() -> Result<(), String> {
     let config = "/properties/config/properties";
     let cluster = format!("{config}/clusters/items/properties");
     let mut places: Vec<(String, BTreeSet<String>)> = Vec::new();
-    for section in ["serving", "operation", "managementCluster"] {
+    for section in ["serving", "operation", "page", "managementCluster"] {
         places.push((format!("{config}/{section}/properties"), documented(section)));
     }
     let per_cluster =

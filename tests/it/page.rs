@@ -5,6 +5,7 @@ mod attacks;
 mod configuration;
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +18,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::json;
 use testkit::issuer::{CONFIGURATION, KEYS, SigningKey, key_set, respond};
-use testkit::{FakeBackend, Gateway, Pki, ResponseFuture, full, now, text};
+use testkit::{FakeBackend, Gateway, Pki, ResponseFuture, now, text};
 use tokio::net::{TcpListener, TcpSocket};
 use url::Url;
 
@@ -205,9 +206,11 @@ async fn start(clusters: &[(&str, ClusterAnswer)]) -> PageSetup {
             name => format!("pathPrefix: /clusters/{name}"),
         };
         let file = if *name == "foreign" { "other.yaml" } else { "authentication.yaml" };
-        entries += &format!(
-            "- {{name: {name}, kubeconfig: {name}.kubeconfig, match: {{{routes}}}, authentication: {{authenticationConfig: {file}}}}}\n"
-        );
+        writeln!(
+            entries,
+            "- {{name: {name}, kubeconfig: {name}.kubeconfig, match: {{{routes}}}, authentication: {{authenticationConfig: {file}}}}}"
+        )
+        .unwrap();
     }
     let mut flags = testkit::cluster_flags(&pki, &["api.test"], &addresses, &entries);
     let file = |name: &str| pki.directory.path().join(name).display().to_string();

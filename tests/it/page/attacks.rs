@@ -189,8 +189,7 @@ async fn the_page_is_not_on_the_apis_listener_nor_the_api_on_the_pages() {
     let seen = alice.get(&setup.gateway, "/").await;
     assert!(!seen.text.contains("Your clusters"), "{}", seen.text);
     assert!(setup.backends[0].take().is_some(), "the review of the page, and no other request");
-    let mut api = Browser::default();
-    api.cookies = alice.cookies.clone();
+    let mut api = alice.clone();
     let request = Request::get("/api").header("host", "prod.api.test");
     api.send(&setup.gateway, request, "").await;
     let seen = setup.backends[0].take();
