@@ -21,7 +21,8 @@ pub struct PageFlags {
     #[arg(long, value_name = "URL")]
     #[serde(rename = "url")]
     pub page_url: Option<String>,
-    /// File containing the page's serving certificate, PEM, followed by its intermediates. Required.
+    /// File containing the page's serving certificate, PEM, followed by its intermediates. Required. --tls-min-version
+    /// and --tls-cipher-suites are also those of the page.
     #[arg(long, value_name = "FILE")]
     #[serde(rename = "tlsCertFile")]
     pub page_tls_cert_file: Option<PathBuf>,

@@ -2,7 +2,10 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use rustls::SupportedProtocolVersion;
+use rustls::crypto::CryptoProvider;
 use secrecy::SecretBox;
 
 use crate::openid_client::provider::OpenIdClientSettings;
@@ -17,6 +20,10 @@ pub struct PageSettings {
     pub(crate) origin: String,
     /// The serving certificate and its key.
     pub(crate) certificate: CertificateKeyPair,
+    /// The cipher suites and key exchange groups to offer: those of the API.
+    pub(crate) crypto: Arc<CryptoProvider>,
+    /// The TLS versions to offer: those of the API.
+    pub(crate) versions: Vec<&'static SupportedProtocolVersion>,
     /// The page's client at the provider.
     pub(crate) client: OpenIdClientSettings,
     /// The key of the cookies; `None`: a random one.

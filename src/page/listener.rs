@@ -17,7 +17,6 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::sign::SingleCertAndKey;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -76,10 +75,10 @@ pub(super) async fn serve(listener: TcpListener, page: Arc<Page>) {
 }
 
 fn tls_config(in_force: &PageInForce) -> Option<Arc<ServerConfig>> {
-    let certificate = in_force.settings.certificate.certified_key();
-    let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
-    let mut config = builder
-        .with_safe_default_protocol_versions()
+    let settings = &in_force.settings;
+    let certificate = settings.certificate.certified_key();
+    let mut config = ServerConfig::builder_with_provider(Arc::clone(&settings.crypto))
+        .with_protocol_versions(&settings.versions)
         .ok()?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(certificate)));

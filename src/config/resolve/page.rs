@@ -50,8 +50,9 @@ const OTHERS: [&str; 12] = [
 /// Each login asks for consent with it, and the page keeps no refresh token.
 const OFFLINE: &str = "offline_access";
 
-/// The names and addresses of the gateway's other listeners.
+/// The names, the addresses and the TLS options of the gateway's other listeners.
 pub(super) struct GatewayNames<'a> {
+    serving: Option<&'a ServingSettings>,
     addresses: Vec<(&'static str, SocketAddr)>,
     clusters: &'a [Arc<Cluster>],
     /// The domain of the clusters of Secrets.
@@ -60,7 +61,7 @@ pub(super) struct GatewayNames<'a> {
 
 impl<'a> GatewayNames<'a> {
     pub(super) fn of(
-        serving: Option<&ServingSettings>,
+        serving: Option<&'a ServingSettings>,
         operation: Option<&Operation>,
         clusters: &'a [Arc<Cluster>],
         management: Option<&'a ManagementSettings>,
@@ -69,9 +70,10 @@ impl<'a> GatewayNames<'a> {
             MetricsAddress::On(address) => Some(("metrics-bind-address", address)),
             MetricsAddress::Off => None,
         });
-        let serving = serving.map(|serving| ("bind-address", serving.address));
+        let api = serving.map(|serving| ("bind-address", serving.address));
         Self {
-            addresses: serving.into_iter().chain(metrics).collect(),
+            serving,
+            addresses: api.into_iter().chain(metrics).collect(),
             clusters,
             domain: management.and_then(|management| management.domain.as_deref()),
         }
@@ -139,6 +141,8 @@ impl ConfigResolver<'_> {
             address: address?,
             origin: format!("https://{}", origin?),
             certificate: certificate?,
+            crypto: Arc::clone(&gateway.serving?.provider),
+            versions: gateway.serving?.versions.clone(),
             client,
             cookie_key,
             kubeconfig: KubeconfigSettings {
