@@ -183,6 +183,7 @@ struct PageSetup {
     gateway: Gateway,
     /// The page, as another gateway.
     page: Gateway,
+    _webhook: TcpListener,
 }
 
 /// The clusters, by name; `names` are served by name, the others by path.
@@ -204,6 +205,14 @@ async fn start(clusters: &[(&str, ClusterAnswer)]) -> PageSetup {
     };
     pki.write("authentication.yaml", authentication(&provider.url));
     pki.write("other.yaml", authentication("https://other.test"));
+    // It accepts connections, and never answers.
+    let webhook = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hook = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("https://{}", webhook.local_addr().unwrap())}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}],
+    });
+    pki.write("hook.kubeconfig", hook.to_string());
     let (mut backends, mut addresses, mut entries) = (Vec::new(), Vec::new(), String::new());
     for (name, answer) in clusters {
         let backend = backend(&pki, *answer).await;
@@ -213,10 +222,14 @@ async fn start(clusters: &[(&str, ClusterAnswer)]) -> PageSetup {
             "prod" => "serverNames: [prod.api.test]".to_owned(),
             name => format!("pathPrefix: /clusters/{name}"),
         };
-        let file = if *name == "foreign" { "other.yaml" } else { "authentication.yaml" };
+        let authentication = match *name {
+            "foreign" => "authenticationConfig: other.yaml",
+            "hooked" => "authenticationTokenWebhookConfigFile: hook.kubeconfig",
+            _ => "authenticationConfig: authentication.yaml",
+        };
         writeln!(
             entries,
-            "- {{name: {name}, kubeconfig: {name}.kubeconfig, match: {{{routes}}}, authentication: {{authenticationConfig: {file}}}}}"
+            "- {{name: {name}, kubeconfig: {name}.kubeconfig, match: {{{routes}}}, authentication: {{{authentication}}}}}"
         )
         .unwrap();
     }
@@ -239,7 +252,7 @@ async fn start(clusters: &[(&str, ClusterAnswer)]) -> PageSetup {
         let line = format!("portcullis_endpoint_trusted{{cluster=\"{name}\",endpoint=\"{address}\"}} 1");
         gateway.until_counted(&line).await;
     }
-    PageSetup { pki, provider, backends, flags, gateway, page }
+    PageSetup { pki, provider, backends, flags, gateway, page, _webhook: webhook }
 }
 
 /// A gateway, and its page.
@@ -349,7 +362,11 @@ async fn a_user_sees_the_clusters_that_let_the_user_in_and_no_other() {
     assert_eq!(table(&page.text), [row("prod", "Ready"), row("staging", "Ready")], "{}", page.text);
     assert!(page.text.contains("alice@example.test") && page.text.contains("v1.36.3"));
     assert!(!page.text.contains("vault") && !page.text.contains("foreign"));
-    // The cluster of another issuer has not even been asked.
+    // The cluster of another issuer has not even seen the token.
+    for result in ["error", "failure"] {
+        let refused = setup.gateway.count(&format!("authentication_attempts{{result=\"{result}\"}}")).await;
+        assert_eq!(refused, 0, "{result}");
+    }
     let asked: Vec<_> = setup.backends.iter().map(reviews).collect();
     assert_eq!(asked, [1, 1, 1, 0]);
 
@@ -416,10 +433,11 @@ async fn a_cluster_that_cannot_be_asked_is_named_only_to_users_of_its_provider()
 
 #[tokio::test]
 async fn a_silent_cluster_delays_the_page_by_its_deadline_and_hides_no_other() {
-    let setup = start(&[("prod", only_alice), ("staging", silent)]).await;
+    let setup = start(&[("prod", only_alice), ("staging", silent), ("hooked", only_alice)]).await;
     let mut alice = Browser::default();
     alice.login(&setup).await;
-    // Several at once ask each cluster once.
+    // Several at once ask each cluster once. Whether the one with a webhook knows her is unknown: its name is none of
+    // her business.
     let mut tabs: Vec<_> = (0..4).map(|_| alice.clone()).collect();
     let pages = tabs.iter_mut().map(|tab| tab.get(&setup.page, "/"));
     for page in futures_util::future::join_all(pages).await {
