@@ -35,9 +35,10 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 /// May the user discover the API? By default every authenticated user may (system:discovery).
 const REVIEW: &[u8] = br#"{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"nonResourceAttributes":{"path":"/api","verb":"get"}}}"#;
 /// Clusters that are asked at the same time for one user.
-const MAX_AT_ONCE: usize = 16;
-/// How long all clusters of a user may take.
-const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_AT_ONCE: usize = 32;
+/// How long one cluster of a user may take, and all. Some clusters that never answer leave time for the others.
+const REVIEW_TIMEOUT: Duration = Duration::from_millis(2500);
+const ALL_REVIEWS_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the answers are used.
 const LIFETIME: Duration = Duration::from_secs(10);
 /// Sessions whose answers are kept.
@@ -95,7 +96,7 @@ impl ReachCache {
         }
         let entry = SessionEntry::default();
         // Longer than its answers, so that requests that come late share them.
-        entries.put(session, Arc::clone(&entry), 1, now + 2 * LIFETIME + REVIEW_TIMEOUT, now);
+        entries.put(session, Arc::clone(&entry), 1, now + 2 * LIFETIME + ALL_REVIEWS_TIMEOUT, now);
         entry
     }
 }
@@ -131,7 +132,7 @@ async fn ask_all(
     session: &Session,
     peer: SocketAddr,
 ) -> Vec<UserCluster> {
-    let deadline = Instant::now() + REVIEW_TIMEOUT;
+    let deadline = Instant::now() + ALL_REVIEWS_TIMEOUT;
     let client = &in_force.settings.client;
     let api = &in_force.settings.kubeconfig.api_authority;
     let asked = snapshot
@@ -142,15 +143,26 @@ async fn ask_all(
         asked.filter_map(|cluster| Some((cluster, ClusterAddress::of(&cluster.settings.routes, api)?)));
     // The routes must lead there: another cluster may have the same name more exactly.
     let asked = asked.filter(|(cluster, address)| address.leads_to(snapshot, cluster));
-    let asked: Vec<BoxFuture<'_, (String, Reach)>> = asked
-        .map(|(cluster, address)| ask_until(page, client, session, peer, cluster, address, deadline).boxed())
+    let mut asked: Vec<_> = asked.enumerate().collect();
+    // threat: page-silent-clusters
+    asked.sort_by_key(|(_, (cluster, _))| cluster.settings.origin.is_of_tenant());
+    let asking: Vec<BoxFuture<'_, (usize, &str, Reach)>> = asked
+        .into_iter()
+        .map(|(index, (cluster, address))| {
+            let asked = ask_until(page, client, session, peer, cluster, address, deadline);
+            asked.map(move |reach| (index, &*cluster.name, reach)).boxed()
+        })
         .collect();
-    let answers: Vec<_> = stream::iter(asked).buffered(MAX_AT_ONCE).collect().await;
-    let shown = answers.into_iter().filter(|(_, reach)| *reach != Reach::Hidden);
-    shown.map(|(name, reach)| UserCluster { name, is_known: reach == Reach::Allowed }).collect()
+    // Not in order: a cluster that does not answer would hold back those behind it.
+    let mut answers: Vec<_> = stream::iter(asking).buffer_unordered(MAX_AT_ONCE).collect().await;
+    answers.sort_by_key(|(index, ..)| *index);
+    let shown = answers.into_iter().filter(|(_, _, reach)| *reach != Reach::Hidden);
+    shown
+        .map(|(_, name, reach)| UserCluster { name: name.to_owned(), is_known: reach == Reach::Allowed })
+        .collect()
 }
 
-/// The name of a cluster, and whether the user may reach it, as far as it is known at the deadline.
+/// Whether the user may reach a cluster, as far as it is known at the deadline.
 async fn ask_until(
     page: &Page,
     client: &OpenIdClientSettings,
@@ -159,13 +171,13 @@ async fn ask_until(
     cluster: &Cluster,
     address: ClusterAddress,
     deadline: Instant,
-) -> (String, Reach) {
+) -> Reach {
+    let deadline = deadline.min(Instant::now() + REVIEW_TIMEOUT);
     let asked = timeout_at(deadline, ask(page, session, peer, &address)).await;
-    let reach = match asked.unwrap_or(Reach::Unknown) {
+    match asked.unwrap_or(Reach::Unknown) {
         Reach::Unknown if !accepts_tokens(&cluster.settings.authentication, client) => Reach::Hidden,
         reach => reach,
-    };
-    (cluster.name.clone(), reach)
+    }
 }
 
 /// Whether a cluster accepts ID tokens of the page's provider for the page.

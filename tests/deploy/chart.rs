@@ -121,7 +121,7 @@ fn refused(values: &[&str], expected: &str) -> Result<(), String> {
     }
 }
 
-/// The port of the page is that of its address, in the pods, the Service and the NetworkPolicy.
+/// The port of the page is that of its address, in the pods, the Service and the `NetworkPolicy`.
 fn page_port() -> Result<(), String> {
     let values = ["image.repository=r", "tls.secretName=t", "config.page.bindAddress=0.0.0.0:8444"];
     let set = values.iter().flat_map(|value| ["--set", value]);

@@ -448,6 +448,21 @@ async fn a_silent_cluster_delays_the_page_by_its_deadline_and_hides_no_other() {
 }
 
 #[tokio::test]
+async fn many_silent_clusters_leave_time_for_the_last_one() {
+    let names: Vec<String> = (0..33).map(|index| format!("silent-{index}")).collect();
+    let mut clusters: Vec<(&str, ClusterAnswer)> = Vec::new();
+    clusters.extend(names.iter().map(|name| -> (&str, ClusterAnswer) { (name, silent) }));
+    clusters.push(("prod", only_alice));
+    let setup = start(&clusters).await;
+    let mut alice = Browser::default();
+    alice.login(&setup).await;
+    let shown = table(&alice.get(&setup.page, "/").await.text);
+    assert_eq!(shown.len(), 34);
+    assert_eq!(shown.last(), Some(&row("prod", "Ready")), "in the order of the configuration");
+    assert!(shown[..33].iter().all(|(_, state)| state == "Cannot be asked now"));
+}
+
+#[tokio::test]
 async fn a_user_signs_out_here_and_is_shown_the_way_at_the_provider() {
     let setup = start(&[("prod", only_alice)]).await;
     let mut alice = Browser::default();
