@@ -21,6 +21,8 @@ pub(crate) mod kubeconfig;
 mod limit_flags;
 pub(crate) mod management_cluster;
 mod manifest_files;
+mod page_flags;
+pub(crate) mod page_settings;
 pub(crate) mod resolve;
 pub(crate) mod sections;
 pub(crate) mod settings;

@@ -23,7 +23,7 @@ pub use crate::config::cluster_files::RefusedCluster;
 pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
-    LimitFlags, MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
+    LimitFlags, MatchKeys, OperationFlags, PageFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
 pub use crate::config::inputs::ConfigInputs;
 pub use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, SecretStore};

@@ -32,7 +32,7 @@
 //! # The life of the process
 //!
 //! [`server`] starts the threads: workers, the acceptor, one that verifies tokens, one that asks authorizers, one for reload and self-check, those
-//! of the controllers, and the admin listener, which serves `/metrics` and the health checks. `state::Live` holds the
+//! of the controllers, the admin listener, which serves `/metrics` and the health checks, and the page, if there is one. `state::Live` holds the
 //! configuration in force, a snapshot that is built whole and never changed; one request is decided by one snapshot. A
 //! reload that fails leaves the old one in force.
 //!
@@ -47,12 +47,14 @@
 //! | [`cli`] | the commands: `serve`, `check`, `explain`, `clusters`, `dev`, `certs`, `token`, `cluster-info`, `login`, `logout`, `credential`, `kubeconfig` |
 //! | `dev` | the demonstration backend of `portcullis dev` |
 //! | [`server`] | start, threads, graceful shutdown, admin listener, identity self-check, the controllers of a process |
+//! | `page` | the page on which users find their clusters: a listener and a host name of its own |
 //! | [`pipeline`] | THE request path; health checks and `TokenReview` are answered here; `forward` sends to the backend |
 //! | [`state`] | the snapshot in force and its reload |
 //! | [`telemetry`] | the log |
 //! | [`config`] | flags, file and kubeconfig to settings, all errors at once |
 //! | [`listener`] | connections: quotas, TLS, HTTP/1.1 and HTTP/2, limits against floods |
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
+//! | [`openid_client`] | a client of an OpenID provider: logins and their ID tokens |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
 //! | [`admission`] | the admission webhooks of a cluster: settings, calls, labels of namespaces; `pipeline` obtains the objects |
 //! | [`audit`] | the audit of a cluster: its policy, and the backends that store events; `pipeline` makes the events |
@@ -71,6 +73,7 @@
 //! | [`input_file`] | files that the configuration names: regular, of at most 16 MiB |
 //! | [`expiring_lru`] | a map whose entries end and are bounded |
 //! | [`names`] | names as Kubernetes validates them, from `crates/apimachinery` |
+//! | [`text`] | untrusted text for people |
 //! | [`sync`] | the helper that locks a mutex |
 //! | [`clock`] | the injected wall clock |
 //!
@@ -124,6 +127,8 @@ pub mod internal;
 mod limits;
 mod listener;
 mod metrics;
+mod openid_client;
+mod page;
 mod pipeline;
 mod pki;
 mod request;
@@ -132,6 +137,7 @@ mod state;
 mod sync;
 mod tasks;
 mod telemetry;
+mod text;
 mod traces;
 mod user;
 

@@ -16,6 +16,7 @@ mod gauge_guard;
 mod impersonation;
 pub(crate) mod jwt;
 mod limits;
+mod page;
 mod registrar;
 mod requests;
 mod revocation;
@@ -40,6 +41,7 @@ pub(crate) use gauge_guard::GaugeGuard;
 use impersonation::ImpersonationMetrics;
 use jwt::JwtMetrics;
 pub(crate) use limits::LimitMetrics;
+use page::PageMetrics;
 use registrar::{MetricLabels, Registrar};
 use requests::RequestMetrics;
 pub(crate) use requests::verb_label;
@@ -78,6 +80,8 @@ pub(crate) struct Metrics {
     pub(crate) config: ConfigMetrics,
     /// The export of spans.
     pub(crate) traces: TraceMetrics,
+    /// The page.
+    pub(crate) page: PageMetrics,
     /// Caught panics; each ends one request, connection or attempt.
     pub(crate) panics: IntCounter,
 }
@@ -114,6 +118,7 @@ impl Metrics {
             controllers: ControllerMetrics::new(&registrar)?,
             config: ConfigMetrics::new(&registrar)?,
             traces: TraceMetrics::new(&registrar)?,
+            page: PageMetrics::new(&registrar)?,
             panics,
             labels: registrar.labels(),
             registry: registrar.finish(),

@@ -43,6 +43,7 @@ use crate::listener::{
     raise_file_limit,
 };
 use crate::metrics::Metrics;
+use crate::page::{self, Page, PageParts};
 use crate::pipeline::health::HealthChecks;
 use crate::pipeline::{Gateway, LogThrottle};
 use crate::state::Live;
@@ -83,6 +84,7 @@ pub enum StartError {
 pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
+    page_address: Option<SocketAddr>,
     phase: watch::Sender<ShutdownPhase>,
     force_shutdown: ForceShutdown,
     shutdown_handles: Mutex<Option<ShutdownHandles>>,
@@ -182,9 +184,10 @@ impl Server {
             AuthnDeps::new(start("tokens")?, start("reviews")?, Arc::clone(&metrics), Arc::clone(&audit));
         let snapshot = first_snapshot(settings, &mut source, &deps)?;
         let live = Live::new(snapshot, Arc::clone(&deps.reload));
-        let (listener, metrics_listener) = bind(settings)?;
+        let (listener, metrics_listener, page_listener) = bind(settings)?;
         let address = listener.address();
         let metrics_address = metrics_listener.as_ref().map(Listener::address);
+        let page_address = page_listener.as_ref().map(Listener::address);
 
         let traces = settings.operation.tracing.as_ref().map(|tracing| Tracer::new(tracing, clock.clone()));
         let (tracer, exporter) = traces.unzip();
@@ -210,15 +213,28 @@ impl Server {
         if let Some(listener) = metrics_listener {
             shared.start_admin(listener).map_err(StartError::Thread)?;
         }
+        if let Some(listener) = page_listener {
+            shared.start_page(listener).map_err(StartError::Thread)?;
+        }
         let limiter = ConnectionLimiter::new(&settings.serving.limits, &workers, Arc::clone(&shared.metrics));
         let workers = shared.start_acceptor(listener, workers, limiter).map_err(StartError::Thread)?;
-        info!(%address, metrics = ?metrics_address, "serving");
+        info!(%address, metrics = ?metrics_address, page = ?page_address, "serving");
 
         let events = ShutdownEvents::new();
         let force_shutdown = events.force_shutdown();
         let shutdown_handles = Some(ShutdownHandles { workers, controllers, events }).into();
         let audit = AuditEnd { audit, phase: audit_phase };
-        Ok(Self { address, metrics_address, phase, force_shutdown, shutdown_handles, shared, audit, traces })
+        Ok(Self {
+            address,
+            metrics_address,
+            page_address,
+            phase,
+            force_shutdown,
+            shutdown_handles,
+            shared,
+            audit,
+            traces,
+        })
     }
 
     /// The address of the API.
@@ -229,6 +245,11 @@ impl Server {
     /// The address of `/metrics`, if enabled.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
+    }
+
+    /// The address of the page, if enabled.
+    pub fn page_address(&self) -> Option<SocketAddr> {
+        self.page_address
     }
 
     /// Reloads the configuration now, whether its files have changed or not.
@@ -269,8 +290,8 @@ fn shutdown_signals() -> (watch::Sender<ShutdownPhase>, ShutdownSignals) {
     (sender, ShutdownSignals { phase, watches: Arc::default() })
 }
 
-/// Binds the addresses of the API and of the metrics.
-fn bind(settings: &Settings) -> Result<(Listener, Option<Listener>), StartError> {
+/// Binds the addresses of the API, of the metrics and of the page.
+fn bind(settings: &Settings) -> Result<(Listener, Option<Listener>, Option<Listener>), StartError> {
     let bind = |address, permit_port_sharing| {
         Listener::bind(address, permit_port_sharing).map_err(|source| StartError::Bind { address, source })
     };
@@ -279,7 +300,8 @@ fn bind(settings: &Settings) -> Result<(Listener, Option<Listener>), StartError>
         MetricsAddress::On(address) => Some(bind(address, false)?),
         MetricsAddress::Off => None,
     };
-    Ok((serving, metrics))
+    let page = settings.page.as_ref().map(|page| bind(page.address, false)).transpose()?;
+    Ok((serving, metrics, page))
 }
 
 /// Starts a thread with a runtime of its own.
@@ -302,6 +324,21 @@ impl ProcessState {
     }
 
     fn start_worker(&self, index: usize) -> io::Result<Worker> {
+        let (gateway, tend_pools) = self.gateway();
+        let terms = {
+            let live = Arc::clone(&self.live);
+            move || {
+                let snapshot = live.peek();
+                (Arc::clone(&snapshot.tls), snapshot.limits)
+            }
+        };
+        let (metrics, shutdown) = (Arc::clone(&self.metrics), self.shutdown.clone());
+        let name = format!("worker-{index}");
+        Worker::start(name, gateway, terms, tend_pools, metrics, shutdown)
+    }
+
+    /// The request path of one thread, with its own connections to the backends, and the task that tends these.
+    fn gateway(&self) -> (Arc<Gateway>, impl Future<Output = ()> + Send + use<>) {
         let pools = Arc::new(Pools::default());
         let gateway = Gateway {
             live: Arc::clone(&self.live),
@@ -312,30 +349,28 @@ impl ProcessState {
             throttle: Arc::clone(&self.throttle),
             tracer: self.tracer.clone(),
         };
-        let terms = {
-            let live = Arc::clone(&self.live);
-            move || {
-                let snapshot = live.peek();
-                (Arc::clone(&snapshot.tls), snapshot.limits)
-            }
+        let (live, mut changes) = (Arc::clone(&self.live), self.live.subscribe_endpoints());
+        changes.mark_changed();
+        let tend_pools = async move {
+            let follow_endpoints = async {
+                while changes.changed().await.is_ok() {
+                    // Before the snapshot.
+                    let version = live.endpoints_version();
+                    pools.retain_endpoints(version, live.snapshot().endpoints());
+                }
+            };
+            tokio::join!(follow_endpoints, pools.close_idle_connections());
         };
-        let tend_pools = {
-            let (live, mut changes) = (Arc::clone(&self.live), self.live.subscribe_endpoints());
-            changes.mark_changed();
-            async move {
-                let follow_endpoints = async {
-                    while changes.changed().await.is_ok() {
-                        // Before the snapshot.
-                        let version = live.endpoints_version();
-                        pools.retain_endpoints(version, live.snapshot().endpoints());
-                    }
-                };
-                tokio::join!(follow_endpoints, pools.close_idle_connections());
-            }
-        };
-        let (metrics, shutdown) = (Arc::clone(&self.metrics), self.shutdown.clone());
-        let name = format!("worker-{index}");
-        Worker::start(name, Arc::new(gateway), terms, tend_pools, metrics, shutdown)
+        (Arc::new(gateway), tend_pools)
+    }
+
+    /// Starts the thread of the page.
+    fn start_page(&self, listener: Listener) -> io::Result<()> {
+        let (gateway, tend_pools) = self.gateway();
+        let (phase, shutdown) = (self.shutdown.phase.clone(), self.shutdown.clone());
+        let parts = PageParts { gateway, shutdown, health: cluster_status::page_health };
+        let page = Page::new(parts).map_err(io::Error::other)?;
+        page::start(listener, page, tend_pools, phase)
     }
 
     /// Starts the thread that runs the reloader and the self-check.

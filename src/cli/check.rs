@@ -71,6 +71,9 @@ impl Output {
 struct CheckReport {
     serving: String,
     metrics: Option<String>,
+    /// The page of the clusters: its URL and its address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    page: Option<String>,
     request_timeout_seconds: u64,
     clusters: Vec<ClusterReport>,
     warnings: Vec<String>,
@@ -228,6 +231,7 @@ impl CheckReport {
                 MetricsAddress::On(address) => Some(format!("http://{address}/metrics")),
                 MetricsAddress::Off => None,
             },
+            page: settings.page.as_ref().map(|page| format!("{} at {}", page.origin, page.address)),
             request_timeout_seconds: settings.operation.request_timeout.as_secs(),
             clusters: settings
                 .clusters
@@ -243,6 +247,7 @@ impl CheckReport {
         let mut rows = vec![
             ("serves", vec![self.serving.clone()]),
             ("metrics", vec![self.metrics.clone().unwrap_or_else(|| "off".to_owned())]),
+            ("page", self.page.iter().cloned().collect()),
             ("timeout", vec![format!("{}s", self.request_timeout_seconds)]),
             ("warning", self.warnings.clone()),
         ];

@@ -9,13 +9,10 @@ mod cache;
 mod callback;
 mod command;
 mod credential;
-mod error;
 mod exec_credential;
-mod id_token;
 mod kubeconfig;
 mod kubeconfig_file;
 mod logout;
-mod provider;
 mod review;
 mod session;
 mod settings;
@@ -29,6 +26,8 @@ pub(super) use logout::LogoutFlags;
 
 use super::cluster::runtime;
 use super::failed;
+use super::{BAD_CONFIGURATION, print_error};
+use crate::openid_client::{error, id_token, provider};
 use error::LoginError;
 
 /// Exit code after Ctrl-C, as a shell reports it.
@@ -74,10 +73,21 @@ fn run(work: impl Future<Output = Result<ExitCode, LoginError>>) -> ExitCode {
     };
     runtime.block_on(async {
         tokio::select! {
-            outcome = work => outcome.unwrap_or_else(|error| error.exit()),
+            outcome = work => outcome.unwrap_or_else(|error| exit(&error)),
             _ = tokio::signal::ctrl_c() => ExitCode::from(INTERRUPTED),
         }
     })
+}
+
+/// Prints the error and returns the exit code.
+fn exit(error: &LoginError) -> ExitCode {
+    match error {
+        LoginError::Usage(problem) => {
+            print_error(problem);
+            ExitCode::from(BAD_CONFIGURATION)
+        }
+        error => failed(&error.to_string()),
+    }
 }
 
 /// The client secret of the environment.

@@ -4,15 +4,8 @@ use std::borrow::Cow;
 
 use crate::clock::UnixTime;
 use crate::go::rfc3339;
-
-/// Replaces each control and bidirectional-formatting character by U+FFFD.
-pub(super) fn sanitized(text: &str) -> String {
-    text.chars().map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect()
-}
-
-fn is_obeyed(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
+use crate::text::is_obeyed;
+pub(super) use crate::text::sanitized;
 
 /// The name, quoted if it could be mistaken for another one: `"alice "` for `alice`.
 pub(super) fn plain(name: &str) -> Cow<'_, str> {

@@ -60,6 +60,8 @@ pub(super) struct FileSections {
     pub(super) management_cluster: Option<Map<String, Value>>,
     #[arg(skip)]
     pub(super) operation: Map<String, Value>,
+    #[arg(skip)]
+    pub(super) page: Map<String, Value>,
 }
 
 impl GatewayFile {

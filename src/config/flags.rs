@@ -16,6 +16,7 @@ pub use super::audit_flags::AuditFlags;
 pub use super::authorization_flags::AuthorizationFlags;
 pub use super::controller_flags::{ControllerFlags, SignerProfileKeys};
 pub use super::limit_flags::LimitFlags;
+pub use super::page_flags::PageFlags;
 use super::sections::GivenFlags;
 use crate::authn::revocation::crls::CrlFailurePolicy;
 use crate::authz::impersonation::ImpersonationBy;
@@ -57,6 +58,9 @@ pub struct ServeFlags {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub operation: GivenFlags<OperationFlags>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub page: GivenFlags<PageFlags>,
     /// Ignore kube-apiserver flags that the gateway does not have, such as --etcd-servers, with a warning for each.
     /// Without this flag they are errors.
     #[arg(long, help_heading = "Operation")]
@@ -64,7 +68,7 @@ pub struct ServeFlags {
 }
 
 /// The flags that take effect only at the next start; all others are reloaded. `state::reload` warns of a change.
-pub const RESTART: [&str; 9] = [
+pub const RESTART: [&str; 10] = [
     "bind-address",
     "secure-port",
     "permit-port-sharing",
@@ -74,6 +78,7 @@ pub const RESTART: [&str; 9] = [
     "v",
     "logging-format",
     "tracing-config-file",
+    "page-bind-address",
 ];
 
 /// How clients reach the gateway.

@@ -10,10 +10,12 @@ mod clusters;
 mod controllers;
 mod limits;
 mod management_cluster;
+mod page;
 mod serving;
 mod tracing;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -34,6 +36,7 @@ pub use admission::compared::{admission_configuration_errors, webhook_manifest, 
 pub use authorization::compared::authorization_configuration_error;
 pub(super) use controllers::Tenant;
 pub(crate) use controllers::{SignerProfile, signer_profiles};
+use page::GatewayNames;
 
 /// The settings and the warnings about them.
 #[derive(Debug)]
@@ -70,13 +73,18 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<Resolved
     let operation = sections.map(|file| file.below("operation", &file.values.operation));
     let operation = resolver.section([operation, Some(flags.operation.layer())]);
     let operation = operation.and_then(|given| resolver.operation(&given));
+    let page = sections.map(|file| file.below("page", &file.values.page));
+    let page = resolver.section([page, Some(flags.page.layer())]);
+    let gateway = GatewayNames::of(serving.as_ref(), operation.as_ref(), &clusters, management.as_deref());
+    let page = page.and_then(|given| resolver.page(&given, &gateway));
     let warnings = std::mem::take(&mut resolver.warnings);
     let mut errors = resolver.into_errors();
     match (serving, operation) {
         (Some(serving), Some(operation)) if errors.is_empty() => {
             let stale = refused.iter().filter(|cluster| cluster.in_force.is_some());
             let stale = stale.map(|cluster| cluster.origin.clone()).collect();
-            let settings = Settings { serving, clusters, stale, management, operation };
+            let page = page.map(Arc::new);
+            let settings = Settings { serving, clusters, stale, management, operation, page };
             Ok(ResolvedConfig { settings, warnings: without_duplicates(warnings), refused })
         }
         _ => {

@@ -25,9 +25,11 @@ use advice::{meaning, plain, suggestion};
 const ACRONYMS: [&str; 9] = ["ca", "crl", "id", "jwks", "sni", "ttl", "uid", "uri", "url"];
 
 /// The key of a flag in the configuration file: `client-ca-file` is `clientCAFile`. The prefix `backend-` is omitted,
-/// because the file has these keys in an entry of `clusters`; so is `admission-` of our own flags, in `admission`.
+/// because the file has these keys in an entry of `clusters`; so are `admission-` of our own flags, in `admission`, and
+/// `page-`, in `page`.
 pub fn key_of(flag: &str) -> String {
-    let shorter = flag.strip_prefix("backend-").or_else(|| flag.strip_prefix("admission-"));
+    let shorter =
+        ["backend-", "admission-", "page-"].into_iter().find_map(|prefix| flag.strip_prefix(prefix));
     let omits = flag != "admission-control-config-file";
     let words = shorter.filter(|_| omits).unwrap_or(flag).split('-').enumerate();
     words.map(|(index, word)| if index == 0 { word.to_owned() } else { capitalised(word) }).collect()
@@ -308,7 +310,7 @@ mod tests {
     use super::*;
     use crate::config::flags::{
         AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys,
-        ControllerFlags, LimitFlags, MatchKeys, OperationFlags, ServingFlags, SignerProfileKeys,
+        ControllerFlags, LimitFlags, MatchKeys, OperationFlags, PageFlags, ServingFlags, SignerProfileKeys,
     };
     use crate::config::management_cluster::ManagementClusterKeys;
 
@@ -349,6 +351,7 @@ mod tests {
         keys_are_those_of_flags::<ControllerFlags>(&[]);
         keys_are_those_of_flags::<SignerProfileKeys>(&[]);
         keys_are_those_of_flags::<OperationFlags>(&[]);
+        keys_are_those_of_flags::<PageFlags>(&[]);
     }
 
     #[test]

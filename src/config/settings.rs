@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::flags::{LogFormat, MetricsAddress};
 use super::management_cluster::ManagementSettings;
+use super::page_settings::PageSettings;
 pub use crate::cluster::settings::{Cluster, ClusterOrigin, Routes};
 pub(crate) use crate::listener::settings::ServingSettings;
 use crate::traces::TracingSettings;
@@ -25,6 +26,8 @@ pub struct Settings {
     pub management: Option<Arc<ManagementSettings>>,
     /// How the gateway runs.
     pub operation: Operation,
+    /// The page of the clusters, if there is one.
+    pub page: Option<Arc<PageSettings>>,
 }
 
 /// How the gateway runs.

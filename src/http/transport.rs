@@ -53,6 +53,8 @@ pub(crate) enum Incoming {
     Upload(Http1Upload),
     /// Over HTTP/2.
     Http2(Http2Body),
+    /// The body of a request that the gateway makes itself.
+    Whole(Option<Bytes>),
 }
 
 impl Body for Incoming {
@@ -69,6 +71,7 @@ impl Body for Incoming {
             }
             Self::Upload(body) => body.poll_frame(cx).map_err(|error| TransportError::from(error).into()),
             Self::Http2(body) => body.poll_frame(cx),
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 
@@ -77,6 +80,7 @@ impl Body for Incoming {
             Self::Http1(body) => body.is_end_stream(),
             Self::Upload(upload) => upload.body().is_none_or(Body::is_end_stream),
             Self::Http2(body) => body.is_end_stream(),
+            Self::Whole(bytes) => bytes.is_none(),
         }
     }
 
@@ -85,6 +89,10 @@ impl Body for Incoming {
             Self::Http1(body) => body.size_hint(),
             Self::Upload(upload) => upload.body().map(Body::size_hint).unwrap_or_default(),
             Self::Http2(body) => body.length_left().map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Whole(bytes) => {
+                let length = bytes.as_ref().map_or(0, Bytes::len);
+                SizeHint::with_exact(u64::try_from(length).unwrap_or(u64::MAX))
+            }
         }
     }
 }

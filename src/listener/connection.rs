@@ -83,6 +83,29 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// The connection of a client of another listener, for a request that the gateway makes in its name. It has no
+    /// certificate, and counts against no limit of this listener.
+    pub(crate) fn internal(peer: SocketAddr, server_name: String, shutdown: &ShutdownSignals) -> Arc<Self> {
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        Arc::new(Self {
+            address: HeaderValue::try_from(peer.ip().to_string())
+                .unwrap_or_else(|_| HeaderValue::from_static("")),
+            info: ConnInfo {
+                peer,
+                server_name: Some(server_name),
+                peer_chain: UnverifiedChain::new(Vec::new()),
+                verdicts: VerdictMemo::default(),
+            },
+            http2: false,
+            certificate_not_after: None,
+            activity: ConnectionActivity::new(true, &ClientLimits::default()),
+            open: OpenConnection::new(&Arc::default()),
+            phase: shutdown.phase.clone(),
+            watches: Arc::clone(&shutdown.watches),
+            slot: Mutex::new(None),
+        })
+    }
+
     /// Registers a request. The connection is not idle until the guard is dropped.
     pub(crate) fn begin_request(&self) -> RequestGuard {
         self.activity.begin_request()

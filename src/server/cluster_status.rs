@@ -14,6 +14,7 @@ use crate::cluster::Cluster;
 use crate::cluster::settings::{ClusterOrigin, Routes};
 use crate::config::cluster_files::RefusedCluster;
 use crate::go::rfc3339;
+use crate::page::{self, HealthState};
 use crate::state::Live;
 
 /// The version of the document.
@@ -228,6 +229,22 @@ impl EndpointStatus {
                 .or_else(|| endpoint.check_error())
                 .or_else(|| (!answers).then(|| format!("readiness probe: {}", readiness.label()))),
         }
+    }
+}
+
+/// The health of a cluster, for users who may reach it: no address, certificate or error.
+pub(super) fn page_health(cluster: &Cluster) -> page::ClusterHealth {
+    let status = ClusterStatus::of(cluster, None);
+    page::ClusterHealth {
+        state: match status.health {
+            ClusterHealth::Ready => HealthState::Ready,
+            ClusterHealth::Degraded => HealthState::Degraded,
+            ClusterHealth::Checking => HealthState::Checking,
+            ClusterHealth::Unavailable | ClusterHealth::Refused => HealthState::Unavailable,
+        },
+        version: status.server_version,
+        ready: status.endpoints.iter().filter(|endpoint| endpoint.ready).count(),
+        endpoints: status.endpoints.len(),
     }
 }
 

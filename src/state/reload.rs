@@ -73,6 +73,7 @@ struct FixedSettings {
     workers: usize,
     logging: (u8, LogFormat),
     tracing: Option<TracingSettings>,
+    page: Option<std::net::SocketAddr>,
 }
 
 impl FixedSettings {
@@ -85,6 +86,7 @@ impl FixedSettings {
             workers: settings.operation.workers,
             logging: (settings.operation.verbosity, settings.operation.log_format),
             tracing: settings.operation.tracing.clone(),
+            page: settings.page.as_ref().map(|page| page.address),
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::router::Router;
 use crate::cluster::{Cluster, ClusterError, settings};
 use crate::config::management_cluster::ManagementSettings;
+use crate::config::page_settings::PageSettings;
 use crate::config::settings::{Settings, Shutdown};
 use crate::listener::settings::{ClientLimits, ProxyProtocol};
 use crate::listener::tls;
@@ -46,6 +47,8 @@ pub(crate) struct Snapshot {
     pub(crate) management: Option<Arc<ManagementSettings>>,
     /// How long `/livez` reports success while the first self-checks run.
     pub(crate) livez_grace_period: Duration,
+    /// The page of the clusters, if there is one.
+    pub(crate) page: Option<Arc<PageSettings>>,
     /// The backends of audit, until the snapshot is in force.
     audit: Mutex<Option<AuditGeneration>>,
 }
@@ -117,6 +120,7 @@ impl Snapshot {
             shutdown: settings.operation.shutdown,
             management: settings.management.clone(),
             livez_grace_period: settings.operation.livez_grace_period,
+            page: settings.page.clone(),
             audit: Mutex::new(Some(audit)),
         })
     }

@@ -54,6 +54,7 @@ pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
     trials.push(trial("the_base_of_kustomize_is_rendered_by_the_chart", Box::new(|_| base())));
     trials.push(trial("configuration_of_the_kustomization_is_accepted", Box::new(|_| check_ingress())));
     trials.push(trial("the_schema_has_the_keys_of_the_configuration", Box::new(|_| schema_keys())));
+    trials.push(trial("the_page_has_a_port", Box::new(|_| page_port())));
     trials.push(trial("the_shutdown_fits_the_grace_period_of_the_pod", Box::new(|_| grace_period())));
     trials
 }
@@ -118,6 +119,24 @@ fn refused(values: &[&str], expected: &str) -> Result<(), String> {
         Err(error) if error.contains(expected) => Ok(()),
         Err(error) => Err(format!("no {expected} in: {error}")),
     }
+}
+
+/// The port of the page is that of its address, in the pods, the Service and the `NetworkPolicy`.
+fn page_port() -> Result<(), String> {
+    let values = ["image.repository=r", "tls.secretName=t", "config.page.bindAddress=0.0.0.0:8444"];
+    let set = values.iter().flat_map(|value| ["--set", value]);
+    let manifest = HELM.run(["template", CHART, KUBE_VERSION].into_iter().chain(set))?;
+    for part in [
+        "{name: page, containerPort: 8444}",
+        "{name: page, port: 8444, targetPort: page, appProtocol: https}",
+        "{port: page, protocol: TCP}",
+        "bindAddress: 0.0.0.0:8444",
+    ] {
+        if !manifest.contains(part) {
+            return Err(format!("no {part} in:\n{manifest}"));
+        }
+    }
+    Ok(())
 }
 
 /// The objects of the base are those of the chart, without the labels that belong to helm.
@@ -228,12 +247,12 @@ fn schema_keys() -> Result<(), String> {
         let rows = rest.lines().take_while(|line| !line.starts_with("##"));
         let keys =
             rows.filter_map(|row| row.strip_prefix("| `")?.split_once('`')).map(|(key, _)| key.to_owned());
-        keys.filter(|key| !OWN_KEYS.contains(&key.as_str())).collect()
+        keys.filter(|key| section == "page" || !OWN_KEYS.contains(&key.as_str())).collect()
     };
     let config = "/properties/config/properties";
     let cluster = format!("{config}/clusters/items/properties");
     let mut places: Vec<(String, BTreeSet<String>)> = Vec::new();
-    for section in ["serving", "operation", "managementCluster"] {
+    for section in ["serving", "operation", "page", "managementCluster"] {
         places.push((format!("{config}/{section}/properties"), documented(section)));
     }
     let per_cluster =

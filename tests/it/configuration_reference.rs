@@ -6,8 +6,8 @@ use clap::{Arg, Args, Command};
 use portcullis::internal::key_of;
 use portcullis::internal::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
-    LimitFlags, ManagementClusterKeys, MatchKeys, OperationFlags, RESTART, ServeFlags, ServingFlags,
-    SignerProfileKeys,
+    LimitFlags, ManagementClusterKeys, MatchKeys, OperationFlags, PageFlags, RESTART, ServeFlags,
+    ServingFlags, SignerProfileKeys,
 };
 
 const INTRODUCTION: &str = "\
@@ -146,6 +146,11 @@ process.
 
 ";
 
+const PAGE: &str = "\
+The page on which users find their clusters; [Login](login.md#the-page) describes it. Without `bindAddress` there is none.
+
+";
+
 const CLUSTERS: &str = "\
 The clusters behind the gateway. The flags describe one cluster. The file lists any number of clusters, and then excludes
 these flags. With several clusters each needs a `match`. A cluster's own `authentication` has the keys of
@@ -218,6 +223,7 @@ fn reference() -> String {
     section("## `controllerManager`", CONTROLLERS, rows::<ControllerFlags>());
     section("### Signer profiles", PROFILES, rows::<SignerProfileKeys>());
     section("## `operation`", "", rows::<OperationFlags>());
+    section("## `page`", PAGE, rows::<PageFlags>());
     write!(text, "\n## `clusterDirectory`\n\n{CLUSTER_DIRECTORY}").unwrap();
     text += "\n## On the command line alone\n\n| flag | meaning |\n|---|---|\n";
     for argument in [config, ignore] {

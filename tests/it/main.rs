@@ -61,6 +61,7 @@ mod layers;
 mod links;
 mod log_lines;
 mod management_cluster;
+mod page;
 mod parsers;
 mod path_prefixes;
 mod proxy_protocol;

@@ -5,6 +5,7 @@
 //! cargo test --test real -- credential_end::             kubectl with tokens of ten seconds
 //! cargo test --test real -- misconfigured::              servers that do not accept the gateway's headers
 //! cargo test --test real -- openid::                     users of a real OpenID provider
+//! cargo test --test real -- page::                       the page of the clusters in headless Chromium
 //! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
 //! cargo test --test real -- replicas::                   several servers and gateways, some of which fail
 //! cargo test --test real -- two_clusters::               API servers of two clusters, configured as one
@@ -22,6 +23,7 @@
 mod credential_end;
 mod misconfigured;
 mod openid;
+mod page;
 mod replicas;
 mod servers;
 mod service_account_tokens;
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         (credential_end::trials(&trial_of("credential_end")), absent.clone()),
         (misconfigured::trials(&trial_of("misconfigured")), absent.clone()),
         (openid::trials(&trial_of("openid")), absent.clone().or_else(openid::absent)),
+        (page::trials(&trial_of("page")), absent.clone().or_else(page::absent)),
         (service_account_tokens::trials(&trial_of("service_account_tokens")), absent.clone()),
         (replicas::trials(&trial_of("replicas")), absent.clone()),
         (two_clusters::trials(&trial_of("two_clusters")), absent),

@@ -20,8 +20,7 @@ use testkit::real::START_TIMEOUT;
 use testkit::text;
 
 use crate::servers::{FRONT_PROXY, HeaderFlags, REVIEW, REVIEWS, RealGateway, RealServers, post};
-use provider::Provider;
-pub(crate) use provider::absent;
+pub(crate) use provider::{Provider, absent};
 
 /// The tests of this group.
 pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {

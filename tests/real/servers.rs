@@ -269,7 +269,12 @@ impl RealServers {
     }
 
     /// Writes the kubeconfig of a gateway.
-    fn kubeconfig(&self, name: &str, server: SocketAddr, credential: &Credential) -> Result<PathBuf, String> {
+    pub(crate) fn kubeconfig(
+        &self,
+        name: &str,
+        server: SocketAddr,
+        credential: &Credential,
+    ) -> Result<PathBuf, String> {
         let environment = self.environment()?;
         let file = |part: &str| environment.dir.join(format!("{name}-{part}"));
         let user = match credential {
@@ -295,8 +300,18 @@ impl RealServers {
     }
 
     fn start_gateway(&self, name: &str, more: Vec<String>) -> Result<RealGateway, String> {
-        let environment = self.environment()?;
         let [port] = free_ports()?;
+        self.start_gateway_at(name, port, more)
+    }
+
+    /// Starts a gateway at this port, with further flags.
+    pub(crate) fn start_gateway_at(
+        &self,
+        name: &str,
+        port: u16,
+        more: Vec<String>,
+    ) -> Result<RealGateway, String> {
+        let environment = self.environment()?;
         let shared = |name: &str| environment.dir.join(name).display().to_string();
         let mut flags = vec![
             "serve".to_owned(),

@@ -4,7 +4,6 @@
 //! commands log in once; the kernel frees the lock of a process that dies.
 // threat: stolen-login-cache
 
-use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -13,12 +12,13 @@ use std::time::Duration;
 
 use aws_lc_rs::digest;
 use rustix::fs::OFlags;
-use secrecy::zeroize::{Zeroize as _, Zeroizing};
+use secrecy::zeroize::Zeroizing;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use super::settings::{ClientSettings, Flow, TokenKind};
 use crate::go::hex::hex;
+pub(super) use crate::openid_client::SecretText;
 
 /// The version of the files. A file of another version is ignored and replaced.
 const VERSION: u32 = 1;
@@ -46,33 +46,6 @@ pub(super) enum CacheError {
     NoHome,
     #[error("another process has been logging in for {0:?}")]
     Locked(Duration),
-}
-
-/// A secret in a document. Never shown.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(super) struct SecretText(String);
-
-impl SecretText {
-    pub(super) fn new(text: &str) -> Self {
-        Self(text.to_owned())
-    }
-
-    pub(super) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Drop for SecretText {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
-
-impl fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretText")
-    }
 }
 
 /// The tokens of one login.

@@ -27,7 +27,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::error::{ProviderRefusal, shortened};
+use super::error::{CallbackError, ProviderRefusal, shortened};
 use super::settings::CallbackHost;
 use crate::sync::lock;
 
@@ -39,26 +39,6 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest request: codes have some hundred bytes.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
-
-/// Why the redirect is not accepted.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum CallbackError {
-    #[error(
-        "cannot listen for the browser on {host}, ports {ports}: {cause}\n  fix: give free ports by --callback-port, or \
-         use --flow device"
-    )]
-    Ports { host: IpAddr, ports: String, cause: std::io::Error },
-    #[error("the redirect from the browser names the issuer {0:?} (RFC 9207): another provider has sent it")]
-    Issuer(String),
-    #[error(
-        "the redirect from the browser does not name the issuer, which the provider announces (RFC 9207)"
-    )]
-    NoIssuer,
-    #[error("the redirect from the browser has no code")]
-    NoCode,
-    #[error("the listener for the browser has ended")]
-    Ended,
-}
 
 /// What the redirect must say.
 #[derive(Debug, Clone)]

@@ -45,7 +45,7 @@ pub(super) fn run(flags: &KubeconfigFlags) -> ExitCode {
     let clusters: Vec<&Cluster> = settings.clusters.iter().map(|cluster| &**cluster).collect();
     match rendered(flags, &clusters) {
         Ok(text) => print(&text),
-        Err(error) => error.exit(),
+        Err(error) => super::exit(&error),
     }
 }
 

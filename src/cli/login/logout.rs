@@ -86,7 +86,7 @@ async fn at_provider(
     refresh_token: Option<&str>,
     end_session: bool,
 ) -> Result<ExitCode, LoginError> {
-    let provider = LoginProvider::discover(settings).await?;
+    let provider = LoginProvider::discover(settings.client()).await?;
     if let Some(token) = refresh_token {
         if provider.has_revocation() {
             provider.revoke(token).await?;

@@ -112,7 +112,7 @@ impl Session<'_> {
         entry: Option<&CacheEntry>,
     ) -> Result<CachedTokens, LoginError> {
         if self.settings.flow == Flow::ClientCredentials {
-            let provider = LoginProvider::discover(self.settings).await?;
+            let provider = LoginProvider::discover(self.settings.client()).await?;
             let tokens = provider.client_credentials().await?;
             return self.accept(&provider, &tokens, None, None).await;
         }
@@ -120,7 +120,7 @@ impl Session<'_> {
         let Some((cached, refresh_token)) = old else {
             return self.login(None, "no login is cached, or it has expired").await;
         };
-        let provider = LoginProvider::discover(self.settings).await?;
+        let provider = LoginProvider::discover(self.settings.client()).await?;
         let refreshed = match provider.refresh(refresh_token).await {
             Ok(tokens) => self.accept(&provider, &tokens, None, Some(cached)).await,
             Err(error) => Err(error),
@@ -143,17 +143,13 @@ impl Session<'_> {
     }
 
     /// Asks the user to log in.
-    async fn login(
-        &self,
-        provider: Option<LoginProvider<'_>>,
-        reason: &str,
-    ) -> Result<CachedTokens, LoginError> {
+    async fn login(&self, provider: Option<LoginProvider>, reason: &str) -> Result<CachedTokens, LoginError> {
         if !self.interactive {
             return Err(LoginError::LoginRequired(reason.to_owned()));
         }
         let provider = match provider {
             Some(provider) => provider,
-            None => LoginProvider::discover(self.settings).await?,
+            None => LoginProvider::discover(self.settings.client()).await?,
         };
         let has_browser = self.browser.is_available(self.settings.browser_command.as_deref());
         let by_device = match self.settings.flow {
@@ -171,7 +167,7 @@ impl Session<'_> {
     }
 
     /// The authorization code flow.
-    async fn code(&self, provider: &LoginProvider<'_>) -> Result<(LoginTokens, Nonce), LoginError> {
+    async fn code(&self, provider: &LoginProvider) -> Result<(LoginTokens, Nonce), LoginError> {
         let listener =
             CallbackListener::bind(self.settings.callback_host, &self.settings.callback_ports).await?;
         let redirect = listener.redirect_url();
@@ -204,9 +200,9 @@ impl Session<'_> {
         }
     }
 
-    async fn device(&self, provider: &LoginProvider<'_>) -> Result<LoginTokens, LoginError> {
+    async fn device(&self, provider: &LoginProvider) -> Result<LoginTokens, LoginError> {
         provider
-            .device(|device| {
+            .device(self.settings.login_timeout, |device| {
                 let uri = shortened(device.verification_uri().as_str());
                 let code = shortened(device.user_code().secret());
                 print_error(&format!("to log in, open {uri} on any device, and enter the code\n  {code}"));
@@ -217,7 +213,7 @@ impl Session<'_> {
     /// Verifies a token response.
     async fn accept(
         &self,
-        provider: &LoginProvider<'_>,
+        provider: &LoginProvider,
         tokens: &LoginTokens,
         nonce: Option<&Nonce>,
         earlier: Option<&CachedTokens>,

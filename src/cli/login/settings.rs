@@ -15,6 +15,7 @@ use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::error::LoginError;
+use super::provider::{OpenIdClientSettings, ScopeChoice};
 use crate::cli::token::duration;
 use crate::http::client_tls::TrustedRoots;
 use crate::input_file;
@@ -352,6 +353,24 @@ impl ProviderFlags {
             arguments.push("--no-cache".to_owned());
         }
         Ok(arguments)
+    }
+}
+
+impl ClientSettings {
+    /// The part that the provider's requests need.
+    pub(super) fn client(&self) -> OpenIdClientSettings {
+        OpenIdClientSettings {
+            issuer: self.issuer.clone(),
+            client_id: self.client_id.clone(),
+            secret: self.secret.clone(),
+            roots: self.roots.clone(),
+            scopes: match self.scopes.as_slice() {
+                [] => ScopeChoice::Offline,
+                scopes => ScopeChoice::These(scopes.to_vec()),
+            },
+            extra: self.extra.clone(),
+            user: self.user.clone(),
+        }
     }
 }
 

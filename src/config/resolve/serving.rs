@@ -103,7 +103,7 @@ impl ConfigResolver<'_> {
         Some(network)
     }
 
-    fn certificate(
+    pub(super) fn certificate(
         &mut self,
         cert_place: &KeyLocation,
         cert_file: &Path,

@@ -65,6 +65,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $operation := default dict .Values.config.operation -}}
 {{- pick (default dict .Values.config.serving) "maxConnections" | toJson -}}
 {{- pick $operation "workers" "v" "loggingFormat" | toJson -}}
+{{- with (default dict .Values.config.page).bindAddress -}}{{- . -}}{{- end -}}
+{{- end -}}
+
+{{/* The port of the page, if there is one. */}}
+{{- define "portcullis.pagePort" -}}
+{{- with (default dict .Values.config.page).bindAddress -}}
+{{- regexFind "[0-9]+$" . -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "portcullis.containerSecurity" -}}

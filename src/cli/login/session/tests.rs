@@ -299,7 +299,7 @@ async fn a_provider_that_never_answers_is_given_up() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let issuer = format!("--issuer=https://{}", silent.local_addr().unwrap());
     let settings = flags(&[&issuer]).settings(None).unwrap();
-    let error = LoginProvider::discover(&settings).await.unwrap_err().to_string();
+    let error = LoginProvider::discover(settings.client()).await.unwrap_err().to_string();
     assert!(
         error.contains("no response from 127.0.0.1") && error.contains("whether the provider is up"),
         "{error}"
@@ -442,7 +442,7 @@ async fn a_revocation_ends_the_refresh_token() {
     let setup = Setup::new().await;
     let settings = setup.device();
     setup.ask(&settings, true).await.unwrap();
-    let provider = LoginProvider::discover(&settings).await.unwrap();
+    let provider = LoginProvider::discover(settings.client()).await.unwrap();
     provider.revoke("refresh-0").await.unwrap();
     let revoked = setup.server.take().into_iter().find(|request| request.target == "/revoke").unwrap();
     let body = String::from_utf8_lossy(&revoked.body).into_owned();

@@ -63,6 +63,13 @@ function provider() {
       response_types: ['code'],
       grant_types: ['authorization_code', 'refresh_token', 'urn:ietf:params:oauth:grant-type:device_code'],
     }, {
+      client_id: 'page',
+      token_endpoint_auth_method: 'none',
+      redirect_uris: ['https://clusters.company.test/callback'],
+      post_logout_redirect_uris: ['https://clusters.company.test/'],
+      response_types: ['code'],
+      grant_types: ['authorization_code'],
+    }, {
       client_id: 'machine',
       client_secret: 'machine-secret',
       redirect_uris: [],

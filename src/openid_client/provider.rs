@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use openidconnect::core::{
     CoreAuthDisplay, CoreAuthPrompt, CoreAuthenticationFlow, CoreDeviceAuthorizationResponse,
     CoreErrorResponseType, CoreGenderClaim, CoreJsonWebKey, CoreJweContentEncryptionAlgorithm,
@@ -17,22 +19,21 @@ use openidconnect::core::{
 };
 use openidconnect::url::Url;
 use openidconnect::{
-    AccessToken, AuthType, AuthUrl, AuthorizationCode, Client, ClientId, ClientSecret, CsrfToken,
-    DeviceAuthorizationUrl, EmptyAdditionalClaims, EndpointNotSet, EndpointSet, HttpRequest, HttpResponse,
-    IdToken, IssuerUrl, JsonWebKeySet, LoginHint, Nonce, OAuth2TokenResponse, PkceCodeChallenge,
-    PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError, RevocationErrorResponseType,
-    RevocationUrl, Scope, StandardErrorResponse, TokenResponse, TokenUrl,
+    AccessToken, AsyncHttpClient, AuthType, AuthUrl, AuthorizationCode, Client, ClientId, ClientSecret,
+    CsrfToken, DeviceAuthorizationUrl, EmptyAdditionalClaims, EndpointNotSet, EndpointSet, HttpRequest,
+    HttpResponse, IdToken, IssuerUrl, JsonWebKeySet, LoginHint, Nonce, OAuth2TokenResponse,
+    PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError,
+    RevocationErrorResponseType, RevocationUrl, Scope, StandardErrorResponse, TokenResponse, TokenUrl,
 };
 use rustls::crypto::aws_lc_rs::default_provider;
-use secrecy::ExposeSecret as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 
-use super::cache::SecretText;
 use super::error::{LoginError, ProviderRefusal, is_html};
-use super::settings::ClientSettings;
+use super::secret_text::SecretText;
 use crate::authn::jwt::key_set;
 use crate::authn::jwt::keys::VerificationKey;
-use crate::http::client_tls::ClientTls;
+use crate::http::client_tls::{ClientTls, TrustedRoots};
 use crate::http::https_client::{HttpsClient, HttpsError, HttpsRequest};
 
 const OFFLINE: &str = "offline_access";
@@ -62,7 +63,7 @@ struct ProviderDocument {
 /// A token response. The library's own reads the ID token's claims more strictly than kube-apiserver does.
 // RFC 6749, section 5.1
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct LoginTokens {
+pub(crate) struct LoginTokens {
     access_token: AccessToken,
     token_type: BearerType,
     #[serde(default)]
@@ -70,7 +71,7 @@ pub(super) struct LoginTokens {
     #[serde(default)]
     refresh_token: Option<RefreshToken>,
     #[serde(default)]
-    pub(super) id_token: Option<SecretText>,
+    pub(crate) id_token: Option<SecretText>,
 }
 
 /// `token_type`: any case of `Bearer`; another type could not be used as a bearer token.
@@ -169,25 +170,58 @@ type OpenIdClient<Auth, Device, Revocation> = Client<
     EndpointNotSet,
 >;
 
+/// A client of a provider, as it is registered there.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenIdClientSettings {
+    pub(crate) issuer: String,
+    pub(crate) client_id: String,
+    pub(crate) secret: Option<SecretString>,
+    pub(crate) roots: TrustedRoots,
+    /// Without `openid`.
+    pub(crate) scopes: ScopeChoice,
+    /// Further parameters of the authorization and token requests.
+    pub(crate) extra: Vec<(String, String)>,
+    /// The account to log in with, as a hint.
+    pub(crate) user: Option<String>,
+}
+
+/// The scopes beside `openid`.
+#[derive(Debug, Clone)]
+pub(crate) enum ScopeChoice {
+    /// `offline_access`, where the provider has it.
+    Offline,
+    /// These, which may be none.
+    These(Vec<String>),
+}
+
 /// A provider that was discovered.
 #[derive(Debug)]
-pub(super) struct LoginProvider<'a> {
-    settings: &'a ClientSettings,
+pub(crate) struct LoginProvider {
+    settings: OpenIdClientSettings,
     http: HttpsClient,
     document: ProviderDocument,
 }
 
 /// An authorization request, and the secrets that its redirect is verified by.
-pub(super) struct AuthorizationRequest {
-    pub(super) url: Url,
-    pub(super) state: CsrfToken,
-    pub(super) nonce: Nonce,
-    pub(super) verifier: PkceCodeVerifier,
+pub(crate) struct AuthorizationRequest {
+    pub(crate) url: Url,
+    pub(crate) state: CsrfToken,
+    pub(crate) nonce: Nonce,
+    pub(crate) verifier: PkceCodeVerifier,
 }
 
-impl<'a> LoginProvider<'a> {
+impl ScopeChoice {
+    fn chosen(&self) -> &[String] {
+        match self {
+            Self::Offline => &[],
+            Self::These(scopes) => scopes,
+        }
+    }
+}
+
+impl LoginProvider {
     /// Fetches the discovery document.
-    pub(super) async fn discover(settings: &'a ClientSettings) -> Result<Self, LoginError> {
+    pub(crate) async fn discover(settings: OpenIdClientSettings) -> Result<Self, LoginError> {
         const DOING: &str = "read the provider's discovery document";
         let tls = ClientTls { roots: settings.roots.clone(), client_certificate: None, server_name: None };
         let http = HttpsClient::new(&tls, &Arc::new(default_provider()))
@@ -210,42 +244,50 @@ impl<'a> LoginProvider<'a> {
     }
 
     /// Fetches the keys that sign ID tokens.
-    pub(super) async fn keys(&self) -> Result<Vec<VerificationKey>, LoginError> {
+    pub(crate) async fn keys(&self) -> Result<Vec<VerificationKey>, LoginError> {
         const DOING: &str = "read the provider's keys";
         let url = self.document.jwks_uri.as_deref().ok_or(LoginError::NoEndpoint("jwks_uri"))?;
         let body = fetch(&self.http, DOING, url).await?;
         key_set::read(&body).map_err(|problem| LoginError::answer(DOING, problem))
     }
 
-    pub(super) fn has_device_flow(&self) -> bool {
+    pub(crate) fn has_device_flow(&self) -> bool {
         self.document.device_authorization_endpoint.is_some()
     }
 
-    pub(super) fn has_revocation(&self) -> bool {
+    pub(crate) fn has_revocation(&self) -> bool {
         self.document.revocation_endpoint.is_some()
     }
 
     /// Whether redirects name the issuer, RFC 9207.
-    pub(super) fn announces_issuer(&self) -> bool {
+    pub(crate) fn announces_issuer(&self) -> bool {
         self.document.authorization_response_iss_parameter_supported
     }
 
     /// The page that ends the browser's session. Without an ID token as a hint: a token in a URL ends in histories and
     /// process lists.
     // OpenID Connect RP-Initiated Logout 1.0, section 2
-    pub(super) fn end_session_url(&self) -> Option<String> {
+    pub(crate) fn end_session_url(&self) -> Option<String> {
         let mut url = Url::parse(self.document.end_session_endpoint.as_deref()?).ok()?;
         url.query_pairs_mut().append_pair("client_id", &self.settings.client_id);
         (url.scheme() == "https").then(|| url.into())
     }
 
+    /// The page that ends the browser's session and then leads back, if the provider knows the URL.
+    // OpenID Connect RP-Initiated Logout 1.0, section 3
+    pub(crate) fn end_session_url_back_to(&self, back_to: &str) -> Option<String> {
+        let mut url = Url::parse(&self.end_session_url()?).ok()?;
+        url.query_pairs_mut().append_pair("post_logout_redirect_uri", back_to);
+        Some(url.into())
+    }
+
     /// Without `openid`, which the library adds where it belongs.
     fn scopes(&self) -> Vec<Scope> {
-        let default = self.document.scopes_supported.iter().filter(|scope| *scope == OFFLINE).take(1);
-        let scopes: Vec<&String> = if self.settings.scopes.is_empty() {
-            default.collect()
-        } else {
-            self.settings.scopes.iter().collect()
+        let scopes: Vec<&String> = match &self.settings.scopes {
+            ScopeChoice::Offline => {
+                self.document.scopes_supported.iter().filter(|scope| *scope == OFFLINE).take(1).collect()
+            }
+            ScopeChoice::These(scopes) => scopes.iter().collect(),
         };
         scopes.into_iter().cloned().map(Scope::new).collect()
     }
@@ -266,17 +308,8 @@ impl<'a> LoginProvider<'a> {
             .set_auth_type(if only_post { AuthType::RequestBody } else { AuthType::BasicAuth }))
     }
 
-    /// Sends a request of the library.
-    async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpsError> {
-        let response = self.http.send_http(request.map(Bytes::from)).await?;
-        let mut answer = HttpResponse::new(response.body.to_vec());
-        *answer.status_mut() = response.status;
-        *answer.headers_mut() = response.headers;
-        Ok(answer)
-    }
-
     /// The URL for the browser.
-    pub(super) fn authorization(&self, redirect: &str) -> Result<AuthorizationRequest, LoginError> {
+    pub(crate) fn authorization(&self, redirect: &str) -> Result<AuthorizationRequest, LoginError> {
         let url = endpoint(self.document.authorization_endpoint.as_deref(), "authorization_endpoint")?;
         let redirect = RedirectUrl::new(redirect.to_owned()).map_err(LoginError::other)?;
         let client = self.client()?.set_auth_uri(AuthUrl::from_url(url)).set_redirect_uri(redirect);
@@ -302,7 +335,7 @@ impl<'a> LoginProvider<'a> {
     }
 
     /// Exchanges the code of a redirect.
-    pub(super) async fn exchange(
+    pub(crate) async fn exchange(
         &self,
         code: &str,
         redirect: &str,
@@ -315,37 +348,38 @@ impl<'a> LoginProvider<'a> {
         for (name, value) in &self.settings.extra {
             request = request.add_extra_param(name.as_str(), value.as_str());
         }
-        let tokens = request.request_async(&|request| self.send(request)).await;
+        let tokens = request.request_async(self).await;
         tokens.map_err(|error| LoginError::of_token("exchange the code of the login for tokens", error))
     }
 
     /// Exchanges a refresh token.
-    pub(super) async fn refresh(&self, token: &SecretText) -> Result<LoginTokens, LoginError> {
+    pub(crate) async fn refresh(&self, token: &SecretText) -> Result<LoginTokens, LoginError> {
         let (client, token) = (self.client()?, RefreshToken::new(token.expose().to_owned()));
         let mut request = client.exchange_refresh_token(&token);
         for (name, value) in &self.settings.extra {
             request = request.add_extra_param(name.as_str(), value.as_str());
         }
-        let tokens = request.request_async(&|request| self.send(request)).await;
+        let tokens = request.request_async(self).await;
         tokens.map_err(|error| LoginError::of_token("refresh the token", error))
     }
 
     /// A token for the client itself.
-    pub(super) async fn client_credentials(&self) -> Result<LoginTokens, LoginError> {
+    pub(crate) async fn client_credentials(&self) -> Result<LoginTokens, LoginError> {
         let client = self.client()?.disable_openid_scope();
-        let scopes = self.settings.scopes.iter().cloned().map(Scope::new);
+        let scopes = self.settings.scopes.chosen().iter().cloned().map(Scope::new);
         let mut request = client.exchange_client_credentials().add_scopes(scopes);
         for (name, value) in &self.settings.extra {
             request = request.add_extra_param(name.as_str(), value.as_str());
         }
-        let tokens = request.request_async(&|request| self.send(request)).await;
+        let tokens = request.request_async(self).await;
         tokens.map_err(|error| LoginError::of_token("get a token for the client", error))
     }
 
     /// A code that the user enters on another device. `show` shows it; the call ends when it was entered or expires.
     // RFC 8628
-    pub(super) async fn device(
+    pub(crate) async fn device(
         &self,
+        limit: Duration,
         show: impl FnOnce(&CoreDeviceAuthorizationResponse),
     ) -> Result<LoginTokens, LoginError> {
         let url = endpoint(
@@ -360,26 +394,24 @@ impl<'a> LoginProvider<'a> {
         for (name, value) in &self.settings.extra {
             request = request.add_extra_param(name.as_str(), value.as_str());
         }
-        let device: Result<CoreDeviceAuthorizationResponse, _> =
-            request.request_async(&|request| self.send(request)).await;
+        let device: Result<CoreDeviceAuthorizationResponse, _> = request.request_async(self).await;
         let device = device.map_err(|error| LoginError::of_token("get a code for the login", error))?;
         show(&device);
         let sleep =
             |interval: Duration| tokio::time::sleep(interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL));
         let request = client.exchange_device_access_token(&device);
-        let sender = |request| self.send(request);
-        let tokens = request.request_async(&sender, sleep, Some(self.settings.login_timeout)).await;
+        let tokens = request.request_async(self, sleep, Some(limit)).await;
         tokens.map_err(|error| LoginError::of_device("wait for the login", error))
     }
 
     /// Revokes a refresh token, RFC 7009.
-    pub(super) async fn revoke(&self, token: &str) -> Result<(), LoginError> {
+    pub(crate) async fn revoke(&self, token: &str) -> Result<(), LoginError> {
         const DOING: &str = "revoke the login";
         let url = endpoint(self.document.revocation_endpoint.as_deref(), "revocation endpoint")?;
         let client = self.client()?.set_revocation_url(RevocationUrl::from_url(url));
         let token = CoreRevocableToken::RefreshToken(RefreshToken::new(token.to_owned()));
         let request = client.revoke_token(token).map_err(LoginError::other)?;
-        let revoked = request.request_async(&|request| self.send(request)).await;
+        let revoked = request.request_async(self).await;
         revoked.map_err(|error| match error {
             RequestTokenError::ServerResponse(response) => LoginError::Refused(ProviderRefusal {
                 code: match response.error() {
@@ -393,6 +425,23 @@ impl<'a> LoginProvider<'a> {
                 LoginError::answer(DOING, "the provider's answer is not as RFC 7009 demands")
             }
         })
+    }
+}
+
+/// Sends the requests of the library.
+impl<'c> AsyncHttpClient<'c> for LoginProvider {
+    type Error = HttpsError;
+    type Future = BoxFuture<'c, Result<HttpResponse, HttpsError>>;
+
+    fn call(&'c self, request: HttpRequest) -> Self::Future {
+        async move {
+            let response = self.http.send_http(request.map(Bytes::from)).await?;
+            let mut answer = HttpResponse::new(response.body.to_vec());
+            *answer.status_mut() = response.status;
+            *answer.headers_mut() = response.headers;
+            Ok(answer)
+        }
+        .boxed()
     }
 }
 

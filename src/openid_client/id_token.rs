@@ -13,27 +13,27 @@ const MAX_CLOCK_DIFFERENCE: u64 = 300;
 
 /// What the token must say.
 #[derive(Debug)]
-pub(super) struct ExpectedIdToken<'a> {
-    pub(super) issuer: &'a str,
-    pub(super) client_id: &'a str,
+pub(crate) struct ExpectedIdToken<'a> {
+    pub(crate) issuer: &'a str,
+    pub(crate) client_id: &'a str,
     /// The nonce of the authorization request.
-    pub(super) nonce: Option<&'a str>,
+    pub(crate) nonce: Option<&'a str>,
     /// The user of the earlier token, if it was refreshed.
-    pub(super) subject: Option<&'a str>,
-    pub(super) now: UnixTime,
+    pub(crate) subject: Option<&'a str>,
+    pub(crate) now: UnixTime,
 }
 
 /// The claims of a verified token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct IdTokenClaims {
-    pub(super) subject: String,
-    pub(super) issued_at: u64,
-    pub(super) expires_at: u64,
+pub(crate) struct IdTokenClaims {
+    pub(crate) subject: String,
+    pub(crate) issued_at: u64,
+    pub(crate) expires_at: u64,
 }
 
 /// Why an ID token is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum IdTokenError {
+pub(crate) enum IdTokenError {
     #[error("the provider has returned none; allow the client the scope openid, or use --token access")]
     Missing,
     #[error("it is not a JSON Web Token: {0}")]
@@ -55,7 +55,7 @@ pub(super) enum IdTokenError {
 }
 
 /// Verifies signature and claims.
-pub(super) fn verify(
+pub(crate) fn verify(
     token: &str,
     keys: &[VerificationKey],
     expected: &ExpectedIdToken<'_>,
@@ -110,7 +110,7 @@ fn check_audience(claims: &Map<String, Value>, client_id: &str) -> Result<(), Id
     }
 }
 
-/// A NumericDate, in whole seconds.
+/// A `NumericDate`, in whole seconds.
 fn seconds(value: Option<&Value>) -> Option<u64> {
     let value = value?;
     value.as_u64().or_else(|| UnixTime::try_from_secs_f64(value.as_f64()?).ok().map(|time| time.as_secs()))
@@ -133,7 +133,7 @@ fn clock_advice(difference: i64) -> String {
 
 impl IdTokenClaims {
     /// A warning if a clock is wrong.
-    pub(super) fn clock_warning(&self, now: UnixTime) -> Option<String> {
+    pub(crate) fn clock_warning(&self, now: UnixTime) -> Option<String> {
         let difference = difference(now, self.issued_at);
         (difference.unsigned_abs() > MAX_CLOCK_DIFFERENCE).then(|| {
             format!("warning: the new ID token seems old or of the future; {}", clock_advice(difference))
@@ -141,7 +141,7 @@ impl IdTokenClaims {
     }
 
     /// When the token expires by this machine's clock, which may be behind the provider's.
-    pub(super) fn expires_by(&self, now: UnixTime) -> u64 {
+    pub(crate) fn expires_by(&self, now: UnixTime) -> u64 {
         let lifetime = self.expires_at.saturating_sub(self.issued_at);
         self.expires_at.min(now.as_secs().saturating_add(lifetime))
     }

@@ -2,24 +2,22 @@
 //!
 //! The texts of a provider are shown, without control characters and shortened; tokens and secrets never are.
 
-use std::process::ExitCode;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use openidconnect::core::CoreErrorResponseType;
 use openidconnect::{DeviceCodeErrorResponse, RequestTokenError, StandardErrorResponse};
 
-use super::callback::CallbackError;
 use super::id_token::IdTokenError;
-use crate::cli::terminal::sanitized;
-use crate::cli::{BAD_CONFIGURATION, failed, print_error};
 use crate::http::https_client::HttpsError;
+use crate::text::sanitized;
 
 /// The longest text of a provider in an error.
 const MAX_PROVIDER_TEXT: usize = 300;
 
 /// Why there is no credential.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum LoginError {
+pub(crate) enum LoginError {
     /// The flags, the environment or a file that they name is invalid.
     #[error("{0}")]
     Usage(String),
@@ -69,45 +67,54 @@ pub(super) enum LoginError {
     Other(String),
 }
 
+/// Why the redirect is not accepted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallbackError {
+    #[error(
+        "cannot listen for the browser on {host}, ports {ports}: {cause}\n  fix: give free ports by --callback-port, or \
+         use --flow device"
+    )]
+    Ports { host: IpAddr, ports: String, cause: std::io::Error },
+    #[error("the redirect from the browser names the issuer {0:?} (RFC 9207): another provider has sent it")]
+    Issuer(String),
+    #[error(
+        "the redirect from the browser does not name the issuer, which the provider announces (RFC 9207)"
+    )]
+    NoIssuer,
+    #[error("the redirect from the browser has no code")]
+    NoCode,
+    #[error("the listener for the browser has ended")]
+    Ended,
+}
+
 /// An error response of the provider: RFC 6749, sections 4.1.2.1 and 5.2, and RFC 8628, section 3.5.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ProviderRefusal {
-    pub(super) code: String,
-    pub(super) description: Option<String>,
+pub(crate) struct ProviderRefusal {
+    pub(crate) code: String,
+    pub(crate) description: Option<String>,
 }
 
 impl LoginError {
-    pub(super) fn usage(problem: &str) -> Self {
+    pub(crate) fn usage(problem: &str) -> Self {
         Self::Usage(problem.to_owned())
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
-    pub(super) fn answer(doing: &'static str, problem: impl ToString) -> Self {
+    pub(crate) fn answer(doing: &'static str, problem: impl ToString) -> Self {
         Self::Answer { doing, problem: problem.to_string() }
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
-    pub(super) fn other(error: impl ToString) -> Self {
+    pub(crate) fn other(error: impl ToString) -> Self {
         Self::Other(error.to_string())
     }
 
     /// Whether the provider says that a refresh token, code or client grant is no longer valid.
-    pub(super) fn is_invalid_grant(&self) -> bool {
+    pub(crate) fn is_invalid_grant(&self) -> bool {
         matches!(self, Self::Refused(refusal) if refusal.code == "invalid_grant")
     }
 
-    /// Prints the error and returns the exit code.
-    pub(super) fn exit(&self) -> ExitCode {
-        match self {
-            Self::Usage(problem) => {
-                print_error(problem);
-                ExitCode::from(BAD_CONFIGURATION)
-            }
-            error => failed(&error.to_string()),
-        }
-    }
-
-    pub(super) fn of_token(
+    pub(crate) fn of_token(
         doing: &'static str,
         error: RequestTokenError<HttpsError, StandardErrorResponse<CoreErrorResponseType>>,
     ) -> Self {
@@ -118,7 +125,7 @@ impl LoginError {
         Self::of_request(doing, error, refusal)
     }
 
-    pub(super) fn of_device(
+    pub(crate) fn of_device(
         doing: &'static str,
         error: RequestTokenError<HttpsError, DeviceCodeErrorResponse>,
     ) -> Self {
@@ -152,13 +159,13 @@ fn unreadable(error: &serde_path_to_error::Error<serde_json::Error>, body: &[u8]
 }
 
 /// Whether a body is a web page.
-pub(super) fn is_html(body: &[u8]) -> bool {
+pub(crate) fn is_html(body: &[u8]) -> bool {
     let start = body.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or_default();
     body.get(start) == Some(&b'<')
 }
 
 /// A text of the provider, for people.
-pub(super) fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     let text = sanitized(text);
     match text.char_indices().nth(MAX_PROVIDER_TEXT) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),

@@ -1,0 +1,390 @@
+//! Which clusters a user may reach. Each is asked through the gateway's own request path, with the user's token and from
+//! the user's address: what the page shows is what kubectl would get.
+//!
+//! A cluster is shown only if it says that the user may. One that cannot be asked is shown only if it accepts tokens of the
+//! page's provider; otherwise its name is not the user's business.
+// threat: page-cluster-names
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use serde::Deserialize;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Instant, timeout_at};
+
+use super::session::Session;
+use super::{Page, PageInForce};
+use crate::authn::settings::Authentication;
+use crate::cluster::Cluster;
+use crate::cluster::settings::{ClusterOrigin, Routes};
+use crate::expiring_lru::ExpiringLru;
+use crate::http::transport::Incoming;
+use crate::listener::{Connection, RequestHandler as _};
+use crate::openid_client::provider::OpenIdClientSettings;
+use crate::state::Snapshot;
+use crate::sync::lock;
+
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+/// May the user discover the API? By default every authenticated user may (system:discovery).
+const REVIEW: &[u8] = br#"{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"nonResourceAttributes":{"path":"/api","verb":"get"}}}"#;
+/// Clusters that are asked at the same time for one user.
+const MAX_AT_ONCE: usize = 32;
+/// How long one cluster of a user may take, and all. Some clusters that never answer leave time for the others.
+const REVIEW_TIMEOUT: Duration = Duration::from_millis(2500);
+const ALL_REVIEWS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the answers are used.
+const LIFETIME: Duration = Duration::from_secs(10);
+/// Sessions whose answers are kept.
+const MAX_SESSIONS: usize = 1024;
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("portcullis-page/", env!("CARGO_PKG_VERSION")));
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Whether a user may reach a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// The cluster says so.
+    Allowed,
+    /// It cannot be asked now.
+    Unknown,
+    /// It refuses, or is not for users of the page's provider.
+    Hidden,
+}
+
+/// A cluster that a user is shown, in the order of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UserCluster {
+    pub(super) name: String,
+    /// Whether it has answered.
+    pub(super) is_known: bool,
+}
+
+/// The answers for one session; the lock lets one request of a session ask, and others wait for it.
+type SessionEntry = Arc<AsyncMutex<Option<Answers>>>;
+
+/// Answers, until they are old or of an earlier configuration.
+#[derive(Debug)]
+struct Answers {
+    at: Instant,
+    generation: u64,
+    clusters: Arc<[UserCluster]>,
+}
+
+/// The answers of the last seconds.
+#[derive(Debug)]
+pub(super) struct ReachCache(Mutex<ExpiringLru<[u8; 32], SessionEntry>>);
+
+impl Default for ReachCache {
+    fn default() -> Self {
+        Self(Mutex::new(ExpiringLru::new(MAX_SESSIONS)))
+    }
+}
+
+impl ReachCache {
+    fn entry(&self, session: [u8; 32]) -> SessionEntry {
+        let now = Instant::now();
+        let mut entries = lock(&self.0);
+        if let Some(entry) = entries.get(&session, now) {
+            return Arc::clone(entry);
+        }
+        let entry = SessionEntry::default();
+        // Longer than its answers, so that requests that come late share them.
+        entries.put(session, Arc::clone(&entry), 1, now + 2 * LIFETIME + ALL_REVIEWS_TIMEOUT, now);
+        entry
+    }
+}
+
+/// The clusters of a user.
+pub(super) async fn of_user(
+    page: &Page,
+    in_force: &PageInForce,
+    session: &Session,
+    peer: SocketAddr,
+) -> Arc<[UserCluster]> {
+    let entry = page.reach.entry(session.id());
+    let mut answers = entry.lock().await;
+    let snapshot = page.live().snapshot();
+    let is_new =
+        |answers: &&Answers| answers.at.elapsed() < LIFETIME && answers.generation == snapshot.generation;
+    if let Some(answers) = answers.as_ref().filter(is_new) {
+        return Arc::clone(&answers.clusters);
+    }
+    let clusters: Arc<[UserCluster]> = ask_all(page, in_force, &snapshot, session, peer).await.into();
+    *answers = Some(Answers {
+        at: Instant::now(),
+        generation: snapshot.generation,
+        clusters: Arc::clone(&clusters),
+    });
+    clusters
+}
+
+async fn ask_all(
+    page: &Page,
+    in_force: &PageInForce,
+    snapshot: &Snapshot,
+    session: &Session,
+    peer: SocketAddr,
+) -> Vec<UserCluster> {
+    let deadline = Instant::now() + ALL_REVIEWS_TIMEOUT;
+    let client = &in_force.settings.client;
+    let api = &in_force.settings.kubeconfig.api_authority;
+    let asked = snapshot
+        .clusters()
+        .iter()
+        .filter(|cluster| may_see_tokens(&cluster.settings.origin, &cluster.settings.authentication, client));
+    let asked =
+        asked.filter_map(|cluster| Some((cluster, ClusterAddress::of(&cluster.settings.routes, api)?)));
+    // The routes must lead there: another cluster may have the same name more exactly.
+    let asked = asked.filter(|(cluster, address)| address.leads_to(snapshot, cluster));
+    let mut asked: Vec<_> = asked.enumerate().collect();
+    // threat: page-silent-clusters
+    asked.sort_by_key(|(_, (cluster, _))| cluster.settings.origin.is_of_tenant());
+    let asking: Vec<BoxFuture<'_, (usize, &str, Reach)>> = asked
+        .into_iter()
+        .map(|(index, (cluster, address))| {
+            let asked = ask_until(page, client, session, peer, cluster, address, deadline);
+            asked.map(move |reach| (index, &*cluster.name, reach)).boxed()
+        })
+        .collect();
+    // Not in order: a cluster that does not answer would hold back those behind it.
+    let mut answers: Vec<_> = stream::iter(asking).buffer_unordered(MAX_AT_ONCE).collect().await;
+    answers.sort_by_key(|(index, ..)| *index);
+    let shown = answers.into_iter().filter(|(_, _, reach)| *reach != Reach::Hidden);
+    shown
+        .map(|(_, name, reach)| UserCluster { name: name.to_owned(), is_known: reach == Reach::Allowed })
+        .collect()
+}
+
+/// Whether the user may reach a cluster, as far as it is known at the deadline.
+async fn ask_until(
+    page: &Page,
+    client: &OpenIdClientSettings,
+    session: &Session,
+    peer: SocketAddr,
+    cluster: &Cluster,
+    address: ClusterAddress,
+    deadline: Instant,
+) -> Reach {
+    let deadline = deadline.min(Instant::now() + REVIEW_TIMEOUT);
+    let asked = timeout_at(deadline, ask(page, session, peer, &address)).await;
+    match asked.unwrap_or(Reach::Unknown) {
+        Reach::Unknown if !accepts_tokens(&cluster.settings.authentication, client) => Reach::Hidden,
+        reach => reach,
+    }
+}
+
+/// Whether a cluster accepts ID tokens of the page's provider for the page.
+fn accepts_tokens(authentication: &Authentication, client: &OpenIdClientSettings) -> bool {
+    authentication
+        .jwt
+        .iter()
+        .any(|known| known.issuer.url == client.issuer && known.issuer.audiences.contains(&client.client_id))
+}
+
+/// Whether a cluster may be asked with the token of a user who has not chosen it. The webhook of a tenant's cluster would
+/// receive the token, and the tenant could use it at other clusters.
+// threat: page-token-to-tenant
+fn may_see_tokens(
+    origin: &ClusterOrigin,
+    authentication: &Authentication,
+    client: &OpenIdClientSettings,
+) -> bool {
+    match &authentication.webhook {
+        Some(_) => !origin.is_of_tenant(),
+        None => accepts_tokens(authentication, client),
+    }
+}
+
+/// The answer of a cluster to a `SelfSubjectAccessReview`.
+#[derive(Deserialize)]
+struct Review {
+    status: Option<ReviewStatus>,
+}
+
+#[derive(Deserialize)]
+struct ReviewStatus {
+    #[serde(default)]
+    allowed: bool,
+}
+
+async fn ask(page: &Page, session: &Session, peer: SocketAddr, address: &ClusterAddress) -> Reach {
+    let Some(request) = address.review(session) else { return Reach::Hidden };
+    let connection = Connection::internal(peer, address.host().to_owned(), &page.parts.shutdown);
+    let response = page.parts.gateway.handle(connection, request).await;
+    let (status, body) = (response.status(), response.into_body());
+    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        return Reach::Unknown;
+    }
+    if status != StatusCode::CREATED {
+        return Reach::Hidden;
+    }
+    let Ok(body) = Limited::new(body, MAX_ANSWER_BYTES).collect().await else { return Reach::Unknown };
+    match serde_json::from_slice::<Review>(&body.to_bytes()) {
+        Ok(Review { status: Some(ReviewStatus { allowed: true }) }) => Reach::Allowed,
+        Ok(_) => Reach::Hidden,
+        Err(_) => Reach::Unknown,
+    }
+}
+
+/// Where users reach a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClusterAddress {
+    /// The host, and the port unless it is 443.
+    authority: String,
+    /// The path, without a slash at its end.
+    prefix: String,
+}
+
+impl ClusterAddress {
+    /// The address by the routes of a cluster, at the gateway `api`. `None`: it has only wildcard names.
+    pub(super) fn of(routes: &Routes, api: &str) -> Option<Self> {
+        let port = api.rsplit_once(':').map(|(_, port)| format!(":{port}")).unwrap_or_default();
+        let at = |authority: String, prefix: &str| Some(Self { authority, prefix: prefix.to_owned() });
+        match routes {
+            Routes::Everything => at(api.to_owned(), ""),
+            Routes::Matching { server_names, path_prefix } => {
+                match (server_names.iter().find(|name| !name.starts_with('*')), path_prefix) {
+                    (Some(name), _) => at(format!("{name}{port}"), ""),
+                    (None, Some(prefix)) => at(api.to_owned(), prefix),
+                    (None, None) => None,
+                }
+            }
+        }
+    }
+
+    /// The URL for a kubeconfig.
+    pub(super) fn url(&self) -> String {
+        format!("https://{}{}", self.authority, self.prefix)
+    }
+
+    fn host(&self) -> &str {
+        self.authority.rsplit_once(':').map_or(&self.authority, |(host, _)| host)
+    }
+
+    fn leads_to(&self, snapshot: &Snapshot, cluster: &Arc<Cluster>) -> bool {
+        let path = format!("{}{REVIEWS}", self.prefix);
+        let found = snapshot.router.route(Some(self.host()), Some(&self.authority), &path);
+        found.is_ok_and(|found| Arc::ptr_eq(found.cluster, cluster))
+    }
+
+    fn review(&self, session: &Session) -> Option<Request<Incoming>> {
+        let mut token = HeaderValue::try_from(format!("Bearer {}", session.token.expose())).ok()?;
+        token.set_sensitive(true);
+        let request = Request::post(format!("{}{REVIEWS}", self.prefix))
+            .header(HOST, &self.authority)
+            .header(AUTHORIZATION, token)
+            .header(ACCEPT, JSON)
+            .header(CONTENT_TYPE, JSON)
+            .header(CONTENT_LENGTH, REVIEW.len())
+            .header(USER_AGENT, AGENT);
+        request.body(Incoming::Whole(Some(Bytes::from_static(REVIEW)))).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authn::jwt::keys::JwsAlgorithm;
+    use crate::authn::oidc::settings::{AttributeMapping, IssuerSettings, JwtAuthenticator};
+    use crate::authn::webhook::settings::{TokenReviewVersion, WebhookSettings};
+    use crate::http::client_tls::{ClientTls, TrustedRoots};
+    use crate::openid_client::provider::ScopeChoice;
+
+    #[test]
+    fn a_cluster_is_reached_by_its_name_or_path() {
+        let matching = |names: &[&str], prefix: Option<&str>| Routes::Matching {
+            server_names: names.iter().map(|name| (*name).to_owned()).collect(),
+            path_prefix: prefix.map(str::to_owned),
+        };
+        let cases = [
+            (Routes::Everything, Some("https://g.test:6443")),
+            (matching(&["prod.test"], None), Some("https://prod.test:6443")),
+            (matching(&["*.test", "prod.test"], Some("/prod")), Some("https://prod.test:6443")),
+            (matching(&[], Some("/clusters/prod")), Some("https://g.test:6443/clusters/prod")),
+            (matching(&["*.test"], Some("/prod")), Some("https://g.test:6443/prod")),
+            (matching(&["*.test"], None), None),
+        ];
+        for (routes, expected) in cases {
+            let address = ClusterAddress::of(&routes, "g.test:6443");
+            assert_eq!(address.as_ref().map(ClusterAddress::url).as_deref(), expected, "{routes:?}");
+            if let Some(address) = address {
+                assert!(!address.host().contains(':'), "{address:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_webhook_of_a_tenant_gets_the_tokens_of_users_who_have_not_chosen_it() {
+        let roots = || TrustedRoots(Arc::new(rustls::RootCertStore::empty()));
+        let client = OpenIdClientSettings {
+            issuer: "https://issuer.test".to_owned(),
+            client_id: "page".to_owned(),
+            secret: None,
+            roots: roots(),
+            scopes: ScopeChoice::Offline,
+            extra: Vec::new(),
+            user: None,
+        };
+        let jwt = |url: &str, audience: &str| JwtAuthenticator {
+            issuer: IssuerSettings {
+                url: url.to_owned(),
+                discovery_url: None,
+                certificate_authority: None,
+                audiences: vec!["kubernetes".to_owned(), audience.to_owned()],
+            },
+            algorithms: JwsAlgorithm::ALL.to_vec(),
+            claim_rules: Vec::new(),
+            username: AttributeMapping::Claim { name: "sub".to_owned(), prefix: String::new() },
+            groups: None,
+            uid: None,
+            extra: Vec::new(),
+            user_rules: Vec::new(),
+        };
+        let webhook = || WebhookSettings {
+            url: "https://webhook.test".to_owned(),
+            tls: ClientTls { roots: roots(), client_certificate: None, server_name: None },
+            bearer_token: None,
+            version: TokenReviewVersion::V1,
+            cache_ttl: Duration::ZERO,
+        };
+        let tenant = ClusterOrigin::Secret { namespace: "n".to_owned(), name: "s".to_owned() };
+        let good = || jwt("https://issuer.test", "page");
+        let cases: [(Vec<JwtAuthenticator>, bool, bool, bool); 6] = [
+            // Issuers, whether there is a webhook; whether an operator's and a tenant's cluster is asked.
+            (vec![good()], false, true, true),
+            (vec![jwt("https://other.test", "page"), good()], false, true, true),
+            (vec![jwt("https://other.test", "page")], false, false, false),
+            (vec![jwt("https://issuer.test", "other")], false, false, false),
+            (vec![good()], true, true, false),
+            (Vec::new(), true, true, false),
+        ];
+        for (index, (issuers, has_webhook, of_operator, of_tenant)) in cases.into_iter().enumerate() {
+            let authentication = Authentication {
+                jwt: issuers.into_iter().map(Arc::new).collect(),
+                webhook: has_webhook.then(|| Arc::new(webhook())),
+                ..Authentication::default()
+            };
+            let is_asked = |origin| may_see_tokens(origin, &authentication, &client);
+            assert_eq!(is_asked(&ClusterOrigin::Configuration), of_operator, "{index}");
+            assert_eq!(is_asked(&tenant), of_tenant, "{index}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_that_are_kept_are_bounded() {
+        let cache = ReachCache::default();
+        for index in 0..=MAX_SESSIONS {
+            let mut session = [0; 32];
+            session[..8].copy_from_slice(&u64::try_from(index).unwrap().to_be_bytes());
+            cache.entry(session);
+        }
+        assert_eq!(lock(&cache.0).len(), MAX_SESSIONS);
+    }
+}

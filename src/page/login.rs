@@ -1,0 +1,270 @@
+//! The authorization code flow with PKCE: RFC 6749, section 4.1, RFC 7636 and OpenID Connect Core 1.0, section 3.1.
+//!
+//! What a login must remember (state, nonce and PKCE verifier) is sealed in a cookie of the browser that began it. The
+//! code of a redirect is exchanged only if the redirect has the state of that cookie.
+// threat: page-forged-callback
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use bytes::Bytes;
+use http::header::{LOCATION, SET_COOKIE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body_util::Full;
+use openidconnect::PkceCodeVerifier;
+use openidconnect::url::form_urlencoded;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::problem::Problem;
+use super::sealing::Purpose;
+use super::session::Session;
+use super::{Page, PageInForce, cookies};
+use crate::openid_client::SecretText;
+use crate::openid_client::error::{LoginError, ProviderRefusal};
+use crate::openid_client::id_token::{self, ExpectedIdToken, IdTokenError};
+use crate::openid_client::provider::{LoginProvider, OpenIdClientSettings};
+
+pub(super) const CALLBACK: &str = "/callback";
+/// How long a user may take at the provider.
+const LOGIN_TIMEOUT: Duration = Duration::from_mins(10);
+/// How long the provider may take for its discovery document, and for the code and the keys together.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a discovery document is used.
+const DISCOVERY_LIFETIME: Duration = Duration::from_mins(5);
+/// The longest query of a redirect: codes have some hundred bytes.
+const MAX_QUERY: usize = 8 << 10;
+
+/// What a login that has begun remembers.
+#[derive(Debug, Serialize, Deserialize)]
+struct BegunLogin {
+    state: SecretText,
+    nonce: SecretText,
+    verifier: SecretText,
+}
+
+/// The provider as it was discovered last.
+#[derive(Debug, Default)]
+pub(super) struct ProviderCache(Mutex<Option<(Instant, Arc<LoginProvider>)>>);
+
+impl ProviderCache {
+    /// The provider. One request fetches its document, others wait for it.
+    // threat: page-silent-provider
+    async fn get(&self, client: &OpenIdClientSettings) -> Result<Arc<LoginProvider>, Problem> {
+        let discovered = async {
+            let mut known = self.0.lock().await;
+            if let Some((at, provider)) = &*known
+                && at.elapsed() < DISCOVERY_LIFETIME
+            {
+                return Ok(Arc::clone(provider));
+            }
+            let provider = Arc::new(LoginProvider::discover(client.clone()).await?);
+            *known = Some((Instant::now(), Arc::clone(&provider)));
+            Ok(provider)
+        };
+        let discovered = timeout(DISCOVERY_TIMEOUT, discovered).await;
+        discovered
+            .map_err(|_| Problem::silent_provider())?
+            .map_err(|error: LoginError| Problem::of_login(&error))
+    }
+
+    /// The page of the provider that ends its own session, if the provider is known.
+    pub(super) fn end_session_url(&self, back_to: &str) -> Option<String> {
+        let known = self.0.try_lock().ok()?;
+        known.as_ref()?.1.end_session_url_back_to(back_to)
+    }
+}
+
+/// The redirect from the provider.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Callback {
+    state: Option<String>,
+    code: Option<String>,
+    error: Option<String>,
+    description: Option<String>,
+    issuer: Option<String>,
+}
+
+impl Callback {
+    /// Reads a query. `None`: it is too long, or has a parameter twice.
+    // RFC 6749, section 3.1: parameters must not be included more than once
+    fn read(query: &str) -> Option<Self> {
+        if query.len() > MAX_QUERY {
+            return None;
+        }
+        let mut callback = Self::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            let field = match &*name {
+                "state" => &mut callback.state,
+                "code" => &mut callback.code,
+                "error" => &mut callback.error,
+                "error_description" => &mut callback.description,
+                "iss" => &mut callback.issuer,
+                _ => continue,
+            };
+            if field.replace(value.into_owned()).is_some() {
+                return None;
+            }
+        }
+        Some(callback)
+    }
+}
+
+/// Sends the browser to the provider.
+pub(super) async fn begin(
+    page: &Page,
+    in_force: &PageInForce,
+    client: IpAddr,
+) -> Result<Response<Full<Bytes>>, Problem> {
+    let turn = page.rate.turn(client).await?;
+    let provider = in_force.provider.get(&in_force.settings.client).await?;
+    drop(turn);
+    let request = provider.authorization(&redirect(in_force)).map_err(|error| Problem::of_login(&error))?;
+    let begun = BegunLogin {
+        state: SecretText::new(request.state.secret()),
+        nonce: SecretText::new(request.nonce.secret()),
+        verifier: SecretText::new(request.verifier.secret()),
+    };
+    let until = page.clock().now() + LOGIN_TIMEOUT;
+    let sealed = in_force.key.seal(Purpose::Login, &in_force.settings.origin, &begun, until)?;
+    let cookie = cookies::set(cookies::LOGIN, &sealed, LOGIN_TIMEOUT.as_secs());
+    Ok(see_other(request.url.as_str(), cookie))
+}
+
+/// Completes the login of a redirect.
+pub(super) async fn complete(
+    page: &Page,
+    in_force: &PageInForce,
+    client: IpAddr,
+    query: &str,
+    headers: &HeaderMap,
+) -> Result<Response<Full<Bytes>>, Problem> {
+    let now = page.clock().now();
+    let callback = Callback::read(query).ok_or_else(Problem::unknown_login)?;
+    let sealed = cookies::get(headers, cookies::LOGIN).ok_or_else(Problem::unknown_login)?;
+    let begun: Option<BegunLogin> = in_force.key.open(Purpose::Login, &in_force.settings.origin, sealed, now);
+    let begun = begun.ok_or_else(Problem::unknown_login)?;
+    let state = callback.state.as_deref().unwrap_or_default();
+    // A wrong redirect changes nothing: the right one may still come.
+    verify_slices_are_equal(state.as_bytes(), begun.state.expose().as_bytes())
+        .map_err(|_| Problem::unknown_login())?;
+    let exchanged = exchange(page, in_force, client, callback, begun).await;
+    let completed = match exchanged {
+        Ok(session) => match session.cookies(in_force, now)? {
+            Some(cookies) => Ok(see_other("/", cookies)),
+            None => Err(Problem::too_large(session.token.expose().len())),
+        },
+        Err(problem) => Err(problem),
+    };
+    // The state counts once, whatever came of it.
+    let mut response = completed.unwrap_or_else(|problem| super::html::problem(&problem));
+    response.headers_mut().extend(cookies::delete(cookies::LOGIN).map(|cookie| (SET_COOKIE, cookie)));
+    Ok(response)
+}
+
+/// Exchanges the code for an ID token, and verifies it.
+async fn exchange(
+    page: &Page,
+    in_force: &PageInForce,
+    client: IpAddr,
+    callback: Callback,
+    begun: BegunLogin,
+) -> Result<Session, Problem> {
+    let _turn = page.rate.turn(client).await?;
+    let settings = &in_force.settings.client;
+    let provider = in_force.provider.get(settings).await?;
+    // RFC 9207, section 2.4
+    match callback.issuer.as_deref() {
+        Some(issuer) if issuer != settings.issuer => return Err(Problem::other_issuer()),
+        None if provider.announces_issuer() => return Err(Problem::other_issuer()),
+        _ => {}
+    }
+    if let Some(code) = callback.error {
+        return Err(Problem::of_refusal(&ProviderRefusal { code, description: callback.description }));
+    }
+    let code = callback.code.ok_or_else(Problem::unknown_login)?;
+    let redirect = redirect(in_force);
+    let verified = async {
+        let verifier = PkceCodeVerifier::new(begun.verifier.expose().to_owned());
+        let tokens = provider.exchange(&code, &redirect, verifier).await?;
+        let token = tokens.id_token.ok_or(IdTokenError::Missing)?;
+        let now = page.clock().now();
+        let expected = ExpectedIdToken {
+            issuer: &settings.issuer,
+            client_id: &settings.client_id,
+            nonce: Some(begun.nonce.expose()),
+            subject: None,
+            now,
+        };
+        let claims = id_token::verify(token.expose(), &provider.keys().await?, &expected)?;
+        Ok::<_, LoginError>((token, claims, now))
+    };
+    let verified = timeout(EXCHANGE_TIMEOUT, verified).await.map_err(|_| Problem::silent_provider())?;
+    let (token, claims, now) = verified.map_err(|error| Problem::of_login(&error))?;
+    Ok(Session::begin(&token, &claims, now)?)
+}
+
+fn redirect(in_force: &PageInForce) -> String {
+    format!("{}{CALLBACK}", in_force.settings.origin)
+}
+
+/// Sends the browser elsewhere, with cookies.
+pub(super) fn see_other(
+    location: &str,
+    cookies: impl IntoIterator<Item = HeaderValue>,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    let headers = response.headers_mut();
+    // Both are URLs without characters that a header cannot have.
+    headers.extend(HeaderValue::try_from(location).ok().map(|location| (LOCATION, location)));
+    headers.extend(cookies.into_iter().map(|cookie| (SET_COOKIE, cookie)));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::http::client_tls::TrustedRoots;
+    use crate::openid_client::provider::ScopeChoice;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_that_accepts_and_never_answers_ends_with_the_deadline_for_all_who_wait() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = OpenIdClientSettings {
+            issuer: format!("https://{}", listener.local_addr().unwrap()),
+            client_id: "page".to_owned(),
+            secret: None,
+            roots: TrustedRoots(Arc::new(rustls::RootCertStore::empty())),
+            scopes: ScopeChoice::These(Vec::new()),
+            extra: Vec::new(),
+            user: None,
+        };
+        let (cache, begun) = (ProviderCache::default(), Instant::now());
+        let (one, other) = tokio::join!(cache.get(&client), cache.get(&client));
+        assert_eq!(begun.elapsed(), DISCOVERY_TIMEOUT);
+        for outcome in [one, other] {
+            assert_eq!(outcome.unwrap_err().status, StatusCode::GATEWAY_TIMEOUT);
+        }
+        assert_eq!(cache.end_session_url("https://clusters.test/"), None);
+    }
+
+    #[test]
+    fn a_redirect_has_each_parameter_once() {
+        let read = Callback::read("state=s&code=c%2B%3D&iss=https%3A%2F%2Fi.test&other=1&other=2").unwrap();
+        assert_eq!(
+            (read.state.as_deref(), read.code.as_deref(), read.issuer.as_deref()),
+            (Some("s"), Some("c+="), Some("https://i.test"))
+        );
+        for twice in ["state=s&state=s", "code=a&code=b", "iss=a&iss=b", "error=a&error=a"] {
+            assert_eq!(Callback::read(twice), None, "{twice}");
+        }
+        assert_eq!(Callback::read(&"x".repeat(MAX_QUERY + 1)), None);
+    }
+}
