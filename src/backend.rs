@@ -119,7 +119,10 @@ impl Backend {
     /// flags, and configured names stay.
     pub(crate) fn learn_identity_headers(&self, published: &RequestHeaderNames) {
         self.identity_headers.rcu(|known| {
-            Some(Arc::new(known.as_ref().map_or_else(|| published.clone(), |known| known.union(published))))
+            let Some(known) = known else { return Some(Arc::new(published.clone())) };
+            let all = known.union(published);
+            // Requests that are being sent compare the allocation.
+            Some(if all == **known { Arc::clone(known) } else { Arc::new(all) })
         });
     }
 

@@ -19,6 +19,7 @@ use super::sharing::SharingClass;
 use crate::backend::endpoint::Endpoint;
 use crate::backend::{Backend, contains};
 use crate::http::body::{Body, ReplayBudget};
+use crate::http::identity_headers::RequestHeaderNames;
 use crate::sync::lock;
 
 /// Bodies of anonymous requests, which are read completely before they are sent, in KiB.
@@ -128,7 +129,7 @@ impl Pools {
         class: SharingClass<'_>,
     ) -> Result<Response<Body>, SendError> {
         let load = if class == SharingClass::Long { Load::Long } else { Load::Short };
-        let mut attempt = Attempt { is_gateways_own: true, ..Attempt::new(load) };
+        let mut attempt = Attempt::new(load, HeaderAuthor::Gateway);
         self.send_attempt(backend, request, class, &mut attempt).await
     }
 
@@ -196,8 +197,9 @@ impl Pools {
         &self,
         backend: &Backend,
         class: SharingClass<'_>,
+        author: HeaderAuthor,
     ) -> Result<UpgradeConnection, SendError> {
-        let attempt = Attempt::new(Load::Long);
+        let attempt = Attempt::new(Load::Long, author);
         let connect = |pool: Arc<Pool>, ticket| async move { pool.connect_for_upgrade(class, ticket).await };
         self.first_reachable(backend, &attempt, connect).await
     }
@@ -217,7 +219,8 @@ impl Pools {
         let mut last_error = None;
         let mut is_full = false;
         while let Some(endpoint) = backend.choose(attempt.load, &attempt.tried, &failed, &self.random) {
-            let limit = if attempt.is_gateways_own { usize::MAX } else { backend.max_load(attempt.load) };
+            let is_gateways_own = matches!(attempt.author, HeaderAuthor::Gateway);
+            let limit = if is_gateways_own { usize::MAX } else { backend.max_load(attempt.load) };
             let Some(ticket) = endpoint.balance().begin_within(attempt.load, limit) else {
                 is_full = true;
                 failed.push(endpoint);
@@ -244,6 +247,7 @@ impl Pools {
                     failed.push(endpoint);
                     last_error = Some(error);
                 }
+                Ok(_) if !attempt.author.is_current(backend) => return Err(SendError::NotTrusted),
                 outcome => return outcome,
             }
         }
@@ -256,12 +260,35 @@ impl Pools {
     }
 }
 
+/// Who has written the header of a request.
+#[derive(Debug, Clone)]
+pub(crate) enum HeaderAuthor {
+    /// The gateway itself. No flood of clients may keep such a request away.
+    Gateway,
+    /// A client. These names of identity headers were removed, beside those that no client may ever send.
+    Client(Option<Arc<RequestHeaderNames>>),
+}
+
+impl HeaderAuthor {
+    /// Whether the header names no user by a name that the API servers have published since it was prepared: while a request
+    /// waits for its body or a connection, the first self-check may end.
+    // threat: unlearnt-identity-headers
+    fn is_current(&self, backend: &Backend) -> bool {
+        let Self::Client(removed) = self else { return true };
+        let known = backend.identity_headers.load();
+        match (removed, known.as_ref()) {
+            (_, None) => true,
+            (Some(removed), Some(known)) => Arc::ptr_eq(removed, known),
+            (None, Some(_)) => false,
+        }
+    }
+}
+
 /// The attempts to send one request.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     load: Load,
-    /// Whether it is a request of the gateway itself, which no flood of clients may keep away.
-    is_gateways_own: bool,
+    author: HeaderAuthor,
     /// Whether the request can be sent again while it waits for a response.
     pub(crate) leaves_silence: bool,
     /// Set when the request body fails, which breaks the stream: no failure of the endpoint.
@@ -272,14 +299,8 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// The first attempt.
-    pub(crate) fn new(load: Load) -> Self {
-        Self {
-            load,
-            is_gateways_own: false,
-            leaves_silence: false,
-            body_failed: Arc::default(),
-            tried: Vec::new(),
-        }
+    pub(crate) fn new(load: Load, author: HeaderAuthor) -> Self {
+        Self { load, author, leaves_silence: false, body_failed: Arc::default(), tried: Vec::new() }
     }
 
     /// Records a failure at an endpoint.

@@ -141,7 +141,8 @@ pub(super) async fn send(
     context: ForwardContext,
     tunnel: impl FnOnce() -> Tunnel,
 ) -> Result<Response<Body>, ForwardError> {
-    let Prepared { backend, request, header_size, info, owner, deadline, upgrade, prefixes } = prepared;
+    let Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes } =
+        prepared;
     let authenticated = owner.as_ref().map(|client| client.name.as_str());
     let class = SharingClass::of(&info, authenticated, context.client, header_size);
     let buffers_response = matches!(class, SharingClass::Anonymous { .. }) && !info.is_long_running();
@@ -159,7 +160,7 @@ pub(super) async fn send(
             _ => request,
         };
         if let Some((protocol, client)) = upgrade {
-            let connection = Box::pin(pools.connect_for_upgrade(&backend, class)).await?;
+            let connection = Box::pin(pools.connect_for_upgrade(&backend, class, author)).await?;
             let tunnel = tunnel();
             return Box::pin(upgrade::tunnel(
                 connection,
@@ -171,7 +172,8 @@ pub(super) async fn send(
             ))
             .await;
         }
-        let mut response = send_with_retry(pools, &backend, request, class, load).await?;
+        let mut response =
+            send_with_retry(pools, &backend, request, class, Attempt::new(load, author)).await?;
         if buffers_response {
             response = Box::pin(buffer_response_body(response)).await?;
         }
@@ -240,10 +242,9 @@ async fn send_with_retry(
     backend: &Backend,
     mut request: Box<Request<Body>>,
     class: SharingClass<'_>,
-    load: Load,
+    mut attempt: Attempt,
 ) -> Result<Response<Body>, ForwardError> {
     backend.retries(class).deposit();
-    let mut attempt = Attempt::new(load);
     if request.body().is_end_stream() {
         let is_read = request.method().is_safe() && !matches!(class, SharingClass::Alone { .. });
         attempt.leaves_silence = is_read;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use http::{Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming};
 use serde_json::{Value, json};
+use testkit::body::fed;
 use testkit::config_reload::replace;
 use testkit::self_check::{self, respond, user_info};
 use testkit::wire;
@@ -224,6 +225,33 @@ async fn corp_header_arrives(gateway: &Gateway, backend: &FakeBackend) -> bool {
     let headers = [TOKEN, ("x-corp-user", "admin")];
     in_time(async { while client.get("/api", &headers).await.status() != StatusCode::OK {} }).await;
     backend.take().unwrap().headers.contains_key("x-corp-user")
+}
+
+/// A request that was received before the identity headers were known, and whose body ends after that, names no user by them.
+#[tokio::test]
+async fn a_request_that_waits_while_the_identity_headers_are_learnt_is_refused() {
+    let pki = Pki::new();
+    let code = Arc::new(AtomicU16::new(500));
+    let backend = reads_corp_headers(&pki, &code).await;
+    let gateway = several(&pki, &[&backend]);
+    trusts(&gateway, &backend, false).await;
+    let mut client = gateway.http2(None).await;
+    let (frames, body, _gone) = fed();
+    let request = Request::post("https://localhost/api").header("x-corp-user", "admin").body(body).unwrap();
+    let mut shared = client.share();
+    let waiting = tokio::spawn(async move { shared.send(request).await });
+    frames.send(Frame::data("x".into())).unwrap();
+    // Of one connection, the requests are prepared in order.
+    let request = Request::get("https://localhost/api").header(TOKEN.0, TOKEN.1).body(full("")).unwrap();
+    assert_eq!(client.send(request).await.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+    code.store(200, Ordering::SeqCst);
+    trusts(&gateway, &backend, true).await;
+    frames.send(Frame::data("y".into())).unwrap();
+    drop(frames);
+    assert_eq!(waiting.await.unwrap().unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+    // A request that comes now is forwarded without them.
+    assert!(!corp_header_arrives(&gateway, &backend).await);
+    assert!(backend.take().is_none(), "no other request has reached the API server");
 }
 
 /// No request is forwarded before the identity headers are known; later, the last known configuration counts.

@@ -132,7 +132,9 @@ impl CacheEntry {
         let mut names = Vec::new();
         for file in files {
             let name = file.map_err(failed)?.file_name();
-            names.extend(name.to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
+            let name = name.to_str().and_then(|name| name.strip_suffix(".json"));
+            // The directory may have files of others.
+            names.extend(name.filter(|name| is_name(name)).map(str::to_owned));
         }
         names.sort();
         let directory = directory.to_owned();
@@ -256,12 +258,20 @@ fn name_of(settings: &ClientSettings) -> String {
     key.push((settings.flow == Flow::ClientCredentials).to_string());
     key.push((settings.token == TokenKind::Access).to_string());
     key.extend(settings.extra.iter().flat_map(|(name, value)| [name.clone(), value.clone()]));
+    // What was issued by a provider whom these CAs vouch for is sent to no other.
+    // threat: hostile-kubeconfig
+    key.push(settings.authorities.clone().unwrap_or_default());
     // No part can imitate two: each is preceded by its length.
     let mut context = digest::Context::new(&digest::SHA256);
     for part in key {
         context.update(format!("{}:{part}", part.len()).as_bytes());
     }
     hex(context.finish().as_ref())
+}
+
+/// Whether a name may be that of an entry.
+fn is_name(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]

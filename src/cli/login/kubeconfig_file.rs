@@ -144,11 +144,14 @@ impl KubeconfigFile {
         {
             return Err(format!("the user {:?} exists with another credential; {FIX}", target.user_name));
         }
-        let server = |cluster: &Value| cluster.get("server").cloned();
+        // Other users of the entry trust its CAs, its server name and its proxy.
+        // threat: hostile-kubeconfig
         if let Some(cluster) = self.entry(CLUSTERS, &target.cluster_name)
-            && server(cluster) != server(&target.cluster)
+            && *cluster != target.cluster
         {
-            return Err(format!("the cluster {:?} exists with another server; {FIX}", target.cluster_name));
+            let differs = |key: &str| cluster.get(key) != target.cluster.get(key);
+            let what = if differs("server") { "another server" } else { "other settings" };
+            return Err(format!("the cluster {:?} exists with {what}; {FIX}", target.cluster_name));
         }
         if let Some(context) = self.entry(CONTEXTS, &target.context)
             && (context.get("cluster") != Some(&json!(target.cluster_name))

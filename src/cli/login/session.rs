@@ -122,7 +122,15 @@ impl Session<'_> {
         };
         let provider = LoginProvider::discover(self.settings.client()).await?;
         let refreshed = match provider.refresh(refresh_token).await {
-            Ok(tokens) => self.accept(&provider, &tokens, None, Some(cached)).await,
+            Ok(tokens) => {
+                // At once: the provider may accept the old one no longer, whatever becomes of the other tokens.
+                if let (Some(entry), Some(rotated)) = (entry, tokens.refresh_token()) {
+                    let mut kept = cached.clone();
+                    kept.refresh_token = Some(SecretText::new(rotated.secret()));
+                    warned(entry.write(&kept));
+                }
+                self.accept(&provider, &tokens, None, Some(cached)).await
+            }
             Err(error) => Err(error),
         };
         match refreshed {

@@ -17,9 +17,11 @@ use serde::Deserialize;
 use super::error::LoginError;
 use super::provider::{OpenIdClientSettings, ScopeChoice};
 use crate::cli::token::duration;
+use crate::go::hex::hex;
 use crate::http::client_tls::TrustedRoots;
 use crate::input_file;
 use crate::pki::x509::CaBundle;
+use aws_lc_rs::digest;
 
 /// The environment variable of the client secret.
 pub(super) const SECRET_VARIABLE: &str = "PORTCULLIS_CLIENT_SECRET";
@@ -162,6 +164,8 @@ pub(super) struct ClientSettings {
     pub(super) client_id: String,
     pub(super) secret: Option<SecretString>,
     pub(super) roots: TrustedRoots,
+    /// The digest of the given CAs; `None`: those of the system.
+    pub(super) authorities: Option<String>,
     /// Without `openid`; empty: the default ones.
     pub(super) scopes: Vec<String>,
     pub(super) extra: Vec<(String, String)>,
@@ -266,6 +270,7 @@ impl ProviderFlags {
             client_id,
             secret,
             roots: self.roots()?,
+            authorities: self.authorities()?.map(|pem| hex(digest::digest(&digest::SHA256, &pem).as_ref())),
             scopes: scopes.into_iter().collect(),
             extra: self.extra_parameters.iter().map(|text| parameter(text)).collect::<Result<_, _>>()?,
             flow: self.flow,

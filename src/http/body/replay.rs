@@ -21,6 +21,10 @@ use crate::sync::lock;
 
 /// The longest body that is kept. Objects in etcd have at most 1.5 MiB, and almost all have less than this.
 const MAX_BODY_BYTES: usize = 256 << 10;
+/// Shorter chunks are copied: a chunk keeps the whole buffer alive into which it was received.
+const MIN_SHARED_BYTES: usize = 4096;
+/// What a chunk counts beside its bytes.
+const CHUNK_OVERHEAD: usize = 64;
 /// The bytes of all bodies that a worker thread keeps until their responses begin.
 const MAX_TOTAL_BYTES: usize = 32 << 20;
 
@@ -73,16 +77,7 @@ struct Kept {
 impl Replay {
     /// Keeps `body` as far as the budget allows.
     pub(crate) fn new(body: Body, budget: &Arc<ReplayBudget>) -> Self {
-        let size = body.size_hint();
-        Self(Arc::new(Mutex::new(Kept {
-            chunks: Vec::new(),
-            bytes: 0,
-            is_incomplete: false,
-            rest: body,
-            size,
-            attempt: 0,
-            budget: Arc::clone(budget),
-        })))
+        Self(Arc::new(Mutex::new(Kept::of(body, budget))))
     }
 
     /// The body for the next attempt, from its beginning; `None` if that is no longer known. Breaks the body of the attempt
@@ -99,16 +94,30 @@ impl Replay {
 }
 
 impl Kept {
+    fn of(body: Body, budget: &Arc<ReplayBudget>) -> Self {
+        Self {
+            chunks: Vec::new(),
+            bytes: 0,
+            is_incomplete: false,
+            size: body.size_hint(),
+            rest: body,
+            attempt: 0,
+            budget: Arc::clone(budget),
+        }
+    }
+
     /// Keeps a chunk that is sent now, unless it is too much or no further attempt can follow.
     fn keep(&mut self, data: &Bytes, is_wanted: bool) {
-        let size = self.bytes.saturating_add(data.len());
-        if self.is_incomplete || !is_wanted || size > MAX_BODY_BYTES || !self.budget.take(data.len()) {
+        let cost = data.len().saturating_add(CHUNK_OVERHEAD);
+        let size = self.bytes.saturating_add(cost);
+        if self.is_incomplete || !is_wanted || size > MAX_BODY_BYTES || !self.budget.take(cost) {
             self.is_incomplete = true;
             self.forget();
             return;
         }
         self.bytes = size;
-        self.chunks.push(data.clone());
+        let is_short = data.len() < MIN_SHARED_BYTES;
+        self.chunks.push(if is_short { Bytes::copy_from_slice(data) } else { data.clone() });
     }
 
     fn forget(&mut self) {
@@ -206,7 +215,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(sent(replay.body()).await, Some(1000));
         }
-        assert_eq!(left(&budget), MAX_TOTAL_BYTES - 1000);
+        assert_eq!(left(&budget), MAX_TOTAL_BYTES - 1000 - CHUNK_OVERHEAD);
         // An attempt that sent nothing, and the body of one that is over.
         let mut earlier = replay.body().unwrap();
         assert_eq!(sent(replay.body()).await, Some(1000));
@@ -215,6 +224,23 @@ mod tests {
         assert!(taken.is_err(), "it takes nothing from the attempt after it, and does not look complete");
         drop((replay, earlier));
         assert_eq!(left(&budget), MAX_TOTAL_BYTES);
+    }
+
+    /// A client that sends its body in the smallest pieces makes the gateway keep no more than the budget.
+    #[tokio::test]
+    async fn small_chunks_hold_no_large_buffers() {
+        let budget: Arc<ReplayBudget> = Arc::default();
+        let buffer = Bytes::from(vec![b'x'; 16 << 10]);
+        let mut kept = Kept::of(Body::empty(), &budget);
+        let mut chunks = 0;
+        while !kept.is_incomplete {
+            kept.keep(&buffer.slice(..1), true);
+            chunks += 1;
+        }
+        assert_eq!(chunks, MAX_BODY_BYTES / (1 + CHUNK_OVERHEAD) + 1);
+        let mut kept = Kept::of(Body::empty(), &budget);
+        kept.keep(&buffer.slice(..1), true);
+        assert!(kept.chunks.iter().all(|chunk| chunk.as_ptr() != buffer.as_ptr()), "it is a copy");
     }
 
     #[tokio::test]
@@ -231,7 +257,7 @@ mod tests {
         let budget = Arc::default();
         let mut kept = Vec::new();
         for _ in 0..2 * MAX_TOTAL_BYTES / MAX_BODY_BYTES {
-            let replay = Replay::new(body_of(MAX_BODY_BYTES), &budget);
+            let replay = Replay::new(body_of(MAX_BODY_BYTES - CHUNK_OVERHEAD), &budget);
             sent(replay.body()).await.unwrap();
             kept.push(replay);
         }

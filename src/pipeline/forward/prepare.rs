@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::prefix::{self, PathPrefixes};
 use super::{ForwardContext, forwarded};
 use crate::backend::Backend;
+use crate::backend::pools::HeaderAuthor;
 use crate::backend::sharing;
 use crate::http::body::Body;
 use crate::http::hop_by_hop;
@@ -41,6 +42,7 @@ pub(crate) struct Prepared {
     pub(super) info: RequestInfo,
     /// The client on whose connections the request is sent; `None` if the client or the user it acts as is anonymous.
     pub(super) owner: Option<Identity>,
+    pub(super) author: HeaderAuthor,
     pub(super) deadline: Option<Instant>,
     /// The protocol of a requested upgrade, and the client's side of the connection.
     pub(super) upgrade: Option<(HeaderValue, OnUpgrade)>,
@@ -87,7 +89,8 @@ pub(super) fn prepare_parts(parts: ForwardParts, context: &ForwardContext) -> Re
     // threat: anonymous-lockout
     let owner = (!identity.is_unauthenticated() && !requester.is_unauthenticated()).then_some(requester);
     let prefixes = PathPrefixes::between(&backend, &request, cut_prefix);
-    Ok(Prepared { backend, request, header_size, info, owner, deadline, upgrade, prefixes })
+    let author = HeaderAuthor::Client(further_names);
+    Ok(Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes })
 }
 
 /// Replaces everything that a backend trusts in a client's header. `further_names` are non-standard headers from which
