@@ -15,9 +15,9 @@ pub struct PageFlags {
     #[arg(long, value_name = "ADDRESS")]
     #[serde(rename = "bindAddress")]
     pub page_bind_address: Option<String>,
-    /// The URL of the page, https://HOST[:PORT], without a path. The host must be of its own: one by which the API is
-    /// reached would share its cookies with every application behind it. The provider must know the redirect URI
-    /// URL/callback. Required.
+    /// The URL of the page: https, with a host name and optionally a port, without a path. The host must be of its own:
+    /// one by which the API is reached would share its cookies with every application behind it. The provider must know
+    /// the redirect URI, URL/callback. Required.
     #[arg(long, value_name = "URL")]
     #[serde(rename = "url")]
     pub page_url: Option<String>,
@@ -56,8 +56,8 @@ pub struct PageFlags {
     #[arg(long, value_name = "FILE")]
     #[serde(rename = "cookieKeyFile")]
     pub page_cookie_key_file: Option<PathBuf>,
-    /// The URL of the API for users, https://HOST[:PORT], without a path; for kubeconfigs. The host is replaced by the
-    /// server name of a cluster that has one. Required.
+    /// The URL of the API for users, without a path; for kubeconfigs. The host is replaced by the server name of a
+    /// cluster that has one. Required.
     #[arg(long, value_name = "URL")]
     #[serde(rename = "apiServerURL")]
     pub page_api_server_url: Option<String>,

@@ -181,9 +181,8 @@ pub(super) fn problem(problem: &Problem) -> Response<Full<Bytes>> {
     rendered(problem.status, &ProblemPage { frame: Frame::of_anyone(), problem, wants_sign_in })
 }
 
-/// The page after the end of a session.
-pub(super) fn signed_out(in_force: &PageInForce) -> Response<Full<Bytes>> {
-    let provider = in_force.provider.end_session_url(&format!("{}/", in_force.settings.origin));
+/// The page after the end of a session. `provider` is the page that ends the provider's own.
+pub(super) fn signed_out(provider: Option<String>) -> Response<Full<Bytes>> {
     rendered(StatusCode::OK, &SignedOut { frame: Frame::of_anyone(), provider })
 }
 

@@ -34,6 +34,8 @@ const LOGIN_TIMEOUT: Duration = Duration::from_mins(10);
 /// How long the provider may take for its discovery document, and for the code and the keys together.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a signed-out user waits for the discovery document.
+const END_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a discovery document is used.
 const DISCOVERY_LIFETIME: Duration = Duration::from_mins(5);
 /// The longest query of a redirect: codes have some hundred bytes.
@@ -51,10 +53,27 @@ struct BegunLogin {
 #[derive(Debug, Default)]
 pub(super) struct ProviderCache(Mutex<Option<(Instant, Arc<LoginProvider>)>>);
 
+/// Why there is no provider now.
+#[derive(Debug)]
+enum ProviderUnknown {
+    /// It does not answer.
+    Silent,
+    Failed(LoginError),
+}
+
+impl From<ProviderUnknown> for Problem {
+    fn from(cause: ProviderUnknown) -> Self {
+        match cause {
+            ProviderUnknown::Silent => Self::silent_provider(),
+            ProviderUnknown::Failed(error) => Self::of_login(&error),
+        }
+    }
+}
+
 impl ProviderCache {
     /// The provider. One request fetches its document, others wait for it.
     // threat: page-silent-provider
-    async fn get(&self, client: &OpenIdClientSettings) -> Result<Arc<LoginProvider>, Problem> {
+    async fn get(&self, client: &OpenIdClientSettings) -> Result<Arc<LoginProvider>, ProviderUnknown> {
         let discovered = async {
             let mut known = self.0.lock().await;
             if let Some((at, provider)) = &*known
@@ -66,17 +85,15 @@ impl ProviderCache {
             *known = Some((Instant::now(), Arc::clone(&provider)));
             Ok(provider)
         };
-        let discovered = timeout(DISCOVERY_TIMEOUT, discovered).await;
-        discovered
-            .map_err(|_| Problem::silent_provider())?
-            .map_err(|error: LoginError| Problem::of_login(&error))
+        let discovered = timeout(DISCOVERY_TIMEOUT, discovered).await.map_err(|_| ProviderUnknown::Silent)?;
+        discovered.map_err(ProviderUnknown::Failed)
     }
+}
 
-    /// The page of the provider that ends its own session, if the provider is known.
-    pub(super) fn end_session_url(&self, back_to: &str) -> Option<String> {
-        let known = self.0.try_lock().ok()?;
-        known.as_ref()?.1.end_session_url_back_to(back_to)
-    }
+/// The page of the provider that ends its own session, if it has one and answers soon.
+pub(super) async fn end_session_url(in_force: &PageInForce) -> Option<String> {
+    let provider = timeout(END_SESSION_TIMEOUT, in_force.provider.get(&in_force.settings.client)).await;
+    provider.ok()?.ok()?.end_session_url_back_to(&format!("{}/", in_force.settings.origin))
 }
 
 /// The redirect from the provider.
@@ -250,9 +267,9 @@ mod tests {
         let (one, other) = tokio::join!(cache.get(&client), cache.get(&client));
         assert_eq!(begun.elapsed(), DISCOVERY_TIMEOUT);
         for outcome in [one, other] {
-            assert_eq!(outcome.unwrap_err().status, StatusCode::GATEWAY_TIMEOUT);
+            let problem = Problem::from(outcome.unwrap_err());
+            assert_eq!(problem.status, StatusCode::GATEWAY_TIMEOUT);
         }
-        assert_eq!(cache.end_session_url("https://clusters.test/"), None);
     }
 
     #[test]

@@ -78,12 +78,12 @@ mod tests {
     async fn a_network_has_its_share_and_another_one_logs_in() {
         let rate = LoginRate::default();
         for _ in 0..MAX_PER_NETWORK {
-            rate.turn(client("2001:db8::1")).await.unwrap();
+            drop(rate.turn(client("2001:db8::1")).await.unwrap());
         }
         assert_eq!(rate.turn(client("2001:db8::2")).await.unwrap_err(), TooManyLogins::OfNetwork);
-        rate.turn(client("192.0.2.1")).await.unwrap();
+        drop(rate.turn(client("192.0.2.1")).await.unwrap());
         tokio::time::advance(PERIOD).await;
-        rate.turn(client("2001:db8::2")).await.unwrap();
+        drop(rate.turn(client("2001:db8::2")).await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(rate.turn(client("192.0.2.1")).await.unwrap_err(), TooManyLogins::OfAll);
         assert_eq!(begun.elapsed(), TURN_TIMEOUT);
         turns.pop();
-        rate.turn(client("192.0.2.1")).await.unwrap();
+        drop(rate.turn(client("192.0.2.1")).await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
@@ -105,7 +105,7 @@ mod tests {
         let rate = LoginRate::default();
         for index in 0..=u16::try_from(MAX_NETWORKS).unwrap() {
             let [a, b] = index.to_be_bytes();
-            rate.turn(IpAddr::from([10, 0, a, b])).await.unwrap();
+            drop(rate.turn(IpAddr::from([10, 0, a, b])).await.unwrap());
         }
         assert_eq!(lock(&rate.networks).len(), MAX_NETWORKS);
     }

@@ -48,7 +48,7 @@ impl Page {
                 let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
                 sign_out(&in_force, &head.headers, &body, session.as_ref())
             }
-            ("/signed-out", _) => Ok(html::signed_out(&in_force)),
+            ("/signed-out", _) => Ok(html::signed_out(login::end_session_url(&in_force).await)),
             (path, session) => match (path.strip_prefix("/kubeconfig"), session) {
                 (None, _) => Err(Problem::not_found()),
                 (Some(_), None) => Err(Problem::signed_out()),

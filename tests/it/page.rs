@@ -473,6 +473,9 @@ async fn a_user_signs_out_here_and_is_shown_the_way_at_the_provider() {
     assert_eq!((out.status, out.location()), (StatusCode::SEE_OTHER, "/signed-out"));
     assert!(alice.cookies.is_empty(), "{:?}", alice.cookies.keys());
     let page = alice.get(&setup.page, "/signed-out").await.text;
+    // Also of a gateway that has not asked the provider before.
+    let other = with_page(&setup.flags);
+    assert_eq!(alice.get(&other.1, "/signed-out").await.text, page);
     let end = format!(
         "{}/end?client_id=page&amp;post_logout_redirect_uri=https%3A%2F%2Fclusters.test%2F",
         setup.provider.url
