@@ -12,7 +12,7 @@
 //! - It handles its own failures: it logs them and retries. `worker` provides the watch, the queue and the loop.
 
 pub(crate) mod bootstrap_signer;
-mod client;
+pub(crate) mod client;
 pub(crate) mod csr;
 mod election;
 mod name;

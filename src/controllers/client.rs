@@ -62,7 +62,7 @@ pub(super) async fn send(client: &kube::Client, request: Request<Vec<u8>>) -> ku
 
 /// Applies these bounds to `client`. Must be called within a tokio runtime.
 // threat: pending-requests-flood, endless-response
-pub(super) fn bounded(client: kube::Client) -> kube::Client {
+pub(crate) fn bounded(client: kube::Client) -> kube::Client {
     let service = service_fn(move |request: Request<Body>| {
         let client = client.clone();
         async move {

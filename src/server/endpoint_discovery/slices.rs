@@ -20,6 +20,7 @@ use super::Discovery;
 use crate::backend::endpoint_list::MAX_DISCOVERED;
 use crate::backend::kube_client;
 use crate::backend::settings::{Endpoint, HostPort};
+use crate::controllers::client::bounded;
 
 const NAMESPACE: &str = "default";
 const SELECTOR: &str = "kubernetes.io/service-name=kubernetes";
@@ -40,7 +41,8 @@ const MIN_ROUND: Duration = Duration::from_secs(1);
 
 /// Keeps the endpoints up to date. Never returns.
 pub(super) async fn follow(discovery: &Discovery<'_>) {
-    let api = Api::namespaced(kube_client::client(discovery.backend), NAMESPACE);
+    // threat: endless-response
+    let api = Api::namespaced(bounded(kube_client::client(discovery.backend)), NAMESPACE);
     loop {
         discovery.backend.until_trusted().await;
         let began = Instant::now();

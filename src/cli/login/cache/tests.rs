@@ -172,3 +172,23 @@ async fn one_process_at_a_time_and_a_dead_one_holds_nothing() {
     // A program that another test starts may have inherited the lock for an instant.
     entry.lock(Duration::from_mins(1), || ()).await.unwrap();
 }
+
+#[test]
+fn files_of_others_are_no_entries() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("package.json"), "{}").unwrap();
+    assert!(CacheEntry::all(home.path()).unwrap().is_empty());
+}
+
+#[test]
+fn an_entry_is_of_one_set_of_authorities() {
+    let of_authority = |name: &str| {
+        let pem = testkit::pki::Ca::new(name).cert_pem();
+        let data = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem);
+        name_of(&settings(&[&format!("--issuer-certificate-authority-data={data}")]))
+    };
+    let names = [name_of(&settings(&[])), of_authority("company"), of_authority("company")];
+    let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+    assert_eq!(distinct.len(), 3, "of two CAs of one name, too");
+    assert!(names.iter().all(|name| is_name(name)));
+}

@@ -156,3 +156,31 @@ fn only_users_of_this_program_are_its_own() {
         assert_eq!(credential_arguments(&user), None, "{user}");
     }
 }
+
+#[test]
+fn another_authority_for_a_known_server_is_a_conflict() {
+    let mut file = KubeconfigFile::parse(
+        br#"{"clusters": [{"name": "c", "cluster": {"server": "https://s", "certificate-authority-data": "T1dO"}}]}"#,
+    )
+    .unwrap();
+    let target = |cluster: Value| KubeconfigTarget {
+        context: "c".to_owned(),
+        cluster_name: "c".to_owned(),
+        cluster,
+        user_name: "c-login".to_owned(),
+        user: exec_user("portcullis", &[]),
+    };
+    for cluster in [
+        json!({"server": "https://s", "certificate-authority-data": "RVZJTA=="}),
+        json!({"server": "https://s", "certificate-authority-data": "T1dO", "proxy-url": "http://proxy"}),
+        json!({"server": "https://s"}),
+    ] {
+        let refused = file.merge(&target(cluster), false).unwrap_err();
+        assert!(
+            refused.contains("exists with other settings") && refused.contains("--overwrite"),
+            "{refused}"
+        );
+    }
+    let same = json!({"server": "https://s", "certificate-authority-data": "T1dO"});
+    file.merge(&target(same), false).unwrap();
+}
