@@ -218,9 +218,10 @@ impl Backend {
     /// either, another endpoint answers, and the budget permits the retry, which it has then paid.
     // threat: silent-backend
     pub(crate) async fn until_worth_leaving(&self, endpoint: &Arc<Endpoint>, class: SharingClass<'_>) {
+        let mut is_counted = false;
         loop {
             self.until_outdone(endpoint).await;
-            if self.retries(class).withdraw(Instant::now()) {
+            if self.retries(class).withdraw_again(Instant::now(), &mut is_counted) {
                 return;
             }
             sleep(SILENCE_POLL_INTERVAL).await;

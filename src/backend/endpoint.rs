@@ -218,6 +218,11 @@ impl Endpoint {
         TrustVersion(self.health.trust_version.load(Ordering::Acquire))
     }
 
+    /// Whether it is trusted, and has been without a break since `before`.
+    pub(crate) fn is_trusted_since(&self, TrustVersion(before): TrustVersion) -> bool {
+        before % 2 == 1 && self.trust_version().0 == before
+    }
+
     /// Trusts the endpoint after a self-check that began at version `before`. Returns `false` if the endpoint has been
     /// distrusted since: another process may listen there now.
     pub(crate) fn set_trusted(&self, TrustVersion(before): TrustVersion) -> bool {

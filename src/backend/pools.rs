@@ -219,6 +219,7 @@ impl Pools {
         let mut last_error = None;
         let mut is_full = false;
         while let Some(endpoint) = backend.choose(attempt.load, &attempt.tried, &failed, &self.random) {
+            let trust = endpoint.trust_version();
             let is_gateways_own = matches!(attempt.author, HeaderAuthor::Gateway);
             let limit = if is_gateways_own { usize::MAX } else { backend.max_load(attempt.load) };
             let Some(ticket) = endpoint.balance().begin_within(attempt.load, limit) else {
@@ -247,6 +248,9 @@ impl Pools {
                     failed.push(endpoint);
                     last_error = Some(error);
                 }
+                // A connection may take seconds. Another process may listen there since.
+                // threat: backend-ignores-identity
+                Ok(_) if !endpoint.is_trusted_since(trust) => failed.push(endpoint),
                 Ok(_) if !attempt.author.is_current(backend) => return Err(SendError::NotTrusted),
                 outcome => return outcome,
             }
@@ -319,6 +323,30 @@ impl Attempt {
 mod tests {
     use super::*;
     use crate::backend::testing::backend;
+
+    #[tokio::test]
+    async fn an_endpoint_that_is_distrusted_while_a_request_waits_does_not_get_it() {
+        let (backend, pools) = (backend(), Pools::default());
+        let endpoint = &backend.endpoints()[0];
+        let attempt = Attempt::new(Load::Short, HeaderAuthor::Gateway);
+        for regains_trust in [false, true] {
+            assert!(endpoint.set_trusted(endpoint.trust_version()));
+            let at_once = pools.first_reachable(&backend, &attempt, |_, _| std::future::ready(Ok(()))).await;
+            assert!(at_once.is_ok());
+            let reserved = pools
+                .first_reachable(&backend, &attempt, |_, _| async {
+                    tokio::task::yield_now().await;
+                    endpoint.distrust();
+                    // Another process, which passes, is not the one that the connection leads to.
+                    if regains_trust {
+                        endpoint.set_trusted(endpoint.trust_version());
+                    }
+                    Ok(())
+                })
+                .await;
+            assert!(matches!(reserved, Err(SendError::NotTrusted)), "{regains_trust}: {reserved:?}");
+        }
+    }
 
     #[test]
     fn pools_of_removed_endpoints_are_dropped() {

@@ -39,7 +39,8 @@ pub fn string_into(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Whether a byte of a string may have to be escaped. Without branches, so that it is computed for many bytes at once.
+/// Whether a byte of a string may have to be escaped.
+#[expect(clippy::needless_bitwise_bool, reason = "without branches it is computed for many bytes at once")]
 fn is_escaped(byte: u8) -> bool {
     // 0xe2 begins U+2028 and U+2029.
     (byte < b' ')

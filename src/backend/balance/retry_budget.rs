@@ -50,6 +50,11 @@ impl RetryBudget {
 
     /// Takes one retry, if one is left.
     pub(crate) fn withdraw(&self, now: Instant) -> bool {
+        self.withdraw_again(now, &mut false)
+    }
+
+    /// The same for a request that asks until it gets one: only its first refusal counts.
+    pub(crate) fn withdraw_again(&self, now: Instant, is_counted: &mut bool) -> bool {
         let mut state = lock(&self.state);
         let millis = state.refilled.map_or(0, |then| now.saturating_duration_since(then).as_millis());
         let elapsed = u64::try_from(millis).unwrap_or(u64::MAX);
@@ -62,7 +67,7 @@ impl RetryBudget {
         let left = state.left.saturating_add(refill).saturating_add(deposited);
         state.left = left.min(MAX_RETRIES * REQUESTS_PER_RETRY);
         if state.left < REQUESTS_PER_RETRY {
-            state.refused += 1;
+            state.refused += u64::from(!std::mem::replace(is_counted, true));
             return false;
         }
         state.left -= REQUESTS_PER_RETRY;
@@ -98,5 +103,19 @@ mod tests {
         assert_eq!(withdrawn(&budget, now + Duration::from_hours(1)), MAX_RETRIES, "savings are bounded");
         let (granted, refused) = budget.take_totals();
         assert_eq!((granted, refused), (2 * MAX_RETRIES + 20, 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_asks_again_and_again_counts_as_one_refusal() {
+        let budget = RetryBudget::default();
+        let now = Instant::now();
+        withdrawn(&budget, now);
+        budget.take_totals();
+        let mut counted = [false; 2];
+        for _ in 0..20 {
+            assert!(counted.iter_mut().all(|is_counted| !budget.withdraw_again(now, is_counted)));
+        }
+        assert_eq!(budget.take_totals(), (0, 2));
+        assert!(budget.withdraw_again(now + Duration::from_secs(1), &mut counted[0]));
     }
 }

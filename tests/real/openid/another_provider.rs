@@ -121,13 +121,6 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// Fails unless the output is that of the user.
-    fn expect_user(&self, when: &str, output: &Output) -> Result<(), String> {
-        let text = text(output);
-        let is_user = output.status.success() && text.contains(&format!("zitadel:{SUBJECT}"));
-        if is_user { Ok(()) } else { Err(format!("{when}: {text}")) }
-    }
-
     fn cached(&self) -> Result<(PathBuf, Value), String> {
         let directory = self.home.path().join(".cache/portcullis/login");
         let files = fs::read_dir(directory).map_err(|error| error.to_string())?;
@@ -139,12 +132,19 @@ impl<'a> Setup<'a> {
     }
 }
 
+/// Fails unless the output is that of the user.
+fn expect_user(when: &str, output: &Output) -> Result<(), String> {
+    let text = text(output);
+    let is_user = output.status.success() && text.contains(&format!("zitadel:{SUBJECT}"));
+    if is_user { Ok(()) } else { Err(format!("{when}: {text}")) }
+}
+
 pub(super) fn a_login_with_a_provider_of_another_make(servers: &RealServers) -> Result<(), String> {
     let setup = Setup::new(servers)?;
-    setup.expect_user("login", &setup.login()?)?;
+    expect_user("login", &setup.login()?)?;
     let kubectl = servers.kubectl()?;
     let whoami = ["auth", "whoami"];
-    setup.expect_user("kubectl", &setup.run(kubectl, &whoami)?)?;
+    expect_user("kubectl", &setup.run(kubectl, &whoami)?)?;
     // The provider accepts a refresh token once: a second refresh with it would fail.
     for round in 0..3 {
         let (file, mut tokens) = setup.cached()?;
@@ -152,7 +152,7 @@ pub(super) fn a_login_with_a_provider_of_another_make(servers: &RealServers) -> 
         tokens["expiresAt"] = tokens["receivedAt"].clone();
         fs::write(&file, tokens.to_string()).map_err(|error| error.to_string())?;
         for output in all((0..AT_ONCE).map(|_| setup.command(kubectl, &whoami)).collect())? {
-            setup.expect_user(&format!("refresh {round}"), &output)?;
+            expect_user(&format!("refresh {round}"), &output)?;
         }
         if setup.cached()?.1["refreshToken"] == before {
             return Err("the refresh token was not replaced".to_owned());
@@ -164,7 +164,7 @@ pub(super) fn a_login_with_a_provider_of_another_make(servers: &RealServers) -> 
         return Err(format!("logout: {}", text(&output)));
     }
     // A copy of the token is worth nothing.
-    setup.expect_user("a login after the logout", &setup.login()?)?;
+    expect_user("a login after the logout", &setup.login()?)?;
     let (file, mut tokens) = setup.cached()?;
     tokens["refreshToken"] = refresh_token;
     tokens["expiresAt"] = tokens["receivedAt"].clone();

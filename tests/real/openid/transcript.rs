@@ -133,7 +133,7 @@ pub(super) fn the_transcript_is_what_a_user_sees(servers: &RealServers) -> Resul
         if !output.status.success() {
             return Err(format!("{real}: {}", text(&output)));
         }
-        seen.push_str(&format!("$ {command}\n{}", normal(&printed, &names)));
+        seen.extend(["$ ", &command, "\n", &normal(&printed, &names)]);
     }
     eprintln!("real: from an empty home directory to kubectl: {:.1} s", began.elapsed().as_secs_f64());
     if std::env::var_os("UPDATE_DOCS").is_some() {
