@@ -1,6 +1,6 @@
 //! `portcullis login`: logs in, asks the cluster who the user is, and writes the kubeconfig.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use base64::Engine as _;
@@ -15,7 +15,7 @@ use super::kubeconfig_file::{KubeconfigFile, KubeconfigTarget, credential_argume
 use super::review::review;
 use super::secret_of_environment;
 use super::session::{Credential, Session, from_file};
-use super::settings::{ProviderFlags, roots};
+use super::settings::{Flow, ProviderFlags, roots};
 use crate::cli::check::print;
 use crate::cli::print_error;
 use crate::cli::table::columns;
@@ -309,14 +309,99 @@ fn existing(
             entry.user_name
         )));
     }
+    // It asks the user nothing, and sends the secret of this machine to the issuer of the file.
+    if origin == Origin::Other && provider.flow == Flow::ClientCredentials && given.flow == Flow::Auto {
+        return Err(LoginError::usage(&format!(
+            "{}: the user {:?} has the argument --flow=client-credentials, which only your own kubeconfig may have; give \
+             it to portcullis login if you need it",
+            file.display(),
+            entry.user_name
+        )));
+    }
     let provider = provider.with_login_of(given);
     entry.user = exec_user(&own_command(), &provider.arguments()?);
     let directory = file.parent().map(Path::to_owned).unwrap_or_default();
-    if origin == Origin::Other
-        && let Some(authority) = entry.cluster.get_mut("certificate-authority")
-        && let Some(path) = authority.as_str().map(|path| directory.join(path))
-    {
-        *authority = json!(std::path::absolute(path).map_err(LoginError::other)?);
+    if origin == Origin::Other {
+        entry.cluster = cluster_of_other(&entry, file, &directory)?;
     }
     Ok(LoginTarget { entry, provider, directory })
+}
+
+/// A cluster of someone else's file: with its CAs in place of a file that could change, and no TLS that anyone can end.
+// threat: hostile-kubeconfig
+fn cluster_of_other(entry: &KubeconfigTarget, file: &Path, directory: &Path) -> Result<Value, LoginError> {
+    let mut cluster = entry.cluster.clone();
+    let refused = |what: &str| {
+        let name = &entry.cluster_name;
+        Err(LoginError::usage(&format!("{}: the cluster {name:?} {what}", file.display())))
+    };
+    if cluster.get("insecure-skip-tls-verify").is_some_and(|skips| *skips != json!(false)) {
+        return refused("has insecure-skip-tls-verify; ask for a file with its CAs");
+    }
+    let Some(authority) = cluster.get("certificate-authority").cloned() else { return Ok(cluster) };
+    let path = Path::new(authority.as_str().unwrap_or_default());
+    let is_beside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !is_beside {
+        return refused("names a CA file elsewhere; ask for a file with certificate-authority-data");
+    }
+    let embedded = cluster_entry("", Some(&directory.join(path)))?;
+    if let (Some(cluster), Some(data)) = (cluster.as_object_mut(), embedded.get("certificate-authority-data"))
+    {
+        cluster.remove("certificate-authority");
+        cluster.insert("certificate-authority-data".to_owned(), data.clone());
+    }
+    Ok(cluster)
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::pki::Ca;
+
+    use super::*;
+
+    /// What `login --from` makes of a cluster and the arguments of its user.
+    fn from_other(directory: &Path, cluster: Value, arguments: &[&str]) -> Result<Value, String> {
+        let own = ["credential", "--issuer=https://issuer.test", "--client-id=kubernetes"];
+        let arguments: Vec<_> = own.iter().chain(arguments).collect();
+        let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "portcullis", "args": arguments});
+        let entry = KubeconfigTarget {
+            context: "c".to_owned(),
+            cluster_name: "c".to_owned(),
+            cluster,
+            user_name: "c-login".to_owned(),
+            user: json!({"exec": exec}),
+        };
+        let given = ParsedProvider::try_parse_from(["credential"]).unwrap().provider;
+        let target = existing(entry, &directory.join("company.kubeconfig"), &given, Origin::Other);
+        target.map(|target| target.entry.cluster).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_of_someone_else_reads_no_file_elsewhere_and_weakens_no_tls() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("ca.crt"), Ca::new("company").cert_pem()).unwrap();
+        let cluster = |more: Value| {
+            let mut cluster = json!({"server": "https://s", "tls-server-name": "n"});
+            cluster.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            cluster
+        };
+        let made =
+            from_other(home.path(), cluster(json!({"certificate-authority": "./ca.crt"})), &[]).unwrap();
+        assert!(
+            made.get("certificate-authority").is_none() && made["certificate-authority-data"].is_string()
+        );
+        assert_eq!((&made["server"], &made["tls-server-name"]), (&json!("https://s"), &json!("n")));
+        let absolute = home.path().join("ca.crt").display().to_string();
+        for (more, arguments, expected) in [
+            (json!({"certificate-authority": absolute}), &[][..], "names a CA file elsewhere"),
+            (json!({"certificate-authority": "../ca.crt"}), &[], "names a CA file elsewhere"),
+            (json!({"certificate-authority": "none.crt"}), &[], "none.crt"),
+            (json!({"insecure-skip-tls-verify": true}), &[], "has insecure-skip-tls-verify"),
+            (json!({}), &["--flow=client-credentials"], "--flow=client-credentials"),
+            (json!({}), &["--token-file=/etc/passwd"], "--token-file"),
+        ] {
+            let refused = from_other(home.path(), cluster(more), arguments).unwrap_err();
+            assert!(refused.contains(expected), "{refused}");
+        }
+    }
 }

@@ -76,7 +76,7 @@ pub(super) struct ProviderFlags {
     extra_parameters: Vec<String>,
     /// How to log in.
     #[arg(long, value_enum, value_name = "FLOW", default_value_t = Flow::Auto, help_heading = "Login")]
-    flow: Flow,
+    pub(super) flow: Flow,
     /// The token that the cluster is given.
     #[arg(long, value_enum, value_name = "KIND", default_value_t = TokenKind::Id, help_heading = "Login")]
     token: TokenKind,
