@@ -37,6 +37,8 @@ use crate::http::client_tls::{ClientTls, TrustedRoots};
 use crate::http::https_client::{HttpsClient, HttpsError, HttpsRequest};
 
 const OFFLINE: &str = "offline_access";
+/// The longest interval that a provider may ask for.
+const MAX_DEVICE_INTERVAL: Duration = Duration::from_hours(1);
 /// The shortest and the longest interval between two requests with a device code, whatever the provider says.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_mins(1);
@@ -396,6 +398,10 @@ impl LoginProvider {
         }
         let device: Result<CoreDeviceAuthorizationResponse, _> = request.request_async(self).await;
         let device = device.map_err(|error| LoginError::of_token("get a code for the login", error))?;
+        // oauth2 adds to it.
+        if device.interval() > MAX_DEVICE_INTERVAL {
+            return Err(LoginError::answer("get a code for the login", "its interval is too long"));
+        }
         show(&device);
         let sleep =
             |interval: Duration| tokio::time::sleep(interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL));

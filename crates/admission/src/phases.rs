@@ -2,14 +2,14 @@
 //!
 //! Both send a request to the webhooks that match it and turn their responses into one result. A request that a phase
 //! refuses ends with the `Status` in the error. Warnings, audit annotations and what metrics count are passed to
-//! [`Surroundings::note`], also if the request is refused.
+//! [`Caller::note`], also if the request is refused.
 //!
 //! A *shadow* webhook is called to compare only. Its response is reported as [`Event::Shadow`] and has no effect. Those of the
 //! validating phase are called beside the others. Those of the mutating phase are called at its end, all at once, with the
 //! object that each of them would have seen; if the phase refuses the request, they are not called. Whether the request waits
 //! for them, [`Surroundings::shadow`] decides.
 //!
-//! [`Surroundings::note`]: crate::Surroundings::note
+//! [`Caller::note`]: crate::Caller::note
 //! [`Surroundings::shadow`]: crate::Surroundings::shadow
 //! [`Event::Shadow`]: crate::Event::Shadow
 
