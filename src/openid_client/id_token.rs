@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value};
 
+use super::error::shortened;
 use crate::authn::jwt::keys::VerificationKey;
 use crate::authn::jwt::{Jwt, MalformedJwt};
 use crate::clock::UnixTime;
@@ -74,7 +75,7 @@ fn check_claims(
     let text = |name: &'static str| claims.get(name).and_then(Value::as_str);
     let issuer = text("iss").ok_or(IdTokenError::Claim("iss"))?;
     if issuer != expected.issuer {
-        return Err(IdTokenError::Issuer(issuer.to_owned()));
+        return Err(IdTokenError::Issuer(shortened(issuer)));
     }
     check_audience(claims, expected.client_id)?;
     if expected.nonce.is_some_and(|nonce| text("nonce") != Some(nonce)) {
@@ -101,10 +102,10 @@ fn check_audience(claims: &Map<String, Value>, client_id: &str) -> Result<(), Id
         _ => return Err(IdTokenError::Claim("aud")),
     };
     if !is_for_client {
-        return Err(IdTokenError::Audience(audience.to_string()));
+        return Err(IdTokenError::Audience(shortened(&audience.to_string())));
     }
     match claims.get("azp") {
-        Some(party) if party != client_id => Err(IdTokenError::Audience(party.to_string())),
+        Some(party) if party != client_id => Err(IdTokenError::Audience(shortened(&party.to_string()))),
         None if several => Err(IdTokenError::Claim("azp")),
         _ => Ok(()),
     }
@@ -189,6 +190,7 @@ mod tests {
         let cases = [
             (json!({}), None),
             (json!({"iss": "https://other.test"}), Some(Issuer("https://other.test".to_owned()))),
+            (json!({"iss": "a".repeat(70_000)}), Some(Issuer(shortened(&"a".repeat(70_000))))),
             (json!({"iss": null}), Some(Claim("iss"))),
             (json!({"aud": "other"}), Some(Audience("\"other\"".to_owned()))),
             (json!({"aud": ["kubernetes"]}), None),

@@ -29,7 +29,7 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 
-use super::error::{LoginError, ProviderRefusal, is_html};
+use super::error::{LoginError, ProviderRefusal, is_html, shortened};
 use super::secret_text::SecretText;
 use crate::authn::jwt::key_set;
 use crate::authn::jwt::keys::VerificationKey;
@@ -238,7 +238,8 @@ impl LoginProvider {
                 DOING,
                 format!(
                     "it is of the issuer {:?}, not {:?}; check --issuer",
-                    document.issuer, settings.issuer
+                    shortened(&document.issuer),
+                    settings.issuer
                 ),
             ));
         }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -102,10 +103,16 @@ impl CallbackListener {
                 (self.listener.accept().await, place)
             };
             tokio::select! {
+                // Before the end of the connection that has carried the redirect.
+                biased;
                 outcome = receiver.recv() => {
-                    // The browser shows the page before the command continues; nothing else is accepted.
+                    // The browser shows the page before the command continues; nothing else is accepted. Browsers open
+                    // spare connections, on which nothing comes.
                     drop(self.listener);
-                    timeout(CONNECTION_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await.ok();
+                    let answered = async {
+                        while connections.join_next().await.is_some_and(|carried| !carried.unwrap_or(false)) {}
+                    };
+                    timeout(CONNECTION_TIMEOUT, answered).await.ok();
                     return outcome.unwrap_or(Err(CallbackError::Ended));
                 }
                 (accepted, place) = accepted => {
@@ -116,8 +123,9 @@ impl CallbackListener {
                     };
                     let desk = Arc::clone(&desk);
                     connections.spawn(async move {
-                        timeout(CONNECTION_TIMEOUT, desk.serve(stream)).await.ok();
+                        let carried = timeout(CONNECTION_TIMEOUT, desk.serve(stream)).await;
                         drop(place);
+                        carried.unwrap_or(false)
                     });
                 }
                 Some(_) = connections.join_next() => {}
@@ -135,8 +143,17 @@ struct CallbackDesk {
 }
 
 impl CallbackDesk {
-    async fn serve(&self, stream: TcpStream) {
-        let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(self.answer(&request))));
+    /// Serves a connection. Returns whether it has carried the redirect of the login.
+    async fn serve(&self, stream: TcpStream) -> bool {
+        let carried = AtomicBool::new(false);
+        let service = service_fn(|request| {
+            let was_expected = lock(&self.sender).is_some();
+            let answer = self.answer(&request);
+            if was_expected && lock(&self.sender).is_none() {
+                carried.store(true, Ordering::Relaxed);
+            }
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(CONNECTION_TIMEOUT)
@@ -145,6 +162,7 @@ impl CallbackDesk {
             .serve_connection(TokioIo::new(stream), service);
         // A broken connection is the browser's.
         connection.await.ok();
+        carried.load(Ordering::Relaxed)
     }
 
     fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {

@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use super::browser::BrowserEnvironment;
 use super::cache;
 use super::error::LoginError;
-use super::kubeconfig_file::{KubeconfigFile, KubeconfigTarget, credential_arguments, exec_user};
+use super::kubeconfig_file::{
+    KubeconfigFile, KubeconfigTarget, credential_arguments, exec_user, with_arguments,
+};
 use super::review::review;
 use super::secret_of_environment;
 use super::session::{Credential, Session, from_file};
@@ -319,7 +321,11 @@ fn existing(
         )));
     }
     let provider = provider.with_login_of(given);
-    entry.user = exec_user(&own_command(), &provider.arguments()?);
+    let arguments = provider.arguments()?;
+    entry.user = match origin {
+        Origin::OwnKubeconfig => with_arguments(entry.user, &own_command(), &arguments),
+        Origin::Other => exec_user(&own_command(), &arguments),
+    };
     let directory = file.parent().map(Path::to_owned).unwrap_or_default();
     if origin == Origin::Other {
         entry.cluster = cluster_of_other(&entry, file, &directory)?;

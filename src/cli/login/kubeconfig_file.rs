@@ -184,7 +184,8 @@ impl KubeconfigFile {
         if self == before && path.exists() {
             return Ok(None);
         }
-        // A symbolic link stays one.
+        // A symbolic link stays one. Other programs lock the path that they were given, or that of the file.
+        let link = path.is_symlink().then_some(path);
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let failed =
             |error: &dyn std::fmt::Display| LoginError::Other(format!("{}: {error}", path.display()));
@@ -196,6 +197,7 @@ impl KubeconfigFile {
                 .create(directory)
                 .map_err(|error| failed(&error))?;
         }
+        let _lock_of_link = link.map(KubeconfigLock::acquire).transpose()?;
         let _lock = KubeconfigLock::acquire(&path)?;
         if Self::read(&path)? != *before {
             return Err(failed(&"another program has changed it meanwhile; repeat the command"));
@@ -271,6 +273,20 @@ pub(super) fn exec_user(command: &str, arguments: &[String]) -> Value {
         "interactiveMode": "IfAvailable",
         "provideClusterInfo": true,
     }})
+}
+
+/// The same user with other arguments. What else its owner has set stays: variables of the plugin, `as`, certificates.
+pub(super) fn with_arguments(mut user: Value, command: &str, arguments: &[String]) -> Value {
+    let fresh = exec_user(command, arguments);
+    match (user.get_mut("exec"), fresh.get("exec")) {
+        (Some(Value::Object(exec)), Some(fresh)) => {
+            for field in ["command", "args"] {
+                exec.insert(field.to_owned(), fresh.get(field).cloned().unwrap_or_default());
+            }
+            user
+        }
+        _ => fresh,
+    }
 }
 
 #[cfg(test)]

@@ -150,3 +150,15 @@ async fn connections_that_say_nothing_do_not_keep_the_browser_out() {
     assert_eq!(status(&answer), "200", "{answer}");
     assert!(matches!(login.await.unwrap(), Ok(Callback::Code(_))));
 }
+
+#[tokio::test]
+async fn the_command_does_not_wait_for_spare_connections_of_the_browser() {
+    let listener = listener().await;
+    let host = listener.host.clone();
+    let login = tokio::spawn(listener.wait(expected(false)));
+    let mut spare = TcpStream::connect(&host).await.unwrap();
+    spare.write_all(b"GET /fav").await.unwrap();
+    assert_eq!(status(&get(&host, "/callback?code=c&state=the-state").await), "200");
+    let ended = timeout(CONNECTION_TIMEOUT / 2, login).await.expect("the code is exchanged at once");
+    assert!(matches!(ended.unwrap(), Ok(Callback::Code(_))));
+}

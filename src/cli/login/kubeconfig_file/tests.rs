@@ -57,6 +57,42 @@ fn a_merge_keeps_everything_else() {
 }
 
 #[test]
+fn a_user_keeps_what_its_owner_has_set() {
+    let mut user = exec_user("/usr/bin/portcullis", &["--issuer=https://issuer.test".to_owned()]);
+    user["as"] = json!("viewer");
+    user["exec"]["env"] = json!([{"name": "XDG_CACHE_HOME", "value": "/cache"}]);
+    user["exec"]["interactiveMode"] = json!("Never");
+    let mut expected = user.clone();
+    expected["exec"]["command"] = json!("/opt/portcullis");
+    expected["exec"]["args"] = json!(["credential", "--issuer=https://other.test"]);
+    assert_eq!(
+        with_arguments(user, "/opt/portcullis", &["--issuer=https://other.test".to_owned()]),
+        expected
+    );
+}
+
+#[test]
+fn a_link_is_locked_as_the_file_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let [file, link] = ["file", "link"].map(|name| directory.path().join(name));
+    fs::write(&file, EXISTING).unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let before = KubeconfigFile::read(&link).unwrap();
+    let mut after = before.clone();
+    after.merge(&target(), false).unwrap();
+    for locked in [&file, &link] {
+        let lock = locked.with_added_extension("lock");
+        fs::write(&lock, "").unwrap();
+        let error = after.write(&link, &before).unwrap_err();
+        assert!(error.to_string().contains(&format!("remove {}", lock.display())), "{error}");
+        fs::remove_file(&lock).unwrap();
+    }
+    after.write(&link, &before).unwrap();
+    assert!(link.is_symlink());
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 3, "the file, the link and the old content");
+}
+
+#[test]
 fn entries_of_others_are_replaced_only_on_demand() {
     let before = KubeconfigFile::parse(EXISTING.as_bytes()).unwrap();
     let free = || KubeconfigTarget { context: "new".to_owned(), cluster_name: "new".to_owned(), ..target() };
