@@ -18,6 +18,7 @@ pub(crate) mod probe;
 pub(crate) mod settings;
 pub(crate) mod shares;
 pub(crate) mod sharing;
+pub(crate) mod vetted;
 pub(crate) mod watched;
 
 use std::sync::Arc;
@@ -220,7 +221,7 @@ impl Backend {
     pub(crate) async fn until_worth_leaving(&self, endpoint: &Arc<Endpoint>, class: SharingClass<'_>) {
         let mut is_counted = false;
         loop {
-            self.until_outdone(endpoint).await;
+            self.until_outdone(endpoint, &[]).await;
             if self.retries(class).withdraw_again(Instant::now(), &mut is_counted) {
                 return;
             }
@@ -228,13 +229,14 @@ impl Backend {
         }
     }
 
-    /// Waits until a probe of an endpoint got no answer and another endpoint answers.
-    pub(crate) async fn until_outdone(&self, endpoint: &Arc<Endpoint>) {
+    /// Waits until a probe of an endpoint got no answer and another endpoint answers, which is not one of `failed`.
+    pub(crate) async fn until_outdone(&self, endpoint: &Arc<Endpoint>, failed: &[Arc<Endpoint>]) {
         loop {
             endpoint.balance().until_silent().await;
             let now = Instant::now();
             let answers = |other: &Arc<Endpoint>| {
                 !Arc::ptr_eq(other, endpoint)
+                    && !contains(failed, other)
                     && other.is_trusted()
                     && other.balance().rank(now) == Rank::Preferred
             };

@@ -1,6 +1,6 @@
 //! One endpoint: how to connect to it (address, TLS, the gateway's client certificate), and whether it is trusted.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -18,6 +18,7 @@ use tokio_rustls::client::TlsStream;
 use super::balance::{Balance, EjectionCause};
 use super::lookup::{KnownAddresses, Lookups};
 use super::settings::{self, AddressPolicy, HostPort};
+use super::vetted::{AddressTrust, VettedAddresses};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
 use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
 use crate::http::peer::enable_tcp_keep_alive;
@@ -34,8 +35,54 @@ pub(crate) struct Endpoint {
     tls: EndpointTls,
     health: Arc<EndpointHealth>,
     recheck: Notify,
-    /// Whether only the self-check connects through this value.
-    is_for_self_check: bool,
+    dialling: Dialling,
+}
+
+/// Which of the addresses that its name resolves to an endpoint connects to.
+#[derive(Debug, Clone, Copy)]
+enum Dialling {
+    /// For requests: those that have passed the self-check.
+    Vetted,
+    /// For the gateway's probes: any.
+    Probe,
+    /// For the self-check of one address.
+    Check(SocketAddr),
+}
+
+/// A connection, and whether requests may still use it.
+#[derive(Debug)]
+pub(crate) struct EndpointStream {
+    pub(crate) stream: TlsStream<TcpStream>,
+    pub(crate) trust: ConnectionTrust,
+}
+
+/// Whether requests may use a connection: the endpoint has been trusted without a break since before it was dialled, and the
+/// address still passes. After a break the connection may lead to another process than the one that has passed.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionTrust {
+    /// `None` for the gateway's own probes, which go to any endpoint.
+    endpoint: Option<(Arc<EndpointHealth>, TrustVersion)>,
+    address: AddressTrust,
+}
+
+impl ConnectionTrust {
+    /// Whether requests may use the connection.
+    // threat: backend-ignores-identity
+    pub(crate) fn holds(&self) -> bool {
+        let is_unbroken =
+            self.endpoint.as_ref().is_none_or(|(health, before)| health.is_trusted_since(*before));
+        is_unbroken && self.address.holds()
+    }
+}
+
+impl EndpointHealth {
+    fn trust_version(&self) -> TrustVersion {
+        TrustVersion(self.trust_version.load(Ordering::Acquire))
+    }
+
+    fn is_trusted_since(&self, before: TrustVersion) -> bool {
+        before.is_trusted() && self.trust_version().0 == before.0
+    }
 }
 
 /// The TLS configurations for an endpoint, with the gateway's client certificate.
@@ -62,6 +109,7 @@ struct EndpointHealth {
     check_error: Mutex<Option<String>>,
     balance: Arc<Balance>,
     known_addresses: KnownAddresses,
+    vetted: VettedAddresses,
 }
 
 /// A failed connection attempt.
@@ -81,6 +129,13 @@ impl ConnectFailure {
 /// A version of an endpoint's trust. A self-check that began at an older version does not count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TrustVersion(u64);
+
+impl TrustVersion {
+    /// Whether the endpoint was trusted.
+    pub(crate) fn is_trusted(self) -> bool {
+        self.0 % 2 == 1
+    }
+}
 
 /// Why the gateway could not connect to an endpoint. Nothing of the request was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -181,20 +236,29 @@ impl Endpoint {
             tls: tls.clone(),
             health: Arc::default(),
             recheck: Notify::new(),
-            is_for_self_check: false,
+            dialling: Dialling::Vetted,
         }
     }
 
-    /// The same endpoint for the connections of its self-check. Both share one health; the end of one's connection does
+    /// The same endpoint for the connections of its probes. Both share one health; the end of one's connection does
     /// not request a recheck of the other.
     pub(crate) fn for_self_check(&self) -> Self {
+        self.dialling(Dialling::Probe)
+    }
+
+    /// The same for the self-check of one of its addresses.
+    pub(crate) fn for_self_check_of(&self, address: SocketAddr) -> Self {
+        self.dialling(Dialling::Check(address))
+    }
+
+    fn dialling(&self, dialling: Dialling) -> Self {
         Self {
             address: self.address.clone(),
             server_name: self.server_name.clone(),
             tls: self.tls.recording(),
             health: Arc::clone(&self.health),
             recheck: Notify::new(),
-            is_for_self_check: true,
+            dialling,
         }
     }
 
@@ -210,17 +274,17 @@ impl Endpoint {
 
     /// Whether it has passed its self-check. Requests go only to trusted endpoints.
     pub(crate) fn is_trusted(&self) -> bool {
-        self.trust_version().0 % 2 == 1
+        self.trust_version().is_trusted()
     }
 
     /// The current version, to be read before a self-check begins.
     pub(crate) fn trust_version(&self) -> TrustVersion {
-        TrustVersion(self.health.trust_version.load(Ordering::Acquire))
+        self.health.trust_version()
     }
 
     /// Whether it is trusted, and has been without a break since `before`.
-    pub(crate) fn is_trusted_since(&self, TrustVersion(before): TrustVersion) -> bool {
-        before % 2 == 1 && self.trust_version().0 == before
+    pub(crate) fn is_trusted_since(&self, before: TrustVersion) -> bool {
+        self.health.is_trusted_since(before)
     }
 
     /// Trusts the endpoint after a self-check that began at version `before`. Returns `false` if the endpoint has been
@@ -288,7 +352,7 @@ impl Endpoint {
     /// Records that an HTTP/1.1 connection has ended. Connections of requests end routinely; that of the self-check
     /// ends only when the server does.
     pub(crate) fn http1_closed(&self) {
-        if self.is_for_self_check {
+        if !matches!(self.dialling, Dialling::Vetted) {
             self.request_recheck();
         }
     }
@@ -311,25 +375,43 @@ impl Endpoint {
     }
 
     /// Connects, and records whether that succeeded.
-    pub(crate) async fn connect(&self, offer: AlpnOffer) -> Result<TlsStream<TcpStream>, ConnectError> {
+    pub(crate) async fn connect(&self, offer: AlpnOffer) -> Result<EndpointStream, ConnectError> {
         let connected = self.dial(offer).await;
-        *self.failure() = connected.as_ref().err().map(|error| ConnectFailure::new(error.clone()));
-        if connected.is_err() {
-            self.balance().note_failure(EjectionCause::Connect, Instant::now());
-            self.request_recheck();
+        match &connected {
+            Ok(_) => *self.failure() = None,
+            Err(error) => self.note_connect_failure(error),
         }
         connected
     }
 
-    async fn dial(&self, offer: AlpnOffer) -> Result<TlsStream<TcpStream>, ConnectError> {
+    fn note_connect_failure(&self, error: &ConnectError) {
+        // The name may have other addresses, which answer.
+        if !self.is_one_of_several() {
+            self.note_unreachable(error.clone());
+            self.request_recheck();
+        }
+    }
+
+    /// Records that no connection can be made to the endpoint.
+    pub(crate) fn note_unreachable(&self, error: ConnectError) {
+        *self.failure() = Some(ConnectFailure::new(error));
+        self.balance().note_failure(EjectionCause::Connect, Instant::now());
+    }
+
+    fn is_one_of_several(&self) -> bool {
+        matches!(self.dialling, Dialling::Check(_))
+    }
+
+    async fn dial(&self, offer: AlpnOffer) -> Result<EndpointStream, ConnectError> {
         let address = || self.address.to_string();
         let tcp = |cause: String| ConnectError::Tcp { address: address(), cause };
-        let stream = match timeout(CONNECT_TIMEOUT, Box::pin(self.dial_tcp())).await {
-            Ok(Ok(stream)) => stream,
+        let before = self.trust_version();
+        let (stream, vetted) = match timeout(CONNECT_TIMEOUT, Box::pin(self.dial_tcp())).await {
+            Ok(Ok(connected)) => connected,
             Ok(Err(error)) => {
                 // No process listens there; the next one may have other flags. Other errors and timeouts prove less:
                 // their cause may be this machine.
-                if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                if error.kind() == std::io::ErrorKind::ConnectionRefused && !self.is_one_of_several() {
                     self.distrust();
                 }
                 return Err(tcp(error.to_string()));
@@ -348,30 +430,70 @@ impl Endpoint {
         };
         let connector = TlsConnector::from(Arc::clone(config));
         match timeout(HANDSHAKE_TIMEOUT, connector.connect(self.server_name.clone(), stream)).await {
-            Ok(Ok(stream)) => Ok(stream),
+            Ok(Ok(stream)) if vetted.holds() => {
+                let is_for_requests = matches!(self.dialling, Dialling::Vetted);
+                let endpoint = is_for_requests.then(|| (Arc::clone(&self.health), before));
+                Ok(EndpointStream { stream, trust: ConnectionTrust { endpoint, address: vetted } })
+            }
+            Ok(Ok(_)) => Err(tls("the address has not passed the last self-check".to_owned())),
             Ok(Err(error)) => Err(tls(tls_cause(&error))),
             Err(_) => Err(tls(format!("no answer within {HANDSHAKE_TIMEOUT:?}"))),
         }
     }
 
-    /// Looks up the addresses, and connects to one that is permitted. What a name resolves to may change at any time, so
-    /// every connection checks it.
-    async fn dial_tcp(&self) -> std::io::Result<TcpStream> {
+    /// Whether it is given by a name, which may resolve to other addresses at any time.
+    pub(crate) fn is_named(&self) -> bool {
+        self.address.host.parse::<IpAddr>().is_err()
+    }
+
+    /// The addresses of now to which the gateway may connect, at least one.
+    pub(crate) async fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
         let found = self.tls.lookups.addresses(&self.address, &self.health.known_addresses).await?;
         let refused = |address: &SocketAddr| self.tls.addresses.refused_kind(address.ip());
         let permitted: Vec<SocketAddr> =
             found.iter().filter(|address| refused(address).is_none()).copied().collect();
-        if permitted.is_empty()
-            && let Some((address, kind)) =
-                found.iter().find_map(|address| Some((address.ip(), refused(address)?)))
-        {
-            let problem = format!(
+        if !permitted.is_empty() {
+            return Ok(permitted);
+        }
+        let refused = found.iter().find_map(|address| Some((address.ip(), refused(address)?)));
+        Err(std::io::Error::other(match refused {
+            Some((address, kind)) => format!(
                 "{address} is {kind}, to which the gateway does not connect for the cluster of a Secret \
                  (managementCluster.allowLocalAddresses)"
-            );
+            ),
+            None => "the name has no address".to_owned(),
+        }))
+    }
+
+    /// Records which addresses of its name have passed the self-check, and which have not. Requests use connections to the
+    /// former alone.
+    // threat: renamed-endpoint
+    pub(crate) fn set_vetted(&self, passed: &[SocketAddr], failed: &[SocketAddr]) {
+        self.health.vetted.replace(passed, failed);
+    }
+
+    /// Looks up the addresses, and connects to one that is permitted and, for requests, has passed the self-check. What a
+    /// name resolves to may change at any time, so every connection checks it.
+    // threat: renamed-endpoint
+    async fn dial_tcp(&self) -> std::io::Result<(TcpStream, AddressTrust)> {
+        let found = match self.dialling {
+            Dialling::Check(address) => vec![address],
+            Dialling::Vetted | Dialling::Probe => self.addresses().await?,
+        };
+        if !self.is_named() || !matches!(self.dialling, Dialling::Vetted) {
+            return Ok((TcpStream::connect(found.as_slice()).await?, AddressTrust::default()));
+        }
+        let choice = self.health.vetted.choose(&found);
+        if choice.has_new {
+            self.request_recheck();
+        }
+        if choice.usable.is_empty() {
+            let problem = "no address of the name has passed the self-check yet";
             return Err(std::io::Error::other(problem));
         }
-        TcpStream::connect(permitted.as_slice()).await
+        let stream = TcpStream::connect(choice.usable.as_slice()).await?;
+        let trust = self.health.vetted.trust(stream.peer_addr()?);
+        Ok((stream, trust))
     }
 
     /// The endpoint accepts connections and closes them before their first use, as a server does that refuses the
@@ -395,9 +517,7 @@ impl Endpoint {
     /// Counts an unusable connection as a failed attempt.
     fn record_http_error(&self, cause: String) -> ConnectError {
         let error = ConnectError::Http { address: self.address.to_string(), cause };
-        *self.failure() = Some(ConnectFailure::new(error.clone()));
-        self.balance().note_failure(EjectionCause::Connect, Instant::now());
-        self.request_recheck();
+        self.note_connect_failure(&error);
         error
     }
 }

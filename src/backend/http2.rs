@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::balance::LoadTicket;
 use super::pool::{SendError, SendOutcome};
-use crate::backend::endpoint::{ConnectError, Endpoint};
+use crate::backend::endpoint::{ConnectError, ConnectionTrust, Endpoint, EndpointStream};
 use crate::http::body::{Body, EndGuard};
 use crate::http::limits::MAX_BACKEND_HEADER_LIST_SIZE;
 use crate::http::transport::{
@@ -57,6 +57,7 @@ pub(crate) type ConnectAttempt = Shared<BoxFuture<'static, Result<(), ConnectErr
 
 struct Http2Connection {
     sender: SendRequest<Bytes>,
+    trust: ConnectionTrust,
     /// Streams in use.
     streams: AtomicUsize,
     /// Whether a stream was reserved since idle connections were last closed.
@@ -82,7 +83,7 @@ impl Lane {
     /// Reserves a stream on the least loaded connection, unless all are full.
     pub(crate) fn reserve(&self) -> Option<Http2Stream> {
         let mut connections = lock(&self.connections);
-        connections.retain(|connection| !connection.task.is_finished());
+        connections.retain(|connection| !connection.task.is_finished() && connection.trust.holds());
         loop {
             let loads = connections.iter().map(|connection| connection.streams.load(Ordering::Relaxed));
             let (least, load) = loads.enumerate().min_by_key(|(_, load)| *load)?;
@@ -129,7 +130,7 @@ impl Lane {
     /// Starts HTTP/2 on a new connection, and adds it once the backend's SETTINGS have arrived.
     pub(crate) async fn add_connection(
         &self,
-        stream: TlsStream<TcpStream>,
+        EndpointStream { stream, trust }: EndpointStream,
         endpoint: &Arc<Endpoint>,
     ) -> Result<(), ConnectError> {
         let corked = CorkedStream::new(stream);
@@ -177,6 +178,7 @@ impl Lane {
         });
         lock(&self.connections).push(Arc::new(Http2Connection {
             sender,
+            trust,
             streams: AtomicUsize::new(0),
             was_used: AtomicBool::new(true),
             is_closing,

@@ -19,7 +19,7 @@ use super::http2::{Http2Stream, Lane};
 use super::lanes::Lanes;
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 pub(crate) use super::sharing::SharingClass;
-use crate::backend::endpoint::{AlpnOffer, ConnectError, Endpoint};
+use crate::backend::endpoint::{AlpnOffer, ConnectError, ConnectionTrust, Endpoint, EndpointStream};
 use crate::http::body::{Body, EndGuard};
 use crate::http::hop_by_hop;
 use crate::http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
@@ -102,6 +102,7 @@ pub(crate) struct Pool {
 
 pub(crate) struct Http1Connection {
     sender: http1::SendRequest<Body>,
+    trust: ConnectionTrust,
     /// Drives the connection.
     task: JoinHandle<()>,
 }
@@ -113,7 +114,8 @@ struct IdleHttp1 {
 
 impl IdleHttp1 {
     fn is_usable(&self) -> bool {
-        self.connection.sender.is_ready() && self.since.elapsed() < IDLE_TIMEOUT
+        let is_open = self.connection.sender.is_ready() && self.connection.trust.holds();
+        is_open && self.since.elapsed() < IDLE_TIMEOUT
     }
 }
 
@@ -258,9 +260,9 @@ impl Pool {
 
     async fn open_http2(&self, lane: &Lane) -> Result<(), ConnectError> {
         let stream = self.endpoint.connect(AlpnOffer::Http2OrHttp1).await?;
-        if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        if stream.stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             *lock(&self.http1_only) = Some(Instant::now());
-            let connection = self.begin_http1(TokioIo::new(stream)).await?;
+            let connection = self.begin_http1(stream).await?;
             self.keep_http1(connection);
             return Ok(());
         }
@@ -275,7 +277,7 @@ impl Pool {
     }
 
     async fn dial_http1(&self) -> Result<Http1Connection, ConnectError> {
-        self.begin_http1(TokioIo::new(self.endpoint.connect(AlpnOffer::Http1Only).await?)).await
+        self.begin_http1(self.endpoint.connect(AlpnOffer::Http1Only).await?).await
     }
 
     fn idle_http1(&self) -> Option<Http1Connection> {
@@ -288,11 +290,11 @@ impl Pool {
         lock(&self.http1).push(IdleHttp1 { connection, since: Instant::now() });
     }
 
-    async fn begin_http1<T>(&self, io: T) -> Result<Http1Connection, ConnectError>
-    where
-        T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-    {
-        let handshake = http1_builder().handshake(io).await;
+    async fn begin_http1(
+        &self,
+        EndpointStream { stream, trust }: EndpointStream,
+    ) -> Result<Http1Connection, ConnectError> {
+        let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
         let endpoint = Arc::clone(&self.endpoint);
         let task = tokio::spawn(async move {
@@ -301,7 +303,7 @@ impl Pool {
             }
             endpoint.http1_closed();
         });
-        Ok(Http1Connection { sender, task })
+        Ok(Http1Connection { sender, trust, task })
     }
 
     /// Connects for one upgrade; the connection is never shared or pooled.
@@ -315,7 +317,7 @@ impl Pool {
             // The connection limit bounds these: an upgrade takes a client connection, too.
             _ => None,
         };
-        let stream = self.endpoint.connect(AlpnOffer::Http1Only).await?;
+        let stream = self.endpoint.connect(AlpnOffer::Http1Only).await?.stream;
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
         tokio::spawn(async move {

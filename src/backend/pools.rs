@@ -228,11 +228,13 @@ impl Pools {
                 continue;
             };
             let reserved = {
+                // One that has failed for this request is no reason to leave the last one.
+                let outdone = backend.until_outdone(&endpoint, &failed);
                 let mut reserving = pin!(reserve(self.of(&endpoint), ticket));
                 match poll_immediate(reserving.as_mut()).await {
                     Some(reserved) => Some(reserved),
                     // An endpoint that hangs accepts connections, and answers no handshake. Boxed: few requests wait here.
-                    None => match select(reserving, Box::pin(backend.until_outdone(&endpoint))).await {
+                    None => match select(reserving, Box::pin(outdone)).await {
                         Either::Left((reserved, _)) => Some(reserved),
                         Either::Right(_) => None,
                     },
@@ -322,7 +324,8 @@ impl Attempt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::testing::backend;
+    use crate::backend::balance::Readiness;
+    use crate::backend::testing::{backend, settings, with_settings};
 
     #[tokio::test]
     async fn an_endpoint_that_is_distrusted_while_a_request_waits_does_not_get_it() {
@@ -346,6 +349,34 @@ mod tests {
                 .await;
             assert!(matches!(reserved, Err(SendError::NotTrusted)), "{regains_trust}: {reserved:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_does_not_leave_the_last_endpoint_for_one_that_it_has_left() {
+        let mut settings = settings();
+        let mut second = settings.endpoints[0].clone();
+        second.address.port += 1;
+        settings.endpoints.push(second);
+        let (backend, pools) = (with_settings(&settings), Pools::default());
+        for endpoint in backend.endpoints().iter() {
+            assert!(endpoint.set_trusted(endpoint.trust_version()));
+        }
+        // Both are slow, in turn: while the request waits for one, the other one answers probes again.
+        let slow = |pool: Arc<Pool>, _| {
+            let endpoints = backend.endpoints();
+            async move {
+                for endpoint in endpoints.iter() {
+                    let is_silent = Arc::ptr_eq(endpoint, pool.endpoint());
+                    let readiness = if is_silent { Readiness::Silent } else { Readiness::Ready };
+                    endpoint.balance().set_readiness(readiness);
+                }
+                sleep(Duration::from_secs(4)).await;
+                Ok(())
+            }
+        };
+        let attempt = Attempt::new(Load::Short, HeaderAuthor::Gateway);
+        let reserved = pools.first_reachable(&backend, &attempt, slow).await;
+        assert!(reserved.is_ok(), "{reserved:?}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The gateway's own requests to a single endpoint, trusted or not. They use the same function that writes the identity
 //! of forwarded requests, so that the self-check tests that function too.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +59,21 @@ pub(crate) struct ProbeClient {
 impl ProbeClient {
     /// A client for an endpoint of `backend`, whether it is trusted or not. Opens no connection yet.
     pub(crate) fn new(backend: Arc<Backend>, endpoint: &Endpoint, gateway_id: &GatewayId) -> Self {
-        let endpoint = Arc::new(endpoint.for_self_check());
+        Self::to(backend, endpoint.for_self_check(), gateway_id)
+    }
+
+    /// The same for one of the addresses that the endpoint's name resolves to.
+    pub(crate) fn at(
+        address: SocketAddr,
+        backend: Arc<Backend>,
+        endpoint: &Endpoint,
+        gateway_id: &GatewayId,
+    ) -> Self {
+        Self::to(backend, endpoint.for_self_check_of(address), gateway_id)
+    }
+
+    fn to(backend: Arc<Backend>, endpoint: Endpoint, gateway_id: &GatewayId) -> Self {
+        let endpoint = Arc::new(endpoint);
         Self {
             backend,
             pool: Pool::new(Arc::clone(&endpoint)),

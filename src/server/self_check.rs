@@ -2,6 +2,7 @@
 //! if the user arrives unchanged. Runs at the start, after a reload, every minute, and when a connection or a response
 //! gives reason. No request goes to an endpoint that has not passed.
 
+mod addresses;
 mod headers;
 mod pace;
 mod readiness;
@@ -18,12 +19,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
+use addresses::CheckedAddresses;
 use pace::{CheckSchedule, spread, stagger};
 use verdict::{AcceptedIdentity, CertificateFinding, SelfCheckFailure, evaluate, is_unavailable_gateway};
 
 use crate::backend::Backend;
 use crate::backend::cluster_identity::{IdentityObject, NotAdmitted};
-use crate::backend::endpoint::{Endpoint, TrustVersion};
+use crate::backend::endpoint::{ConnectError, Endpoint, TrustVersion};
 use crate::backend::pool::SendError;
 use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::metrics::Metrics;
@@ -38,6 +40,9 @@ const REVIEW_BODY: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"Se
 
 /// The shortest interval between two checks of an endpoint.
 const MIN_RECHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The longest interval while an address of an endpoint has not passed.
+const FAILED_ADDRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often the version of an API server is read.
 const VERSION_INTERVAL: Duration = Duration::from_mins(10);
@@ -90,7 +95,6 @@ impl SelfCheck {
                 cluster: cluster.clone(),
                 backend: Arc::clone(backend),
                 endpoint: Arc::clone(&endpoint),
-                client: ProbeClient::new(Arc::clone(backend), &endpoint, &self.live.gateway_id),
                 live: Arc::clone(&self.live),
                 metrics: Arc::clone(&self.metrics),
                 last_log: Mutex::default(),
@@ -144,7 +148,6 @@ struct EndpointCheck {
     cluster: String,
     backend: Arc<Backend>,
     endpoint: Arc<Endpoint>,
-    client: ProbeClient,
     live: Arc<Live>,
     metrics: Arc<Metrics>,
     /// The outcome that was logged last.
@@ -177,7 +180,7 @@ enum CheckOutcome {
     Passed(AcceptedIdentity),
     Failed(SelfCheckFailure),
     /// The endpoint cannot be reached, and must pass another check.
-    Unreachable(String),
+    Unreachable(ConnectError),
     /// No evidence either way: the API server is starting, overloaded or shutting down.
     Inconclusive(String),
 }
@@ -196,41 +199,45 @@ impl EndpointCheck {
     async fn check_repeatedly(&self) {
         let mut schedule = CheckSchedule::default();
         let mut version_age = VersionAge::default();
+        let mut addresses = CheckedAddresses::default();
         loop {
+            addresses.follow(self).await;
             let before = self.endpoint.trust_version();
-            let outcome = self.attempt().await;
-            let wait = schedule.after(&outcome);
+            let outcome = addresses.check(self, before).await;
+            let mut wait = schedule.after(&outcome);
+            if addresses.has_failed() {
+                wait = wait.min(FAILED_ADDRESS_INTERVAL);
+            }
             let wait = spread(wait, &self.cluster, &self.endpoint.address().to_string());
             let has_passed = matches!(outcome, CheckOutcome::Passed(_));
             self.conclude(outcome, before);
-            if has_passed {
-                self.check_reviews().await;
-                version_age.learn(&self.client, &self.backend).await;
+            if has_passed && let Some(client) = addresses.client() {
+                self.check_reviews(client).await;
+                version_age.learn(client, &self.backend).await;
             }
             let now = Instant::now();
             sleep_until(now + MIN_RECHECK_INTERVAL.min(wait)).await;
             tokio::select! {
                 () = sleep_until(now + wait) => {}
                 () = self.endpoint.recheck_requested() => {}
-                () = self.client.disconnected() => {}
+                () = addresses.disconnected() => {}
             }
         }
     }
 
-    async fn attempt(&self) -> CheckOutcome {
+    async fn attempt(&self, client: &ProbeClient) -> CheckOutcome {
         let sent = test_user();
-        let (status, body) =
-            match self.client.send(Some(&sent), REVIEW_PATH, Some(REVIEW_BODY.to_owned())).await {
-                Ok(answer) => answer,
-                Err(ProbeError::Send(SendError::Connect(error))) => {
-                    return CheckOutcome::Unreachable(error.to_string());
-                }
-                Err(error) => return CheckOutcome::Inconclusive(error.to_string()),
-            };
+        let (status, body) = match client.send(Some(&sent), REVIEW_PATH, Some(REVIEW_BODY.to_owned())).await {
+            Ok(answer) => answer,
+            Err(ProbeError::Send(SendError::Connect(error))) => {
+                return CheckOutcome::Unreachable(error);
+            }
+            Err(error) => return CheckOutcome::Inconclusive(error.to_string()),
+        };
         let certificate =
-            CertificateFinding::of(self.client.certificate_request(), self.endpoint.gateway_certificate());
+            CertificateFinding::of(client.certificate_request(), self.endpoint.gateway_certificate());
         match evaluate(&sent, status, &body, certificate) {
-            Some(Ok(accepted)) => match self.learn_header_names().await {
+            Some(Ok(accepted)) => match self.learn_header_names(client).await {
                 Ok(None) => CheckOutcome::Passed(accepted),
                 Ok(Some(failure)) => CheckOutcome::Failed(failure),
                 Err(cause) => CheckOutcome::Inconclusive(cause),
@@ -257,7 +264,8 @@ impl EndpointCheck {
         self.endpoint.set_check_error(match &outcome {
             CheckOutcome::Passed(_) => None,
             CheckOutcome::Failed(failure) => Some(failure.diagnosis(self.backend.identity())),
-            CheckOutcome::Unreachable(cause) | CheckOutcome::Inconclusive(cause) => Some(cause.clone()),
+            CheckOutcome::Unreachable(error) => Some(error.to_string()),
+            CheckOutcome::Inconclusive(cause) => Some(cause.clone()),
         });
         // Even if the outcome does not count: a server could change its endpoint's trust during every check.
         self.endpoint.set_checked();
@@ -295,8 +303,13 @@ impl EndpointCheck {
                     error!(cluster, endpoint, "self-check failed, endpoint not used: {diagnosis}");
                 });
             }
-            CheckOutcome::Unreachable(cause) => {
+            CheckOutcome::Unreachable(error) => {
                 self.endpoint.distrust();
+                let cause = error.to_string();
+                if self.endpoint.is_named() {
+                    // None of its addresses can be reached.
+                    self.endpoint.note_unreachable(error);
+                }
                 self.log_once(&cause.clone(), |cluster| {
                     warn!(cluster, endpoint, "self-check failed, endpoint unreachable: {cause}");
                 });
@@ -315,7 +328,7 @@ impl EndpointCheck {
     }
 
     /// Warns once if the gateway should decide on impersonations but may not ask who may impersonate whom.
-    async fn check_reviews(&self) {
+    async fn check_reviews(&self, client: &ProbeClient) {
         let decides = self
             .live
             .peek()
@@ -325,21 +338,26 @@ impl EndpointCheck {
         if !decides {
             return;
         }
-        let Some(may_ask) = reviews::may_ask(&self.client, self.backend.identity()).await else { return };
+        let Some(may_ask) = reviews::may_ask(client, self.backend.identity()).await else { return };
         if self.lacks_reviews.swap(!may_ask, Ordering::Relaxed) || may_ask {
             return;
         }
         let (cluster, endpoint) = (&self.cluster, self.endpoint.address().to_string());
-        let user = match self.backend.identity() {
-            IdentityMode::RequestHeader => GATEWAY,
-            IdentityMode::Impersonate => "the user of the kubeconfig",
-        };
+        let user = self.gateway_user();
         warn!(
             cluster,
             endpoint,
             "{user} may not create subjectaccessreviews.authorization.k8s.io, so the gateway refuses every request with \
              Impersonate-User; apply deploy/rbac.yaml, or set --impersonation=backend (with --identity=requestHeader)"
         );
+    }
+
+    /// As which the gateway asks the API server, for messages.
+    fn gateway_user(&self) -> &'static str {
+        match self.backend.identity() {
+            IdentityMode::RequestHeader => GATEWAY,
+            IdentityMode::Impersonate => "the user of the kubeconfig",
+        }
     }
 
     /// Exports whether the endpoint is trusted, if it is in force; a pending one may have the same address.
@@ -372,28 +390,29 @@ impl EndpointCheck {
     /// neither the API server nor the configuration names them, or if the object that names them is another cluster's.
     /// Returns an error if a later attempt may succeed.
     // threat: further-identity-headers
-    async fn learn_header_names(&self) -> Result<Option<SelfCheckFailure>, String> {
+    async fn learn_header_names(&self, client: &ProbeClient) -> Result<Option<SelfCheckFailure>, String> {
         // Without a client certificate the API server never treats the gateway as a front proxy.
         if self.endpoint.gateway_certificate().is_none() {
-            return self.compare_by_namespace().await;
+            return self.compare_by_namespace(client).await;
         }
-        let published = headers::read(&self.client, self.backend.identity()).await;
+        let published = headers::read(client, self.backend.identity()).await;
         match published
             .map_err(|cause| format!("the names of its identity headers cannot be read: {cause}"))?
         {
             headers::PublishedHeaderNames::All(names, uid) => {
                 // Before anything is learnt from it.
-                if let Some(uid) = uid
-                    && let Some(failure) = self.compare(IdentityObject::AuthenticationConfigMap, &uid)?
-                {
-                    return Ok(Some(failure));
+                let failure = match uid {
+                    Some(uid) => self.compare(IdentityObject::AuthenticationConfigMap, &uid)?,
+                    None => self.compare_by_namespace(client).await?,
+                };
+                if failure.is_none() {
+                    self.backend.learn_identity_headers(&names);
                 }
-                self.backend.learn_identity_headers(&names);
-                Ok(None)
+                Ok(failure)
             }
-            headers::PublishedHeaderNames::NotFound => Ok(None),
+            headers::PublishedHeaderNames::NotFound => self.compare_by_namespace(client).await,
             headers::PublishedHeaderNames::Forbidden if self.backend.has_configured_identity_headers() => {
-                Ok(None)
+                self.compare_by_namespace(client).await
             }
             headers::PublishedHeaderNames::Forbidden => {
                 Ok(Some(SelfCheckFailure::HeaderNamesForbidden(self.reader())))
@@ -414,11 +433,11 @@ impl EndpointCheck {
     }
 
     /// The same by the UID of the namespace `kube-system`, if the gateway may read it.
-    async fn compare_by_namespace(&self) -> Result<Option<SelfCheckFailure>, String> {
+    async fn compare_by_namespace(&self, client: &ProbeClient) -> Result<Option<SelfCheckFailure>, String> {
         if !self.backend.may_have_several_endpoints() {
             return Ok(None);
         }
-        match headers::read_namespace(&self.client).await? {
+        match headers::read_namespace(client, self.backend.identity()).await? {
             headers::NamespaceUid::Known(uid) => self.compare(IdentityObject::KubeSystem, &uid),
             headers::NamespaceUid::NotFound => Ok(None),
             headers::NamespaceUid::Forbidden => {
@@ -426,8 +445,9 @@ impl EndpointCheck {
                     warn!(
                         cluster = self.cluster,
                         endpoint = %self.endpoint.address(),
-                        "whether the endpoints belong to one cluster is not checked: the user of the kubeconfig may not get \
-                         the namespace kube-system; apply deploy/rbac.yaml with it in the subjects"
+                        "whether the endpoints belong to one cluster is not checked: {} may not get the namespace \
+                         kube-system; apply deploy/rbac.yaml with it in the subjects",
+                        self.gateway_user()
                     );
                 }
                 Ok(None)

@@ -8,6 +8,7 @@ use testkit::pki::Ca;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use futures_util::FutureExt as _;
 use socket2::SockRef;
 
 use super::*;
@@ -118,6 +119,70 @@ async fn a_self_check_does_not_count_if_the_endpoint_went_away_meanwhile() {
 }
 
 #[tokio::test]
+async fn a_connection_is_not_used_again_after_a_break_of_the_trust() {
+    let [servers, front] = ["servers", "front"].map(Ca::new);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = endpoint(listener.local_addr().unwrap().port(), &servers, &front);
+    let issued = servers.server(&["backend.test"]);
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(issued.chain, issued.key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let accept = async || acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+    let connect = async |endpoint: &Endpoint| {
+        let (connected, _server) = tokio::join!(endpoint.connect(AlpnOffer::Http1Only), accept());
+        connected.unwrap().trust
+    };
+    assert!(!connect(&endpoint).await.holds(), "made before the endpoint was trusted");
+    assert!(connect(&endpoint.for_self_check()).await.holds(), "the self-check uses its own");
+    assert!(endpoint.set_trusted(endpoint.trust_version()));
+    let trust = connect(&endpoint).await;
+    assert!(trust.holds());
+    endpoint.distrust();
+    assert!(!trust.holds());
+    assert!(endpoint.set_trusted(endpoint.trust_version()) && !trust.holds());
+}
+
+#[tokio::test]
+async fn requests_do_not_connect_to_an_address_that_the_self_check_has_not_seen() {
+    let [servers, front] = ["servers", "front"].map(Ca::new);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let first = listener.local_addr().unwrap();
+    let moved = TcpListener::bind(("127.0.0.2", first.port())).await.unwrap();
+    let second = moved.local_addr().unwrap();
+    let endpoint = endpoint_at("name.test", first.port(), AddressPolicy::Any, &servers, &front);
+    let resolves_to = async |addresses: &[SocketAddr]| {
+        // Fresh for as long as the test takes.
+        let at = Instant::now() + Duration::from_hours(1);
+        *endpoint.health.known_addresses.lock().await = Some((at, addresses.into()));
+    };
+    let dial = async || {
+        let peer = endpoint.dial_tcp().await.map(|(stream, trust)| (stream.peer_addr().unwrap(), trust));
+        peer.map_err(|error| error.to_string())
+    };
+    let is_requested = || endpoint.recheck_requested().now_or_never().is_some();
+    resolves_to(&[first]).await;
+    assert!(dial().await.unwrap_err().contains("has passed the self-check"));
+    assert!(is_requested());
+    endpoint.set_vetted(&[first], &[]);
+    let (peer, trust) = dial().await.unwrap();
+    assert!(peer == first && trust.holds() && !is_requested());
+    // The name is given another address, beside the first one and instead of it.
+    for found in [vec![second, first], vec![second]] {
+        resolves_to(&found).await;
+        assert_eq!(dial().await.unwrap().0, first);
+        assert!(is_requested(), "the new address is checked");
+    }
+    assert_eq!(endpoint.for_self_check_of(second).dial_tcp().await.unwrap().0.peer_addr().unwrap(), second);
+    endpoint.set_vetted(&[second], &[]);
+    assert_eq!(dial().await.unwrap().0, second);
+    assert!(!trust.holds(), "the connection to the former address is used no more");
+}
+
+#[tokio::test]
 async fn an_endpoint_of_a_secret_is_not_dialled_at_a_local_address() {
     let [servers, front] = ["servers", "front"].map(Ca::new);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -131,11 +196,10 @@ async fn an_endpoint_of_a_secret_is_not_dialled_at_a_local_address() {
         assert!(error.contains("managementCluster.allowLocalAddresses"), "{host}: {error}");
     }
     dial("127.0.0.1", AddressPolicy::Any).await.unwrap();
-    dial("localhost", AddressPolicy::Any).await.unwrap();
-    // One connection each, which the kernel has accepted, and no more.
-    for _ in 0..2 {
-        listener.accept().await.unwrap();
-    }
+    let error = dial("localhost", AddressPolicy::Any).await.unwrap_err();
+    assert!(error.contains("self-check"), "{error}");
+    // One connection, which the kernel has accepted, and no more.
+    listener.accept().await.unwrap();
     let further =
         std::future::poll_fn(|context| std::task::Poll::Ready(listener.poll_accept(context).is_ready()));
     assert!(!further.await, "a refused address was dialled");

@@ -44,11 +44,7 @@ pub(super) async fn read(
     client: &ProbeClient,
     identity: IdentityMode,
 ) -> Result<PublishedHeaderNames, String> {
-    // Like all of the gateway's own reads: in identity mode `impersonate`, as the user of its credential.
-    let portcullis = UserInfo::portcullis();
-    let user = (identity == IdentityMode::RequestHeader).then_some(&portcullis);
-    let response = client.send(user, CONFIG_MAP, None).await;
-    let (status, body) = response.map_err(|error| error.to_string())?;
+    let (status, body) = get(client, identity, CONFIG_MAP).await?;
     parse(status, &body)
 }
 
@@ -63,14 +59,26 @@ pub(super) enum NamespaceUid {
     Forbidden,
 }
 
-/// Reads the UID of `kube-system` as the user of the gateway's own credential. After an error, a later attempt may
-/// succeed.
+/// Reads the UID of `kube-system`. After an error, a later attempt may succeed.
 // threat: mixed-clusters
-pub(super) async fn read_namespace(client: &ProbeClient) -> Result<NamespaceUid, String> {
+pub(super) async fn read_namespace(
+    client: &ProbeClient,
+    identity: IdentityMode,
+) -> Result<NamespaceUid, String> {
     let failed = |cause: String| format!("the namespace kube-system cannot be read: {cause}");
-    let (status, body) =
-        client.send(None, KUBE_SYSTEM, None).await.map_err(|error| failed(error.to_string()))?;
+    let (status, body) = get(client, identity, KUBE_SYSTEM).await.map_err(failed)?;
     parse_namespace(status, &body).map_err(failed)
+}
+
+/// Like all of the gateway's own reads: in identity mode `impersonate`, as the user of its credential.
+async fn get(
+    client: &ProbeClient,
+    identity: IdentityMode,
+    path: &str,
+) -> Result<(StatusCode, Vec<u8>), String> {
+    let portcullis = UserInfo::portcullis();
+    let user = (identity == IdentityMode::RequestHeader).then_some(&portcullis);
+    client.send(user, path, None).await.map_err(|error| error.to_string())
 }
 
 fn parse_namespace(status: StatusCode, body: &[u8]) -> Result<NamespaceUid, String> {

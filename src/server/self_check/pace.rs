@@ -64,6 +64,7 @@ impl CheckSchedule {
 mod tests {
     use super::super::{AcceptedIdentity, SelfCheckFailure};
     use super::*;
+    use crate::backend::endpoint::ConnectError;
 
     /// The intervals after `times` outcomes of the same kind, in milliseconds.
     fn intervals(
@@ -91,7 +92,8 @@ mod tests {
 
     #[test]
     fn a_changed_outcome_is_rechecked_soon() {
-        let unreachable = || CheckOutcome::Unreachable(String::new());
+        let error = ConnectError::Tcp { address: String::new(), cause: String::new() };
+        let unreachable = || CheckOutcome::Unreachable(error.clone());
         let inconclusive = || CheckOutcome::Inconclusive(String::new());
         let forbidden = || CheckOutcome::Failed(SelfCheckFailure::ReviewForbidden);
         let passed = || CheckOutcome::Passed(AcceptedIdentity::Complete);

@@ -1,0 +1,310 @@
+//! The addresses of an endpoint. One that is given by a name may have several, and others at any time, so each address is
+//! checked by itself: requests go only to those that have passed.
+
+// threat: renamed-endpoint
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{join_all, select_all};
+use tokio::time::{Instant, timeout};
+use tracing::warn;
+
+use super::{CheckOutcome, EndpointCheck};
+use crate::backend::endpoint::TrustVersion;
+use crate::backend::probe::ProbeClient;
+
+/// The most addresses of one name that are checked and used.
+const MAX_ADDRESSES: usize = 16;
+/// How long an address is used that the name servers no longer list: some list a few of many in turn.
+const KEEP: Duration = Duration::from_mins(10);
+/// How long a lookup may delay the check of known addresses.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The addresses of one endpoint, with the connections of their self-checks.
+#[derive(Debug, Default)]
+pub(super) struct CheckedAddresses {
+    addresses: Vec<CheckedAddress>,
+    /// Beyond [`MAX_ADDRESSES`].
+    excess: Vec<SocketAddr>,
+}
+
+#[derive(Debug)]
+struct CheckedAddress {
+    /// `None`: that which the configuration gives, or a name that was not resolved yet.
+    address: Option<SocketAddr>,
+    client: ProbeClient,
+    last_listed: Instant,
+    has_passed: bool,
+    /// Why it has not passed, as the log says.
+    logged: Option<String>,
+}
+
+impl CheckedAddresses {
+    /// Takes over the addresses of now.
+    pub(super) async fn follow(&mut self, check: &EndpointCheck) {
+        let found = if check.endpoint.is_named() {
+            timeout(LOOKUP_TIMEOUT, check.endpoint.addresses()).await.ok().and_then(Result::ok)
+        } else {
+            None
+        };
+        if let Some(found) = found {
+            self.replace(&found, |address| {
+                ProbeClient::at(address, Arc::clone(&check.backend), &check.endpoint, &check.live.gateway_id)
+            });
+        } else if self.addresses.is_empty() {
+            let client =
+                ProbeClient::new(Arc::clone(&check.backend), &check.endpoint, &check.live.gateway_id);
+            self.addresses.push(CheckedAddress::new(None, client));
+        }
+    }
+
+    fn replace(&mut self, found: &[SocketAddr], client: impl Fn(SocketAddr) -> ProbeClient) {
+        let now = Instant::now();
+        let is_listed = |one: &CheckedAddress| one.address.is_some_and(|address| found.contains(&address));
+        self.addresses.iter_mut().filter(|one| is_listed(one)).for_each(|one| one.last_listed = now);
+        self.addresses.retain(|one| {
+            let is_recent = one.has_passed && now.duration_since(one.last_listed) < KEEP;
+            one.address.is_some() && (is_listed(one) || is_recent)
+        });
+        let is_known =
+            |known: &[CheckedAddress], address| known.iter().any(|one| one.address == Some(address));
+        self.excess.clear();
+        for address in found.iter().copied() {
+            if is_known(&self.addresses, address) {
+                continue;
+            }
+            // Those that are no longer listed make room.
+            if self.addresses.len() >= MAX_ADDRESSES
+                && let Some(unlisted) = self.addresses.iter().position(|one| !is_listed(one))
+            {
+                self.addresses.remove(unlisted);
+            }
+            if self.addresses.len() >= MAX_ADDRESSES {
+                self.excess.push(address);
+            } else {
+                self.addresses.push(CheckedAddress::new(Some(address), client(address)));
+            }
+        }
+    }
+
+    /// Checks every address, puts those in force that have passed, and returns the outcome for the endpoint: it has passed
+    /// if one of its addresses has.
+    pub(super) async fn check(&mut self, check: &EndpointCheck, before: TrustVersion) -> CheckOutcome {
+        let outcomes = join_all(self.addresses.iter().map(|one| check.attempt(&one.client))).await;
+        if !check.endpoint.is_named() {
+            return worst_or_passed(outcomes);
+        }
+        let outcomes: Vec<CheckOutcome> = self
+            .addresses
+            .iter()
+            .zip(outcomes)
+            .map(|(one, outcome)| match outcome {
+                CheckOutcome::Passed(_) if one.address.is_none() => {
+                    CheckOutcome::Inconclusive("its name could not be resolved in time".to_owned())
+                }
+                outcome => outcome,
+            })
+            .collect();
+        let (passed, failed) = self.note(&outcomes, before);
+        check.endpoint.set_vetted(&passed, &failed);
+        self.log(check, &outcomes);
+        worst_or_passed(outcomes)
+    }
+
+    /// Records the outcomes. Returns the addresses to use, and all others.
+    fn note(
+        &mut self,
+        outcomes: &[CheckOutcome],
+        before: TrustVersion,
+    ) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
+        let (mut passed, mut failed) = (Vec::new(), self.excess.clone());
+        for (one, outcome) in self.addresses.iter_mut().zip(outcomes) {
+            one.has_passed = match outcome {
+                CheckOutcome::Passed(_) => true,
+                // It proves nothing, as for an endpoint of one address.
+                CheckOutcome::Inconclusive(_) => one.has_passed && before.is_trusted(),
+                CheckOutcome::Failed(_) | CheckOutcome::Unreachable(_) => false,
+            };
+            let Some(address) = one.address else { continue };
+            if one.has_passed { passed.push(address) } else { failed.push(address) }
+        }
+        (passed, failed)
+    }
+
+    /// Logs why single addresses of an endpoint are not used that has passed.
+    fn log(&mut self, check: &EndpointCheck, outcomes: &[CheckOutcome]) {
+        let has_passed = outcomes.iter().any(|outcome| matches!(outcome, CheckOutcome::Passed(_)));
+        for (one, outcome) in self.addresses.iter_mut().zip(outcomes) {
+            let cause = match outcome {
+                _ if !has_passed => None,
+                CheckOutcome::Passed(_) => None,
+                CheckOutcome::Failed(failure) => Some(failure.diagnosis(check.backend.identity())),
+                CheckOutcome::Unreachable(error) => Some(error.to_string()),
+                CheckOutcome::Inconclusive(cause) => Some(cause.clone()),
+            };
+            if let (Some(cause), Some(address)) = (&cause, one.address)
+                && one.logged.as_ref() != Some(cause)
+            {
+                let (cluster, endpoint) = (&check.cluster, check.endpoint.address().to_string());
+                let used = one.has_passed;
+                warn!(
+                    cluster,
+                    endpoint,
+                    %address,
+                    used,
+                    "self-check of one address of the endpoint has not passed, others are used: {cause}"
+                );
+            }
+            one.logged = cause;
+        }
+    }
+
+    /// Whether an address has not passed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.addresses.iter().any(|one| !one.has_passed && one.address.is_some())
+    }
+
+    /// The connections to an address that has passed, else to any.
+    pub(super) fn client(&self) -> Option<&ProbeClient> {
+        let passed = self.addresses.iter().find(|one| one.has_passed);
+        passed.or_else(|| self.addresses.first()).map(|one| &one.client)
+    }
+
+    /// Waits until a connection of a self-check ends.
+    pub(super) async fn disconnected(&self) {
+        if self.addresses.is_empty() {
+            return pending().await;
+        }
+        select_all(self.addresses.iter().map(|one| Box::pin(one.client.disconnected()))).await;
+    }
+}
+
+impl CheckedAddress {
+    fn new(address: Option<SocketAddr>, client: ProbeClient) -> Self {
+        Self { address, client, last_listed: Instant::now(), has_passed: false, logged: None }
+    }
+}
+
+/// The outcome for the endpoint.
+fn worst_or_passed(outcomes: Vec<CheckOutcome>) -> CheckOutcome {
+    let rank = |outcome: &CheckOutcome| match outcome {
+        CheckOutcome::Passed(_) => 0,
+        CheckOutcome::Failed(_) => 1,
+        // An address that may still answer counts before one that is gone.
+        CheckOutcome::Inconclusive(_) => 2,
+        CheckOutcome::Unreachable(_) => 3,
+    };
+    let nothing = || CheckOutcome::Inconclusive("the endpoint has no address".to_owned());
+    outcomes.into_iter().min_by_key(rank).unwrap_or_else(nothing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::AcceptedIdentity;
+    use super::*;
+    use crate::backend::endpoint::ConnectError;
+    use crate::backend::testing::backend;
+    use crate::http::loop_detection::GatewayId;
+
+    fn addresses(last: std::ops::Range<u8>) -> Vec<SocketAddr> {
+        last.map(|last| SocketAddr::from(([192, 0, 2, last], 6443))).collect()
+    }
+
+    fn follow(checked: &mut CheckedAddresses, found: &[SocketAddr]) {
+        let (backend, id) = (Arc::new(backend()), GatewayId::default());
+        let endpoint = Arc::clone(&backend.endpoints()[0]);
+        checked.replace(found, |address| ProbeClient::at(address, Arc::clone(&backend), &endpoint, &id));
+    }
+
+    fn passed() -> CheckOutcome {
+        CheckOutcome::Passed(AcceptedIdentity::Complete)
+    }
+
+    fn refused() -> CheckOutcome {
+        let (address, cause) = ("a".to_owned(), "refused".to_owned());
+        CheckOutcome::Unreachable(ConnectError::Tcp { address, cause })
+    }
+
+    fn unclear() -> CheckOutcome {
+        CheckOutcome::Inconclusive("500".to_owned())
+    }
+
+    fn trust(is_trusted: bool) -> TrustVersion {
+        let backend = backend();
+        let endpoint = &backend.endpoints()[0];
+        if is_trusted {
+            endpoint.set_trusted(endpoint.trust_version());
+        }
+        endpoint.trust_version()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_address_is_trusted_by_itself() {
+        let mut checked = CheckedAddresses::default();
+        let all = addresses(1..4);
+        follow(&mut checked, &all[..2]);
+        assert_eq!(checked.note(&[passed(), refused()], trust(false)), (vec![all[0]], vec![all[1]]));
+        assert!(checked.has_failed());
+        // One more, which answers nothing useful, and the first one is overloaded.
+        follow(&mut checked, &all);
+        let outcomes = [unclear(), passed(), unclear()];
+        assert_eq!(checked.note(&outcomes, trust(true)), (vec![all[0], all[1]], vec![all[2]]));
+        assert_eq!(
+            checked.note(&outcomes, trust(false)),
+            (vec![all[1]], vec![all[0], all[2]]),
+            "after a break of its trust it must pass again"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_is_no_longer_listed_is_used_for_a_while() {
+        let mut checked = CheckedAddresses::default();
+        let all = addresses(1..4);
+        follow(&mut checked, &all[..2]);
+        checked.note(&[passed(), refused()], trust(false));
+        follow(&mut checked, &all[2..]);
+        let known: Vec<_> = checked.addresses.iter().filter_map(|one| one.address).collect();
+        assert_eq!(known, [all[0], all[2]], "one that has not passed is dropped at once");
+        tokio::time::advance(KEEP).await;
+        follow(&mut checked, &all[2..]);
+        assert_eq!(checked.addresses.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_addresses_of_a_name_are_bounded() {
+        let mut checked = CheckedAddresses::default();
+        follow(&mut checked, &addresses(1..3));
+        checked.note(&[passed(), passed()], trust(false));
+        follow(&mut checked, &addresses(10..200));
+        assert_eq!(checked.addresses.len(), MAX_ADDRESSES);
+        assert!(
+            checked
+                .addresses
+                .iter()
+                .all(|one| one.address.is_some_and(|at| addresses(10..200).contains(&at)))
+        );
+        assert_eq!(checked.excess.len(), 190 - MAX_ADDRESSES);
+    }
+
+    #[test]
+    fn an_endpoint_has_passed_if_one_of_its_addresses_has() {
+        let cases = [
+            (vec![refused(), unclear(), passed()], 0),
+            (vec![refused(), unclear()], 2),
+            (vec![refused()], 3),
+            (vec![], 2),
+        ];
+        for (outcomes, expected) in cases {
+            let found = match worst_or_passed(outcomes) {
+                CheckOutcome::Passed(_) => 0,
+                CheckOutcome::Failed(_) => 1,
+                CheckOutcome::Inconclusive(_) => 2,
+                CheckOutcome::Unreachable(_) => 3,
+            };
+            assert_eq!(found, expected);
+        }
+    }
+}
