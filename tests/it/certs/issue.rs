@@ -261,8 +261,10 @@ fn refused_requests_have_a_reason() {
     );
     std::fs::write(directory.path().join("none.csr"), "hello").unwrap();
     // A request with an invalid signature.
-    let line = "openssl req -in alice.csr -outform der | head -c -1 > bad.der; printf x >> bad.der";
-    shell(directory.path(), line);
+    shell(directory.path(), "openssl req -in alice.csr -outform der -out bad.der");
+    let mut request = std::fs::read(directory.path().join("bad.der")).unwrap();
+    *request.last_mut().unwrap() ^= 1;
+    std::fs::write(directory.path().join("bad.der"), request).unwrap();
     shell(directory.path(), "openssl req -text -in alice.csr -out text.csr");
     let before = names(directory.path());
     certs(directory.path(), &["issue", "client", "--cn", "x", "--out", "x", "--dir", "pki"]).succeeds();
