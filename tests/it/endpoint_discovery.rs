@@ -103,14 +103,10 @@ async fn names(gateway: &Gateway, requests: usize) -> Vec<String> {
     names
 }
 
-#[tokio::test]
-async fn the_addresses_of_a_host_name_are_endpoints() {
-    let pki = Pki::new();
-    let backend = Published::default().server(&pki, "it").await;
-    flags(&pki, backend.address);
+/// A gateway with one endpoint, which is given by a name of every machine's `/etc/hosts`.
+fn at_localhost(pki: &Pki, backend: &FakeBackend, keys: &str) -> Gateway {
+    flags(pki, backend.address);
     let port = backend.address.port();
-    // In /etc/hosts of every machine.
-    let endpoint = format!("https://localhost:{port}");
     let file = pki.write(
         "gateway.yaml",
         format!(
@@ -119,11 +115,31 @@ kind: GatewayConfiguration
 serving: {{bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}}
 operation: {{metricsBindAddress: '127.0.0.1:0', workers: 1}}
 authentication: {{tokenAuthFile: tokens.csv}}
-clusters: [{{name: c, kubeconfig: backend.kubeconfig, endpoints: ['{endpoint}'], endpointDiscovery: dns}}]
+clusters: [{{name: c, kubeconfig: backend.kubeconfig, endpoints: ['https://localhost:{port}']{keys}}}]
 "
         ),
     );
-    let gateway = Gateway::with(vec![format!("--config={}", file.display())]);
+    Gateway::with(vec![format!("--config={}", file.display())])
+}
+
+/// `localhost` may also be `::1`, where the server does not listen.
+#[tokio::test]
+async fn an_endpoint_may_be_given_by_a_name() {
+    let pki = Pki::new();
+    let backend = Published::default().server(&pki, "it").await;
+    let gateway = at_localhost(&pki, &backend, "");
+    let endpoint = format!("localhost:{}", backend.address.port());
+    gateway
+        .until_counted(&format!("portcullis_endpoint_trusted{{cluster=\"c\",endpoint=\"{endpoint}\"}} 1"))
+        .await;
+    assert_eq!(names(&gateway, 3).await, ["it"]);
+}
+
+#[tokio::test]
+async fn the_addresses_of_a_host_name_are_endpoints() {
+    let pki = Pki::new();
+    let backend = Published::default().server(&pki, "it").await;
+    let gateway = at_localhost(&pki, &backend, ", endpointDiscovery: dns");
     // The name itself is no endpoint any more.
     until_endpoints_are(&gateway, &[&backend]).await;
     gateway.until_counted("portcullis_endpoint_discovery_up{cluster=\"c\"} 1").await;
