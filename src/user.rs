@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use http::header::{HeaderName, HeaderValue};
-use portcullis_audit::event::UserInfo as AuditedUser;
+use portcullis_audit::event::{EncodedUser, UserInfo as AuditedUser};
 
 pub use encode::IdentityMode;
 pub(crate) use encode::{IdentityHeaderLines, UnencodableIdentity};
@@ -108,7 +108,7 @@ pub struct Identity(Arc<SharedIdentity>);
 
 struct SharedIdentity {
     user: UserInfo,
-    audited: OnceLock<Arc<AuditedUser>>,
+    audited: OnceLock<Arc<EncodedUser>>,
     by_request_header: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
     by_impersonation: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
 }
@@ -131,10 +131,11 @@ impl Identity {
     }
 
     /// The identity as audit events name it, made once.
-    pub(crate) fn audited(&self) -> Arc<AuditedUser> {
+    pub(crate) fn audited(&self) -> Arc<EncodedUser> {
         let made = self.0.audited.get_or_init(|| {
             let UserInfo { name, uid, groups, extra } = self.0.user.clone();
-            Arc::new(AuditedUser { username: name, uid: uid.unwrap_or_default(), groups, extra })
+            let user = AuditedUser { username: name, uid: uid.unwrap_or_default(), groups, extra };
+            Arc::new(user.into())
         });
         Arc::clone(made)
     }

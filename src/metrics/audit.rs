@@ -1,6 +1,8 @@
 //! Metrics of audit.
 // apiserver: pkg/audit/metrics.go
 
+use std::sync::{Arc, OnceLock};
+
 use portcullis_audit::event::Level;
 use portcullis_audit::sink::{DropCause, Observer, Plugin, SinkKind};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
@@ -13,6 +15,8 @@ pub(crate) struct AuditMetrics {
     events: IntCounter,
     errors: IntCounterVec,
     levels: IntCounterVec,
+    /// The series of each level that was counted, since each request counts one.
+    counted_levels: Arc<[OnceLock<IntCounter>; Level::ALL.len()]>,
     rejected: IntCounter,
     dropped: IntCounterVec,
     truncated: IntCounterVec,
@@ -55,6 +59,7 @@ impl AuditMetrics {
                 "Counter of policy levels for audit events (1 per request).",
                 &["level"],
             )?,
+            counted_levels: Arc::default(),
             rejected: registrar.counter(
                 "apiserver_audit_requests_rejected_total",
                 "Counter of apiserver requests rejected due to an error in audit logging backend.",
@@ -78,7 +83,10 @@ impl AuditMetrics {
     /// Counts the level of a request.
     // metrics.go, ObservePolicyLevel
     pub(crate) fn level(&self, level: Level) {
-        self.levels.with_label_values(&[level.as_str()]).inc();
+        let found = Level::ALL.into_iter().zip(&*self.counted_levels).find(|(known, _)| *known == level);
+        if let Some((_, series)) = found {
+            series.get_or_init(|| self.levels.with_label_values(&[level.as_str()])).inc();
+        }
     }
 }
 

@@ -84,9 +84,8 @@ pub(super) struct Record {
 
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// The event so far; its stage is set when it is stored. Changed by [`Parts::event`], and copied then only while a sink
-    /// encodes it.
-    event: Arc<Event>,
+    /// The event so far; its stage is set when it is stored.
+    event: Event,
     last_stage: LastStage,
     request: Option<RequestCapture>,
     response: Option<ResponseCapture>,
@@ -149,8 +148,8 @@ impl AuditedRequest {
         let audited = Self::new(facts, Some(user), request)?;
         let Self(record) = &audited;
         let mut parts = record.parts();
-        parts.event().annotations.extend(annotations);
-        parts.event().user = user.audited();
+        parts.event.annotations.extend(annotations);
+        parts.event.user = user.audited();
         drop(parts);
         record.observe_request(request);
         Some(audited)
@@ -164,8 +163,12 @@ impl AuditedRequest {
         if !record.is_long_running {
             sinks.ready().await;
         }
-        let Some(event) = record.event(Stage::RequestReceived) else { return Ok(()) };
-        let stored = sinks.store_first(event).await;
+        let storing = {
+            let mut parts = record.parts();
+            record.event_of(&mut parts, Stage::RequestReceived).map(|event| sinks.store_first(event))
+        };
+        let Some(storing) = storing else { return Ok(()) };
+        let stored = storing.await;
         if stored.is_err() {
             record.parts().last_stage = LastStage::Nothing;
         }
@@ -178,7 +181,7 @@ impl AuditedRequest {
         let audited = Self::new(facts, None, request)?;
         let mut parts = audited.0.parts();
         parts.last_stage = LastStage::Started;
-        parts.event().response_status = Some(ResponseStatus { message, ..ResponseStatus::default() });
+        parts.event.response_status = Some(ResponseStatus { message, ..ResponseStatus::default() });
         drop(parts);
         Some(audited)
     }
@@ -212,7 +215,7 @@ impl AuditedRequest {
             annotations: cluster.into_iter().collect(),
         };
         let parts = Parts {
-            event: Arc::new(event),
+            event,
             last_stage: LastStage::Complete,
             request: None,
             response: None,
@@ -234,9 +237,8 @@ impl AuditedRequest {
     /// Records the impersonated user, and the verb of constrained impersonation.
     pub(super) fn note_impersonated(&self, user: &Identity, constraint: Option<&'static str>) {
         let mut parts = self.0.parts();
-        let event = parts.event();
-        event.impersonated_user = Some(user.audited());
-        event.authentication_metadata =
+        parts.event.impersonated_user = Some(user.audited());
+        parts.event.authentication_metadata =
             constraint.map(|verb| AuthenticationMetadata { impersonation_constraint: verb.to_owned() });
     }
 
@@ -269,7 +271,7 @@ impl AuditedRequest {
     pub(super) fn note_refusal(&self, refusal: &Refusal, code: StatusCode, is_raw: bool) {
         let mut parts = self.0.parts();
         if matches!(refusal, Refusal::Panic) {
-            parts.event().response_status = Some(status::of_panic());
+            parts.event.response_status = Some(status::of_panic());
             parts.last_stage = LastStage::Panic;
             return;
         }
@@ -284,11 +286,11 @@ impl AuditedRequest {
         match object {
             Some(object) => {
                 if parts.event.level >= Level::RequestResponse {
-                    parts.event().response_object = render::as_json(object.clone()).ok().map(Into::into);
+                    parts.event.response_object = render::as_json(object.clone()).ok().map(Into::into);
                 }
-                parts.event().response_status = Some(status::of_object(object, code));
+                parts.event.response_status = Some(status::of_object(object, code));
             }
-            None => parts.event().response_status.get_or_insert_default().code = code.as_u16(),
+            None => parts.event.response_status.get_or_insert_default().code = code.as_u16(),
         }
         let is_started = match parts.last_stage {
             LastStage::Started => true,
@@ -307,7 +309,7 @@ impl AuditedRequest {
         let Self(record) = self;
         let code = response.status();
         let mut parts = record.parts();
-        parts.event().response_status = Some(status::of_code(code));
+        parts.event.response_status = Some(status::of_code(code));
         if code.as_u16() < 400 || !is_raw() {
             parts.response = record.response_capture(&parts.event, response);
         }
@@ -332,22 +334,21 @@ impl Record {
     }
 
     /// The event of a stage; `None` if the policy omits it.
-    fn event(&self, stage: Stage) -> Option<Arc<Event>> {
+    fn event_of<'a>(&self, parts: &'a mut Parts, stage: Stage) -> Option<&'a Event> {
         if self.decision.omitted.contains(stage) {
             return None;
         }
-        let mut parts = self.parts();
-        let event = parts.event();
+        let event = &mut parts.event;
         event.stage = stage;
         event.stage_timestamp = match stage {
             Stage::RequestReceived => event.request_received_timestamp,
             _ => SystemTime::UNIX_EPOCH + self.clock.now(),
         };
-        Some(Arc::clone(&parts.event))
+        Some(event)
     }
 
     fn store(&self, stage: Stage) {
-        if let Some(event) = self.event(stage) {
+        if let Some(event) = self.event_of(&mut self.parts(), stage) {
             self.audit.sinks.store(event);
         }
     }
@@ -416,13 +417,9 @@ impl Record {
 }
 
 impl Parts {
-    fn event(&mut self) -> &mut Event {
-        Arc::make_mut(&mut self.event)
-    }
-
     /// Adds an annotation; the first value of a key stays.
     fn annotate(&mut self, key: &str, value: &str) {
-        self.event().annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+        self.event.annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
     }
 
     fn capture(&mut self, direction: Direction) -> Option<&mut Capture> {
@@ -445,7 +442,7 @@ impl Parts {
             None => return,
         };
         if kind == RequestObject::Patch {
-            self.event().request_object = objects::patch(&bytes);
+            self.event.request_object = objects::patch(&bytes);
             self.memory.push(memory);
             return;
         }
@@ -456,7 +453,7 @@ impl Parts {
         if is_named {
             match objects::metadata(encoding, &bytes) {
                 Some(found) => {
-                    if let Some(object) = &mut self.event().object_ref {
+                    if let Some(object) = &mut self.event.object_ref {
                         complete(object, found);
                     }
                 }
@@ -465,7 +462,7 @@ impl Parts {
         }
         if with_object {
             match objects::as_json(encoding, &bytes, self.omit_managed_fields) {
-                Ok(object) => self.event().request_object = self.held(object, memory, "requestObject"),
+                Ok(object) => self.event.request_object = self.held(object, memory, "requestObject"),
                 Err(reason) => self.omit("requestObject", reason),
             }
         }
@@ -510,7 +507,7 @@ impl Parts {
             Err(reason) => return self.omit("responseObject", reason),
         };
         if let Some(status) = status::of_body(encoding, &bytes, code) {
-            self.event().response_status = Some(status);
+            self.event.response_status = Some(status);
         }
         if self.event.level < Level::RequestResponse {
             return;
@@ -518,11 +515,11 @@ impl Parts {
         if encoding == Encoding::Protobuf
             && let Some(status) = status::protobuf(&bytes)
         {
-            self.event().response_object = render::as_json(status).ok().map(Into::into);
+            self.event.response_object = render::as_json(status).ok().map(Into::into);
             return;
         }
         match objects::as_json(encoding, &bytes, self.omit_managed_fields) {
-            Ok(object) => self.event().response_object = self.held(object, memory, "responseObject"),
+            Ok(object) => self.event.response_object = self.held(object, memory, "responseObject"),
             Err(reason) => self.omit("responseObject", reason),
         }
     }
@@ -571,7 +568,7 @@ impl Drop for Record {
             parts.read_response();
             parts.note_omitted();
             if parts.event.response_status.is_none() {
-                parts.event().response_status = Some(status::of_no_response());
+                parts.event.response_status = Some(status::of_no_response());
                 if self.is_long_running && parts.last_stage == LastStage::Complete {
                     parts.last_stage = LastStage::StartedAndComplete;
                 }

@@ -5,6 +5,8 @@ mod json;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -56,13 +58,13 @@ pub struct Event {
     /// The verb of Kubernetes; for a request without a resource the method in lower case.
     pub verb: Cow<'static, str>,
     /// The client.
-    pub user: Arc<UserInfo>,
+    pub user: Arc<EncodedUser>,
     /// The impersonated user, if any.
-    pub impersonated_user: Option<Arc<UserInfo>>,
+    pub impersonated_user: Option<Arc<EncodedUser>>,
     /// How the impersonation was authorized.
     pub authentication_metadata: Option<AuthenticationMetadata>,
     /// The addresses from which the request came, the client's first.
-    pub source_ips: Vec<String>,
+    pub source_ips: Vec<IpAddr>,
     /// The `User-Agent` header, cut at 1,024 bytes.
     pub user_agent: String,
     /// The object that the request names; `None` for a request without a resource.
@@ -92,6 +94,34 @@ pub struct UserInfo {
     pub groups: Vec<String>,
     /// Further attributes.
     pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// A user with its JSON, which is made once for all events of the user.
+#[derive(Debug, Clone)]
+pub struct EncodedUser {
+    user: UserInfo,
+    json: Box<[u8]>,
+}
+
+impl From<UserInfo> for EncodedUser {
+    fn from(user: UserInfo) -> Self {
+        let json = json::user(&user).into();
+        Self { user, json }
+    }
+}
+
+impl Default for EncodedUser {
+    fn default() -> Self {
+        UserInfo::default().into()
+    }
+}
+
+impl Deref for EncodedUser {
+    type Target = UserInfo;
+
+    fn deref(&self) -> &UserInfo {
+        &self.user
+    }
 }
 
 /// How a request was authenticated.
@@ -228,24 +258,24 @@ impl Event {
             quoted_list(&self.user.groups)
         };
         // An impersonated user has groups in Go if it has any.
-        let (as_user, as_groups) = match self.impersonated_user.as_deref() {
+        let (as_user, as_groups) = match self.impersonated_user.as_deref().map(Deref::deref) {
             Some(UserInfo { username, groups, .. }) if !groups.is_empty() => {
                 (username.as_str(), quoted_list(groups))
             }
-            Some(UserInfo { username, .. }) => (username.as_str(), "<lookup>".to_owned()),
+            Some(user) => (user.username.as_str(), "<lookup>".to_owned()),
             None => ("<self>", "<lookup>".to_owned()),
         };
         let namespace = or_none(self.object_ref.as_ref().map_or("", |object| &object.namespace));
         let response = self.response_status.as_ref();
         let response = response.map_or("<deferred>".to_owned(), |status| status.code.to_string());
-        let ip = self.source_ips.first().map_or("<unknown>", String::as_str);
+        let ip = self.source_ips.first().map_or("<unknown>".to_owned(), IpAddr::to_string);
         format!(
             "{} AUDIT: id={} stage={} ip={} method={} user={} groups={} as={} asgroups={} user-agent={} namespace={} \
              uri={} response=\"{response}\"\n",
             local_time(self.request_received_timestamp, zone),
             Quoted(&self.audit_id),
             Quoted(self.stage.as_str()),
-            Quoted(ip),
+            Quoted(&ip),
             Quoted(&self.verb),
             Quoted(&user),
             Quoted(&groups),

@@ -87,24 +87,31 @@ impl Sinks {
     /// Stores the event of the stage `RequestReceived`: in `blocking` and `blocking-strict` it waits for the backend. Only
     /// `blocking-strict` returns an error, and only if a backend has failed. Dropping the future takes nothing back.
     // apiserver: pkg/audit/union.go; all backends work at the same time here
-    pub async fn store_first(&self, event: Arc<Event>) -> Result<(), NotStored> {
-        let Some(outlets) = &self.0 else { return Ok(()) };
-        outlets.observer.event();
-        let mut encodings = Encodings::new(event, self.outlets().count());
-        let log = outlets.log.as_ref().map(|log| log.store_first(log.line(&mut encodings)));
-        let webhook =
-            outlets.webhook.as_ref().map(|webhook| webhook.store_first(webhook.line(&mut encodings)));
-        drop(encodings);
-        let (log, webhook) = tokio::join!(optional(log), optional(webhook));
-        let stored = log.and(webhook);
-        if stored.is_err() {
-            outlets.observer.rejected();
+    pub fn store_first<'a>(&'a self, event: &Event) -> impl Future<Output = Result<(), NotStored>> + use<'a> {
+        let lines = self.0.as_ref().map(|outlets| {
+            outlets.observer.event();
+            let mut encodings = Encodings::new(event, self.outlets().count());
+            let mut line =
+                |outlet: &Option<Outlet>| outlet.as_ref().and_then(|outlet| outlet.line(&mut encodings));
+            (outlets, line(&outlets.log), line(&outlets.webhook))
+        });
+        async move {
+            let Some((outlets, log, webhook)) = lines else { return Ok(()) };
+            let store = async |outlet: &Option<Outlet>, line| match outlet {
+                Some(outlet) => outlet.store_first(line).await,
+                None => Ok(()),
+            };
+            let (log, webhook) = tokio::join!(store(&outlets.log, log), store(&outlets.webhook, webhook));
+            let stored = log.and(webhook);
+            if stored.is_err() {
+                outlets.observer.rejected();
+            }
+            stored
         }
-        stored
     }
 
     /// Stores the event of a later stage, without waiting. It is called from destructors.
-    pub fn store(&self, event: Arc<Event>) {
+    pub fn store(&self, event: &Event) {
         let Some(outlets) = &self.0 else { return };
         outlets.observer.event();
         let mut encodings = Encodings::new(event, self.outlets().count());
@@ -131,17 +138,10 @@ impl Sinks {
     }
 }
 
-async fn optional(stored: Option<impl Future<Output = Result<(), NotStored>>>) -> Result<(), NotStored> {
-    match stored {
-        Some(stored) => stored.await,
-        None => Ok(()),
-    }
-}
-
 impl Outlet {
     /// The event as this backend stores it; `None` if it is too large, which is no error even in `blocking-strict`.
     // apiserver: plugin/pkg/audit/truncate/truncate.go, ProcessEvents
-    fn line(&self, encodings: &mut Encodings) -> Option<Bytes> {
+    fn line(&self, encodings: &mut Encodings<'_>) -> Option<Bytes> {
         encodings.backends = encodings.backends.saturating_sub(1);
         let mut json = None;
         if let Some(TruncateOptions { max_event_size, .. }) = self.truncate {
@@ -183,16 +183,16 @@ impl Outlet {
 }
 
 /// The encodings of an event, made at most once for all backends.
-struct Encodings {
-    event: Arc<Event>,
+struct Encodings<'a> {
+    event: &'a Event,
     json: Option<EncodedEvent>,
     truncated: Option<EncodedEvent>,
     /// The backends that have yet to get the event. What the last of them gets is not shared.
     backends: usize,
 }
 
-impl Encodings {
-    fn new(event: Arc<Event>, backends: usize) -> Self {
+impl<'a> Encodings<'a> {
+    fn new(event: &'a Event, backends: usize) -> Self {
         Self { event, json: None, truncated: None, backends }
     }
 

@@ -7,13 +7,15 @@
 #![allow(clippy::print_stderr, missing_docs, reason = "the output of a test program")]
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jiff::tz::TimeZone;
 use portcullis_audit::event::{
-    AuthenticationMetadata, EncodedEvent, Event, Level, ObjectReference, ResponseStatus, Stage, UserInfo,
+    AuthenticationMetadata, EncodedEvent, EncodedUser, Event, Level, ObjectReference, ResponseStatus, Stage,
+    UserInfo,
 };
 use portcullis_audit::sink::{LogOptions, Mode, NoObserver, RotationOptions, SinkRegistry, WallClock};
 use serde_json::value::RawValue;
@@ -61,9 +63,20 @@ fn texts(rng: &mut Rng) -> Vec<String> {
     (0..rng.below(4)).map(|_| text(rng)).collect()
 }
 
-fn user(rng: &mut Rng) -> Arc<UserInfo> {
+fn addresses(rng: &mut Rng) -> Vec<IpAddr> {
+    let octet = |rng: &mut Rng| u8::try_from(rng.below(256)).unwrap();
+    let address = |rng: &mut Rng| match rng.below(3) {
+        0 => IpAddr::from([0x20; 16].map(|first| first | octet(rng) & 1)),
+        1 => IpAddr::from([0, 10, 100, octet(rng)]),
+        _ => IpAddr::from([0; 4].map(|_| octet(rng))),
+    };
+    (0..rng.below(4)).map(|_| address(rng)).collect()
+}
+
+fn user(rng: &mut Rng) -> Arc<EncodedUser> {
     let extra = (0..rng.below(3)).map(|_| (text(rng), texts(rng))).collect();
-    Arc::new(UserInfo { username: text(rng), uid: text(rng), groups: texts(rng), extra })
+    let user = UserInfo { username: text(rng), uid: text(rng), groups: texts(rng), extra };
+    Arc::new(user.into())
 }
 
 fn time(rng: &mut Rng) -> SystemTime {
@@ -110,7 +123,7 @@ fn event(rng: &mut Rng) -> Event {
         authentication_metadata: rng
             .one_in(2)
             .then(|| AuthenticationMetadata { impersonation_constraint: format!("x{}", text(rng)) }),
-        source_ips: texts(rng),
+        source_ips: addresses(rng),
         user_agent: text(rng),
         object_ref: rng.one_in(2).then(|| ObjectReference {
             resource: text(rng),
@@ -163,7 +176,7 @@ fn question(event: &Event, zone: &str) -> Value {
         "requestURI": event.request_uri,
         "verb": event.verb,
         "user": user(&event.user),
-        "impersonatedUser": event.impersonated_user.as_deref().map(user),
+        "impersonatedUser": event.impersonated_user.as_deref().map(|found| user(found)),
         "authenticationMetadata": event.authentication_metadata.as_ref().map(|metadata| {
             json!({"impersonationConstraint": metadata.impersonation_constraint})
         }),
@@ -279,7 +292,7 @@ async fn log_files_are_replaced_as_by_lumberjack() {
         let sinks = registry.generation().open(Some(&options), None).unwrap();
         let mut failed = Vec::new();
         for size in writes {
-            failed.push(sinks.store_first(Arc::new(event_of(*size))).await.is_err());
+            failed.push(sinks.store_first(&event_of(*size)).await.is_err());
         }
         let ours = json!({"failed": failed, "sizes": sizes(dir.path())});
         assert_eq!(ours, answer, "{existing} {writes:?}");

@@ -59,18 +59,28 @@ pub enum Part {
     Fragment,
 }
 
+/// Whether RFC 3986, section 2.2, has it among the `sub-delims`.
+fn is_delimiter(byte: u8) -> bool {
+    matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')
+}
+
 impl Part {
     /// Whether Go's encoder leaves an octet unescaped.
     // Go: net/url/gen_encoding_table.go, shouldEscape
     fn keeps(self, byte: u8) -> bool {
-        let more: &[u8] = match self {
-            Self::Path => b"$&+,/:;=@",
-            Self::Query => b"",
-            Self::User => b"$&+,;=",
-            Self::Host | Self::Zone => b"!$&'()*+,;=:[]<>\"",
-            Self::Fragment => b"$&+,/:;=?@!()*",
-        };
-        byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) || more.contains(&byte)
+        let is_unreserved = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+        is_unreserved
+            || match self {
+                Self::Path => matches!(byte, b'$' | b'&' | b'+' | b',' | b'/' | b':' | b';' | b'=' | b'@'),
+                Self::Query => false,
+                Self::User => matches!(byte, b'$' | b'&' | b'+' | b',' | b';' | b'='),
+                Self::Host | Self::Zone => {
+                    is_delimiter(byte) || matches!(byte, b':' | b'[' | b']' | b'<' | b'>' | b'"')
+                }
+                Self::Fragment => {
+                    (is_delimiter(byte) && byte != b'\'') || matches!(byte, b'/' | b':' | b'?' | b'@')
+                }
+            }
     }
 
     /// Whether the octet that an escape stands for may be escaped in this part.
@@ -85,7 +95,9 @@ impl Part {
     /// A decodable text as Go prints it: unchanged if valid, else decoded and encoded again.
     // Go: net/url/url.go, EscapedPath, EscapedFragment, validEncoded
     fn rewrite(self, text: &str) -> Cow<'_, str> {
-        let valid = |byte: u8| self.keeps(byte) || b"!$&'()*+,;=:@[]%".contains(&byte);
+        let valid = |byte: u8| {
+            self.keeps(byte) || is_delimiter(byte) || matches!(byte, b':' | b'@' | b'[' | b']' | b'%')
+        };
         if text.bytes().all(valid) { Cow::Borrowed(text) } else { Cow::Owned(self.encode(text)) }
     }
 

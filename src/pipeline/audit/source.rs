@@ -19,7 +19,7 @@ const TRUNCATED: &str = "...TRUNCATED";
 /// The addresses from which a request came. Only an authenticated front proxy may name others than its own.
 // apimachinery: pkg/util/net/http.go, SourceIPs
 // threat: forged-sender
-pub(super) fn source_ips(headers: &HeaderMap, peer: IpAddr, is_from_front_proxy: bool) -> Vec<String> {
+pub(super) fn source_ips(headers: &HeaderMap, peer: IpAddr, is_from_front_proxy: bool) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     if is_from_front_proxy {
         let first =
@@ -36,7 +36,10 @@ pub(super) fn source_ips(headers: &HeaderMap, peer: IpAddr, is_from_front_proxy:
     if addresses.last() != Some(&peer) {
         addresses.push(peer);
     }
-    addresses.iter().map(|address| address.to_canonical().to_string()).collect()
+    for address in &mut addresses {
+        *address = address.to_canonical();
+    }
+    addresses
 }
 
 /// The `User-Agent` header, cut if it is long.
@@ -71,7 +74,7 @@ pub(super) fn verb(info: &RequestInfo) -> Cow<'static, str> {
 pub(super) fn request_uri(uri: &Uri) -> String {
     let path = escaped_path(uri.path());
     match uri.query() {
-        Some(query) => format!("{path}?{query}"),
+        Some(query) => [&*path, "?", query].concat(),
         None => path.into_owned(),
     }
 }
@@ -99,10 +102,14 @@ mod tests {
     fn only_a_front_proxy_names_other_addresses() {
         let sent = headers(&[("X-Forwarded-For", "1.1.1.1, x, 2001:db8::1"), ("X-Real-Ip", "3.3.3.3")]);
         let peer: IpAddr = "10.0.0.1".parse().unwrap();
-        assert_eq!(source_ips(&sent, peer, false), ["10.0.0.1"]);
-        assert_eq!(source_ips(&sent, peer, true), ["1.1.1.1", "2001:db8::1", "3.3.3.3", "10.0.0.1"]);
+        let found = |headers, is_trusted| {
+            let found = source_ips(headers, peer, is_trusted);
+            found.iter().map(IpAddr::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&sent, false), ["10.0.0.1"]);
+        assert_eq!(found(&sent, true), ["1.1.1.1", "2001:db8::1", "3.3.3.3", "10.0.0.1"]);
         let own = headers(&[("X-Forwarded-For", "10.0.0.1"), ("X-Real-Ip", "10.0.0.1")]);
-        assert_eq!(source_ips(&own, peer, true), ["10.0.0.1"]);
+        assert_eq!(found(&own, true), ["10.0.0.1"]);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 // apiserver: pkg/apis/audit/v1/types.go; apimachinery: pkg/apis/meta/v1/micro_time.go
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use portcullis_go::json::{compact_into, string_into};
@@ -11,128 +13,162 @@ use serde_json::value::RawValue;
 
 use super::{Event, ObjectReference, ResponseStatus, UserInfo};
 
+/// The key of a field behind a comma, as a constant. No key needs escapes.
+macro_rules! key {
+    ($key:literal) => {
+        concat!(",\"", $key, "\":")
+    };
+}
+
 /// Appends the fields of an event, each behind a comma.
 pub(super) fn write_fields(out: &mut Vec<u8>, event: &Event) {
-    let mut fields = Fields { out, is_empty: false };
-    fields.string("level", event.level.as_str());
-    fields.string("auditID", &event.audit_id);
-    fields.string("stage", event.stage.as_str());
-    fields.string("requestURI", &event.request_uri);
-    fields.string("verb", &event.verb);
-    write_user(fields.value("user"), &event.user);
+    name(out, key!("level"), event.level.as_str());
+    string(out, key!("auditID"), &event.audit_id);
+    name(out, key!("stage"), event.stage.as_str());
+    string(out, key!("requestURI"), &event.request_uri);
+    string(out, key!("verb"), &event.verb);
+    verbatim(out, key!("user"), &event.user.json);
     if let Some(user) = &event.impersonated_user {
-        write_user(fields.value("impersonatedUser"), user);
+        verbatim(out, key!("impersonatedUser"), &user.json);
     }
     if let Some(metadata) = &event.authentication_metadata {
-        object(fields.value("authenticationMetadata"), |fields| {
-            fields.string("impersonationConstraint", &metadata.impersonation_constraint);
+        object(value(out, key!("authenticationMetadata")), |out| {
+            string(out, key!("impersonationConstraint"), &metadata.impersonation_constraint);
         });
     }
-    fields.list("sourceIPs", &event.source_ips);
-    fields.string_if_set("userAgent", &event.user_agent);
+    if !event.source_ips.is_empty() {
+        list(value(out, key!("sourceIPs")), &event.source_ips, |out, ip| write_address(out, *ip));
+    }
+    string_if_set(out, key!("userAgent"), &event.user_agent);
     if let Some(reference) = &event.object_ref {
-        object(fields.value("objectRef"), |fields| write_reference(fields, reference));
+        object(value(out, key!("objectRef")), |out| write_reference(out, reference));
     }
     if let Some(status) = &event.response_status {
-        object(fields.value("responseStatus"), |fields| write_status(fields, status));
+        object(value(out, key!("responseStatus")), |out| write_status(out, status));
     }
-    fields.raw("requestObject", event.request_object.as_deref());
-    fields.raw("responseObject", event.response_object.as_deref());
+    raw(out, key!("requestObject"), event.request_object.as_deref());
+    raw(out, key!("responseObject"), event.response_object.as_deref());
     let mut time = MicroTime::of(event.request_received_timestamp);
-    fields.value("requestReceivedTimestamp").extend_from_slice(&time.text);
+    verbatim(out, key!("requestReceivedTimestamp"), &time.text);
     time.set(event.stage_timestamp);
-    fields.value("stageTimestamp").extend_from_slice(&time.text);
+    verbatim(out, key!("stageTimestamp"), &time.text);
     if !event.annotations.is_empty() {
-        write_map(fields.value("annotations"), &event.annotations, |out, text| string_into(out, text));
+        write_map(value(out, key!("annotations")), &event.annotations, |out, text| string_into(out, text));
     }
 }
 
-fn write_user(out: &mut Vec<u8>, user: &UserInfo) {
-    object(out, |fields| {
-        fields.string_if_set("username", &user.username);
-        fields.string_if_set("uid", &user.uid);
-        fields.list("groups", &user.groups);
+/// The JSON of a user.
+pub(super) fn user(user: &UserInfo) -> Vec<u8> {
+    let strings =
+        |out: &mut Vec<u8>, values: &Vec<String>| list(out, values, |out, text| string_into(out, text));
+    let mut json = Vec::new();
+    object(&mut json, |out| {
+        string_if_set(out, key!("username"), &user.username);
+        string_if_set(out, key!("uid"), &user.uid);
+        if !user.groups.is_empty() {
+            strings(value(out, key!("groups")), &user.groups);
+        }
         if !user.extra.is_empty() {
-            write_map(fields.value("extra"), &user.extra, |out, values| write_list(out, values));
+            write_map(value(out, key!("extra")), &user.extra, strings);
         }
     });
+    json
 }
 
-fn write_reference(fields: &mut Fields<'_>, reference: &ObjectReference) {
-    fields.string_if_set("resource", &reference.resource);
-    fields.string_if_set("namespace", &reference.namespace);
-    fields.string_if_set("name", &reference.name);
-    fields.string_if_set("uid", &reference.uid);
-    fields.string_if_set("apiGroup", &reference.api_group);
-    fields.string_if_set("apiVersion", &reference.api_version);
-    fields.string_if_set("resourceVersion", &reference.resource_version);
-    fields.string_if_set("subresource", &reference.subresource);
+fn write_reference(out: &mut Vec<u8>, reference: &ObjectReference) {
+    string_if_set(out, key!("resource"), &reference.resource);
+    string_if_set(out, key!("namespace"), &reference.namespace);
+    string_if_set(out, key!("name"), &reference.name);
+    string_if_set(out, key!("uid"), &reference.uid);
+    string_if_set(out, key!("apiGroup"), &reference.api_group);
+    string_if_set(out, key!("apiVersion"), &reference.api_version);
+    string_if_set(out, key!("resourceVersion"), &reference.resource_version);
+    string_if_set(out, key!("subresource"), &reference.subresource);
 }
 
-fn write_status(fields: &mut Fields<'_>, status: &ResponseStatus) {
+fn write_status(out: &mut Vec<u8>, status: &ResponseStatus) {
     // The metadata of a list, which is always empty here.
-    fields.value("metadata").extend_from_slice(b"{}");
-    fields.string_if_set("status", &status.status);
-    fields.string_if_set("message", &status.message);
-    fields.string_if_set("reason", &status.reason);
-    fields.raw("details", status.details.as_deref());
+    verbatim(out, key!("metadata"), b"{}");
+    string_if_set(out, key!("status"), &status.status);
+    string_if_set(out, key!("message"), &status.message);
+    string_if_set(out, key!("reason"), &status.reason);
+    raw(out, key!("details"), status.details.as_deref());
     if status.code != 0 {
-        write_number(fields.value("code"), status.code);
+        write_number(value(out, key!("code")), status.code);
     }
 }
 
-/// The fields of an object.
-struct Fields<'a> {
-    out: &'a mut Vec<u8>,
-    is_empty: bool,
+/// Appends a key, and returns where its value is written.
+fn value<'a>(out: &'a mut Vec<u8>, key: &'static str) -> &'a mut Vec<u8> {
+    out.extend_from_slice(key.as_bytes());
+    out
 }
 
-impl Fields<'_> {
-    /// Appends a key, which needs no escapes, and returns where its value is written.
-    fn value(&mut self, key: &'static str) -> &mut Vec<u8> {
-        self.out.extend_from_slice(if self.is_empty { b"\"" } else { b",\"" });
-        self.out.extend_from_slice(key.as_bytes());
-        self.out.extend_from_slice(b"\":");
-        self.is_empty = false;
-        self.out
-    }
+/// A field whose value is JSON as it is to be written.
+fn verbatim(out: &mut Vec<u8>, key: &'static str, json: &[u8]) {
+    value(out, key).extend_from_slice(json);
+}
 
-    fn string(&mut self, key: &'static str, value: &str) {
-        string_into(self.value(key), value);
-    }
+/// A field whose value needs no escapes.
+fn name(out: &mut Vec<u8>, key: &'static str, name: &'static str) {
+    value(out, key).push(b'"');
+    out.extend_from_slice(name.as_bytes());
+    out.push(b'"');
+}
 
-    fn string_if_set(&mut self, key: &'static str, value: &str) {
-        if !value.is_empty() {
-            self.string(key, value);
-        }
-    }
+fn string(out: &mut Vec<u8>, key: &'static str, text: &str) {
+    string_into(value(out, key), text);
+}
 
-    fn list(&mut self, key: &'static str, values: &[String]) {
-        if !values.is_empty() {
-            write_list(self.value(key), values);
-        }
-    }
-
-    fn raw(&mut self, key: &'static str, value: Option<&RawValue>) {
-        if let Some(value) = value {
-            compact_into(self.value(key), value.get().as_bytes());
-        }
+fn string_if_set(out: &mut Vec<u8>, key: &'static str, text: &str) {
+    if !text.is_empty() {
+        string(out, key, text);
     }
 }
 
-fn object(out: &mut Vec<u8>, write: impl FnOnce(&mut Fields<'_>)) {
-    out.push(b'{');
-    write(&mut Fields { out, is_empty: true });
+fn raw(out: &mut Vec<u8>, key: &'static str, json: Option<&RawValue>) {
+    if let Some(json) = json {
+        compact_into(value(out, key), json.get().as_bytes());
+    }
+}
+
+/// Appends an object of the fields that `write` appends.
+fn object(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    write(out);
+    // The comma of the first field gives way to the brace.
+    match out.get_mut(start) {
+        Some(comma) => *comma = b'{',
+        None => out.push(b'{'),
+    }
     out.push(b'}');
 }
 
-fn write_list(out: &mut Vec<u8>, values: &[String]) {
+/// An address needs no escapes.
+fn write_address(out: &mut Vec<u8>, address: IpAddr) {
+    out.push(b'"');
+    match address {
+        IpAddr::V4(address) => {
+            for (at, octet) in address.octets().into_iter().enumerate() {
+                if at > 0 {
+                    out.push(b'.');
+                }
+                write_number(out, octet.into());
+            }
+        }
+        // Writing to memory cannot fail.
+        IpAddr::V6(address) => write!(out, "{address}").unwrap_or_default(),
+    }
+    out.push(b'"');
+}
+
+fn list<V>(out: &mut Vec<u8>, values: &[V], write: impl Fn(&mut Vec<u8>, &V)) {
     out.push(b'[');
     for (at, value) in values.iter().enumerate() {
         if at > 0 {
             out.push(b',');
         }
-        string_into(out, value);
+        write(out, value);
     }
     out.push(b']');
 }

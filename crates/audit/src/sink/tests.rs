@@ -6,6 +6,7 @@ mod reload;
 mod webhooks;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +15,7 @@ use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 
 use super::*;
-use crate::event::{ObjectReference, ResponseStatus, Stage, UserInfo};
+use crate::event::{EncodedUser, ObjectReference, ResponseStatus, Stage, UserInfo};
 
 /// Counts what is reported.
 #[derive(Debug, Default)]
@@ -88,14 +89,14 @@ fn empty_event(id: &str) -> Event {
     }
 }
 
-fn event(id: &str) -> Arc<Event> {
-    Arc::new(empty_event(id))
+fn event(id: &str) -> Event {
+    empty_event(id)
 }
 
 /// An event with an object of about this size.
-fn large_event(id: &str, size: usize) -> Arc<Event> {
+fn large_event(id: &str, size: usize) -> Event {
     let object = RawValue::from_string(format!("\"{}\"", "A".repeat(size))).unwrap();
-    Arc::new(Event { level: Level::Request, request_object: Some(object.into()), ..empty_event(id) })
+    Event { level: Level::Request, request_object: Some(object.into()), ..empty_event(id) }
 }
 
 /// The audit IDs of lines of JSON or of lists.
@@ -115,13 +116,13 @@ fn legacy_lines_are_kube_apiservers() {
     let full = Event {
         response_status: Some(ResponseStatus { code: 200, ..ResponseStatus::default() }),
         request_uri: "/apis/rbac.authorization.k8s.io/v1/roles".to_owned(),
-        source_ips: vec!["127.0.0.1".to_owned()],
+        source_ips: vec![IpAddr::from([127, 0, 0, 1])],
         verb: "get".into(),
-        user: Arc::new(UserInfo {
+        user: Arc::new(EncodedUser::from(UserInfo {
             username: "admin".to_owned(),
             groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
             ..UserInfo::default()
-        }),
+        })),
         user_agent: "kube-admin".to_owned(),
         object_ref: Some(ObjectReference { namespace: "default".to_owned(), ..ObjectReference::default() }),
         ..empty_event("1")
@@ -148,7 +149,7 @@ async fn events_that_are_too_large_lose_their_objects_or_are_dropped() {
     let max = 100 << 10;
     let annotated = |level, size| {
         let annotations = BTreeMap::from([("key".to_owned(), "A".repeat(size))]);
-        Arc::new(Event { level, annotations, ..empty_event("1") })
+        Event { level, annotations, ..empty_event("1") }
     };
     // Events, and whether they are stored and cut.
     let cases = [
@@ -157,7 +158,7 @@ async fn events_that_are_too_large_lose_their_objects_or_are_dropped() {
         (annotated(Level::Metadata, max), false, false),
         (annotated(Level::Request, max), false, false),
         (large_event("1", max - 1000), true, false),
-        (Arc::new(Event { level: Level::Metadata, ..Event::clone(&large_event("1", max)) }), false, false),
+        (Event { level: Level::Metadata, ..large_event("1", max) }, false, false),
     ];
     for (at, (event, is_stored, is_cut)) in cases.into_iter().enumerate() {
         let (registry, counts) = registry();
@@ -169,7 +170,7 @@ async fn events_that_are_too_large_lose_their_objects_or_are_dropped() {
             ..LogOptions::new(dir.path().join("audit.log"))
         };
         let sinks = registry.generation().open(Some(&options), None).unwrap();
-        sinks.store_first(event).await.unwrap();
+        sinks.store_first(&event).await.unwrap();
         let text = std::fs::read(&options.path).unwrap();
         assert_eq!(ids(&text).len(), usize::from(is_stored), "{at}");
         if is_stored {
@@ -190,8 +191,8 @@ async fn without_a_backend_nothing_is_stored_and_nothing_waits() {
     let sinks = Sinks::default();
     assert!(sinks.is_empty());
     sinks.ready().await;
-    sinks.store_first(event("1")).await.unwrap();
-    sinks.store(event("1"));
+    sinks.store_first(&event("1")).await.unwrap();
+    sinks.store(&event("1"));
     sinks.flush().await;
     let (registry, _) = registry();
     assert!(registry.generation().open(None, None).unwrap().is_empty());

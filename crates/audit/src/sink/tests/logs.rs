@@ -22,7 +22,7 @@ async fn each_event_is_a_line_of_json() {
     let options = LogOptions::new(dir.path().join("audit.log"));
     let sinks = open(&registry, &options);
     for id in ["1", "2", "3"] {
-        in_time(sinks.store_first(event(id))).await.unwrap();
+        in_time(sinks.store_first(&event(id))).await.unwrap();
     }
     // `blocking`: it was written when the request went on.
     let text = std::fs::read_to_string(&options.path).unwrap();
@@ -33,7 +33,7 @@ async fn each_event_is_a_line_of_json() {
         )
     );
     assert_eq!((text.lines().count(), text.ends_with("}\n")), (3, true));
-    sinks.store(event("4"));
+    sinks.store(&event("4"));
     in_time(sinks.flush()).await;
     assert_eq!(ids(&std::fs::read(&options.path).unwrap()), ["1", "2", "3", "4"]);
     assert_eq!((counts.of("event"), counts.of("log queue"), registry.pending()), (4, 0, 0));
@@ -44,9 +44,9 @@ async fn only_blocking_strict_refuses_requests_that_a_full_disk_cannot_record() 
     for (mode, is_refused) in [(Mode::Batch, false), (Mode::Blocking, false), (Mode::BlockingStrict, true)] {
         let (registry, counts) = registry();
         let sinks = open(&registry, &LogOptions { mode, ..LogOptions::new("/dev/full") });
-        assert_eq!(in_time(sinks.store_first(event("1"))).await.is_err(), is_refused);
+        assert_eq!(in_time(sinks.store_first(&event("1"))).await.is_err(), is_refused);
         // Later stages refuse nothing.
-        sinks.store(event("1"));
+        sinks.store(&event("1"));
         in_time(sinks.flush()).await;
         assert_eq!((counts.of("log failed"), counts.of("error log")), (2, 2), "{mode:?}");
         assert_eq!(counts.of("rejected"), i64::from(is_refused));
@@ -100,11 +100,11 @@ async fn a_hung_disk_costs_events_in_batch_mode_and_never_time_or_memory() {
     let batch = BatchOptions { buffer_size: 1000, ..BatchOptions::LOG };
     let sinks = open(&registry, &LogOptions { batch, ..log.options(Mode::Batch) });
     // One client floods with large events, another one has a few.
-    sinks.store(large_event("first", HANGS));
+    sinks.store(&large_event("first", HANGS));
     until("the writer hangs", || counts.of("log queue") == 1).await;
     let stored = 64;
     for at in 0..80 {
-        in_time(sinks.store_first(large_event(&format!("flood {at}"), 1 << 20))).await.unwrap();
+        in_time(sinks.store_first(&large_event(&format!("flood {at}"), 1 << 20))).await.unwrap();
     }
     sinks.ready().await;
     let kept = counts.of("log queue");
@@ -112,7 +112,7 @@ async fn a_hung_disk_costs_events_in_batch_mode_and_never_time_or_memory() {
     assert!(counts.of("log bytes") <= 64 << 20);
     assert_eq!(counts.of("log buffer_bytes"), 81 - kept);
     // A small one still fits beside them.
-    sinks.store(event("small"));
+    sinks.store(&event("small"));
     assert_eq!(counts.of("log queue"), kept + 1);
     assert!(tokio::time::timeout(Duration::from_millis(20), sinks.flush()).await.is_err());
     // The disk comes back: what was kept is written, in order.
@@ -134,16 +134,16 @@ async fn a_hung_disk_makes_requests_wait_in_blocking_modes_and_later_events_are_
         let sinks = open(&registry, &log.options(mode));
         let first = tokio::spawn({
             let sinks = sinks.clone();
-            async move { sinks.store_first(large_event("first", HANGS)).await }
+            async move { sinks.store_first(&large_event("first", HANGS)).await }
         });
         until("the writer hangs", || counts.of("log queue") == 1).await;
         // A request whose time ends meanwhile leaves its event behind, which is written later.
-        let waiting = tokio::time::timeout(Duration::from_millis(20), sinks.store_first(event("second")));
+        let waiting = tokio::time::timeout(Duration::from_millis(20), sinks.store_first(&event("second")));
         assert!(waiting.await.is_err());
         // Beyond the bound, requests wait before they begin; other events still have room, up to twice the bound.
         in_time(sinks.ready()).await;
         for at in 0..150 {
-            sinks.store(large_event(&format!("later {at}"), 1 << 20));
+            sinks.store(&large_event(&format!("later {at}"), 1 << 20));
         }
         assert!(tokio::time::timeout(Duration::from_millis(20), sinks.ready()).await.is_err());
         assert!(counts.of("log bytes") <= 128 << 20);
@@ -152,7 +152,7 @@ async fn a_hung_disk_makes_requests_wait_in_blocking_modes_and_later_events_are_
         assert_eq!(counts.of("log buffer_bytes"), 152 - kept);
         // One that waits for room and gives up is counted, and nothing of it stays.
         let waiting =
-            tokio::time::timeout(Duration::from_millis(20), sinks.store_first(large_event("third", 1000)));
+            tokio::time::timeout(Duration::from_millis(20), sinks.store_first(&large_event("third", 1000)));
         assert!(waiting.await.is_err());
         assert_eq!((counts.of("log cancelled"), counts.of("log queue")), (1, kept));
         assert!(!first.is_finished());
@@ -181,7 +181,7 @@ async fn no_event_is_lost_or_doubled_when_files_are_replaced() {
                 for at in 0..EVENTS {
                     let id = format!("{sender}-{at}");
                     sinks
-                        .store_first(large_event(&id, (sender * 7919 + at * 104_729) % 100_000))
+                        .store_first(&large_event(&id, (sender * 7919 + at * 104_729) % 100_000))
                         .await
                         .unwrap();
                 }
