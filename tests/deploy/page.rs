@@ -107,7 +107,7 @@ impl<'a> Replay<'a> {
 /// Commands that make the files, the gateway with the flags of the static pod, and commands that use it.
 fn sidecar(running: &Running, cluster: &Cluster) -> Result<(), String> {
     let mut replay = Replay::new(running, "sidecar")?;
-    replay.run("sidecar", 9)?;
+    replay.run("sidecar", 10)?;
     let pod = fs::read_to_string(replay.dir.join("portcullis.yaml")).map_err(|error| error.to_string())?;
     let pods = documents(&pod)?;
     let container = pods[0]["spec"]["containers"][0].clone();

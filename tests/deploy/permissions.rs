@@ -138,7 +138,7 @@ static ROWS: [Row; 38] = [
         "not permitted to read the names of the API server's identity headers",
     ),
     row(
-        "",
+        "-bootstrap-tokens",
         "Role/portcullis-bootstrap-tokens",
         Some(0),
         BootstrapToken,
@@ -146,7 +146,7 @@ static ROWS: [Row; 38] = [
         "cannot read secrets",
     ),
     row(
-        "",
+        "-bootstrap-tokens",
         "RoleBinding/portcullis-bootstrap-tokens",
         None,
         BootstrapToken,
@@ -360,7 +360,8 @@ static ROWS: [Row; 38] = [
     ),
 ];
 
-const FILES: [&str; 5] = ["", "-controllers", "-bootstrap", "-secret-tokens", "-impersonate"];
+const FILES: [&str; 6] =
+    ["", "-controllers", "-bootstrap", "-bootstrap-tokens", "-secret-tokens", "-impersonate"];
 
 pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
     let mut trials = vec![trial("every_rule_and_binding_has_a_test", Box::new(|_| complete()))];
@@ -416,7 +417,7 @@ fn needed(feature: Feature) -> &'static [(&'static str, &'static str)] {
         Feature::Request => &[READER],
         AccountToken | Impersonation | NamespaceSelector => &[READER, OWN],
         PublishedKeys => &[READER, OWN, ("", "portcullis-service-account-issuer-discovery")],
-        BootstrapToken => &[READER, ("", "portcullis-bootstrap-tokens")],
+        BootstrapToken => &[READER, ("-bootstrap-tokens", "portcullis-bootstrap-tokens")],
         Signing => &[READER, ("-controllers", "portcullis-csrsigning")],
         Approving => &[READER, ("-controllers", "portcullis-csrapproving")],
         Cleaning => &[READER, LEASE, ("-controllers", "portcullis-csrcleaner")],

@@ -94,7 +94,7 @@ impl WatchError {
     fn fix(&self) -> &'static str {
         match self {
             error if error.is_forbidden() => {
-                "grant system:portcullis the verbs list and watch (deploy/rbac.yaml)"
+                "grant system:portcullis the verbs list and watch (deploy/rbac*.yaml)"
             }
             Self::EndedEarly | Self::Overdue | Self::NoResponse | Self::ListTimeout => {
                 "look for a proxy or load balancer in front of the API server that buffers or cuts off watches"
