@@ -150,6 +150,11 @@ impl ConnectionLimiter {
         }
     }
 
+    /// Counts a connection whose PROXY protocol header was accepted.
+    pub(super) fn count_proxied(&self) {
+        self.metrics.connections.proxied.inc();
+    }
+
     /// Counts a connection that is closed because of its PROXY protocol header, or for want of one.
     pub(super) fn refuse_header(
         &self,

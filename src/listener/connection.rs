@@ -308,6 +308,7 @@ impl AcceptedConnection<TcpStream> {
         debug!(%peer, %client, "PROXY protocol header read");
         let slot = limiter.admit_named(client)?;
         drop(unnamed);
+        limiter.count_proxied();
         Some(NamedConnection { stream, peer: client, slot, limiter, open })
     }
 }

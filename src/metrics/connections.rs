@@ -11,6 +11,8 @@ pub(crate) struct ConnectionMetrics {
     pub(crate) tls_handshake_errors: IntCounter,
     /// By `reason`: `max_connections`, `unauthenticated_limit`, `descriptors`.
     pub(crate) refused: IntCounterVec,
+    /// Connections whose load balancer has named the client, and which were not refused.
+    pub(crate) proxied: IntCounter,
     /// By `reason`: `malformed`, `unaccepted_version`, `timeout`, `closed`, `untrusted`.
     pub(crate) proxy_protocol_errors: IntCounterVec,
     /// HTTP/2 connections closed because the client exceeded the stream reset limit.
@@ -28,6 +30,10 @@ impl ConnectionMetrics {
                 "portcullis_refused_connections_total",
                 "Connections closed without service, or not accepted in time, by the limit that was reached.",
                 &["reason"],
+            )?,
+            proxied: registrar.counter(
+                "portcullis_proxy_protocol_connections_total",
+                "Connections accepted with a PROXY protocol header.",
             )?,
             proxy_protocol_errors: registrar.counters(
                 "portcullis_proxy_protocol_errors_total",

@@ -260,7 +260,7 @@ async fn silent_connections_of_one_client_do_not_lock_out_another_behind_the_sam
     for port in 1..=16 {
         silent.push(setup.begun(BALANCER, &v2_naming(&format!("192.0.2.66:{port}")), usize::MAX).await);
     }
-    // The gateway has read the headers when a further connection of the same client is refused.
+    setup.gateway.until_counted("portcullis_proxy_protocol_connections_total 16").await;
     let refused = "portcullis_refused_connections_total{reason=\"unauthenticated_limit\"} 1";
     ends(setup.begun(BALANCER, &v2_naming("192.0.2.66:99"), usize::MAX).await).await;
     setup.gateway.until_counted(refused).await;
