@@ -1,22 +1,28 @@
 //! Metrics of audit.
 // apiserver: pkg/audit/metrics.go
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use portcullis_audit::event::Level;
 use portcullis_audit::sink::{DropCause, Observer, Plugin, SinkKind};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
+use super::cached_vec::CachedMetricVec;
 use super::registrar::Registrar;
+
+const LEVELS: [&str; Level::ALL.len()] = [
+    Level::None.as_str(),
+    Level::Metadata.as_str(),
+    Level::Request.as_str(),
+    Level::RequestResponse.as_str(),
+];
 
 /// Metrics of audit, under kube-apiserver's names where it has the same one. A clone counts in the same series.
 #[derive(Debug, Clone)]
 pub(crate) struct AuditMetrics {
     events: IntCounter,
     errors: IntCounterVec,
-    levels: IntCounterVec,
-    /// The series of each level that was counted, since each request counts one.
-    counted_levels: Arc<[OnceLock<IntCounter>; Level::ALL.len()]>,
+    levels: Arc<CachedMetricVec<IntCounterVec>>,
     rejected: IntCounter,
     dropped: IntCounterVec,
     truncated: IntCounterVec,
@@ -43,6 +49,11 @@ impl AuditMetrics {
             "Size of the audit events that wait for a backend or are being stored.",
             &["sink"],
         )?;
+        let levels = registrar.counters(
+            "apiserver_audit_level_total",
+            "Counter of policy levels for audit events (1 per request).",
+            &["level"],
+        )?;
         Ok(Self {
             events: registrar.counter(
                 "apiserver_audit_event_total",
@@ -54,12 +65,7 @@ impl AuditMetrics {
                  error.",
                 &["plugin"],
             )?,
-            levels: registrar.counters(
-                "apiserver_audit_level_total",
-                "Counter of policy levels for audit events (1 per request).",
-                &["level"],
-            )?,
-            counted_levels: Arc::default(),
+            levels: Arc::new(CachedMetricVec::new(levels, &LEVELS, &[])),
             rejected: registrar.counter(
                 "apiserver_audit_requests_rejected_total",
                 "Counter of apiserver requests rejected due to an error in audit logging backend.",
@@ -83,10 +89,7 @@ impl AuditMetrics {
     /// Counts the level of a request.
     // metrics.go, ObservePolicyLevel
     pub(crate) fn level(&self, level: Level) {
-        let found = Level::ALL.into_iter().zip(&*self.counted_levels).find(|(known, _)| *known == level);
-        if let Some((_, series)) = found {
-            series.get_or_init(|| self.levels.with_label_values(&[level.as_str()])).inc();
-        }
+        self.levels.of(level.as_str()).inc();
     }
 }
 

@@ -293,7 +293,7 @@ impl Level {
     pub const ALL: [Self; 4] = [Self::None, Self::Metadata, Self::Request, Self::RequestResponse];
 
     /// The name.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "None",
             Self::Metadata => "Metadata",

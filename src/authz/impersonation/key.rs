@@ -88,6 +88,8 @@ impl Parts {
     }
 
     fn length(&mut self, length: usize) {
+        // No request is as long as its largest value.
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
         self.0.extend_from_slice(&length.to_be_bytes());
     }
 
