@@ -125,7 +125,7 @@ impl Gateway {
         self.audit(connection, log, &mut identified).await?;
         let credential = identified.stream_credential();
         let client = connection.info.peer.ip();
-        let mut impersonated = identified.impersonate(client, self.clock.now()).await?;
+        let mut impersonated = identified.impersonate(client, &self.clock).await?;
         log.note_impersonated(impersonated.impersonated(), impersonated.constraint());
         if impersonated.identity().is_unauthenticated() {
             // Also of an impersonated user: the request takes a connection that anonymous clients need.
@@ -234,6 +234,7 @@ impl Gateway {
             now: self.clock.now(),
             trace: &trace,
         };
+        log.note_received(input.now);
         log.note_certificate(connection.certificate_not_after, input.now);
         let started = Instant::now();
         let verdict = within_deadline(routed.deadline(), authn.chain.authenticate(&input)).await;
@@ -270,7 +271,7 @@ impl Gateway {
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — WithTracing follows authentication
     fn trace(&self, log: &mut AccessLog, identified: &mut Identified) {
         let Some(tracer) = &self.tracer else { return };
-        let (audit_id, elapsed) = (log.audit_id(), log.started().elapsed());
+        let audit_id = log.audit_id();
         let (request, route, user) = identified.audit_view();
         let traced = TracedRequest {
             method: request.method(),
@@ -278,7 +279,7 @@ impl Gateway {
             info: route.info,
             is_of_tenant: route.is_of_tenant,
             audit_id: &audit_id,
-            began: self.clock.now().saturating_sub(elapsed),
+            began: log.received(&self.clock),
         };
         log.note_span(tracer.begin(&traced, user.groups.iter().map(AsRef::as_ref)));
     }
@@ -300,7 +301,8 @@ impl Gateway {
         let audited = AuditedRequest::begin(&facts, user, annotations, request);
         log.note_audited(audited.clone());
         let Some(audited) = audited else { return Ok(()) };
-        within(deadline, audited.store_received()).await?.map_err(|not_stored| {
+        let Some(storing) = audited.store_received() else { return Ok(()) };
+        within(deadline, storing).await?.map_err(|not_stored| {
             let target = request.uri().path_and_query().map_or("", PathAndQuery::as_str);
             Refusal::AuditNotStored(Box::new(Status::internal_error_text(target, &not_stored.to_string())))
         })
@@ -327,7 +329,7 @@ impl Gateway {
             audit,
             metrics: &self.metrics,
             clock: &self.clock,
-            received: self.clock.now().saturating_sub(log.started().elapsed()),
+            received: log.received(&self.clock),
             audit_id: log.audit_id(),
             peer: connection.info.peer.ip(),
             info,

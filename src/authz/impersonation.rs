@@ -117,10 +117,30 @@ impl Impersonator {
         trace: &AuthzTrace,
     ) -> Result<Impersonated, ImpersonationError> {
         let began = Instant::now();
-        let result = self.try_modes(&Impersonation { asker, requester, wanted, info, trace }).await;
+        let asked = Impersonation { asker, requester, wanted, info, trace };
+        let result = match self.recall(&asked, began) {
+            Some(found) => Ok(found),
+            // Boxed: it is large, and few requests need it.
+            None => Box::pin(self.try_modes(&asked)).await,
+        };
         let mode = result.as_ref().map_or("", |found| found.mode.name());
         self.metrics.impersonation.attempt(mode, result.is_ok(), began.elapsed());
         result
+    }
+
+    /// What [`Self::try_modes`] finds without a question, in the mode that it tries first.
+    fn recall(&self, asked: &Impersonation<'_>, now: Instant) -> Option<Impersonated> {
+        let requester = self.secret.hash_one(asked.requester.name.as_str());
+        let mode = lock(&self.last_modes).get(&requester).copied()?;
+        if !mode.applies(asked.wanted, asked.requester) {
+            return None;
+        }
+        let key = if mode.is_constrained() {
+            ImpersonationKey::of_request(mode, asked)
+        } else {
+            ImpersonationKey::of_user(mode, asked)
+        };
+        lock(&self.allowed).get(&key, now).cloned()
     }
 
     /// Tries the mode that allowed the requester's last impersonation, then the others in order.

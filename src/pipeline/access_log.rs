@@ -22,7 +22,7 @@ use crate::authn::{AuthnError, ProvenIdentity};
 use crate::authz::impersonation::ImpersonationError;
 use crate::authz::{AccessRefusal, ReviewError};
 use crate::backend::pool::SendError;
-use crate::clock::UnixTime;
+use crate::clock::{Clock, UnixTime};
 use crate::cluster::Cluster;
 use crate::cluster::activity::{ActivityGuard, ActivityKind};
 use crate::http::body::Body;
@@ -53,6 +53,8 @@ pub(super) struct AccessLog {
     annotations: BTreeMap<String, String>,
     /// Whether the client is anonymous or its credential was rejected.
     unauthenticated: bool,
+    /// The time before authentication, which begins when the request is received.
+    received: Option<UnixTime>,
 }
 
 /// Writes the log line and the metrics when the response body ends, for whatever reason.
@@ -195,7 +197,17 @@ impl AccessLog {
             warnings: Vec::new(),
             annotations: BTreeMap::new(),
             unauthenticated: false,
+            received: None,
         }
+    }
+
+    /// When the request was received.
+    pub(super) fn received(&self, clock: &Clock) -> UnixTime {
+        self.received.unwrap_or_else(|| clock.now().saturating_sub(self.started().elapsed()))
+    }
+
+    pub(super) fn note_received(&mut self, now: UnixTime) {
+        self.received = Some(now);
     }
 
     pub(super) fn started(&self) -> Instant {

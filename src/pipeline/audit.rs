@@ -155,9 +155,18 @@ impl AuditedRequest {
         Some(audited)
     }
 
-    /// Stores the event of the stage `RequestReceived`, before the request goes on. It waits for the sinks, as they are
-    /// configured.
-    pub(super) async fn store_received(&self) -> Result<(), NotStored> {
+    /// Stores the event of the stage `RequestReceived`, before the request goes on. `Some` is to be awaited: the sinks are
+    /// configured so.
+    pub(super) fn store_received(&self) -> Option<impl Future<Output = Result<(), NotStored>>> {
+        let Self(record) = self;
+        if record.audit.sinks.never_wait() {
+            record.store(Stage::RequestReceived);
+            return None;
+        }
+        Some(self.wait_for_received())
+    }
+
+    async fn wait_for_received(&self) -> Result<(), NotStored> {
         let Self(record) = self;
         let sinks = &record.audit.sinks;
         if !record.is_long_running {

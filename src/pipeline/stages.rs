@@ -24,7 +24,7 @@ use crate::authn::ProvenIdentity;
 use crate::authz::NO_TRACE;
 use crate::authz::impersonation::WantedUser;
 use crate::backend::Backend;
-use crate::clock::UnixTime;
+use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::http::body::Body;
 use crate::http::hop_by_hop::strip_hop_by_hop;
@@ -267,7 +267,7 @@ impl Identified {
     /// With `--impersonation=backend` the backend decides, and receives the client's `Impersonate-*` headers.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
     // threat: unauthorized-impersonation, revoked-credential
-    pub(super) async fn impersonate(self, client: IpAddr, now: UnixTime) -> Result<Impersonated, Refusal> {
+    pub(super) async fn impersonate(self, client: IpAddr, clock: &Clock) -> Result<Impersonated, Refusal> {
         let Self { data, identity: requester, impersonate, credential } = self;
         let note_impersonated = |user: &UserInfo| {
             if let Some(credential) = &credential {
@@ -282,7 +282,7 @@ impl Identified {
                 && let Some(wanted) = WantedUser::of(impersonate.headers())?
             {
                 let user = wanted.user();
-                revocation.check_user(&user, now).map_err(Refusal::RevokedImpersonation)?;
+                revocation.check_user(&user, clock.now()).map_err(Refusal::RevokedImpersonation)?;
                 note_impersonated(&user);
             }
             let identity = requester.clone().encode(mode)?;
@@ -298,7 +298,7 @@ impl Identified {
                 let impersonated = within(data.deadline(), deciding).await??;
                 constraint = impersonated.constraint();
                 let user = impersonated.identity;
-                revocation.check_user(&user, now).map_err(Refusal::RevokedImpersonation)?;
+                revocation.check_user(&user, clock.now()).map_err(Refusal::RevokedImpersonation)?;
                 note_impersonated(&user);
                 user.encode(mode).map_err(Refusal::UnencodableImpersonation)?
             }

@@ -76,6 +76,11 @@ impl Sinks {
         self.0.is_none()
     }
 
+    /// Whether no request ever waits for a backend.
+    pub fn never_wait(&self) -> bool {
+        self.outlets().all(|outlet| outlet.mode == Mode::Batch)
+    }
+
     /// Waits until there is room for the events of one more request: in `blocking` and `blocking-strict`, while the
     /// backend is slower than the requests. In `batch` it never waits. Long-running requests do not wait either.
     pub async fn ready(&self) {
