@@ -15,6 +15,7 @@ mod lookup;
 pub(crate) mod pool;
 pub(crate) mod pools;
 pub(crate) mod probe;
+pub(crate) mod response_size;
 pub(crate) mod settings;
 pub(crate) mod shares;
 pub(crate) mod sharing;

@@ -1,7 +1,7 @@
 //! The `kube` client for the gateway's own reads and writes. It has its own connections, uses trusted endpoints only,
 //! and sends requests as `system:portcullis`.
 //!
-//! Every request has a deadline for the head of its response and, unless it is a watch, for the whole response. After a
+//! Every response has a maximum size. Every request has a deadline for the head of its response and, unless it is a watch, for the whole response. After a
 //! missed deadline the next request gets a new connection, because the old one may be frozen.
 
 use std::pin::Pin;
@@ -20,6 +20,7 @@ use tower::{BoxError, Service};
 
 use super::pool::SharingClass;
 use super::pools::Pools;
+use super::response_size::ResponseSize;
 use crate::backend::Backend;
 use crate::http::body::Body;
 use crate::http::https_client::GATEWAY_USER_AGENT;
@@ -35,6 +36,14 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a whole response may take, unless it is a watch.
 // apiserver: pkg/server/options/server_run_options.go, RequestTimeout — kube-apiserver itself gives up then
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The maximum size of a page of a list. The caller asks for smaller ones then.
+const MAX_PAGE: usize = 64 << 20;
+/// The maximum size of another response: of an object, or a document of the API server.
+const MAX_RESPONSE: usize = 32 << 20;
+/// The maximum size of an event of a watch. etcd stores objects of 1.5 MiB, in which Go's JSON encodes each `<`, `>` and `&` as
+/// six bytes.
+const MAX_EVENT: usize = 16 << 20;
 
 /// A client for the API servers of one cluster. Must be called within the tokio runtime that drives its connections.
 pub(crate) fn client(backend: &Arc<Backend>) -> kube::Client {
@@ -89,7 +98,7 @@ fn follow_endpoints(pools: &Pools, backend: &Backend) {
 /// A [`RequestIdentity`] replaces both.
 struct BackendService(Arc<OwnConnections>);
 
-// threat: silent-backend
+// threat: silent-backend, endless-response
 impl Service<Request<kube::client::Body>> for BackendService {
     type Response = Response<TimedBody>;
     type Error = BoxError;
@@ -107,7 +116,13 @@ impl Service<Request<kube::client::Body>> for BackendService {
             let body = body.collect_bytes().await?;
             let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
             let query = head.uri.query();
-            let is_watch = query.is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"));
+            let has = |wanted: fn(&str) -> bool| query.is_some_and(|query| query.split('&').any(wanted));
+            let is_watch = has(|pair| pair == "watch=true");
+            let max_bytes = match is_watch {
+                true => MAX_EVENT,
+                false if has(|pair| pair.starts_with("limit=")) => MAX_PAGE,
+                false => MAX_RESPONSE,
+            };
             let is_prompt = is_watch || (head.method == Method::GET && query.is_none());
             head.uri = backend.uri(None, path)?;
             head.headers.insert(http::header::USER_AGENT, GATEWAY_USER_AGENT);
@@ -137,7 +152,8 @@ impl Service<Request<kube::client::Body>> for BackendService {
             in_flight
                 .record_progress(response.as_ref().map_or(true, |response| response.body().is_end_stream()));
             let deadline = (!is_watch).then(|| Box::pin(sleep_until(began + RESPONSE_TIMEOUT)));
-            Ok(response?.map(|body| TimedBody { body, deadline, in_flight }))
+            let size = ResponseSize::new(is_watch, max_bytes);
+            Ok(response?.map(|body| TimedBody { body, deadline, size, in_flight }))
         })
     }
 }
@@ -167,10 +183,11 @@ impl Drop for InFlight {
     }
 }
 
-/// The body of a response, with its deadline.
+/// The body of a response, with its deadline and its maximum size.
 struct TimedBody {
     body: Body,
     deadline: Option<Pin<Box<Sleep>>>,
+    size: ResponseSize,
     in_flight: InFlight,
 }
 
@@ -185,9 +202,11 @@ impl http_body::Body for TimedBody {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             let is_over = !matches!(frame, Some(Ok(_))) || self.body.is_end_stream();
             self.in_flight.record_progress(is_over);
-            return Poll::Ready(
-                frame.map(|frame| frame.map_err(|error| IncompleteBody(error.to_string()).into())),
-            );
+            return Poll::Ready(frame.map(|frame| {
+                let frame = frame.map_err(|error| IncompleteBody(error.to_string()))?;
+                frame.data_ref().map_or(Ok(()), |data| self.size.add(data))?;
+                Ok(frame)
+            }));
         }
         let is_late = self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready());
         if !is_late {

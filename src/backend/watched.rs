@@ -13,6 +13,7 @@ use crate::backend::Backend;
 use crate::metrics::Metrics;
 use crate::tasks::{MAX_RESTART_BACKOFF, Supervisor};
 use reflector::Reflector;
+use watch_cache::Cacheable;
 
 /// Runs a reflector on `runtime`, from the moment that an endpoint of `backend` has passed the self-check.
 pub(crate) fn spawn<K, V>(
@@ -23,7 +24,7 @@ pub(crate) fn spawn<K, V>(
 ) -> AbortHandle
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
-    V: Send + Sync + 'static,
+    V: Cacheable + Send + Sync + 'static,
 {
     let (backend, metrics) = (Arc::clone(backend), Arc::clone(metrics));
     let watch = async move {

@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
-use secrecy::SecretSlice;
+use secrecy::{ExposeSecret as _, SecretSlice};
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -36,10 +36,11 @@ use crate::backend::Backend;
 use crate::backend::kube_client;
 use crate::backend::watched;
 use crate::backend::watched::reflector::Reflector;
-use crate::backend::watched::watch_cache::WatchCache;
+use crate::backend::watched::watch_cache::{Cacheable, WatchCache};
 use crate::clock::UnixTime;
 use crate::go::url::path_segment;
 use crate::metrics::Metrics;
+use crate::user::TEXT_OVERHEAD;
 use label_patches::LabelPatches;
 use published::PublishedKeys;
 use read_rate::ReadRateLimiter;
@@ -57,6 +58,27 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a label is not written again, so that a watch can report it or an operator can grant the permission.
 const LABEL_PATCH_INTERVAL: Duration = Duration::from_mins(1);
+
+impl Cacheable for ObjectIdentity {
+    fn memory(&self) -> usize {
+        size_of::<Self>() + self.uid.len()
+    }
+}
+
+impl Cacheable for ServiceAccount {
+    fn memory(&self) -> usize {
+        let secrets = self.secrets.iter().map(|name| name.len() + TEXT_OVERHEAD);
+        self.identity.memory() + secrets.sum::<usize>()
+    }
+}
+
+impl Cacheable for Secret {
+    fn memory(&self) -> usize {
+        let value = |value: &SecretSlice<u8>| value.expose_secret().len() + 2 * TEXT_OVERHEAD;
+        let data = self.data.iter().map(|(key, found)| key.len() + value(found));
+        self.identity.memory() + self.labels.memory() + self.kind.len() + data.sum::<usize>()
+    }
+}
 
 /// Which kinds of tokens need objects of the cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -166,7 +188,7 @@ impl TokenObjectCache {
     ) -> AbortHandle
     where
         K: kube::Resource + Clone + fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
-        V: Send + Sync + 'static,
+        V: Cacheable + Send + Sync + 'static,
     {
         let cluster = self.cluster.clone();
         let stale = self.metrics.token_objects.stale_watches.with_label_values(&[cluster.as_str(), resource]);

@@ -15,6 +15,8 @@ use kube::client::Body;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tower::{BoxError, service_fn};
 
+use crate::backend::response_size::{ResponseSize, ResponseTooLarge};
+
 /// The deadline for the head of a response, and for the end of a response that is not a watch.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum silence of a watch: kube-apiserver sends a bookmark each minute.
@@ -27,25 +29,11 @@ pub(super) const MAX_PAGE: usize = 8 * 1024 * 1024;
 /// JSON encodes each `<`, `>` and `&` as six bytes.
 pub(super) const MAX_SINGLE: usize = 16 * 1024 * 1024;
 
-/// Why the client aborted a response.
+/// Why the client aborted a response, beside its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ResponseError {
     #[error("the API server does not answer in time")]
     TimedOut,
-    #[error("the response of the API server is larger than {0} bytes")]
-    TooLarge(usize),
-}
-
-/// Whether a response exceeded its maximum size.
-pub(super) fn is_too_large(error: &kube::Error) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if matches!(error.downcast_ref(), Some(ResponseError::TooLarge(_))) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 /// A request extension that sets a maximum response size below [`MAX_OBJECT`].
@@ -103,32 +91,24 @@ impl ResponseBounds {
 /// A body that fails when its sender is silent for too long, or sends too much.
 struct BoundedBody {
     body: Body,
-    bounds: ResponseBounds,
+    is_watch: bool,
+    size: ResponseSize,
     deadline: Pin<Box<Sleep>>,
-    /// The bytes of the response so far; of a watch, those of the current event.
-    received: usize,
 }
 
 impl BoundedBody {
     fn new(body: Body, bounds: ResponseBounds, deadline: Instant) -> Self {
-        let deadline = if bounds.is_watch { Instant::now() + WATCH_IDLE_TIMEOUT } else { deadline };
-        Self { body, bounds, deadline: Box::pin(sleep_until(deadline)), received: 0 }
+        let ResponseBounds { is_watch, max_bytes } = bounds;
+        let deadline = if is_watch { Instant::now() + WATCH_IDLE_TIMEOUT } else { deadline };
+        let size = ResponseSize::new(is_watch, max_bytes);
+        Self { body, is_watch, size, deadline: Box::pin(sleep_until(deadline)) }
     }
 
-    fn check(&mut self, data: &Bytes) -> Result<(), ResponseError> {
-        let ResponseBounds { is_watch, max_bytes } = self.bounds;
-        if is_watch {
+    fn check(&mut self, data: &Bytes) -> Result<(), ResponseTooLarge> {
+        if self.is_watch {
             self.deadline.as_mut().reset(Instant::now() + WATCH_IDLE_TIMEOUT);
         }
-        // In a watch, each line is one event.
-        for (index, part) in data.split(|byte| is_watch && *byte == b'\n').enumerate() {
-            let before = if index == 0 { self.received } else { 0 };
-            self.received = before.saturating_add(part.len());
-            if self.received > max_bytes {
-                return Err(ResponseError::TooLarge(max_bytes));
-            }
-        }
-        Ok(())
+        self.size.add(data)
     }
 }
 

@@ -26,9 +26,10 @@ use kube::core::{Request, Status};
 use tracing::{debug, error, warn};
 
 use super::ControllerContext;
-use super::client::{MaxBytes, is_too_large, send};
+use super::client::{MaxBytes, send};
 use super::queue::AttemptOutcome;
 use super::settings::ControllerName;
+use crate::backend::response_size::is_too_large;
 use crate::clock::UnixTime;
 use crate::go::url::path_segment;
 use feed::RequestKey;

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::backend::Backend;
 use crate::backend::kube_client;
+use crate::backend::response_size::is_too_large;
 use crate::clock::Clock;
 use crate::config::management_cluster::{MAX_BYTES, MAX_SECRETS, ManagementSettings, SecretData};
 use crate::metrics::Metrics;
@@ -168,9 +169,17 @@ impl SecretReader {
 
 async fn list(api: &Api<Secret>, settings: &ManagementSettings) -> Result<(Secrets, String), SyncError> {
     let mut secrets = Secrets::new();
-    let mut params = ListParams::default().labels(&settings.label_selector).limit(PAGE_SIZE);
+    let mut params = ListParams::default().labels(&settings.label_selector);
+    let mut page_size = PAGE_SIZE;
     loop {
-        let page = api.list(&params).await.map_err(SyncError::List)?;
+        params.limit = Some(page_size);
+        let page = match api.list(&params).await {
+            Err(error) if page_size > 1 && is_too_large(&error) => {
+                page_size = (page_size / 8).max(1);
+                continue;
+            }
+            page => page.map_err(SyncError::List)?,
+        };
         secrets.extend(page.items.into_iter().map(|secret| (secret.name_any(), Arc::new(data(secret)))));
         check_size(&secrets)?;
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());

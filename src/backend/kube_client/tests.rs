@@ -1,9 +1,12 @@
 //! API servers that fall silent at each step: every request ends in time, and the next one gets a new connection.
 
 use std::convert::Infallible;
+use std::iter::repeat;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures_util::stream::pending;
+use futures_util::TryStreamExt as _;
+use futures_util::stream::{iter, pending};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
@@ -22,13 +25,14 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::backend::probe::ProbeClient;
+use crate::backend::response_size::is_too_large;
 use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
 use crate::http::https_client::testing::{H1, H2, serving};
 use crate::http::loop_detection::GatewayId;
 
 /// How an API server treats its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SilentServer {
+enum FaultyServer {
     /// Accepts them, and sends nothing.
     Tcp,
     /// Sends nothing after the TLS handshake.
@@ -39,15 +43,21 @@ enum SilentServer {
     Head,
     /// Answers one request on its first connection, and all requests on other connections.
     FrozenFirst,
+    /// Answers without end.
+    Endless,
 }
 
 type Answer = Result<Response<UnsyncBoxBody<Bytes, Infallible>>, Infallible>;
 
-impl SilentServer {
+impl FaultyServer {
     async fn answer(self, connection: usize, earlier: usize) -> Answer {
         let object = Full::from(r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}"#);
         match self {
             Self::Http | Self::Head if earlier == 0 => Ok(Response::new(object.boxed_unsync())),
+            Self::Endless => {
+                let pieces = repeat(Bytes::from(vec![b' '; 1 << 20])).map(|piece| Ok(Frame::data(piece)));
+                Ok(Response::new(StreamBody::new(iter(pieces)).boxed_unsync()))
+            }
             Self::Head => Ok(Response::new(StreamBody::new(pending()).boxed_unsync())),
             Self::FrozenFirst if connection > 0 || earlier == 0 => Ok(Response::new(object.boxed_unsync())),
             _ => std::future::pending().await,
@@ -142,9 +152,9 @@ impl Operation {
         }
     }
 
-    fn bound(self, server: SilentServer) -> Duration {
+    fn bound(self, server: FaultyServer) -> Duration {
         match (self, server) {
-            (_, SilentServer::Head) => RESPONSE_TIMEOUT,
+            (_, FaultyServer::Head) => RESPONSE_TIMEOUT,
             (Self::Read | Self::Watch, _) => PROMPT_HEAD_TIMEOUT,
             (Self::List | Self::Write, _) => HEAD_TIMEOUT,
         }
@@ -165,10 +175,10 @@ async fn in_silence<T>(future: impl Future<Output = T>) -> (Result<T, Elapsed>, 
 async fn every_request_to_a_silent_api_server_ends() {
     let mut failures = Vec::new();
     for alpn in [H1, H2] {
-        for server in [SilentServer::Tcp, SilentServer::Tls, SilentServer::Http, SilentServer::Head] {
+        for server in [FaultyServer::Tcp, FaultyServer::Tls, FaultyServer::Http, FaultyServer::Head] {
             for operation in [Operation::Read, Operation::List, Operation::Watch, Operation::Write] {
                 // The head is a valid response to a watch; its reader has deadlines of its own.
-                if matches!((operation, server), (Operation::Watch, SilentServer::Head)) {
+                if matches!((operation, server), (Operation::Watch, FaultyServer::Head)) {
                     continue;
                 }
                 let (backend, task) = server.start(alpn).await;
@@ -192,9 +202,23 @@ async fn every_request_to_a_silent_api_server_ends() {
 }
 
 #[tokio::test]
+async fn every_response_has_a_maximum_size() {
+    let (backend, _task) = FaultyServer::Endless.start(H2).await;
+    let client = client(&backend);
+    for operation in [Operation::Read, Operation::List, Operation::Write] {
+        let error = operation.run(client.clone()).await.unwrap_err();
+        assert!(is_too_large(&error), "{operation:?}: {error}");
+    }
+    let maps = Api::<ConfigMap>::namespaced(client, "default");
+    let events = maps.watch(&WatchParams::default(), "1").await.unwrap();
+    let error = pin!(events).try_next().await.unwrap_err();
+    assert!(is_too_large(&error), "watch: {error}");
+}
+
+#[tokio::test]
 async fn a_frozen_connection_is_not_used_again() {
     for alpn in [H1, H2] {
-        let (backend, _task) = SilentServer::FrozenFirst.start(alpn).await;
+        let (backend, _task) = FaultyServer::FrozenFirst.start(alpn).await;
         let client = client(&backend);
         Operation::Read.run(client.clone()).await.unwrap();
         // Until the connection is back in the pool.
@@ -212,7 +236,7 @@ async fn a_frozen_connection_is_not_used_again() {
 /// Leader election gives up its renewals before this client's deadline.
 #[tokio::test]
 async fn a_connection_whose_request_the_caller_gave_up_is_not_used_again() {
-    let (backend, _task) = SilentServer::FrozenFirst.start(H2).await;
+    let (backend, _task) = FaultyServer::FrozenFirst.start(H2).await;
     let client = client(&backend);
     Operation::Read.run(client.clone()).await.unwrap();
     let given_up = timeout(Duration::from_secs(5), Operation::Write.run(client.clone()));
@@ -224,7 +248,7 @@ async fn a_connection_whose_request_the_caller_gave_up_is_not_used_again() {
 #[tokio::test]
 async fn every_self_check_of_a_silent_api_server_ends() {
     for alpn in [H1, H2] {
-        for server in [SilentServer::Tcp, SilentServer::Tls, SilentServer::Http, SilentServer::Head] {
+        for server in [FaultyServer::Tcp, FaultyServer::Tls, FaultyServer::Http, FaultyServer::Head] {
             let (backend, task) = server.start(alpn).await;
             let probe =
                 ProbeClient::new(Arc::clone(&backend), &backend.endpoints()[0], &GatewayId::default());
@@ -241,7 +265,7 @@ async fn every_self_check_of_a_silent_api_server_ends() {
 
 #[tokio::test]
 async fn connections_without_requests_are_closed() {
-    let (backend, _task) = SilentServer::FrozenFirst.start(H2).await;
+    let (backend, _task) = FaultyServer::FrozenFirst.start(H2).await;
     let pools = Arc::new(pools(&backend));
     let open = || pools.open_connections(SharingClass::Short);
     let send = || {

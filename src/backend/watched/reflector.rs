@@ -6,7 +6,6 @@
 //! current resourceVersion: one below the last known is that of a cluster restored from a backup, which watches do not
 //! report. Every request has a deadline.
 
-use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -20,7 +19,8 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, info, warn};
 
-use crate::backend::watched::watch_cache::{FRESH_FOR, Key, WatchCache};
+use crate::backend::response_size::is_too_large;
+use crate::backend::watched::watch_cache::{CacheFull, Cacheable, CachedObjects, FRESH_FOR, Key, WatchCache};
 use crate::metrics::GaugeGuard;
 use crate::sync::lock;
 
@@ -79,6 +79,8 @@ enum WatchError {
     Version(#[source] kube::Error),
     #[error("the API server is at resourceVersion {found:?}, before {known:?}, which it reported earlier")]
     VersionWentBack { known: String, found: String },
+    #[error(transparent)]
+    CacheFull(#[from] CacheFull),
 }
 
 impl WatchError {
@@ -104,6 +106,7 @@ impl WatchError {
                 "all objects are listed again; if etcd was not restored from a backup, look for API servers of \
                  different clusters behind one address"
             }
+            Self::CacheFull(_) => "delete what the cluster does not need; each token costs a read until then",
             _ => "check the API server and the network to it",
         }
     }
@@ -135,6 +138,7 @@ pub(crate) struct WatchFailure {
 impl<K, V> Reflector<K, V>
 where
     K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
+    V: Cacheable,
 {
     /// Follows the resource. Never returns.
     pub(crate) async fn run(&self) {
@@ -171,7 +175,14 @@ where
             None => version.insert(self.list().await?),
         };
         let watched = self.watch(from).await;
-        if matches!(watched, Err(WatchError::Expired | WatchError::VersionWentBack { .. })) {
+        if matches!(watched, Err(WatchError::CacheFull(_))) {
+            // An event is missing now.
+            self.cache.end();
+        }
+        if matches!(
+            watched,
+            Err(WatchError::Expired | WatchError::VersionWentBack { .. } | WatchError::CacheFull(_))
+        ) {
             *version = None;
         }
         watched
@@ -180,14 +191,23 @@ where
     /// Lists all objects; returns the version of the list.
     async fn list(&self) -> Result<String, WatchError> {
         let requested_at = Instant::now();
-        let mut objects = HashMap::new();
+        let mut objects = CachedObjects::default();
         let mut params =
             ListParams { field_selector: self.fields.map(str::to_owned), ..ListParams::default() };
-        params = params.limit(self.page_size);
+        let mut page_size = self.page_size;
         loop {
+            params.limit = Some(page_size);
             let page = timeout(PAGE_TIMEOUT, self.api.list(&params)).await;
-            let page = page.map_err(|_| WatchError::ListTimeout)?.map_err(WatchError::List)?;
-            objects.extend(page.items.iter().map(|object| (key(object), Arc::new((self.project)(object)))));
+            let page = match page.map_err(|_| WatchError::ListTimeout)? {
+                Err(error) if page_size > 1 && is_too_large(&error) => {
+                    page_size = (page_size / 8).max(1);
+                    continue;
+                }
+                page => page.map_err(WatchError::List)?,
+            };
+            for object in &page.items {
+                objects.insert(key(object), (self.project)(object))?;
+            }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
                 let version = page.metadata.resource_version.filter(|version| !version.is_empty());
@@ -225,7 +245,7 @@ where
                 WatchEvent::Error(status) => return Err(WatchError::Refused(status.message)),
             };
             advance(version, object.resource_version().unwrap_or_default())?;
-            self.cache.apply(key(&object), (!is_deleted).then(|| (self.project)(&object)));
+            self.cache.apply(key(&object), (!is_deleted).then(|| (self.project)(&object)))?;
         }
         // An early end is not evidence: a proxy that ended the watch may have held events back.
         if began.elapsed() + EARLY_END_TOLERANCE < WATCH_TIME {

@@ -6,7 +6,7 @@
 //! events may be queued behind it. Silence and failures are not evidence either: [`FRESH_FOR`] after the last evidence
 //! the cache returns nothing until there is new evidence.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::sync::lock;
+use crate::user::TEXT_OVERHEAD;
 
 /// Namespace and name; objects without a namespace have an empty one.
 pub(crate) type Key = (String, String);
@@ -23,6 +24,11 @@ pub(crate) type Key = (String, String);
 /// object was deleted.
 pub(crate) const FRESH_FOR: Duration = Duration::from_secs(20);
 
+/// The memory of all objects of one resource: more than 200,000 pods need.
+const MAX_BYTES: usize = 64 << 20;
+/// The approximate memory of an entry beyond its key and its object.
+const ENTRY_OVERHEAD: usize = 64;
+
 /// The cached objects of one resource.
 #[derive(Debug)]
 pub(crate) struct WatchCache<V> {
@@ -30,16 +36,70 @@ pub(crate) struct WatchCache<V> {
     confirmed: Notify,
 }
 
+/// Objects by their keys, of [`MAX_BYTES`] together.
+#[derive(Debug)]
+pub(crate) struct CachedObjects<V> {
+    objects: HashMap<Key, Arc<V>>,
+    bytes: usize,
+}
+
+/// The objects have more than [`MAX_BYTES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the objects need more than {MAX_BYTES} bytes of memory")]
+pub(crate) struct CacheFull;
+
+/// What is cached of an object.
+pub(crate) trait Cacheable {
+    /// Its approximate memory.
+    fn memory(&self) -> usize;
+}
+
+impl Cacheable for BTreeMap<String, String> {
+    fn memory(&self) -> usize {
+        self.iter().map(|(key, value)| key.len() + value.len() + 2 * TEXT_OVERHEAD).sum()
+    }
+}
+
+impl<V> Default for CachedObjects<V> {
+    fn default() -> Self {
+        Self { objects: HashMap::new(), bytes: 0 }
+    }
+}
+
+impl<V: Cacheable> CachedObjects<V> {
+    /// Adds an object, or replaces it.
+    // threat: endless-response
+    pub(crate) fn insert(&mut self, key: Key, object: V) -> Result<(), CacheFull> {
+        self.remove(&key);
+        self.bytes += memory(&key, &object);
+        if self.bytes > MAX_BYTES {
+            return Err(CacheFull);
+        }
+        self.objects.insert(key, Arc::new(object));
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(before) = self.objects.remove(key) {
+            self.bytes = self.bytes.saturating_sub(memory(key, &*before));
+        }
+    }
+}
+
+fn memory(key @ (namespace, name): &Key, object: &impl Cacheable) -> usize {
+    size_of_val(key) + namespace.len() + name.len() + ENTRY_OVERHEAD + object.memory()
+}
+
 #[derive(Debug)]
 struct CacheState<V> {
-    objects: HashMap<Key, Arc<V>>,
+    objects: CachedObjects<V>,
     /// The time of the last evidence; `None` before the first list and after the end of the reflector.
     confirmed: Option<Instant>,
 }
 
 impl<V> Default for WatchCache<V> {
     fn default() -> Self {
-        let state = CacheState { objects: HashMap::new(), confirmed: None };
+        let state = CacheState { objects: CachedObjects::default(), confirmed: None };
         Self { state: Mutex::new(state), confirmed: Notify::new() }
     }
 }
@@ -51,7 +111,7 @@ impl<V> WatchCache<V> {
         if !state.is_fresh() {
             return None;
         }
-        state.objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
+        state.objects.objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
     /// Whether the cache has recent evidence that it was complete.
@@ -66,7 +126,7 @@ impl<V> WatchCache<V> {
     }
 
     /// Replaces all objects by those of a complete list that was requested at `requested_at`.
-    pub(crate) fn replace(&self, objects: HashMap<Key, Arc<V>>, requested_at: Instant) {
+    pub(crate) fn replace(&self, objects: CachedObjects<V>, requested_at: Instant) {
         let mut state = self.state();
         let confirmed = state.confirmed.max(Some(requested_at));
         *state = CacheState { objects, confirmed };
@@ -75,12 +135,16 @@ impl<V> WatchCache<V> {
     }
 
     /// Applies a watch event; `object` is `None` if it was deleted.
-    pub(crate) fn apply(&self, key: Key, object: Option<V>) {
+    pub(crate) fn apply(&self, key: Key, object: Option<V>) -> Result<(), CacheFull>
+    where
+        V: Cacheable,
+    {
         let mut state = self.state();
-        match object {
-            Some(object) => state.objects.insert(key, Arc::new(object)),
-            None => state.objects.remove(&key),
-        };
+        if let Some(object) = object {
+            return state.objects.insert(key, object);
+        }
+        state.objects.remove(&key);
+        Ok(())
     }
 
     /// Records evidence that all changes before `requested_at` were reported.
@@ -93,7 +157,7 @@ impl<V> WatchCache<V> {
 
     /// Removes everything: no further events will follow.
     pub(crate) fn end(&self) {
-        *self.state() = CacheState { objects: HashMap::new(), confirmed: None };
+        *self.state() = CacheState { objects: CachedObjects::default(), confirmed: None };
     }
 
     /// Waits until the cache is stale. Before the first list, time counts from `began`.
@@ -127,5 +191,29 @@ impl<V> WatchCache<V> {
 impl<V> CacheState<V> {
     fn is_fresh(&self) -> bool {
         self.confirmed.is_some_and(|confirmed| confirmed.elapsed() < FRESH_FOR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn insert(objects: &mut CachedObjects<BTreeMap<String, String>>, name: &str) -> Result<(), CacheFull> {
+        let labels = BTreeMap::from([(String::new(), "x".repeat(MAX_BYTES / 3))]);
+        objects.insert((String::new(), name.to_owned()), labels)
+    }
+
+    #[test]
+    fn the_memory_of_the_objects_is_bounded() {
+        let mut objects = CachedObjects::default();
+        for name in ["a", "b", "b", "b"] {
+            assert_eq!(insert(&mut objects, name), Ok(()), "{name}");
+        }
+        objects.remove(&(String::new(), "a".to_owned()));
+        assert_eq!(insert(&mut objects, "c"), Ok(()));
+        assert_eq!(insert(&mut objects, "d"), Err(CacheFull));
+        let cache = WatchCache::default();
+        cache.replace(objects, Instant::now());
+        assert_eq!(cache.apply((String::new(), "e".to_owned()), Some(BTreeMap::new())), Err(CacheFull));
     }
 }

@@ -11,7 +11,9 @@ use tokio::time::timeout;
 use tower::service_fn;
 
 use super::*;
+use crate::backend::response_size::ResponseSize;
 use crate::backend::testing::backend;
+use crate::backend::watched::watch_cache::CachedObjects;
 
 #[tokio::test(start_paused = true)]
 async fn a_label_is_patched_once_however_often_its_token_is_used() {
@@ -100,6 +102,37 @@ async fn a_secret_is_reduced_to_its_token_and_two_labels() {
     assert_eq!(labels, ["kubernetes.io/legacy-token-invalid-since", "kubernetes.io/legacy-token-last-used"]);
 }
 
+/// Fewer objects fit in a response than the gateway asks for.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_is_too_large_is_asked_for_in_parts() {
+    let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
+    let endpoint = &backend.endpoints()[0];
+    assert!(endpoint.set_trusted(endpoint.trust_version()));
+    let limits = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&limits);
+    let service = service_fn(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default();
+        let limit = query.split('&').find_map(|pair| pair.strip_prefix("limit=")?.parse::<u32>().ok());
+        let limit = limit.filter(|_| request.uri().path() == "/api/v1/pods");
+        seen.lock().unwrap().extend(limit);
+        async move {
+            let pods = json!({"metadata": {"resourceVersion": "5"},
+                "items": [{"metadata": {"namespace": "n", "name": "p", "uid": "1"}}]});
+            match limit {
+                Some(limit) if limit > 7 => Err(ResponseSize::new(false, 0).add(b"x").unwrap_err()),
+                Some(_) => Ok(Response::new(Body::from(pods.to_string().into_bytes()))),
+                None => std::future::pending().await,
+            }
+        }
+    });
+    let kinds = TokenObjectKinds { service_accounts: true, ..TokenObjectKinds::default() };
+    let client = Client::new(service, "default");
+    let cache = TokenObjectCache::with_client(client, "c", &backend, kinds, &Handle::current(), &metrics);
+    timeout(Duration::from_secs(10), cache.pods.until_fresh()).await.unwrap();
+    assert_eq!(cache.pods.get("n", "p").unwrap().uid, "1");
+    assert_eq!(*limits.lock().unwrap(), [500, 62, 7]);
+}
+
 #[tokio::test]
 async fn dropping_the_cache_ends_all_tasks_of_an_unavailable_api_server() {
     let (backend, metrics) = (Arc::new(backend()), Arc::new(Metrics::new()));
@@ -120,9 +153,11 @@ async fn dropping_the_cache_ends_all_tasks_of_an_unavailable_api_server() {
 
 #[test]
 fn the_objects_of_a_watch_that_panics_are_forgotten() {
-    let cache = WatchCache::<u8>::default();
+    let cache = WatchCache::<ObjectIdentity>::default();
     let key = (String::new(), "a".to_owned());
-    cache.replace([(key, Arc::new(1))].into(), tokio::time::Instant::now());
+    let mut objects = CachedObjects::default();
+    objects.insert(key, ObjectIdentity::default()).unwrap();
+    cache.replace(objects, tokio::time::Instant::now());
     assert!(cache.is_fresh());
     let watch = std::panic::AssertUnwindSafe(|| {
         let _ended = watched::reflector::EndOnDrop(&cache);

@@ -11,6 +11,7 @@ use kube::Api;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 
 use super::*;
+use crate::backend::response_size::is_too_large;
 
 /// A client of an API server that sends these pieces of a body and never ends it.
 fn sending(pieces: Vec<Vec<u8>>) -> kube::Client {

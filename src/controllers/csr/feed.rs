@@ -25,8 +25,8 @@ use tracing::{debug, info, warn};
 use super::conditions::Conditions;
 use super::events::{CsrEvent, watch};
 use super::pages::{PATH, PagedList};
+use crate::backend::response_size::is_too_large;
 use crate::controllers::ControllerContext;
-use crate::controllers::client::is_too_large;
 use crate::controllers::queue::{FlowId, WorkItem};
 use crate::controllers::settings::ControllerName;
 

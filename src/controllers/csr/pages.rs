@@ -18,7 +18,7 @@ use kube::core::Request;
 use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::controllers::client::is_too_large;
+use crate::backend::response_size::is_too_large;
 
 /// The path of the collection.
 pub(super) const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
