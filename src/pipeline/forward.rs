@@ -44,6 +44,9 @@ use crate::pipeline::credential_end::StreamCredential;
 use crate::request::info::RequestInfo;
 use crate::traces::ActiveSpan;
 
+/// How often a request is sent again that was not processed. With `--goaway-chance` each connection of a burst may end under it.
+// Go: golang.org/x/net/http2/transport.go, RoundTripOpt
+const MAX_RESENDS: usize = 6;
 /// The bytes of an unread request body that Go's server reads before it responds.
 // Go: net/http/server.go, maxPostHandlerReadBytes
 const MAX_BUFFERED_BODY: u64 = 256 << 10;
@@ -233,7 +236,8 @@ fn body_deadline(status: StatusCode, deadline: Option<Instant>) -> Option<Instan
 /// Sends a request. It is retried, at another endpoint if there is one, when the backend reports that it did not process
 /// the request, with its body if that is not too long. A read is also retried if the connection broke, which the backend may have closed just
 /// before, or if the endpoint answers no probe either, unless the request has a connection of its own: its large header
-/// may be the cause. A request is retried once per further endpoint, but at least once, within the cluster's budget.
+/// may be the cause. A request is retried once per further endpoint, but at least once, and at most [`MAX_RESENDS`] times if it was
+/// never processed, within the cluster's budget.
 /// `backend::pools` sends requests again that were not written at all.
 // threat: redirects
 // threat: retry-floods
@@ -248,7 +252,8 @@ async fn send_with_retry(
     if request.body().is_end_stream() {
         let is_read = request.method().is_safe() && !matches!(class, SharingClass::Alone { .. });
         attempt.leaves_silence = is_read;
-        let mut retries = backend.endpoints().len().max(2) - 1;
+        let mut retries = further_endpoints(backend);
+        let mut resends = MAX_RESENDS;
         loop {
             let again = without_body(&request);
             let error = match pools.send_attempt(backend, request, class, &mut attempt).await {
@@ -258,10 +263,11 @@ async fn send_with_retry(
             };
             // The budget has paid for the retry of a request that was given up.
             let is_paid = matches!(error, SendError::Silent);
-            if !is_paid && (retries == 0 || !backend.retries(class).withdraw(Instant::now())) {
+            let left = if matches!(error, SendError::NotProcessed(_)) { &mut resends } else { &mut retries };
+            if !is_paid && (*left == 0 || !backend.retries(class).withdraw(Instant::now())) {
                 return Err(error.into());
             }
-            retries = retries.saturating_sub(1);
+            *left = left.saturating_sub(1);
             attempt.leaves_silence = retries > 0;
             tracing::debug!(%error, "retrying a request");
             request = again;
@@ -280,7 +286,7 @@ async fn send_with_body(
 ) -> Result<Response<Body>, ForwardError> {
     let (head, body) = request.into_parts();
     let replay = Replay::new(body, pools.replay_budget());
-    let mut retries = backend.endpoints().len().max(2) - 1;
+    let mut resends = MAX_RESENDS;
     let mut next = replay.body().unwrap_or_else(Body::empty);
     loop {
         // Of this attempt alone: the body of the one before may still break off.
@@ -295,17 +301,22 @@ async fn send_with_body(
                 return Err(ForwardError::RequestBody(error.into()));
             }
             Err(error @ SendError::NotProcessed(_)) => {
-                let again = if retries == 0 { None } else { replay.body() };
+                let again = if resends == 0 { None } else { replay.body() };
                 match again {
                     Some(body) if backend.retries(class).withdraw(Instant::now()) => next = body,
                     _ => return Err(error.into()),
                 }
-                retries -= 1;
+                resends -= 1;
                 tracing::debug!(%error, "retrying a request with its body");
             }
             result => return Ok(result?),
         }
     }
+}
+
+/// How often a request may be retried at another endpoint, or at the only one.
+fn further_endpoints(backend: &Backend) -> usize {
+    backend.endpoints().len().max(2) - 1
 }
 
 /// The same request, which has no body.

@@ -89,11 +89,11 @@ async fn cookies_are_joined_over_http1() {
     }
 }
 
-/// A backend that responds with 200, except to the first request of each connection (or, with `once`, of the first
-/// connection), which gets `instead`.
-async fn answering(pki: &Pki, instead: fn(u32) -> Vec<u8>, once: bool) -> SocketAddr {
+/// A backend that responds with 200, except to the first request of each of its first connections, of this number, which gets
+/// `instead`.
+async fn answering(pki: &Pki, instead: fn(u32) -> Vec<u8>, times: u32) -> SocketAddr {
     frames::backend(pki, &[], move |number| {
-        let mut instead = (number == 0 || !once).then_some(instead);
+        let mut instead = (number < times).then_some(instead);
         move |kind, id, _| match kind {
             HEADERS => instead.take().unwrap_or(ok)(id),
             _ => Vec::new(),
@@ -110,18 +110,20 @@ async fn an_unprocessed_write_is_sent_again_with_its_body() {
     let refused: fn(u32) -> Vec<u8> = |id| frame(3, 0, id, &7_u32.to_be_bytes());
     for (name, refusal) in [("GOAWAY", goaway), ("REFUSED_STREAM", refused)] {
         let refused_always = (StatusCode::SERVICE_UNAVAILABLE, Some("1"));
-        for (length, once, expected) in [
-            (0, true, (StatusCode::OK, None)),
-            (100_000, true, (StatusCode::OK, None)),
-            (0, false, refused_always),
-            (2, false, refused_always),
+        for (length, times, expected) in [
+            (0, 1, (StatusCode::OK, None)),
+            (100_000, 1, (StatusCode::OK, None)),
+            (0, 6, (StatusCode::OK, None)),
+            (2, 6, (StatusCode::OK, None)),
+            (0, 7, refused_always),
+            (2, 7, refused_always),
         ] {
             // A refused stream concerns no other one of its connection.
-            if name == "REFUSED_STREAM" && !once {
+            if name == "REFUSED_STREAM" && times > 1 {
                 continue;
             }
             let pki = Pki::new();
-            let address = answering(&pki, refusal, once).await;
+            let address = answering(&pki, refusal, times).await;
             let gateway = Gateway::with(flags(&pki, address));
             let alice = pki.clients.leaf().cn("alice").issue();
             let request =
@@ -152,7 +154,7 @@ async fn a_response_that_ended_before_its_stream_was_reset_is_complete() {
     ];
     for (kind, name, answer, whole) in cases {
         let pki = Pki::new();
-        let address = answering(&pki, answer, false).await;
+        let address = answering(&pki, answer, u32::MAX).await;
         let gateway = Gateway::with(flags(&pki, address));
         let alice = pki.clients.leaf().cn("alice").issue();
         let (upload, endless, _) = fed();
