@@ -20,7 +20,7 @@ use std::time::SystemTime;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use portcullis_admission::Annotation;
-use portcullis_audit::event::{AuthenticationMetadata, Event, Level, ObjectReference, ResponseStatus, Stage};
+use portcullis_audit::event::{AuthenticationMetadata, EncodedUser, Event, Level, ResponseStatus, Stage};
 use portcullis_audit::policy::Decision;
 use portcullis_audit::sink::NotStored;
 use serde_json::value::RawValue;
@@ -39,6 +39,7 @@ use crate::sync::lock;
 use crate::user::Identity;
 use capture::{Capture, Direction, Interest, Observer};
 use objects::Encoding;
+use source::Source;
 
 // apiserver: pkg/endpoints/filters/authorization.go
 const DECISION: &str = "authorization.k8s.io/decision";
@@ -78,14 +79,24 @@ pub(super) struct Record {
     peer: IpAddr,
     clock: Clock,
     decision: Decision,
-    is_long_running: bool,
+    source: Source,
     parts: Mutex<Parts>,
 }
 
+/// What the events of a request have beside its [`Source`].
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// The event so far; its stage is set when it is stored.
-    event: Event,
+    level: Level,
+    user: Arc<EncodedUser>,
+    impersonated_user: Option<Arc<EncodedUser>>,
+    /// The verb of constrained impersonation.
+    constraint: Option<&'static str>,
+    /// What the object in the body of the request says of itself.
+    object: objects::Metadata,
+    response_status: Option<ResponseStatus>,
+    request_object: Option<Arc<RawValue>>,
+    response_object: Option<Arc<RawValue>>,
+    annotations: BTreeMap<String, String>,
     last_stage: LastStage,
     request: Option<RequestCapture>,
     response: Option<ResponseCapture>,
@@ -148,8 +159,8 @@ impl AuditedRequest {
         let audited = Self::new(facts, Some(user), request)?;
         let Self(record) = &audited;
         let mut parts = record.parts();
-        parts.event.annotations.extend(annotations);
-        parts.event.user = user.audited();
+        parts.annotations.extend(annotations);
+        parts.user = user.audited();
         drop(parts);
         record.observe_request(request);
         Some(audited)
@@ -169,12 +180,12 @@ impl AuditedRequest {
     async fn wait_for_received(&self) -> Result<(), NotStored> {
         let Self(record) = self;
         let sinks = &record.audit.sinks;
-        if !record.is_long_running {
+        if !record.is_long_running() {
             sinks.ready().await;
         }
         let storing = {
-            let mut parts = record.parts();
-            record.event_of(&mut parts, Stage::RequestReceived).map(|event| sinks.store_first(event))
+            let parts = record.parts();
+            record.event_of(&parts, Stage::RequestReceived).map(|event| sinks.store_first(&event))
         };
         let Some(storing) = storing else { return Ok(()) };
         let stored = storing.await;
@@ -190,7 +201,7 @@ impl AuditedRequest {
         let audited = Self::new(facts, None, request)?;
         let mut parts = audited.0.parts();
         parts.last_stage = LastStage::Started;
-        parts.event.response_status = Some(ResponseStatus { message, ..ResponseStatus::default() });
+        parts.response_status = Some(ResponseStatus { message, ..ResponseStatus::default() });
         drop(parts);
         Some(audited)
     }
@@ -202,29 +213,17 @@ impl AuditedRequest {
         if decision.level == Level::None {
             return None;
         }
-        let received = SystemTime::UNIX_EPOCH + facts.received;
         let cluster = audit.cluster.as_ref().map(|name| (CLUSTER.to_owned(), name.to_string()));
-        let event = Event {
+        let parts = Parts {
             level: decision.level,
-            audit_id: source::text(facts.audit_id.as_bytes()),
-            stage: Stage::RequestReceived,
-            request_uri: source::request_uri(request.uri()),
-            verb: source::verb(info),
             user: Arc::default(),
             impersonated_user: None,
-            authentication_metadata: None,
-            source_ips: source::source_ips(request.headers(), facts.peer, facts.is_from_front_proxy),
-            user_agent: source::user_agent(request.headers()),
-            object_ref: source::object_ref(info),
+            constraint: None,
+            object: objects::Metadata::default(),
             response_status: None,
             request_object: None,
             response_object: None,
-            request_received_timestamp: received,
-            stage_timestamp: received,
             annotations: cluster.into_iter().collect(),
-        };
-        let parts = Parts {
-            event,
             last_stage: LastStage::Complete,
             request: None,
             response: None,
@@ -238,7 +237,7 @@ impl AuditedRequest {
             peer: facts.peer,
             clock: clock.clone(),
             decision,
-            is_long_running: info.is_long_running(),
+            source: Source::of(facts, request),
             parts: Mutex::new(parts),
         })))
     }
@@ -246,9 +245,8 @@ impl AuditedRequest {
     /// Records the impersonated user, and the verb of constrained impersonation.
     pub(super) fn note_impersonated(&self, user: &Identity, constraint: Option<&'static str>) {
         let mut parts = self.0.parts();
-        parts.event.impersonated_user = Some(user.audited());
-        parts.event.authentication_metadata =
-            constraint.map(|verb| AuthenticationMetadata { impersonation_constraint: verb.to_owned() });
+        parts.impersonated_user = Some(user.audited());
+        parts.constraint = constraint;
     }
 
     /// Records the decision of the gateway's own authorizers.
@@ -270,7 +268,7 @@ impl AuditedRequest {
     pub(super) fn note_admission(&self, annotations: &[Annotation]) {
         let mut parts = self.0.parts();
         for Annotation { key, value, needs_request_level } in annotations {
-            if !needs_request_level || parts.event.level >= Level::Request {
+            if !needs_request_level || parts.level >= Level::Request {
                 parts.annotate(key, value);
             }
         }
@@ -280,7 +278,7 @@ impl AuditedRequest {
     pub(super) fn note_refusal(&self, refusal: &Refusal, code: StatusCode, is_raw: bool) {
         let mut parts = self.0.parts();
         if matches!(refusal, Refusal::Panic) {
-            parts.event.response_status = Some(status::of_panic());
+            parts.response_status = Some(status::of_panic());
             parts.last_stage = LastStage::Panic;
             return;
         }
@@ -294,17 +292,17 @@ impl AuditedRequest {
         };
         match object {
             Some(object) => {
-                if parts.event.level >= Level::RequestResponse {
-                    parts.event.response_object = render::as_json(object.clone()).ok().map(Into::into);
+                if parts.level >= Level::RequestResponse {
+                    parts.response_object = render::as_json(object.clone()).ok().map(Into::into);
                 }
-                parts.event.response_status = Some(status::of_object(object, code));
+                parts.response_status = Some(status::of_object(object, code));
             }
-            None => parts.event.response_status.get_or_insert_default().code = code.as_u16(),
+            None => parts.response_status.get_or_insert_default().code = code.as_u16(),
         }
         let is_started = match parts.last_stage {
             LastStage::Started => true,
             LastStage::Nothing => false,
-            _ => self.0.is_long_running,
+            _ => self.0.is_long_running(),
         };
         drop(parts);
         if is_started {
@@ -318,12 +316,12 @@ impl AuditedRequest {
         let Self(record) = self;
         let code = response.status();
         let mut parts = record.parts();
-        parts.event.response_status = Some(status::of_code(code));
+        parts.response_status = Some(status::of_code(code));
         if code.as_u16() < 400 || !is_raw() {
-            parts.response = record.response_capture(&parts.event, response);
+            parts.response = record.response_capture(response);
         }
         let waits_for_status = parts.response.is_some() && code.as_u16() >= 400;
-        if waits_for_status && record.is_long_running {
+        if waits_for_status && record.is_long_running() {
             parts.last_stage = LastStage::StartedAndComplete;
         }
         if parts.response.is_some() {
@@ -331,7 +329,7 @@ impl AuditedRequest {
             response.body_mut().set_observer(Box::new(observer));
         }
         drop(parts);
-        if record.is_long_running && !waits_for_status {
+        if record.is_long_running() && !waits_for_status {
             record.store(Stage::ResponseStarted);
         }
     }
@@ -342,23 +340,45 @@ impl Record {
         lock(&self.parts)
     }
 
+    fn is_long_running(&self) -> bool {
+        self.source.info.is_long_running()
+    }
+
     /// The event of a stage; `None` if the policy omits it.
-    fn event_of<'a>(&self, parts: &'a mut Parts, stage: Stage) -> Option<&'a Event> {
+    fn event_of<'a>(&'a self, parts: &'a Parts, stage: Stage) -> Option<Event<'a>> {
         if self.decision.omitted.contains(stage) {
             return None;
         }
-        let event = &mut parts.event;
-        event.stage = stage;
-        event.stage_timestamp = match stage {
-            Stage::RequestReceived => event.request_received_timestamp,
+        let Self { source, .. } = self;
+        let stage_timestamp = match stage {
+            Stage::RequestReceived => source.received,
             _ => SystemTime::UNIX_EPOCH + self.clock.now(),
         };
-        Some(event)
+        let verb = |verb: &'static str| AuthenticationMetadata { impersonation_constraint: verb.into() };
+        Some(Event {
+            level: parts.level,
+            audit_id: source.audit_id(),
+            stage,
+            request_uri: source.request_uri(),
+            verb: source.info.verb().into(),
+            user: Arc::clone(&parts.user),
+            impersonated_user: parts.impersonated_user.clone(),
+            authentication_metadata: parts.constraint.map(verb),
+            source_ips: source.addresses(),
+            user_agent: source.user_agent(),
+            object_ref: source.object_ref(&parts.object),
+            response_status: parts.response_status.as_ref().map(Cow::Borrowed),
+            request_object: parts.request_object.clone(),
+            response_object: parts.response_object.clone(),
+            request_received_timestamp: source.received,
+            stage_timestamp,
+            annotations: Cow::Borrowed(&parts.annotations),
+        })
     }
 
     fn store(&self, stage: Stage) {
-        if let Some(event) = self.event_of(&mut self.parts(), stage) {
-            self.audit.sinks.store(event);
+        if let Some(event) = self.event_of(&self.parts(), stage) {
+            self.audit.sinks.store(&event);
         }
     }
 
@@ -386,7 +406,7 @@ impl Record {
     /// What the event takes from the body of the request.
     // apiserver: pkg/endpoints/handlers/{create,update,patch,delete}.go
     fn request_object(&self, method: &Method) -> Option<RequestObject> {
-        if self.is_long_running || self.parts().event.object_ref.is_none() {
+        if self.is_long_running() || self.source.info.resource().is_none() {
             return None;
         }
         let with_object = self.decision.level >= Level::Request;
@@ -404,17 +424,17 @@ impl Record {
         self.audit.memory.reserve(&share.into())
     }
 
-    fn response_capture(&self, event: &Event, response: &Response<Body>) -> Option<ResponseCapture> {
+    fn response_capture(&self, response: &Response<Body>) -> Option<ResponseCapture> {
         let headers = response.headers();
         let encoding = Encoding::of(headers.get(CONTENT_TYPE));
         let code = response.status();
         if encoding == Encoding::Other || code == StatusCode::SWITCHING_PROTOCOLS {
             return None;
         }
-        let is_read = matches!(&*event.verb, "get" | "list" | "watch" | "head");
-        let interest = if event.level >= Level::RequestResponse && !self.is_long_running {
+        let is_read = matches!(self.source.info.verb(), "get" | "list" | "watch" | "head");
+        let interest = if self.decision.level >= Level::RequestResponse && !self.is_long_running() {
             // Paths without a resource have discovery, and much that is no object.
-            if event.object_ref.is_some() { Interest::All } else { Interest::Object }
+            if self.source.info.resource().is_some() { Interest::All } else { Interest::Object }
         } else if status::may_be_status(response, is_read) {
             Interest::Status
         } else {
@@ -428,7 +448,7 @@ impl Record {
 impl Parts {
     /// Adds an annotation; the first value of a key stays.
     fn annotate(&mut self, key: &str, value: &str) {
-        self.event.annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+        self.annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
     }
 
     fn capture(&mut self, direction: Direction) -> Option<&mut Capture> {
@@ -443,7 +463,7 @@ impl Parts {
     fn read_request(&mut self) {
         let Some(RequestCapture { kind, encoding, copy }) = self.request.take() else { return };
         let is_named = kind == RequestObject::Named;
-        let with_object = self.event.level >= Level::Request;
+        let with_object = self.level >= Level::Request;
         let field = if with_object { "requestObject" } else { "objectRef" };
         let (bytes, memory) = match copy.finish() {
             Some(Ok(copied)) => copied,
@@ -451,7 +471,7 @@ impl Parts {
             None => return,
         };
         if kind == RequestObject::Patch {
-            self.event.request_object = objects::patch(&bytes);
+            self.request_object = objects::patch(&bytes);
             self.memory.push(memory);
             return;
         }
@@ -461,17 +481,13 @@ impl Parts {
         };
         if is_named {
             match objects::metadata(encoding, &bytes) {
-                Some(found) => {
-                    if let Some(object) = &mut self.event.object_ref {
-                        complete(object, found);
-                    }
-                }
+                Some(found) => self.object = found,
                 None => self.omit("objectRef", UNREADABLE),
             }
         }
         if with_object {
             match objects::as_json(encoding, &bytes, self.omit_managed_fields) {
-                Ok(object) => self.event.request_object = self.held(object, memory, "requestObject"),
+                Ok(object) => self.request_object = self.held(object, memory, "requestObject"),
                 Err(reason) => self.omit("requestObject", reason),
             }
         }
@@ -516,19 +532,19 @@ impl Parts {
             Err(reason) => return self.omit("responseObject", reason),
         };
         if let Some(status) = status::of_body(encoding, &bytes, code) {
-            self.event.response_status = Some(status);
+            self.response_status = Some(status);
         }
-        if self.event.level < Level::RequestResponse {
+        if self.level < Level::RequestResponse {
             return;
         }
         if encoding == Encoding::Protobuf
             && let Some(status) = status::protobuf(&bytes)
         {
-            self.event.response_object = render::as_json(status).ok().map(Into::into);
+            self.response_object = render::as_json(status).ok().map(Into::into);
             return;
         }
         match objects::as_json(encoding, &bytes, self.omit_managed_fields) {
-            Ok(object) => self.event.response_object = self.held(object, memory, "responseObject"),
+            Ok(object) => self.response_object = self.held(object, memory, "responseObject"),
             Err(reason) => self.omit("responseObject", reason),
         }
     }
@@ -538,7 +554,7 @@ impl Parts {
     }
 
     fn note_omitted(&mut self) {
-        let status = self.event.response_status.as_ref();
+        let status = self.response_status.as_ref();
         // The API server does not read the object either.
         let unread =
             [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE];
@@ -555,20 +571,6 @@ impl Parts {
     }
 }
 
-/// Completes the reference from the object of the request.
-fn complete(object: &mut ObjectReference, found: objects::Metadata) {
-    let objects::Metadata { name, namespace, uid, resource_version } = found;
-    let set = |field: &mut String, value| {
-        if field.is_empty() {
-            *field = value;
-        }
-    };
-    set(&mut object.name, name);
-    set(&mut object.namespace, namespace);
-    set(&mut object.uid, uid);
-    set(&mut object.resource_version, resource_version);
-}
-
 impl Drop for Record {
     fn drop(&mut self) {
         let last_stage = {
@@ -576,9 +578,9 @@ impl Drop for Record {
             parts.read_request();
             parts.read_response();
             parts.note_omitted();
-            if parts.event.response_status.is_none() {
-                parts.event.response_status = Some(status::of_no_response());
-                if self.is_long_running && parts.last_stage == LastStage::Complete {
+            if parts.response_status.is_none() {
+                parts.response_status = Some(status::of_no_response());
+                if self.is_long_running() && parts.last_stage == LastStage::Complete {
                     parts.last_stage = LastStage::StartedAndComplete;
                 }
             }

@@ -45,32 +45,34 @@ pub enum Stage {
 
 /// An audit event. Its fields, and their order, are those of `audit.k8s.io/v1`; `kind` and `apiVersion` are written by
 /// the sinks, since the items of an `EventList` have none.
+///
+/// It borrows its texts: a request holds most of them anyway, and nothing but the encoding outlives it.
 #[derive(Debug, Clone)]
-pub struct Event {
+pub struct Event<'a> {
     /// The level of the rule that matched.
     pub level: Level,
     /// The ID of the request, which all its events and the API server's share.
-    pub audit_id: String,
+    pub audit_id: Cow<'a, str>,
     /// The stage.
     pub stage: Stage,
     /// The path and query.
-    pub request_uri: String,
+    pub request_uri: Cow<'a, str>,
     /// The verb of Kubernetes; for a request without a resource the method in lower case.
-    pub verb: Cow<'static, str>,
+    pub verb: Cow<'a, str>,
     /// The client.
     pub user: Arc<EncodedUser>,
     /// The impersonated user, if any.
     pub impersonated_user: Option<Arc<EncodedUser>>,
     /// How the impersonation was authorized.
-    pub authentication_metadata: Option<AuthenticationMetadata>,
+    pub authentication_metadata: Option<AuthenticationMetadata<'a>>,
     /// The addresses from which the request came, the client's first.
-    pub source_ips: Vec<IpAddr>,
+    pub source_ips: Cow<'a, [IpAddr]>,
     /// The `User-Agent` header, cut at 1,024 bytes.
-    pub user_agent: String,
+    pub user_agent: Cow<'a, str>,
     /// The object that the request names; `None` for a request without a resource.
-    pub object_ref: Option<ObjectReference>,
+    pub object_ref: Option<ObjectReference<'a>>,
     /// The result; `None` while there is none.
-    pub response_status: Option<ResponseStatus>,
+    pub response_status: Option<Cow<'a, ResponseStatus>>,
     /// The object or patch of the request, as JSON.
     pub request_object: Option<Arc<RawValue>>,
     /// The object of the response, as JSON.
@@ -80,7 +82,7 @@ pub struct Event {
     /// When the stage was reached.
     pub stage_timestamp: SystemTime,
     /// What authentication, authorization and admission have noted.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Cow<'a, BTreeMap<String, String>>,
 }
 
 /// A user, `authentication.k8s.io/v1` `UserInfo`.
@@ -126,30 +128,30 @@ impl Deref for EncodedUser {
 
 /// How a request was authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuthenticationMetadata {
+pub struct AuthenticationMetadata<'a> {
     /// The verb of the constrained impersonation that was authorized.
-    pub impersonation_constraint: String,
+    pub impersonation_constraint: Cow<'a, str>,
 }
 
 /// The object that a request names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ObjectReference {
+pub struct ObjectReference<'a> {
     /// The resource.
-    pub resource: String,
+    pub resource: Cow<'a, str>,
     /// The namespace.
-    pub namespace: String,
+    pub namespace: Cow<'a, str>,
     /// The name.
-    pub name: String,
+    pub name: Cow<'a, str>,
     /// The UID.
-    pub uid: String,
+    pub uid: Cow<'a, str>,
     /// The API group.
-    pub api_group: String,
+    pub api_group: Cow<'a, str>,
     /// The version of the API group.
-    pub api_version: String,
+    pub api_version: Cow<'a, str>,
     /// The resource version.
-    pub resource_version: String,
+    pub resource_version: Cow<'a, str>,
     /// The subresource.
-    pub subresource: String,
+    pub subresource: Cow<'a, str>,
 }
 
 /// The result of a request: the fields of a `Status` that kube-apiserver copies.
@@ -179,27 +181,22 @@ const LIST_TAIL: &[u8] = b"]}\n";
 const MAX_BUFFER: usize = 64 << 10;
 
 /// An event as JSON: encoded once, written as a line to the log and as an item to the webhook.
-#[derive(Debug, Clone)]
-pub struct EncodedEvent(Bytes);
+#[derive(Debug)]
+pub struct EncodedEvent(Vec<u8>);
+
+thread_local! {
+    /// The memory of the last event, for the next one.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 impl EncodedEvent {
-    /// The event with `kind` and `apiVersion`, and a newline.
-    pub fn line(&self) -> &Bytes {
+    /// The event with `kind` and `apiVersion`, and a newline. Truncation compares its size with its limits.
+    pub fn line(&self) -> &[u8] {
         &self.0
     }
 
-    /// The same without a copy.
-    pub fn into_line(self) -> Bytes {
-        self.0
-    }
-
-    /// The size that truncation compares with its limits: that of [`Self::line`].
-    pub fn size(&self) -> usize {
-        self.0.len()
-    }
-
     /// An `EventList` with the events of these [lines](Self::line).
-    pub fn list<'a>(lines: impl IntoIterator<Item = &'a Bytes> + Clone) -> Bytes {
+    pub fn list<'a>(lines: impl IntoIterator<Item = &'a [u8]> + Clone) -> Bytes {
         let items: usize = lines.clone().into_iter().map(|line| fields(line).len() + 2).sum();
         let mut list = Vec::with_capacity(LIST_HEAD.len() + items + LIST_TAIL.len());
         list.extend_from_slice(LIST_HEAD);
@@ -212,30 +209,30 @@ impl EncodedEvent {
     }
 }
 
+impl Drop for EncodedEvent {
+    fn drop(&mut self) {
+        if self.0.capacity() <= MAX_BUFFER {
+            BUFFER.set(std::mem::take(&mut self.0));
+        }
+    }
+}
+
 /// A line without `kind` and `apiVersion`, without its opening brace.
 fn fields(line: &[u8]) -> &[u8] {
     let fields = line.get(EVENT_HEAD.len() + 1..).unwrap_or_default();
     fields.strip_suffix(b"\n").unwrap_or(fields)
 }
 
-impl Event {
+impl Event<'_> {
     /// The JSON of the event. Raw objects are compacted and escaped as Go's encoder does.
     // apimachinery: pkg/runtime/serializer/json/json.go
     pub fn encode(&self) -> EncodedEvent {
-        thread_local! {
-            static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-        }
-        // The queues count lengths, so the event gets an allocation of its own size.
         let mut json = BUFFER.take();
         json.clear();
         json.extend_from_slice(EVENT_HEAD);
         json::write_fields(&mut json, self);
         json.extend_from_slice(b"}\n");
-        let event = EncodedEvent(Bytes::copy_from_slice(&json));
-        if json.capacity() <= MAX_BUFFER {
-            BUFFER.set(json);
-        }
-        event
+        EncodedEvent(json)
     }
 
     /// The event without its objects, with an annotation that says so.
@@ -243,7 +240,7 @@ impl Event {
     #[must_use]
     pub fn truncated(&self) -> Self {
         let mut event = Self { request_object: None, response_object: None, ..self.clone() };
-        event.annotations.insert(TRUNCATED.to_owned(), "true".to_owned());
+        event.annotations.to_mut().insert(TRUNCATED.to_owned(), "true".to_owned());
         event
     }
 

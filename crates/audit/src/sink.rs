@@ -8,6 +8,7 @@
 //! larger than `max_batch_size` or 10 MiB (one event may be larger).
 
 mod clock;
+mod lines;
 mod log;
 mod log_file;
 mod observer;
@@ -19,11 +20,12 @@ mod tests;
 mod throttle;
 mod webhook;
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use jiff::tz::TimeZone;
+use tokio::sync::oneshot;
 
 use crate::event::{EncodedEvent, Event, Level};
 pub use clock::WallClock;
@@ -32,7 +34,7 @@ pub use options::{
     BatchOptions, Format, LogOptions, Mode, RotationOptions, STANDARD_OUTPUT, ThrottleOptions,
     TruncateOptions, WebhookOptions,
 };
-use queue::{HARD_LIMIT, Queue, Record};
+use queue::{HARD_LIMIT, Queue};
 use registry::SinkUser;
 pub use registry::{Generation, SinkError, SinkRegistry};
 pub use webhook::{Post, PostError};
@@ -92,12 +94,14 @@ impl Sinks {
     /// Stores the event of the stage `RequestReceived`: in `blocking` and `blocking-strict` it waits for the backend. Only
     /// `blocking-strict` returns an error, and only if a backend has failed. Dropping the future takes nothing back.
     // apiserver: pkg/audit/union.go; all backends work at the same time here
-    pub fn store_first<'a>(&'a self, event: &Event) -> impl Future<Output = Result<(), NotStored>> + use<'a> {
+    pub fn store_first<'a>(
+        &'a self,
+        event: &Event<'_>,
+    ) -> impl Future<Output = Result<(), NotStored>> + use<'a> {
         let lines = self.0.as_ref().map(|outlets| {
             outlets.observer.event();
-            let mut encodings = Encodings::new(event, self.outlets().count());
-            let mut line =
-                |outlet: &Option<Outlet>| outlet.as_ref().and_then(|outlet| outlet.line(&mut encodings));
+            let encodings = Encodings::new(event);
+            let line = |outlet: &Option<Outlet>| Some(outlet.as_ref()?.line(&encodings)?.to_vec());
             (outlets, line(&outlets.log), line(&outlets.webhook))
         });
         async move {
@@ -116,12 +120,12 @@ impl Sinks {
     }
 
     /// Stores the event of a later stage, without waiting. It is called from destructors.
-    pub fn store(&self, event: &Event) {
+    pub fn store(&self, event: &Event<'_>) {
         let Some(outlets) = &self.0 else { return };
         outlets.observer.event();
-        let mut encodings = Encodings::new(event, self.outlets().count());
+        let encodings = Encodings::new(event);
         for outlet in self.outlets() {
-            if let Some(line) = outlet.line(&mut encodings) {
+            if let Some(line) = outlet.line(&encodings) {
                 outlet.store(line);
             }
         }
@@ -146,14 +150,13 @@ impl Sinks {
 impl Outlet {
     /// The event as this backend stores it; `None` if it is too large, which is no error even in `blocking-strict`.
     // apiserver: plugin/pkg/audit/truncate/truncate.go, ProcessEvents
-    fn line(&self, encodings: &mut Encodings<'_>) -> Option<Bytes> {
-        encodings.backends = encodings.backends.saturating_sub(1);
+    fn line<'a>(&self, encodings: &'a Encodings<'_>) -> Option<&'a [u8]> {
         let mut json = None;
         if let Some(TruncateOptions { max_event_size, .. }) = self.truncate {
             let whole = encodings.json();
-            let is_cut = whole.size() > max_event_size && encodings.event.level >= Level::Request;
+            let is_cut = whole.len() > max_event_size && encodings.event.level >= Level::Request;
             let fitting = if is_cut { encodings.truncated() } else { whole };
-            if fitting.size() > max_event_size {
+            if fitting.len() > max_event_size {
                 let losses = self.queue.losses();
                 losses.add(DropCause::TooLarge, 1, &"event is too large even after truncating");
                 return None;
@@ -164,53 +167,53 @@ impl Outlet {
             json = Some(fitting);
         }
         Some(match self.format {
-            Format::Json => json.unwrap_or_else(|| encodings.json()).into_line(),
-            Format::Legacy => encodings.event.legacy_line(&self.zone).into(),
+            Format::Json => json.unwrap_or_else(|| encodings.json()),
+            Format::Legacy => encodings.legacy(&self.zone),
         })
     }
 
-    async fn store_first(&self, line: Option<Bytes>) -> Result<(), NotStored> {
+    async fn store_first(&self, line: Option<Vec<u8>>) -> Result<(), NotStored> {
         let Some(line) = line else { return Ok(()) };
         if self.mode == Mode::Batch {
-            self.store(line);
+            self.store(&line);
             return Ok(());
         }
-        let (record, stored) = Record::awaited(line);
-        self.queue.push(record).await;
+        let (sender, stored) = oneshot::channel();
+        self.queue.push(&line, Some(sender)).await;
         let stored = stored.await.unwrap_or(false);
         if stored || self.mode != Mode::BlockingStrict { Ok(()) } else { Err(NotStored) }
     }
 
-    fn store(&self, line: Bytes) {
+    fn store(&self, line: &[u8]) {
         let times = if self.mode == Mode::Batch { 1 } else { HARD_LIMIT };
-        self.queue.push_now(Record::new(line), times);
+        self.queue.push_now(line, times);
     }
 }
 
 /// The encodings of an event, made at most once for all backends.
 struct Encodings<'a> {
-    event: &'a Event,
-    json: Option<EncodedEvent>,
-    truncated: Option<EncodedEvent>,
-    /// The backends that have yet to get the event. What the last of them gets is not shared.
-    backends: usize,
+    event: &'a Event<'a>,
+    json: OnceCell<EncodedEvent>,
+    truncated: OnceCell<EncodedEvent>,
+    /// A log alone has this format, so there is one time zone.
+    legacy: OnceCell<String>,
 }
 
 impl<'a> Encodings<'a> {
-    fn new(event: &'a Event, backends: usize) -> Self {
-        Self { event, json: None, truncated: None, backends }
+    fn new(event: &'a Event<'a>) -> Self {
+        Self { event, json: OnceCell::new(), truncated: OnceCell::new(), legacy: OnceCell::new() }
     }
 
-    fn json(&mut self) -> EncodedEvent {
-        let json = self.json.take().unwrap_or_else(|| self.event.encode());
-        self.json = (self.backends > 0).then(|| json.clone());
-        json
+    fn json(&self) -> &[u8] {
+        self.json.get_or_init(|| self.event.encode()).line()
     }
 
-    fn truncated(&mut self) -> EncodedEvent {
-        let json = self.truncated.take().unwrap_or_else(|| self.event.truncated().encode());
-        self.truncated = (self.backends > 0).then(|| json.clone());
-        json
+    fn truncated(&self) -> &[u8] {
+        self.truncated.get_or_init(|| self.event.truncated().encode()).line()
+    }
+
+    fn legacy(&self, zone: &TimeZone) -> &[u8] {
+        self.legacy.get_or_init(|| self.event.legacy_line(zone)).as_bytes()
     }
 }
 

@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test program: a panic is a failed test")]
 #![allow(clippy::print_stderr, missing_docs, reason = "the output of a test program")]
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -109,43 +109,43 @@ fn status(rng: &mut Rng) -> ResponseStatus {
     }
 }
 
-fn event(rng: &mut Rng) -> Event {
+fn event(rng: &mut Rng) -> Event<'static> {
     let levels = [Level::None, Level::Metadata, Level::Request, Level::RequestResponse];
     let stages = [Stage::RequestReceived, Stage::ResponseStarted, Stage::ResponseComplete, Stage::Panic];
     Event {
         level: *rng.pick(&levels),
-        audit_id: text(rng),
+        audit_id: text(rng).into(),
         stage: *rng.pick(&stages),
-        request_uri: text(rng),
+        request_uri: text(rng).into(),
         verb: text(rng).into(),
         user: user(rng),
         impersonated_user: rng.one_in(2).then(|| user(rng)),
         authentication_metadata: rng
             .one_in(2)
-            .then(|| AuthenticationMetadata { impersonation_constraint: format!("x{}", text(rng)) }),
-        source_ips: addresses(rng),
-        user_agent: text(rng),
+            .then(|| AuthenticationMetadata { impersonation_constraint: format!("x{}", text(rng)).into() }),
+        source_ips: addresses(rng).into(),
+        user_agent: text(rng).into(),
         object_ref: rng.one_in(2).then(|| ObjectReference {
-            resource: text(rng),
-            namespace: text(rng),
-            name: text(rng),
-            uid: text(rng),
-            api_group: text(rng),
-            api_version: text(rng),
-            resource_version: text(rng),
-            subresource: text(rng),
+            resource: text(rng).into(),
+            namespace: text(rng).into(),
+            name: text(rng).into(),
+            uid: text(rng).into(),
+            api_group: text(rng).into(),
+            api_version: text(rng).into(),
+            resource_version: text(rng).into(),
+            subresource: text(rng).into(),
         }),
-        response_status: rng.one_in(2).then(|| status(rng)),
+        response_status: rng.one_in(2).then(|| Cow::Owned(status(rng))),
         request_object: object(rng),
         response_object: object(rng),
         request_received_timestamp: time(rng),
         stage_timestamp: time(rng),
-        annotations: (0..rng.below(4)).map(|_| (text(rng), text(rng))).collect(),
+        annotations: Cow::Owned((0..rng.below(4)).map(|_| (text(rng), text(rng))).collect()),
     }
 }
 
 /// The event as a question. `serde_json` encodes it: our encoding is what is compared.
-fn question(event: &Event, zone: &str) -> Value {
+fn question(event: &Event<'_>, zone: &str) -> Value {
     let user = |user: &UserInfo| {
         // Empty groups are left out in our events; Go tells an empty list from none.
         let groups = (!user.groups.is_empty()).then_some(&user.groups);
@@ -157,7 +157,7 @@ fn question(event: &Event, zone: &str) -> Value {
             details.as_ref().map(|details| serde_json::from_str(details.get()).unwrap());
         json!({"status": status, "message": message, "reason": reason, "details": details, "code": code})
     };
-    let reference = |object: &ObjectReference| {
+    let reference = |object: &ObjectReference<'_>| {
         json!({
             "resource": object.resource,
             "namespace": object.namespace,
@@ -183,7 +183,7 @@ fn question(event: &Event, zone: &str) -> Value {
         "sourceIPs": event.source_ips,
         "userAgent": event.user_agent,
         "objectRef": event.object_ref.as_ref().map(reference),
-        "responseStatus": event.response_status.as_ref().map(status),
+        "responseStatus": event.response_status.as_deref().map(status),
         "annotations": event.annotations,
     });
     let since = |time: SystemTime| {
@@ -240,28 +240,28 @@ fn sizes(dir: &Path) -> Vec<usize> {
 }
 
 /// An event whose line has exactly this length.
-fn event_of(size: usize) -> Event {
+fn event_of(size: usize) -> Event<'static> {
     let plain = Event {
         level: Level::Metadata,
-        audit_id: "1".to_owned(),
+        audit_id: "1".into(),
         stage: Stage::RequestReceived,
-        request_uri: String::new(),
+        request_uri: "".into(),
         verb: "get".into(),
         user: Arc::default(),
         impersonated_user: None,
         authentication_metadata: None,
-        source_ips: Vec::new(),
-        user_agent: String::new(),
+        source_ips: Vec::new().into(),
+        user_agent: "".into(),
         object_ref: None,
         response_status: None,
         request_object: None,
         response_object: None,
         request_received_timestamp: SystemTime::UNIX_EPOCH,
         stage_timestamp: SystemTime::UNIX_EPOCH,
-        annotations: BTreeMap::new(),
+        annotations: Cow::default(),
     };
-    let rest = size.checked_sub(plain.encode().size()).unwrap();
-    Event { request_uri: "x".repeat(rest), ..plain }
+    let rest = size.checked_sub(plain.encode().line().len()).unwrap();
+    Event { request_uri: "x".repeat(rest).into(), ..plain }
 }
 
 #[tokio::test]

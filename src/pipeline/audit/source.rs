@@ -2,11 +2,15 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::slice::from_ref;
+use std::time::SystemTime;
 
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, Request, Uri};
 use portcullis_audit::event::ObjectReference;
 
+use super::Facts;
+use super::objects::Metadata;
 use crate::go::url::escaped_path;
 use crate::request::info::RequestInfo;
 
@@ -16,22 +20,103 @@ const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const MAX_USER_AGENT: usize = 1024;
 const TRUNCATED: &str = "...TRUNCATED";
 
-/// The addresses from which a request came. Only an authenticated front proxy may name others than its own.
+/// What a request's events say of where it comes from and what it is for. Holds what the request holds; events borrow it.
+#[derive(Debug)]
+pub(super) struct Source {
+    audit_id: HeaderValue,
+    uri: Uri,
+    pub(super) info: RequestInfo,
+    user_agent: Option<HeaderValue>,
+    peer: IpAddr,
+    /// All addresses, if there are others than the peer's.
+    forwarded: Vec<IpAddr>,
+    /// When the request was received.
+    pub(super) received: SystemTime,
+}
+
+impl Source {
+    pub(super) fn of<B>(facts: &Facts<'_>, request: &Request<B>) -> Self {
+        let Facts { peer, is_from_front_proxy, .. } = *facts;
+        let headers = request.headers();
+        Self {
+            audit_id: facts.audit_id.clone(),
+            uri: request.uri().clone(),
+            info: facts.info.clone(),
+            user_agent: headers.get(USER_AGENT).cloned(),
+            peer: peer.to_canonical(),
+            forwarded: forwarded(headers, peer, is_from_front_proxy),
+            received: SystemTime::UNIX_EPOCH + facts.received,
+        }
+    }
+
+    pub(super) fn audit_id(&self) -> Cow<'_, str> {
+        text(&self.audit_id)
+    }
+
+    /// The path and query.
+    // Go: net/url/url.go, RequestURI
+    pub(super) fn request_uri(&self) -> Cow<'_, str> {
+        let path = escaped_path(self.uri.path());
+        match (self.uri.query(), self.uri.path_and_query()) {
+            (None, _) => path,
+            (Some(_), Some(target)) if matches!(path, Cow::Borrowed(_)) => target.as_str().into(),
+            (Some(query), _) => [&*path, "?", query].concat().into(),
+        }
+    }
+
+    /// The addresses from which the request came, the client's first.
+    pub(super) fn addresses(&self) -> Cow<'_, [IpAddr]> {
+        let all = if self.forwarded.is_empty() { from_ref(&self.peer) } else { &self.forwarded };
+        Cow::Borrowed(all)
+    }
+
+    /// The `User-Agent` header, cut if it is long.
+    // apiserver: pkg/audit/request.go, maybeTruncateUserAgent
+    pub(super) fn user_agent(&self) -> Cow<'_, str> {
+        let Some(agent) = &self.user_agent else { return Cow::default() };
+        match agent.as_bytes().get(..MAX_USER_AGENT) {
+            Some(start) if agent.len() > MAX_USER_AGENT => {
+                format!("{}{TRUNCATED}", String::from_utf8_lossy(start)).into()
+            }
+            _ => text(agent),
+        }
+    }
+
+    /// The object that the path names, completed by the one in the body.
+    pub(super) fn object_ref<'a>(&'a self, body: &'a Metadata) -> Option<ObjectReference<'a>> {
+        let resource = self.info.resource()?;
+        let first = |path: &'a str, body: &'a str| if path.is_empty() { body.into() } else { path.into() };
+        Some(ObjectReference {
+            resource: resource.resource.into(),
+            namespace: first(resource.namespace, &body.namespace),
+            name: first(self.info.object_name(), &body.name),
+            uid: (&*body.uid).into(),
+            api_group: resource.group.into(),
+            api_version: resource.version.into(),
+            resource_version: (&*body.resource_version).into(),
+            subresource: resource.subresource.into(),
+        })
+    }
+}
+
+/// The addresses in the header of a request, then the peer's; none if the request has no others. Only an authenticated front
+/// proxy may name others than its own.
 // apimachinery: pkg/util/net/http.go, SourceIPs
 // threat: forged-sender
-pub(super) fn source_ips(headers: &HeaderMap, peer: IpAddr, is_from_front_proxy: bool) -> Vec<IpAddr> {
-    let mut addresses = Vec::new();
-    if is_from_front_proxy {
-        let first =
-            |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        addresses.extend(
-            first(&X_FORWARDED_FOR).split(',').filter_map(|address| address.trim().parse::<IpAddr>().ok()),
-        );
-        if let Ok(address) = first(&X_REAL_IP).parse::<IpAddr>()
-            && !addresses.contains(&address)
-        {
-            addresses.push(address);
-        }
+fn forwarded(headers: &HeaderMap, peer: IpAddr, is_from_front_proxy: bool) -> Vec<IpAddr> {
+    if !is_from_front_proxy {
+        return Vec::new();
+    }
+    let first =
+        |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut addresses: Vec<IpAddr> = first(&X_FORWARDED_FOR)
+        .split(',')
+        .filter_map(|address| address.trim().parse::<IpAddr>().ok())
+        .collect();
+    if let Ok(address) = first(&X_REAL_IP).parse::<IpAddr>()
+        && !addresses.contains(&address)
+    {
+        addresses.push(address);
     }
     if addresses.last() != Some(&peer) {
         addresses.push(peer);
@@ -42,85 +127,83 @@ pub(super) fn source_ips(headers: &HeaderMap, peer: IpAddr, is_from_front_proxy:
     addresses
 }
 
-/// The `User-Agent` header, cut if it is long.
-// apiserver: pkg/audit/request.go, maybeTruncateUserAgent
-pub(super) fn user_agent(headers: &HeaderMap) -> String {
-    let agent = headers.get(USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
-    match agent.get(..MAX_USER_AGENT) {
-        Some(start) if agent.len() > MAX_USER_AGENT => {
-            format!("{}{TRUNCATED}", String::from_utf8_lossy(start))
-        }
-        _ => text(agent),
-    }
-}
-
 /// A header's value as Go's JSON has it.
-pub(super) fn text(value: &[u8]) -> String {
+fn text(value: &HeaderValue) -> Cow<'_, str> {
+    let value = value.as_bytes();
     // Nearly every value is UTF-8, which is checked faster than it is replaced.
-    str::from_utf8(value).map_or_else(|_| String::from_utf8_lossy(value).into_owned(), str::to_owned)
-}
-
-/// The verb. That of nearly every request needs no memory.
-pub(super) fn verb(info: &RequestInfo) -> Cow<'static, str> {
-    const VERBS: [&str; 8] =
-        ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
-    let verb = info.verb();
-    let known = VERBS.into_iter().find(|known| *known == verb);
-    known.map_or_else(|| Cow::Owned(verb.to_owned()), Cow::Borrowed)
-}
-
-/// The path and query.
-// Go: net/url/url.go, RequestURI
-pub(super) fn request_uri(uri: &Uri) -> String {
-    let path = escaped_path(uri.path());
-    match uri.query() {
-        Some(query) => [&*path, "?", query].concat(),
-        None => path.into_owned(),
-    }
-}
-
-/// The object that the path names.
-pub(super) fn object_ref(info: &RequestInfo) -> Option<ObjectReference> {
-    let resource = info.resource()?;
-    Some(ObjectReference {
-        resource: resource.resource.to_owned(),
-        namespace: resource.namespace.to_owned(),
-        name: info.object_name().to_owned(),
-        api_group: resource.group.to_owned(),
-        api_version: resource.version.to_owned(),
-        subresource: resource.subresource.to_owned(),
-        ..ObjectReference::default()
-    })
+    str::from_utf8(value).map_or_else(|_| String::from_utf8_lossy(value), Cow::Borrowed)
 }
 
 #[cfg(test)]
 mod tests {
+    use http::Method;
+
     use super::*;
-    use crate::http::testing::headers;
+
+    fn source(headers: &[(&str, &str)], target: &str, is_from_front_proxy: bool) -> Source {
+        let headers = crate::http::testing::headers(headers);
+        let uri: Uri = target.parse().unwrap();
+        let peer = "10.0.0.1".parse().unwrap();
+        Source {
+            audit_id: HeaderValue::from_static("id"),
+            info: RequestInfo::parse(&Method::GET, uri.path(), uri.query()).unwrap(),
+            uri,
+            user_agent: headers.get(USER_AGENT).cloned(),
+            peer,
+            forwarded: forwarded(&headers, peer, is_from_front_proxy),
+            received: SystemTime::UNIX_EPOCH,
+        }
+    }
 
     #[test]
     fn only_a_front_proxy_names_other_addresses() {
-        let sent = headers(&[("X-Forwarded-For", "1.1.1.1, x, 2001:db8::1"), ("X-Real-Ip", "3.3.3.3")]);
-        let peer: IpAddr = "10.0.0.1".parse().unwrap();
-        let found = |headers, is_trusted| {
-            let found = source_ips(headers, peer, is_trusted);
-            found.iter().map(IpAddr::to_string).collect::<Vec<_>>()
+        let sent = [("X-Forwarded-For", "1.1.1.1, x, 2001:db8::1"), ("X-Real-Ip", "3.3.3.3")];
+        let found = |sent: &[(&str, &str)], is_trusted| {
+            let source = source(sent, "/", is_trusted);
+            source.addresses().iter().map(IpAddr::to_string).collect::<Vec<_>>()
         };
         assert_eq!(found(&sent, false), ["10.0.0.1"]);
         assert_eq!(found(&sent, true), ["1.1.1.1", "2001:db8::1", "3.3.3.3", "10.0.0.1"]);
-        let own = headers(&[("X-Forwarded-For", "10.0.0.1"), ("X-Real-Ip", "10.0.0.1")]);
+        let own = [("X-Forwarded-For", "10.0.0.1"), ("X-Real-Ip", "10.0.0.1")];
         assert_eq!(found(&own, true), ["10.0.0.1"]);
+        assert_eq!(found(&[], true), ["10.0.0.1"]);
     }
 
     #[test]
     fn a_long_user_agent_is_cut() {
         let long = "a".repeat(1025);
-        assert_eq!(
-            user_agent(&headers(&[("User-Agent", &long)])),
-            format!("{}{TRUNCATED}", "a".repeat(1024))
-        );
+        let cut = format!("{}{TRUNCATED}", "a".repeat(1024));
+        assert_eq!(source(&[("User-Agent", &long)], "/", false).user_agent(), cut);
         let kept = "a".repeat(1024);
-        assert_eq!(user_agent(&headers(&[("User-Agent", &kept)])), kept);
-        assert_eq!(user_agent(&HeaderMap::new()), "");
+        assert_eq!(source(&[("User-Agent", &kept)], "/", false).user_agent(), kept);
+        assert_eq!(source(&[], "/", false).user_agent(), "");
+    }
+
+    #[test]
+    fn the_target_is_written_as_go_writes_it() {
+        for (target, written) in [
+            ("/api/v1/pods", "/api/v1/pods"),
+            ("/api/v1/pods?limit=1&x=%zz", "/api/v1/pods?limit=1&x=%zz"),
+            ("/a%2fb", "/a%2fb"),
+            // Go keeps no escape beside a character that it would escape.
+            ("/a%2fb|c", "/a/b%7Cc"),
+            ("/a%2fb|c?x=%2f", "/a/b%7Cc?x=%2f"),
+        ] {
+            assert_eq!(source(&[], target, false).request_uri(), written, "{target}");
+        }
+    }
+
+    #[test]
+    fn the_body_names_what_the_path_does_not() {
+        let body = Metadata {
+            name: "web".to_owned(),
+            namespace: "other".to_owned(),
+            uid: "7".to_owned(),
+            resource_version: "4".to_owned(),
+        };
+        let source = source(&[], "/api/v1/namespaces/team/pods", false);
+        let object = source.object_ref(&body).unwrap();
+        assert_eq!((&*object.namespace, &*object.name), ("team", "web"));
+        assert_eq!((&*object.uid, &*object.resource_version, &*object.api_version), ("7", "4", "v1"));
     }
 }

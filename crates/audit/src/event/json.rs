@@ -21,7 +21,7 @@ macro_rules! key {
 }
 
 /// Appends the fields of an event, each behind a comma.
-pub(super) fn write_fields(out: &mut Vec<u8>, event: &Event) {
+pub(super) fn write_fields(out: &mut Vec<u8>, event: &Event<'_>) {
     name(out, key!("level"), event.level.as_str());
     string(out, key!("auditID"), &event.audit_id);
     name(out, key!("stage"), event.stage.as_str());
@@ -75,7 +75,7 @@ pub(super) fn user(user: &UserInfo) -> Vec<u8> {
     json
 }
 
-fn write_reference(out: &mut Vec<u8>, reference: &ObjectReference) {
+fn write_reference(out: &mut Vec<u8>, reference: &ObjectReference<'_>) {
     string_if_set(out, key!("resource"), &reference.resource);
     string_if_set(out, key!("namespace"), &reference.namespace);
     string_if_set(out, key!("name"), &reference.name);

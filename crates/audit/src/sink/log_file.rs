@@ -11,22 +11,20 @@ mod tests;
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown,
 };
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
-
 use super::clock::WallClock;
+use super::lines::Chunk;
 use super::options::RotationOptions;
 use backups::Mill;
 
 const MEGABYTE: u64 = 1 << 20;
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
-/// Lines are written in chunks of about this size.
-const CHUNK: usize = 1 << 20;
 
 /// Makes the directory of a log and the log, unless they exist. Fails if the log cannot be opened.
 // apiserver: pkg/server/options/audit.go, ensureLogFile
@@ -61,33 +59,19 @@ pub(super) struct LogFile {
     /// Whether the file ends with a part of a line.
     half_line: bool,
     mill: Mill,
-    /// The buffer of the last write, for the next one.
-    buffer: Chunk,
 }
 
-/// Lines that are ready to be written.
-#[derive(Debug, Default)]
-struct Chunk {
-    text: Vec<u8>,
-    /// Where each line ends in `text`.
-    ends: Vec<usize>,
+/// Lines of a chunk that go into the same file, by their indexes.
+struct Run<'a> {
+    chunk: &'a Chunk,
+    lines: Range<usize>,
 }
 
 impl LogFile {
     /// Opens nothing yet.
     pub(super) fn new(path: PathBuf, options: RotationOptions, clock: WallClock) -> Self {
         let mill = Mill::new(path.clone(), clock.clone());
-        Self {
-            path,
-            options,
-            clock,
-            file: None,
-            size: 0,
-            is_regular: true,
-            half_line: false,
-            mill,
-            buffer: Chunk::default(),
-        }
+        Self { path, options, clock, file: None, size: 0, is_regular: true, half_line: false, mill }
     }
 
     /// Uses other options from the next write on.
@@ -99,54 +83,42 @@ impl LogFile {
     }
 
     /// Writes lines; calls `report` for each in order.
-    pub(super) fn write<'a>(
-        &mut self,
-        lines: impl IntoIterator<Item = &'a Bytes>,
-        mut report: impl FnMut(Result<(), &io::Error>),
-    ) {
-        let mut chunk = std::mem::take(&mut self.buffer);
-        for line in lines {
-            let room = self.room_for(&mut chunk, line, &mut report);
-            match room {
-                Ok(()) => chunk.push(line),
-                Err(error) => {
-                    self.write_chunk(&mut chunk, &mut report);
-                    report(Err(&error));
-                }
+    pub(super) fn write(&mut self, chunk: &Chunk, mut report: impl FnMut(Result<(), &io::Error>)) {
+        let mut run = Run { chunk, lines: 0..0 };
+        for line in chunk.lines() {
+            if let Err(error) = self.room_for(&mut run, line.len(), &mut report) {
+                self.write_run(&mut run, &mut report);
+                report(Err(&error));
+                run.lines.start += 1;
             }
-            if chunk.text.len() >= CHUNK {
-                self.write_chunk(&mut chunk, &mut report);
-            }
+            run.lines.end += 1;
         }
-        self.write_chunk(&mut chunk, &mut report);
-        if chunk.text.capacity() <= 2 * CHUNK {
-            self.buffer = chunk;
-        }
+        self.write_run(&mut run, &mut report);
     }
 
-    /// Makes sure that the file is open and that the line fits into it behind the chunk.
+    /// Makes sure that the file is open and that the line fits into it behind the run.
     // lumberjack.go, Write
     fn room_for(
         &mut self,
-        chunk: &mut Chunk,
-        line: &Bytes,
+        run: &mut Run<'_>,
+        length: usize,
         report: &mut impl FnMut(Result<(), &io::Error>),
     ) -> io::Result<()> {
-        let length = size_of(line.len());
+        let length = size_of(length);
         let max = self.max_size();
         if let Some(max) = max.filter(|max| length > *max) {
             let text = format!("write length {length} exceeds maximum file size {max}");
             return Err(io::Error::other(text));
         }
-        if chunk.text.is_empty() {
+        if run.lines.is_empty() {
             self.close_deleted();
         }
         if self.file.is_none() {
             self.open_existing_or_new(length)?;
         }
-        let waiting = size_of(chunk.text.len());
+        let waiting = size_of(run.text().len());
         if max.is_some_and(|max| self.is_regular && self.size + waiting + length > max) {
-            self.write_chunk(chunk, report);
+            self.write_run(run, report);
             self.rotate()?;
         }
         Ok(())
@@ -157,36 +129,29 @@ impl LogFile {
         (self.options.max_size > 0).then(|| u64::from(self.options.max_size) * MEGABYTE)
     }
 
-    /// Writes the chunk, and empties it.
-    fn write_chunk(&mut self, chunk: &mut Chunk, report: &mut impl FnMut(Result<(), &io::Error>)) {
-        self.write_lines(chunk, report);
-        chunk.text.clear();
-        chunk.ends.clear();
-    }
-
-    fn write_lines(&mut self, chunk: &Chunk, report: &mut impl FnMut(Result<(), &io::Error>)) {
-        let Chunk { text, ends } = chunk;
-        if ends.is_empty() {
+    /// Writes the run. The next one begins behind it.
+    fn write_run(&mut self, run: &mut Run<'_>, report: &mut impl FnMut(Result<(), &io::Error>)) {
+        if run.lines.is_empty() {
             return;
         }
         let (written, error) = match self.file.as_mut() {
             Some(file) => end_half_line(file, &mut self.half_line, &mut self.size)
-                .map_or_else(|error| (0, Some(error)), |()| write_all(file, text)),
+                .map_or_else(|error| (0, Some(error)), |()| write_all(file, run.text())),
             None => (0, Some(io::Error::other("the log file is not open"))),
         };
-        let Some(error) = error else {
-            self.size += size_of(written);
-            for _ in ends {
-                report(Ok(()));
+        match error {
+            None => {
+                self.size += size_of(written);
+                run.lines.clone().for_each(|_| report(Ok(())));
             }
-            return;
-        };
-        let whole = ends.iter().copied().take_while(|end| *end <= written).last().unwrap_or(0);
-        self.size += size_of(whole);
-        self.cut_half_line(size_of(written - whole));
-        for end in ends {
-            report(if *end <= whole { Ok(()) } else { Err(&error) });
+            Some(error) => {
+                let whole = run.ends().take_while(|end| *end <= written).last().unwrap_or(0);
+                self.size += size_of(whole);
+                self.cut_half_line(size_of(written - whole));
+                run.ends().for_each(|end| report(if end <= whole { Ok(()) } else { Err(&error) }));
+            }
         }
+        run.lines.start = run.lines.end;
     }
 
     /// Removes what was written of a line. Where that fails, a newline will end it before the next line.
@@ -264,10 +229,18 @@ impl LogFile {
     }
 }
 
-impl Chunk {
-    fn push(&mut self, line: &[u8]) {
-        self.text.extend_from_slice(line);
-        self.ends.push(self.text.len());
+impl<'a> Run<'a> {
+    fn text(&self) -> &'a [u8] {
+        self.chunk.slice(&self.lines)
+    }
+
+    /// Where each line ends in the text.
+    fn ends(&self) -> impl Iterator<Item = usize> {
+        let Range { start, end } = self.lines;
+        self.chunk.lines().skip(start).take(end - start).scan(0, |length, line| {
+            *length += line.len();
+            Some(*length)
+        })
     }
 }
 

@@ -4,14 +4,14 @@
 //! however slow its backend is.
 // apiserver: plugin/pkg/audit/buffered/buffered.go
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
+use tokio::sync::oneshot::Sender;
 use tokio::time::{Instant, timeout_at};
 
+use super::lines::{Chunk, Lines, Reports};
 use super::observer::{DropCause, Losses};
 use super::options::BatchOptions;
 
@@ -23,19 +23,8 @@ pub(super) const HARD_LIMIT: usize = 2;
 /// How long after a batch the next one is collected, unless a request waits for it: a thread that is woken for each event
 /// costs more than the event.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The buffer keeps room for this many events.
-const USUAL_EVENTS: usize = 1024;
 /// What an event counts beside its text.
 const OVERHEAD: usize = 128;
-
-/// An encoded event.
-#[derive(Debug)]
-pub(super) struct Record {
-    /// A line.
-    pub(super) line: Bytes,
-    /// Takes whether it was stored. Dropped without a value: it was not.
-    pub(super) stored: Option<oneshot::Sender<bool>>,
-}
 
 /// How batches are collected.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -64,24 +53,22 @@ pub(super) struct Queue {
 
 #[derive(Debug)]
 struct State {
-    records: VecDeque<Record>,
+    lines: Lines,
     options: QueueOptions,
     /// The bytes that wait or are being stored.
     held_bytes: usize,
     /// The events that wait or are being stored.
     held_events: usize,
-    /// The bytes of the lines that wait.
-    text: usize,
-    /// Whether a record found no room for its bytes, or a batch left records behind because of theirs: then nothing waits for
+    /// Whether an event found no room for its bytes, or a batch left events behind because of theirs: then nothing waits for
     /// more events.
     is_pressed: bool,
-    /// The records for which a request waits.
+    /// The events that wait and for which a request waits.
     awaited: usize,
     /// How many wait in [`Queue::flush`].
     flushes: usize,
     /// Whether nothing uses the sink any longer.
     closed: bool,
-    /// The number of records at which the collector is notified; `None` while it does not wait.
+    /// The number of events at which the collector is notified; `None` while it does not wait.
     wake_at: Option<usize>,
     /// How many events the collector takes out of the buffer at once, while it waits for them.
     collecting: usize,
@@ -89,7 +76,7 @@ struct State {
     taken: Option<Instant>,
 }
 
-/// A record was added.
+/// An event was added.
 struct Pushed {
     size: usize,
     /// Whether the collector has to be notified.
@@ -106,26 +93,10 @@ enum Step {
 /// Events that are being stored. They leave the bounds when this is dropped.
 #[derive(Debug)]
 pub(super) struct Batch {
-    pub(super) records: Vec<Record>,
+    pub(super) chunks: Vec<Chunk>,
     events: usize,
     bytes: usize,
     queue: Arc<Queue>,
-}
-
-impl Record {
-    pub(super) fn new(line: Bytes) -> Self {
-        Self { line, stored: None }
-    }
-
-    /// A record, and what waits for it.
-    pub(super) fn awaited(line: Bytes) -> (Self, oneshot::Receiver<bool>) {
-        let (stored, wait) = oneshot::channel();
-        (Self { line, stored: Some(stored) }, wait)
-    }
-
-    fn size(&self) -> usize {
-        self.line.len() + OVERHEAD
-    }
 }
 
 impl Queue {
@@ -135,11 +106,10 @@ impl Queue {
 
     pub(super) fn with_max_bytes(options: QueueOptions, losses: Losses, max_bytes: usize) -> Self {
         let state = State {
-            records: VecDeque::new(),
+            lines: Lines::default(),
             options,
             held_bytes: 0,
             held_events: 0,
-            text: 0,
             is_pressed: false,
             awaited: 0,
             flushes: 0,
@@ -180,15 +150,15 @@ impl Queue {
         self.lock().held_events
     }
 
-    /// Adds a record if there is room, in `times` the bounds. Counts it as lost if not.
-    pub(super) fn push_now(&self, record: Record, times: usize) -> bool {
-        let pushed = self.lock().push(record, times, self.max_bytes);
+    /// Adds an event if there is room, in `times` the bounds. Counts it as lost if not.
+    pub(super) fn push_now(&self, line: &[u8], times: usize) -> bool {
+        let pushed = self.lock().push(line, &mut None, times, self.max_bytes);
         match pushed {
             Ok(pushed) => {
                 self.pushed(&pushed);
                 true
             }
-            Err((_, cause)) => {
+            Err(cause) => {
                 self.work.notify_one();
                 self.losses.add(cause, 1, &"audit buffer queue blocked");
                 false
@@ -196,23 +166,21 @@ impl Queue {
         }
     }
 
-    /// Adds a record as soon as there is room. Counts it as lost if the wait is cancelled.
-    pub(super) async fn push(&self, record: Record) {
+    /// Adds an event as soon as there is room. Counts it as lost if the wait is cancelled. `stored` takes whether it was
+    /// stored; dropped without a value, it was not.
+    pub(super) async fn push(&self, line: &[u8], mut stored: Option<Sender<bool>>) {
         let mut waiting = Waiting { losses: &self.losses, cancelled: true };
-        let mut record = Some(record);
-        while let Some(next) = record.take() {
+        loop {
             let room = self.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            let pushed = self.lock().push(next, 1, self.max_bytes);
-            match pushed {
-                Ok(pushed) => self.pushed(&pushed),
-                Err((refused, _)) => {
-                    self.work.notify_one();
-                    record = Some(*refused);
-                    room.await;
-                }
+            let pushed = self.lock().push(line, &mut stored, 1, self.max_bytes);
+            if let Ok(pushed) = pushed {
+                self.pushed(&pushed);
+                break;
             }
+            self.work.notify_one();
+            room.await;
         }
         waiting.cancelled = false;
     }
@@ -254,15 +222,10 @@ impl Queue {
                 let mut state = self.lock();
                 match state.step(&mut started, &mut was_empty) {
                     Step::Take => {
-                        let (records, bytes) = state.take();
+                        let chunks = state.take();
                         drop(state);
                         self.room.notify_waiters();
-                        return Some(Batch {
-                            events: records.len(),
-                            records,
-                            bytes,
-                            queue: Arc::clone(self),
-                        });
+                        return Some(Batch::new(chunks, Arc::clone(self)));
                     }
                     Step::Closed => return None,
                     Step::Wait(until) => until,
@@ -314,29 +277,27 @@ impl Queue {
 impl State {
     fn push(
         &mut self,
-        record: Record,
+        line: &[u8],
+        stored: &mut Option<Sender<bool>>,
         times: usize,
         max_bytes: usize,
-    ) -> Result<Pushed, (Box<Record>, DropCause)> {
-        let size = record.size();
-        if let Err(cause) = self.room_for(size, times, max_bytes) {
-            self.is_pressed |= cause == DropCause::BufferBytes;
-            return Err((Box::new(record), cause));
-        }
-        self.text += record.line.len();
+    ) -> Result<Pushed, DropCause> {
+        let size = line.len() + OVERHEAD;
+        self.room_for(size, times, max_bytes)
+            .inspect_err(|cause| self.is_pressed |= *cause == DropCause::BufferBytes)?;
         self.held_bytes += size;
         self.held_events += 1;
-        self.awaited += usize::from(record.stored.is_some());
-        self.records.push_back(record);
-        let is_large = self.text >= self.options.max_batch_bytes;
-        let is_due = self.wake_at.is_some_and(|at| self.records.len() >= at || self.awaited > 0 || is_large);
+        self.awaited += usize::from(stored.is_some());
+        self.lines.push(line, stored.take());
+        let is_large = self.lines.bytes() >= self.options.max_batch_bytes;
+        let is_due = self.wake_at.is_some_and(|at| self.lines.len() >= at || self.awaited > 0 || is_large);
         Ok(Pushed { size, wakes: is_due && self.wake_at.take().is_some() })
     }
 
-    /// Whether another record of this size keeps the bounds. One is always taken.
+    /// Whether another event of this size keeps the bounds. One is always taken.
     fn room_for(&self, size: usize, times: usize, max_bytes: usize) -> Result<(), DropCause> {
         let max_events = self.options.batch.buffer_size.max(1).saturating_mul(times);
-        if self.records.len() >= max_events.saturating_add(self.collecting) {
+        if self.lines.len() >= max_events.saturating_add(self.collecting) {
             return Err(DropCause::BufferEvents);
         }
         let full = self.held_bytes.saturating_add(size) > max_bytes.saturating_mul(times);
@@ -348,7 +309,7 @@ impl State {
         let waits = max_size > 1 && !max_wait.is_zero();
         self.wake_at = None;
         self.collecting = 0;
-        if self.records.is_empty() {
+        if self.lines.is_empty() {
             if self.closed && self.held_events == 0 {
                 return Step::Closed;
             }
@@ -357,7 +318,7 @@ impl State {
             self.collecting = max_size.max(1);
             return Step::Wait(None);
         }
-        let is_large = self.text >= self.options.max_batch_bytes || self.is_pressed;
+        let is_large = self.lines.bytes() >= self.options.max_batch_bytes || self.is_pressed;
         let is_hurried = self.awaited > 0 || self.flushes > 0 || self.closed || is_large;
         if is_hurried {
             return Step::Take;
@@ -365,7 +326,7 @@ impl State {
         if !waits {
             return self.pause().unwrap_or(Step::Take);
         }
-        if self.records.len() >= max_size {
+        if self.lines.len() >= max_size {
             return Step::Take;
         }
         let now = Instant::now();
@@ -387,7 +348,7 @@ impl State {
     fn pause(&mut self) -> Option<Step> {
         let QueueOptions { batch, takes_all, .. } = self.options;
         let many = batch.buffer_size / 2;
-        if !takes_all || batch.throttle.is_some() || self.records.len() >= many {
+        if !takes_all || batch.throttle.is_some() || self.lines.len() >= many {
             return None;
         }
         let until = self.taken? + PAUSE;
@@ -398,37 +359,34 @@ impl State {
         Some(Step::Wait(Some(until)))
     }
 
-    /// Takes a batch, of at least one record.
-    fn take(&mut self) -> (Vec<Record>, usize) {
+    /// Takes a batch, of at least one event.
+    fn take(&mut self) -> Vec<Chunk> {
         let QueueOptions { batch, max_batch_bytes, takes_all } = self.options;
         let max = if takes_all && batch.throttle.is_none() { usize::MAX } else { batch.max_size.max(1) };
-        let (mut records, mut text, mut bytes) = (Vec::new(), 0, 0);
-        self.is_pressed = false;
-        while let Some(next) = self.records.front() {
-            text += next.line.len();
-            let is_too_large = text > max_batch_bytes;
-            if !records.is_empty() && (records.len() >= max || is_too_large) {
-                // What is left behind has waited as long.
-                self.is_pressed = is_too_large;
-                break;
-            }
-            if let Some(record) = self.records.pop_front() {
-                self.awaited -= usize::from(record.stored.is_some());
-                self.text -= record.line.len();
-                bytes += record.size();
-                records.push(record);
-            }
-        }
-        self.taken = self.records.is_empty().then(Instant::now);
-        if self.records.is_empty() && self.records.capacity() > USUAL_EVENTS {
-            // After a flood.
-            self.records.shrink_to(USUAL_EVENTS);
-        }
-        (records, bytes)
+        let (chunks, is_pressed) = self.lines.take(max, max_batch_bytes);
+        // What is left behind has waited as long.
+        self.is_pressed = is_pressed;
+        self.awaited -= chunks.iter().map(Chunk::awaited).sum::<usize>();
+        self.taken = self.lines.is_empty().then(Instant::now);
+        chunks
     }
 }
 
 impl Batch {
+    fn new(chunks: Vec<Chunk>, queue: Arc<Queue>) -> Self {
+        let events = chunks.iter().map(Chunk::len).sum();
+        let text: usize = chunks.iter().map(|chunk| chunk.text().len()).sum();
+        Self { chunks, events, bytes: text + events * OVERHEAD, queue }
+    }
+
+    /// Frees the lines, which are stored from a copy. They count in the bounds until the batch is dropped. Returns the requests
+    /// that wait for them.
+    pub(super) fn release(&mut self) -> Vec<Reports> {
+        let reports = self.chunks.iter_mut().map(Chunk::take_reports).collect();
+        self.queue.lock().lines.recycle(self.chunks.drain(..));
+        reports
+    }
+
     pub(super) fn len(&self) -> usize {
         self.events
     }
@@ -439,6 +397,7 @@ impl Drop for Batch {
         let queue = &self.queue;
         queue.changed(self.events, self.bytes, -1);
         let mut state = queue.lock();
+        state.lines.recycle(self.chunks.drain(..));
         state.held_bytes -= self.bytes;
         state.held_events -= self.events;
         let is_idle = state.held_events == 0;
@@ -463,7 +422,7 @@ impl Drop for Flush<'_> {
     }
 }
 
-/// Counts a record as lost if the wait for its room is cancelled.
+/// Counts an event as lost if the wait for its room is cancelled.
 struct Waiting<'a> {
     losses: &'a Losses,
     cancelled: bool,

@@ -5,6 +5,7 @@ mod queue;
 mod reload;
 mod webhooks;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -66,35 +67,35 @@ fn registry() -> (SinkRegistry, Arc<Counts>) {
 }
 
 /// An event as small as can be, as Go's zero value is.
-fn empty_event(id: &str) -> Event {
+fn empty_event(id: &str) -> Event<'static> {
     let time = SystemTime::UNIX_EPOCH + Duration::new(1_577_836_800, 123_456_789);
     Event {
         level: Level::Metadata,
-        audit_id: id.to_owned(),
+        audit_id: id.to_owned().into(),
         stage: Stage::RequestReceived,
-        request_uri: String::new(),
+        request_uri: "".into(),
         verb: "".into(),
         user: Arc::default(),
         impersonated_user: None,
         authentication_metadata: None,
-        source_ips: Vec::new(),
-        user_agent: String::new(),
+        source_ips: Vec::new().into(),
+        user_agent: "".into(),
         object_ref: None,
         response_status: None,
         request_object: None,
         response_object: None,
         request_received_timestamp: time,
         stage_timestamp: time,
-        annotations: BTreeMap::new(),
+        annotations: Cow::default(),
     }
 }
 
-fn event(id: &str) -> Event {
+fn event(id: &str) -> Event<'static> {
     empty_event(id)
 }
 
 /// An event with an object of about this size.
-fn large_event(id: &str, size: usize) -> Event {
+fn large_event(id: &str, size: usize) -> Event<'static> {
     let object = RawValue::from_string(format!("\"{}\"", "A".repeat(size))).unwrap();
     Event { level: Level::Request, request_object: Some(object.into()), ..empty_event(id) }
 }
@@ -114,24 +115,24 @@ fn ids(text: &[u8]) -> Vec<String> {
 #[test]
 fn legacy_lines_are_kube_apiservers() {
     let full = Event {
-        response_status: Some(ResponseStatus { code: 200, ..ResponseStatus::default() }),
-        request_uri: "/apis/rbac.authorization.k8s.io/v1/roles".to_owned(),
-        source_ips: vec![IpAddr::from([127, 0, 0, 1])],
+        response_status: Some(Cow::Owned(ResponseStatus { code: 200, ..ResponseStatus::default() })),
+        request_uri: "/apis/rbac.authorization.k8s.io/v1/roles".into(),
+        source_ips: vec![IpAddr::from([127, 0, 0, 1])].into(),
         verb: "get".into(),
         user: Arc::new(EncodedUser::from(UserInfo {
             username: "admin".to_owned(),
             groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
             ..UserInfo::default()
         })),
-        user_agent: "kube-admin".to_owned(),
-        object_ref: Some(ObjectReference { namespace: "default".to_owned(), ..ObjectReference::default() }),
+        user_agent: "kube-admin".into(),
+        object_ref: Some(ObjectReference { namespace: "default".into(), ..ObjectReference::default() }),
         ..empty_event("1")
     };
     let of_object = Event {
         object_ref: Some(ObjectReference {
-            resource: "foo".to_owned(),
-            api_version: "v1".to_owned(),
-            subresource: "bar".to_owned(),
+            resource: "foo".into(),
+            api_version: "v1".into(),
+            subresource: "bar".into(),
             ..ObjectReference::default()
         }),
         ..empty_event("1")
@@ -149,7 +150,7 @@ async fn events_that_are_too_large_lose_their_objects_or_are_dropped() {
     let max = 100 << 10;
     let annotated = |level, size| {
         let annotations = BTreeMap::from([("key".to_owned(), "A".repeat(size))]);
-        Event { level, annotations, ..empty_event("1") }
+        Event { level, annotations: Cow::Owned(annotations), ..empty_event("1") }
     };
     // Events, and whether they are stored and cut.
     let cases = [

@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
+use super::lines::Chunk;
 use super::observer::DropCause;
 use super::queue::{Batch, Queue};
 use super::throttle::TokenBucket;
@@ -92,11 +93,8 @@ impl Webhook {
 
     async fn store(&self, mut batch: Batch) {
         let mut unsent = Unsent { webhook: self, events: batch.len(), error: None };
-        let body = EncodedEvent::list(batch.records.iter().map(|record| &record.line));
-        for record in &mut batch.records {
-            // The body has it.
-            record.line = Bytes::new();
-        }
+        let body = EncodedEvent::list(batch.chunks.iter().flat_map(Chunk::lines));
+        let reports = batch.release();
         let sent = self.send(body).await;
         let is_sent = sent.is_ok();
         match sent {
@@ -104,9 +102,8 @@ impl Webhook {
             Err(error) => unsent.error = Some(error),
         }
         drop(unsent);
-        for stored in batch.records.drain(..).filter_map(|record| record.stored) {
-            // The request may have ended.
-            let _unheard = stored.send(is_sent);
+        for reports in reports {
+            reports.report_all(is_sent);
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use flate2::read::GzDecoder;
 use tempfile::TempDir;
 
+use super::super::lines::Lines;
 use super::backups::tidy;
 use super::*;
 
@@ -55,9 +56,13 @@ impl Place {
 
 /// Writes lines; returns for each whether it was written.
 fn write(file: &mut LogFile, lines: &[&str]) -> Vec<bool> {
-    let lines: Vec<Bytes> = lines.iter().map(|line| Bytes::copy_from_slice(line.as_bytes())).collect();
+    let mut waiting = Lines::default();
+    lines.iter().for_each(|line| waiting.push(line.as_bytes(), None));
+    let (chunks, _) = waiting.take(usize::MAX, usize::MAX);
     let mut written = Vec::new();
-    file.write(&lines, |result| written.push(result.is_ok()));
+    for chunk in &chunks {
+        file.write(chunk, |result| written.push(result.is_ok()));
+    }
     assert_eq!(written.len(), lines.len());
     written
 }

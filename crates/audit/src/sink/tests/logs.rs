@@ -245,10 +245,14 @@ async fn a_stream_that_fails_costs_only_the_events_that_it_did_not_take() {
     let losses = Losses::new(SinkKind::Log, "-".to_owned(), observer);
     let options = QueueOptions { batch: BatchOptions::LOG, max_batch_bytes: 1 << 20, takes_all: true };
     let log = Arc::new(Log::new(Queue::new(options, losses), RotationOptions::default()));
-    let record = |text: &'static str| Record::awaited(Bytes::from_static(text.as_bytes()));
-    let (records, mut waits): (Vec<_>, Vec<_>) = ["1\n", "2\n", "3\n"].map(record).into_iter().unzip();
-    for record in records {
-        assert!(log.queue.push_now(record, 1));
+    let push = async |line: &str| {
+        let (sender, wait) = oneshot::channel();
+        in_time(log.queue.push(line.as_bytes(), Some(sender))).await;
+        wait
+    };
+    let mut waits = Vec::new();
+    for line in ["1\n", "2\n", "3\n"] {
+        waits.push(push(line).await);
     }
     let taken = Arc::new(Mutex::new(Vec::new()));
     let stream = Stubborn { calls: 0, taken: Arc::clone(&taken) };
@@ -260,13 +264,11 @@ async fn a_stream_that_fails_costs_only_the_events_that_it_did_not_take() {
     }
     assert_eq!(stored, [true, true, false]);
     until("the loss is counted", || counts.of("log failed") == 1).await;
-    let (panics, wait) = record("4\n");
-    assert!(log.queue.push_now(panics, 1));
-    assert!(in_time(wait).await.is_err());
+    let panics = push("4\n").await;
+    assert!(in_time(panics).await.is_err());
     until("the panic is counted", || counts.of("log failed") == 2).await;
-    let (fine, wait) = record("5\n");
-    assert!(log.queue.push_now(fine, 1));
-    assert!(in_time(wait).await.unwrap());
+    let fine = push("5\n").await;
+    assert!(in_time(fine).await.unwrap());
     assert_eq!(taken.lock().unwrap().as_slice(), b"1\n2\n5\n");
     log.queue.close();
 }

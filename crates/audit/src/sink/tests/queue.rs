@@ -20,12 +20,10 @@ fn queue(options: QueueOptions, max_bytes: usize) -> (Arc<Queue>, Arc<Counts>) {
     (Arc::new(Queue::with_max_bytes(options, losses, max_bytes)), counts)
 }
 
-fn record() -> Record {
-    Record::new(Bytes::from_static(b"123456789012"))
-}
+const LINE: &[u8] = b"123456789012";
 
 fn push(queue: &Queue, count: usize) -> usize {
-    (0..count).filter(|_| queue.push_now(record(), 1)).count()
+    (0..count).filter(|_| queue.push_now(LINE, 1)).count()
 }
 
 async fn collected(queue: &Arc<Queue>) -> Batch {
@@ -74,8 +72,8 @@ async fn a_batch_is_full_or_old_enough_or_hurried() {
     let start = Instant::now();
     let later = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let (record, _stored) = Record::awaited(Bytes::new());
-        queue.push(record).await;
+        let (sender, _stored) = oneshot::channel();
+        queue.push(b"", Some(sender)).await;
     };
     let (batch, ()) = tokio::join!(collected(&queue), later);
     assert_eq!((batch.len(), start.elapsed().as_secs()), (2, 1));
@@ -146,8 +144,7 @@ async fn large_events_do_not_wait_for_a_batch() {
     // A record that finds no room for its bytes.
     push(&queue, 1);
     assert!(is_waiting(queue.collect()).await);
-    let text = "x".repeat(500);
-    assert!(!queue.push_now(Record::new(Bytes::from(text)), 1));
+    assert!(!queue.push_now(&[b'x'; 500], 1));
     assert_eq!(counts.of("log buffer_bytes"), 1);
     assert_eq!(collected(&queue).await.len(), 1, "at once");
     assert!(start.elapsed() < Duration::from_secs(1));
@@ -167,8 +164,8 @@ async fn under_load_the_log_is_not_woken_for_each_event() {
     push(&queue, 3);
     assert_eq!(took(&queue).await, (3, 10));
     push(&queue, 1);
-    let (awaited, _stored) = Record::awaited(Bytes::from_static(b"a"));
-    queue.push(awaited).await;
+    let (sender, _stored) = oneshot::channel();
+    queue.push(b"a", Some(sender)).await;
     assert_eq!(took(&queue).await, (2, 0), "a request waits");
     push(&queue, 50);
     assert_eq!(took(&queue).await, (50, 0), "the buffer is half full");
@@ -196,7 +193,7 @@ async fn a_full_buffer_drops_events_and_counts_them() {
         let queue = Arc::clone(&queue);
         async move { collected(&queue).await }
     });
-    testkit::until("the collector waits", || queue.push_now(record(), 1)).await;
+    testkit::until("the collector waits", || queue.push_now(LINE, 1)).await;
     push(&queue, 8);
     assert_eq!(collecting.await.unwrap().len(), 10);
     assert_eq!((counts.of("log queue"), counts.of("log bytes")), (0, 0));
@@ -213,15 +210,15 @@ async fn bytes_are_bounded_until_they_are_stored() {
     drop(first);
     assert_eq!(push(&queue, 2), 1);
     // The hard limit, for events that cannot wait.
-    assert_eq!((0..10).filter(|_| queue.push_now(record(), HARD_LIMIT)).count(), 4);
+    assert_eq!((0..10).filter(|_| queue.push_now(LINE, HARD_LIMIT)).count(), 4);
     queue.close();
     while let Some(batch) = queue.collect().await {
         drop(batch);
     }
     // One that is larger than the bound is stored if it is alone.
-    let large = || Record::new(vec![0; 10 * SIZE].into());
-    assert!(queue.push_now(large(), 1));
-    assert!(!queue.push_now(large(), 1));
+    let large = [0; 10 * SIZE];
+    assert!(queue.push_now(&large, 1));
+    assert!(!queue.push_now(&large, 1));
     assert_eq!(queue.held(), 1);
 }
 
@@ -232,13 +229,13 @@ async fn requests_wait_for_room() {
     push(&queue, 2);
     assert!(is_waiting(queue.room()).await);
     // One whose wait is cancelled is lost, and takes no place.
-    assert!(is_waiting(queue.push(record())).await);
+    assert!(is_waiting(queue.push(LINE, None)).await);
     assert_eq!((counts.of("log cancelled"), counts.of("error log"), queue.held()), (1, 1, 2));
     let taken = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         collected(&queue).await
     };
-    let ((), (), batch) = tokio::join!(queue.room(), queue.push(record()), taken);
+    let ((), (), batch) = tokio::join!(queue.room(), queue.push(LINE, None), taken);
     assert_eq!((batch.len(), queue.held(), counts.of("log cancelled")), (1, 3, 1));
 }
 
@@ -252,7 +249,7 @@ async fn requests_wait_for_the_bytes_that_are_being_stored() {
         drop(batch);
     };
     let start = Instant::now();
-    tokio::join!(testkit::in_time(queue.push(record())), stored);
+    tokio::join!(testkit::in_time(queue.push(LINE, None)), stored);
     assert_eq!(start.elapsed().as_secs(), 1);
 }
 

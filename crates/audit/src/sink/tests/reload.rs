@@ -1,5 +1,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use testkit::{in_time, until};
@@ -232,8 +233,8 @@ async fn a_log_is_closed_before_it_is_forgotten() {
         true
     };
     log.start(LogTarget::File(file), ends).unwrap();
-    let (record, stored) = Record::awaited(Bytes::from_static(b"1\n"));
-    log.queue.push(record).await;
+    let (sender, stored) = oneshot::channel();
+    log.queue.push(b"1\n", Some(sender)).await;
     assert!(in_time(stored).await.unwrap());
     assert_eq!(open_files(&path), 1);
     log.queue.close();

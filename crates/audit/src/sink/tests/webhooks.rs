@@ -1,5 +1,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
@@ -117,7 +118,7 @@ async fn events_are_collected_up_to_the_size_or_the_wait() {
 // apiserver: plugin/pkg/audit/truncate/truncate_test.go, TestSplittingBatches
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_is_too_large_is_split() {
-    let one_event = event("1").encode().size();
+    let one_event = event("1").encode().line().len();
     for (max_batch_size, expected) in
         [(4 << 20, vec![2]), (2 * one_event, vec![2]), (2 * one_event - 1, vec![1, 1]), (1, vec![1, 1])]
     {
