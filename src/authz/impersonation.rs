@@ -8,6 +8,7 @@ mod key;
 mod mode;
 mod wanted;
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex};
 
@@ -112,7 +113,7 @@ impl Impersonator {
         &self,
         asker: &str,
         requester: &Identity,
-        wanted: &WantedUser,
+        wanted: &WantedUser<'_>,
         info: &RequestInfo,
         trace: &AuthzTrace,
     ) -> Result<Impersonated, ImpersonationError> {
@@ -212,7 +213,7 @@ impl Impersonator {
     }
 
     fn keep(&self, key: ImpersonationKey, found: &Impersonated) {
-        let now = Instant::now();
+        let (key, now) = (key.exact(), Instant::now());
         let weight = key.weight() + 256 + found.identity.weight();
         lock(&self.allowed).put(key, found.clone(), weight, found.until, now);
     }
@@ -222,7 +223,7 @@ impl Impersonator {
 struct Impersonation<'a> {
     asker: &'a str,
     requester: &'a Identity,
-    wanted: &'a WantedUser,
+    wanted: &'a WantedUser<'a>,
     info: &'a RequestInfo,
     trace: &'a AuthzTrace,
 }
@@ -242,9 +243,13 @@ impl ModeCheck<'_> {
     /// Whether the requester may impersonate every attribute of the wanted user; then the user.
     // impersonation/mode.go, impersonationModeState.check
     async fn user(&mut self, asked: &Impersonation<'_>) -> Result<UserInfo, ImpersonationError> {
-        let WantedUser { name, uid, groups, extra } = asked.wanted;
-        let mut user =
-            UserInfo { name: name.clone(), uid: given(uid), groups: groups.clone(), extra: extra.clone() };
+        let WantedUser { name, uid, groups, extra: _ } = asked.wanted;
+        let mut user = UserInfo {
+            name: name.to_string(),
+            uid: given(uid),
+            groups: asked.wanted.owned_groups(),
+            extra: asked.wanted.owned_extra(),
+        };
         let mut of_user = self.attributes("users", name);
         if self.mode.is_constrained()
             && let Some(node) = mode::node_name(name)
@@ -274,9 +279,9 @@ impl ModeCheck<'_> {
     }
 
     // authorizeGroups
-    async fn groups(&mut self, groups: &[String]) -> Result<(), ImpersonationError> {
+    async fn groups(&mut self, groups: &[Cow<'_, str>]) -> Result<(), ImpersonationError> {
         if self.mode.is_constrained() {
-            if groups.iter().any(String::is_empty) {
+            if groups.iter().any(|group| group.is_empty()) {
                 let text = "impersonating the empty string group is not allowed";
                 return Err(self.refuse(self.attributes("groups", ""), text));
             }
@@ -286,7 +291,7 @@ impl ModeCheck<'_> {
             }
         }
         let all = self.attributes("groups", "*");
-        let singles = distinct(groups.iter()).map(|group| self.attributes("groups", group)).collect();
+        let singles = distinct(groups).map(|group| self.attributes("groups", group)).collect();
         self.ask_for_many(all, groups.len() >= MANY, singles).await
     }
 
@@ -301,7 +306,7 @@ impl ModeCheck<'_> {
         let all = self.authentication_attributes("userextras", "*", "*");
         let is_large = extra.len() >= MANY || extra.values().map(Vec::len).sum::<usize>() >= MANY;
         let singles = extra.iter().flat_map(|(key, values)| {
-            distinct(values.iter()).map(|value| self.authentication_attributes("userextras", key, value))
+            distinct(values).map(|value| self.authentication_attributes("userextras", key, value))
         });
         let singles = singles.collect();
         self.ask_for_many(all, is_large, singles).await
@@ -437,9 +442,9 @@ fn forbidden(question: &SubjectAccessReviewSpec, reason: &str) -> ImpersonationE
 }
 
 /// Texts without repetitions, in order.
-fn distinct<'a>(texts: impl Iterator<Item = &'a String>) -> impl Iterator<Item = &'a String> {
+fn distinct<'a>(texts: &'a [Cow<'_, str>]) -> impl Iterator<Item = &'a str> {
     let mut seen = std::collections::HashSet::new();
-    texts.filter(move |text| seen.insert(*text))
+    texts.iter().map(AsRef::as_ref).filter(move |text| seen.insert(*text))
 }
 
 fn ensure_group(groups: &mut Vec<String>, group: &str) {

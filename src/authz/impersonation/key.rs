@@ -1,6 +1,7 @@
 //! Keys of the impersonations that are kept: everything that an answer depends on.
 // apiserver: pkg/endpoints/filters/impersonation/cache.go, buildKey
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -10,15 +11,17 @@ use crate::user::UserInfo;
 
 /// Longer keys are hashed: clients choose how long they are.
 const MAX_BYTES: usize = 2048;
+/// What a hashed key begins with. Others begin with the length of a mode's name.
+const DIGEST: u8 = 0xff;
 
-/// An impersonation.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) enum ImpersonationKey {
-    /// All parts, each prefixed with its length.
-    Parts(Vec<u8>),
-    /// Their SHA-256 digest.
-    Digest([u8; 32]),
+thread_local! {
+    /// The memory of the last key that was only looked up, for the next one.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
+
+/// An impersonation: all parts, each prefixed with its length, or their SHA-256 digest.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct ImpersonationKey(Vec<u8>);
 
 impl ImpersonationKey {
     /// Of a mode, a requester, a wanted user, and a request.
@@ -40,13 +43,23 @@ impl ImpersonationKey {
         Parts::of(mode, asked).finish()
     }
 
+    /// The key without spare memory, to keep it.
+    pub(super) fn exact(mut self) -> Self {
+        self.0.shrink_to_fit();
+        self
+    }
+
     /// Its memory.
     pub(super) fn weight(&self) -> usize {
-        let bytes = match self {
-            Self::Parts(parts) => parts.capacity(),
-            Self::Digest(_) => 0,
-        };
-        size_of::<Self>() + bytes
+        size_of::<Self>() + self.0.capacity()
+    }
+}
+
+impl Drop for ImpersonationKey {
+    fn drop(&mut self) {
+        if self.0.capacity() <= 2 * MAX_BYTES {
+            BUFFER.set(std::mem::take(&mut self.0));
+        }
     }
 }
 
@@ -55,7 +68,8 @@ struct Parts(Vec<u8>);
 
 impl Parts {
     fn of(mode: Mode, asked: &Impersonation<'_>) -> Self {
-        let mut parts = Self(Vec::with_capacity(512));
+        let mut parts = Self(BUFFER.take());
+        parts.0.clear();
         parts.text(mode.name());
         let UserInfo { name, uid, groups, extra } = &**asked.requester;
         parts.user(name, uid.as_deref().unwrap_or_default(), groups, extra);
@@ -64,7 +78,7 @@ impl Parts {
         parts
     }
 
-    fn user(&mut self, name: &str, uid: &str, groups: &[String], extra: &BTreeMap<String, Vec<String>>) {
+    fn user<T: AsRef<str>>(&mut self, name: &str, uid: &str, groups: &[T], extra: &BTreeMap<String, Vec<T>>) {
         self.text(name);
         self.text(uid);
         self.list(groups);
@@ -75,10 +89,10 @@ impl Parts {
         }
     }
 
-    fn list(&mut self, texts: &[String]) {
+    fn list(&mut self, texts: &[impl AsRef<str>]) {
         self.length(texts.len());
         for text in texts {
-            self.text(text);
+            self.text(text.as_ref());
         }
     }
 
@@ -94,19 +108,12 @@ impl Parts {
     }
 
     fn finish(self) -> ImpersonationKey {
-        if self.0.len() > MAX_BYTES {
-            ImpersonationKey::Digest(sha256(&self.0))
-        } else {
-            ImpersonationKey::Parts(self.0)
+        let Self(bytes) = self;
+        if bytes.len() <= MAX_BYTES {
+            return ImpersonationKey(bytes);
         }
+        ImpersonationKey([&[DIGEST], digest(&SHA256, &bytes).as_ref()].concat())
     }
-}
-
-fn sha256(bytes: &[u8]) -> [u8; 32] {
-    let mut key = [0; 32];
-    // A SHA-256 digest has 32 bytes.
-    key.iter_mut().zip(digest(&SHA256, bytes).as_ref()).for_each(|(to, from)| *to = *from);
-    key
 }
 
 #[cfg(test)]
@@ -117,11 +124,16 @@ mod tests {
     use crate::authz::NO_TRACE;
     use crate::request::info::RequestInfo;
 
-    fn user(name: &str, uid: &str, groups: &[&str], extra: &[(&str, &[&str])]) -> WantedUser {
-        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+    fn user<'a>(
+        name: &'a str,
+        uid: &'a str,
+        groups: &[&'a str],
+        extra: &[(&str, &[&'a str])],
+    ) -> WantedUser<'a> {
+        let texts = |texts: &[&'a str]| texts.iter().map(|text| (*text).into()).collect();
         WantedUser {
-            name: name.to_owned(),
-            uid: uid.to_owned(),
+            name: name.into(),
+            uid: uid.into(),
             groups: texts(groups),
             extra: extra.iter().map(|(key, values)| ((*key).to_owned(), texts(values))).collect(),
         }
@@ -156,10 +168,10 @@ mod tests {
         let mut keys = Vec::new();
         for requester in &users {
             let requester = UserInfo {
-                name: requester.name.clone(),
-                uid: Some(requester.uid.clone()),
-                groups: requester.groups.clone(),
-                extra: requester.extra.clone(),
+                name: requester.name.to_string(),
+                uid: Some(requester.uid.to_string()),
+                groups: requester.owned_groups(),
+                extra: requester.owned_extra(),
             };
             let requester = requester.into();
             for wanted in &users {

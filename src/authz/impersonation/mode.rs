@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::WantedUser;
+use super::wanted::WantedExtra;
 use crate::go::quote::Quoted;
 use crate::names::{domain_prefixed_path_problems, is_dns_subdomain};
 use crate::user::{Identity, NODE_NAME_KEY, UserInfo, service_account};
@@ -65,7 +66,7 @@ impl Mode {
     }
 
     /// Whether the mode is for this user at all.
-    pub(super) fn applies(self, wanted: &WantedUser, requester: &UserInfo) -> bool {
+    pub(super) fn applies(self, wanted: &WantedUser<'_>, requester: &UserInfo) -> bool {
         let WantedUser { name, uid, groups, extra } = wanted;
         let is_name_alone = uid.is_empty() && groups.is_empty() && extra.is_empty();
         let is_account = || service_account::split(name).is_some();
@@ -112,7 +113,7 @@ fn is_on_node(requester: &UserInfo, node_user: &str) -> bool {
 
 /// Why no constrained mode accepts these extra attributes.
 // validateExtra
-pub(super) fn extra_problem(extra: &BTreeMap<String, Vec<String>>) -> Option<String> {
+pub(super) fn extra_problem(extra: &WantedExtra<'_>) -> Option<String> {
     for (key, values) in extra {
         if key.is_empty() {
             return Some("impersonating the empty string key in extra is not allowed".to_owned());
@@ -131,7 +132,7 @@ pub(super) fn extra_problem(extra: &BTreeMap<String, Vec<String>>) -> Option<Str
         if values.is_empty() {
             return Some("impersonating empty values in extra is not allowed".to_owned());
         }
-        if values.iter().any(String::is_empty) {
+        if values.iter().any(|value| value.is_empty()) {
             return Some("impersonating the empty string value in extra is not allowed".to_owned());
         }
     }

@@ -113,11 +113,11 @@ fn requester(name: &str) -> Identity {
     UserInfo::named(name).in_authenticated_group().into()
 }
 
-fn wanted(lines: &[(&'static str, &str)]) -> WantedUser {
-    WantedUser::of(&headers(lines)).unwrap().unwrap()
+fn wanted(lines: &[(&'static str, &str)]) -> WantedUser<'static> {
+    WantedUser::of(&headers(lines)).unwrap().unwrap().into_owned()
 }
 
-fn bob() -> WantedUser {
+fn bob() -> WantedUser<'static> {
     wanted(&[("impersonate-user", "bob")])
 }
 
@@ -128,19 +128,19 @@ fn get_pod() -> RequestInfo {
 async fn try_as(
     impersonator: &Impersonator,
     name: &str,
-    wanted: &WantedUser,
+    wanted: &WantedUser<'_>,
 ) -> Result<UserInfo, ImpersonationError> {
     let found = impersonator.impersonate(name, &requester(name), wanted, &get_pod(), &NO_TRACE).await;
     found.map(|found| UserInfo::clone(&found.identity))
 }
 
 /// 200 groups, each `team-` and a number.
-fn many_groups() -> WantedUser {
+fn many_groups() -> WantedUser<'static> {
     let mut map = headers(&[("impersonate-user", "bob")]);
     for number in 0..200 {
         map.append("impersonate-group", HeaderValue::from_str(&format!("team-{number}")).unwrap());
     }
-    WantedUser::of(&map).unwrap().unwrap()
+    WantedUser::of(&map).unwrap().unwrap().into_owned()
 }
 
 #[tokio::test(start_paused = true)]
@@ -393,7 +393,9 @@ async fn the_first_refusal_is_the_first_in_order() {
 
 #[test]
 fn headers_ask_for_a_user() {
-    let user = |lines: &[(&'static str, &str)]| WantedUser::of(&headers(lines));
+    let user = |lines: &[(&'static str, &str)]| {
+        WantedUser::of(&headers(lines)).map(|found| found.map(WantedUser::into_owned))
+    };
     assert_eq!(user(&[]), Ok(None));
     assert_eq!(user(&[("impersonate-user", ""), ("impersonate-uid", "")]), Ok(None));
     let found = user(&[
@@ -406,11 +408,11 @@ fn headers_ask_for_a_user() {
         ("impersonate-extra-%zz", "3"),
     ]);
     let extra = BTreeMap::from([
-        ("a/b".to_owned(), vec!["1".to_owned(), "2".to_owned()]),
-        ("%zz".to_owned(), vec!["3".to_owned()]),
+        ("a/b".to_owned(), vec!["1".into(), "2".into()]),
+        ("%zz".to_owned(), vec!["3".into()]),
     ]);
-    let groups = vec!["b".to_owned(), String::new()];
-    assert_eq!(found, Ok(Some(WantedUser { name: "bob".to_owned(), uid: String::new(), groups, extra })));
+    let groups = vec!["b".into(), "".into()];
+    assert_eq!(found, Ok(Some(WantedUser { name: "bob".into(), uid: "".into(), groups, extra })));
     let problem = |lines: &[(&'static str, &str)]| user(lines).unwrap_err().to_string();
     assert_eq!(
         problem(&[("impersonate-group", "")]),

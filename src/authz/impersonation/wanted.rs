@@ -1,6 +1,7 @@
 //! The user that `Impersonate-*` headers ask for.
 // apiserver: pkg/endpoints/filters/impersonation/constrained_impersonation.go, processImpersonationHeaders
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -14,25 +15,29 @@ const EXTRA_PREFIX: &str = "impersonate-extra-";
 /// The longest value: hundreds of questions may wait, and each holds one.
 const MAX_VALUE_BYTES: usize = 16 << 10;
 
-/// The user as asked for, without any default.
+/// The user as asked for, without any default. It borrows from the headers: most impersonations are known, and are only
+/// looked up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct WantedUser {
+pub(crate) struct WantedUser<'a> {
     /// The user name; not empty.
-    pub(super) name: String,
+    pub(super) name: Cow<'a, str>,
     /// The UID, or nothing.
-    pub(super) uid: String,
+    pub(super) uid: Cow<'a, str>,
     /// The groups, in order.
-    pub(super) groups: Vec<String>,
+    pub(super) groups: Vec<Cow<'a, str>>,
     /// The extra attributes.
-    pub(super) extra: BTreeMap<String, Vec<String>>,
+    pub(super) extra: WantedExtra<'a>,
 }
+
+/// Extra attributes as asked for.
+pub(super) type WantedExtra<'a> = BTreeMap<String, Vec<Cow<'a, str>>>;
 
 /// Why headers ask for no user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadImpersonation {
-    /// Attributes without a user name.
+    /// Attributes without a user name, as Go prints them.
     #[error("requested {0} without impersonating a user name")]
-    NoName(Box<WantedUser>),
+    NoName(String),
     /// A value that no access review could carry as it is.
     #[error("the value of an impersonation header is not UTF-8")]
     NotText,
@@ -41,22 +46,22 @@ pub(crate) enum BadImpersonation {
     TooLong,
 }
 
-impl WantedUser {
+impl<'a> WantedUser<'a> {
     /// The user that the headers of a request ask for; `None` if they ask for none. Of several names or UIDs, the first counts.
-    pub(crate) fn of<'a>(
+    pub(crate) fn of(
         headers: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>,
     ) -> Result<Option<Self>, BadImpersonation> {
         let (mut name, mut uid) = (None, None);
         let mut wanted = Self::default();
         for (header, value) in headers {
             match header.as_str() {
-                "impersonate-user" if name.is_none() => name = Some(text(value)?.to_owned()),
-                "impersonate-uid" if uid.is_none() => uid = Some(text(value)?.to_owned()),
-                "impersonate-group" => wanted.groups.push(text(value)?.to_owned()),
+                "impersonate-user" if name.is_none() => name = Some(text(value)?),
+                "impersonate-uid" if uid.is_none() => uid = Some(text(value)?),
+                "impersonate-group" => wanted.groups.push(text(value)?),
                 header => {
                     if let Some(key) = header.strip_prefix(EXTRA_PREFIX) {
                         let key = decode_extra_key(key).map_err(|_| BadImpersonation::NotText)?;
-                        wanted.extra.entry(key).or_default().push(text(value)?.to_owned());
+                        wanted.extra.entry(key).or_default().push(text(value)?);
                     }
                 }
             }
@@ -65,34 +70,52 @@ impl WantedUser {
         wanted.uid = uid.unwrap_or_default();
         let has_attributes = !wanted.uid.is_empty() || !wanted.groups.is_empty() || !wanted.extra.is_empty();
         match (wanted.name.is_empty(), has_attributes) {
-            (true, true) => Err(BadImpersonation::NoName(Box::new(wanted))),
+            (true, true) => Err(BadImpersonation::NoName(wanted.to_string())),
             (true, false) => Ok(None),
             (false, _) => Ok(Some(wanted)),
         }
     }
 }
 
-impl WantedUser {
+impl WantedUser<'_> {
     /// The name and extra values as a user.
     pub(crate) fn user(&self) -> UserInfo {
-        UserInfo { extra: self.extra.clone(), ..UserInfo::named(&self.name) }
+        UserInfo { extra: self.owned_extra(), ..UserInfo::named(&*self.name) }
+    }
+
+    /// The same without the headers.
+    pub(crate) fn into_owned(self) -> WantedUser<'static> {
+        let own = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        let all = |texts: Vec<Cow<'_, str>>| texts.into_iter().map(own).collect();
+        let Self { name, uid, groups, extra } = self;
+        let extra = extra.into_iter().map(|(key, values)| (key, all(values))).collect();
+        WantedUser { name: own(name), uid: own(uid), groups: all(groups), extra }
+    }
+
+    pub(super) fn owned_groups(&self) -> Vec<String> {
+        self.groups.iter().map(Cow::to_string).collect()
+    }
+
+    pub(super) fn owned_extra(&self) -> BTreeMap<String, Vec<String>> {
+        let owned = |values: &Vec<Cow<'_, str>>| values.iter().map(Cow::to_string).collect();
+        self.extra.iter().map(|(key, values)| (key.clone(), owned(values))).collect()
     }
 }
 
 // threat: review-flood
-fn text(value: &HeaderValue) -> Result<&str, BadImpersonation> {
+fn text(value: &HeaderValue) -> Result<Cow<'_, str>, BadImpersonation> {
     if value.len() > MAX_VALUE_BYTES {
         return Err(BadImpersonation::TooLong);
     }
-    std::str::from_utf8(value.as_bytes()).map_err(|_| BadImpersonation::NotText)
+    std::str::from_utf8(value.as_bytes()).map(Cow::Borrowed).map_err(|_| BadImpersonation::NotText)
 }
 
 /// As Go prints it with `%#v`.
 // apiserver: pkg/authentication/user/user.go, DefaultInfo
-impl fmt::Display for WantedUser {
+impl fmt::Display for WantedUser<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, uid, groups, extra } = self;
-        let list = |texts: &[String]| {
+        let list = |texts: &[Cow<'_, str>]| {
             let quoted: Vec<String> = texts.iter().map(|text| Quoted(text).to_string()).collect();
             format!("[]string{{{}}}", quoted.join(", "))
         };

@@ -67,7 +67,7 @@ pub(super) struct RequestFlags {
 pub(super) struct ExplainedRequest {
     info: RequestInfo,
     target: String,
-    wanted: Option<WantedUser>,
+    wanted: Option<WantedUser<'static>>,
 }
 
 /// The authorization of a request.
@@ -189,7 +189,7 @@ impl RequestFlags {
     }
 
     /// The user of `--as`, by the headers that kubectl would send.
-    fn wanted(&self) -> Result<Option<WantedUser>, String> {
+    fn wanted(&self) -> Result<Option<WantedUser<'static>>, String> {
         let mut headers = HeaderMap::new();
         let mut add = |name: &str, value: &str| -> Result<(), String> {
             let bad = |problem: &dyn std::fmt::Display| format!("--as: {value:?}: {problem}");
@@ -213,7 +213,8 @@ impl RequestFlags {
                 .ok_or_else(|| format!("--as-user-extra: {extra:?} is not KEY=VALUE"))?;
             add(&format!("impersonate-extra-{}", encode_extra_key(key)), value)?;
         }
-        WantedUser::of(&headers).map_err(|error| error.to_string())
+        let wanted = WantedUser::of(&headers).map_err(|error| error.to_string())?;
+        Ok(wanted.map(WantedUser::into_owned))
     }
 }
 
