@@ -302,7 +302,8 @@ impl Gateway {
         log.note_audited(audited.clone());
         let Some(audited) = audited else { return Ok(()) };
         let Some(storing) = audited.store_received() else { return Ok(()) };
-        within(deadline, storing).await?.map_err(|not_stored| {
+        // Boxed: the future of every request would be as large.
+        within(deadline, Box::pin(storing)).await?.map_err(|not_stored| {
             let target = request.uri().path_and_query().map_or("", PathAndQuery::as_str);
             Refusal::AuditNotStored(Box::new(Status::internal_error_text(target, &not_stored.to_string())))
         })

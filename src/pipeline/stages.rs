@@ -400,7 +400,8 @@ impl Scheduled {
             let asker = share_of(&self.0.requester, client);
             let request = (self.info(), target);
             let deciding = authorizer.authorize_request(&asker, &self.0.identity, request, &NO_TRACE);
-            let decided = within(self.deadline(), deciding).await?;
+            // Boxed: the future of every request would be as large.
+            let decided = within(self.deadline(), Box::pin(deciding)).await?;
             if let Some(audited) = audited {
                 audited.note_authorization(&decided);
             }
