@@ -17,6 +17,7 @@ use rustls::crypto::CryptoProvider;
 use crate::admission::{AdmissionPlace, ClusterAdmission};
 use crate::audit::{AuditError, AuditGeneration, ClusterAudit};
 use crate::authn::chain::EmptyChain;
+use crate::authn::revocation::crls::OlderCrl;
 use crate::authz::impersonation::{ImpersonationBy, Impersonator};
 use crate::authz::{Authorizer, ClusterAuthorizer};
 use crate::backend::{self, Backend};
@@ -70,6 +71,9 @@ pub enum ClusterError {
     /// No authenticator is configured.
     #[error(transparent)]
     NoAuthentication(#[from] EmptyChain),
+    /// A CRL would be replaced by an older one.
+    #[error(transparent)]
+    OlderCrl(#[from] OlderCrl),
 }
 
 impl Cluster {
@@ -84,6 +88,10 @@ impl Cluster {
     ) -> Result<Self, ClusterError> {
         let all = settings;
         let settings::Cluster { name, authentication, backend, impersonation, controllers, .. } = &**settings;
+        let crls_before = before.and_then(|before| before.settings.authentication.revocation.crls.as_deref());
+        if let (Some(crls), Some(before)) = (&authentication.revocation.crls, crls_before) {
+            crls.check_replaces(before)?;
+        }
         let authorizer = match &settings.authorization {
             None => None,
             Some(authorization) => {

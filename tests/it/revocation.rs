@@ -366,7 +366,8 @@ async fn a_broken_or_foreign_crl_keeps_the_configuration_in_force() {
     let pki = Pki::new();
     let backend = FakeBackend::plain(&pki).await;
     let alice = pki.clients.leaf().cn("alice").issue();
-    let crl = pki.write("clients.crl", CrlBuilder::new(&pki.clients).revoke(alice.leaf()).pem());
+    let crl =
+        pki.write("clients.crl", CrlBuilder::new(&pki.clients).number(Some(5)).revoke(alice.leaf()).pem());
     let process = start_process(
         flags(&pki, backend.address).into_iter().chain([format!("--client-ca-crl-file={}", crl.display())]),
     )
@@ -374,7 +375,7 @@ async fn a_broken_or_foreign_crl_keeps_the_configuration_in_force() {
     let code = async || Client::connect(&process.gateway, false, Some(&alice)).await.code(&[]).await;
     assert_eq!(code().await, 401);
     let delta = CrlBuilder::new(&pki.clients).extension("2.5.29.27", true, vec![2, 1, 1]);
-    let good = CrlBuilder::new(&pki.clients).pem();
+    let good = CrlBuilder::new(&pki.clients).number(Some(6)).pem();
     for (content, problem) in [
         (
             good.clone() + &CrlBuilder::new(&Ca::new("others")).pem(),
@@ -385,6 +386,8 @@ async fn a_broken_or_foreign_crl_keeps_the_configuration_in_force() {
             "CRL 1 (issuer CN=clients): not signed by the CA of this name",
         ),
         (delta.pem(), "CRL 1: a delta CRL lists only changes"),
+        // From before alice's certificate was revoked.
+        (CrlBuilder::new(&pki.clients).number(Some(4)).pem(), "(number 4, of "),
         ("garbage".to_owned(), "neither PEM (X509 CRL) nor DER"),
     ] {
         replace(&crl, content);

@@ -4,7 +4,7 @@
 //! certificate: so no other path of a chain avoids it.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aws_lc_rs::digest;
@@ -60,6 +60,7 @@ pub struct IssuerCrl {
     key: Vec<u8>,
     /// SHA-256 of the encoded list.
     digest: Vec<u8>,
+    file: PathBuf,
 }
 
 /// Why a file of CRLs cannot be used.
@@ -72,6 +73,20 @@ pub(crate) struct CrlFileError {
     pub place: Option<String>,
     /// What is wrong.
     pub problem: String,
+}
+
+/// A CRL is older than the one that it would replace.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{}: the CRL of {issuer} ({found}) is older than the one in use ({in_force}): give the newest one, or restart the gateway to use an \
+     older one",
+    .file.display()
+)]
+pub struct OlderCrl {
+    file: PathBuf,
+    issuer: String,
+    found: String,
+    in_force: String,
 }
 
 impl ClientCrls {
@@ -88,7 +103,7 @@ impl ClientCrls {
             match encoded(content) {
                 Ok(lists) => {
                     for (index, der) in lists.into_iter().enumerate() {
-                        let added = crls.add(index, &der, authorities, now);
+                        let added = crls.add(file, index, &der, authorities, now);
                         errors.extend(added.err().map(|(place, problem)| CrlFileError {
                             file: file.clone(),
                             place: Some(place),
@@ -104,6 +119,7 @@ impl ClientCrls {
 
     fn add(
         &mut self,
+        file: &Path,
         index: usize,
         der: &[u8],
         authorities: &[&Certificate],
@@ -131,9 +147,28 @@ impl ClientCrls {
             serials,
             key: signer.spki.clone(),
             digest: digest::digest(&digest::SHA256, der).as_ref().to_vec(),
+            file: file.to_owned(),
         };
         let known = self.by_issuer.entry(crl.issuer).or_default();
         keep_newest(known, found).map_err(|problem| (place, problem))
+    }
+
+    /// Checks that no list is older than the one by the same key in `before`, which is in force: certificates that were revoked
+    /// since would be accepted again. A list that is gone is a change of the configuration.
+    // threat: replayed-crl
+    pub(crate) fn check_replaces(&self, before: &Self) -> Result<(), OlderCrl> {
+        for (issuer, lists) in &self.by_issuer {
+            let of_issuer = before.by_issuer.get(issuer).into_iter().flatten();
+            for known in of_issuer {
+                if let Some(found) =
+                    lists.iter().find(|list| list.key == known.key && list.is_older_than(known))
+                {
+                    let (file, issuer) = (found.file.clone(), found.issuer.clone());
+                    return Err(OlderCrl { file, issuer, found: found.version(), in_force: known.version() });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The CRLs, by issuer.
@@ -193,6 +228,22 @@ impl IssuerCrl {
     /// The number of revoked certificates.
     pub fn count(&self) -> usize {
         self.serials.len()
+    }
+
+    /// By the number, if both have one.
+    fn is_older_than(&self, other: &Self) -> bool {
+        match (&self.number, &other.number) {
+            (Some(own), Some(other)) => own < other,
+            _ => self.this_update < other.this_update,
+        }
+    }
+
+    /// The number and the time, for people.
+    fn version(&self) -> String {
+        let time = format_utc(self.this_update);
+        self.number
+            .as_ref()
+            .map_or_else(|| format!("of {time}"), |number| format!("number {number}, of {time}"))
     }
 
     fn revokes(&self, serial: &[u8]) -> bool {

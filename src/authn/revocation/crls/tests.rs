@@ -217,6 +217,36 @@ fn crls_that_do_not_list_all_certificates_are_refused() {
 }
 
 #[test]
+fn a_crl_is_not_replaced_by_an_older_one() {
+    let (ca, renewed) = (Ca::new("ca"), Ca::new("ca"));
+    let both = [&ca, &renewed];
+    let crl = |number, age| {
+        let crl = CrlBuilder::new(&ca).number(number).times(AT - age, Some(AT + 1000)).der();
+        load(&[("f", crl)], &both).unwrap()
+    };
+    // Numbers and ages in seconds of the new and of the old one.
+    for (new, old, is_older) in [
+        ((Some(9), 10), (Some(10), 20), true),
+        ((Some(10), 10), (Some(10), 10), false),
+        ((Some(11), 20), (Some(10), 10), false),
+        ((None, 20), (Some(10), 10), true),
+        ((None, 10), (None, 20), false),
+        ((Some(1), 20), (None, 10), true),
+    ] {
+        let checked = crl(new.0, new.1).check_replaces(&crl(old.0, old.1));
+        assert_eq!(checked.is_err(), is_older, "{new:?} {old:?}");
+    }
+    let error = crl(Some(9), 10).check_replaces(&crl(Some(10), 5)).unwrap_err().to_string();
+    let expected = "f: the CRL of CN=ca (number 9, of 2027-01-15T07:59:50Z) is older than the one in use (number 10, of \
+                    2027-01-15T07:59:55Z)";
+    assert!(error.starts_with(expected), "{error}");
+    // One by another key of the issuer, and no list at all, replace nothing.
+    let of_new_key = load(&[("f", CrlBuilder::new(&renewed).number(Some(1)).der())], &both).unwrap();
+    assert!(of_new_key.check_replaces(&crl(Some(10), 5)).is_ok());
+    assert!(ClientCrls::default().check_replaces(&crl(Some(10), 5)).is_ok());
+}
+
+#[test]
 fn serial_numbers_are_compared_as_numbers() {
     let ca = Ca::new("ca");
     for serial in [&[0][..], &[1], &[0x7f], &[0, 0x80], &[0, 0xff, 0xff], &[0x7f; 20]] {
