@@ -202,11 +202,12 @@ impl Gateway {
             let message = error.message(uri.path(), uri.query());
             Refusal::RequestInfo(Box::new(Status::internal_error_text(target, &message)))
         })?;
+        let info = Arc::new(info);
         log.note_info(&info);
         let timeout = deadline::deadline(&info, uri.query(), snapshot.request_timeout);
         if let (Err(bad), Some(audit)) = (&timeout, &cluster.audit) {
             let facts = self.facts(connection, log, audit, &info);
-            log.note_audited(AuditedRequest::failed(&facts, received.request(), bad.to_string()));
+            log.note_audited(AuditedRequest::failed(facts, received.request(), bad.to_string()));
         }
         let timeout = timeout?;
         let deadline = timeout.map(|timeout| log.started() + timeout);
@@ -292,13 +293,12 @@ impl Gateway {
         log: &mut AccessLog,
         identified: &mut Identified,
     ) -> Result<(), Refusal> {
-        let Some(audit) = identified.cluster().audit.clone() else { return Ok(()) };
         let deadline = identified.deadline();
-        let annotations = log.take_annotations();
         let (request, route, user) = identified.audit_view();
-        let mut facts = self.facts(connection, log, &audit, route.info);
+        let Some(audit) = route.audit else { return Ok(()) };
+        let mut facts = self.facts(connection, log, audit, route.info);
         facts.is_from_front_proxy = route.is_from_front_proxy;
-        let audited = AuditedRequest::begin(&facts, user, annotations, request);
+        let audited = AuditedRequest::begin(facts, user, log.take_annotations(), request);
         log.note_audited(audited.clone());
         let Some(audited) = audited else { return Ok(()) };
         let Some(storing) = audited.store_received() else { return Ok(()) };
@@ -315,7 +315,7 @@ impl Gateway {
         let has_certificate = connection.certificate_not_after.is_some();
         let authorization = routed.credentials().authorization.as_deref();
         let message = audit::attempted(authorization, routed.query(), has_certificate);
-        log.note_audited(AuditedRequest::failed(&facts, routed.request(), message));
+        log.note_audited(AuditedRequest::failed(facts, routed.request(), message));
     }
 
     /// The facts by which a request is audited. No front proxy is known yet.
@@ -324,7 +324,7 @@ impl Gateway {
         connection: &Connection,
         log: &AccessLog,
         audit: &'a Arc<ClusterAudit>,
-        info: &'a RequestInfo,
+        info: &'a Arc<RequestInfo>,
     ) -> Facts<'a> {
         Facts {
             audit,

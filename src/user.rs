@@ -108,7 +108,7 @@ pub struct Identity(Arc<SharedIdentity>);
 
 struct SharedIdentity {
     user: UserInfo,
-    audited: OnceLock<Arc<EncodedUser>>,
+    audited: OnceLock<EncodedUser>,
     by_request_header: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
     by_impersonation: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
 }
@@ -131,13 +131,11 @@ impl Identity {
     }
 
     /// The identity as audit events name it, made once.
-    pub(crate) fn audited(&self) -> Arc<EncodedUser> {
-        let made = self.0.audited.get_or_init(|| {
+    pub(crate) fn audited(&self) -> &EncodedUser {
+        self.0.audited.get_or_init(|| {
             let UserInfo { name, uid, groups, extra } = self.0.user.clone();
-            let user = AuditedUser { username: name, uid: uid.unwrap_or_default(), groups, extra };
-            Arc::new(user.into())
-        });
-        Arc::clone(made)
+            AuditedUser { username: name, uid: uid.unwrap_or_default(), groups, extra }.into()
+        })
     }
 
     /// Whether both share one allocation.

@@ -65,7 +65,7 @@ pub(super) struct Facts<'a> {
     pub(super) received: UnixTime,
     pub(super) audit_id: HeaderValue,
     pub(super) peer: IpAddr,
-    pub(super) info: &'a RequestInfo,
+    pub(super) info: &'a Arc<RequestInfo>,
     /// Whether the addresses in the request's header are trusted.
     pub(super) is_from_front_proxy: bool,
 }
@@ -87,8 +87,7 @@ pub(super) struct Record {
 #[derive(Debug)]
 pub(super) struct Parts {
     level: Level,
-    user: Arc<EncodedUser>,
-    impersonated_user: Option<Arc<EncodedUser>>,
+    impersonated_user: Option<Identity>,
     /// The verb of constrained impersonation.
     constraint: Option<&'static str>,
     /// What the object in the body of the request says of itself.
@@ -151,7 +150,7 @@ impl AuditedRequest {
     /// Begins the audit of a request whose client is authenticated; `None` if the policy omits it.
     // apiserver: pkg/endpoints/filters/audit.go, WithAudit
     pub(super) fn begin(
-        facts: &Facts<'_>,
+        facts: Facts<'_>,
         user: &Identity,
         annotations: BTreeMap<String, String>,
         request: &mut Request<Body>,
@@ -160,7 +159,6 @@ impl AuditedRequest {
         let Self(record) = &audited;
         let mut parts = record.parts();
         parts.annotations.extend(annotations);
-        parts.user = user.audited();
         drop(parts);
         record.observe_request(request);
         Some(audited)
@@ -197,7 +195,7 @@ impl AuditedRequest {
 
     /// Audits a request that fails before its client is authenticated: one event, when the response starts.
     // apiserver: pkg/endpoints/filters/{authn_audit,request_deadline}.go
-    pub(super) fn failed<B>(facts: &Facts<'_>, request: &Request<B>, message: String) -> Option<Self> {
+    pub(super) fn failed<B>(facts: Facts<'_>, request: &Request<B>, message: String) -> Option<Self> {
         let audited = Self::new(facts, None, request)?;
         let mut parts = audited.0.parts();
         parts.last_stage = LastStage::Started;
@@ -206,8 +204,8 @@ impl AuditedRequest {
         Some(audited)
     }
 
-    fn new<B>(facts: &Facts<'_>, user: Option<&Identity>, request: &Request<B>) -> Option<Self> {
-        let Facts { audit, metrics, clock, info, .. } = *facts;
+    fn new<B>(facts: Facts<'_>, user: Option<&Identity>, request: &Request<B>) -> Option<Self> {
+        let Facts { audit, metrics, clock, info, .. } = facts;
         let decision = audit.policy.evaluate(&attributes(user, info));
         metrics.audit.level(decision.level);
         if decision.level == Level::None {
@@ -216,7 +214,6 @@ impl AuditedRequest {
         let cluster = audit.cluster.as_ref().map(|name| (CLUSTER.to_owned(), name.to_string()));
         let parts = Parts {
             level: decision.level,
-            user: Arc::default(),
             impersonated_user: None,
             constraint: None,
             object: objects::Metadata::default(),
@@ -245,7 +242,7 @@ impl AuditedRequest {
     /// Records the impersonated user, and the verb of constrained impersonation.
     pub(super) fn note_impersonated(&self, user: &Identity, constraint: Option<&'static str>) {
         let mut parts = self.0.parts();
-        parts.impersonated_user = Some(user.audited());
+        parts.impersonated_user = Some(user.clone());
         parts.constraint = constraint;
     }
 
@@ -361,8 +358,11 @@ impl Record {
             stage,
             request_uri: source.request_uri(),
             verb: source.info.verb().into(),
-            user: Arc::clone(&parts.user),
-            impersonated_user: parts.impersonated_user.clone(),
+            user: match &self.client {
+                Some(client) => client.audited(),
+                None => EncodedUser::unknown(),
+            },
+            impersonated_user: parts.impersonated_user.as_ref().map(Identity::audited),
             authentication_metadata: parts.constraint.map(verb),
             source_ips: source.addresses(),
             user_agent: source.user_agent(),

@@ -20,6 +20,7 @@ use super::access_log::AccessLog;
 use super::audit::AuditedRequest;
 use super::credential_end::StreamCredential;
 use super::error_map::Refusal;
+use crate::audit::ClusterAudit;
 use crate::authn::ProvenIdentity;
 use crate::authz::NO_TRACE;
 use crate::authz::impersonation::WantedUser;
@@ -49,7 +50,7 @@ pub(crate) struct Route {
     /// The cluster that decides the request.
     pub(crate) cluster: Arc<Cluster>,
     /// The meaning of the request's method and path.
-    pub(crate) info: RequestInfo,
+    pub(crate) info: Arc<RequestInfo>,
     /// The deadline of the response; `None` for a long-running request.
     pub(crate) deadline: Option<Instant>,
 }
@@ -104,7 +105,9 @@ pub(crate) struct ReviewedWrite {
 /// The parts of a route that audit events name.
 pub(super) struct AuditedRoute<'a> {
     /// The meaning of the request's method and path.
-    pub(super) info: &'a RequestInfo,
+    pub(super) info: &'a Arc<RequestInfo>,
+    /// The audit of the cluster.
+    pub(super) audit: Option<&'a Arc<ClusterAudit>>,
     /// Whether the addresses in the request's header are trusted.
     pub(super) is_from_front_proxy: bool,
     /// Whether a tenant names the users of the cluster.
@@ -126,7 +129,7 @@ pub(crate) struct ForwardParts {
     pub(crate) request: Box<Request<Body>>,
     /// The path prefix by which the cluster was found. Redirects to the client get it back.
     pub(crate) cut_prefix: Option<Box<str>>,
-    pub(crate) info: RequestInfo,
+    pub(crate) info: Arc<RequestInfo>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) identity: EncodedIdentity,
     /// The client's own identity, by which its use of connections is bounded.
@@ -185,7 +188,7 @@ impl StageData {
     }
 
     /// The meaning of the request's method and path.
-    pub(crate) fn info(&self) -> &RequestInfo {
+    pub(crate) fn info(&self) -> &Arc<RequestInfo> {
         &self.route.info
     }
 
@@ -258,8 +261,12 @@ impl Identified {
     pub(super) fn audit_view(&mut self) -> (&mut Request<Body>, AuditedRoute<'_>, &Identity) {
         let StageData { request, route, is_from_front_proxy, .. } = &mut *self.data;
         let is_of_tenant = route.cluster.settings.origin.is_of_tenant();
-        let route =
-            AuditedRoute { info: &route.info, is_from_front_proxy: *is_from_front_proxy, is_of_tenant };
+        let route = AuditedRoute {
+            info: &route.info,
+            audit: route.cluster.audit.as_ref(),
+            is_from_front_proxy: *is_from_front_proxy,
+            is_of_tenant,
+        };
         (request, route, &self.identity)
     }
 
@@ -398,7 +405,7 @@ impl Scheduled {
         if let Some(authorizer) = &self.cluster().authorizer {
             let target = self.0.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
             let asker = share_of(&self.0.requester, client);
-            let request = (self.info(), target);
+            let request = (&**self.info(), target);
             let deciding = authorizer.authorize_request(&asker, &self.0.identity, request, &NO_TRACE);
             // Boxed: the future of every request would be as large.
             let decided = within(self.deadline(), Box::pin(deciding)).await?;

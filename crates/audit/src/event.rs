@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -60,9 +60,9 @@ pub struct Event<'a> {
     /// The verb of Kubernetes; for a request without a resource the method in lower case.
     pub verb: Cow<'a, str>,
     /// The client.
-    pub user: Arc<EncodedUser>,
+    pub user: &'a EncodedUser,
     /// The impersonated user, if any.
-    pub impersonated_user: Option<Arc<EncodedUser>>,
+    pub impersonated_user: Option<&'a EncodedUser>,
     /// How the impersonation was authorized.
     pub authentication_metadata: Option<AuthenticationMetadata<'a>>,
     /// The addresses from which the request came, the client's first.
@@ -112,9 +112,11 @@ impl From<UserInfo> for EncodedUser {
     }
 }
 
-impl Default for EncodedUser {
-    fn default() -> Self {
-        UserInfo::default().into()
+impl EncodedUser {
+    /// The user of a request whose client is not authenticated: it has no attribute.
+    pub fn unknown() -> &'static Self {
+        static UNKNOWN: LazyLock<EncodedUser> = LazyLock::new(|| UserInfo::default().into());
+        &UNKNOWN
     }
 }
 
@@ -255,7 +257,7 @@ impl Event<'_> {
             quoted_list(&self.user.groups)
         };
         // An impersonated user has groups in Go if it has any.
-        let (as_user, as_groups) = match self.impersonated_user.as_deref().map(Deref::deref) {
+        let (as_user, as_groups) = match self.impersonated_user.map(Deref::deref) {
             Some(UserInfo { username, groups, .. }) if !groups.is_empty() => {
                 (username.as_str(), quoted_list(groups))
             }

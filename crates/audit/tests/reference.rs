@@ -73,10 +73,11 @@ fn addresses(rng: &mut Rng) -> Vec<IpAddr> {
     (0..rng.below(4)).map(|_| address(rng)).collect()
 }
 
-fn user(rng: &mut Rng) -> Arc<EncodedUser> {
+/// A user that lives as long as the test.
+fn user(rng: &mut Rng) -> &'static EncodedUser {
     let extra = (0..rng.below(3)).map(|_| (text(rng), texts(rng))).collect();
     let user = UserInfo { username: text(rng), uid: text(rng), groups: texts(rng), extra };
-    Arc::new(user.into())
+    Box::leak(Box::new(user.into()))
 }
 
 fn time(rng: &mut Rng) -> SystemTime {
@@ -175,8 +176,8 @@ fn question(event: &Event<'_>, zone: &str) -> Value {
         "stage": event.stage.as_str(),
         "requestURI": event.request_uri,
         "verb": event.verb,
-        "user": user(&event.user),
-        "impersonatedUser": event.impersonated_user.as_deref().map(|found| user(found)),
+        "user": user(event.user),
+        "impersonatedUser": event.impersonated_user.map(|found| user(found)),
         "authenticationMetadata": event.authentication_metadata.as_ref().map(|metadata| {
             json!({"impersonationConstraint": metadata.impersonation_constraint})
         }),
@@ -247,7 +248,7 @@ fn event_of(size: usize) -> Event<'static> {
         stage: Stage::RequestReceived,
         request_uri: "".into(),
         verb: "get".into(),
-        user: Arc::default(),
+        user: EncodedUser::unknown(),
         impersonated_user: None,
         authentication_metadata: None,
         source_ips: Vec::new().into(),

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::slice::from_ref;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
@@ -25,7 +26,7 @@ const TRUNCATED: &str = "...TRUNCATED";
 pub(super) struct Source {
     audit_id: HeaderValue,
     uri: Uri,
-    pub(super) info: RequestInfo,
+    pub(super) info: Arc<RequestInfo>,
     user_agent: Option<HeaderValue>,
     peer: IpAddr,
     /// All addresses, if there are others than the peer's.
@@ -35,13 +36,13 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn of<B>(facts: &Facts<'_>, request: &Request<B>) -> Self {
-        let Facts { peer, is_from_front_proxy, .. } = *facts;
+    pub(super) fn of<B>(facts: Facts<'_>, request: &Request<B>) -> Self {
+        let Facts { peer, is_from_front_proxy, .. } = facts;
         let headers = request.headers();
         Self {
-            audit_id: facts.audit_id.clone(),
+            audit_id: facts.audit_id,
             uri: request.uri().clone(),
-            info: facts.info.clone(),
+            info: Arc::clone(facts.info),
             user_agent: headers.get(USER_AGENT).cloned(),
             peer: peer.to_canonical(),
             forwarded: forwarded(headers, peer, is_from_front_proxy),
@@ -146,7 +147,7 @@ mod tests {
         let peer = "10.0.0.1".parse().unwrap();
         Source {
             audit_id: HeaderValue::from_static("id"),
-            info: RequestInfo::parse(&Method::GET, uri.path(), uri.query()).unwrap(),
+            info: RequestInfo::parse(&Method::GET, uri.path(), uri.query()).unwrap().into(),
             uri,
             user_agent: headers.get(USER_AGENT).cloned(),
             peer,

@@ -39,7 +39,7 @@ pub(crate) struct Prepared {
     pub(super) request: Box<Request<Body>>,
     /// The size of its header list.
     pub(super) header_size: usize,
-    pub(super) info: RequestInfo,
+    pub(super) info: Arc<RequestInfo>,
     /// The client on whose connections the request is sent; `None` if the client or the user it acts as is anonymous.
     pub(super) owner: Option<Identity>,
     pub(super) author: HeaderAuthor,

@@ -3,6 +3,8 @@
 //!
 //! A [`Rehearsal`] cannot be anything else: it is a GET, or the request itself with `dryRun=All`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue, RANGE,
@@ -162,7 +164,7 @@ pub(crate) async fn rehearse(
     let path = decode_path(target.path()).unwrap_or_default().into_owned();
     let info = RequestInfo::parse(&method, &path, target.query());
     let mut parts = authorized.rehearsal(method, target, Body::bytes(body));
-    parts.info = info.unwrap_or(parts.info);
+    parts.info = info.map_or(parts.info, Arc::new);
     let headers = parts.request.headers_mut();
     // Before the request's upgrade is recognized.
     hop_by_hop::strip_hop_by_hop(headers);

@@ -2,6 +2,7 @@
 //! gateway writes one event for each request.
 // apiserver: pkg/apis/audit/v1/types.go; apimachinery: pkg/apis/meta/v1/micro_time.go
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::IpAddr;
@@ -48,10 +49,12 @@ pub(super) fn write_fields(out: &mut Vec<u8>, event: &Event<'_>) {
     }
     raw(out, key!("requestObject"), event.request_object.as_deref());
     raw(out, key!("responseObject"), event.response_object.as_deref());
-    let mut time = MicroTime::of(event.request_received_timestamp);
+    let mut time = LAST.get();
+    time.set(event.request_received_timestamp);
     verbatim(out, key!("requestReceivedTimestamp"), &time.text);
     time.set(event.stage_timestamp);
     verbatim(out, key!("stageTimestamp"), &time.text);
+    LAST.set(time);
     if !event.annotations.is_empty() {
         write_map(value(out, key!("annotations")), &event.annotations, |out, text| string_into(out, text));
     }
@@ -193,7 +196,13 @@ fn write_number(out: &mut Vec<u8>, number: u16) {
     out.extend_from_slice(digits.get(zeros..).unwrap_or_default());
 }
 
+thread_local! {
+    /// The last time: nearly every event is of the same second as the one before.
+    static LAST: Cell<MicroTime> = Cell::new(MicroTime::of(SystemTime::UNIX_EPOCH));
+}
+
 /// `metav1.MicroTime` in quotes: UTC, six digits of a second.
+#[derive(Clone, Copy)]
 struct MicroTime {
     seconds: u64,
     text: [u8; 29],
@@ -201,7 +210,8 @@ struct MicroTime {
 
 impl MicroTime {
     fn of(time: SystemTime) -> Self {
-        let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let seconds = since.as_secs();
         let date = Date::of(i64::try_from(seconds).unwrap_or(i64::MAX));
         let Date { year, month, day, hour, minute, second, .. } = date;
         let mut text = *br#""0000-00-00T00:00:00.000000Z""#;
@@ -210,20 +220,24 @@ impl MicroTime {
             write_digits(&mut text, end, value);
         }
         let mut written = Self { seconds, text };
-        written.set(time);
+        written.set_micros(since.subsec_micros());
         written
     }
 
     /// Changes the time. Within a second, its digits alone.
     fn set(&mut self, time: SystemTime) {
         let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        if since.as_secs() != self.seconds {
+        if since.as_secs() == self.seconds {
+            self.set_micros(since.subsec_micros());
+        } else {
             *self = Self::of(time);
-            return;
         }
-        if let Some(micros) = self.text.get_mut(21..27) {
-            micros.fill(b'0');
-            write_digits(micros, 6, i64::from(since.subsec_micros()));
+    }
+
+    fn set_micros(&mut self, micros: u32) {
+        if let Some(digits) = self.text.get_mut(21..27) {
+            digits.fill(b'0');
+            write_digits(digits, 6, i64::from(micros));
         }
     }
 }

@@ -75,7 +75,7 @@ fn empty_event(id: &str) -> Event<'static> {
         stage: Stage::RequestReceived,
         request_uri: "".into(),
         verb: "".into(),
-        user: Arc::default(),
+        user: EncodedUser::unknown(),
         impersonated_user: None,
         authentication_metadata: None,
         source_ips: Vec::new().into(),
@@ -119,11 +119,11 @@ fn legacy_lines_are_kube_apiservers() {
         request_uri: "/apis/rbac.authorization.k8s.io/v1/roles".into(),
         source_ips: vec![IpAddr::from([127, 0, 0, 1])].into(),
         verb: "get".into(),
-        user: Arc::new(EncodedUser::from(UserInfo {
+        user: &EncodedUser::from(UserInfo {
             username: "admin".to_owned(),
             groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
             ..UserInfo::default()
-        })),
+        }),
         user_agent: "kube-admin".into(),
         object_ref: Some(ObjectReference { namespace: "default".into(), ..ObjectReference::default() }),
         ..empty_event("1")
