@@ -4,9 +4,11 @@
 //! The parts: [`settings`] are the flags, [`provider`] speaks the protocol, [`callback`] receives the browser's
 //! redirect, [`id_token`] verifies, [`cache`] keeps tokens, [`session`] decides which of them is needed.
 
+mod api_server;
 mod browser;
 mod cache;
 mod callback;
+mod client_certificate;
 mod command;
 mod credential;
 mod exec_credential;

@@ -66,14 +66,18 @@ pub(super) async fn run(flags: &LogoutFlags) -> Result<ExitCode, LoginError> {
     let entry = CacheEntry::open(&directory, &settings).map_err(LoginError::other)?;
     let lock = entry.lock(settings.login_timeout, || ()).await.map_err(LoginError::other)?;
     let tokens = entry.read();
-    // First of all: whatever the provider answers, the tokens are gone from here.
-    entry.remove().map_err(LoginError::other)?;
+    // First of all: whatever the provider answers, the tokens are gone from here. A process that waits for a certificate
+    // takes the same lock, and does not keep the certificate of a login that is gone.
+    let certificates = entry.remove_login().map_err(LoginError::other)?;
     drop(lock);
     let refresh_token = tokens.ok().flatten().map(|tokens| tokens.refresh_token.clone());
     match &refresh_token {
         None => print(&format!("not logged in at {}\n", settings.issuer)),
         Some(_) => print(&format!("logged out of {}: the cached tokens are removed\n", settings.issuer)),
     };
+    if certificates > 0 {
+        print("the client certificates are removed; a copy of one stays valid until it expires\n");
+    }
     let refresh_token = refresh_token.flatten();
     if refresh_token.is_none() && !flags.end_session {
         return Ok(ExitCode::SUCCESS);
