@@ -49,6 +49,8 @@ pub(super) const KUBECONFIG_EXAMPLE: &str = "\
 Examples:
   portcullis kubeconfig --config gateway.yaml --server https://gateway.example.com:6443 \\
     --certificate-authority gateway-ca.crt > company.kubeconfig
+  portcullis kubeconfig --config gateway.yaml --server https://gateway.example.com:6443 \\
+    --certificate-authority gateway-ca.crt --client-certificate > company.kubeconfig
   portcullis login --from company.kubeconfig --all      # a user does this";
 
 pub(super) fn run_login(flags: &LoginFlags) -> ExitCode {
