@@ -20,8 +20,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use super::settings::{ClientSettings, Flow, TokenKind};
+use super::provider::{OpenIdClientSettings, ScopeChoice};
+use super::settings::{ClientSettings, Flow, TokenKind, roots};
 use crate::go::hex::hex;
+use crate::http::client_tls::TrustedRoots;
 pub(super) use crate::openid_client::SecretText;
 pub(super) use certificate::{CachedCertificate, IssuedCertificate, PendingRequest};
 
@@ -73,6 +75,9 @@ pub(super) struct CachedTokens {
     pub(super) subject: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refresh_token: Option<SecretText>,
+    /// The provider's CAs, PEM, for `logout --all`; `None`: those of the system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    issuer_certificate_authority: Option<String>,
 }
 
 impl CachedTokens {
@@ -86,7 +91,26 @@ impl CachedTokens {
             received_at,
             subject: None,
             refresh_token: None,
+            issuer_certificate_authority: settings
+                .authorities
+                .as_deref()
+                .map(|pem| String::from_utf8_lossy(pem).into_owned()),
         }
+    }
+
+    /// The client of the provider, to revoke the refresh token.
+    pub(super) fn client(&self) -> Result<OpenIdClientSettings, String> {
+        let authorities = self.issuer_certificate_authority.as_deref().map(str::as_bytes);
+        Ok(OpenIdClientSettings {
+            issuer: self.issuer.clone(),
+            client_id: self.client_id.clone(),
+            // A secret of one provider is not sent to the others.
+            secret: None,
+            roots: authorities.map_or_else(|| Ok(TrustedRoots::system()), roots)?,
+            scopes: ScopeChoice::These(Vec::new()),
+            extra: Vec::new(),
+            user: None,
+        })
     }
 }
 
@@ -167,6 +191,11 @@ impl CacheEntry {
         let prefix = format!("{}-", self.name);
         let all = Self::all(&self.directory)?;
         Ok(all.into_iter().filter(|entry| entry.name.starts_with(&prefix)).collect())
+    }
+
+    /// Whether this is the entry of a certificate.
+    pub(super) fn is_certificate(&self) -> bool {
+        self.name.contains('-')
     }
 
     fn file(&self, suffix: &str) -> PathBuf {
@@ -296,7 +325,8 @@ fn name_of(settings: &ClientSettings) -> String {
     key.extend(settings.extra.iter().flat_map(|(name, value)| [name.clone(), value.clone()]));
     // What was issued by a provider whom these CAs vouch for is sent to no other.
     // threat: hostile-kubeconfig
-    key.push(settings.authorities.clone().unwrap_or_default());
+    let authorities = settings.authorities.as_ref();
+    key.push(authorities.map_or_else(String::new, |pem| hex(digest::digest(&digest::SHA256, pem).as_ref())));
     digest_of(key.iter().map(String::as_bytes))
 }
 

@@ -19,11 +19,9 @@ use serde::Deserialize;
 use super::error::LoginError;
 use super::provider::{OpenIdClientSettings, ScopeChoice};
 use crate::cli::token::duration;
-use crate::go::hex::hex;
 use crate::http::client_tls::TrustedRoots;
 use crate::input_file;
 use crate::pki::x509::CaBundle;
-use aws_lc_rs::digest;
 
 use certificate::CertificateFlags;
 pub(super) use certificate::CertificateSettings;
@@ -171,8 +169,8 @@ pub(super) struct ClientSettings {
     pub(super) client_id: String,
     pub(super) secret: Option<SecretString>,
     pub(super) roots: TrustedRoots,
-    /// The digest of the given CAs; `None`: those of the system.
-    pub(super) authorities: Option<String>,
+    /// The provider's CAs, PEM; `None`: those of the system.
+    pub(super) authorities: Option<Vec<u8>>,
     /// Without `openid`; empty: the default ones.
     pub(super) scopes: Vec<String>,
     pub(super) extra: Vec<(String, String)>,
@@ -294,7 +292,7 @@ impl ProviderFlags {
             client_id,
             secret,
             roots: self.roots()?,
-            authorities: self.authorities()?.map(|pem| hex(digest::digest(&digest::SHA256, &pem).as_ref())),
+            authorities: self.authorities()?,
             scopes: scopes.into_iter().collect(),
             extra: self.extra_parameters.iter().map(|text| parameter(text)).collect::<Result<_, _>>()?,
             flow: self.flow,
