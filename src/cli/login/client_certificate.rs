@@ -306,14 +306,13 @@ impl CertificateSession<'_> {
             self.settings.timeout,
             outcome(cluster, api, name, pending.uid.as_deref(), &spinner)
         ));
-        let waited = match timeout(NOTICE_DELAY, &mut ended).await {
-            Ok(waited) => waited,
-            Err(_) => {
-                print_error(&format!(
-                    "waiting for the approval of certificatesigningrequest {name}: portcullis certs approve {name}"
-                ));
-                ended.await
-            }
+        let waited = if let Ok(waited) = timeout(NOTICE_DELAY, &mut ended).await {
+            waited
+        } else {
+            print_error(&format!(
+                "waiting for the approval of certificatesigningrequest {name}: portcullis certs approve {name}"
+            ));
+            ended.await
         };
         match waited {
             Ok(outcome) => outcome.map_err(CertificateError::Cluster),

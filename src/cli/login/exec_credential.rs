@@ -313,14 +313,14 @@ mod tests {
             let certificate = CertificateCredential {
                 certificate: "CERTIFICATE".to_owned(),
                 key: SecretString::from("KEY"),
-                renew_at: UnixTime::from_secs(1_800_000_000),
+                renew_at: UnixTime::from_secs(1_800_000_001),
             };
             let answer: serde_json::Value =
                 serde_json::from_str(&request.answer(&certificate).unwrap()).unwrap();
             let expected = json!({
                 "clientCertificateData": "CERTIFICATE",
                 "clientKeyData": "KEY",
-                "expirationTimestamp": "2027-01-15T08:00:00Z",
+                "expirationTimestamp": "2027-01-15T08:00:01Z",
             });
             assert_eq!(answer["status"], expected, "no token");
         }
