@@ -4,7 +4,7 @@
 mod authority;
 mod error;
 pub(super) mod files;
-mod flags;
+pub(super) mod flags;
 mod index;
 mod init;
 mod inspect;
@@ -15,13 +15,13 @@ mod listing;
 mod making;
 mod passphrase;
 mod profile;
-mod progress;
+pub(super) mod progress;
 mod renew;
-mod requests;
+pub(super) mod requests;
 mod revocations;
 mod revoke;
 mod sign;
-mod signing;
+pub(super) mod signing;
 mod verify;
 
 use std::process::ExitCode;

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use clap::Args;
 use http::Uri;
-use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use secrecy::SecretString;
 use tokio::runtime::Runtime;
 
 use crate::config::kubeconfig::unreadable;
@@ -61,11 +62,7 @@ pub(super) struct ClusterClient {
 impl ClusterFlags {
     /// Builds the client; connects on the first call.
     pub(super) async fn connect(&self) -> Result<ClusterClient, ClusterError> {
-        let mut config = self.config().await?;
-        config.connect_timeout = Some(DIAL_TIMEOUT);
-        let unusable = |error: kube::Error| ClusterError::Unusable(config.cluster_url.clone(), chain(&error));
-        let client = Client::try_from(config.clone()).map_err(unusable)?;
-        Ok(ClusterClient { client, config })
+        ClusterClient::of(self.config().await?)
     }
 
     // client-go: tools/clientcmd/loader.go and client_config.go
@@ -113,6 +110,28 @@ fn in_words(error: &KubeconfigError) -> String {
 }
 
 impl ClusterClient {
+    fn of(mut config: Config) -> Result<Self, ClusterError> {
+        config.connect_timeout = Some(DIAL_TIMEOUT);
+        let unusable = |error: kube::Error| ClusterError::Unusable(config.cluster_url.clone(), chain(&error));
+        let client = Client::try_from(config.clone()).map_err(unusable)?;
+        Ok(Self { client, config })
+    }
+
+    /// A client that authenticates with a bearer token. `authorities` are the DER of the server's CAs; `None`: those of
+    /// the system.
+    pub(super) fn with_token(
+        server: Uri,
+        authorities: Option<Vec<Vec<u8>>>,
+        tls_server_name: Option<String>,
+        token: SecretString,
+    ) -> Result<Self, ClusterError> {
+        let mut config = Config::new(server);
+        config.root_cert = authorities;
+        config.tls_server_name = tls_server_name;
+        config.auth_info = AuthInfo { token: Some(token), ..AuthInfo::default() };
+        Self::of(config)
+    }
+
     /// The URL of the API server.
     pub(super) fn server(&self) -> &Uri {
         &self.config.cluster_url
@@ -155,7 +174,7 @@ impl ClusterClient {
 // apiserver: pkg/endpoints/handlers/responsewriters/errors.go, forbiddenMessage
 // kubernetes: plugin/pkg/admission/certificates/approval/admission.go
 fn missing_right(message: &str) -> &'static str {
-    if message.contains(": User \"") && message.contains(" cannot ") {
+    if is_missing_right(message) {
         "\n  fix: bind a Role or ClusterRole with that verb on that resource to that user"
     } else if message.contains("user not permitted to approve requests with signerName") {
         "\n  fix: bind a ClusterRole with the verb approve on the resource signers of certificates.k8s.io, for that \
@@ -163,6 +182,11 @@ fn missing_right(message: &str) -> &'static str {
     } else {
         ""
     }
+}
+
+/// Whether the message of a 403 is that of the authorizer.
+pub(super) fn is_missing_right(message: &str) -> bool {
+    message.contains(": User \"") && message.contains(" cannot ")
 }
 
 /// The messages of an error and its causes, without repetitions.

@@ -4,9 +4,11 @@
 //! The parts: [`settings`] are the flags, [`provider`] speaks the protocol, [`callback`] receives the browser's
 //! redirect, [`id_token`] verifies, [`cache`] keeps tokens, [`session`] decides which of them is needed.
 
+mod api_server;
 mod browser;
 mod cache;
 mod callback;
+mod client_certificate;
 mod command;
 mod credential;
 mod exec_credential;
@@ -47,6 +49,8 @@ pub(super) const KUBECONFIG_EXAMPLE: &str = "\
 Examples:
   portcullis kubeconfig --config gateway.yaml --server https://gateway.example.com:6443 \\
     --certificate-authority gateway-ca.crt > company.kubeconfig
+  portcullis kubeconfig --config gateway.yaml --server https://gateway.example.com:6443 \\
+    --certificate-authority gateway-ca.crt --client-certificate > company.kubeconfig
   portcullis login --from company.kubeconfig --all      # a user does this";
 
 pub(super) fn run_login(flags: &LoginFlags) -> ExitCode {

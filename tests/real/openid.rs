@@ -2,6 +2,7 @@
 //! and with an equal `AuthenticationConfiguration`, during key rotation, a reload and an outage of the provider.
 
 mod another_provider;
+mod certificates;
 mod login;
 mod provider;
 mod transcript;
@@ -37,6 +38,7 @@ pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
             Box::new(another_provider::a_login_with_a_provider_of_another_make),
         ),
         trial("a device code, and a user who may not", Box::new(login::a_device_code_and_a_user_who_may_not)),
+        trial("certificates in place of tokens", Box::new(certificates::certificates_in_place_of_tokens)),
     ]
 }
 

@@ -381,6 +381,7 @@ impl Environment {
         for (name, content) in [
             ("servers-ca.crt", authorities["servers"].cert_pem()),
             ("clients-ca.crt", authorities["clients"].cert_pem()),
+            ("clients-ca.key", authorities["clients"].key_pem()),
             ("inner-ca.crt", authorities["inner"].cert_pem()),
             ("server.crt", server.cert_pem()),
             ("server.key", server.key_pem()),

@@ -11,10 +11,10 @@ const TICK_INTERVAL: Duration = Duration::from_millis(120);
 
 /// A spinner with a message, cleared on drop.
 #[derive(Debug)]
-pub(super) struct Spinner(ProgressBar);
+pub(in crate::cli) struct Spinner(ProgressBar);
 
 impl Spinner {
-    pub(super) fn new(message: &str) -> Self {
+    pub(in crate::cli) fn new(message: &str) -> Self {
         let target = if std::io::stderr().is_terminal() {
             ProgressDrawTarget::stderr()
         } else {

@@ -5,16 +5,19 @@ mod contents;
 pub(super) mod create;
 pub(super) mod decide;
 pub(super) mod list;
-pub(super) mod wait;
+pub(in crate::cli) mod wait;
 pub(super) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use contents::UnshownContents;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
+use kube::api::ObjectMeta;
 use serde::Serialize;
 
 use super::super::cluster::{ClusterClient, ClusterFlags, runtime};
@@ -29,6 +32,43 @@ const NONE: &str = "<none>";
 /// With this annotation cert-manager issues a CA certificate.
 // cert-manager: pkg/apis/experimental/v1alpha1/types.go, CertificateSigningRequestIsCAAnnotationKey
 const IS_CA: &str = "experimental.cert-manager.io/request-is-ca";
+
+/// The contents of a new request.
+#[derive(Debug)]
+pub(in crate::cli) struct NewRequest<'a> {
+    /// `None`: the API server generates it.
+    pub(in crate::cli) name: Option<&'a str>,
+    pub(in crate::cli) request: &'a CertificateRequest,
+    pub(in crate::cli) signer_name: &'a str,
+    pub(in crate::cli) expiration_seconds: Option<i32>,
+    pub(in crate::cli) usages: Vec<String>,
+}
+
+impl NewRequest<'_> {
+    /// The object to create.
+    pub(in crate::cli) fn object(self) -> CertificateSigningRequest {
+        CertificateSigningRequest {
+            metadata: ObjectMeta {
+                name: self.name.map(str::to_owned),
+                generate_name: self.name.is_none().then(|| "portcullis-".to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: CertificateSigningRequestSpec {
+                request: ByteString(self.request.to_pem().into_bytes()),
+                signer_name: self.signer_name.to_owned(),
+                expiration_seconds: self.expiration_seconds,
+                usages: Some(self.usages),
+                ..CertificateSigningRequestSpec::default()
+            },
+            status: None,
+        }
+    }
+}
+
+/// The usages of a client certificate.
+pub(in crate::cli) fn client_usages() -> Vec<String> {
+    ["digital signature", "client auth"].map(str::to_owned).to_vec()
+}
 
 /// A request: the columns of `kubectl get csr`, and the contents of the PKCS#10 request.
 #[derive(Debug, Serialize)]

@@ -144,21 +144,29 @@ impl SigningOrder<'_> {
             ));
         }
         if self.profile.names_users() {
-            if subject.common_name == GATEWAY {
-                return refused(format!(
-                    "{GATEWAY} is the gateway's own user, and the gateway refuses clients of this name: choose another name"
-                ));
-            }
-            must_arrive(subject).or_else(|error| refused(error.to_string()))?;
+            check_user(subject).or_else(refused)?;
         }
-        let named = std::iter::once(("common name", &subject.common_name));
-        for (field, name) in named.chain(subject.organization.iter().map(|group| ("organization", group))) {
-            if let Err(error) = check_name(name) {
-                return refused(format!("subject {field} {name:?}: {error}"));
-            }
-        }
-        Ok(())
+        check_visible(subject).or_else(refused)
     }
+}
+
+/// Fails if the gateway would refuse the user of a client certificate.
+pub(in crate::cli) fn check_user(subject: &Subject) -> Result<(), String> {
+    if subject.common_name == GATEWAY {
+        return Err(format!(
+            "{GATEWAY} is the gateway's own user, and the gateway refuses clients of this name: choose another name"
+        ));
+    }
+    must_arrive(subject).map_err(|error| error.to_string())
+}
+
+/// Fails if a reader would see another user or group than the certificate has.
+pub(in crate::cli) fn check_visible(subject: &Subject) -> Result<(), String> {
+    let named = std::iter::once(("common name", &subject.common_name));
+    for (field, name) in named.chain(subject.organization.iter().map(|group| ("organization", group))) {
+        check_name(name).map_err(|error| format!("subject {field} {name:?}: {error}"))?;
+    }
+    Ok(())
 }
 
 /// Fails if identity headers cannot carry the name or groups: the gateway would refuse the certificate.

@@ -1,8 +1,11 @@
-//! Cached tokens: one file of mode 0600 for each issuer, client, scopes and user, in a directory of mode 0700.
+//! Cached credentials: one file of mode 0600 for the tokens of each issuer, client, scopes and user, and one for each
+//! client certificate that was got with them, in a directory of mode 0700.
 //!
 //! A damaged, foreign or unwritable cache costs a login and a warning, never the command. A file lock makes concurrent
 //! commands log in once; the kernel frees the lock of a process that dies.
 // threat: stolen-login-cache
+
+mod certificate;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -13,12 +16,16 @@ use std::time::Duration;
 use aws_lc_rs::digest;
 use rustix::fs::OFlags;
 use secrecy::zeroize::Zeroizing;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use super::settings::{ClientSettings, Flow, TokenKind};
+use super::provider::{OpenIdClientSettings, ScopeChoice};
+use super::settings::{ClientSettings, Flow, TokenKind, roots};
 use crate::go::hex::hex;
+use crate::http::client_tls::TrustedRoots;
 pub(super) use crate::openid_client::SecretText;
+pub(super) use certificate::{CachedCertificate, IssuedCertificate, PendingRequest};
 
 /// The version of the files. A file of another version is ignored and replaced.
 const VERSION: u32 = 1;
@@ -68,6 +75,9 @@ pub(super) struct CachedTokens {
     pub(super) subject: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refresh_token: Option<SecretText>,
+    /// The provider's CAs, PEM, for `logout --all`; `None`: those of the system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    issuer_certificate_authority: Option<String>,
 }
 
 impl CachedTokens {
@@ -81,11 +91,30 @@ impl CachedTokens {
             received_at,
             subject: None,
             refresh_token: None,
+            issuer_certificate_authority: settings
+                .authorities
+                .as_deref()
+                .map(|pem| String::from_utf8_lossy(pem).into_owned()),
         }
+    }
+
+    /// The client of the provider, to revoke the refresh token.
+    pub(super) fn client(&self) -> Result<OpenIdClientSettings, String> {
+        let authorities = self.issuer_certificate_authority.as_deref().map(str::as_bytes);
+        Ok(OpenIdClientSettings {
+            issuer: self.issuer.clone(),
+            client_id: self.client_id.clone(),
+            // A secret of one provider is not sent to the others.
+            secret: None,
+            roots: authorities.map_or_else(|| Ok(TrustedRoots::system()), roots)?,
+            scopes: ScopeChoice::These(Vec::new()),
+            extra: Vec::new(),
+            user: None,
+        })
     }
 }
 
-/// One entry of the cache.
+/// One entry of the cache: the tokens of a login, or a certificate that was got with them.
 #[derive(Debug, Clone)]
 pub(super) struct CacheEntry {
     directory: PathBuf,
@@ -141,6 +170,34 @@ impl CacheEntry {
         Ok(names.into_iter().map(|name| Self { directory: directory.clone(), name }).collect())
     }
 
+    /// The entry of a certificate that was got with the tokens of this entry. `key` distinguishes it from the others.
+    pub(super) fn certificate(&self, key: &[Vec<u8>]) -> Self {
+        Self {
+            directory: self.directory.clone(),
+            name: format!("{}-{}", self.name, digest_of(key.iter().map(Vec::as_slice))),
+        }
+    }
+
+    /// Removes the tokens and the certificates that were got with them. Returns the number of certificates.
+    pub(super) fn remove_login(&self) -> Result<usize, CacheError> {
+        self.remove()?;
+        let certificates = self.certificates()?;
+        certificates.iter().try_for_each(Self::remove)?;
+        Ok(certificates.len())
+    }
+
+    /// The entries of the certificates that were got with the tokens of this entry.
+    pub(super) fn certificates(&self) -> Result<Vec<Self>, CacheError> {
+        let prefix = format!("{}-", self.name);
+        let all = Self::all(&self.directory)?;
+        Ok(all.into_iter().filter(|entry| entry.name.starts_with(&prefix)).collect())
+    }
+
+    /// Whether this is the entry of a certificate.
+    pub(super) fn is_certificate(&self) -> bool {
+        self.name.contains('-')
+    }
+
     fn file(&self, suffix: &str) -> PathBuf {
         self.directory.join(format!("{}.{suffix}", self.name))
     }
@@ -173,6 +230,10 @@ impl CacheEntry {
 
     /// The tokens, if there are any.
     pub(super) fn read(&self) -> Result<Option<CachedTokens>, CacheError> {
+        self.read_document()
+    }
+
+    fn read_document<T: DeserializeOwned>(&self) -> Result<Option<T>, CacheError> {
         let path = self.file("json");
         let failed = |error| CacheError::Io(path.clone(), error);
         let file = match private(OpenOptions::new().read(true)).open(&path) {
@@ -197,8 +258,12 @@ impl CacheEntry {
 
     /// Replaces the tokens. A reader sees the old ones or the new ones.
     pub(super) fn write(&self, tokens: &CachedTokens) -> Result<(), CacheError> {
+        self.write_document(tokens)
+    }
+
+    fn write_document(&self, document: &impl Serialize) -> Result<(), CacheError> {
         let (path, partial) = (self.file("json"), self.file("partial"));
-        let content = serde_json::to_vec(tokens).map(Zeroizing::new).map_err(io::Error::other);
+        let content = serde_json::to_vec(document).map(Zeroizing::new).map_err(io::Error::other);
         let written = content.and_then(|content| {
             // Of a process that was killed; this one holds the lock.
             fs::remove_file(&partial).ok();
@@ -213,7 +278,7 @@ impl CacheEntry {
         })
     }
 
-    /// Removes the tokens. The lock file stays: a process may wait for it.
+    /// Removes the document. The lock file stays: a process may wait for it.
     pub(super) fn remove(&self) -> Result<(), CacheError> {
         fs::remove_file(self.file("partial")).ok();
         match fs::remove_file(self.file("json")) {
@@ -260,18 +325,27 @@ fn name_of(settings: &ClientSettings) -> String {
     key.extend(settings.extra.iter().flat_map(|(name, value)| [name.clone(), value.clone()]));
     // What was issued by a provider whom these CAs vouch for is sent to no other.
     // threat: hostile-kubeconfig
-    key.push(settings.authorities.clone().unwrap_or_default());
-    // No part can imitate two: each is preceded by its length.
+    let authorities = settings.authorities.as_ref();
+    key.push(authorities.map_or_else(String::new, |pem| hex(digest::digest(&digest::SHA256, pem).as_ref())));
+    digest_of(key.iter().map(String::as_bytes))
+}
+
+/// The digest of the parts. No part can imitate two: each is preceded by its length.
+fn digest_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut context = digest::Context::new(&digest::SHA256);
-    for part in key {
-        context.update(format!("{}:{part}", part.len()).as_bytes());
+    for part in parts {
+        context.update(format!("{}:", part.len()).as_bytes());
+        context.update(part);
     }
     hex(context.finish().as_ref())
 }
 
-/// Whether a name may be that of an entry.
+/// Whether a name may be that of an entry: a digest, with a second one for a certificate.
 fn is_name(name: &str) -> bool {
-    name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    let is_digest =
+        |part: &str| part.len() == 64 && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let (login, certificate) = name.split_once('-').map_or((name, None), |(login, rest)| (login, Some(rest)));
+    is_digest(login) && certificate.is_none_or(is_digest)
 }
 
 #[cfg(test)]

@@ -8,13 +8,15 @@ use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Parser};
 use serde_json::{Value, json};
 
+use super::api_server::{ApiServer, ClusterEntry};
 use super::browser::BrowserEnvironment;
 use super::cache;
+use super::client_certificate::{CertificateError, CertificateSession};
 use super::error::LoginError;
 use super::kubeconfig_file::{
     KubeconfigFile, KubeconfigTarget, credential_arguments, exec_user, with_arguments,
 };
-use super::review::review;
+use super::review::{self, review};
 use super::secret_of_environment;
 use super::session::{Credential, Session, from_file};
 use super::settings::{Flow, ProviderFlags, roots};
@@ -105,12 +107,14 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
             credential
         };
         if !flags.no_review {
-            let user = review(&target.entry.cluster, &target.directory, &credential).await?;
+            let server = target.server()?;
+            let user = review(&server, &credential).await?;
             rows.push([
                 target.entry.context.clone(),
                 plain(&user.username).into_owned(),
                 user.groups.join(","),
             ]);
+            get_certificate(&target.provider, &server).await?;
         }
     }
     match targets.as_slice() {
@@ -125,8 +129,47 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
     Ok(if rows.is_empty() { ExitCode::SUCCESS } else { print(&columns(["CONTEXT", "USER", "GROUPS"], rows)) })
 }
 
+impl LoginTarget {
+    fn server(&self) -> Result<ApiServer, LoginError> {
+        let problem = |problem: String| LoginError::answer(review::DOING, problem);
+        let entry: ClusterEntry =
+            serde_json::from_value(self.entry.cluster.clone()).map_err(|error| problem(error.to_string()))?;
+        ApiServer::of(&entry, &self.directory).map_err(problem)
+    }
+}
+
+/// Gets the client certificate, if that is the credential. One that is not approved yet costs a warning: kubectl goes on
+/// with the same request.
+async fn get_certificate(provider: &ProviderFlags, server: &ApiServer) -> Result<(), LoginError> {
+    let Some(settings) = provider.certificate()? else { return Ok(()) };
+    let (clock, client) = (Clock::system(), provider.settings(secret_of_environment())?);
+    let directory = cache::directory(provider.cache_dir.as_deref()).map_err(LoginError::other)?;
+    let session = CertificateSession {
+        session: Session {
+            settings: &client,
+            cache: Some(&directory),
+            clock: &clock,
+            interactive: true,
+            // The login was just made.
+            force: false,
+            browser: BrowserEnvironment::current(),
+        },
+        server,
+        settings: &settings,
+        force: true,
+    };
+    match session.credential().await {
+        Err(error @ CertificateError::Pending { .. }) => {
+            print_error(&format!("warning: {error}"));
+            Ok(())
+        }
+        done => Ok(done.map(drop)?),
+    }
+}
+
 async fn credential(provider: &ProviderFlags) -> Result<Credential, LoginError> {
     let clock = Clock::system();
+    provider.certificate()?;
     if let Some(file) = provider.token_file()? {
         return from_file(file, clock.now());
     }

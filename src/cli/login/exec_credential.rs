@@ -6,9 +6,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::api_server::ClusterEntry;
+use super::client_certificate::CertificateCredential;
 use super::error::LoginError;
 use super::session::Credential;
 use super::settings::ClusterConfig;
+use crate::clock::UnixTime;
 use crate::go::rfc3339;
 use secrecy::ExposeSecret as _;
 
@@ -28,6 +31,8 @@ pub(super) struct ExecRequest {
     pub(super) interactive: Option<bool>,
     /// `spec.cluster.config`.
     pub(super) config: ClusterConfig,
+    /// `spec.cluster`, which clients give with `provideClusterInfo`.
+    pub(super) cluster: Option<ClusterEntry>,
 }
 
 // Unknown fields are ignored, as Go does: newer clients may have more.
@@ -45,10 +50,10 @@ struct ExecCredentialSpec {
     #[serde(default)]
     interactive: Option<bool>,
     #[serde(default)]
-    cluster: Option<ExecCluster>,
+    cluster: Option<Box<RawValue>>,
 }
 
-/// The server and its CAs are not needed: only the provider is asked.
+/// What `spec.cluster` has beside the fields of a kubeconfig.
 #[derive(Deserialize)]
 struct ExecCluster {
     #[serde(default)]
@@ -66,10 +71,41 @@ struct ExecCredentialAnswer<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ExecCredentialStatus<'a> {
+pub(super) struct ExecCredentialStatus<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     expiration_timestamp: Option<String>,
-    token: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_certificate_data: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_key_data: Option<&'a str>,
+}
+
+impl<'a> From<&'a Credential> for ExecCredentialStatus<'a> {
+    fn from(credential: &'a Credential) -> Self {
+        Self {
+            expiration_timestamp: credential.renew_at.map(whole_seconds),
+            token: Some(credential.token.expose_secret()),
+            client_certificate_data: None,
+            client_key_data: None,
+        }
+    }
+}
+
+impl<'a> From<&'a CertificateCredential> for ExecCredentialStatus<'a> {
+    fn from(credential: &'a CertificateCredential) -> Self {
+        Self {
+            expiration_timestamp: Some(whole_seconds(credential.renew_at)),
+            token: None,
+            client_certificate_data: Some(&credential.certificate),
+            client_key_data: Some(credential.key.expose_secret()),
+        }
+    }
+}
+
+fn whole_seconds(time: UnixTime) -> String {
+    rfc3339::format(UnixTime::from_secs(time.as_secs()))
 }
 
 impl ExecRequest {
@@ -77,7 +113,12 @@ impl ExecRequest {
     pub(super) fn parse(text: Option<&str>) -> Result<Self, LoginError> {
         let problem = |problem: &str| LoginError::usage(&format!("{VARIABLE}: {problem}"));
         let Some(text) = text.filter(|text| !text.is_empty()) else {
-            return Ok(Self { version: V1, interactive: None, config: ClusterConfig::default() });
+            return Ok(Self {
+                version: V1,
+                interactive: None,
+                config: ClusterConfig::default(),
+                cluster: None,
+            });
         };
         let request: ExecCredentialRequest = serde_json::from_str(text)
             .map_err(|error| problem(&format!("not an ExecCredential: {error}")))?;
@@ -95,7 +136,12 @@ impl ExecRequest {
             }
         };
         let spec = request.spec.unwrap_or_default();
-        let config = spec.cluster.and_then(|cluster| cluster.config);
+        let cluster = |error| problem(&format!("spec.cluster: {error}"));
+        let described = spec.cluster.as_deref().map(RawValue::get);
+        let entry =
+            described.map(serde_json::from_str::<Option<ClusterEntry>>).transpose().map_err(cluster)?;
+        let extension = described.map(serde_json::from_str::<Option<ExecCluster>>).transpose();
+        let config = extension.map_err(cluster)?.flatten().and_then(|cluster| cluster.config);
         let config =
             config.map(|config| serde_json::from_str::<Option<ClusterConfig>>(config.get())).transpose();
         let config = config.map_err(|error| {
@@ -103,21 +149,21 @@ impl ExecRequest {
         })?;
         // Absent in v1beta1 of old clients, which never give the plugin a terminal for certain.
         let interactive = Some(spec.interactive.unwrap_or_default());
-        Ok(Self { version, interactive, config: config.flatten().unwrap_or_default() })
+        Ok(Self {
+            version,
+            interactive,
+            config: config.flatten().unwrap_or_default(),
+            cluster: entry.flatten(),
+        })
     }
 
     /// The answer with a credential.
-    pub(super) fn answer(&self, credential: &Credential) -> Result<String, LoginError> {
-        let answer = ExecCredentialAnswer {
-            api_version: self.version,
-            kind: KIND,
-            status: ExecCredentialStatus {
-                expiration_timestamp: credential
-                    .renew_at
-                    .map(|at| rfc3339::format(crate::clock::UnixTime::from_secs(at.as_secs()))),
-                token: credential.token.expose_secret(),
-            },
-        };
+    pub(super) fn answer<'a>(
+        &self,
+        credential: impl Into<ExecCredentialStatus<'a>>,
+    ) -> Result<String, LoginError> {
+        let answer =
+            ExecCredentialAnswer { api_version: self.version, kind: KIND, status: credential.into() };
         serde_json::to_string(&answer).map(|text| text + "\n").map_err(LoginError::other)
     }
 }
@@ -232,9 +278,22 @@ mod tests {
     }
 
     #[test]
+    fn the_cluster_is_that_of_the_client() {
+        let case = CASES.iter().find(|case| case.name == "v1 with every field of the cluster").unwrap();
+        let entry = ExecRequest::parse(case.info).unwrap().cluster.unwrap();
+        let text = |value: &Option<String>| value.clone().unwrap();
+        assert_eq!(text(&entry.server), "https://gateway.test");
+        assert_eq!(text(&entry.tls_server_name), "g");
+        assert_eq!(text(&entry.certificate_authority_data), "Y2E=");
+        assert_eq!(text(&entry.proxy_url), "socks5://p");
+        assert_eq!(entry.insecure_skip_tls_verify, Some(true));
+    }
+
+    #[test]
     fn the_answer_is_of_the_version_of_the_request() {
         for version in [V1, V1BETA1] {
-            let request = ExecRequest { version, interactive: None, config: ClusterConfig::default() };
+            let request =
+                ExecRequest { version, interactive: None, config: ClusterConfig::default(), cluster: None };
             let credential = Credential {
                 token: SecretString::from("a.b.c"),
                 renew_at: Some(UnixTime::from_millis(1_800_000_000_900)),
@@ -251,6 +310,19 @@ mod tests {
             let answer: serde_json::Value =
                 serde_json::from_str(&request.answer(&credential).unwrap()).unwrap();
             assert_eq!(answer["status"], json!({"token": "a.b.c"}));
+            let certificate = CertificateCredential {
+                certificate: "CERTIFICATE".to_owned(),
+                key: SecretString::from("KEY"),
+                renew_at: UnixTime::from_secs(1_800_000_001),
+            };
+            let answer: serde_json::Value =
+                serde_json::from_str(&request.answer(&certificate).unwrap()).unwrap();
+            let expected = json!({
+                "clientCertificateData": "CERTIFICATE",
+                "clientKeyData": "KEY",
+                "expirationTimestamp": "2027-01-15T08:00:01Z",
+            });
+            assert_eq!(answer["status"], expected, "no token");
         }
     }
 }

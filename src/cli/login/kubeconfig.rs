@@ -83,6 +83,7 @@ fn rendered(flags: &KubeconfigFlags, clusters: &[&Cluster]) -> Result<String, Lo
 /// The provider of a cluster's users: the flags, otherwise the only issuer of its configuration.
 fn provider(flags: &KubeconfigFlags, cluster: &Cluster) -> Result<ProviderFlags, LoginError> {
     let mut provider = flags.provider.clone();
+    provider.certificate()?;
     let issuers = &cluster.authentication.jwt;
     let chosen: Option<&JwtAuthenticator> = match (&provider.issuer, issuers.as_slice()) {
         (Some(issuer), issuers) => {

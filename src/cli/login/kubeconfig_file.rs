@@ -280,7 +280,8 @@ pub(super) fn with_arguments(mut user: Value, command: &str, arguments: &[String
     let fresh = exec_user(command, arguments);
     match (user.get_mut("exec"), fresh.get("exec")) {
         (Some(Value::Object(exec)), Some(fresh)) => {
-            for field in ["command", "args"] {
+            // A certificate needs the cluster.
+            for field in ["command", "args", "provideClusterInfo"] {
                 exec.insert(field.to_owned(), fresh.get(field).cloned().unwrap_or_default());
             }
             user

@@ -1,23 +1,37 @@
 //! `portcullis logout`: removes cached tokens and revokes them at the provider.
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser as _};
+use futures_util::StreamExt as _;
+use tokio::time::{Instant, timeout_at};
 
 use super::browser::BrowserEnvironment;
-use super::cache::{self, CacheEntry, SecretText};
+use super::cache::{self, CacheEntry, CachedTokens, SecretText};
 use super::command::{self, ParsedProvider};
 use super::error::LoginError;
 use super::provider::LoginProvider;
 use super::secret_of_environment;
+use super::session::warned;
 use super::settings::{ClientSettings, ProviderFlags};
 use crate::cli::check::print;
 use crate::cli::print_error;
+use crate::cli::table::columns;
+use crate::cli::terminal::plain;
+
+/// How many providers `--all` asks at once.
+const MAX_REVOCATIONS_AT_ONCE: usize = 8;
+/// How long `--all` waits for all providers together.
+const REVOCATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long `--all` waits for a process that uses an entry.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The flags of `portcullis logout`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct LogoutFlags {
-    /// Remove all cached tokens, and revoke none of them.
+    /// Log out of all providers: remove all cached tokens and certificates, and revoke the refresh tokens.
     #[arg(long, help_heading = "Logout", conflicts_with = "end_session")]
     all: bool,
     /// End the session of the browser at the provider, too.
@@ -36,14 +50,7 @@ pub(in crate::cli) struct LogoutFlags {
 pub(super) async fn run(flags: &LogoutFlags) -> Result<ExitCode, LoginError> {
     if flags.all {
         let directory = cache::directory(flags.provider.cache_dir.as_deref()).map_err(LoginError::other)?;
-        let entries = CacheEntry::all(&directory).map_err(LoginError::other)?;
-        for entry in &entries {
-            entry.remove().map_err(LoginError::other)?;
-        }
-        return Ok(print(&format!(
-            "{} cached logins removed; their tokens were not revoked\n",
-            entries.len()
-        )));
+        return log_out_everywhere(&directory).await;
     }
     let provider = if flags.provider.issuer.is_some() {
         flags.provider.clone()
@@ -66,14 +73,18 @@ pub(super) async fn run(flags: &LogoutFlags) -> Result<ExitCode, LoginError> {
     let entry = CacheEntry::open(&directory, &settings).map_err(LoginError::other)?;
     let lock = entry.lock(settings.login_timeout, || ()).await.map_err(LoginError::other)?;
     let tokens = entry.read();
-    // First of all: whatever the provider answers, the tokens are gone from here.
-    entry.remove().map_err(LoginError::other)?;
+    // First of all: whatever the provider answers, the tokens are gone from here. A process that waits for a certificate
+    // takes the same lock, and does not keep the certificate of a login that is gone.
+    let certificates = entry.remove_login().map_err(LoginError::other)?;
     drop(lock);
     let refresh_token = tokens.ok().flatten().map(|tokens| tokens.refresh_token.clone());
     match &refresh_token {
         None => print(&format!("not logged in at {}\n", settings.issuer)),
         Some(_) => print(&format!("logged out of {}: the cached tokens are removed\n", settings.issuer)),
     };
+    if certificates > 0 {
+        print("the client certificates are removed; a copy of one stays valid until it expires\n");
+    }
     let refresh_token = refresh_token.flatten();
     if refresh_token.is_none() && !flags.end_session {
         return Ok(ExitCode::SUCCESS);
@@ -106,3 +117,93 @@ async fn at_provider(
     }
     Ok(ExitCode::SUCCESS)
 }
+
+/// What became of the refresh token of a login.
+#[derive(Debug, PartialEq, Eq)]
+enum Revocation {
+    Revoked,
+    /// No refresh token was cached.
+    NoToken,
+    /// The provider has no revocation endpoint, but perhaps a page that ends a session.
+    NoEndpoint(Option<String>),
+    Failed(String),
+}
+
+async fn log_out_everywhere(directory: &Path) -> Result<ExitCode, LoginError> {
+    let (logins, certificates) = remove_all(directory).await?;
+    print(&format!("{} cached logins and {certificates} client certificates removed\n", logins.len()));
+    let revocations = revoke_all(&logins, REVOCATION_TIMEOUT).await;
+    let has_failed = revocations.iter().any(|revocation| matches!(revocation, Revocation::Failed(_)));
+    let rows = logins.iter().zip(revocations).map(|(login, revocation)| {
+        let issuer = &login.issuer;
+        let state = match revocation {
+            Revocation::Revoked => "revoked",
+            Revocation::NoToken => "none was cached",
+            Revocation::NoEndpoint(page) => {
+                if let Some(page) = page {
+                    print_error(&format!(
+                        "{issuer} cannot revoke tokens; end its session in a browser:\n  {page}"
+                    ));
+                }
+                "not revoked: the provider cannot"
+            }
+            Revocation::Failed(problem) => {
+                print_error(&format!("warning: {issuer}: {problem}"));
+                "not revoked"
+            }
+        };
+        [plain(issuer).into_owned(), plain(&login.client_id).into_owned(), state.to_owned()]
+    });
+    let rows: Vec<_> = rows.collect();
+    if !rows.is_empty() {
+        print(&columns(["ISSUER", "CLIENT", "REFRESH TOKEN"], rows));
+    }
+    Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Removes all entries. Returns the tokens that could be read, and the number of certificates.
+async fn remove_all(directory: &Path) -> Result<(Vec<CachedTokens>, usize), LoginError> {
+    let entries = CacheEntry::all(directory).map_err(LoginError::other)?;
+    let (certificates, logins): (Vec<_>, Vec<_>) = entries.into_iter().partition(CacheEntry::is_certificate);
+    let mut removed = Vec::new();
+    for entry in logins {
+        // A process that holds the lock for longer waits for a user.
+        let lock = warned(entry.lock(LOCK_TIMEOUT, || ()).await);
+        removed.extend(warned(entry.read()).flatten());
+        entry.remove_login().map_err(LoginError::other)?;
+        drop(lock);
+    }
+    for entry in &certificates {
+        entry.remove().map_err(LoginError::other)?;
+    }
+    Ok((removed, certificates.len()))
+}
+
+/// Revokes the refresh tokens side by side. A provider that has not answered by the deadline has failed.
+async fn revoke_all(logins: &[CachedTokens], limit: Duration) -> Vec<Revocation> {
+    let deadline = Instant::now() + limit;
+    let revocations = logins.iter().map(|login| async move {
+        let revoked = timeout_at(deadline, revoke(login)).await;
+        revoked.unwrap_or_else(|_| Revocation::Failed(format!("no answer within {limit:?}")))
+    });
+    futures_util::stream::iter(revocations).buffered(MAX_REVOCATIONS_AT_ONCE).collect().await
+}
+
+async fn revoke(login: &CachedTokens) -> Revocation {
+    let Some(token) = &login.refresh_token else { return Revocation::NoToken };
+    let client = match login.client() {
+        Ok(client) => client,
+        Err(problem) => return Revocation::Failed(problem),
+    };
+    let revoked = async {
+        let provider = LoginProvider::discover(client).await?;
+        if !provider.has_revocation() {
+            return Ok(Revocation::NoEndpoint(provider.end_session_url()));
+        }
+        provider.revoke(token.expose()).await.map(|()| Revocation::Revoked)
+    };
+    revoked.await.unwrap_or_else(|error: LoginError| Revocation::Failed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

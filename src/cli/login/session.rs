@@ -20,11 +20,11 @@ use crate::clock::{Clock, UnixTime};
 use crate::input_file;
 
 /// A token is replaced this long before it expires, or a tenth of its lifetime if that is less.
-const MAX_SKEW: u64 = 60;
+pub(super) const MAX_SKEW: u64 = 60;
 /// How long a token without an expiry is used.
 const UNKNOWN_LIFETIME: u64 = 60;
 /// How long another process may take beside its login.
-const LOCK_MARGIN: Duration = Duration::from_mins(1);
+pub(super) const LOCK_MARGIN: Duration = Duration::from_mins(1);
 
 /// A credential for the cluster.
 #[derive(Debug, Clone)]
@@ -264,12 +264,16 @@ impl Session<'_> {
 
 /// The credential of tokens, which is renewed before it expires.
 fn credential(tokens: &CachedTokens) -> Credential {
-    let lifetime = tokens.expires_at.saturating_sub(tokens.received_at);
-    let renew_at = tokens.expires_at.saturating_sub(MAX_SKEW.min(lifetime / 10));
     Credential {
         token: SecretString::from(tokens.token.expose()),
-        renew_at: Some(UnixTime::from_secs(renew_at)),
+        renew_at: Some(renewal(tokens.received_at, tokens.expires_at)),
     }
+}
+
+/// When to replace a credential of this lifetime.
+pub(super) fn renewal(received_at: u64, expires_at: u64) -> UnixTime {
+    let lifetime = expires_at.saturating_sub(received_at);
+    UnixTime::from_secs(expires_at.saturating_sub(MAX_SKEW.min(lifetime / 10)))
 }
 
 /// The credential in a file that another program renews: read again at least every minute.
@@ -290,9 +294,9 @@ pub(super) fn from_file(file: &Path, now: UnixTime) -> Result<Credential, LoginE
 }
 
 /// The value, or `None` after a warning: no command fails for its cache.
-fn warned<T>(outcome: Result<T, CacheError>) -> Option<T> {
+pub(super) fn warned<T>(outcome: Result<T, CacheError>) -> Option<T> {
     outcome.map_err(|error| print_error(&format!("warning: the login cache: {error}"))).ok()
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::cli::login) mod tests;

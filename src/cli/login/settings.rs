@@ -3,6 +3,8 @@
 //! The same flags stand in the exec stanza of a kubeconfig. A client secret is never a flag: process arguments are
 //! visible to every user of the machine.
 
+mod certificate;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,11 +19,12 @@ use serde::Deserialize;
 use super::error::LoginError;
 use super::provider::{OpenIdClientSettings, ScopeChoice};
 use crate::cli::token::duration;
-use crate::go::hex::hex;
 use crate::http::client_tls::TrustedRoots;
 use crate::input_file;
 use crate::pki::x509::CaBundle;
-use aws_lc_rs::digest;
+
+use certificate::CertificateFlags;
+pub(super) use certificate::CertificateSettings;
 
 /// The environment variable of the client secret.
 pub(super) const SECRET_VARIABLE: &str = "PORTCULLIS_CLIENT_SECRET";
@@ -104,6 +107,8 @@ pub(super) struct ProviderFlags {
     /// Neither read nor write cached tokens.
     #[arg(long, help_heading = "Cache")]
     pub(super) no_cache: bool,
+    #[command(flatten)]
+    certificate: CertificateFlags,
 }
 
 /// The ways to log in.
@@ -164,8 +169,8 @@ pub(super) struct ClientSettings {
     pub(super) client_id: String,
     pub(super) secret: Option<SecretString>,
     pub(super) roots: TrustedRoots,
-    /// The digest of the given CAs; `None`: those of the system.
-    pub(super) authorities: Option<String>,
+    /// The provider's CAs, PEM; `None`: those of the system.
+    pub(super) authorities: Option<Vec<u8>>,
     /// Without `openid`; empty: the default ones.
     pub(super) scopes: Vec<String>,
     pub(super) extra: Vec<(String, String)>,
@@ -233,7 +238,24 @@ impl ProviderFlags {
             self.login_timeout = given.login_timeout;
         }
         self.no_cache |= given.no_cache;
+        self.certificate.with_login_of(&given.certificate);
         self
+    }
+
+    /// The settings of the client certificate; `None`: the token is the credential.
+    pub(super) fn certificate(&self) -> Result<Option<CertificateSettings>, LoginError> {
+        let settings = self.certificate.settings()?;
+        if settings.is_some() && self.flow == Flow::TokenFile {
+            return Err(LoginError::usage(
+                "--client-certificate: not with --flow token-file, which uses the token of the file as it is",
+            ));
+        }
+        if settings.is_some() && self.no_cache {
+            return Err(LoginError::usage(
+                "--client-certificate: not with --no-cache: each command would create a request",
+            ));
+        }
+        Ok(settings)
     }
 
     /// The file of the token-file flow.
@@ -270,7 +292,7 @@ impl ProviderFlags {
             client_id,
             secret,
             roots: self.roots()?,
-            authorities: self.authorities()?.map(|pem| hex(digest::digest(&digest::SHA256, &pem).as_ref())),
+            authorities: self.authorities()?,
             scopes: scopes.into_iter().collect(),
             extra: self.extra_parameters.iter().map(|text| parameter(text)).collect::<Result<_, _>>()?,
             flow: self.flow,
@@ -357,6 +379,7 @@ impl ProviderFlags {
         if self.no_cache {
             arguments.push("--no-cache".to_owned());
         }
+        arguments.extend(self.certificate.arguments());
         Ok(arguments)
     }
 }

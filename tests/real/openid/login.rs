@@ -13,35 +13,44 @@ use super::{ProviderSetup, RealServers};
 use crate::servers::RealGateway;
 
 /// A user with a home directory, and a gateway that knows the user's provider.
-struct LoginUser<'a> {
+pub(super) struct LoginUser<'a> {
     servers: &'a RealServers,
-    setup: ProviderSetup<'a>,
-    gateway: RealGateway,
+    pub(super) setup: ProviderSetup<'a>,
+    pub(super) gateway: RealGateway,
     home: TempDir,
 }
 
 impl<'a> LoginUser<'a> {
     fn new(servers: &'a RealServers, name: &'static str) -> Result<Self, String> {
+        Self::with_flags(servers, name, &[])
+    }
+
+    /// A user of a gateway with further flags.
+    pub(super) fn with_flags(
+        servers: &'a RealServers,
+        name: &'static str,
+        more: &[String],
+    ) -> Result<Self, String> {
         let setup = ProviderSetup::new(servers, name)?;
         let file = format!("--authentication-config={}", setup.configuration(&[&setup.provider])?.display());
-        let gateway = setup.gateway("login", std::slice::from_ref(&file))?;
+        let gateway = setup.gateway("login", &[std::slice::from_ref(&file), more].concat())?;
         setup.until_known(&gateway, &setup.provider.login("alice")?)?;
         let home = tempfile::tempdir().map_err(|error| error.to_string())?;
         Ok(Self { servers, setup, gateway, home })
     }
 
-    fn kubeconfig(&self) -> PathBuf {
+    pub(super) fn kubeconfig(&self) -> PathBuf {
         self.home.path().join(".kube/config")
     }
 
     /// A program with an environment of the user alone.
-    fn command(&self, program: &Path) -> Command {
+    pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env_clear().env("HOME", self.home.path()).env("PATH", std::env::var_os("PATH").unwrap());
         command
     }
 
-    fn portcullis(&self, arguments: &[&str]) -> Result<Output, String> {
+    pub(super) fn portcullis(&self, arguments: &[&str]) -> Result<Output, String> {
         let output = self.command(Path::new(crate::PORTCULLIS)).args(arguments).output();
         output.map_err(|error| error.to_string())
     }
@@ -51,7 +60,7 @@ impl<'a> LoginUser<'a> {
         output.map_err(|error| error.to_string())
     }
 
-    fn login_with(&self, browser: &str) -> Result<Command, String> {
+    pub(super) fn login_with(&self, browser: &str) -> Result<Command, String> {
         let server = format!("--server=https://{}", self.gateway.address);
         let authority = self.servers.file("servers-ca.crt")?.display().to_string();
         let mut command = self.command(Path::new(crate::PORTCULLIS));
@@ -94,7 +103,7 @@ impl<'a> LoginUser<'a> {
     }
 
     /// `kubectl auth whoami`, not on a terminal.
-    fn whoami(&self) -> Result<Output, String> {
+    pub(super) fn whoami(&self) -> Result<Output, String> {
         let output = self.command(self.servers.kubectl()?).args(["auth", "whoami", "--output=json"]).output();
         output.map_err(|error| error.to_string())
     }
@@ -108,22 +117,25 @@ impl<'a> LoginUser<'a> {
     }
 
     /// The files with tokens.
-    fn cached(&self) -> Vec<PathBuf> {
+    pub(super) fn cached(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(self.home.path().join(".cache/portcullis/login")).unwrap();
         let files = files.map(|file| file.unwrap().path());
         files.filter(|file| file.extension().is_some_and(|extension| extension == "json")).collect()
     }
 
     /// Lets the cached ID token expire, as time does.
-    fn expire(&self) {
+    pub(super) fn expire(&self) {
         for file in self.cached() {
             let mut tokens: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+            if tokens["receivedAt"].is_null() {
+                continue; // a certificate
+            }
             tokens["expiresAt"] = tokens["receivedAt"].clone();
             fs::write(&file, tokens.to_string()).unwrap();
         }
     }
 
-    fn grants(&self) -> Result<(u64, u64), String> {
+    pub(super) fn grants(&self) -> Result<(u64, u64), String> {
         let provider = &self.setup.provider;
         // One login was made without a browser, by `new`.
         Ok((provider.grants("authorization_code")? - 1, provider.grants("refresh_token")?))
@@ -134,7 +146,7 @@ impl<'a> LoginUser<'a> {
         if grants == expected { Ok(()) } else { Err(format!("{when}: (logins, refreshes) {grants:?}")) }
     }
 
-    fn is_alice(&self, output: &Output) -> Result<(), String> {
+    pub(super) fn is_alice(&self, output: &Output) -> Result<(), String> {
         let name = format!("{}#alice", self.setup.provider.issuer);
         let text = text(output);
         if output.status.success() && text.contains(&name) && text.contains("company:team-alice") {
@@ -161,7 +173,7 @@ pub(super) fn all(commands: Vec<Command>) -> Result<Vec<Output>, String> {
     outputs.collect()
 }
 
-const AT_ONCE: usize = 20;
+pub(super) const AT_ONCE: usize = 20;
 
 pub(super) fn from_an_empty_home_to_kubectl(servers: &RealServers) -> Result<(), String> {
     let user = LoginUser::new(servers, "login")?;

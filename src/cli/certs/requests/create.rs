@@ -7,10 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use k8s_openapi::ByteString;
-use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::Api;
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::PostParams;
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
 use tokio::time::timeout;
@@ -26,7 +25,7 @@ use super::super::progress::{Spinner, with_spinner};
 use super::super::signing::written;
 use super::super::table;
 use super::wait::{RequestOutcome, outcome};
-use super::{RequestName, has, read, with_cluster};
+use super::{NewRequest, RequestName, client_usages, has, read, with_cluster};
 use crate::clock::Clock;
 use crate::go::pem;
 use crate::go::rfc3339;
@@ -172,16 +171,13 @@ impl RequestFlags {
         if !self.usages.is_empty() {
             return Ok(self.usages.clone());
         }
-        let purpose = match self.signer_name.as_str() {
-            KUBE_APISERVER_CLIENT | KUBELET_CLIENT => "client auth",
-            KUBELET_SERVING => "server auth",
-            other => {
-                return Err(CommandError::Usage(format!(
-                    "--usages: give usages that {other} allows, such as 'digital signature,client auth'"
-                )));
-            }
-        };
-        Ok(vec!["digital signature".to_owned(), purpose.to_owned()])
+        match self.signer_name.as_str() {
+            KUBE_APISERVER_CLIENT | KUBELET_CLIENT => Ok(client_usages()),
+            KUBELET_SERVING => Ok(["digital signature", "server auth"].map(str::to_owned).to_vec()),
+            other => Err(CommandError::Usage(format!(
+                "--usages: give usages that {other} allows, such as 'digital signature,client auth'"
+            ))),
+        }
     }
 
     /// Reads the key, or generates one.
@@ -215,22 +211,14 @@ impl RequestFlags {
         request: &CertificateRequest,
         usages: Vec<String>,
     ) -> Result<CertificateSigningRequest, CommandError> {
-        let generate = name.is_none().then(|| "portcullis-".to_owned());
-        let object = CertificateSigningRequest {
-            metadata: ObjectMeta {
-                name: self.name.clone(),
-                generate_name: generate,
-                ..ObjectMeta::default()
-            },
-            spec: CertificateSigningRequestSpec {
-                request: ByteString(request.to_pem().into_bytes()),
-                signer_name: self.signer_name.clone(),
-                expiration_seconds: self.expiration_seconds,
-                usages: Some(usages),
-                ..CertificateSigningRequestSpec::default()
-            },
-            status: None,
-        };
+        let object = NewRequest {
+            name: self.name.as_deref(),
+            request,
+            signer_name: &self.signer_name,
+            expiration_seconds: self.expiration_seconds,
+            usages,
+        }
+        .object();
         let parameters = PostParams::default();
         let made = cluster.ask("create a certificate signing request", async {
             match api.create(&parameters, &object).await {
@@ -291,6 +279,10 @@ impl RequestFlags {
             Ok(RequestOutcome::Never(problem)) => {
                 key.forget();
                 Err(CommandError::about(name, problem))
+            }
+            Ok(RequestOutcome::Deleted) => {
+                key.forget();
+                Err(CommandError::about(name, "the request was deleted"))
             }
             Err(problem) => Err(CommandError::Failed(format!(
                 "{name}: {problem}; the request still exists and the key is in {}\n  fix: resume with the same flags \

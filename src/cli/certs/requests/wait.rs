@@ -14,11 +14,12 @@ use super::{conditions, has, issued};
 
 /// The end of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum RequestOutcome {
+pub(in crate::cli) enum RequestOutcome {
     /// The certificates, PEM.
     Issued(Vec<u8>),
-    /// Denied, failed or deleted, with the reason.
+    /// Denied or failed, with the reason.
     Never(String),
+    Deleted,
 }
 
 /// The error of a watch that a retry cannot fix.
@@ -36,7 +37,7 @@ pub(super) fn refused_for_good(error: &Error) -> Option<&kube::Error> {
 
 /// Waits for the end of the request with this name and UID. Fails if the watch fails.
 // client-go: util/certificate/csr/csr.go, WaitForCertificate
-pub(super) async fn outcome(
+pub(in crate::cli) async fn outcome(
     cluster: &ClusterClient,
     api: Api<CertificateSigningRequest>,
     name: &str,
@@ -59,7 +60,7 @@ pub(super) async fn outcome(
             super::name(request) == name && (uid.is_none() || request.metadata.uid.as_deref() == uid)
         };
         let Some(request) = request.filter(is_it) else {
-            return Ok(RequestOutcome::Never("the request was deleted".to_owned()));
+            return Ok(RequestOutcome::Deleted);
         };
         if let Some(outcome) = ended(&request) {
             return Ok(outcome);

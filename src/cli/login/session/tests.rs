@@ -16,7 +16,7 @@ use crate::authn::jwt::tests::Signer;
 use crate::cli::login::settings::tests::flags;
 use crate::http::https_client::testing::{H1, RecordedRequest, Reply, TestServer, reply};
 
-const START: u64 = 1_800_000_000;
+pub(in crate::cli::login) const START: u64 = 1_800_000_000;
 /// The lifetime of ID tokens.
 const LIFETIME: u64 = 600;
 
@@ -24,16 +24,16 @@ const LIFETIME: u64 = 600;
 type TokenAnswer = fn() -> Reply;
 
 /// A provider, and the machine of a user.
-struct Setup {
-    server: TestServer,
-    state: Arc<ProviderState>,
-    home: tempfile::TempDir,
+pub(in crate::cli::login) struct Setup {
+    pub(in crate::cli::login) server: TestServer,
+    pub(in crate::cli::login) state: Arc<ProviderState>,
+    pub(in crate::cli::login) home: tempfile::TempDir,
     authority: String,
     clock: Clock,
-    time: Arc<AtomicU64>,
+    pub(in crate::cli::login) time: Arc<AtomicU64>,
 }
 
-struct ProviderState {
+pub(in crate::cli::login) struct ProviderState {
     signer: Signer,
     time: Arc<AtomicU64>,
     /// By how much the provider's clock is ahead.
@@ -47,14 +47,14 @@ struct ProviderState {
     /// Documents that are replaced.
     documents: Mutex<BTreeMap<&'static str, Vec<u8>>>,
     /// Changes to the claims.
-    claims: Mutex<Value>,
+    pub(in crate::cli::login) claims: Mutex<Value>,
 }
 
 fn error(code: &str) -> Reply {
     json_reply(400, &json!({"error": code, "error_description": "of the test"}))
 }
 
-fn json_reply(status: u16, body: &Value) -> Reply {
+pub(in crate::cli::login) fn json_reply(status: u16, body: &Value) -> Reply {
     let mut answer = reply(status, body.to_string())?;
     answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
     Ok(answer)
@@ -147,7 +147,7 @@ impl ProviderState {
 }
 
 impl Setup {
-    async fn new() -> Self {
+    pub(in crate::cli::login) async fn new() -> Self {
         let ca = Ca::new("provider");
         let time = Arc::new(AtomicU64::new(START));
         let state = Arc::new(ProviderState {
@@ -177,21 +177,33 @@ impl Setup {
         flags(&all).settings(secret.map(str::to_owned)).unwrap()
     }
 
-    fn device(&self) -> ClientSettings {
+    pub(in crate::cli::login) fn device(&self) -> ClientSettings {
         self.settings(&["--flow=device"], None)
     }
 
-    async fn ask(&self, settings: &ClientSettings, interactive: bool) -> Result<Credential, LoginError> {
+    pub(in crate::cli::login) async fn ask(
+        &self,
+        settings: &ClientSettings,
+        interactive: bool,
+    ) -> Result<Credential, LoginError> {
         let cache = self.home.path().join("cache");
-        let session = Session {
+        self.session(settings, &cache, interactive).credential().await
+    }
+
+    pub(in crate::cli::login) fn session<'a>(
+        &'a self,
+        settings: &'a ClientSettings,
+        cache: &'a Path,
+        interactive: bool,
+    ) -> Session<'a> {
+        Session {
             settings,
-            cache: Some(&cache),
+            cache: Some(cache),
             clock: &self.clock,
             interactive,
             force: false,
             browser: BrowserEnvironment::default(),
-        };
-        session.credential().await
+        }
     }
 
     /// The claim `jti` of the credential: how many tokens were issued before it.
@@ -201,7 +213,7 @@ impl Setup {
         claims["jti"].as_u64().unwrap()
     }
 
-    fn pass(&self, seconds: u64) {
+    pub(in crate::cli::login) fn pass(&self, seconds: u64) {
         self.time.fetch_add(seconds, Ordering::SeqCst);
     }
 
@@ -209,7 +221,7 @@ impl Setup {
         self.state.logins.load(Ordering::SeqCst)
     }
 
-    fn entry(&self, settings: &ClientSettings) -> CacheEntry {
+    pub(in crate::cli::login) fn entry(&self, settings: &ClientSettings) -> CacheEntry {
         CacheEntry::open(&self.home.path().join("cache"), settings).unwrap()
     }
 }

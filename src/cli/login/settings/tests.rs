@@ -57,7 +57,7 @@ fn the_secret_comes_from_a_file_or_the_environment_and_is_never_shown() {
 
 #[test]
 fn the_arguments_of_the_kubeconfig_mean_the_same() {
-    let all: [&str; 13] = [
+    let all: [&str; 17] = [
         "--scope=groups,email",
         "--extra-parameter=audience=https://api.test/?a=b",
         "--extra-parameter=x=y",
@@ -71,6 +71,10 @@ fn the_arguments_of_the_kubeconfig_mean_the_same() {
         "--cache-dir=/tmp/c",
         "--no-cache",
         "--client-secret-file=/etc/secret",
+        "--client-certificate",
+        "--signer-name=example.com/people",
+        "--certificate-duration=8h",
+        "--certificate-timeout=90s",
     ];
     for more in [&all[..], &[]] {
         let first = flags(more);
@@ -81,6 +85,31 @@ fn the_arguments_of_the_kubeconfig_mean_the_same() {
         assert_eq!(format!("{first:?}"), format!("{second:?}"));
     }
     assert_eq!(flags(&[]).arguments().unwrap(), DEFAULTS[1..]);
+}
+
+#[test]
+fn invalid_flags_of_certificates_are_named() {
+    let cases: [(&[&str], &str); 4] = [
+        (&["--certificate-duration=9m"], "at least 10m"),
+        (&["--certificate-duration=70y"], "at most 68 years"),
+        (&["--no-cache"], "each command would create a request"),
+        (&["--flow=token-file", "--token-file=t"], "not with --flow token-file"),
+    ];
+    for (more, part) in cases {
+        let all: Vec<&str> = more.iter().copied().chain(["--client-certificate"]).collect();
+        let error = flags(&all).certificate().unwrap_err().to_string();
+        assert!(error.contains(part), "{more:?}: {error}");
+    }
+    let settings = flags(&["--client-certificate"]).certificate().unwrap().unwrap();
+    assert_eq!(
+        (settings.signer_name.as_str(), settings.expiration_seconds, settings.timeout),
+        ("kubernetes.io/kube-apiserver-client", 86_400, Duration::from_mins(5))
+    );
+    assert!(flags(&[]).certificate().unwrap().is_none(), "opt-in");
+    // The other flags mean nothing alone.
+    for alone in ["--signer-name=a.b/c", "--certificate-duration=8h", "--certificate-timeout=1m"] {
+        assert!(ParsedProvider::try_parse_from(["credential", alone]).is_err(), "{alone}");
+    }
 }
 
 #[test]

@@ -1,0 +1,442 @@
+//! A client certificate for the user of a token: a CertificateSigningRequest in the cluster, and a cached certificate
+//! that is replaced before it expires.
+//!
+//! The cluster says who the user of the token is, and the certificate must be of the same user: what a certificate
+//! cannot carry is refused, and an issued certificate for another key, subject or time is never used. The key does not
+//! leave this machine. A request that is not approved in time stays pending, and the next command goes on with it.
+// threat: other-user-certificate
+
+use std::path::Path;
+use std::time::Duration;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::Api;
+use kube::api::PostParams;
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::time::timeout;
+
+use super::api_server::ApiServer;
+use super::cache::{
+    CacheEntry, CacheError, CachedCertificate, IssuedCertificate, PendingRequest, SecretText,
+};
+use super::error::LoginError;
+use super::review::{ReviewedUser, review};
+use super::session::{LOCK_MARGIN, MAX_SKEW, Session, renewal, warned};
+use super::settings::CertificateSettings;
+use crate::cli::certs::progress::Spinner;
+use crate::cli::certs::requests::wait::{RequestOutcome, outcome};
+use crate::cli::certs::requests::{NewRequest, client_usages};
+use crate::cli::certs::signing::{check_user, check_visible};
+use crate::cli::cluster::{ClusterClient, is_missing_right};
+use crate::cli::print_error;
+use crate::clock::UnixTime;
+use crate::go::pem::{certificate_chain, encode_pem};
+use crate::pki::issuance::alt_names::AltNames;
+use crate::pki::issuance::request::{CertificateRequest, build};
+use crate::pki::issuance::signer::{KeyKind, PemKey, Signer as _};
+use crate::pki::issuance::subject::Subject;
+use crate::pki::x509::certificate::Certificate;
+use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, CREDENTIAL_ID_KEY, MASTERS};
+
+/// How long an approval may take before the user is told to ask for it.
+const NOTICE_DELAY: Duration = Duration::from_secs(2);
+/// The rights of the request and of its watch.
+const GRANT: &str = "\n  fix: an administrator grants it to the users of certificates:\n    \
+    kubectl create clusterrole client-certificates --verb=create,list,watch \
+    --resource=certificatesigningrequests.certificates.k8s.io\n    \
+    kubectl create clusterrolebinding client-certificates --clusterrole=client-certificates --group=GROUP";
+
+/// A client certificate for the cluster.
+#[derive(Debug, Clone)]
+pub(super) struct CertificateCredential {
+    /// The certificate and its chain, PEM.
+    pub(super) certificate: String,
+    /// PEM.
+    pub(super) key: SecretString,
+    /// When to ask for another one: before the certificate expires.
+    pub(super) renew_at: UnixTime,
+}
+
+/// Why there is no client certificate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CertificateError {
+    /// There is no token, or the cluster refuses it.
+    #[error(transparent)]
+    Login(#[from] LoginError),
+    /// Without a cache, each command would create a request.
+    #[error("--client-certificate needs the login cache: {0}")]
+    Cache(#[from] CacheError),
+    /// A certificate cannot be of this user.
+    #[error(
+        "no certificate can be of the user {user:?}: {problem}\n  fix: use the token, without --client-certificate"
+    )]
+    User {
+        /// The user of the token.
+        user: String,
+        /// The problem.
+        problem: String,
+    },
+    /// The cluster does not accept the request, or does not answer.
+    #[error("{0}")]
+    Cluster(String),
+    /// The request has no certificate yet.
+    #[error(
+        "certificatesigningrequest {name} has no certificate after {waited:?}: it is not approved, or {signer} has not \
+         signed it\n  fix: an administrator approves it with `portcullis certs approve {name}` or `kubectl certificate \
+         approve {name}`; then repeat the command, which goes on with the same request"
+    )]
+    Pending {
+        /// The name of the request.
+        name: String,
+        /// The signer of the request.
+        signer: String,
+        /// How long the command has waited.
+        waited: Duration,
+    },
+    /// The request was denied, has failed or was deleted.
+    #[error("certificatesigningrequest {name}: {problem}")]
+    Ended {
+        /// The name of the request.
+        name: String,
+        /// The problem.
+        problem: String,
+    },
+    /// The certificate is not the requested one, or not valid now.
+    #[error("the certificate of certificatesigningrequest {name} cannot be used: {problem}")]
+    Unfit {
+        /// The name of the request.
+        name: String,
+        /// The problem.
+        problem: String,
+    },
+}
+
+impl CertificateError {
+    /// Whether a certificate that is still valid may be used although there is no new one.
+    fn is_bridged(&self) -> bool {
+        match self {
+            Self::Login(error) => matches!(error, LoginError::Http { .. } | LoginError::Answer { .. }),
+            Self::Cluster(_) | Self::Pending { .. } | Self::Ended { .. } | Self::Unfit { .. } => true,
+            Self::Cache(_) | Self::User { .. } => false,
+        }
+    }
+}
+
+impl From<CertificateError> for LoginError {
+    fn from(error: CertificateError) -> Self {
+        match error {
+            CertificateError::Login(error) => error,
+            error => Self::Other(error.to_string()),
+        }
+    }
+}
+
+/// How a command gets client certificates.
+#[derive(Debug)]
+pub(super) struct CertificateSession<'a> {
+    /// How it gets tokens.
+    pub(super) session: Session<'a>,
+    pub(super) server: &'a ApiServer,
+    pub(super) settings: &'a CertificateSettings,
+    /// Get a new certificate also if the cache has one.
+    pub(super) force: bool,
+}
+
+/// A request in the cluster, with its key.
+struct OpenRequest {
+    pending: PendingRequest,
+    request: CertificateRequest,
+    key: PemKey,
+}
+
+impl CertificateSession<'_> {
+    /// The certificate.
+    pub(super) async fn credential(&self) -> Result<CertificateCredential, CertificateError> {
+        let directory: &Path = self.session.cache.ok_or(CacheError::NoHome)?;
+        let login = CacheEntry::open(directory, self.session.settings)?;
+        let entry = login.certificate(&self.key());
+        // A valid certificate needs no lock: writes are atomic.
+        if let Some(credential) =
+            entry.read_certificate().ok().flatten().and_then(|found| self.current(&login, &found))
+        {
+            return Ok(credential);
+        }
+        let limit = self.settings.timeout + self.session.settings.login_timeout + LOCK_MARGIN;
+        let lock =
+            entry.lock(limit, || print_error("waiting for the certificate of another process …")).await?;
+        let cached = warned(entry.read_certificate()).flatten();
+        if let Some(credential) = cached.as_ref().and_then(|found| self.current(&login, found)) {
+            return Ok(credential);
+        }
+        let usable = cached.as_ref().and_then(|found| self.usable(&login, found));
+        let renewed = self.renew(&login, &entry, cached).await;
+        drop(lock);
+        match (renewed, usable) {
+            (Err(error), Some(credential)) if error.is_bridged() => {
+                print_error(&format!("warning: {error}"));
+                Ok(credential)
+            }
+            (renewed, _) => renewed,
+        }
+    }
+
+    /// What distinguishes the certificate from others of the same login.
+    fn key(&self) -> Vec<Vec<u8>> {
+        vec![
+            self.server.url.clone().into_bytes(),
+            self.server.server_name.clone().unwrap_or_default().into_bytes(),
+            self.server.authorities.clone().unwrap_or_default(),
+            self.settings.signer_name.clone().into_bytes(),
+            self.settings.expiration_seconds.to_be_bytes().to_vec(),
+        ]
+    }
+
+    /// The cached certificate, if it is not to be replaced yet.
+    fn current(&self, login: &CacheEntry, cached: &CachedCertificate) -> Option<CertificateCredential> {
+        let credential = self.usable(login, cached).filter(|_| !self.force)?;
+        (self.session.clock.now() < credential.renew_at).then_some(credential)
+    }
+
+    /// The cached certificate, if it is valid, and of the user who is logged in.
+    fn usable(&self, login: &CacheEntry, cached: &CachedCertificate) -> Option<CertificateCredential> {
+        let issued = cached.issued.as_ref()?;
+        let now = self.session.clock.now().as_secs();
+        let is_of_past = issued.received_at <= now.saturating_add(MAX_SKEW);
+        let is_of_login = login.read().ok().flatten().is_some_and(|tokens| tokens.subject == cached.subject);
+        (is_of_login && is_of_past && now < issued.expires_at).then(|| credential(issued))
+    }
+
+    /// A new certificate.
+    async fn renew(
+        &self,
+        login: &CacheEntry,
+        entry: &CacheEntry,
+        cached: Option<CachedCertificate>,
+    ) -> Result<CertificateCredential, CertificateError> {
+        let token = self.session.credential().await?;
+        let user = review(self.server, &token).await?;
+        let subject = subject(&user)
+            .map_err(|problem| CertificateError::User { user: user.username.clone(), problem })?;
+        let cluster = self.server.client(token.token).map_err(CertificateError::Cluster)?;
+        let logged_in = warned(login.read()).flatten().and_then(|tokens| tokens.subject);
+        let mut kept = cached
+            .filter(|cached| cached.subject == logged_in)
+            .unwrap_or_else(|| CachedCertificate::new(self.session.settings, &self.server.url, logged_in));
+        let mut resumed = kept.pending.take().and_then(|pending| OpenRequest::of(pending, &subject));
+        loop {
+            let is_resumed = resumed.is_some();
+            let open = match resumed.take() {
+                Some(open) => open,
+                None => self.create(&cluster, &subject).await?,
+            };
+            kept.pending = Some(open.pending.clone());
+            if !is_resumed {
+                self.store(login, entry, &kept).await;
+            }
+            let name = open.pending.name.clone();
+            let ended = |problem: String| CertificateError::Ended { name: name.clone(), problem };
+            let waited = self.wait(&cluster, &open.pending).await?;
+            kept.pending = None;
+            let issued = match waited {
+                RequestOutcome::Issued(certificate) => self.accept(&certificate, &open),
+                // The cluster removes requests that wait for a day, and signed ones after an hour.
+                RequestOutcome::Deleted if is_resumed => continue,
+                RequestOutcome::Deleted => Err(ended("the request was deleted".to_owned())),
+                RequestOutcome::Never(problem) => Err(ended(problem)),
+            };
+            kept.issued = issued.as_ref().ok().cloned().or(kept.issued);
+            self.store(login, entry, &kept).await;
+            return issued.map(|issued| credential(&issued));
+        }
+    }
+
+    /// Creates a request with a new key.
+    async fn create(
+        &self,
+        cluster: &ClusterClient,
+        subject: &Subject,
+    ) -> Result<OpenRequest, CertificateError> {
+        let failed = |error: &dyn std::fmt::Display| {
+            CertificateError::Cluster(format!("cannot build a certificate request: {error}"))
+        };
+        let key = PemKey::generate(KeyKind::EcdsaP256).map_err(|error| failed(&error))?;
+        let request = build(subject, &AltNames::default(), &key).map_err(|error| failed(&error))?;
+        let object = NewRequest {
+            name: None,
+            request: &request,
+            signer_name: &self.settings.signer_name,
+            expiration_seconds: Some(self.settings.expiration_seconds),
+            usages: client_usages(),
+        }
+        .object();
+        let api: Api<CertificateSigningRequest> = Api::all(cluster.client.clone());
+        let parameters = PostParams::default();
+        let made = cluster.ask("create a certificate signing request", async {
+            match api.create(&parameters, &object).await {
+                Err(kube::Error::Api(status)) if status.code == 403 => Ok(Err(status.message)),
+                made => made.map(Ok),
+            }
+        });
+        let made = made.await.map_err(CertificateError::Cluster)?.map_err(|message| {
+            let fix = if is_missing_right(&message) { GRANT } else { "" };
+            CertificateError::Cluster(format!(
+                "the cluster does not let you request a certificate: {message}{fix}"
+            ))
+        })?;
+        let name = made.metadata.name.unwrap_or_default();
+        let pending = PendingRequest {
+            name,
+            uid: made.metadata.uid,
+            request: request.to_pem(),
+            key: SecretText::new(key.to_pem().expose_secret()),
+        };
+        Ok(OpenRequest { pending, request, key })
+    }
+
+    /// Waits until the request has ended.
+    async fn wait(
+        &self,
+        cluster: &ClusterClient,
+        pending: &PendingRequest,
+    ) -> Result<RequestOutcome, CertificateError> {
+        let name = pending.name.as_str();
+        let spinner = Spinner::new(&format!("waiting for {name}"));
+        let api = Api::all(cluster.client.clone());
+        let mut ended = std::pin::pin!(timeout(
+            self.settings.timeout,
+            outcome(cluster, api, name, pending.uid.as_deref(), &spinner)
+        ));
+        let waited = if let Ok(waited) = timeout(NOTICE_DELAY, &mut ended).await {
+            waited
+        } else {
+            print_error(&format!(
+                "waiting for the approval of certificatesigningrequest {name}: portcullis certs approve {name}"
+            ));
+            ended.await
+        };
+        match waited {
+            Ok(outcome) => outcome.map_err(CertificateError::Cluster),
+            Err(_) => Err(CertificateError::Pending {
+                name: name.to_owned(),
+                signer: self.settings.signer_name.clone(),
+                waited: self.settings.timeout,
+            }),
+        }
+    }
+
+    fn accept(&self, certificate: &[u8], open: &OpenRequest) -> Result<IssuedCertificate, CertificateError> {
+        let now = self.session.clock.now();
+        let checked = check(certificate, open.key.public_key(), open.request.subject(), now);
+        let (certificate, expires_at) = checked
+            .map_err(|problem| CertificateError::Unfit { name: open.pending.name.clone(), problem })?;
+        Ok(IssuedCertificate {
+            certificate,
+            key: open.pending.key.clone(),
+            expires_at,
+            received_at: now.as_secs(),
+        })
+    }
+
+    /// Writes the entry, unless the user has logged out meanwhile: `logout` holds the lock of the tokens, too.
+    async fn store(&self, login: &CacheEntry, entry: &CacheEntry, certificate: &CachedCertificate) {
+        let limit = self.session.settings.login_timeout + LOCK_MARGIN;
+        let Some(lock) = warned(login.lock(limit, || ()).await) else { return };
+        if warned(login.read()).flatten().is_some_and(|tokens| tokens.subject == certificate.subject) {
+            warned(entry.write_certificate(certificate));
+        }
+        drop(lock);
+    }
+}
+
+impl OpenRequest {
+    /// A request of an earlier command, if it is for the same subject.
+    fn of(pending: PendingRequest, subject: &Subject) -> Option<Self> {
+        let key = PemKey::from_pem(pending.key.expose().as_bytes()).ok()?;
+        let request = CertificateRequest::from_pem(pending.request.as_bytes()).ok()?;
+        is_same(request.subject(), subject).then_some(Self { pending, request, key })
+    }
+}
+
+/// The credential of a certificate, which is replaced before it expires.
+fn credential(issued: &IssuedCertificate) -> CertificateCredential {
+    CertificateCredential {
+        certificate: issued.certificate.clone(),
+        key: SecretString::from(issued.key.expose()),
+        renew_at: renewal(issued.received_at, issued.expires_at),
+    }
+}
+
+/// The subject of a certificate that kube-apiserver takes for the same user, or why there is none.
+// apiserver: pkg/authentication/request/x509/x509.go, CommonNameUserConversion
+fn subject(user: &ReviewedUser) -> Result<Subject, String> {
+    if user.username.is_empty() || user.username == ANONYMOUS {
+        return Err("the cluster does not know the user of the token".to_owned());
+    }
+    // kubernetes: plugin/pkg/admission/certificates/subjectrestriction/admission.go
+    for refused in [MASTERS, ALL_UNAUTHENTICATED] {
+        if user.groups.iter().any(|group| group == refused) {
+            return Err(format!("Kubernetes signs no client certificate for the group {refused}"));
+        }
+    }
+    if !user.uid.is_empty() {
+        return Err("it has a UID, which a certificate would lose".to_owned());
+    }
+    if let Some(key) = user.extra.keys().find(|key| *key != CREDENTIAL_ID_KEY) {
+        return Err(format!("it has the extra key {key}, which a certificate would lose"));
+    }
+    // Authentication adds it again.
+    let groups = user.groups.iter().filter(|group| *group != ALL_AUTHENTICATED);
+    let subject = Subject {
+        common_name: user.username.clone(),
+        organization: groups.cloned().collect(),
+        ..Subject::default()
+    };
+    check_user(&subject)?;
+    check_visible(&subject)?;
+    Ok(subject)
+}
+
+/// Whether both are the same user. The encoding sorts the organizations.
+fn is_same(one: &Subject, other: &Subject) -> bool {
+    let sorted = |subject: &Subject| {
+        let mut subject = subject.clone();
+        subject.organization.sort();
+        subject
+    };
+    sorted(one) == sorted(other)
+}
+
+/// Checks an issued certificate. Returns its chain as PEM without other blocks, and when it expires.
+fn check(
+    issued: &[u8],
+    public_key: &[u8],
+    subject: &Subject,
+    now: UnixTime,
+) -> Result<(String, u64), String> {
+    let chain = certificate_chain(issued);
+    let leaf = chain.first().ok_or("the signer has returned none")?;
+    let leaf = Certificate::parse(leaf.clone()).map_err(|error| error.to_string())?;
+    if leaf.spki != public_key {
+        return Err("it is for another key".to_owned());
+    }
+    if !is_same(&leaf.subject.name, subject) || !leaf.subject.uids.is_empty() {
+        return Err(format!("its subject is {}, not {subject}", leaf.subject.name));
+    }
+    let usage = &leaf.extensions.extended_key_usage;
+    if usage.limited && !usage.any && !usage.client_auth {
+        return Err("it is not for client authentication".to_owned());
+    }
+    let now = now.as_secs();
+    let seconds = |time: i64| u64::try_from(time).unwrap_or_default();
+    let (not_before, not_after) = (seconds(leaf.not_before), seconds(leaf.not_after));
+    if now < not_before {
+        return Err("it is not valid yet; check the clock of this machine".to_owned());
+    }
+    if now >= not_after {
+        return Err("it has expired when it arrives; check the clock of this machine".to_owned());
+    }
+    Ok((chain.iter().map(|certificate| encode_pem("CERTIFICATE", certificate)).collect(), not_after))
+}
+
+#[cfg(test)]
+mod tests;
