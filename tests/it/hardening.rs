@@ -12,6 +12,7 @@ mod sharing;
 mod slow_clients;
 mod stalled_readers;
 mod token_flood;
+mod tenant_connections;
 mod unauthenticated_connections;
 
 use std::sync::Arc;
