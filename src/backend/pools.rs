@@ -12,7 +12,7 @@ use futures_util::future::{Either, poll_immediate, select};
 use http::{Request, Response};
 use tokio::time::{Instant, sleep};
 
-use super::balance::{EjectionCause, Load, LoadTicket, Random};
+use super::balance::{EjectionCause, Load, LoadTicket, MovableWatch, Random};
 use super::pool::{Pool, SendError, SendOutcome, UpgradeConnection};
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use super::sharing::SharingClass;
@@ -162,7 +162,12 @@ impl Pools {
             attempt.record(pool.endpoint(), class, sent.as_ref().err());
             let (unsent, error) = match sent? {
                 SendOutcome::Response(response) => {
-                    pool.endpoint().balance().note_answer();
+                    let balance = pool.endpoint().balance();
+                    balance.note_answer();
+                    if attempt.is_movable && backend.watch_moves().is_some() {
+                        let watch = MovableWatch::begin(balance, Instant::now());
+                        return Ok(response.map(|body| body.end_when(Box::pin(watch.moved()))));
+                    }
                     return Ok(response);
                 }
                 SendOutcome::NotWritten(request, error) => (request, error),
@@ -305,8 +310,17 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// The first attempt.
+    /// Whether the response may end early, because the client sends the request again: only a watch.
+    pub(crate) is_movable: bool,
     pub(crate) fn new(load: Load, author: HeaderAuthor) -> Self {
-        Self { load, author, leaves_silence: false, body_failed: Arc::default(), tried: Vec::new() }
+        Self {
+            load,
+            author,
+            leaves_silence: false,
+            is_movable: false,
+            body_failed: Arc::default(),
+            tried: Vec::new(),
+        }
     }
 
     /// Records a failure at an endpoint.

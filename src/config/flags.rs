@@ -341,6 +341,11 @@ pub struct BackendFlags {
     #[arg(long, value_name = "N", default_value_t = 65536)]
     #[serde(rename = "maxWatchesPerEndpoint")]
     pub backend_max_watches_per_endpoint: u32,
+    /// End a few of the oldest watches at an endpoint that has far more of them than another one, so that their clients
+    /// move there, after an endpoint has returned or was found. Clients resume their watches. Logs and tunnels stay.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
+    #[serde(rename = "moveWatches")]
+    pub backend_move_watches: bool,
 }
 
 /// The keys of an entry of `clusters` in the configuration file.

@@ -61,6 +61,7 @@ mod layers;
 mod links;
 mod log_lines;
 mod management_cluster;
+mod moved_watches;
 mod page;
 mod parsers;
 mod path_prefixes;
