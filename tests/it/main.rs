@@ -69,6 +69,7 @@ mod proxy_protocol;
 mod random_tokens;
 mod reload;
 mod revocation;
+mod running_clusters;
 mod service_account_flags;
 mod streaming;
 mod tcp_balancer;
