@@ -1,5 +1,5 @@
-//! A kube-apiserver writes the EndpointSlice `default/kubernetes` itself, and the gateway finds it there, with the permissions
-//! of `deploy/rbac.yaml`.
+//! A kube-apiserver writes the `EndpointSlice` `default/kubernetes` itself, and the gateway finds it there, with the
+//! permissions of `deploy/rbac.yaml`.
 
 use std::net::SocketAddr;
 
