@@ -32,7 +32,7 @@ use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use rustls::crypto::CryptoProvider;
 use tokio::time::{Instant, sleep};
 
-use crate::backend::balance::{Load, Random, Rank, RetryBudget, choose};
+use crate::backend::balance::{Load, Random, Rank, RetryBudget, WatchMoves, choose, end_oldest, excess};
 use crate::backend::cluster_identity::{ClusterIdentity, IdentityObject, NotAdmitted, PeerEndpoint};
 use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::backend::endpoint_list::EndpointList;
@@ -213,6 +213,30 @@ impl Backend {
         match load {
             Load::Short => self.settings.balancing.max_requests,
             Load::Long => self.settings.balancing.max_watches,
+        }
+    }
+
+    /// When watches move between its endpoints; `None` if they stay.
+    pub(crate) fn watch_moves(&self) -> Option<&WatchMoves> {
+        self.settings.balancing.watch_moves.as_ref().filter(|_| self.may_have_several_endpoints())
+    }
+
+    /// Ends a few watches at an endpoint that has far more of them than another one. Returns their number.
+    pub(crate) fn move_watches(&self, from: &Arc<Endpoint>, moves: &WatchMoves, now: Instant) -> usize {
+        let endpoints = self.endpoints.peek();
+        let ago = |duration| now.checked_sub(duration);
+        let (Some(calm), Some(begun)) = (ago(moves.calm), ago(moves.min_age)) else { return 0 };
+        let is_usable =
+            |endpoint: &Endpoint| endpoint.is_trusted() && endpoint.balance().rank(now) == Rank::Preferred;
+        // An endpoint that comes and goes would get the watches of the others again and again.
+        if !is_usable(from) || endpoints.iter().any(|endpoint| endpoint.balance().was_ejected(calm)) {
+            return 0;
+        }
+        let usable = endpoints.iter().filter(|endpoint| is_usable(endpoint));
+        let loads: Vec<usize> = usable.map(|endpoint| endpoint.balance().in_flight(Load::Long)).collect();
+        match excess(from.balance().in_flight(Load::Long), &loads) {
+            0 => 0,
+            count => end_oldest(from.balance(), count, begun),
         }
     }
 

@@ -16,6 +16,7 @@ mod possession;
 pub(crate) mod proxy_protocol;
 mod reset_limiter;
 pub(crate) mod settings;
+mod tenant_quota;
 pub(crate) mod tls;
 mod unauthenticated_quota;
 mod watches;
@@ -28,7 +29,7 @@ use http::{Request, Response};
 
 pub(crate) use acceptor::{ConnectionLimiter, Listener, accept_into, drain_backlog, raise_file_limit};
 pub(crate) use activity::RequestGuard;
-pub(crate) use connection::{Connection, ShutdownPhase, ShutdownSignals};
+pub(crate) use connection::{Connection, ShutdownPhase, ShutdownSignals, TooManyConnections};
 pub(crate) use unauthenticated_quota::UnauthenticatedQuota;
 pub(crate) use watches::WatchTermination;
 pub(crate) use worker::Worker;

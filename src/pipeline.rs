@@ -248,7 +248,9 @@ impl Gateway {
             // Also for a long-running request: it occupies a connection that other anonymous clients need.
             routed.set_deadline(log.started() + snapshot.request_timeout);
         } else {
-            connection.note_authenticated();
+            let cluster = routed.cluster();
+            let tenant = cluster.settings.origin.is_of_tenant().then_some(cluster.name.as_str());
+            connection.note_authenticated(tenant)?;
         }
         let is_upgrade = || hop_by_hop::requested_upgrade(routed.request().headers()).is_some();
         let is_stream = routed.info().is_long_running() || is_upgrade();

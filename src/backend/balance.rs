@@ -6,6 +6,7 @@
 //! self-check stays the only door: this module never makes an endpoint eligible that is not trusted.
 
 mod ejection;
+mod moving;
 mod retry_budget;
 
 use std::hash::{BuildHasher as _, RandomState};
@@ -17,6 +18,9 @@ use tokio::time::Instant;
 
 pub(crate) use ejection::EjectionCause;
 use ejection::{Ejection, Standing};
+use moving::MovableWatches;
+pub(crate) use moving::WatchMoves;
+pub(crate) use moving::{MovableWatch, end_oldest, excess};
 pub(crate) use retry_budget::RetryBudget;
 
 use crate::sync::lock;
@@ -81,6 +85,7 @@ pub(crate) struct Balance {
     /// Whether `ejection` holds a failure; read without its lock.
     has_failed: AtomicBool,
     ejection: Mutex<Ejection>,
+    movable: Mutex<MovableWatches>,
     jitter: Random,
 }
 
@@ -163,6 +168,11 @@ impl Balance {
     /// Until when the endpoint is ejected, if it is.
     pub(crate) fn ejected_until(&self, now: Instant) -> Option<Instant> {
         lock(&self.ejection).until().filter(|until| *until > now)
+    }
+
+    /// Whether the endpoint was ejected at `since` or later.
+    pub(crate) fn was_ejected(&self, since: Instant) -> bool {
+        lock(&self.ejection).last().is_some_and(|last| last >= since)
     }
 
     /// The ejections since the start, for this cause.

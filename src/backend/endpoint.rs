@@ -164,6 +164,12 @@ pub(crate) enum ConnectError {
         /// The error of the HTTP implementation.
         cause: String,
     },
+    /// No connection was attempted: too many requests wait for one already.
+    #[error("too many requests wait for a connection to {address}")]
+    TooManyWaiting {
+        /// The endpoint's address.
+        address: String,
+    },
 }
 
 /// The HTTP versions to offer by ALPN.
@@ -502,6 +508,11 @@ impl Endpoint {
         let cause = "the server closed the connection before its first use; check that it accepts the gateway's \
                      certificate";
         self.record_http_error(cause.to_owned())
+    }
+
+    /// Too many requests wait for a connection. Counts as no failure of the endpoint.
+    pub(crate) fn too_many_waiting_error(&self) -> ConnectError {
+        ConnectError::TooManyWaiting { address: self.address.to_string() }
     }
 
     /// The endpoint sent no HTTP/2 settings in time.

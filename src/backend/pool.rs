@@ -11,6 +11,7 @@ use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
@@ -53,6 +54,16 @@ const RELAYED_LIMITS: ShareLimits = ShareLimits {
     queue_per_client: 64,
     queue_timeout: Duration::from_secs(5),
 };
+/// Attempts to connect for one request or one user. An attempt at an endpoint that hangs takes 15 s.
+const CONNECT_LIMITS: ShareLimits = ShareLimits {
+    permits: 64,
+    permits_per_client: 32,
+    queue: 1024,
+    queue_per_client: 512,
+    queue_timeout: Duration::from_secs(5),
+};
+/// Requests that wait for a connection over HTTP/2, which they will share.
+const MAX_WAITING: usize = 1024;
 /// How long the rest of a request may take after the end of its response, before its connection is closed.
 // Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
 const WRITE_WAIT_TIMEOUT: Duration = Duration::from_millis(50);
@@ -98,6 +109,9 @@ pub(crate) struct Pool {
     anonymous: FairShares<IpAddr>,
     large_headers: FairShares<String>,
     relayed: FairShares<String>,
+    /// The attempts to connect, but those of the lanes that all users share, which are few.
+    connects: FairShares<String>,
+    waiting: Semaphore,
 }
 
 pub(crate) struct Http1Connection {
@@ -138,6 +152,8 @@ impl Pool {
             anonymous: FairShares::new(ANONYMOUS_LIMITS),
             large_headers: FairShares::new(LARGE_HEADER_LIMITS),
             relayed: FairShares::new(RELAYED_LIMITS),
+            connects: FairShares::new(CONNECT_LIMITS),
+            waiting: Semaphore::new(MAX_WAITING),
         })
     }
 
@@ -157,25 +173,33 @@ impl Pool {
         lane.max(lock(&self.http1).len())
     }
 
-    /// Reserves a connection or a stream, and connects where none is free. Sends nothing of a request.
+    /// Reserves a connection or a stream, and connects where none is free. Sends nothing of a request. Those of the gateway
+    /// itself need no place among the requests that wait.
+    // threat: hung-endpoint
     pub(crate) async fn reserve(
         self: &Arc<Self>,
         class: SharingClass<'_>,
+        by_gateway: bool,
     ) -> Result<ReservedConnection, SendError> {
+        let owner = || if by_gateway { None } else { Some(connect_owner(class)) };
         let Some(lane) = self.lanes.lane_for(class) else {
             let permit = self.acquire_share(class).await?;
-            return Ok(ReservedConnection::Http1(self.idle_or_new_http1().await?, permit));
+            return Ok(ReservedConnection::Http1(self.idle_or_new_http1(owner).await?, permit));
         };
         let mut dials = MAX_DIALS;
         while dials > 0 {
             if self.speaks_http1_only() {
-                return Ok(ReservedConnection::Http1(self.idle_or_new_http1().await?, None));
+                return Ok(ReservedConnection::Http1(self.idle_or_new_http1(owner).await?, None));
             }
             if let Some(stream) = lane.reserve() {
                 return Ok(ReservedConnection::Http2(stream));
             }
+            let waiting = self.waiting.try_acquire();
+            if waiting.is_err() && !by_gateway {
+                return Err(self.endpoint.too_many_waiting_error().into());
+            }
             let before = lane.open_connections();
-            self.connect_http2(&lane).await?;
+            self.connect_http2(&lane, class).await?;
             // Other waiting requests filled the new connection: this attempt does not count.
             if lane.open_connections() <= before {
                 dials -= 1;
@@ -236,7 +260,11 @@ impl Pool {
     }
 
     /// Waits for a new HTTP/2 connection. All requests of a lane wait for the same attempt.
-    async fn connect_http2(self: &Arc<Self>, lane: &Arc<Lane>) -> Result<(), ConnectError> {
+    async fn connect_http2(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        class: SharingClass<'_>,
+    ) -> Result<(), ConnectError> {
         let attempt = {
             let mut connecting = lock(&lane.connecting);
             if let Some(attempt) = connecting.as_ref().filter(|attempt| attempt.peek().is_none()) {
@@ -245,8 +273,12 @@ impl Pool {
                 // In a task of its own, which the end of the first request does not cancel. It removes itself, so that
                 // later requests do not see the outcome of an attempt that ended before they began.
                 let (pool, lane) = (Arc::clone(self), Arc::clone(lane));
+                let owner = match class {
+                    SharingClass::Relayed { user } => Some(user.to_owned()),
+                    _ => None,
+                };
                 let task = tokio::spawn(async move {
-                    let outcome = pool.open_http2(&lane).await;
+                    let outcome = pool.open_http2(&lane, owner).await;
                     lock(&lane.connecting).take();
                     outcome
                 });
@@ -258,7 +290,9 @@ impl Pool {
         attempt.await
     }
 
-    async fn open_http2(&self, lane: &Lane) -> Result<(), ConnectError> {
+    /// `owner` is the user of a lane that users do not share.
+    async fn open_http2(&self, lane: &Lane, owner: Option<String>) -> Result<(), ConnectError> {
+        let _attempt = self.begin_connect(owner).await?;
         let stream = self.endpoint.connect(AlpnOffer::Http2OrHttp1).await?;
         if stream.stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             *lock(&self.http1_only) = Some(Instant::now());
@@ -269,15 +303,31 @@ impl Pool {
         lane.add_connection(stream, &self.endpoint).await
     }
 
-    async fn idle_or_new_http1(&self) -> Result<Http1Connection, ConnectError> {
+    async fn idle_or_new_http1(
+        &self,
+        owner: impl FnOnce() -> Option<String>,
+    ) -> Result<Http1Connection, ConnectError> {
         match self.idle_http1() {
             Some(connection) => Ok(connection),
-            None => Box::pin(self.dial_http1()).await,
+            None => Box::pin(self.dial_http1(owner())).await,
         }
     }
 
-    async fn dial_http1(&self) -> Result<Http1Connection, ConnectError> {
+    async fn dial_http1(&self, owner: Option<String>) -> Result<Http1Connection, ConnectError> {
+        let _attempt = self.begin_connect(owner).await?;
+        // Another request may have ended meanwhile.
+        if let Some(connection) = self.idle_http1() {
+            return Ok(connection);
+        }
         self.begin_http1(self.endpoint.connect(AlpnOffer::Http1Only).await?).await
+    }
+
+    /// Waits while too many attempts to connect are in progress, of all clients or of this one. `None` is no client.
+    // threat: hung-endpoint
+    async fn begin_connect(&self, owner: Option<String>) -> Result<Option<SharePermit>, ConnectError> {
+        let Some(owner) = owner else { return Ok(None) };
+        let attempt = self.connects.acquire(owner, 1).await;
+        attempt.map(Some).map_err(|SharesExhausted| self.endpoint.too_many_waiting_error())
     }
 
     fn idle_http1(&self) -> Option<Http1Connection> {
@@ -317,7 +367,9 @@ impl Pool {
             // The connection limit bounds these: an upgrade takes a client connection, too.
             _ => None,
         };
+        let attempt = self.begin_connect(Some(connect_owner(class))).await?;
         let stream = self.endpoint.connect(AlpnOffer::Http1Only).await?.stream;
+        drop(attempt);
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
         tokio::spawn(async move {
@@ -326,6 +378,16 @@ impl Pool {
             }
         });
         Ok(UpgradeConnection { sender, permit: UpgradePermit { _share: permit, _ticket: ticket } })
+    }
+}
+
+/// The client whose share of the attempts to connect a request takes. Requests of all users share connections where the
+/// API server answers them itself, also over HTTP/1.1.
+fn connect_owner(class: SharingClass<'_>) -> String {
+    match class {
+        SharingClass::Relayed { user } | SharingClass::Alone { user, .. } => user.to_owned(),
+        SharingClass::Anonymous { client } => client.to_string(),
+        SharingClass::Short | SharingClass::Long | SharingClass::Extension { .. } => String::new(),
     }
 }
 

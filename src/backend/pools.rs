@@ -12,11 +12,11 @@ use futures_util::future::{Either, poll_immediate, select};
 use http::{Request, Response};
 use tokio::time::{Instant, sleep};
 
-use super::balance::{EjectionCause, Load, LoadTicket, Random};
+use super::balance::{EjectionCause, Load, LoadTicket, MovableWatch, Random};
 use super::pool::{Pool, SendError, SendOutcome, UpgradeConnection};
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use super::sharing::SharingClass;
-use crate::backend::endpoint::Endpoint;
+use crate::backend::endpoint::{ConnectError, Endpoint};
 use crate::backend::{Backend, contains};
 use crate::http::body::{Body, ReplayBudget};
 use crate::http::identity_headers::RequestHeaderNames;
@@ -142,10 +142,11 @@ impl Pools {
         attempt: &mut Attempt,
     ) -> Result<Response<Body>, SendError> {
         let mut attempts_left: Option<usize> = None;
+        let by_gateway = attempt.author.is_gateway();
         loop {
             let (pool, connection, ticket) = self
                 .first_reachable(backend, attempt, |pool, ticket| async move {
-                    let connection = pool.reserve(class).await?;
+                    let connection = pool.reserve(class, by_gateway).await?;
                     Ok((pool, connection, ticket))
                 })
                 .await?;
@@ -162,7 +163,12 @@ impl Pools {
             attempt.record(pool.endpoint(), class, sent.as_ref().err());
             let (unsent, error) = match sent? {
                 SendOutcome::Response(response) => {
-                    pool.endpoint().balance().note_answer();
+                    let balance = pool.endpoint().balance();
+                    balance.note_answer();
+                    if attempt.is_movable && backend.watch_moves().is_some() {
+                        let watch = MovableWatch::begin(balance, Instant::now());
+                        return Ok(response.map(|body| body.end_when(Box::pin(watch.moved()))));
+                    }
                     return Ok(response);
                 }
                 SendOutcome::NotWritten(request, error) => (request, error),
@@ -220,8 +226,7 @@ impl Pools {
         let mut is_full = false;
         while let Some(endpoint) = backend.choose(attempt.load, &attempt.tried, &failed, &self.random) {
             let trust = endpoint.trust_version();
-            let is_gateways_own = matches!(attempt.author, HeaderAuthor::Gateway);
-            let limit = if is_gateways_own { usize::MAX } else { backend.max_load(attempt.load) };
+            let limit = if attempt.author.is_gateway() { usize::MAX } else { backend.max_load(attempt.load) };
             let Some(ticket) = endpoint.balance().begin_within(attempt.load, limit) else {
                 is_full = true;
                 failed.push(endpoint);
@@ -245,6 +250,10 @@ impl Pools {
                 continue;
             };
             match reserved {
+                Err(SendError::Connect(ConnectError::TooManyWaiting { .. })) => {
+                    is_full = true;
+                    failed.push(endpoint);
+                }
                 Err(SendError::Connect(error)) => {
                     tracing::debug!(%error, "endpoint skipped");
                     failed.push(endpoint);
@@ -276,6 +285,10 @@ pub(crate) enum HeaderAuthor {
 }
 
 impl HeaderAuthor {
+    fn is_gateway(&self) -> bool {
+        matches!(self, Self::Gateway)
+    }
+
     /// Whether the header names no user by a name that the API servers have published since it was prepared: while a request
     /// waits for its body or a connection, the first self-check may end.
     // threat: unlearnt-identity-headers
@@ -297,6 +310,8 @@ pub(crate) struct Attempt {
     author: HeaderAuthor,
     /// Whether the request can be sent again while it waits for a response.
     pub(crate) leaves_silence: bool,
+    /// Whether the response may end early, because the client sends the request again: only a watch.
+    pub(crate) is_movable: bool,
     /// Set when the request body fails, which breaks the stream: no failure of the endpoint.
     pub(crate) body_failed: Arc<AtomicBool>,
     /// The endpoints at which it has failed.
@@ -306,7 +321,14 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// The first attempt.
     pub(crate) fn new(load: Load, author: HeaderAuthor) -> Self {
-        Self { load, author, leaves_silence: false, body_failed: Arc::default(), tried: Vec::new() }
+        Self {
+            load,
+            author,
+            leaves_silence: false,
+            is_movable: false,
+            body_failed: Arc::default(),
+            tried: Vec::new(),
+        }
     }
 
     /// Records a failure at an endpoint.

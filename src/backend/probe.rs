@@ -103,7 +103,7 @@ impl ProbeClient {
     ) -> Result<(StatusCode, Vec<u8>), ProbeError> {
         let exchange = async {
             let request = self.request(user, path, body)?;
-            let connection = self.pool.reserve(SharingClass::Short).await?;
+            let connection = self.pool.reserve(SharingClass::Short, true).await?;
             let response =
                 match self.pool.send(connection, Box::new(request), self.probes.begin(Load::Short)).await? {
                     SendOutcome::Response(response) => response,

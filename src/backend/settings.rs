@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use rustls_pki_types::ServerName;
 
 use crate::authn::BearerToken;
+use crate::backend::balance::WatchMoves;
 pub(crate) use crate::http::client_tls::TrustedRoots;
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::pki::x509::CertificateKeyPair;
@@ -43,11 +44,18 @@ pub struct Balancing {
     pub max_requests: usize,
     /// The most watches and tunnels at one endpoint.
     pub max_watches: usize,
+    /// When watches move to endpoints with few of them; `None`: they stay.
+    pub watch_moves: Option<WatchMoves>,
 }
 
 impl Default for Balancing {
     fn default() -> Self {
-        Self { discovery: EndpointDiscovery::None, max_requests: usize::MAX, max_watches: usize::MAX }
+        Self {
+            discovery: EndpointDiscovery::None,
+            max_requests: usize::MAX,
+            max_watches: usize::MAX,
+            watch_moves: Some(WatchMoves::default()),
+        }
     }
 }
 

@@ -68,11 +68,12 @@ pub struct ServeFlags {
 }
 
 /// The flags that take effect only at the next start; all others are reloaded. `state::reload` warns of a change.
-pub const RESTART: [&str; 10] = [
+pub const RESTART: [&str; 11] = [
     "bind-address",
     "secure-port",
     "permit-port-sharing",
     "max-connections",
+    "max-connections-per-tenant",
     "metrics-bind-address",
     "workers",
     "v",
@@ -120,6 +121,11 @@ pub struct ServingFlags {
     /// The maximum number of open client connections. 0: as many as the open-file limit allows.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_connections: usize,
+    /// The maximum number of open connections of the clients of one cluster that a Secret of the management cluster
+    /// configures. A connection counts until one of its requests has authenticated at a cluster of the operator. 0: an
+    /// eighth of --max-connections.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub max_connections_per_tenant: usize,
     /// Directives of the Strict-Transport-Security header, comma-separated: max-age=SECONDS, includeSubDomains,
     /// preload. Default: the header is not sent.
     #[arg(long, value_name = "DIRECTIVES", value_delimiter = ',')]
@@ -335,6 +341,11 @@ pub struct BackendFlags {
     #[arg(long, value_name = "N", default_value_t = 65536)]
     #[serde(rename = "maxWatchesPerEndpoint")]
     pub backend_max_watches_per_endpoint: u32,
+    /// End a few of the oldest watches at an endpoint that has far more of them than another one, so that their clients
+    /// move there, after an endpoint has returned or was found. Clients resume their watches. Logs and tunnels stay.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
+    #[serde(rename = "moveWatches")]
+    pub backend_move_watches: bool,
 }
 
 /// The keys of an entry of `clusters` in the configuration file.

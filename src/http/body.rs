@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
-use futures_util::future::Shared;
+use futures_util::future::{Shared, select};
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
@@ -186,12 +186,16 @@ impl Body {
         self
     }
 
-    /// Ends the body without an error when `ending` completes and no frame is ready. Only for watches, whose clients
-    /// resume them. A body with a deadline keeps the deadline.
+    /// Ends the body without an error when `ending` completes and no frame is ready, or an end that was set before. Only for
+    /// watches, whose clients resume them. A body with a deadline keeps the deadline.
     #[must_use]
     pub(crate) fn end_when(mut self, ending: BodyEnd) -> Self {
-        if let BodyKind::Response { deadline: deadline @ BodyDeadline::None, .. } = &mut self.kind {
-            *deadline = BodyDeadline::End(ending);
+        if let BodyKind::Response { deadline, .. } = &mut self.kind {
+            *deadline = match std::mem::replace(deadline, BodyDeadline::None) {
+                BodyDeadline::None => BodyDeadline::End(ending),
+                BodyDeadline::End(other) => BodyDeadline::End(Box::pin(select(other, ending).map(drop))),
+                deadline => deadline,
+            };
         }
         self
     }

@@ -19,6 +19,7 @@ use super::connection::{ConnectionOrigin, OpenConnectionCount};
 use super::settings::{ClientLimits, ProxyProtocol};
 use super::worker::Worker;
 use crate::http::peer::enable_tcp_keep_alive;
+use crate::listener::tenant_quota::{TenantQuota, TenantSlot};
 use crate::listener::unauthenticated_quota::{QuotaSlot, UnauthenticatedQuota};
 use crate::metrics::Metrics;
 use crate::sync::lock;
@@ -28,6 +29,9 @@ use crate::sync::lock;
 const UNAUTHENTICATED_SHARE: usize = 4;
 const MAX_UNAUTHENTICATED: usize = 2048;
 const MIN_UNAUTHENTICATED: usize = 16;
+/// By default, the clients of one tenant's cluster have this fraction of all connections. Another such fraction stays free of
+/// the clients of tenants.
+const TENANT_SHARE: usize = 8;
 /// How long [`drain_backlog`] may accept connections, since clients may never stop connecting.
 const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 /// The minimum interval between two log lines of a [`CoalescedWarning`].
@@ -83,6 +87,7 @@ pub(crate) struct ConnectionLimiter {
     /// The load balancers' connections before their PROXY protocol header. They have a quota of their own: until then
     /// the client's network, by which the other one decides, is unknown.
     unnamed: Arc<UnauthenticatedQuota>,
+    tenants: Arc<TenantQuota>,
     /// The open connections of each worker.
     open: Vec<Arc<OpenConnectionCount>>,
     metrics: Arc<Metrics>,
@@ -100,8 +105,11 @@ impl ConnectionLimiter {
         }
         let quota = (max_connections / UNAUTHENTICATED_SHARE)
             .clamp(max_connections.min(MIN_UNAUTHENTICATED), MAX_UNAUTHENTICATED);
+        let share = (max_connections / TENANT_SHARE).max(1);
+        let of_tenant = limits.max_connections_per_tenant.map_or(share, NonZeroUsize::get);
         Self {
             max_connections,
+            tenants: TenantQuota::new(of_tenant, max_connections.saturating_sub(share)),
             quota: UnauthenticatedQuota::new(quota),
             unnamed: UnauthenticatedQuota::new(quota),
             open: workers.iter().map(Worker::open_count).collect(),
@@ -124,7 +132,7 @@ impl ConnectionLimiter {
         let full = open >= self.max_connections;
         let slot = self.quota.admit(client.ip(), full);
         if slot.is_none() {
-            self.refuse(client.ip(), if full { "max_connections" } else { "unauthenticated_limit" });
+            self.refuse(client.ip(), if full { "max_connections" } else { "unauthenticated_limit" }, None);
         }
         slot
     }
@@ -134,7 +142,16 @@ impl ConnectionLimiter {
     fn admit_unnamed(&self, peer: SocketAddr) -> Option<QuotaSlot> {
         let slot = self.unnamed.admit(peer.ip(), false);
         if slot.is_none() {
-            self.refuse(peer.ip(), "unauthenticated_limit");
+            self.refuse(peer.ip(), "unauthenticated_limit", None);
+        }
+        slot
+    }
+
+    /// Takes a slot for a connection whose client has authenticated at the cluster of a tenant.
+    pub(super) fn admit_of_tenant(&self, client: IpAddr, cluster: &str) -> Option<TenantSlot> {
+        let slot = self.tenants.admit(cluster);
+        if slot.is_none() {
+            self.refuse(client, "tenant_limit", Some(cluster));
         }
         slot
     }
@@ -143,10 +160,10 @@ impl ConnectionLimiter {
         self.open.iter().map(|open| open.count()).sum()
     }
 
-    fn refuse(&self, peer: IpAddr, limit: &'static str) {
+    fn refuse(&self, peer: IpAddr, limit: &'static str, cluster: Option<&str>) {
         self.metrics.connections.refused.with_label_values(&[limit]).inc();
         if let Some(times) = self.record(limit) {
-            warn!(%peer, times, limit, "too many connections, refused");
+            warn!(%peer, cluster, times, limit, "too many connections, refused");
         }
     }
 

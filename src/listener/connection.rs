@@ -31,6 +31,7 @@ use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::http::body::BodyEnd;
 use crate::http::transport::{CorkedStream, UncorkOnPoll};
 use crate::listener::http_on_tls_port::{UntrustedHeader, expect_tls};
+use crate::listener::tenant_quota::TenantSlot;
 use crate::listener::unauthenticated_quota::QuotaSlot;
 use crate::metrics::Metrics;
 use crate::sync::lock;
@@ -78,9 +79,24 @@ pub(crate) struct Connection {
     open: OpenConnection,
     phase: watch::Receiver<ShutdownPhase>,
     watches: Arc<WatchTermination>,
-    /// Slot in the unauthenticated-connection quota; `None` once a request has authenticated.
-    slot: Mutex<Option<QuotaSlot>>,
+    quota: Mutex<ConnectionQuota>,
 }
+
+/// The quota that counts a connection, beside `--max-connections`.
+#[derive(Debug)]
+enum ConnectionQuota {
+    /// No request has authenticated.
+    Unauthenticated { _slot: QuotaSlot, limiter: Arc<ConnectionLimiter> },
+    /// Requests have authenticated at clusters of tenants alone. The first of these counts it.
+    Tenant { _slot: TenantSlot },
+    /// A request has authenticated at a cluster of the operator, or no limit counts the connection.
+    None,
+}
+
+/// The cluster of a tenant has as many connections as it may have.
+#[derive(Debug, thiserror::Error)]
+#[error("the clients of the cluster have as many connections as those of one tenant may have")]
+pub(crate) struct TooManyConnections;
 
 impl Connection {
     /// The connection of a client of another listener, for a request that the gateway makes in its name. It has no
@@ -102,7 +118,7 @@ impl Connection {
             open: OpenConnection::new(&Arc::default()),
             phase: shutdown.phase.clone(),
             watches: Arc::clone(&shutdown.watches),
-            slot: Mutex::new(None),
+            quota: Mutex::new(ConnectionQuota::None),
         })
     }
 
@@ -121,10 +137,28 @@ impl Connection {
         self.activity.refuses_requests()
     }
 
-    /// Records that a request has authenticated, and returns the slot in the unauthenticated-connection quota.
-    pub(crate) fn note_authenticated(&self) {
-        let slot = lock(&self.slot).take();
-        drop(slot);
+    /// Records that a request has authenticated, and returns the slot in the unauthenticated-connection quota. `tenant` is
+    /// the cluster, if a tenant configures it. If its clients have too many connections, the connection is closed after
+    /// its requests in progress, and counts as unauthenticated until then.
+    // threat: tenant-connection-flood
+    pub(crate) fn note_authenticated(&self, tenant: Option<&str>) -> Result<(), TooManyConnections> {
+        let mut quota = lock(&self.quota);
+        let next = match (&*quota, tenant) {
+            (ConnectionQuota::None, _) | (ConnectionQuota::Tenant { .. }, Some(_)) => return Ok(()),
+            (ConnectionQuota::Unauthenticated { limiter, .. }, Some(cluster)) => {
+                let Some(slot) = limiter.admit_of_tenant(self.info.peer.ip(), cluster) else {
+                    drop(quota);
+                    self.activity.close();
+                    return Err(TooManyConnections);
+                };
+                ConnectionQuota::Tenant { _slot: slot }
+            }
+            (_, None) => ConnectionQuota::None,
+        };
+        let before = std::mem::replace(&mut *quota, next);
+        drop(quota);
+        drop(before);
+        Ok(())
     }
 
     /// Whether the server drains, so that clients should connect to another replica.
@@ -375,7 +409,7 @@ impl NamedConnection {
             open,
             phase: phase.clone(),
             watches,
-            slot: Mutex::new(Some(slot)),
+            quota: Mutex::new(ConnectionQuota::Unauthenticated { _slot: slot, limiter }),
         };
         let connection = Arc::new(connection);
         let http = http_connection(stream, &connection, handler, limits);

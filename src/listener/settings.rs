@@ -58,6 +58,8 @@ pub enum ProxyProtocolVersions {
 pub struct ClientLimits {
     /// The maximum number of open connections; by default the limit of open files decides.
     pub max_connections: Option<NonZeroUsize>,
+    /// The maximum number of open connections of the clients of one tenant's cluster; by default a share of the above.
+    pub max_connections_per_tenant: Option<NonZeroUsize>,
     /// The maximum number of open streams on one HTTP/2 connection.
     pub http2_max_streams: u32,
     /// The timeout of a TLS handshake, and from the first byte of a request to the end of its header.
@@ -73,6 +75,7 @@ impl Default for ClientLimits {
         // apiserver: pkg/server/secure_serving.go
         Self {
             max_connections: None,
+            max_connections_per_tenant: None,
             http2_max_streams: 100,
             header_timeout: Duration::from_secs(32),
             idle_timeout: Duration::from_secs(90),

@@ -39,6 +39,8 @@ pub(crate) struct BackendMetrics {
     pub(crate) probes: IntCounterVec,
     /// By cluster, endpoint and cause.
     pub(crate) ejections: IntCounterVec,
+    /// By cluster and endpoint.
+    pub(crate) moved_watches: IntCounterVec,
     /// By cluster and result.
     pub(crate) retries: IntCounterVec,
     /// By cluster.
@@ -84,6 +86,11 @@ impl BackendMetrics {
                 "Times an endpoint got no new requests for a while, by cluster, endpoint and cause.",
                 &["cluster", "endpoint", "cause"],
             )?,
+            moved_watches: registrar.counters(
+                "portcullis_endpoint_moved_watches_total",
+                "Watches ended at an endpoint so that their clients move to another one, by cluster and endpoint.",
+                &["cluster", "endpoint"],
+            )?,
             retries: registrar.counters(
                 "portcullis_backend_retries_total",
                 "Requests sent again to the backend, or refused that by the retry budget, by cluster and result.",
@@ -122,6 +129,7 @@ impl BackendMetrics {
     pub(crate) fn forget_endpoint(&self, labels: &[String; 2]) {
         // An endpoint that was never checked has no gauge.
         self.endpoint_trusted.remove_label_values(labels).ok();
+        self.moved_watches.remove_label_values(labels).ok();
         let [cluster, endpoint] = labels;
         for kind in ["request", "watch"] {
             self.endpoint_in_flight.remove_label_values(&[cluster.as_str(), endpoint, kind]).ok();

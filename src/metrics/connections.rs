@@ -9,7 +9,7 @@ use super::registrar::Registrar;
 pub(crate) struct ConnectionMetrics {
     /// TLS handshakes that failed.
     pub(crate) tls_handshake_errors: IntCounter,
-    /// By `reason`: `max_connections`, `unauthenticated_limit`, `descriptors`.
+    /// By `reason`: `max_connections`, `unauthenticated_limit`, `tenant_limit`, `descriptors`.
     pub(crate) refused: IntCounterVec,
     /// Connections whose load balancer has named the client, and which were not refused.
     pub(crate) proxied: IntCounter,

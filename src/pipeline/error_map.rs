@@ -14,6 +14,7 @@ use crate::cluster::router::RouteError;
 use crate::http::loop_detection::ForwardingLoop;
 use crate::http::status::{NO_USABLE_BACKEND, Reason, Status};
 use crate::limits::LimitExceeded;
+use crate::listener::TooManyConnections;
 use crate::pipeline::forward::{ForwardError, PrepareError};
 use crate::request::credentials::UnknownImpersonateHeader;
 use crate::request::deadline::BadTimeout;
@@ -56,6 +57,8 @@ pub(super) enum Refusal {
     AuditNotStored(Box<Status>),
     #[error("too many requests in flight: {0}")]
     TooManyRequests(#[from] LimitExceeded),
+    #[error(transparent)]
+    TooManyConnections(#[from] TooManyConnections),
     #[error(transparent)]
     Access(#[from] AccessRefusal),
     #[error("not admitted: {}", .0.message.as_deref().unwrap_or_default())]
@@ -109,7 +112,9 @@ impl Refusal {
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
             Self::BadImpersonation(bad) => Status::bad_impersonation(bad.to_string()),
             Self::UnencodableImpersonation(cause) => Status::bad_impersonation(cause.to_string()),
-            Self::TooManyRequests(_) => Status::too_many_requests(RETRY_AFTER_SECONDS),
+            Self::TooManyRequests(_) | Self::TooManyConnections(_) => {
+                Status::too_many_requests(RETRY_AFTER_SECONDS)
+            }
             Self::RevokedImpersonation(_) => Status {
                 nosniff: true,
                 ..Status::new(

@@ -152,6 +152,7 @@ pub(super) async fn send(
     let tunnel_deadline = if authenticated.is_none() { deadline } else { None };
     let is_upgrade = upgrade.is_some();
     let load = if info.is_long_running() { Load::Long } else { Load::Short };
+    let is_movable = info.verb() == "watch" && !info.is_relayed();
 
     // Pinned, with the rare parts boxed, to keep the future of a request small: it is moved several times.
     let sending = pin!(async {
@@ -175,8 +176,9 @@ pub(super) async fn send(
             ))
             .await;
         }
-        let mut response =
-            send_with_retry(pools, &backend, request, class, Attempt::new(load, author)).await?;
+        let mut attempt = Attempt::new(load, author);
+        attempt.is_movable = is_movable;
+        let mut response = send_with_retry(pools, &backend, request, class, attempt).await?;
         if buffers_response {
             response = Box::pin(buffer_response_body(response)).await?;
         }

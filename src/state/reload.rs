@@ -68,7 +68,7 @@ enum ReloadTrigger {
 struct FixedSettings {
     address: std::net::SocketAddr,
     permit_port_sharing: bool,
-    max_connections: Option<NonZeroUsize>,
+    max_connections: [Option<NonZeroUsize>; 2],
     metrics: MetricsAddress,
     workers: usize,
     logging: (u8, LogFormat),
@@ -78,10 +78,11 @@ struct FixedSettings {
 
 impl FixedSettings {
     fn of(settings: &Settings) -> Self {
+        let limits = &settings.serving.limits;
         Self {
             address: settings.serving.address,
             permit_port_sharing: settings.serving.permit_port_sharing,
-            max_connections: settings.serving.limits.max_connections,
+            max_connections: [limits.max_connections, limits.max_connections_per_tenant],
             metrics: settings.operation.metrics,
             workers: settings.operation.workers,
             logging: (settings.operation.verbosity, settings.operation.log_format),

@@ -50,6 +50,11 @@ pub(crate) fn at(pki: &Pki, endpoints: &[SocketAddr]) -> Gateway {
 
 /// The same, with additional keys of the cluster.
 pub(crate) fn at_with(pki: &Pki, endpoints: &[SocketAddr], keys: &str) -> Gateway {
+    Gateway::with(configuration_of(pki, endpoints, keys))
+}
+
+/// The flags of such a gateway.
+pub(crate) fn configuration_of(pki: &Pki, endpoints: &[SocketAddr], keys: &str) -> Vec<String> {
     flags(pki, endpoints[0]);
     let urls: Vec<String> = endpoints.iter().map(|address| format!("'https://{address}'")).collect();
     let file = pki.write(
@@ -65,7 +70,7 @@ clusters: [{{name: c, kubeconfig: backend.kubeconfig, endpoints: [{}]{keys}}}]
             urls.join(", ")
         ),
     );
-    Gateway::with(vec![format!("--config={}", file.display())])
+    vec![format!("--config={}", file.display())]
 }
 
 pub(crate) async fn trusts(gateway: &Gateway, backend: &FakeBackend, trusted: bool) {

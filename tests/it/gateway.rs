@@ -8,6 +8,7 @@ use portcullis::internal::ConfigErrors;
 use portcullis::internal::ConfigSource;
 use portcullis::internal::ServeFlags;
 use portcullis::internal::Server;
+use portcullis::internal::Settings;
 use portcullis::internal::{ResolvedConfig, resolve};
 use testkit::gateway_process::GatewayProcess;
 use testkit::{FakeBackend, Gateway, Pki, flags};
@@ -45,7 +46,12 @@ pub(crate) trait InProcess: Sized {
     }
 
     /// A gateway whose limits are lowered so that a test can reach them.
-    fn limited(flags: Vec<String>, limit: impl FnOnce(&mut ClientLimits)) -> Self;
+    fn limited(flags: Vec<String>, limit: impl FnOnce(&mut ClientLimits)) -> Self {
+        Self::adjusted(flags, |settings| limit(&mut settings.serving.limits))
+    }
+
+    /// A gateway whose settings are changed so that a test need not wait.
+    fn adjusted(flags: Vec<String>, adjust: impl FnOnce(&mut Settings)) -> Self;
 
     /// The server of the gateway.
     fn server(&self) -> &Server;
@@ -55,10 +61,10 @@ pub(crate) trait InProcess: Sized {
 }
 
 impl InProcess for Gateway {
-    fn limited(flags: Vec<String>, limit: impl FnOnce(&mut ClientLimits)) -> Self {
+    fn adjusted(flags: Vec<String>, adjust: impl FnOnce(&mut Settings)) -> Self {
         let mut source = ConfigSource::new(parse(flags));
         let mut resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
-        limit(&mut resolved.settings.serving.limits);
+        adjust(&mut resolved.settings);
         let server = Server::start(&resolved.settings, source).unwrap();
         Self::in_process(server.address(), server.metrics_address(), server)
     }

@@ -6,11 +6,13 @@ mod crowds;
 mod descriptors;
 mod handshakes;
 mod http2_floods;
+mod hung_endpoints;
 mod large_headers;
 mod late_senders;
 mod sharing;
 mod slow_clients;
 mod stalled_readers;
+mod tenant_connections;
 mod token_flood;
 mod unauthenticated_connections;
 

@@ -21,14 +21,14 @@ use crate::gateway::{InProcess as _, resolved};
 const PATH: &str = "/api/v1/namespaces/tenants/secrets";
 
 /// A fake management cluster: each watch ends with the next change, after which everything is listed again.
-struct Management {
+pub(crate) struct Management {
     secrets: Arc<Mutex<BTreeMap<String, Value>>>,
     revision: watch::Sender<u64>,
-    server: FakeBackend,
+    pub(crate) server: FakeBackend,
 }
 
 impl Management {
-    async fn start(pki: &Pki) -> Self {
+    pub(crate) async fn start(pki: &Pki) -> Self {
         let secrets: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
         let revision = watch::Sender::new(1);
         let (stored, sender) = (Arc::clone(&secrets), revision.clone());
@@ -59,7 +59,7 @@ impl Management {
         Self { secrets, revision, server }
     }
 
-    fn put(&self, name: &str, data: &[(&str, &str)]) {
+    pub(crate) fn put(&self, name: &str, data: &[(&str, &str)]) {
         let data: BTreeMap<_, _> = data.iter().map(|(key, value)| (*key, STANDARD.encode(value))).collect();
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name,
             "labels": {"portcullis.dev/secret-type": "cluster"}}, "data": data});
@@ -74,11 +74,11 @@ impl Management {
 }
 
 const HEAD: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n";
-const DOCUMENT: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n\
+pub(crate) const DOCUMENT: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n\
                         authentication: {tokenAuthFile: tokens}\n";
 
 /// A kubeconfig with everything in it.
-fn inline(pki: &Pki, backend: &FakeBackend) -> String {
+pub(crate) fn inline(pki: &Pki, backend: &FakeBackend) -> String {
     let front = pki.front.leaf().cn("portcullis").issue();
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -131,7 +131,7 @@ async fn a_secret_that_takes_over_a_name_gets_no_connection_of_its_predecessor()
 }
 
 /// The flags of a gateway whose clusters are in Secrets.
-fn flags(pki: &Pki, management: std::net::SocketAddr) -> Vec<String> {
+pub(crate) fn flags(pki: &Pki, management: std::net::SocketAddr) -> Vec<String> {
     let (cert, key) = pki.write_pair("front", &pki.front.leaf().cn("portcullis").issue());
     let ca = pki.write("servers-ca.crt", pki.servers.cert_pem());
     pki.write("management.kubeconfig", kubeconfig(management, &ca, &cert, &key));
@@ -156,7 +156,7 @@ async fn code(gateway: &Gateway, path: &str, token: &str) -> StatusCode {
     client.code_at(path, &[("authorization", &format!("Bearer {token}"))]).await
 }
 
-async fn trusted(gateway: &Gateway, name: &str) {
+pub(crate) async fn trusted(gateway: &Gateway, name: &str) {
     let start = format!("portcullis_endpoint_trusted{{cluster=\"{name}\"");
     gateway.until_counted_as(&start, |line| line.starts_with(&start) && line.ends_with(" 1")).await;
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! cargo test --test real                                 all groups
 //! cargo test --test real -- credential_end::             kubectl with tokens of ten seconds
+//! cargo test --test real -- endpoint_discovery::         a server that publishes its address in an EndpointSlice
 //! cargo test --test real -- misconfigured::              servers that do not accept the gateway's headers
 //! cargo test --test real -- openid::                     users of a real OpenID provider
 //! cargo test --test real -- page::                       the page of the clusters in headless Chromium
@@ -21,6 +22,7 @@
 )]
 
 mod credential_end;
+mod endpoint_discovery;
 mod misconfigured;
 mod openid;
 mod page;
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
     };
     let groups = [
         (credential_end::trials(&trial_of("credential_end")), absent.clone()),
+        (endpoint_discovery::trials(&trial_of("endpoint_discovery")), absent.clone()),
         (misconfigured::trials(&trial_of("misconfigured")), absent.clone()),
         (openid::trials(&trial_of("openid")), absent.clone().or_else(openid::absent)),
         (page::trials(&trial_of("page")), absent.clone().or_else(page::absent)),

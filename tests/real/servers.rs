@@ -114,12 +114,22 @@ impl RealServers {
 
     /// A server for a single test.
     pub(crate) fn own_server(&self, flags: HeaderFlags, name: &str) -> Result<ApiServer, String> {
+        self.own_server_with(flags, name, &[])
+    }
+
+    /// The same with further flags.
+    pub(crate) fn own_server_with(
+        &self,
+        flags: HeaderFlags,
+        name: &str,
+        more: &[&str],
+    ) -> Result<ApiServer, String> {
         // Also waits for its roles, which some tests need.
         const LAST_ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:basic-user";
         self.environment()?;
         self.runtime().block_on(real::retry_on_collision(async || {
             let [port] = free_ports()?;
-            let server = self.start_at(flags, name, port)?;
+            let server = self.start_with(flags, name, port, more)?;
             eventually(name, async || {
                 server.process.lock().unwrap().check()?;
                 Ok(self.exists(server.address, LAST_ROLE).await == Ok(true))
@@ -131,6 +141,16 @@ impl RealServers {
 
     /// Starts a server without waiting until it is ready.
     pub(crate) fn start_at(&self, flags: HeaderFlags, name: &str, port: u16) -> Result<ApiServer, String> {
+        self.start_with(flags, name, port, &[])
+    }
+
+    fn start_with(
+        &self,
+        flags: HeaderFlags,
+        name: &str,
+        port: u16,
+        more: &[&str],
+    ) -> Result<ApiServer, String> {
         let environment = self.environment()?;
         let file = |name: &str| environment.dir.join(name).display().to_string();
         let mut arguments = vec![
@@ -167,6 +187,7 @@ impl RealServers {
         if flags != HeaderFlags::NoFrontProxies && flags != HeaderFlags::NoUids {
             arguments.push("--requestheader-uid-headers=X-Remote-Uid".to_owned());
         }
+        arguments.extend(more.iter().map(ToString::to_string));
         let process =
             ServerProcess::start(&environment.dir, name, &environment.programs.kube_apiserver, &arguments)?;
         Ok(ApiServer { address: ([127, 0, 0, 1], port).into(), process: Mutex::new(process) })

@@ -37,6 +37,8 @@ pub(super) struct Ejection {
     broken: u32,
     ejections: u32,
     until: Option<Instant>,
+    /// When it was ejected last, whether it has answered since or not.
+    last: Option<Instant>,
     trial: Option<Instant>,
     connect_total: u64,
     broken_total: u64,
@@ -75,6 +77,7 @@ impl Ejection {
         // Between three quarters and the whole.
         let parts = u32::try_from(random % 256).unwrap_or_default() + 768;
         self.until = Some(now + doubled * parts / 1024);
+        self.last = Some(now);
         self.ejections = self.ejections.saturating_add(1);
         self.trial = None;
         match cause {
@@ -86,6 +89,10 @@ impl Ejection {
 
     pub(super) fn until(&self) -> Option<Instant> {
         self.until
+    }
+
+    pub(super) fn last(&self) -> Option<Instant> {
+        self.last
     }
 
     pub(super) fn count(&self, cause: EjectionCause) -> u64 {

@@ -11,6 +11,7 @@ use super::ConfigResolver;
 use super::cluster_files::{HigherRank, around_secrets};
 use super::controllers::Tenant;
 use crate::authz::impersonation::ImpersonationBy;
+use crate::backend::balance::WatchMoves;
 use crate::backend::settings::{Backend, Balancing, Endpoint, EndpointDiscovery};
 use crate::cluster::settings::{Cluster, ClusterOrigin, Routes};
 use crate::config::cluster_files::RefusedCluster;
@@ -410,6 +411,7 @@ fn balancing(flags: &BackendFlags) -> Balancing {
         discovery: flags.backend_endpoint_discovery,
         max_requests: limit(flags.backend_max_requests_per_endpoint),
         max_watches: limit(flags.backend_max_watches_per_endpoint),
+        watch_moves: flags.backend_move_watches.then(WatchMoves::default),
     }
 }
 

@@ -239,6 +239,7 @@ fn limits(flags: &ServingFlags) -> ClientLimits {
     let defaults = ClientLimits::default();
     ClientLimits {
         max_connections: NonZeroUsize::new(flags.max_connections),
+        max_connections_per_tenant: NonZeroUsize::new(flags.max_connections_per_tenant),
         http2_max_streams: match flags.http2_max_streams_per_connection {
             0 => defaults.http2_max_streams,
             streams => streams,

@@ -1,5 +1,5 @@
 //! Probes `/readyz` of each endpoint, where a cluster has several: an API server that shuts down reports so before it
-//! stops, and one that hangs answers no probe.
+//! stops, and one that hangs answers no probe. Moves watches away from an endpoint that has far more of them than another.
 //!
 //! A probe never makes an endpoint trusted. It only ranks trusted endpoints, so a wrong result costs balance.
 
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::EndpointCheck;
-use crate::backend::balance::{EjectionCause, Load, Readiness, RetryBudget};
+use crate::backend::balance::{EjectionCause, Load, Random, Readiness, RetryBudget};
 use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::user::{IdentityMode, UserInfo};
 
@@ -33,6 +33,7 @@ pub(super) async fn run(check: &EndpointCheck) {
     let user = (check.backend.identity() == IdentityMode::RequestHeader).then_some(&portcullis);
     let mut exported = Exported::default();
     let mut pace = ProbePace::new(Instant::now());
+    let mut moving = WatchMoving::default();
     loop {
         let began = Instant::now();
         let in_flight = check.endpoint.balance().in_flight(Load::Short);
@@ -43,8 +44,34 @@ pub(super) async fn run(check: &EndpointCheck) {
             let answer = answer.unwrap_or(Err(ProbeError::Timeout)).map(|(code, _)| code);
             note(check, evaluate(&answer));
         }
+        moving.step(check, began);
         exported.export(check);
         sleep(INTERVAL.saturating_sub(began.elapsed()).max(INTERVAL / 10)).await;
+    }
+}
+
+/// Ends a few watches from time to time, if the endpoint has far more of them than another one.
+#[derive(Default)]
+struct WatchMoving {
+    next: Option<Instant>,
+    random: Random,
+}
+
+impl WatchMoving {
+    fn step(&mut self, check: &EndpointCheck, now: Instant) {
+        let Some(moves) = check.backend.watch_moves() else { return };
+        if self.next.is_some_and(|next| now < next) {
+            return;
+        }
+        self.next = Some(now + moves.pause(&self.random));
+        let watches = check.backend.move_watches(&check.endpoint, moves, now);
+        if watches == 0 {
+            return;
+        }
+        let (cluster, endpoint) = (check.cluster.as_str(), check.endpoint.address().to_string());
+        info!(cluster, endpoint, watches, "ended watches, so that their clients move to other endpoints");
+        let moved = check.metrics.backend.moved_watches.with_label_values(&[cluster, &endpoint]);
+        moved.inc_by(u64::try_from(watches).unwrap_or(u64::MAX));
     }
 }
 

@@ -162,11 +162,12 @@ async fn warnings_are_logged_once_until_they_change() {
 // All but the last, --logging-format: the process has it as a flag, which overrides the file.
 #[tokio::test]
 async fn a_change_of_any_setting_that_is_not_reloaded_warns() {
-    const SERVING: [(&str, &str, &str); 4] = [
+    const SERVING: [(&str, &str, &str); 5] = [
         ("bind-address", "bindAddress: 127.0.0.1", "bindAddress: 127.0.0.2"),
         ("secure-port", "securePort: 0", "securePort: 1"),
         ("permit-port-sharing", "permitPortSharing: false", "permitPortSharing: true"),
         ("max-connections", "maxConnections: 100", "maxConnections: 99"),
+        ("max-connections-per-tenant", "maxConnectionsPerTenant: 10", "maxConnectionsPerTenant: 9"),
     ];
     const OPERATION: [(&str, &str, &str); 3] = [
         ("metrics-bind-address", "metricsBindAddress: '127.0.0.1:0'", "metricsBindAddress: '127.0.0.2:0'"),
@@ -174,7 +175,7 @@ async fn a_change_of_any_setting_that_is_not_reloaded_warns() {
         ("v", "v: 0", "v: 1"),
     ];
     let tested: Vec<&str> = SERVING.iter().chain(&OPERATION).map(|(flag, ..)| *flag).collect();
-    assert_eq!(tested, RESTART[..7]);
+    assert_eq!(tested, RESTART[..8]);
 
     let pki = Pki::new();
     let backend = FakeBackend::plain(&pki).await;

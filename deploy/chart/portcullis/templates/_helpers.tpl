@@ -63,7 +63,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* The keys that take effect only at the next start. */}}
 {{- define "portcullis.restartKeys" -}}
 {{- $operation := default dict .Values.config.operation -}}
-{{- pick (default dict .Values.config.serving) "maxConnections" | toJson -}}
+{{- pick (default dict .Values.config.serving) "maxConnections" "maxConnectionsPerTenant" | toJson -}}
 {{- pick $operation "workers" "v" "loggingFormat" | toJson -}}
 {{- with (default dict .Values.config.page).bindAddress -}}{{- . -}}{{- end -}}
 {{- end -}}

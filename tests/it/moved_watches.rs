@@ -1,0 +1,116 @@
+//! Watches move to an endpoint that has few of them, and nothing else ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::{Frame, Incoming};
+use testkit::body::{Frames, fed};
+use testkit::self_check;
+use testkit::{FakeBackend, Gateway, H2, Pki, in_time, until};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::endpoints::{configuration_of, trusts};
+use crate::gateway::InProcess as _;
+
+const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
+const WATCH: &str = "/api/v1/pods?watch=true";
+const LOG: &str = "/api/v1/namespaces/n/pods/p/log?follow=true";
+const WATCHES: usize = 60;
+
+/// An API server whose watches begin with an event and go on until they are ended.
+struct Server {
+    backend: FakeBackend,
+    /// Whether it passes its self-check.
+    passes: Arc<AtomicBool>,
+    watches: Arc<AtomicUsize>,
+    opened: mpsc::UnboundedReceiver<(String, Frames)>,
+}
+
+impl Server {
+    async fn start(pki: &Pki, passes: bool) -> Self {
+        let passes = Arc::new(AtomicBool::new(passes));
+        let watches = Arc::new(AtomicUsize::new(0));
+        let (sender, opened) = mpsc::unbounded_channel();
+        let (passing, count) = (Arc::clone(&passes), Arc::clone(&watches));
+        let own = move |request: &Request<Incoming>| {
+            let own = self_check::answer(request)?;
+            let unavailable = || self_check::respond(StatusCode::SERVICE_UNAVAILABLE, &serde_json::json!({}));
+            Some(if passing.load(Ordering::SeqCst) { own } else { unavailable() })
+        };
+        let backend = FakeBackend::with_self_check(pki, H2, own, move |request| {
+            let (frames, body, _) = fed();
+            let path = request.uri().path_and_query().unwrap().to_string();
+            if [WATCH, LOG].contains(&path.as_str()) {
+                count.fetch_add(1, Ordering::SeqCst);
+                frames.send(Frame::data("event\n".into())).unwrap();
+                sender.send((path, frames)).unwrap();
+            }
+            Box::pin(async { Response::new(body) })
+        })
+        .await;
+        Self { backend, passes, watches, opened }
+    }
+}
+
+/// The second endpoint has passed no self-check at first, as one that has just been started.
+#[tokio::test]
+async fn watches_move_to_an_endpoint_that_has_returned() {
+    let pki = Pki::new();
+    let (mut first, second) = (Server::start(&pki, true).await, Server::start(&pki, false).await);
+    let flags = configuration_of(&pki, &[first.backend.address, second.backend.address], "");
+    let gateway = Arc::new(Gateway::adjusted(flags, |settings| {
+        for cluster in &mut settings.clusters {
+            let moves = Arc::get_mut(cluster).unwrap().backend.balancing.watch_moves.as_mut().unwrap();
+            (moves.interval, moves.min_age, moves.calm) = [Duration::ZERO; 3].into();
+        }
+    }));
+    trusts(&gateway, &first.backend, true).await;
+
+    let mut log = gateway.http1(None).await;
+    let mut log = log.get(LOG, &[TOKEN]).await.into_body();
+    let mut clients = JoinSet::new();
+    let ended = Arc::new(AtomicUsize::new(0));
+    for _ in 0..WATCHES {
+        let mut client = gateway.http1(None).await;
+        let ended = Arc::clone(&ended);
+        clients.spawn(async move {
+            loop {
+                let response = client.get(WATCH, &[TOKEN]).await;
+                assert_eq!(response.status(), StatusCode::OK);
+                let whole = response.into_body().collect().await.expect("the end is no error").to_bytes();
+                assert_eq!(whole, "event\n");
+                ended.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+    until("all watches", || first.watches.load(Ordering::SeqCst) == WATCHES + 1).await;
+    assert_eq!(ended.load(Ordering::SeqCst), 0, "there is no other endpoint");
+
+    second.passes.store(true, Ordering::SeqCst);
+    trusts(&gateway, &second.backend, true).await;
+    // 1.2 times the mean of 30, and 8 more.
+    until("their move", || second.watches.load(Ordering::SeqCst) >= WATCHES - 44).await;
+    let address = first.backend.address;
+    let moved = format!("portcullis_endpoint_moved_watches_total{{cluster=\"c\",endpoint=\"{address}\"}} ");
+    let counted = |line: &str| {
+        line.strip_prefix(&moved).is_some_and(|count| count.parse::<usize>().unwrap() >= WATCHES - 44)
+    };
+    gateway.until_counted_as(&moved, counted).await;
+    let last = ended.load(Ordering::SeqCst);
+    assert!((WATCHES - 44..WATCHES / 2).contains(&last), "no more than the balance requires: {last}");
+    assert!(clients.try_join_next().is_none());
+    // A log is not resumed by its client.
+    let (path, frames) =
+        std::iter::from_fn(|| first.opened.try_recv().ok()).find(|(path, _)| path == LOG).unwrap();
+    assert_eq!(path, LOG);
+    frames.send(Frame::data("more\n".into())).unwrap();
+    let mut received = Vec::new();
+    while received != b"event\nmore\n" {
+        let frame = in_time(log.frame()).await.unwrap().unwrap();
+        received.extend_from_slice(&frame.into_data().unwrap());
+    }
+}
