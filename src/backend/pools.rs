@@ -173,6 +173,7 @@ impl Pools {
                 return Err(SendError::Broken(error));
             }
             attempts_left = Some(attempts - 1);
+            backend.retries(class).note_not_written();
             request = unsent;
         }
     }
@@ -234,10 +235,17 @@ impl Pools {
                 match poll_immediate(reserving.as_mut()).await {
                     Some(reserved) => Some(reserved),
                     // An endpoint that hangs accepts connections, and answers no handshake. Boxed: few requests wait here.
-                    None => match select(reserving, Box::pin(outdone)).await {
-                        Either::Left((reserved, _)) => Some(reserved),
-                        Either::Right(_) => None,
-                    },
+                    None => {
+                        let waiting = endpoint.counts().wait();
+                        let began = Instant::now();
+                        let reserved = select(reserving, Box::pin(outdone)).await;
+                        drop(waiting);
+                        backend.timings.connection_wait.observe(began.elapsed());
+                        match reserved {
+                            Either::Left((reserved, _)) => Some(reserved),
+                            Either::Right(_) => None,
+                        }
+                    }
                 }
             };
             let Some(reserved) = reserved else {

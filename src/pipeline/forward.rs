@@ -28,7 +28,7 @@ pub(crate) use prepare::{PrepareError, Prepared, prepare};
 pub(crate) use rehearse::{Rehearsal, RehearsalError, RehearsalResponse, rehearse, rewritten_target};
 
 use crate::backend::Backend;
-use crate::backend::balance::Load;
+use crate::backend::balance::{Load, RetryCause};
 use crate::backend::pool::SendError;
 use crate::backend::pools::{Attempt, Pools};
 use crate::backend::sharing::{self, SharingClass};
@@ -263,8 +263,11 @@ async fn send_with_retry(
             };
             // The budget has paid for the retry of a request that was given up.
             let is_paid = matches!(error, SendError::Silent);
-            let left = if matches!(error, SendError::NotProcessed(_)) { &mut resends } else { &mut retries };
-            if !is_paid && (*left == 0 || !backend.retries(class).withdraw(Instant::now())) {
+            let (left, cause) = match error {
+                SendError::NotProcessed(_) => (&mut resends, RetryCause::NotProcessed),
+                _ => (&mut retries, RetryCause::Broken),
+            };
+            if !is_paid && (*left == 0 || !backend.retries(class).withdraw(cause, Instant::now())) {
                 return Err(error.into());
             }
             *left = left.saturating_sub(1);
@@ -303,7 +306,11 @@ async fn send_with_body(
             Err(error @ SendError::NotProcessed(_)) => {
                 let again = if resends == 0 { None } else { replay.body() };
                 match again {
-                    Some(body) if backend.retries(class).withdraw(Instant::now()) => next = body,
+                    Some(body)
+                        if backend.retries(class).withdraw(RetryCause::NotProcessed, Instant::now()) =>
+                    {
+                        next = body;
+                    }
                     _ => return Err(error.into()),
                 }
                 resends -= 1;
