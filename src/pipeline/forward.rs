@@ -42,7 +42,7 @@ use crate::pipeline::AUDIT_ID;
 use crate::pipeline::audit::AuditedRequest;
 use crate::pipeline::credential_end::StreamCredential;
 use crate::request::info::RequestInfo;
-use crate::traces::ActiveSpan;
+use crate::traces::SpanScope;
 
 /// How often a request is sent again that was not processed. With `--goaway-chance` each connection of a burst may end under it.
 // Go: golang.org/x/net/http2/transport.go, RoundTripOpt
@@ -105,8 +105,8 @@ pub(crate) struct ForwardContext {
     pub(super) credential: Option<Arc<StreamCredential>>,
     /// The place among the requests in flight, which lasts as long as the tunnel.
     pub(super) place: Option<Arc<InflightPermit>>,
-    /// The span of the request to the backend, if requests are traced. It ends when the response begins.
-    pub(super) span: Option<Arc<ActiveSpan>>,
+    /// The span of the request, if requests are traced. Each request to the backend has one within it.
+    pub(super) spans: Option<SpanScope>,
 }
 
 /// What an upgraded connection needs for its life.
@@ -132,7 +132,7 @@ impl ForwardContext {
         audit_id: HeaderValue,
         gateway_id: GatewayId,
     ) -> Self {
-        Self { peer, client, audit_id, gateway_id, audited: None, credential: None, place: None, span: None }
+        Self { peer, client, audit_id, gateway_id, audited: None, credential: None, place: None, spans: None }
     }
 }
 
@@ -144,7 +144,7 @@ pub(super) async fn send(
     context: ForwardContext,
     tunnel: impl FnOnce() -> Tunnel,
 ) -> Result<Response<Body>, ForwardError> {
-    let Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes } =
+    let Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes, span } =
         prepared;
     let authenticated = owner.as_ref().map(|client| client.name.as_str());
     let class = SharingClass::of(&info, authenticated, context.client, header_size);
@@ -185,10 +185,18 @@ pub(super) async fn send(
         }
         Ok(response)
     });
-    let mut response = match deadline {
-        Some(deadline) => timeout_at(deadline, sending).await.map_err(|_| ForwardError::Timeout)??,
-        None => sending.await?,
+    let sent = match deadline {
+        Some(deadline) => timeout_at(deadline, sending).await.unwrap_or(Err(ForwardError::Timeout)),
+        None => sending.await,
     };
+    // It ends here: the body streams for as long as it likes.
+    if let Some(mut span) = span {
+        match &sent {
+            Ok(response) => span.note_status(response.status().as_u16()),
+            Err(_) => span.fail(),
+        }
+    }
+    let mut response = sent?;
     check_response(&backend, &response, &info)?;
     // `upgrade::tunnel` has set the headers of a response to an upgrade, even if the backend refuses the upgrade.
     if !is_upgrade {
