@@ -16,6 +16,7 @@ use portcullis_otlp::export::{
 use portcullis_otlp::sampling::{Sampler, SpanStart, random_span_id};
 
 use crate::clock::{Clock, UnixTime};
+use crate::metrics::Exemplar;
 use crate::request::info::RequestInfo;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -194,6 +195,13 @@ impl ActiveSpan {
     /// The span, to begin others within it.
     pub(crate) fn scope(&self) -> &SpanScope {
         &self.scope
+    }
+
+    /// The span as the exemplar of a metric, if it is sampled.
+    pub(crate) fn exemplar(&self) -> Option<Exemplar> {
+        self.record.as_ref()?;
+        let SpanScope { context, tracer, .. } = &self.scope;
+        Some(Exemplar { trace_id: context.trace_id, span_id: context.span_id, at: tracer.clock.now() })
     }
 
     /// The span is not recorded.

@@ -481,7 +481,7 @@ impl Drop for AccessLogGuard {
         let code = code.map_or(CLIENT_CLOSED_REQUEST, |code| code.as_u16());
         metrics.requests.ended(verb, code);
         if *kind != InflightKind::LongRunning {
-            metrics.requests.duration.of(verb).observe(took.as_secs_f64());
+            metrics.requests.answered(verb, took, self.span.as_ref().and_then(|span| span.exemplar()));
         }
         let LogLine { peer, path, authenticator, throttle, .. } = &*line;
         let is_slow = *kind != InflightKind::LongRunning && took >= SLOW_REQUEST_THRESHOLD;

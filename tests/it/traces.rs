@@ -312,6 +312,29 @@ async fn a_privileged_user_continues_its_trace() {
         assert!(!text.contains(secret), "{secret} is in {text}");
     }
     setup.gateway.until_counted("portcullis_trace_spans_exported_total 3").await;
+    // A scraper that asks for OpenMetrics gets the trace of the request.
+    let metrics = setup.gateway.metrics_as("application/openmetrics-text; version=1.0.0").await;
+    let exemplar = format!(" # {{trace_id=\"{TRACE_ID}\",span_id=\"");
+    let is_exemplar = |line: &&str| {
+        line.starts_with("apiserver_request_duration_seconds_bucket{verb=\"GET\"") && line.contains(&exemplar)
+    };
+    assert_eq!(metrics.lines().filter(is_exemplar).count(), 1, "{metrics}");
+    assert!(
+        metrics.contains("content-type: application/openmetrics-text; version=1.0.0")
+            && metrics.ends_with("# EOF\n")
+    );
+    let text = setup.gateway.metrics("/metrics").await;
+    assert!(text.contains("content-type: text/plain; version=0.0.4") && !text.contains(TRACE_ID), "{text}");
+}
+
+/// A request that is not sampled leaves no exemplar.
+#[tokio::test]
+async fn only_sampled_requests_are_exemplars() {
+    let setup = Setup::new(Some("endpoint: 127.0.0.1:1\n")).await;
+    setup.forwarded("a", &CLIENTS).await;
+    let metrics = setup.gateway.metrics_as("application/openmetrics-text").await;
+    assert!(metrics.contains("apiserver_request_duration_seconds_count{verb=\"GET\"} 1"), "{metrics}");
+    assert!(!metrics.contains("trace_id"), "{metrics}");
 }
 
 /// Otherwise every client could make the gateway and the backend record its requests.
