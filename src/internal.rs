@@ -66,7 +66,7 @@ pub fn metric_labels() -> std::collections::BTreeMap<String, Vec<String>> {
     crate::metrics::Metrics::new().labels
 }
 
-/// An exposition of metrics in OpenMetrics, with an exemplar.
+/// An exposition of metrics in `OpenMetrics`, with an exemplar.
 pub fn open_metrics() -> String {
     use crate::clock::UnixTime;
     use crate::metrics::{Exemplar, Exposition, Metrics};

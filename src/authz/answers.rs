@@ -200,7 +200,9 @@ impl<R: AccessReviews> CachedReviews<R> {
             self.0.runtime.spawn(review.run(question.clone(), text.len(), headers));
         };
         // Without the lock: a runtime that has ended drops the question at once, which takes the lock.
-        begun.into_iter().for_each(|review| run(review, span.as_deref()));
+        if let Some(review) = begun {
+            run(review, span.as_deref());
+        }
         let mut answer = answered(pending).await;
         // One that began earlier may end with its own requests, and its answer with its time.
         let is_over = match &answer {

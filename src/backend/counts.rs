@@ -1,4 +1,4 @@
-//! What an endpoint's connections amount to: open ones, their streams, attempts to connect, requests that wait.
+//! Numbers about the connections of an endpoint: open ones, their streams, attempts to connect, requests that wait.
 //!
 //! The request path only adds to these numbers, without a lock and without a lookup by label; the readiness task of the
 //! endpoint exports them about each second. So the labels are those of the endpoints in force, and end with them.

@@ -1,5 +1,5 @@
-//! A histogram with the label `cluster`, held by what belongs to that cluster: no lookup by label for each value, and no
-//! series for a cluster without one.
+//! A histogram with the label `cluster`. A part of a cluster holds its series: no value costs a lookup by label, and a cluster
+//! without values has no series.
 
 use std::sync::OnceLock;
 use std::time::Duration;

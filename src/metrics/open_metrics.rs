@@ -1,4 +1,4 @@
-//! The exposition in OpenMetrics 1.0, which has exemplars: the `prometheus` crate writes the text format alone, and
+//! The exposition in `OpenMetrics` 1.0, which has exemplars: the `prometheus` crate writes the text format alone, and
 //! records none.
 // prometheus/common: expfmt/openmetrics_create.go
 
@@ -16,12 +16,12 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 pub(crate) enum Exposition {
     /// The text format 0.0.4.
     Text,
-    /// OpenMetrics 1.0.
+    /// `OpenMetrics` 1.0.
     OpenMetrics,
 }
 
 impl Exposition {
-    /// The format that a scraper prefers by its `Accept`: OpenMetrics only if that says so.
+    /// The format that a scraper prefers by its `Accept`: `OpenMetrics` only if that says so.
     // prometheus/common: expfmt/encode.go, NegotiateIncludingOpenMetrics
     pub(crate) fn accepted_by(accept: &str) -> Self {
         let preferred =
@@ -234,8 +234,8 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
         assert!(text.ends_with("\n# EOF\n"));
-        let mut families: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();
-        families.iter_mut().for_each(|line| *line = line.split(' ').nth(2).unwrap());
+        let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+        let mut families: Vec<&str> = families.collect();
         let all = families.len();
         families.sort_unstable();
         families.dedup();
