@@ -221,7 +221,7 @@ fn open_metrics() -> Result<(), String> {
     let dir = tempfile::tempdir().unwrap();
     let import = |text: &str| {
         let (file, out) = (dir.path().join("metrics.txt"), dir.path().join("blocks"));
-        fs::write(&file, sample.replace_all(text, "$1 1700000000")).unwrap();
+        fs::write(&file, sample.replace_all(text, "$1 1700000000").as_bytes()).unwrap();
         let arguments = [file, out].map(|path| path.display().to_string());
         let arguments =
             ["tsdb", "create-blocks-from", "openmetrics"].map(str::to_owned).into_iter().chain(arguments);
